@@ -1,0 +1,202 @@
+"""The latent linear SDE of one attention head and its closed-form lag kernels.
+
+Source: Racioppo, Robust Filter Attention, eq. 9, A.2 and B.3.
+
+    dx = (-mu + i omega) x dt + dw,     z = x + v
+    E(lag)   = exp(-mu lag)
+    phi(lag) = (1 - exp(-2 mu lag)) / (2 mu)                    → lag as mu → 0
+    V(lag)   = sigma2 phi(lag) + eta2 E(lag)^2 + gamma2         P = 1 / V
+
+Units: lag in the time unit of `times`, mu and omega per time unit, variances in the squared unit of the keys per
+complex dimension, sigma2 per time unit on top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+# Below this the exact quotient of phi loses more digits than the series does; both agree to 1e-16 there.
+SMALL_EXPONENT = 1e-5
+POSITIVE_FLOOR = 1e-6
+
+
+@dataclass(frozen=True)
+class Dynamics:
+    """Constrained parameters of the heads of one layer, all `[H]` except `omega`.
+
+    Args:
+        mu: decay rate, >= 0, 1/time.
+        omega: angular frequencies `[H, D]`, rad/time, D complex dims.
+        sigma2: process-noise intensity, >= 0, variance/time.
+        eta2: measurement noise of the key (the past observation), > 0.
+        gamma2: noise of the query (the anchor), >= 0.
+        nu: Student-t degrees of freedom, > 2; `inf` is the Gaussian limit of the filter.
+        tau: inverse temperature of the logits, > 0.
+    """
+
+    mu: Tensor
+    omega: Tensor
+    sigma2: Tensor
+    eta2: Tensor
+    gamma2: Tensor
+    nu: Tensor
+    tau: Tensor
+
+    @property
+    def n_heads(self) -> int:
+        return self.omega.shape[0]
+
+    @property
+    def complex_dims(self) -> int:
+        return self.omega.shape[1]
+
+    @property
+    def kappa(self) -> Tensor:
+        """Student-t exponent (nu + D) / D, `[H]`."""
+        return (self.nu + self.complex_dims) / self.complex_dims
+
+    def to(self, dtype: torch.dtype) -> Dynamics:
+        """The same dynamics in another floating dtype."""
+        return Dynamics(
+            self.mu.to(dtype),
+            self.omega.to(dtype),
+            self.sigma2.to(dtype),
+            self.eta2.to(dtype),
+            self.gamma2.to(dtype),
+            self.nu.to(dtype),
+            self.tau.to(dtype),
+        )
+
+
+def _per_head(parameter: Tensor, lag: Tensor) -> Tensor:
+    """Reshape `[H]` (or `[H, S]`) so that it broadcasts against the trailing dims of `lag`: `[H, 1, …]`."""
+    return parameter.reshape(parameter.shape + (1,) * lag.dim())
+
+
+def decay(mu: Tensor, lag: Tensor) -> Tensor:
+    """E(lag) = exp(-mu lag), `[H, *lag.shape]`. `lag` must be >= 0."""
+    return torch.exp(-_per_head(mu, lag) * lag)
+
+
+def phi(mu: Tensor, lag: Tensor) -> Tensor:
+    """Process noise accumulated per unit sigma2 over `lag`, `[H, *lag.shape]`; continuous and differentiable at mu = 0."""
+    exponent = 2 * _per_head(mu, lag) * lag
+    is_small = exponent < SMALL_EXPONENT
+    # Both branches of `where` are differentiated, so the unused quotient must stay finite.
+    safe = torch.where(is_small, torch.ones_like(exponent), exponent)
+    quotient = torch.where(is_small, 1 - exponent / 2 + exponent * exponent / 6, -torch.expm1(-safe) / safe)
+    return lag * quotient
+
+
+def variance(dynamics: Dynamics, lag: Tensor) -> Tensor:
+    """V(lag): variance of a key transported over `lag` against the query, `[H, *lag.shape]`."""
+    transported = decay(dynamics.mu, lag)
+    return (
+        _per_head(dynamics.sigma2, lag) * phi(dynamics.mu, lag)
+        + _per_head(dynamics.eta2, lag) * transported * transported
+        + _per_head(dynamics.gamma2, lag)
+    )
+
+
+def wrapped_phase(omega: Tensor, times: Tensor, dtype: torch.dtype) -> Tensor:
+    """omega · t wrapped to [-pi, pi], `[*times.shape, H, D]`.
+
+    The product and the wrap are float64: in float32 a phase at token 10^6 is wrong by 0.05 rad.
+    """
+    phase = times.to(torch.float64)[..., None, None] * omega.to(torch.float64)
+    turn = 2 * torch.pi
+    return (phase - turn * torch.round(phase / turn)).to(dtype)
+
+
+def rotate(x: Tensor, phase: Tensor) -> Tensor:
+    """Multiply complex vectors by e^{i phase}.
+
+    Args:
+        x: `[..., H, 2D]`, real half first.
+        phase: broadcastable to `[..., H, D]`.
+    """
+    cos, sin = torch.cos(phase), torch.sin(phase)
+    real, imaginary = x.chunk(2, dim=-1)
+    return torch.cat([real * cos - imaginary * sin, real * sin + imaginary * cos], dim=-1)
+
+
+def positive(raw: Tensor) -> Tensor:
+    """The one map from an unconstrained parameter to a positive one: softplus(raw) + floor."""
+    return F.softplus(raw) + POSITIVE_FLOOR
+
+
+def raw_from_positive(value: float | Tensor) -> Tensor:
+    """Inverse of `positive`, for initialisation."""
+    target = torch.as_tensor(value, dtype=torch.float64) - POSITIVE_FLOOR
+    if bool((target <= 0).any()):
+        raise ValueError(f"value must be > {POSITIVE_FLOOR}, got {value}")
+    return (target + torch.log(-torch.expm1(-target))).to(torch.get_default_dtype())
+
+
+def banded_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -> Tensor:
+    """SC-RFA: one global bank split over the heads from slow (head 0) to fast, in conjugate pairs, `[H, D]`."""
+    if complex_dims % 2:
+        raise ValueError(f"complex_dims must be even (conjugate pairs), got {complex_dims}")
+    half = n_heads * complex_dims // 2
+    bank = base ** (-torch.arange(half, dtype=torch.float64) / half)
+    bands = bank.flip(0).reshape(n_heads, complex_dims // 2)
+    return torch.stack([bands, -bands], dim=-1).reshape(n_heads, complex_dims)
+
+
+def full_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -> Tensor:
+    """RFA (M1): every head has the full bank base^{-n/(D/2)}, in conjugate pairs, `[H, D]`."""
+    if complex_dims % 2:
+        raise ValueError(f"complex_dims must be even (conjugate pairs), got {complex_dims}")
+    half = complex_dims // 2
+    bank = base ** (-torch.arange(half, dtype=torch.float64) / half)
+    return torch.stack([bank, -bank], dim=-1).reshape(complex_dims).repeat(n_heads, 1)
+
+
+def banded_decay(n_heads: int, complex_dims: int, damping: float, zero_fraction: float = 0.25) -> Tensor:
+    """mu_h = damping · max omega_h of the banded bank; the slowest `zero_fraction` of the heads do not decay, `[H]`."""
+    mu = damping * banded_frequencies(n_heads, complex_dims).amax(dim=-1)
+    mu[: int(n_heads * zero_fraction)] = 0.0
+    return mu
+
+
+class DynamicsParameters(nn.Module):
+    """Learned noises of one layer; decay and frequencies are fixed buffers (as in the published models).
+
+    The steady-state process variance sigma2 / (2 mu) is learned where mu > 0 (better conditioned, RFA D.2), the
+    intensity sigma2 itself where mu = 0.
+    """
+
+    omega: Tensor
+    mu: Tensor
+
+    def __init__(self, omega: Tensor, mu: Tensor, *, process: float = 0.1, measurement: float = 1.0) -> None:
+        super().__init__()
+        n_heads, complex_dims = omega.shape
+        # Kept in float64: the phase omega · t is formed in float64.
+        self.register_buffer("omega", omega.to(torch.float64), persistent=False)
+        self.register_buffer("mu", mu.to(torch.get_default_dtype()), persistent=False)
+        start = torch.where(mu > 0, torch.tensor(process, dtype=mu.dtype), torch.tensor(process / 10, dtype=mu.dtype))
+        self.process_raw = nn.Parameter(raw_from_positive(start))
+        self.eta2_raw = nn.Parameter(raw_from_positive(torch.full((n_heads,), measurement)))
+        self.gamma2_raw = nn.Parameter(raw_from_positive(torch.full((n_heads,), measurement)))
+        # nu = 2 + D · positive(raw): 4 D at the start.
+        self.nu_raw = nn.Parameter(raw_from_positive(torch.full((n_heads,), 4.0 - 2.0 / complex_dims)))
+        self.tau_raw = nn.Parameter(raw_from_positive(torch.ones(n_heads)))
+
+    def forward(self) -> Dynamics:
+        """Raw → constrained, the only place where it happens."""
+        steady = positive(self.process_raw)
+        sigma2 = torch.where(self.mu > 0, 2 * self.mu * steady, steady)
+        return Dynamics(
+            mu=self.mu,
+            omega=self.omega,
+            sigma2=sigma2,
+            eta2=positive(self.eta2_raw),
+            gamma2=positive(self.gamma2_raw),
+            nu=2 + self.omega.shape[1] * positive(self.nu_raw),
+            tau=positive(self.tau_raw),
+        )
