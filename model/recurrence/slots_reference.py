@@ -1,0 +1,120 @@
+"""Gated filter slots, eager: one step, and the scan as a loop of it.
+
+Each head keeps S slots; a slot is an isotropic Kalman filter over the joint key and value with a mean m ∈ C^{2D} and one
+scalar precision p, in the rotating frame, so that transport over one token is the real factor E. Per token, for every slot
+(math: RFA's filter, AFA Alg. 4, with input-dependent noises):
+
+    predict    m⁻ = E m                       1/p⁻ = E² / p + q
+    weight     w = (1 + r² / (nu (1/p⁻ + R)))^(-kappa'),   r² = |k - m⁻_k|²,   R = gamma² + eta²      (K passes)
+    update     p = p⁻ + w pi                  g = delta w pi / p              m = m⁻ + g (z - m⁻),     z = (k, v)
+    read-out   RFA over the S slots at lag 0: variance 1/p + gamma², residual |q - m_k|², values m_v
+
+With kappa' = 0 the weight is one and every slot is a Kalman filter with input-dependent noises.
+The K passes are scalar arithmetic on one inner product: a token costs O(S (D + K)).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class SlotInputs(NamedTuple):
+    """What one token, or a sequence of tokens, brings to the slots of one layer (leading dims `[...]` = `[B]` or `[B, N]`).
+
+    q, k, v: `[..., H, 2D]` in the rotating frame; measurement (pi) and process (q), `[..., H, S]`: measurement precision
+    and process variance of this token.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    measurement: Tensor
+    process: Tensor
+
+
+class SlotParameters(NamedTuple):
+    """Constrained parameters of the slots of one layer: decay `[H, S]`, all others `[H]`."""
+
+    decay: Tensor
+    nu: Tensor
+    kappa: Tensor
+    weight_exponent: Tensor
+    residual_noise: Tensor
+    gamma2: Tensor
+    tau: Tensor
+    delta: Tensor
+
+
+class SlotReadout(NamedTuple):
+    """out `[..., H, 2D]` in the rotating frame, log_norm and precision `[..., H]`, as of RFA over the slots."""
+
+    out: Tensor
+    log_norm: Tensor
+    precision: Tensor
+
+
+def _gain(
+    predicted: Tensor, variance: Tensor, token: SlotInputs, parameters: SlotParameters, inner: int
+) -> tuple[Tensor, Tensor]:
+    """Gain and posterior precision after `inner` reweighting passes, both `[B, H, S]`."""
+    width = token.k.shape[-1]
+    residual2 = (token.k[:, :, None] - predicted[..., :width]).square().sum(-1)
+    scale = parameters.nu[:, None] * (variance + parameters.residual_noise[:, None])
+    prior = 1 / variance
+    exponent = -parameters.weight_exponent[:, None]
+    remaining2 = residual2
+    for _ in range(inner):
+        weighted = (1 + remaining2 / scale) ** exponent * token.measurement
+        precision = prior + weighted
+        gain = parameters.delta[:, None] * weighted / precision
+        # The key part of the mean moves along its own innovation, so its residual only shrinks.
+        remaining2 = (1 - gain).square() * residual2
+    return gain, precision
+
+
+def slot_step(
+    token: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, *, inner: int = 1
+) -> tuple[SlotReadout, Tensor, Tensor]:
+    """One token: predict, weigh, update, read.
+
+    Args:
+        token: leading dims `[B]`.
+        means: `[B, H, S, 4D]`, precisions: `[B, H, S]`.
+        inner: IRLS passes K >= 1.
+    """
+    decay = parameters.decay
+    predicted = decay[..., None] * means
+    variance = decay.square() / precisions + token.process
+    gain, precisions = _gain(predicted, variance, token, parameters, inner)
+    joint = torch.cat([token.k, token.v], dim=-1)[:, :, None]
+    means = predicted + gain[..., None] * (joint - predicted)
+    return slot_read(token.q, means, precisions, parameters), means, precisions
+
+
+def slot_read(q: Tensor, means: Tensor, precisions: Tensor, parameters: SlotParameters) -> SlotReadout:
+    """RFA over the slots as if they were S tokens at lag 0. q: `[B, H, 2D]`."""
+    width = q.shape[-1]
+    variance = 1 / precisions + parameters.gamma2[:, None]
+    residual2 = (q[:, :, None] - means[..., :width]).square().sum(-1)
+    excess = residual2 / (parameters.nu[:, None] * variance)
+    logits = parameters.tau[:, None] * (-torch.log(variance) - parameters.kappa[:, None] * torch.log1p(excess))
+    weights = torch.softmax(logits, dim=-1)
+    out = (weights[..., None] * means[..., width:]).sum(-2)
+    precision = (1 / ((1 + excess) * variance)).sum(-1)
+    return SlotReadout(out, torch.logsumexp(logits, dim=-1), precision)
+
+
+def slot_scan_reference(
+    tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, *, inner: int = 1
+) -> tuple[SlotReadout, Tensor, Tensor]:
+    """A loop of `slot_step` over dim 1. tokens: leading dims `[B, N]`; returns `[B, N, …]` and the final state."""
+    readouts = []
+    for i in range(tokens.k.shape[1]):
+        token = SlotInputs(*(tensor[:, i] for tensor in tokens))
+        readout, means, precisions = slot_step(token, means, precisions, parameters, inner=inner)
+        readouts.append(readout)
+    stacked = SlotReadout(*(torch.stack(parts, dim=1) for parts in zip(*readouts, strict=True)))
+    return stacked, means, precisions
