@@ -1,0 +1,131 @@
+"""The plain IRKF (one slot per head): `irkf_scan` over a sequence and `irkf_step` for one token, with the same numbers.
+
+The equations are in `irkf_reference`. States carry over: a sequence may be filtered in one call, in segments, or token by token, and
+a row does not depend on the other rows of its batch.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from model.dynamics import Dynamics
+from model.recurrence.irkf_reference import UPDATES, IRKFState, Rule, irkf_loop
+
+__all__ = ["IRKFState", "Rule", "initial_state", "irkf_scan", "irkf_step"]
+
+
+def initial_state(batch: int, dynamics: Dynamics, dtype: torch.dtype = torch.float32) -> IRKFState:
+    """The state before the first token: precision 0."""
+    width = 2 * dynamics.complex_dims
+    device = dynamics.omega.device
+    return IRKFState(
+        mean=torch.zeros(batch, dynamics.n_heads, width, dtype=dtype, device=device),
+        precision=torch.zeros(batch, dynamics.n_heads, dtype=dtype, device=device),
+        time=torch.zeros(batch, dtype=torch.float64, device=device),
+    )
+
+
+def _check(v: Tensor, dynamics: Dynamics, inner: int, rule: str) -> None:
+    if v.dim() != 4 or v.shape[2:] != (dynamics.n_heads, 2 * dynamics.complex_dims):
+        raise ValueError(
+            f"v must be [B, N, H, 2D] with H={dynamics.n_heads}, 2D={2 * dynamics.complex_dims}, got {list(v.shape)}"
+        )
+    if v.shape[1] == 0:
+        raise ValueError("v has no tokens")
+    if inner < 1:
+        raise ValueError(f"inner must be >= 1, got {inner}")
+    if rule not in UPDATES:
+        raise ValueError(f"rule must be one of {sorted(UPDATES)}, got {rule!r}")
+
+
+def _elapsed(times: Tensor | None, state: IRKFState, v: Tensor, is_continued: bool) -> Tensor:
+    """Time of every token since the carried state's token, `[B, N]` float64; the first token of all has none."""
+    batch, n_tokens = v.shape[:2]
+    if times is None:
+        steps = torch.arange(n_tokens, dtype=torch.float64, device=v.device)
+        times = steps + state.time[:, None] + (1.0 if is_continued else 0.0)
+    times = times.to(torch.float64).expand(batch, n_tokens)
+    origin = state.time[:, None] if is_continued else times[:, :1]
+    elapsed = times - origin
+    if not bool(torch.isfinite(elapsed).all()):
+        raise ValueError("times must be finite")
+    if bool((elapsed[:, :1] < 0).any() or (torch.diff(elapsed, dim=1) < 0).any()):
+        raise ValueError("times must not decrease, and not lie before the carried state")
+    return elapsed
+
+
+def irkf_scan(
+    v: Tensor,
+    dynamics: Dynamics,
+    *,
+    times: Tensor | None = None,
+    inner: int = 1,
+    rule: Rule = "capped",
+    mask: Tensor | None = None,
+    state: IRKFState | None = None,
+    delta: float | Tensor = 1.0,
+) -> tuple[Tensor, Tensor, IRKFState]:
+    """Filter measurements with one isotropic robust filter per head.
+
+    Args:
+        v: `[B, N, H, 2D]`, real half first, float32 or float64.
+        dynamics: of the layer; `nu = inf` is the Kalman filter. tau is not used.
+        times: `[N]` or `[B, N]`, non-decreasing; default one per token, going on from the carried state.
+        inner: number K of reweighting passes.
+        mask: `[N]` or `[B, N]` bool, False = missing (predict only). Values there are ignored, NaN included.
+        state: carried from an earlier call.
+        delta: damping of the mean, `[H]` or a number in (0, 1].
+
+    Returns:
+        means `[B, N, H, 2D]`, precisions `[B, N, H]` (inverse variance per complex dim) and the state after the last token.
+    """
+    _check(v, dynamics, inner, rule)
+    is_continued = state is not None
+    carried = initial_state(v.shape[0], dynamics, v.dtype) if state is None else state
+    elapsed = _elapsed(times, carried, v, is_continued)
+    seen = torch.ones(v.shape[:2], dtype=torch.bool, device=v.device) if mask is None else mask.expand(v.shape[:2])
+    means, precisions = irkf_loop(
+        torch.where(seen[:, :, None, None], v, torch.zeros_like(v)),
+        elapsed,
+        seen,
+        carried.mean,
+        carried.precision,
+        # omega stays in its own dtype: the phase is formed in float64.
+        Dynamics(**{**vars(dynamics.to(v.dtype)), "omega": dynamics.omega}),
+        inner=inner,
+        rule=rule,
+        delta=torch.as_tensor(delta, dtype=v.dtype, device=v.device),
+    )
+    start = carried.time if is_continued or times is None else times.to(torch.float64).expand(v.shape[:2])[:, 0]
+    return means, precisions, IRKFState(means[:, -1], precisions[:, -1], start + elapsed[:, -1])
+
+
+def irkf_step(
+    v_t: Tensor,
+    state: IRKFState,
+    dynamics: Dynamics,
+    dt: float | Tensor,
+    *,
+    inner: int = 1,
+    rule: Rule = "capped",
+    mask: Tensor | None = None,
+    delta: float | Tensor = 1.0,
+) -> tuple[Tensor, Tensor, IRKFState]:
+    """One token `[B, H, 2D]` after `dt` (a number or `[B]`, in time units, >= 0); `mask` `[B]` bool.
+
+    Returns:
+        mean `[B, H, 2D]`, precision `[B, H]` and the next state.
+    """
+    lag = torch.as_tensor(dt, dtype=torch.float64, device=v_t.device).expand(v_t.shape[0])
+    means, precisions, state = irkf_scan(
+        v_t[:, None],
+        dynamics,
+        times=(state.time + lag)[:, None],
+        inner=inner,
+        rule=rule,
+        mask=None if mask is None else mask[:, None],
+        state=state,
+        delta=delta,
+    )
+    return means[:, 0], precisions[:, 0], state

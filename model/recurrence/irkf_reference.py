@@ -1,0 +1,123 @@
+"""The plain IRKF, eager: an isotropic robust Kalman filter per head, as a loop over the tokens.
+
+Source: Racioppo, Adaptive Filter Attention, B.4 and Alg. 4. Per head a mean m ∈ C^D and one scalar precision p (inverse variance
+per complex dim); for a measurement v after a lag:
+
+    predict   m⁻ = e^{(-mu + i omega) lag} m          1/p⁻ = e^{-2 mu lag} / p + sigma2 phi(lag)
+    weight    d² = |v - m_k|² / (1/p⁻ + r),  r = eta2 + gamma2         w = min(1, (nu + D) / (nu + d²))       rule "capped"
+    update    p = p⁻ + w / r                                      m_{k+1} = m⁻ + delta (w / r) / p (v - m⁻)
+
+Rule "paper" whitens by the posterior precision p_k + 1/r, does not cap, and makes each pass the prior of the next, so K passes count
+one measurement K times. nu = inf gives w = 1: with delta = 1 the Kalman filter of the isotropic model.
+
+The precision form p⁻ = p / (E² + p sigma2 phi) holds at p = 0 (nothing seen yet): there m = v and p = w / r, whatever delta.
+The mean is carried in the frame that rotates with omega, so that transport inside a call is the real factor E.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from model.dynamics import Dynamics, decay, phi, rotate, wrapped_phase
+
+Rule = Literal["capped", "paper"]
+
+
+class IRKFState(NamedTuple):
+    """mean `[B, H, 2D]` and precision `[B, H]` (0 = nothing seen) after the last token; time `[B]` float64 of that token."""
+
+    mean: Tensor
+    precision: Tensor
+    time: Tensor
+
+
+def _reweighted(residual2: Tensor, inverse_variance: Tensor, nu: Tensor, complex_dims: int) -> Tensor:
+    """Student-t weight (nu + D) / (nu + d²), written so that nu = inf gives 1."""
+    return (1 + complex_dims / nu) / (1 + residual2 * inverse_variance / nu)
+
+
+def _update_capped(
+    v: Tensor, mean: Tensor, prior: Tensor, noise: Tensor, nu: Tensor, delta: Tensor, inner: int
+) -> tuple[Tensor, Tensor]:
+    """One measurement under rule "capped": v, mean `[B, H, 2D]`, prior precision `[B, H]`."""
+    innovation = v - mean
+    innovation2 = innovation.square().sum(-1)
+    inverse_variance = prior / (1 + prior * noise)
+    damping = torch.where(prior > 0, delta, torch.ones_like(prior))
+    gain = precision = torch.zeros_like(prior)
+    for _ in range(inner):
+        # The mean moves along the innovation, so its residual is (1 - gain) of it.
+        residual2 = (1 - gain).square() * innovation2
+        weight = _reweighted(residual2, inverse_variance, nu, v.shape[-1] // 2).clamp(max=1)
+        precision = prior + weight / noise
+        gain = damping * (weight / noise) / precision
+    return mean + gain[..., None] * innovation, precision
+
+
+def _update_paper(
+    v: Tensor, mean: Tensor, prior: Tensor, noise: Tensor, nu: Tensor, delta: Tensor, inner: int
+) -> tuple[Tensor, Tensor]:
+    """One measurement under rule "paper": each pass is the prior of the next."""
+    damping = torch.where(prior > 0, delta, torch.ones_like(prior))
+    # Before the first token the residual is not one of the model: the paper starts from m = v.
+    mean = torch.where((prior > 0)[..., None], mean, v)
+    precision = prior
+    for _ in range(inner):
+        innovation = v - mean
+        weight = _reweighted(innovation.square().sum(-1), precision + 1 / noise, nu, v.shape[-1] // 2)
+        precision = precision + weight / noise
+        mean = mean + (damping * (weight / noise) / precision)[..., None] * innovation
+    return mean, precision
+
+
+UPDATES = {"capped": _update_capped, "paper": _update_paper}
+
+
+def irkf_loop(
+    v: Tensor,
+    elapsed: Tensor,
+    mask: Tensor,
+    mean: Tensor,
+    precision: Tensor,
+    dynamics: Dynamics,
+    *,
+    inner: int,
+    rule: Rule,
+    delta: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Filter a sequence from a carried state.
+
+    Args:
+        v: measurements `[B, N, H, 2D]`.
+        elapsed: `[B, N]` float64, time of each token since the carried state's token, non-decreasing.
+        mask: `[B, N]` bool, False where the measurement is missing (predict only).
+        mean, precision: carried, `[B, H, 2D]` and `[B, H]`.
+        delta: damping of the mean's update, broadcastable to `[H]`.
+
+    Returns:
+        means `[B, N, H, 2D]` and precisions `[B, N, H]`.
+    """
+    lag = torch.diff(elapsed, dim=1, prepend=torch.zeros_like(elapsed[:, :1])).to(v.dtype)
+    keep = decay(dynamics.mu, lag)
+    process = dynamics.sigma2[:, None, None] * phi(dynamics.mu, lag)
+    phase = wrapped_phase(dynamics.omega, elapsed, v.dtype)
+    turned = rotate(v, -phase)
+    noise = dynamics.eta2 + dynamics.gamma2
+    update = UPDATES[rule]
+    limit = torch.finfo(v.dtype)
+    means, precisions = [], []
+    for i in range(v.shape[1]):
+        predicted = keep[:, :, i].T[..., None] * mean
+        spread = keep[:, :, i].T.square() + precision * process[:, :, i].T
+        # Without process noise a long gap drives the precision to infinity; the bound keeps its products finite.
+        prior = (precision / spread.clamp(min=limit.tiny)).clamp(max=limit.max**0.5)
+        updated, posterior = update(turned[:, i], predicted, prior, noise, dynamics.nu, delta, inner)
+        seen = mask[:, i, None]
+        mean = torch.where(seen[..., None], updated, predicted)
+        precision = torch.where(seen, posterior, prior)
+        means.append(mean)
+        precisions.append(precision)
+    return rotate(torch.stack(means, dim=1), phase), torch.stack(precisions, dim=1)
