@@ -1,16 +1,17 @@
 """The plain IRKF, eager: an isotropic robust Kalman filter per head, as a loop over the tokens.
 
-Source: Racioppo, Adaptive Filter Attention, B.4 and Alg. 4. Per head a mean m ∈ C^D and one scalar precision p (inverse variance
-per complex dim); for a measurement v after a lag:
+Source: Racioppo, Adaptive Filter Attention, B.4 and Alg. 4. Per head a mean m ∈ C^D and one scalar precision p (inverse
+variance per complex dim); for a measurement v after a lag:
 
     predict   m⁻ = e^{(-mu + i omega) lag} m          1/p⁻ = e^{-2 mu lag} / p + sigma2 phi(lag)
-    weight    d² = |v - m_k|² / (1/p⁻ + r),  r = eta2 + gamma2         w = min(1, (nu + D) / (nu + d²))       rule "capped"
+    weight    d² = |v - m_k|² / (1/p⁻ + r),  r = eta2 + gamma2    w = min(1, (nu + D) / (nu + d²))    rule "capped"
     update    p = p⁻ + w / r                                      m_{k+1} = m⁻ + delta (w / r) / p (v - m⁻)
 
-Rule "paper" whitens by the posterior precision p_k + 1/r, does not cap, and makes each pass the prior of the next, so K passes count
-one measurement K times. nu = inf gives w = 1: with delta = 1 the Kalman filter of the isotropic model.
+Rule "paper" whitens by the posterior precision p_k + 1/r, does not cap, and makes each pass the prior of the next, so K
+passes count one measurement K times. nu = inf gives w = 1: with delta = 1 the Kalman filter of the isotropic model.
 
-The precision form p⁻ = p / (E² + p sigma2 phi) holds at p = 0 (nothing seen yet): there m = v and p = w / r, whatever delta.
+The precision form p⁻ = p / (E² + p sigma2 phi) holds at p = 0 (nothing seen yet): there m = v and p = w / r, whatever
+delta.
 The mean is carried in the frame that rotates with omega, so that transport inside a call is the real factor E.
 """
 
@@ -27,7 +28,7 @@ Rule = Literal["capped", "paper"]
 
 
 class IRKFState(NamedTuple):
-    """mean `[B, H, 2D]` and precision `[B, H]` (0 = nothing seen) after the last token; time `[B]` float64 of that token."""
+    """mean `[B, H, 2D]` and precision `[B, H]` (0 = nothing seen) after the last token, and its time `[B]` float64."""
 
     mean: Tensor
     precision: Tensor

@@ -108,19 +108,28 @@ def test_step_by_step_one_call_and_segments_agree(rule, inner):
     options = {"inner": inner, "rule": rule, "delta": 0.8}
     means, precisions, last = irkf_scan(v, dynamics, times=times, mask=mask, **options)
 
-    state = None
-    for part in (slice(0, 1), slice(1, 12), slice(12, 31)):
-        segment, evidence, state = irkf_scan(
-            v[:, part], dynamics, times=times[:, part], mask=mask[:, part], state=state, **options
-        )
-        assert deviation(segment, means[:, part]) <= 1e-6
-        assert deviation(evidence, precisions[:, part]) <= 1e-6
+    def parts(edges: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        state, collected = None, []
+        for start, stop in zip(edges, edges[1:], strict=False):
+            part = slice(start, stop)
+            *segment, state = irkf_scan(
+                v[:, part], dynamics, times=times[:, part], mask=mask[:, part], state=state, **options
+            )
+            collected.append(segment)
+        return torch.cat([m for m, _ in collected], 1), torch.cat([p for _, p in collected], 1), state.time
+
+    segmented, evidence, time = parts([0, 1, 12, 31])
+    assert deviation(segmented, means) <= 1e-6
+    assert deviation(evidence, precisions) <= 1e-6
+    assert torch.allclose(time, last.time)
 
     _, _, state = irkf_scan(v[:, :1], dynamics, times=times[:, :1], mask=mask[:, :1], **options)
+    stepped = [means[:, 0]]
     for i in range(1, 31):
         dt = times[:, i] - times[:, i - 1]
         mean, _, state = irkf_step(v[:, i], state, dynamics, dt, mask=mask[:, i], **options)
-        assert deviation(mean, means[:, i]) <= 1e-6
+        stepped.append(mean)
+    assert deviation(torch.stack(stepped, 1), means) <= 1e-6
     assert torch.allclose(state.time, last.time)
 
 
