@@ -1,0 +1,401 @@
+"""A generate request at work: read the prompt in pieces, then one token of every live stream per step.
+
+The last prompt token is not part of the prefill: it is the first token that a step takes. So every logit that is
+sampled from comes from the same graph, with its latent noise, and a stream is always (context, pending token).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.engine.language_runtime import Decode, Language, StepOutput
+from service.engine.sampling import draw_index, filtered_probabilities, generator, log_softmax, most_probable
+from service.engine.scheduler import Job
+from service.engine.text import TextStream
+from service.errors import EngineFailure, InvalidRequest
+from service.metrics import Metrics
+
+PREFILL_TOKENS = 256  # per quantum: long enough to be efficient, short enough not to stall running streams
+FinishReason = Literal["length", "eos_token", "stop_sequence", "cancelled", "deadline", "error"]
+
+
+@dataclass(frozen=True)
+class GenerateOptions:
+    """What to generate, complete: no default depends on the model any more."""
+
+    prompt: str
+    max_new_tokens: int
+    seed: int
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    is_sampled: bool = False
+    stops: tuple[str, ...] = ()
+    top_n_tokens: int = 0
+    return_full_text: bool = False
+    truncate: int | None = None
+    decode: Decode = "recurrent"
+    latent_noise: float = 0.0
+    samples: int = 1
+    return_latents: bool = False
+    deadline_ms: int | None = None
+    is_streamed: bool = False
+
+
+@dataclass(frozen=True)
+class PromptLimits:
+    """Tokens that a prompt, and a prompt with its continuation in attention mode, may have."""
+
+    prompt_tokens: int
+    attention_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRecord:
+    """A generated token."""
+
+    id: int
+    text: str
+    logprob: float
+    special: bool
+    confidence: float
+    precision: float
+
+
+@dataclass(frozen=True, slots=True)
+class TopTokenRecord:
+    """One of the most probable tokens at a position."""
+
+    id: int
+    text: str
+    logprob: float
+    special: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """What one step gave to one continuation."""
+
+    index: int
+    sample: int
+    token: TokenRecord
+    top_tokens: list[TopTokenRecord] | None
+    latent: list[list[float]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where the time went, milliseconds."""
+
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """One finished continuation."""
+
+    text: str
+    finish_reason: FinishReason
+    events: list[TokenEvent]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A finished request. `last` is the token that ended it; it was not emitted before."""
+
+    last: TokenEvent | None
+    continuations: list[Continuation]
+    input_length: int
+    timings: Timings
+
+
+@dataclass
+class _Stream:
+    """One continuation while it grows."""
+
+    sample: int
+    context: Any
+    pending: int
+    text: TextStream
+    events: list[TokenEvent] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+
+
+class GenerateJob(Job):
+    """A generate request; see `generate_job`."""
+
+    def __init__(self, stage: PrefillStage, model: Language, options: GenerateOptions) -> None:
+        deadline = None if options.deadline_ms is None else options.deadline_ms / 1000
+        super().__init__(stage, deadline_seconds=deadline)
+        self.model = model
+        self.options = options
+        self.prompt: list[int] | None = None
+        self.prefilled = 0
+        self.context: Any = None
+        self.streams: list[_Stream] = []
+        self.decode_started: float | None = None
+        self.last_token_at: float | None = None
+
+    @property
+    def live(self) -> list[_Stream]:
+        """Continuations that still grow."""
+        return [stream for stream in self.streams if stream.finish_reason is None]
+
+    def begin_decoding(self, stage: DecodeStage) -> None:
+        """The prompt is read but for its last token: fork one stream per sample."""
+        assert self.prompt is not None
+        vocabulary = self.model.vocabulary
+        self.streams = [
+            _Stream(sample, self.context.fork(), self.prompt[-1], TextStream(vocabulary, self.options.stops))
+            for sample in range(self.options.samples)
+        ]
+        self.context = None
+        self.decode_started = time.monotonic()
+        self.stage = stage
+
+    def conclude(self, last: TokenEvent | None) -> Generation:
+        """The finished request; continuations that still grew ran into the deadline."""
+        prefix = self.options.prompt if self.options.return_full_text else ""
+        streams = self.streams or [None] * self.options.samples
+        continuations = [
+            Continuation(prefix, "deadline", [])
+            if stream is None
+            else Continuation(
+                prefix + "".join(event.token.text for event in stream.events),
+                stream.finish_reason or "deadline",
+                stream.events,
+            )
+            for stream in streams
+        ]
+        return Generation(last, continuations, len(self.prompt or ()), self._timings())
+
+    def _timings(self) -> Timings:
+        now = time.monotonic()
+        started = self.started or now
+        decode_started = self.decode_started or now
+        decode_seconds = now - decode_started
+        tokens = sum(len(stream.events) for stream in self.streams)
+        return Timings(
+            queue_ms=round(1000 * (started - self.submitted), 3),
+            prefill_ms=round(1000 * (decode_started - started), 3),
+            decode_ms=round(1000 * decode_seconds, 3),
+            tokens_per_second=round(tokens / decode_seconds, 3) if decode_seconds > 0 else 0.0,
+        )
+
+
+class PrefillStage:
+    """Tokenises the prompt and reads it, a piece per quantum, one request at a time."""
+
+    max_jobs = 1
+
+    def __init__(self, limits: PromptLimits, decode: DecodeStage) -> None:
+        self._limits = limits
+        self._decode = decode
+
+    def run(self, jobs: Sequence[GenerateJob]) -> None:
+        for job in jobs:
+            self._read_piece(job)
+
+    def _read_piece(self, job: GenerateJob) -> None:
+        if job.prompt is None:
+            job.prompt = self._tokenize(job.model, job.options)
+            job.context = job.model.start(job.options.decode)
+        if time.monotonic() > job.deadline:
+            self._decode.conclude(job, None)
+            return
+        piece = job.prompt[job.prefilled : -1][:PREFILL_TOKENS]
+        if piece:
+            job.context = job.model.prefill(job.context, piece)
+            job.prefilled += len(piece)
+        if job.prefilled == len(job.prompt) - 1:
+            job.begin_decoding(self._decode)
+
+    def _tokenize(self, model: Language, options: GenerateOptions) -> list[int]:
+        tokens = model.vocabulary.encode(options.prompt)
+        if options.truncate is not None:
+            tokens = tokens[-options.truncate :]
+        if not tokens:
+            if model.vocabulary.end_of_text is None:
+                raise InvalidRequest("inputs must not be empty for this model.", param="inputs", code="empty_prompt")
+            tokens = [model.vocabulary.end_of_text]
+        if len(tokens) > self._limits.prompt_tokens:
+            raise InvalidRequest(
+                f"inputs must not have more than {self._limits.prompt_tokens} tokens; "
+                "parameters.truncate keeps the last ones.",
+                param="inputs",
+                code="prompt_too_long",
+            )
+        if options.decode == "attention" and len(tokens) + options.max_new_tokens > self._limits.attention_tokens:
+            raise InvalidRequest(
+                f"inputs and parameters.max_new_tokens together must not exceed {self._limits.attention_tokens} "
+                'tokens with decode "attention".',
+                param="parameters.max_new_tokens",
+                code="context_too_long",
+            )
+        return tokens
+
+
+class DecodeStage:
+    """One step for every live stream of a batch of requests to one model in one decoding mode."""
+
+    def __init__(self, model: Language, max_rows: int, metrics: Metrics) -> None:
+        self.max_jobs = max_rows
+        self._model = model
+        self._max_rows = max_rows
+        self._metrics = metrics
+
+    def run(self, jobs: Sequence[GenerateJob]) -> None:
+        rows = [(job, stream) for job in jobs for stream in job.live]
+        parts = [self._step(rows[start : start + self._max_rows]) for start in range(0, len(rows), self._max_rows)]
+        steps = [step for part in parts for step in part]
+        first = 0
+        for job in jobs:
+            count = len(job.live)
+            try:
+                self._accept(job, steps[first : first + count])
+            except Exception as error:
+                job.fail(error)
+            first += count
+
+    def conclude(self, job: GenerateJob, last: TokenEvent | None) -> None:
+        """Finish a request and count it."""
+        generation = job.conclude(last)
+        name, timings = self._model.name, generation.timings
+        for continuation in generation.continuations:
+            self._metrics.request_success.labels(name, continuation.finish_reason).inc()
+        self._metrics.prompt_tokens.labels(name).inc(generation.input_length)
+        self._metrics.request_queue_time.labels(name).observe(timings.queue_ms / 1000)
+        self._metrics.request_prefill_time.labels(name).observe(timings.prefill_ms / 1000)
+        self._metrics.request_decode_time.labels(name).observe(timings.decode_ms / 1000)
+        self._metrics.e2e_request_latency.labels(name).observe(time.monotonic() - job.submitted)
+        job.finish(generation)
+
+    def _step(self, rows: Sequence[tuple[GenerateJob, _Stream]]) -> list[_Step]:
+        noise = np.zeros((len(rows), *self._model.latent_shape), dtype=np.float32)
+        for row, (job, stream) in enumerate(rows):
+            scale = job.options.latent_noise
+            if scale > 0:
+                draw = generator(job.options.seed, stream.sample, len(stream.events), "latent")
+                noise[row] = scale * draw.standard_normal(self._model.latent_shape)
+        output, contexts = self._model.step(
+            [stream.context for _, stream in rows], [stream.pending for _, stream in rows], noise
+        )
+        self._metrics.iteration_rows.labels(self._model.name).observe(len(rows))
+        with np.errstate(all="ignore"):  # a broken row is found, by itself, when it is accepted
+            log_probabilities = log_softmax(output.logits)
+            confidence = self._model.confidence(output.logits)
+            precision = np.exp(output.log_precision.astype(np.float64))
+        return [
+            _Step(output, row, contexts[row], log_probabilities[row], confidence[row], float(precision[row]))
+            for row in range(len(rows))
+        ]
+
+    def _accept(self, job: GenerateJob, steps: Sequence[_Step]) -> None:
+        """Choose a token for every live stream of a request, and commit its context."""
+        if not all(step.is_finite() for step in steps):
+            self._metrics.corrupted_requests.labels(self._model.name).inc()
+            raise EngineFailure("The model gave a value that is not finite for this request.", code="non_finite_output")
+        is_late = time.monotonic() > job.deadline
+        events = []
+        for stream, step in zip(job.live, steps, strict=True):
+            token = _choose(job.options, stream, step.log_probabilities)
+            events.append(self._append(job.options, stream, step, token, is_late))
+        self._observe_latency(job, len(events))
+        last = None if job.live else events.pop()
+        if job.options.is_streamed:
+            for event in events:
+                job.emit(event)
+        if last is not None:
+            self.conclude(job, last)
+
+    def _append(
+        self, options: GenerateOptions, stream: _Stream, step: _Step, token: int, is_late: bool
+    ) -> TokenEvent:
+        vocabulary = self._model.vocabulary
+        text = stream.text.push(token)
+        if stream.text.stopped:
+            stream.finish_reason = "stop_sequence"
+        elif token == vocabulary.end_of_text:
+            stream.finish_reason = "eos_token"
+        elif len(stream.events) + 1 == options.max_new_tokens:
+            stream.finish_reason = "length"
+        elif is_late:
+            stream.finish_reason = "deadline"
+        if stream.finish_reason is not None:
+            text += stream.text.flush()
+        event = TokenEvent(
+            index=len(stream.events) + 1,
+            sample=stream.sample,
+            token=TokenRecord(
+                id=token,
+                text=text,
+                logprob=float(step.log_probabilities[token]),
+                special=vocabulary.is_special(token),
+                confidence=min(1.0, float(step.confidence[token])),
+                precision=step.precision,
+            ),
+            top_tokens=self._top_tokens(step.log_probabilities, options.top_n_tokens),
+            latent=step.output.latent[step.row].tolist() if options.return_latents else None,
+        )
+        stream.events.append(event)
+        stream.context, stream.pending = step.context, token
+        return event
+
+    def _top_tokens(self, log_probabilities: NDArray[np.float64], count: int) -> list[TopTokenRecord] | None:
+        if count == 0:
+            return None
+        vocabulary = self._model.vocabulary
+        return [
+            TopTokenRecord(
+                token, vocabulary.label(token), float(log_probabilities[token]), vocabulary.is_special(token)
+            )
+            for token in most_probable(log_probabilities, count)
+        ]
+
+    def _observe_latency(self, job: GenerateJob, tokens: int) -> None:
+        now, name = time.monotonic(), self._model.name
+        if job.last_token_at is None:
+            self._metrics.time_to_first_token.labels(name).observe(now - job.submitted)
+        else:
+            self._metrics.inter_token_latency.labels(name).observe(now - job.last_token_at)
+        self._metrics.generation_tokens.labels(name).inc(tokens)
+        job.last_token_at = now
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One row of a step's output, and what follows from its logits."""
+
+    output: StepOutput
+    row: int
+    context: Any
+    log_probabilities: NDArray[np.float64]
+    confidence: NDArray[np.float64]
+    precision: float
+
+    def is_finite(self) -> bool:
+        """Whether everything that would be sent or kept is a number."""
+        return bool(
+            np.isfinite(self.log_probabilities).all()
+            and np.isfinite(self.confidence).all()
+            and np.isfinite(self.precision)
+            and np.isfinite(self.output.latent[self.row]).all()
+            and self.context.is_finite()
+        )
+
+
+def _choose(options: GenerateOptions, stream: _Stream, log_probabilities: NDArray[np.float64]) -> int:
+    if not options.is_sampled:
+        return int(np.argmax(log_probabilities))
+    weights = filtered_probabilities(log_probabilities, options.temperature, options.top_k, options.top_p)
+    draw = generator(options.seed, stream.sample, len(stream.events), "token")
+    return draw_index(weights, draw.random())

@@ -1,0 +1,61 @@
+"""Choosing the next token, repeatably: every draw is a function of (seed, sample, step) and of nothing else.
+
+The generator is counter-based (Philox: Salmon et al., Parallel random numbers: as easy as 1, 2, 3), so that a draw does
+not depend on what else is in the batch, on earlier draws, or on where a stream was interrupted and taken up.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Draw = Literal["token", "latent"]
+_DRAWS: dict[Draw, int] = {"token": 0, "latent": 1}
+
+
+def generator(seed: int, sample: int, step: int, draw: Draw) -> np.random.Generator:
+    """The random numbers of one draw at one step of one sample."""
+    return np.random.Generator(np.random.Philox(key=[seed, sample], counter=[0, _DRAWS[draw], step, 0]))
+
+
+def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Log probabilities over the last axis, in float64."""
+    shifted = logits.astype(np.float64)
+    shifted -= shifted.max(axis=-1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return shifted
+
+
+def filtered_probabilities(
+    log_probabilities: NDArray[np.float64], temperature: float, top_k: int | None, top_p: float | None
+) -> NDArray[np.float64]:
+    """Probabilities `[V]` to draw from: temperature, then the k best, then the smallest set with mass top_p.
+
+    Ties at the k-th place are all kept, so that the result does not depend on the order of tokens.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        scaled = (log_probabilities - log_probabilities.max()) / temperature
+        if top_k is not None and top_k < scaled.size:
+            scaled = np.where(scaled >= np.partition(scaled, -top_k)[-top_k], scaled, -np.inf)
+        weights = np.exp(scaled)
+    weights /= weights.sum()
+    if top_p is not None and top_p < 1:
+        order = np.argsort(-weights, kind="stable")
+        before = np.cumsum(weights[order]) - weights[order]
+        weights[order[before >= top_p]] = 0.0
+        weights /= weights.sum()
+    return weights
+
+
+def draw_index(weights: NDArray[np.float64], uniform: float) -> int:
+    """Index whose interval of the cumulative distribution holds `uniform` in [0, 1)."""
+    cumulative = np.cumsum(weights)
+    index = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+    return min(index, int(np.flatnonzero(weights)[-1]))
+
+
+def most_probable(log_probabilities: NDArray[np.float64], count: int) -> list[int]:
+    """Indices of the `count` largest, best first, ties by index."""
+    return [int(index) for index in np.argsort(-log_probabilities, kind="stable")[:count]]

@@ -1,0 +1,129 @@
+"""Every way a request can fail: one exception tree, one status table, one shape on the wire.
+
+    {"error": {"message": "...", "type": "invalid_request", "param": "parameters.top_p", "code": "less_than_equal"}}
+
+`message` names the field and what was expected; it never repeats what the client sent. `type` is the class of the
+failure and decides the status, `code` the precise reason, `param` the field as a path or null.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ServiceError(Exception):
+    """A failure with a name, told to the client as it is."""
+
+    default_code = "internal_error"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code or self.default_code
+
+    def payload(self) -> dict[str, Any]:
+        """The one error shape, as a JSON-ready dictionary."""
+        return {
+            "error": {"message": self.message, "type": ERROR_TYPES[type(self)], "param": self.param, "code": self.code}
+        }
+
+    def headers(self) -> dict[str, str]:
+        """Extra response headers of this failure."""
+        return {}
+
+
+class InvalidRequest(ServiceError):
+    """The body is not JSON, or a field is not what it must be."""
+
+    default_code = "invalid_value"
+
+
+class NotFound(ServiceError):
+    """No such path, or no such model."""
+
+    default_code = "not_found"
+
+
+class MethodNotAllowed(ServiceError):
+    """The path exists, the method does not."""
+
+    default_code = "method_not_allowed"
+
+    def __init__(self, message: str, *, allow: str) -> None:
+        super().__init__(message)
+        self.allow = allow
+
+    def headers(self) -> dict[str, str]:
+        return {"Allow": self.allow}
+
+
+class PayloadTooLarge(ServiceError):
+    """The body is larger than the server reads."""
+
+    default_code = "payload_too_large"
+
+    def headers(self) -> dict[str, str]:
+        # The rest of the body is never read, so the connection cannot carry another request.
+        return {"Connection": "close"}
+
+
+class UnsupportedMediaType(ServiceError):
+    """The body is not declared as JSON."""
+
+    default_code = "unsupported_media_type"
+
+
+class Overloaded(ServiceError):
+    """The queue is full; the same request is welcome later."""
+
+    default_code = "overloaded"
+
+    def __init__(self, message: str, *, retry_after_seconds: int) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+    def headers(self) -> dict[str, str]:
+        return {"Retry-After": str(self.retry_after_seconds)}
+
+
+class NotReady(ServiceError):
+    """Bundles are not loaded, the engine is stalled, or the server is going down."""
+
+    default_code = "not_ready"
+
+    def headers(self) -> dict[str, str]:
+        return {"Retry-After": "1"}
+
+
+class EngineFailure(ServiceError):
+    """The model produced something unusable for this request; other requests are untouched."""
+
+    default_code = "engine_error"
+
+
+class InternalError(ServiceError):
+    """A fault of the server that has no better name."""
+
+
+# The one status table: class → (HTTP status, `type` on the wire).
+_TABLE: dict[type[ServiceError], tuple[int, str]] = {
+    NotFound: (404, "not_found"),
+    MethodNotAllowed: (405, "method_not_allowed"),
+    PayloadTooLarge: (413, "payload_too_large"),
+    UnsupportedMediaType: (415, "unsupported_media_type"),
+    InvalidRequest: (422, "invalid_request"),
+    Overloaded: (429, "overloaded"),
+    EngineFailure: (500, "engine_error"),
+    InternalError: (500, "internal_error"),
+    NotReady: (503, "not_ready"),
+}
+STATUS: dict[type[ServiceError], int] = {kind: status for kind, (status, _) in _TABLE.items()}
+ERROR_TYPES: dict[type[ServiceError], str] = {kind: name for kind, (_, name) in _TABLE.items()}
+
+
+def as_service_error(error: BaseException) -> ServiceError:
+    """What a client is told about `error`: itself if it has a name, else a bare internal error."""
+    if isinstance(error, ServiceError):
+        return error
+    return InternalError("The server failed on this request; the cause is in its log.")

@@ -1,0 +1,365 @@
+"""The JSON of every route: strict types, every field bounded, unknown fields refused.
+
+Requests are validated by these models. Replies are built by the engine as plain dataclasses and encoded once; the
+reply models here document them, and the tests hold the two together.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+LARGEST_OBSERVATION = 1e12
+LARGEST_TIME = 1e15
+LARGEST_SEED = 2**64 - 1
+MAX_ITEMS = 1_000_000
+
+ModelName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+StopSequence = Annotated[str, Field(min_length=1, max_length=256)]
+Component = Annotated[float, Field(ge=-LARGEST_OBSERVATION, le=LARGEST_OBSERVATION)]
+Observation = Annotated[list[Component | None], Field(min_length=1, max_length=4096)]
+Time = Annotated[float, Field(ge=-LARGEST_TIME, le=LARGEST_TIME)]
+NoiseScale = Annotated[float, Field(ge=1e-6, le=1e6)]
+Level = Annotated[float, Field(gt=0, lt=1)]
+Horizon = Annotated[float, Field(gt=0, le=1e9)]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
+
+
+class _Reply(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class GenerateParameters(_Request):
+    """How to continue the prompt; names and meanings are TGI's where TGI has them."""
+
+    max_new_tokens: int = Field(100, ge=1, le=1_000_000)
+    temperature: float | None = Field(None, ge=0, le=100, description="0 is greedy; null is 1")
+    top_k: int | None = Field(None, ge=1, le=1_000_000, description="keep the k most probable tokens")
+    top_p: float | None = Field(None, gt=0, le=1, description="keep the smallest set with this probability")
+    do_sample: bool | None = Field(
+        None, description="false is greedy; null samples if temperature, top_k or top_p is given"
+    )
+    seed: Seed | None = Field(None, description="null draws one; the reply tells which")
+    stop: list[StopSequence] = Field(
+        default_factory=list, max_length=16, description="ends the text before the first of these; not part of it"
+    )
+    details: bool = Field(True, description="tokens, confidence and timings in the reply")
+    top_n_tokens: int = Field(0, ge=0, le=32, description="also the n most probable tokens at each position")
+    return_full_text: bool = Field(False, description="put the prompt before generated_text")
+    truncate: int | None = Field(None, ge=1, le=1_000_000, description="keep only the last n prompt tokens")
+    decode: Literal["recurrent", "attention"] = Field(
+        "recurrent", description="constant-memory filter slots, or exact attention over a growing cache"
+    )
+    latent_noise: float = Field(0.0, ge=0, le=10, description="scale of the latent sample of the last layer")
+    n: int = Field(1, ge=1, le=16, description="independent continuations")
+    return_latents: bool = Field(False, description="the last layer's latent of every token")
+    deadline_ms: int | None = Field(
+        None, ge=1, le=3_600_000, description='finish with what there is after so long: finish_reason "deadline"'
+    )
+
+
+class GenerateRequest(_Request):
+    """A prompt to continue."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "inputs": "It was the",
+                    "parameters": {"max_new_tokens": 24, "temperature": 0.8, "top_p": 0.95, "seed": 7},
+                }
+            ]
+        }
+    )
+
+    inputs: str = Field(max_length=2_000_000)
+    model: ModelName | None = Field(None, description="null is the first language model of the server")
+    parameters: GenerateParameters = Field(default_factory=lambda: GenerateParameters())
+    stream: bool = False
+    state: str | None = Field(None, max_length=4_000_000, description="not supported yet: must be null")
+    return_state: bool = Field(False, description="not supported yet: must be false")
+
+
+class FilterRequest(_Request):
+    """Observations of a noisy system."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "times": [0.0, 0.1, 0.25],
+                    "observations": [[1.0, 0.2], None, [0.7, None]],
+                    "levels": [0.5, 0.9],
+                    "horizon": [0.1],
+                }
+            ]
+        }
+    )
+
+    model: ModelName | None = Field(None, description="null is the first filter of the server")
+    times: list[Time] | None = Field(
+        None, max_length=MAX_ITEMS, description="non-decreasing, in the model's time unit; null is 0, 1, 2, …"
+    )
+    observations: list[Observation | None] = Field(
+        min_length=1, max_length=MAX_ITEMS, description="null predicts only; a null component is missing"
+    )
+    noise: list[NoiseScale | None] | None = Field(
+        None, max_length=MAX_ITEMS, description="scale of the measurement noise, one per observation; null is 1"
+    )
+    levels: list[Level] | None = Field(
+        None, max_length=16, description="of the intervals; null is the model's calibrated levels"
+    )
+    horizon: list[Horizon] = Field(
+        default_factory=list, max_length=256, description="forecast so far ahead of each observation, in time units"
+    )
+    samples: int = Field(0, ge=0, le=1024, description="draws from the posterior of each step")
+    seed: Seed | None = Field(None, description="null draws one; the reply tells which")
+    mode: Literal["recurrent", "attention"] = "recurrent"
+    smooth: bool = Field(False, description="also the trajectory given all observations")
+    stream: bool = False
+    state: str | None = Field(None, max_length=4_000_000, description="not supported yet: must be null")
+    return_state: bool = Field(False, description="not supported yet: must be false")
+
+    @model_validator(mode="after")
+    def check_lengths_and_order(self) -> Self:
+        """Hold `times` and `noise` to the number of observations, and `times` to its order."""
+        count = len(self.observations)
+        if self.times is not None:
+            if len(self.times) != count:
+                raise FieldError("times", f"times must have one value per observation, {count}", "length_mismatch")
+            for index, (earlier, later) in enumerate(zip(self.times, self.times[1:], strict=False)):
+                if later < earlier:
+                    name = f"times[{index + 1}]"
+                    raise FieldError(name, f"{name} must not be smaller than the time before it", "time_not_monotonic")
+        if self.noise is not None and len(self.noise) != count:
+            raise FieldError("noise", f"noise must have one value per observation, {count}", "length_mismatch")
+        return self
+
+
+class FieldError(ValueError):
+    """A rule between fields is broken; carries the field that the client should change."""
+
+    def __init__(self, param: str, message: str, code: str) -> None:
+        super().__init__(message)
+        self.param = param
+        self.message = message
+        self.code = code
+
+
+class ErrorBody(_Reply):
+    """What went wrong."""
+
+    message: str = Field(description="names the field and what was expected")
+    type: str = Field(description="class of the failure, one per status")
+    param: str | None = Field(description="the field, as a path")
+    code: str = Field(description="the precise reason")
+
+
+class ErrorReply(_Reply):
+    """The one error shape, of every status and in streams."""
+
+    error: ErrorBody
+
+
+class Token(_Reply):
+    """A generated token. The texts of all tokens, joined, are `generated_text`."""
+
+    id: int
+    text: str = Field(description="text that this token made final; empty while a character or stop is incomplete")
+    logprob: float = Field(description="under the model itself, before temperature and filters")
+    special: bool
+    confidence: float = Field(ge=0, le=1, description="calibrated probability that this is the right next token")
+    precision: float = Field(ge=0, description="total evidence of the last layer")
+
+
+class TopToken(_Reply):
+    """One of the most probable tokens at a position."""
+
+    id: int
+    text: str
+    logprob: float
+    special: bool
+
+
+class GenerateTimings(_Reply):
+    """Where the time went, milliseconds."""
+
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+    tokens_per_second: float
+
+
+FinishReason = Literal["length", "eos_token", "stop_sequence", "cancelled", "deadline", "error"]
+
+
+class GenerateDetails(_Reply):
+    """What is known of a continuation beside its text."""
+
+    finish_reason: FinishReason
+    generated_tokens: int
+    input_length: int = Field(description="prompt tokens that the model saw")
+    seed: int
+    prefill: list[TopToken] = Field(description="always empty; kept for TGI clients")
+    tokens: list[Token]
+    top_tokens: list[list[TopToken]] | None
+    latents: list[list[list[float]]] | None = Field(description="[tokens, heads, 2 D]")
+    timings: GenerateTimings
+
+
+class Continuation(_Reply):
+    """One of `n` continuations."""
+
+    generated_text: str
+    details: GenerateDetails | None
+
+
+class GenerateReply(_Reply):
+    """The text and what is known of it."""
+
+    generated_text: str
+    details: GenerateDetails | None
+    continuations: list[Continuation] | None = Field(description="all of them, the first included, when n > 1")
+    state: None
+
+
+class StreamDetails(_Reply):
+    """Details of a streamed continuation; its tokens were sent before."""
+
+    finish_reason: FinishReason
+    generated_tokens: int
+    input_length: int
+    seed: int
+    timings: GenerateTimings
+
+
+class StreamContinuation(_Reply):
+    """One of `n` streamed continuations."""
+
+    generated_text: str
+    details: StreamDetails
+
+
+class GenerateEvent(_Reply):
+    """One line of the stream. The last one, and only it, has `generated_text` and `details`."""
+
+    index: int = Field(description="position of the token in its continuation, from 1")
+    sample: int = Field(description="which of the n continuations, from 0")
+    token: Token | None = Field(description="null only when the deadline passed before the first token")
+    top_tokens: list[TopToken] | None
+    latent: list[list[float]] | None
+    generated_text: str | None
+    details: StreamDetails | None
+    continuations: list[StreamContinuation] | None
+    state: None
+
+
+Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
+
+
+class ForecastPoint(_Reply):
+    """A future observation."""
+
+    t: float
+    mean: list[float]
+    std: list[float]
+    interval: dict[str, list[Interval]]
+
+
+class FilterStepReply(_Reply):
+    """The state in observation units after one observation."""
+
+    index: int
+    t: float
+    mean: list[float]
+    std: list[float]
+    precision: float
+    confidence: float = Field(ge=0, le=1, description="that the next observation falls inside its 0.9 interval")
+    weight: float | None = Field(description="share of the observation that the robust update used, (0, 1]")
+    innovation: list[float | None] | None
+    nis: float | None
+    anomaly: float | None = Field(description="1 is impossible under the model")
+    interval: dict[str, list[Interval]]
+    forecast: list[ForecastPoint]
+    samples: list[list[float]]
+
+
+class SmoothedStep(_Reply):
+    """The state given all observations."""
+
+    index: int
+    t: float
+    mean: list[float]
+    std: list[float]
+
+
+class FilterTimings(_Reply):
+    """Where the time went, milliseconds."""
+
+    queue_ms: float
+    compute_ms: float
+
+
+class FilterReply(_Reply):
+    """One step per observation, and the sequence as a whole."""
+
+    model: str
+    steps: list[FilterStepReply]
+    smoothed: list[SmoothedStep] | None
+    log_likelihood: float
+    seed: int
+    timings: FilterTimings
+    state: None
+
+
+class FilterDone(_Reply):
+    """The last line of a stream; the lines before it are steps."""
+
+    done: Literal[True]
+    model: str
+    smoothed: list[SmoothedStep] | None
+    log_likelihood: float
+    seed: int
+    timings: FilterTimings
+    state: None
+
+
+class Health(_Reply):
+    """The process is alive."""
+
+    status: Literal["alive"]
+
+
+class Ready(_Reply):
+    """Bundles are loaded, agreed with their golden outputs, and the engine makes progress."""
+
+    status: Literal["ready"]
+    models: list[str]
+
+
+class ModelInfo(_Reply):
+    """One served bundle."""
+
+    name: str
+    kind: Literal["lm", "filter"]
+    digest: str = Field(description="sha256 of the bundle's manifest")
+    golden_max_error: float = Field(description="largest deviation from the golden outputs at load")
+    config: dict[str, Any]
+    metrics: dict[str, Any]
+    calibration: dict[str, Any]
+
+
+class Info(_Reply):
+    """What runs here."""
+
+    name: str
+    version: str
+    device: str
+    versions: dict[str, str]
+    models: list[ModelInfo]
+    limits: dict[str, int | float]
