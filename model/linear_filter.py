@@ -1,0 +1,248 @@
+"""The linear filter: a capped robust Kalman filter of a linear SDE given by its matrices. Nothing is trained.
+
+    dx = A x dt + dw,  E[dw dwᵀ] = Q dt          y = C x + b + e,  E[e eᵀ] = R
+
+The covariance is dense, so the filter is exact for non-orthogonal eigenvectors and dense noises (nu = inf is the Kalman filter);
+where the isotropic model holds it gives the numbers of `irkf_scan`. A must be diagonalisable and not unstable, else it is refused.
+
+Attention mode is the batch RFA estimate: every earlier observation is transported to now with its own covariance C F⁻¹ Q F⁻ᵀ Cᵀ + R
+and the estimate is their precision-weighted mean, reweighted by Student-t weights (Kalman-IRLS, math page §7). It treats the process
+noise of different observations as independent, so it is optimal for Q = 0 and above the Kalman filter's error otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.config import StrictConfig
+from model.recurrence.dense import Modes, Robustness, Sensor, spd_inverse, transition
+from model.state_filter import FilterOutput, State, StateFilter, head_update
+
+Matrix = tuple[tuple[float, ...], ...]
+
+# Above this condition number of the eigenvectors A counts as defective; float32 keeps two digits at it.
+MAX_CONDITION = 1e4
+# Real parts of eigenvalues up to this count as zero.
+STABILITY_TOLERANCE = 1e-9
+# An earlier observation that decayed by more than e^-this has no information left in attention mode.
+MAX_DECAY = 12.0
+
+
+def _matrix(name: str, value: Any, rows: int | None, columns: int | None) -> np.ndarray:
+    try:
+        matrix = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a matrix of numbers") from None
+    if matrix.ndim != 2 or (rows and matrix.shape[0] != rows) or (columns and matrix.shape[1] != columns):
+        raise ValueError(f"{name} must be [{rows or 'any'}, {columns or 'any'}], got {list(matrix.shape)}")
+    if not np.isfinite(matrix).all():
+        raise ValueError(f"{name} must be finite")
+    return matrix
+
+
+def _covariance(name: str, value: Any, size: int | None, *, positive: bool) -> np.ndarray:
+    matrix = _matrix(name, value, size, size)
+    if matrix.shape[0] != matrix.shape[1] or not np.allclose(matrix, matrix.T, atol=1e-9 * np.abs(matrix).max()):
+        raise ValueError(f"{name} must be symmetric")
+    lowest = np.linalg.eigvalsh(matrix).min()
+    if lowest < -1e-9 * max(np.abs(matrix).max(), 1e-300) or (positive and lowest <= 0):
+        raise ValueError(f"{name} must be positive {'definite' if positive else 'semidefinite'}")
+    return matrix
+
+
+def _rows(matrix: np.ndarray) -> Matrix:
+    return tuple(tuple(float(x) for x in row) for row in matrix)
+
+
+@dataclass(frozen=True)
+class LinearFilterConfig(StrictConfig):
+    """The matrices of the system, in the units of the observations and of their times.
+
+    drift A `[n, n]`, process_noise Q `[n, n]` per unit time, measurement_noise R `[P, P]`, observation C `[P, n]` (identity if null),
+    offset b `[P]` (zero if null), nu > 2 (null = the Kalman filter), inner = passes K. The prior of the first observation is
+    initial_mean (zero if null) and initial_covariance (the stationary covariance if null).
+    contamination and outlier_scale: share and size of outliers that the reported log-likelihood allows for.
+    """
+
+    drift: Matrix
+    process_noise: Matrix
+    measurement_noise: Matrix
+    observation: Matrix | None = None
+    offset: tuple[float, ...] | None = None
+    nu: float | None = 4.0
+    inner: int = 3
+    initial_mean: tuple[float, ...] | None = None
+    initial_covariance: Matrix | None = None
+    contamination: float = 0.0
+    outlier_scale: float = 10.0
+
+    def __post_init__(self) -> None:
+        drift = _matrix("drift", self.drift, None, None)
+        n = drift.shape[0]
+        _matrix("drift", self.drift, n, n)
+        noise = _covariance("measurement_noise", self.measurement_noise, None, positive=True)
+        p = noise.shape[0]
+        values: dict[str, Any] = {
+            "drift": _rows(drift),
+            "process_noise": _rows(_covariance("process_noise", self.process_noise, n, positive=False)),
+            "measurement_noise": _rows(noise),
+        }
+        if self.observation is not None:
+            values["observation"] = _rows(_matrix("observation", self.observation, p, n))
+        elif p != n:
+            raise ValueError(f"observation is needed: measurement_noise is [{p}, {p}] and drift is [{n}, {n}]")
+        for name, size in (("offset", p), ("initial_mean", n)):
+            if getattr(self, name) is not None:
+                values[name] = _rows(_matrix(name, [getattr(self, name)], 1, size))[0]
+        if self.initial_covariance is not None:
+            values["initial_covariance"] = _rows(
+                _covariance("initial_covariance", self.initial_covariance, n, positive=True)
+            )
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        if self.nu is not None and not self.nu > 2:
+            raise ValueError(f"nu must be > 2 or null, got {self.nu}")
+        if self.inner < 1:
+            raise ValueError(f"inner must be >= 1, got {self.inner}")
+        if not 0 <= self.contamination < 1 or not self.outlier_scale > 1:
+            raise ValueError("contamination must be in [0, 1) and outlier_scale > 1")
+        rates, basis = np.linalg.eig(drift)
+        if np.linalg.cond(basis) > MAX_CONDITION:
+            raise ValueError(f"drift is not diagonalisable (condition of its eigenvectors above {MAX_CONDITION:g})")
+        if rates.real.max() > STABILITY_TOLERANCE:
+            raise ValueError(f"drift is unstable: an eigenvalue has real part {rates.real.max():.3g}")
+        if rates.real.max() > -STABILITY_TOLERANCE and self.initial_covariance is None:
+            raise ValueError("initial_covariance is needed: drift has an undamped mode, so there is no stationary covariance")
+
+
+def stationary_covariance(config: LinearFilterConfig) -> np.ndarray:
+    """P with A P + P Aᵀ + Q = 0, `[n, n]`."""
+    rates, basis = np.linalg.eig(np.asarray(config.drift))
+    dual = np.linalg.inv(basis)
+    noise = dual @ np.asarray(config.process_noise) @ dual.conj().T
+    return (basis @ (noise / -(rates[:, None] + rates.conj()[None, :])) @ basis.conj().T).real
+
+
+class LinearFilter(StateFilter):
+    """The filter of a `LinearFilterConfig`; see the module's page."""
+
+    def __init__(self, config: LinearFilterConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.inner = config.inner
+        drift = np.asarray(config.drift)
+        self.state_size = n = drift.shape[0]
+        self.observation_size = p = len(config.measurement_noise)
+        rates, basis = np.linalg.eig(drift)
+        dual = np.linalg.inv(basis)
+        noise = dual @ np.asarray(config.process_noise) @ dual.conj().T
+        for name, values in zip(Modes._fields, (a for m in (rates, basis, dual, noise) for a in (m.real, m.imag)), strict=True):
+            self._constant(name, values)
+        self._constant("matrix", np.eye(n) if config.observation is None else config.observation)
+        self._constant("offset", np.zeros(p) if config.offset is None else config.offset)
+        self._constant("noise", config.measurement_noise)
+        self._constant("nu", np.inf if config.nu is None else config.nu)
+        self._constant("contamination", config.contamination)
+        self._constant("outlier_scale", config.outlier_scale)
+        prior = stationary_covariance(config) if config.initial_covariance is None else config.initial_covariance
+        self._constant("prior_mean", np.zeros(n) if config.initial_mean is None else config.initial_mean)
+        self._constant("prior_covariance", prior)
+
+    def _constant(self, name: str, values: Any) -> None:
+        self.register_buffer(name, torch.tensor(np.asarray(values), dtype=torch.get_default_dtype()))
+
+    def modes(self) -> Modes:
+        return Modes(*(getattr(self, name) for name in Modes._fields))
+
+    def sensor(self) -> Sensor:
+        return Sensor(self.get_buffer("matrix"), self.get_buffer("offset"), self.get_buffer("noise"))
+
+    def robustness(self) -> Robustness:
+        constants = self.get_buffer("contamination"), self.get_buffer("outlier_scale")
+        return Robustness(self.get_buffer("nu"), self.inner, *constants)
+
+    def init_state(self, batch: int) -> State:
+        mean, covariance = self.get_buffer("prior_mean"), self.get_buffer("prior_covariance")
+        return {"mean": mean.expand(batch, -1).clone(), "covariance": covariance.expand(batch, -1, -1).clone()}
+
+    def cache_rows(self) -> dict[str, tuple[int, ...]]:
+        return {"observation": (self.observation_size,), "present": (self.observation_size,), "noise_scale": ()}
+
+    def step(
+        self, observation: Tensor, present: Tensor, dt: Tensor, noise_scale: Tensor, state: State
+    ) -> tuple[FilterOutput, State]:
+        f, _, mean, covariance = self.predict(state["mean"], state["covariance"], dt)
+        sensor = self.sensor()
+        update = head_update(
+            (mean, covariance), observation, present, sensor, noise_scale.square(), self.robustness()
+        )
+        state = {"mean": update.mean, "covariance": update.covariance}
+        return self.output(update, sensor, f, (mean, covariance)), state
+
+    def attend(
+        self,
+        observation: Tensor,
+        present: Tensor,
+        dt: Tensor,
+        noise_scale: Tensor,
+        state: State,
+        cache: State,
+        lag: Tensor,
+        valid: Tensor,
+    ) -> tuple[FilterOutput, State, State]:
+        f, _, mean, covariance = self.predict(state["mean"], state["covariance"], dt)
+        sensor = self.sensor()
+        update = head_update(
+            (mean, covariance), observation, present, sensor, noise_scale.square(), self.robustness()
+        )
+        row = {"observation": observation, "present": present, "noise_scale": noise_scale}
+        tokens = {name: torch.cat([cache[name], row[name][:, None]], dim=1) for name in row}
+        lags = torch.cat([lag, torch.zeros_like(dt)[:, None]], dim=1)
+        seen = torch.cat([valid, torch.ones_like(dt)[:, None]], dim=1)
+        mean_now, covariance_now = self._batch_estimate(tokens, lags, seen, update.mean)
+        update = update._replace(mean=mean_now, covariance=covariance_now)
+        state = {"mean": mean_now, "covariance": covariance_now}
+        return self.output(update, sensor, f, (mean, covariance)), state, row
+
+    def _batch_estimate(self, tokens: State, lag: Tensor, valid: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        """Precision-weighted mean of all observations transported to now, by IRLS from `start` `[B, n]`."""
+        modes, sensor, robustness = self.modes(), self.sensor(), self.robustness()
+        fastest = (-modes.rate_re).amax().clamp(min=1e-12)
+        useful = valid * (lag * fastest <= MAX_DECAY).to(lag.dtype)
+        _, q = transition(modes, lag * useful)
+        back = self._backward(lag * useful)
+        present = tokens["present"] * useful[..., None]
+        matrix = present[..., :, None] * (sensor.matrix @ back)
+        noise = matrix @ q @ matrix.mT + (present[..., :, None] * present[..., None, :]) * (
+            sensor.noise * tokens["noise_scale"].square()[..., None, None]
+        )
+        precision, _ = spd_inverse(noise + torch.diag_embed(1 - present))
+        information = matrix.mT @ precision @ matrix
+        evidence = matrix.mT @ (precision @ (present * (tokens["observation"] - sensor.offset))[..., None])
+        first = (lag * useful).amax(dim=1)
+        f, q = transition(modes, first)
+        prior = f @ self.get_buffer("prior_covariance") @ f.mT + q
+        prior_information, _ = spd_inverse(prior)
+        prior_evidence = prior_information @ (f @ self.get_buffer("prior_mean")[:, None])
+        count, estimate = present.sum(-1), start
+        for _ in range(robustness.inner):
+            residual = present * (tokens["observation"] - sensor.offset) - (matrix @ estimate[:, None, :, None])[..., 0]
+            distance = (residual * (precision @ residual[..., None])[..., 0]).sum(-1)
+            weight = ((1 + count / robustness.nu) / (1 + distance / robustness.nu)).clamp(max=1)[..., None, None]
+            covariance, _ = spd_inverse(prior_information + (weight * information).sum(1))
+            estimate = (covariance @ (prior_evidence + (weight * evidence).sum(1)))[..., 0]
+        return estimate, covariance
+
+    def _backward(self, lag: Tensor) -> Tensor:
+        """F(lag)⁻¹ `[..., n, n]`."""
+        m = self.modes()
+        growth = torch.exp(-m.rate_re * lag[..., None])
+        turn = -m.rate_im * lag[..., None]
+        e_re, e_im = (growth * torch.cos(turn))[..., None, :], (growth * torch.sin(turn))[..., None, :]
+        f = (m.basis_re * e_re - m.basis_im * e_im) @ m.dual_re
+        return f - (m.basis_re * e_im + m.basis_im * e_re) @ m.dual_im

@@ -1,0 +1,201 @@
+"""What the linear and the deep filter share: a dense linear-Gaussian head, its states, and the outside interface.
+
+A filter takes observations with missing components at irregular times and gives, after each of them, the state in observation units
+with its covariance. `mode` chooses how: "recurrent" carries a state of fixed size, "attention" looks at every earlier observation of
+the request. Both end in a state from which the recurrence goes on and forecasts start.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from model.config import MODES, Mode, check_choice
+from model.recurrence.dense import DenseUpdate, Modes, Robustness, Sensor, dense_update, propagate, transition
+
+State = dict[str, Tensor]
+
+
+class FilterOutput(NamedTuple):
+    """One step `[B, …]` or a sequence `[B, N, …]` of them, in observation units unless said otherwise.
+
+    mean `[P]`, covariance `[P, P]`: the state after the observation. precision: P / trace(covariance). weight: share of the
+    observation used. innovation `[P]` (0 where missing), innovation_covariance `[P, P]`, log_likelihood.
+    For smoothing, in the coordinates of the state: transition `[n, n]`, predicted_mean `[n]`, predicted_covariance `[n, n]`,
+    state_mean `[n]`, state_covariance `[n, n]`.
+    """
+
+    mean: Tensor
+    covariance: Tensor
+    precision: Tensor
+    weight: Tensor
+    innovation: Tensor
+    innovation_covariance: Tensor
+    nis: Tensor
+    log_likelihood: Tensor
+    transition: Tensor
+    predicted_mean: Tensor
+    predicted_covariance: Tensor
+    state_mean: Tensor
+    state_covariance: Tensor
+
+
+class StateFilter(nn.Module):
+    """Base of the filters. `step` and `attend` advance one observation of every stream; `forward` runs sequences."""
+
+    observation_size: int
+    inner: int
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._mode: Mode = "recurrent"
+
+    @property
+    def mode(self) -> Mode:
+        return self._mode
+
+    @mode.setter
+    def mode(self, mode: Mode) -> None:
+        check_choice("mode", mode, MODES)
+        self._mode = mode
+
+    @abstractmethod
+    def modes(self) -> Modes:
+        """Eigenpairs of the dynamics."""
+
+    @abstractmethod
+    def sensor(self) -> Sensor:
+        """Observation matrix, offset and nominal noise."""
+
+    @abstractmethod
+    def robustness(self) -> Robustness:
+        """Weight rule and predictive density."""
+
+    @abstractmethod
+    def init_state(self, batch: int) -> State:
+        """The state before the first observation."""
+
+    @abstractmethod
+    def step(
+        self, observation: Tensor, present: Tensor, dt: Tensor, noise_scale: Tensor, state: State
+    ) -> tuple[FilterOutput, State]:
+        """One observation `[B, P]` (`present` 1 where seen) after `dt` `[B]`; noise_scale `[B]` multiplies the standard
+        deviation of its measurement noise. The first observation of a stream has dt = 0: the initial state is its prior."""
+
+    @abstractmethod
+    def attend(
+        self,
+        observation: Tensor,
+        present: Tensor,
+        dt: Tensor,
+        noise_scale: Tensor,
+        state: State,
+        cache: State,
+        lag: Tensor,
+        valid: Tensor,
+    ) -> tuple[FilterOutput, State, State]:
+        """The same step with exact attention over the earlier observations.
+
+        Args:
+            cache: one row per earlier observation, `[B, C, …]`, as returned by the earlier calls.
+            lag, valid: `[B, C]`, time since each row's observation, and 1 where the row is filled.
+
+        Returns:
+            the step, the next state (from which `step` can go on), and this observation's own row `[B, …]`.
+        """
+
+    @abstractmethod
+    def cache_rows(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of a cache row."""
+
+    def predict(self, mean: Tensor, covariance: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """F, Q(dt), and mean and covariance before the observation."""
+        f, q = transition(self.modes(), dt)
+        return f, q, *propagate(mean, covariance, f, q)
+
+    def output(self, update: DenseUpdate, sensor: Sensor, f: Tensor, prior: tuple[Tensor, Tensor]) -> FilterOutput:
+        covariance = sensor.matrix @ update.covariance @ sensor.matrix.mT
+        variance = torch.diagonal(covariance, dim1=-2, dim2=-1)
+        return FilterOutput(
+            mean=(sensor.matrix @ update.mean[..., None])[..., 0] + sensor.offset,
+            covariance=covariance,
+            precision=1 / variance.mean(-1),
+            weight=update.weight,
+            innovation=update.innovation,
+            innovation_covariance=update.innovation_covariance,
+            nis=update.nis,
+            log_likelihood=update.log_likelihood,
+            transition=f,
+            predicted_mean=prior[0],
+            predicted_covariance=prior[1],
+            state_mean=update.mean,
+            state_covariance=update.covariance,
+        )
+
+    def noise_scales(self, state: State) -> tuple[Tensor, Tensor]:
+        """Factors on the process and the measurement covariance for what comes after `state`, `[B]` each."""
+        one = torch.ones_like(state["mean"][..., 0])
+        return one, one
+
+    def forecast(self, state: State, horizon: Tensor) -> tuple[Tensor, Tensor]:
+        """Future observations at `horizon` `[F]` after the state: mean `[B, F, P]` and covariance `[B, F, P, P]`."""
+        process, measurement = self.noise_scales(state)
+        f, q = transition(self.modes(), horizon)
+        sensor = self.sensor()
+        mean, covariance = propagate(
+            state["mean"][:, None], state["covariance"][:, None], f, q * process[:, None, None, None]
+        )
+        future = sensor.matrix @ covariance @ sensor.matrix.mT + sensor.noise * measurement[:, None, None, None]
+        return (sensor.matrix @ mean[..., None])[..., 0] + sensor.offset, future
+
+    def forward(
+        self,
+        observation: Tensor,
+        present: Tensor,
+        times: Tensor,
+        noise_scale: Tensor | None = None,
+        state: State | None = None,
+    ) -> tuple[FilterOutput, State]:
+        """Filter sequences `[B, N, P]` at `times` `[B, N]` float64, in the current mode.
+
+        A carried state needs the time of its last observation: put it in `state["time"]` `[B]` float64.
+        """
+        batch, length = observation.shape[:2]
+        scale = torch.ones_like(observation[..., 0]) if noise_scale is None else noise_scale
+        carried = self.init_state(batch) if state is None else {k: v for k, v in state.items() if k != "time"}
+        origin = times[:, :1] if state is None else state["time"][:, None]
+        lags = torch.diff(times, dim=1, prepend=origin).to(observation.dtype)
+        steps: list[FilterOutput] = []
+        rows: dict[str, list[Tensor]] = {name: [] for name in self.cache_rows()}
+        for i in range(length):
+            token = (observation[:, i], present[:, i], lags[:, i], scale[:, i], carried)
+            if self.mode == "recurrent":
+                output, carried = self.step(*token)
+            else:
+                cache = {
+                    name: torch.stack(rows[name], 1) if i else observation.new_zeros(batch, 0, *shape)
+                    for name, shape in self.cache_rows().items()
+                }
+                lag = (times[:, i : i + 1] - times[:, :i]).to(observation.dtype)
+                output, carried, row = self.attend(*token, cache, lag, torch.ones_like(lag))
+                for name, value in row.items():
+                    rows[name].append(value)
+            steps.append(output)
+        stacked = FilterOutput(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
+        return stacked, {**carried, "time": times[:, -1]}
+
+
+def head_update(
+    state: tuple[Tensor, Tensor],
+    observation: Tensor,
+    present: Tensor,
+    sensor: Sensor,
+    variance_factor: Tensor,
+    robustness: Robustness,
+) -> DenseUpdate:
+    """`dense_update` with the measurement covariance multiplied by `variance_factor` `[B]`."""
+    scaled = Sensor(sensor.matrix, sensor.offset, sensor.noise * variance_factor[..., None, None])
+    return dense_update(*state, observation, present, scaled, robustness)
