@@ -1,0 +1,412 @@
+"""The deep filter: RFA blocks that read a stream's innovations and tell a structured filter how noisy the stream is now.
+
+Three parts, each causal:
+
+1. A nominal filter: learned stable eigenpairs, observation matrix and noises (a linear SDE fitted by likelihood), run as the capped
+   IRKF. Its standardised innovations, their squares and their lag-one products are the tokens.
+2. RFA blocks over the tokens: in attention mode exact RFA over all earlier ones, in recurrent mode the plain IRKF of the same heads.
+   Each is gated by its evidence (`confidence_gate`). They give two numbers: the log factors on process and measurement noise.
+3. The structured head: the same SDE with the noises so scaled. It is linear-Gaussian, so the state's covariance and the forecast at any
+   horizon are closed form.
+
+The factors after token i hold for what follows it, so the density of the next observation is a proper prediction.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from model.attention.reference import attend
+from model.config import Mode, StrictConfig
+from model.dynamics import Dynamics, DynamicsParameters, banded_frequencies, positive, raw_from_positive, rotate, wrapped_phase
+from model.recurrence.dense import DenseUpdate, Modes, Robustness, Sensor, propagate, transition
+from model.recurrence.irkf_reference import irkf_loop
+from model.state_filter import FilterOutput, State, StateFilter, head_update
+from model.uncertainty import confidence_gate
+
+# The log noise factors stay within this: e^±4 on a variance.
+LOG_FACTOR_RANGE = 4.0
+# Standardised innovations enter as z / sqrt(1 + (z / this)²), so an outlier is bounded and in view.
+INNOVATION_SCALE = 4.0
+NOISE_FLOOR = 1e-6
+
+
+@dataclass(frozen=True)
+class DeepFilterConfig(StrictConfig):
+    """Sizes: n_modes conjugate pairs of dynamics; blocks of width d_model with heads of head_dim complex dims.
+
+    time_unit: the median step of the training data, in the unit of its times. memory: decay times of the fastest and slowest head.
+    """
+
+    observation_size: int
+    n_modes: int = 1
+    d_model: int = 32
+    n_layers: int = 2
+    n_heads: int = 4
+    head_dim: int = 4
+    mlp_ratio: int = 2
+    inner: int = 1
+    time_unit: float = 1.0
+    memory: tuple[float, float] = (4.0, 256.0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "memory", tuple(self.memory))
+        for name in ("observation_size", "n_modes", "d_model", "n_layers", "n_heads", "head_dim", "mlp_ratio", "inner"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim must be even (conjugate pairs of frequencies), got {self.head_dim}")
+        if not (self.time_unit > 0 and math.isfinite(self.time_unit)):
+            raise ValueError(f"time_unit must be positive, got {self.time_unit}")
+        if len(self.memory) != 2 or not 0 < self.memory[0] <= self.memory[1]:
+            raise ValueError(f"memory must be two positive numbers in order, got {self.memory}")
+
+
+class Mixed(NamedTuple):
+    """Block output `[..., d]` with what the recurrence carries: mean `[..., H, 2D]`, precision `[..., H]`."""
+
+    out: Tensor
+    mean: Tensor
+    precision: Tensor
+
+
+class FilterBlock(nn.Module):
+    """RFA over tokens, gated by its evidence, then a feed-forward layer; pre-norm."""
+
+    def __init__(self, config: DeepFilterConfig) -> None:
+        super().__init__()
+        self.config = config
+        heads, dims, width = config.n_heads, config.head_dim, config.n_heads * 2 * config.head_dim
+        self.norm = nn.LayerNorm(config.d_model)
+        self.query = nn.Linear(config.d_model, width, bias=False)
+        self.key = nn.Linear(config.d_model, width, bias=False)
+        self.value = nn.Linear(config.d_model, width)
+        self.mix = nn.Linear(width, config.d_model)
+        fastest, slowest = config.memory
+        rates = torch.exp(torch.linspace(-math.log(slowest), -math.log(fastest), heads))
+        frequencies = banded_frequencies(heads, dims) * rates[:, None]
+        self.dynamics = DynamicsParameters(frequencies, rates, process=0.02)
+        self.gate_scale = nn.Parameter(torch.full((heads,), 0.1))
+        self.gate_prior = nn.Parameter(torch.full((heads,), -4.0))
+        hidden = config.mlp_ratio * config.d_model
+        self.feed_forward = nn.Sequential(
+            nn.LayerNorm(config.d_model), nn.Linear(config.d_model, hidden), nn.GELU(), nn.Linear(hidden, config.d_model)
+        )
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v `[..., H, 2D]` of tokens `[..., d]`."""
+        normed = self.norm(x)
+        shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
+        return self.query(normed).reshape(shape), self.key(normed).reshape(shape), self.value(normed).reshape(shape)
+
+    def finish(self, x: Tensor, value: Tensor, mean: Tensor, precision: Tensor) -> Mixed:
+        gate = confidence_gate(torch.log(precision.clamp(min=1e-12)), self.gate_scale, self.gate_prior)[..., None]
+        x = x + self.mix((gate * mean + (1 - gate) * value).flatten(-2))
+        return Mixed(x + self.feed_forward(x), mean, precision)
+
+    def recurrent(self, x: Tensor, elapsed: Tensor, mean: Tensor, precision: Tensor) -> Mixed:
+        """The plain IRKF over tokens `[B, N, d]`, `elapsed` `[B, N]` float64 since the carried state."""
+        dynamics = self.dynamics()
+        value = self.value(self.norm(x)).reshape(*x.shape[:-1], self.config.n_heads, -1)
+        seen = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+        one = torch.ones((), dtype=x.dtype, device=x.device)
+        means, precisions = irkf_loop(
+            value, elapsed, seen, mean, precision, dynamics, inner=self.config.inner, rule="capped", delta=one
+        )
+        return self.finish(x, value, means, precisions)
+
+    def attention(self, x: Tensor, times: Tensor) -> Mixed:
+        """Exact RFA over a sequence `[B, N, d]` at `times` `[B, N]` float64."""
+        dynamics = self.dynamics()
+        q, k, v = self.project(x)
+        phase = wrapped_phase(dynamics.omega, times, x.dtype)
+        turned = [rotate(part, -phase) for part in (q, k, v)]
+        result = attend(*turned, dynamics, query_times=times, key_times=times)
+        return self.finish(x, v, rotate(result.out, phase), result.precision)
+
+    def attend_cached(
+        self, x: Tensor, keys: Tensor, values: Tensor, lag: Tensor, valid: Tensor
+    ) -> tuple[Mixed, Tensor, Tensor]:
+        """One token `[B, d]` over cached rows `[B, C, H, 2D]`, `lag` and `valid` `[B, C]`; also returns its own row."""
+        dynamics = self.dynamics()
+        q, k, v = (part[:, None] for part in self.project(x))
+        own = lag.new_zeros(lag.shape[0], 1)
+        lags = torch.cat([lag * valid, own], dim=1).to(torch.float64)
+        # The frame of the query: a key at lag tau is turned forward by omega tau.
+        phase = wrapped_phase(dynamics.omega, lags, x.dtype)
+        result = attend(
+            q,
+            rotate(torch.cat([keys, k], dim=1), phase),
+            rotate(torch.cat([values, v], dim=1), phase),
+            dynamics,
+            query_times=own.to(torch.float64),
+            key_times=-lags,
+            key_valid=torch.cat([valid, torch.ones_like(own)], dim=1) > 0,
+        )
+        return self.finish(x, v[:, 0], result.out[:, 0], result.precision[:, 0]), k[:, 0], v[:, 0]
+
+
+class DeepFilter(StateFilter):
+    """See the module's page. Observations are centred and scaled by `center` and `scale`, set from the training data."""
+
+    def __init__(self, config: DeepFilterConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.inner = config.inner
+        self.observation_size = p = config.observation_size
+        self.state_size = n = 2 * config.n_modes
+        self.register_buffer("center", torch.zeros(p))
+        self.register_buffer("scale", torch.ones(p))
+        self.decay_raw = nn.Parameter(raw_from_positive(torch.full((config.n_modes,), 0.03)))
+        self.omega = nn.Parameter(torch.linspace(0.05, 0.4, config.n_modes))
+        self.matrix = nn.Parameter(torch.eye(p, n) + 0.1 * torch.randn(p, n))
+        self.process_factor = nn.Parameter(0.2 * torch.eye(n))
+        self.noise_factor = nn.Parameter(0.5 * torch.eye(p))
+        self.prior_factor = nn.Parameter(torch.eye(n))
+        self.nu_raw = nn.Parameter(raw_from_positive(2.0))
+        self.contamination_raw = nn.Parameter(torch.tensor(-3.0))
+        self.outlier_scale_raw = nn.Parameter(raw_from_positive(4.0))
+        features = 4 * p + 2
+        self.embed = nn.Sequential(nn.Linear(features, config.d_model), nn.GELU(), nn.Linear(config.d_model, config.d_model))
+        self.blocks = nn.ModuleList(FilterBlock(config) for _ in range(config.n_layers))
+        self.readout = nn.Sequential(nn.LayerNorm(config.d_model), nn.Linear(config.d_model, 2))
+        nn.init.zeros_(self.readout[1].weight)
+        nn.init.zeros_(self.readout[1].bias)
+        self.initial_factors = nn.Parameter(torch.zeros(2))
+
+    # The structured part, in time units of `time_unit` and scaled observations.
+
+    def _scaled_modes(self) -> Modes:
+        mu, omega = positive(self.decay_raw), self.omega
+        half = math.sqrt(0.5)
+        n = self.config.n_modes
+        eye = torch.eye(n, dtype=mu.dtype, device=mu.device) * half
+        none = torch.zeros_like(eye)
+        # Pairs -mu ± i omega; coordinates: the n real parts, then the n imaginary parts.
+        basis_re, basis_im = torch.cat([torch.cat([eye, eye], 1), torch.cat([none, none], 1)]), torch.cat(
+            [torch.cat([none, none], 1), torch.cat([-eye, eye], 1)]
+        )
+        dual_re, dual_im = basis_re.T, -basis_im.T
+        noise = self.process_factor @ self.process_factor.T
+        left_re, left_im = dual_re @ noise, dual_im @ noise
+        return Modes(
+            rate_re=torch.cat([-mu, -mu]),
+            rate_im=torch.cat([omega, -omega]),
+            basis_re=basis_re,
+            basis_im=basis_im,
+            dual_re=dual_re,
+            dual_im=dual_im,
+            noise_re=left_re @ dual_re.T + left_im @ dual_im.T,
+            noise_im=left_im @ dual_re.T - left_re @ dual_im.T,
+        )
+
+    def modes(self) -> Modes:
+        """In the unit of the times: every rate and the noise intensity per time."""
+        modes, unit = self._scaled_modes(), self.config.time_unit
+        per_time = {name: getattr(modes, name) / unit for name in ("rate_re", "rate_im", "noise_re", "noise_im")}
+        return modes._replace(**per_time)
+
+    def sensor(self) -> Sensor:
+        scale = self.get_buffer("scale")
+        noise = self.noise_factor @ self.noise_factor.T
+        noise = noise + NOISE_FLOOR * torch.eye(self.observation_size, dtype=noise.dtype, device=noise.device)
+        return Sensor(scale[:, None] * self.matrix, self.get_buffer("center"), scale[:, None] * noise * scale)
+
+    def robustness(self) -> Robustness:
+        return Robustness(
+            nu=2 + positive(self.nu_raw),
+            inner=self.inner,
+            contamination=0.5 * torch.sigmoid(self.contamination_raw),
+            outlier_scale=2 + positive(self.outlier_scale_raw),
+        )
+
+    def prior_covariance(self) -> Tensor:
+        return self.prior_factor @ self.prior_factor.T + NOISE_FLOOR * torch.eye(
+            self.state_size, dtype=self.prior_factor.dtype, device=self.prior_factor.device
+        )
+
+    def init_state(self, batch: int) -> State:
+        config, prior = self.config, self.prior_covariance()
+        mean = torch.zeros_like(prior[0]).expand(batch, -1)
+        covariance = prior.expand(batch, -1, -1)
+        heads = (batch, config.n_layers, config.n_heads)
+        zeros = torch.zeros_like(prior[0, 0])
+        return {
+            "mean": mean,
+            "covariance": covariance,
+            "nominal_mean": mean,
+            "nominal_covariance": covariance,
+            "previous": zeros.expand(batch, self.observation_size),
+            "log_factors": self.initial_factors.expand(batch, -1),
+            "block_means": zeros.expand(*heads, 2 * config.head_dim),
+            "block_precisions": zeros.expand(*heads),
+        }
+
+    def cache_rows(self) -> dict[str, tuple[int, ...]]:
+        shape = (self.config.n_layers, self.config.n_heads, 2 * self.config.head_dim)
+        return {"keys": shape, "values": shape}
+
+    def noise_scales(self, state: State) -> tuple[Tensor, Tensor]:
+        process, measurement = torch.exp(state["log_factors"]).unbind(-1)
+        return process, measurement
+
+    # Part 1: the nominal filter and its tokens.
+
+    def nominal_step(
+        self, observation: Tensor, present: Tensor, f: Tensor, q: Tensor, noise_scale: Tensor, state: tuple[Tensor, Tensor]
+    ) -> DenseUpdate:
+        return head_update(
+            propagate(*state, f, q), observation, present, self.sensor(), noise_scale.square(), self.robustness()
+        )
+
+    def tokens(self, update: DenseUpdate, present: Tensor, dt: Tensor, noise_scale: Tensor, previous: Tensor) -> tuple[Tensor, Tensor]:
+        """Features `[B, 4P + 2]` of one observation, and the bounded innovation that the next one multiplies with."""
+        deviation = torch.diagonal(update.innovation_covariance, dim1=-2, dim2=-1).sqrt()
+        z = update.innovation / deviation
+        z = z / torch.sqrt(1 + (z / INNOVATION_SCALE).square())
+        span = torch.log1p(dt / self.config.time_unit)
+        parts = [z, z.square(), z * previous, present, span[..., None], torch.log(noise_scale)[..., None]]
+        return torch.cat(parts, dim=-1), z
+
+    def factors(self, x: Tensor) -> Tensor:
+        """Bounded log factors `[..., 2]` on process and measurement covariance, from the blocks' output."""
+        return LOG_FACTOR_RANGE * torch.tanh(self.readout(x) / LOG_FACTOR_RANGE)
+
+    def head_step(
+        self, observation: Tensor, present: Tensor, f: Tensor, q: Tensor, noise_scale: Tensor,
+        state: tuple[Tensor, Tensor], log_factors: Tensor,
+    ) -> tuple[DenseUpdate, tuple[Tensor, Tensor]]:  # fmt: skip
+        """Part 3: predict and update with the factors that the tokens before this one gave."""
+        process, measurement = torch.exp(log_factors).unbind(-1)
+        prior = propagate(*state, f, q * process[..., None, None])
+        factor = measurement * noise_scale.square()
+        return head_update(prior, observation, present, self.sensor(), factor, self.robustness()), prior
+
+    def _both_filters(
+        self, observation: Tensor, present: Tensor, dt: Tensor, noise_scale: Tensor, state: State
+    ) -> tuple[FilterOutput, State, Tensor]:
+        """Head and nominal filter over one observation: the step, the state but for the blocks, and the embedded token."""
+        f, q = transition(self.modes(), dt)
+        head, prior = self.head_step(
+            observation, present, f, q, noise_scale, (state["mean"], state["covariance"]), state["log_factors"]
+        )
+        nominal = self.nominal_step(
+            observation, present, f, q, noise_scale, (state["nominal_mean"], state["nominal_covariance"])
+        )
+        token, bounded = self.tokens(nominal, present, dt, noise_scale, state["previous"])
+        partial = {
+            "mean": head.mean,
+            "covariance": head.covariance,
+            "nominal_mean": nominal.mean,
+            "nominal_covariance": nominal.covariance,
+            "previous": bounded,
+        }
+        return self.output(head, self.sensor(), f, prior), partial, self.embed(token)
+
+    def step(
+        self, observation: Tensor, present: Tensor, dt: Tensor, noise_scale: Tensor, state: State
+    ) -> tuple[FilterOutput, State]:
+        output, partial, x = self._both_filters(observation, present, dt, noise_scale, state)
+        elapsed = (dt / self.config.time_unit).to(torch.float64)[:, None]
+        means, precisions = [], []
+        for i, block in enumerate(self.blocks):
+            mixed = block.recurrent(x[:, None], elapsed, state["block_means"][:, i], state["block_precisions"][:, i])
+            x = mixed.out[:, 0]
+            means.append(mixed.mean[:, 0])
+            precisions.append(mixed.precision[:, 0])
+        return output, self._next(partial, x, means, precisions)
+
+    def attend(
+        self,
+        observation: Tensor,
+        present: Tensor,
+        dt: Tensor,
+        noise_scale: Tensor,
+        state: State,
+        cache: State,
+        lag: Tensor,
+        valid: Tensor,
+    ) -> tuple[FilterOutput, State, State]:
+        output, partial, x = self._both_filters(observation, present, dt, noise_scale, state)
+        means, precisions, keys, values = [], [], [], []
+        for i, block in enumerate(self.blocks):
+            mixed, key, value = block.attend_cached(
+                x, cache["keys"][:, :, i], cache["values"][:, :, i], lag / self.config.time_unit, valid
+            )
+            x = mixed.out
+            # The batch pass's row starts the recurrence (math page §2 c).
+            means.append(mixed.mean)
+            precisions.append(mixed.precision)
+            keys.append(key)
+            values.append(value)
+        return output, self._next(partial, x, means, precisions), {"keys": torch.stack(keys, 1), "values": torch.stack(values, 1)}
+
+    def _next(self, partial: State, x: Tensor, means: list[Tensor], precisions: list[Tensor]) -> State:
+        return {
+            **partial,
+            "log_factors": self.factors(x),
+            "block_means": torch.stack(means, 1),
+            "block_precisions": torch.stack(precisions, 1),
+        }
+
+    # Whole sequences at once, for training: the same numbers as the steps.
+
+    def nominal_scan(
+        self, observation: Tensor, present: Tensor, lags: Tensor, noise_scale: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Tokens `[B, N, 4P + 2]` and one-step log-likelihoods `[B, N]` of the nominal filter."""
+        f, q = transition(self.modes(), lags)
+        start = self.init_state(observation.shape[0])
+        state, previous = (start["mean"], start["covariance"]), start["previous"]
+        tokens, log_likelihoods = [], []
+        for i in range(observation.shape[1]):
+            update = self.nominal_step(observation[:, i], present[:, i], f[:, i], q[:, i], noise_scale[:, i], state)
+            token, previous = self.tokens(update, present[:, i], lags[:, i], noise_scale[:, i], previous)
+            state = update.mean, update.covariance
+            tokens.append(token)
+            log_likelihoods.append(update.log_likelihood)
+        return torch.stack(tokens, 1), torch.stack(log_likelihoods, 1)
+
+    def context(self, tokens: Tensor, times: Tensor, mode: Mode) -> Tensor:
+        """Log factors `[B, N, 2]` after each token, in a mode; `times` `[B, N]` float64."""
+        x = self.embed(tokens)
+        scaled = (times - times[:, :1]) / self.config.time_unit
+        zeros = x.new_zeros(x.shape[0], self.config.n_heads, 2 * self.config.head_dim)
+        for block in self.blocks:
+            if mode == "attention":
+                x = block.attention(x, scaled).out
+            else:
+                x = block.recurrent(x, scaled, zeros, zeros[..., 0]).out
+        return self.factors(x)
+
+    def head_scan(
+        self, observation: Tensor, present: Tensor, lags: Tensor, noise_scale: Tensor, log_factors: Tensor
+    ) -> Tensor:
+        """One-step log-likelihoods `[B, N]` of the head, given the factors after each token."""
+        f, q = transition(self.modes(), lags)
+        batch = observation.shape[0]
+        start = self.init_state(batch)
+        state = start["mean"], start["covariance"]
+        before = torch.cat([start["log_factors"][:, None], log_factors[:, :-1]], dim=1)
+        log_likelihoods = []
+        for i in range(observation.shape[1]):
+            update, _ = self.head_step(
+                observation[:, i], present[:, i], f[:, i], q[:, i], noise_scale[:, i], state, before[:, i]
+            )
+            state = update.mean, update.covariance
+            log_likelihoods.append(update.log_likelihood)
+        return torch.stack(log_likelihoods, 1)
+
+
+def mean_per_component(log_likelihood: Tensor, present: Tensor) -> Tensor:
+    """Average log-likelihood per observed component; the unit of the training loss."""
+    return log_likelihood.sum() / present.sum().clamp(min=1)
+
+
+__all__ = ["DeepFilter", "DeepFilterConfig", "FilterBlock", "mean_per_component"]
