@@ -1,13 +1,13 @@
-"""The deep filter: RFA blocks that read a stream's innovations and tell a structured filter how noisy the stream is now.
+"""The deep filter: RFA blocks read a stream's innovations and tell a structured filter how noisy the stream is now.
 
 Three parts, each causal:
 
-1. A nominal filter: learned stable eigenpairs, observation matrix and noises (a linear SDE fitted by likelihood), run as the capped
-   IRKF. Its standardised innovations, their squares and their lag-one products are the tokens.
-2. RFA blocks over the tokens: in attention mode exact RFA over all earlier ones, in recurrent mode the plain IRKF of the same heads.
-   Each is gated by its evidence (`confidence_gate`). They give two numbers: the log factors on process and measurement noise.
-3. The structured head: the same SDE with the noises so scaled. It is linear-Gaussian, so the state's covariance and the forecast at any
-   horizon are closed form.
+1. A nominal filter: learned stable eigenpairs, observation matrix and noises (a linear SDE fitted by likelihood), run as the
+   capped IRKF. Its standardised innovations, their squares and their lag-one products are the tokens.
+2. RFA blocks over the tokens: in attention mode exact RFA over all earlier ones, in recurrent mode the plain IRKF of the
+   same heads. Each is gated by its evidence. They give the log factors on process and measurement noise.
+3. The structured head: the same SDE with the noises so scaled. It is linear-Gaussian, so the state's covariance and the
+   forecast at any horizon are closed form.
 
 The factors after token i hold for what follows it, so the density of the next observation is a proper prediction.
 """
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from model.attention.reference import attend
 from model.config import Mode, StrictConfig
-from model.dynamics import Dynamics, DynamicsParameters, banded_frequencies, positive, raw_from_positive, rotate, wrapped_phase
+from model.dynamics import DynamicsParameters, banded_frequencies, positive, raw_from_positive, rotate, wrapped_phase
 from model.recurrence.dense import DenseUpdate, Modes, Robustness, Sensor, propagate, transition
 from model.recurrence.irkf_reference import irkf_loop
 from model.state_filter import FilterOutput, State, StateFilter, head_update
@@ -40,7 +40,8 @@ NOISE_FLOOR = 1e-6
 class DeepFilterConfig(StrictConfig):
     """Sizes: n_modes conjugate pairs of dynamics; blocks of width d_model with heads of head_dim complex dims.
 
-    time_unit: the median step of the training data, in the unit of its times. memory: decay times of the fastest and slowest head.
+    time_unit: the median step of the training data, in the unit of its times. memory: decay times, in time units, of the
+    fastest and the slowest head.
     """
 
     observation_size: int
@@ -76,6 +77,14 @@ class Mixed(NamedTuple):
     precision: Tensor
 
 
+class Observation(NamedTuple):
+    """One observation of every stream: value and present `[B, P]`, noise_scale `[B]`."""
+
+    value: Tensor
+    present: Tensor
+    noise_scale: Tensor
+
+
 class FilterBlock(nn.Module):
     """RFA over tokens, gated by its evidence, then a feed-forward layer; pre-norm."""
 
@@ -96,7 +105,10 @@ class FilterBlock(nn.Module):
         self.gate_prior = nn.Parameter(torch.full((heads,), -4.0))
         hidden = config.mlp_ratio * config.d_model
         self.feed_forward = nn.Sequential(
-            nn.LayerNorm(config.d_model), nn.Linear(config.d_model, hidden), nn.GELU(), nn.Linear(hidden, config.d_model)
+            nn.LayerNorm(config.d_model),
+            nn.Linear(config.d_model, hidden),
+            nn.GELU(),
+            nn.Linear(hidden, config.d_model),
         )
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -173,7 +185,9 @@ class DeepFilter(StateFilter):
         self.contamination_raw = nn.Parameter(torch.tensor(-3.0))
         self.outlier_scale_raw = nn.Parameter(raw_from_positive(4.0))
         features = 4 * p + 2
-        self.embed = nn.Sequential(nn.Linear(features, config.d_model), nn.GELU(), nn.Linear(config.d_model, config.d_model))
+        self.embed = nn.Sequential(
+            nn.Linear(features, config.d_model), nn.GELU(), nn.Linear(config.d_model, config.d_model)
+        )
         self.blocks = nn.ModuleList(FilterBlock(config) for _ in range(config.n_layers))
         self.readout = nn.Sequential(nn.LayerNorm(config.d_model), nn.Linear(config.d_model, 2))
         nn.init.zeros_(self.readout[1].weight)
@@ -189,8 +203,9 @@ class DeepFilter(StateFilter):
         eye = torch.eye(n, dtype=mu.dtype, device=mu.device) * half
         none = torch.zeros_like(eye)
         # Pairs -mu ± i omega; coordinates: the n real parts, then the n imaginary parts.
-        basis_re, basis_im = torch.cat([torch.cat([eye, eye], 1), torch.cat([none, none], 1)]), torch.cat(
-            [torch.cat([none, none], 1), torch.cat([-eye, eye], 1)]
+        basis_re, basis_im = (
+            torch.cat([torch.cat([eye, eye], 1), torch.cat([none, none], 1)]),
+            torch.cat([torch.cat([none, none], 1), torch.cat([-eye, eye], 1)]),
         )
         dual_re, dual_im = basis_re.T, -basis_im.T
         noise = self.process_factor @ self.process_factor.T
@@ -259,13 +274,19 @@ class DeepFilter(StateFilter):
     # Part 1: the nominal filter and its tokens.
 
     def nominal_step(
-        self, observation: Tensor, present: Tensor, f: Tensor, q: Tensor, noise_scale: Tensor, state: tuple[Tensor, Tensor]
+        self,
+        token: Observation,
+        moves: tuple[Tensor, Tensor],
+        state: tuple[Tensor, Tensor],
+        rules: tuple[Sensor, Robustness],
     ) -> DenseUpdate:
         return head_update(
-            propagate(*state, f, q), observation, present, self.sensor(), noise_scale.square(), self.robustness()
+            propagate(*state, *moves), token.value, token.present, rules[0], token.noise_scale.square(), rules[1]
         )
 
-    def tokens(self, update: DenseUpdate, present: Tensor, dt: Tensor, noise_scale: Tensor, previous: Tensor) -> tuple[Tensor, Tensor]:
+    def tokens(
+        self, update: DenseUpdate, present: Tensor, dt: Tensor, noise_scale: Tensor, previous: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Features `[B, 4P + 2]` of one observation, and the bounded innovation that the next one multiplies with."""
         deviation = torch.diagonal(update.innovation_covariance, dim1=-2, dim2=-1).sqrt()
         z = update.innovation / deviation
@@ -279,26 +300,28 @@ class DeepFilter(StateFilter):
         return LOG_FACTOR_RANGE * torch.tanh(self.readout(x) / LOG_FACTOR_RANGE)
 
     def head_step(
-        self, observation: Tensor, present: Tensor, f: Tensor, q: Tensor, noise_scale: Tensor,
-        state: tuple[Tensor, Tensor], log_factors: Tensor,
-    ) -> tuple[DenseUpdate, tuple[Tensor, Tensor]]:  # fmt: skip
-        """Part 3: predict and update with the factors that the tokens before this one gave."""
+        self,
+        token: Observation,
+        moves: tuple[Tensor, Tensor],
+        state: tuple[Tensor, Tensor],
+        rules: tuple[Sensor, Robustness],
+        log_factors: Tensor,
+    ) -> tuple[DenseUpdate, tuple[Tensor, Tensor]]:
+        """Part 3: predict and update with the factors that the tokens before this one gave; also the prediction."""
         process, measurement = torch.exp(log_factors).unbind(-1)
-        prior = propagate(*state, f, q * process[..., None, None])
-        factor = measurement * noise_scale.square()
-        return head_update(prior, observation, present, self.sensor(), factor, self.robustness()), prior
+        prior = propagate(*state, moves[0], moves[1] * process[..., None, None])
+        factor = measurement * token.noise_scale.square()
+        return head_update(prior, token.value, token.present, rules[0], factor, rules[1]), prior
 
     def _both_filters(
         self, observation: Tensor, present: Tensor, dt: Tensor, noise_scale: Tensor, state: State
     ) -> tuple[FilterOutput, State, Tensor]:
         """Head and nominal filter over one observation: the step, the state but for the blocks, and the embedded token."""
-        f, q = transition(self.modes(), dt)
-        head, prior = self.head_step(
-            observation, present, f, q, noise_scale, (state["mean"], state["covariance"]), state["log_factors"]
-        )
-        nominal = self.nominal_step(
-            observation, present, f, q, noise_scale, (state["nominal_mean"], state["nominal_covariance"])
-        )
+        moves = transition(self.modes(), dt)
+        rules = self.sensor(), self.robustness()
+        seen = Observation(observation, present, noise_scale)
+        head, prior = self.head_step(seen, moves, (state["mean"], state["covariance"]), rules, state["log_factors"])
+        nominal = self.nominal_step(seen, moves, (state["nominal_mean"], state["nominal_covariance"]), rules)
         token, bounded = self.tokens(nominal, present, dt, noise_scale, state["previous"])
         partial = {
             "mean": head.mean,
@@ -307,7 +330,7 @@ class DeepFilter(StateFilter):
             "nominal_covariance": nominal.covariance,
             "previous": bounded,
         }
-        return self.output(head, self.sensor(), f, prior), partial, self.embed(token)
+        return self.output(head, rules[0], moves[0], prior), partial, self.embed(token)
 
     def step(
         self, observation: Tensor, present: Tensor, dt: Tensor, noise_scale: Tensor, state: State
@@ -345,7 +368,11 @@ class DeepFilter(StateFilter):
             precisions.append(mixed.precision)
             keys.append(key)
             values.append(value)
-        return output, self._next(partial, x, means, precisions), {"keys": torch.stack(keys, 1), "values": torch.stack(values, 1)}
+        return (
+            output,
+            self._next(partial, x, means, precisions),
+            {"keys": torch.stack(keys, 1), "values": torch.stack(values, 1)},
+        )
 
     def _next(self, partial: State, x: Tensor, means: list[Tensor], precisions: list[Tensor]) -> State:
         return {
@@ -364,9 +391,11 @@ class DeepFilter(StateFilter):
         f, q = transition(self.modes(), lags)
         start = self.init_state(observation.shape[0])
         state, previous = (start["mean"], start["covariance"]), start["previous"]
+        rules = self.sensor(), self.robustness()
         tokens, log_likelihoods = [], []
         for i in range(observation.shape[1]):
-            update = self.nominal_step(observation[:, i], present[:, i], f[:, i], q[:, i], noise_scale[:, i], state)
+            seen = Observation(observation[:, i], present[:, i], noise_scale[:, i])
+            update = self.nominal_step(seen, (f[:, i], q[:, i]), state, rules)
             token, previous = self.tokens(update, present[:, i], lags[:, i], noise_scale[:, i], previous)
             state = update.mean, update.covariance
             tokens.append(token)
@@ -394,11 +423,11 @@ class DeepFilter(StateFilter):
         start = self.init_state(batch)
         state = start["mean"], start["covariance"]
         before = torch.cat([start["log_factors"][:, None], log_factors[:, :-1]], dim=1)
+        rules = self.sensor(), self.robustness()
         log_likelihoods = []
         for i in range(observation.shape[1]):
-            update, _ = self.head_step(
-                observation[:, i], present[:, i], f[:, i], q[:, i], noise_scale[:, i], state, before[:, i]
-            )
+            seen = Observation(observation[:, i], present[:, i], noise_scale[:, i])
+            update, _ = self.head_step(seen, (f[:, i], q[:, i]), state, rules, before[:, i])
             state = update.mean, update.covariance
             log_likelihoods.append(update.log_likelihood)
         return torch.stack(log_likelihoods, 1)

@@ -117,7 +117,9 @@ class LinearFilterConfig(StrictConfig):
         if rates.real.max() > STABILITY_TOLERANCE:
             raise ValueError(f"drift is unstable: an eigenvalue has real part {rates.real.max():.3g}")
         if rates.real.max() > -STABILITY_TOLERANCE and self.initial_covariance is None:
-            raise ValueError("initial_covariance is needed: drift has an undamped mode, so there is no stationary covariance")
+            raise ValueError(
+                "initial_covariance is needed: drift has an undamped mode, so there is no stationary covariance"
+            )
 
 
 def stationary_covariance(config: LinearFilterConfig) -> np.ndarray:
@@ -141,7 +143,9 @@ class LinearFilter(StateFilter):
         rates, basis = np.linalg.eig(drift)
         dual = np.linalg.inv(basis)
         noise = dual @ np.asarray(config.process_noise) @ dual.conj().T
-        for name, values in zip(Modes._fields, (a for m in (rates, basis, dual, noise) for a in (m.real, m.imag)), strict=True):
+        for name, values in zip(
+            Modes._fields, (a for m in (rates, basis, dual, noise) for a in (m.real, m.imag)), strict=True
+        ):
             self._constant(name, values)
         self._constant("matrix", np.eye(n) if config.observation is None else config.observation)
         self._constant("offset", np.zeros(p) if config.offset is None else config.offset)
@@ -178,9 +182,7 @@ class LinearFilter(StateFilter):
     ) -> tuple[FilterOutput, State]:
         f, _, mean, covariance = self.predict(state["mean"], state["covariance"], dt)
         sensor = self.sensor()
-        update = head_update(
-            (mean, covariance), observation, present, sensor, noise_scale.square(), self.robustness()
-        )
+        update = head_update((mean, covariance), observation, present, sensor, noise_scale.square(), self.robustness())
         state = {"mean": update.mean, "covariance": update.covariance}
         return self.output(update, sensor, f, (mean, covariance)), state
 
@@ -197,9 +199,7 @@ class LinearFilter(StateFilter):
     ) -> tuple[FilterOutput, State, State]:
         f, _, mean, covariance = self.predict(state["mean"], state["covariance"], dt)
         sensor = self.sensor()
-        update = head_update(
-            (mean, covariance), observation, present, sensor, noise_scale.square(), self.robustness()
-        )
+        update = head_update((mean, covariance), observation, present, sensor, noise_scale.square(), self.robustness())
         row = {"observation": observation, "present": present, "noise_scale": noise_scale}
         tokens = {name: torch.cat([cache[name], row[name][:, None]], dim=1) for name in row}
         lags = torch.cat([lag, torch.zeros_like(dt)[:, None]], dim=1)

@@ -104,12 +104,26 @@ def propagate(mean: Tensor, covariance: Tensor, f: Tensor, q: Tensor) -> tuple[T
     return (f @ mean[..., None])[..., 0], f @ covariance @ f.mT + q
 
 
+def _inverse_2x2(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The closed form: a fifth of the operations of the sweeps, and most systems have two components."""
+    a, b, d = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
+    # The Schur complement keeps the digits that a d - b² loses when the components are nearly collinear.
+    schur = d - b * b / a
+    corner = 1 / schur
+    off = -b / a * corner
+    top = 1 / a - b / a * off
+    inverse = torch.stack([torch.stack([top, off], -1), torch.stack([off, corner], -1)], -2)
+    return inverse, torch.log(a) + torch.log(schur)
+
+
 def spd_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Inverse and log determinant of a symmetric positive definite `[..., p, p]`, by sweeps over a fixed small p.
 
     (There is no inverse or Cholesky operator in ONNX; p is the number of observed components.)
     """
     size = matrix.shape[-1]
+    if size == 2:
+        return _inverse_2x2(matrix)
     log_det = torch.zeros_like(matrix[..., 0, 0])
     eye = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
     for k in range(size):

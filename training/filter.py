@@ -1,0 +1,295 @@
+"""Train a deep filter, or write the run of a linear one: what `rfa train filter` does.
+
+The loss is the negative one-step predictive log-likelihood of noisy measurements (no true states): first of the nominal
+filter alone, then of the head, averaged over both modes, so that one set of weights serves attention and recurrence. Inputs
+get outliers and gaps while training.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from model.checkpoint import save_checkpoint
+from model.config import StrictConfig
+from model.deep_filter import DeepFilter, DeepFilterConfig, mean_per_component
+from model.linear_filter import LinearFilter, LinearFilterConfig
+from model.state_filter import StateFilter
+from training.provenance import provenance
+from training.series import load_csv, split, windows
+from training.simulate import Batch, Disturbance, simulate_oscillator
+
+SIMULATED = "simulate:oscillator"
+METRICS_FILE = "metrics.jsonl"
+RECORD_FILE = "train.json"
+# Seeds of the simulated splits; tests and the bench use others.
+SEEDS = {"train": 1, "validation": 2, "calibration": 3}
+DISTURBANCES = (
+    Disturbance(),
+    Disturbance(outliers=0.05),
+    Disturbance(missing=0.15),
+    Disturbance(outliers=0.05, missing=0.15, is_irregular=True),
+)
+
+
+@dataclass(frozen=True)
+class FilterTrainingConfig(StrictConfig):
+    """How to train. The learning rate is the peak of a cosine with 5 % warm-up; structured parameters take `sde_factor` of it.
+
+    outliers, missing: shares of training inputs disturbed on recorded data (simulated data bring their own).
+    """
+
+    steps: int = 600
+    batch: int = 48
+    length: int = 96
+    learning_rate: float = 4e-3
+    nominal_steps: int = 150
+    clip: float = 1.0
+    seed: int = 0
+    validate_every: int = 50
+    sequences: int = 4096
+    outliers: float = 0.02
+    missing: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "length", "validate_every", "sequences"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        if not 0 <= self.outliers < 1 or not 0 <= self.missing < 1:
+            raise ValueError("outliers and missing must be in [0, 1)")
+
+
+@dataclass(frozen=True)
+class FilterRun:
+    """A config file: family ("linear" or "deep"), model, and for "deep" training."""
+
+    family: str
+    model: dict[str, Any]
+    training: FilterTrainingConfig
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> FilterRun:
+        unknown = set(document) - {"family", "model", "training"}
+        if unknown:
+            raise ValueError(f"the config has unknown sections {sorted(unknown)}; it takes family, model and training")
+        family = document.get("family", "deep")
+        if family not in ("linear", "deep"):
+            raise ValueError(f"family must be 'linear' or 'deep', got {family!r}")
+        return cls(
+            family, dict(document.get("model", {})), FilterTrainingConfig.from_dict(document.get("training", {}))
+        )
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> FilterRun:
+        return cls.from_dict(json.loads(Path(path).read_text()))
+
+
+@dataclass(frozen=True)
+class FilterData:
+    """Training and validation batches of one source."""
+
+    train: Batch
+    validation: Batch
+    files: tuple[Path, ...]
+
+
+def simulated(count: int, length: int, seed: int) -> Batch:
+    """Sequences of the oscillator at the three noise settings, a quarter of them under each disturbance."""
+    parts = [
+        simulate_oscillator(max(3, count // len(DISTURBANCES)), length, disturbance=d, seed=seed * 100 + i)
+        for i, d in enumerate(DISTURBANCES)
+    ]
+    truth = [part.truth for part in parts if part.truth is not None]
+    return Batch(
+        np.concatenate([part.times for part in parts]),
+        np.concatenate([part.observations for part in parts]),
+        np.concatenate(truth),
+    )
+
+
+def load_data(source: str, config: FilterTrainingConfig) -> FilterData:
+    """A CSV path, or "simulate:oscillator"."""
+    if source == SIMULATED:
+        train = simulated(config.sequences, config.length, SEEDS["train"])
+        return FilterData(train, simulated(240, config.length, SEEDS["validation"]), ())
+    if source.startswith("simulate:"):
+        raise ValueError(f"unknown simulation {source!r}; known is {SIMULATED!r}")
+    series = load_csv(source)
+    train_part, validation_part, _ = split(series)
+    return FilterData(windows(train_part, config.length), windows(validation_part, config.length), (Path(source),))
+
+
+def to_tensors(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Observations (0 where missing) and presence, float32 `[B, N, P]`, and times `[B, N]` float64."""
+    present = np.isfinite(batch.observations)
+    values = np.where(present, batch.observations, 0.0)
+    return torch.from_numpy(values).float(), torch.from_numpy(present).float(), torch.from_numpy(batch.times)
+
+
+def _normalise(model: DeepFilter, batch: Batch) -> None:
+    """Median and interquartile scale per column: outliers do not move them."""
+    flat = batch.observations.reshape(-1, batch.observations.shape[-1])
+    if not np.isfinite(flat).any(axis=0).all():
+        raise ValueError("a column of the training part has no value at all")
+    low, middle, high = np.nanpercentile(flat, [25, 50, 75], axis=0)
+    spread = np.where(high > low, (high - low) / 1.349, np.nanstd(flat, axis=0))
+    model.get_buffer("center").copy_(torch.from_numpy(middle))
+    model.get_buffer("scale").copy_(torch.from_numpy(np.where(spread > 0, spread, 1.0)))
+
+
+def _loss(
+    model: DeepFilter, y: Tensor, present: Tensor, times: Tensor, *, with_blocks: bool
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Mean negative log-likelihood per component over the parts, and the parts."""
+    lags = torch.diff(times, dim=1, prepend=times[:, :1]).float()
+    ones = torch.ones_like(lags)
+    # With the blocks the nominal filter is only read: its parameters are the head's, and learn there.
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not with_blocks):
+        tokens, nominal = model.nominal_scan(y, present, lags, ones)
+    parts = {"nominal": -mean_per_component(nominal, present)}
+    if with_blocks:
+        both = torch.cat([model.context(tokens, times, "attention"), model.context(tokens, times, "recurrent")])
+        twice = [torch.cat([x, x]) for x in (y, present, lags, ones)]
+        head = model.head_scan(*twice, both)
+        for name, log_likelihood in zip(("attention", "recurrent"), head.chunk(2), strict=True):
+            parts[name] = -mean_per_component(log_likelihood, present)
+    trained = [part for name, part in parts.items() if (name == "nominal") != with_blocks]
+    return torch.stack(trained).mean(), parts
+
+
+def _disturb(
+    y: Tensor, present: Tensor, scale: Tensor, config: FilterTrainingConfig, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Recorded data: drop rows, and add outliers to the inputs."""
+    kept = (torch.rand(y.shape[:2], generator=generator) >= config.missing).float()[..., None]
+    hit = (torch.rand(y.shape[:2], generator=generator) < config.outliers).float()[..., None]
+    present = present * kept
+    return (y + hit * 5 * scale * torch.randn(y.shape, generator=generator)) * present, present
+
+
+def train_filter(
+    config: str | Path | FilterRun,
+    data: str,
+    out: str | Path,
+    *,
+    report: Callable[[dict[str, float]], None] | None = None,
+    show_progress: bool = True,
+) -> StateFilter:
+    """Train (deep) or build (linear) a filter and write its run: config.json, model.safetensors, metrics.jsonl, train.json.
+
+    Args:
+        config: a config file, or its content.
+        data: path of a CSV, or "simulate:oscillator". A linear filter uses it for calibration at export only.
+        report: called with every line of metrics.jsonl.
+    """
+    run = config if isinstance(config, FilterRun) else FilterRun.from_file(config)
+    directory = Path(out)
+    directory.mkdir(parents=True, exist_ok=True)
+    source = load_data(data, run.training)
+    record: dict[str, Any] = {
+        "data": data,
+        "length": run.training.length,
+        "provenance": provenance(list(source.files), torch.device("cpu")),
+    }
+    if run.family == "linear":
+        linear = LinearFilter(LinearFilterConfig.from_dict(run.model))
+        size = source.train.observations.shape[-1]
+        if linear.observation_size != size:
+            raise ValueError(f"the matrices observe {linear.observation_size} components, the data have {size}")
+        save_checkpoint(directory, "linear", linear)
+        (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
+        return linear.eval()
+    model, seconds = _train_deep(run, source, directory, report, show_progress)
+    record |= {"seconds": round(seconds, 1), "steps": run.training.steps}
+    save_checkpoint(directory, "deep", model)
+    (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
+    return model.eval()
+
+
+def _model_config(run: FilterRun, train: Batch) -> DeepFilterConfig:
+    """The config with what the data say filled in: number of columns and the median step."""
+    lags = np.diff(train.times, axis=1)
+    step = float(np.median(lags[lags > 0])) if (lags > 0).any() else 1.0
+    known = {"observation_size": train.observations.shape[-1], "time_unit": step}
+    return DeepFilterConfig.from_dict({**known, **run.model})
+
+
+def _train_deep(
+    run: FilterRun,
+    source: FilterData,
+    directory: Path,
+    report: Callable[[dict[str, float]], None] | None,
+    show_progress: bool,
+) -> tuple[DeepFilter, float]:
+    config = run.training
+    torch.manual_seed(config.seed)
+    generator = torch.Generator().manual_seed(config.seed)
+    model = DeepFilter(_model_config(run, source.train))
+    if model.observation_size != source.train.observations.shape[-1]:
+        raise ValueError(
+            f"observation_size is {model.observation_size}, the data have {source.train.observations.shape[-1]}"
+        )
+    _normalise(model, source.train)
+    y, present, times = to_tensors(source.train)
+    optimiser = torch.optim.Adam(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98))
+    total = config.nominal_steps + config.steps
+    start = time.monotonic()
+    with (
+        (directory / METRICS_FILE).open("w") as metrics,
+        tqdm(total=total, disable=not show_progress, unit="step") as bar,
+    ):
+        for step in range(total):
+            with_blocks = step >= config.nominal_steps
+            rate = _schedule(step, config)
+            for group in optimiser.param_groups:
+                group["lr"] = config.learning_rate * rate
+            rows = torch.randint(len(y), (config.batch,), generator=generator)
+            batch = y[rows], present[rows]
+            if source.files:
+                batch = _disturb(*batch, model.get_buffer("scale"), config, generator)
+            loss, _ = _loss(model, *batch, times[rows], with_blocks=with_blocks)
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+            if bool(torch.isfinite(norm)):
+                optimiser.step()
+            bar.update()
+            if (step + 1) % config.validate_every == 0 or step + 1 == total:
+                line = {"step": step + 1, "train": float(loss.detach()), **_validate(model, source.validation)}
+                metrics.write(json.dumps(line) + "\n")
+                metrics.flush()
+                bar.set_postfix({key: f"{value:.3f}" for key, value in line.items() if key != "step"})
+                if report is not None:
+                    report(line)
+    return model, time.monotonic() - start
+
+
+def _schedule(step: int, config: FilterTrainingConfig) -> float:
+    """Warm-up over 5 %, then a cosine to 2 %; one for the nominal phase, one for the rest."""
+    is_nominal = step < config.nominal_steps
+    length = config.nominal_steps if is_nominal else config.steps
+    position = step if is_nominal else step - config.nominal_steps
+    warmup = max(1, length // 20)
+    if position < warmup:
+        return (position + 1) / warmup
+    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * (position - warmup) / max(1, length - warmup)))
+
+
+@torch.no_grad()
+def _validate(model: DeepFilter, batch: Batch) -> dict[str, float]:
+    y, present, times = to_tensors(batch)
+    _, parts = _loss(model, y[:240], present[:240], times[:240], with_blocks=True)
+    return {f"validation_{name}": float(value) for name, value in parts.items()}
+
+
+__all__ = ["FilterRun", "FilterTrainingConfig", "load_data", "simulated", "to_tensors", "train_filter"]

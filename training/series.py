@@ -1,0 +1,111 @@
+"""Recorded series: a numeric CSV with missing cells and an optional time column, and chronological splits."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from training.simulate import Batch
+
+TIME_NAMES = {"time", "t", "timestamp", "date", "datetime"}
+MISSING = {"", "na", "nan", "null", "none", "-"}
+# Chronological shares of training and validation; the rest is for tests.
+SPLIT = (0.6, 0.2)
+
+
+@dataclass(frozen=True)
+class Series:
+    """times `[N]` non-decreasing, values `[N, P]` (NaN = missing), names of the P columns."""
+
+    times: np.ndarray
+    values: np.ndarray
+    names: tuple[str, ...]
+
+
+def _number(cell: str, row: int, name: str) -> float:
+    if cell.strip().lower() in MISSING:
+        return math.nan
+    try:
+        value = float(cell)
+    except ValueError:
+        raise ValueError(f"row {row}, column {name!r}: not a number") from None
+    if not math.isfinite(value):
+        raise ValueError(f"row {row}, column {name!r}: not finite")
+    return value
+
+
+def _time(cell: str, row: int, name: str) -> float:
+    """A number, or an ISO date and time in seconds."""
+    try:
+        value = float(cell)
+    except ValueError:
+        try:
+            value = datetime.fromisoformat(cell.strip()).timestamp()
+        except ValueError:
+            raise ValueError(f"row {row}, column {name!r}: neither a number nor an ISO date") from None
+    if not math.isfinite(value):
+        raise ValueError(f"row {row}, column {name!r}: not finite")
+    return value
+
+
+def load_csv(path: str | Path, time_column: str | None = None) -> Series:
+    """Read a CSV with a header. Empty, NA, NaN and null cells are missing.
+
+    Args:
+        time_column: name of the times; default the first column called time, t, timestamp, date or datetime, else 0, 1, 2, …
+            Dates become seconds.
+
+    Raises:
+        ValueError: no rows, no numeric column, a bad cell (row and column named) or times that decrease.
+    """
+    with Path(path).open(newline="", encoding="utf-8-sig") as file:
+        rows = [row for row in csv.reader(file) if row]
+    if len(rows) < 2:
+        raise ValueError("the CSV needs a header and at least one row")
+    header, body = [name.strip() for name in rows[0]], rows[1:]
+    for number, row in enumerate(body, start=2):
+        if len(row) != len(header):
+            raise ValueError(f"row {number} has {len(row)} cells, the header has {len(header)}")
+    found = [i for i, name in enumerate(header) if name.lower() in TIME_NAMES]
+    if time_column is not None:
+        if time_column not in header:
+            raise ValueError(f"no column {time_column!r}; the header has {header}")
+        found = [header.index(time_column)]
+    clock = found[0] if found else None
+    columns = [i for i in range(len(header)) if i != clock]
+    if not columns:
+        raise ValueError("the CSV has no column of values")
+    values = np.array([[_number(row[i], n, header[i]) for i in columns] for n, row in enumerate(body, start=2)])
+    times = np.arange(len(body), dtype=np.float64)
+    if clock is not None:
+        times = np.array([_time(row[clock], n, header[clock]) for n, row in enumerate(body, start=2)])
+    if (np.diff(times) < 0).any():
+        raise ValueError(f"row {int(np.argmax(np.diff(times) < 0)) + 3}: times decrease")
+    return Series(times, values, tuple(header[i] for i in columns))
+
+
+def split(series: Series) -> tuple[Series, Series, Series]:
+    """Training, validation and test part, in the order of time."""
+    n = len(series.times)
+    first, second = int(SPLIT[0] * n), int((SPLIT[0] + SPLIT[1]) * n)
+    bounds = (slice(0, first), slice(first, second), slice(second, n))
+    train, validation, test = (Series(series.times[b], series.values[b], series.names) for b in bounds)
+    return train, validation, test
+
+
+def windows(series: Series, length: int) -> Batch:
+    """Overlapping windows (by half) as a batch; a series shorter than one window is one window."""
+    n = len(series.times)
+    if n < 2:
+        raise ValueError(f"a split of the series has {n} rows; it needs at least 2")
+    length = min(length, n)
+    starts = range(0, n - length + 1, max(1, length // 2))
+    return Batch(
+        np.stack([series.times[s : s + length] for s in starts]),
+        np.stack([series.values[s : s + length] for s in starts]),
+    )

@@ -1,0 +1,99 @@
+"""Simulated linear systems with outliers, missing values and irregular times.
+
+The oscillator is the 2-D system of Adaptive Filter Attention §4.3: eigenvalues -0.1 ± i, eigenvectors S = [[1-i, 1+i], [1, 1]]
+(not orthogonal), noise settings (sigma², eta²), every tenth step of 0.01 time units measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+# A = S diag(-0.1 - i, -0.1 + i) S⁻¹.
+OSCILLATOR_DRIFT = np.array([[0.9, -2.0], [1.0, -1.1]])
+NOISE_SETTINGS = ((0.0, 1.0), (0.3, 0.5), (0.5, 2.0))
+STEP = 0.01
+STEPS_PER_MEASUREMENT = 10
+# Variance of each component of the random initial state, whose mean is zero.
+INITIAL_VARIANCE = 4.0
+OUTLIER_SCALE = 10.0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """times `[B, N]`, observations `[B, N, P]` (NaN = missing), truth `[B, N, P]` (None for recorded data)."""
+
+    times: np.ndarray
+    observations: np.ndarray
+    truth: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What happens to measurements: share of outliers (noise ×10), share of missing rows, irregular (exponential) lags."""
+
+    outliers: float = 0.0
+    missing: float = 0.0
+    is_irregular: bool = False
+
+
+def discretise(drift: np.ndarray, lag: float) -> tuple[np.ndarray, np.ndarray]:
+    """e^{A lag}, and the covariance that unit white noise leaves after it."""
+    rates, basis = np.linalg.eig(drift)
+    dual = np.linalg.inv(basis)
+    transition = (basis * np.exp(rates * lag)) @ dual
+    sums = rates[:, None] + rates.conj()[None, :]
+    noise = (dual @ dual.conj().T) * np.expm1(sums * lag) / sums
+    return transition.real, (basis @ noise @ basis.conj().T).real
+
+
+def _paths(lags: np.ndarray, sigma2: np.ndarray, rng: np.random.Generator, steps: str) -> np.ndarray:
+    """States `[B, N, 2]` after each of the common lags `[N]` (the first is the initial state); sigma2 `[B]`."""
+    batch, length = len(sigma2), len(lags)
+    state = np.sqrt(INITIAL_VARIANCE) * rng.standard_normal((batch, 2))
+    truth = np.empty((batch, length, 2))
+    spread = np.sqrt(sigma2)[:, None]
+    for i in range(length):
+        if i and steps == "euler":
+            for _ in range(STEPS_PER_MEASUREMENT):
+                noise = np.sqrt(STEP) * spread * rng.standard_normal((batch, 2))
+                state = state + STEP * state @ OSCILLATOR_DRIFT.T + noise
+        elif i:
+            f, q = discretise(OSCILLATOR_DRIFT, lags[i])
+            state = state @ f.T + spread * (rng.standard_normal((batch, 2)) @ np.linalg.cholesky(q).T)
+        truth[:, i] = state
+    return truth
+
+
+def simulate_oscillator(
+    batch: int,
+    length: int,
+    *,
+    settings: tuple[tuple[float, float], ...] = NOISE_SETTINGS,
+    disturbance: Disturbance | None = None,
+    seed: int = 0,
+    steps: Literal["exact", "euler"] = "exact",
+) -> Batch:
+    """Sequences of the oscillator; row b has the noises `settings[b mod len(settings)]`.
+
+    Args:
+        length: measurements per sequence.
+        steps: "exact" transitions, or the paper's "euler" steps (regular times only).
+    """
+    changes = disturbance or Disturbance()
+    if steps == "euler" and changes.is_irregular:
+        raise ValueError("euler steps are on a regular grid; irregular times need steps='exact'")
+    rng = np.random.default_rng(seed)
+    chosen = np.array([settings[b % len(settings)] for b in range(batch)])
+    regular = STEP * STEPS_PER_MEASUREMENT
+    # One grid of times for the batch, so that its rows share their transitions.
+    lags = rng.exponential(regular, length) if changes.is_irregular else np.full(length, regular)
+    truth = _paths(lags, chosen[:, 0], rng, steps)
+    scale = np.where(rng.random((batch, length, 1)) < changes.outliers, OUTLIER_SCALE, 1.0)
+    noise = np.sqrt(chosen[:, 1])[:, None, None] * scale * rng.standard_normal((batch, length, 2))
+    observations = truth + noise
+    observations[rng.random((batch, length)) < changes.missing] = np.nan
+    times = np.cumsum(lags) - lags[0]
+    return Batch(np.broadcast_to(times, (batch, length)).copy(), observations, truth)
