@@ -1,0 +1,453 @@
+"""Bundles: a trained model as a folder of checked files. Writing, opening, sessions, golden outputs.
+
+No torch, no pickle, and nothing of a bundle is parsed or run before its bytes have been checked. Files are read once: the
+bytes that were hashed are the bytes that are used. The format is described in README.md beside this file.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnxruntime as ort
+import safetensors.numpy
+
+from export.golden import GoldenMismatch, run_golden
+from export.manifest import (
+    DTYPES,
+    FORMAT_VERSION,
+    KINDS,
+    MANIFEST_FILE,
+    MAX_MANIFEST_BYTES,
+    BundleError,
+    FileSpec,
+    GraphSpec,
+    Initializer,
+    Manifest,
+    TensorSpec,
+    canonical_json,
+    check_file_name,
+    check_name,
+    decode_manifest,
+    encode_manifest,
+    parse_json,
+    sha256,
+)
+from export.onnx_wire import inspect_onnx
+
+__all__ = [
+    "Bundle",
+    "BundleError",
+    "Graph",
+    "Initializer",
+    "TensorSpec",
+    "check_golden",
+    "open_bundle",
+    "open_session",
+    "write_bundle",
+]
+
+Kind = Literal["lm", "filter"]
+
+WEIGHTS_FILE = "model.safetensors"
+CALIBRATION_FILE = "calibration.json"
+GOLDEN_FILE = "golden.json"
+MAX_FILES = 64
+# Where a graph says that its constants are; nothing is read from there, open_session supplies them.
+EXTERNAL_PLACE = WEIGHTS_FILE
+STANDARD_DOMAINS = {"", "ai.onnx"}
+REQUIRED_FILES = {
+    "lm": (WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE, "tokenizer.json", "tokenizer_config.json"),
+    "filter": (WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE),
+}
+REQUIRED_GRAPHS = {"lm": ("attention", "prefill", "step"), "filter": ("prefill", "step")}
+_ONNX_TYPES = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(int64)": "int64",
+    "tensor(int32)": "int32",
+    "tensor(bool)": "bool",
+}
+
+
+@dataclass(frozen=True)
+class Graph:
+    """An ONNX graph without weights, as `export.onnx_graphs.export_graph` makes it, and what it needs at load."""
+
+    model: bytes
+    initializers: tuple[Initializer, ...] = ()
+
+
+class Bundle:
+    """An opened bundle: verified content, kept in memory. Made by `open_bundle`; sessions are made on request."""
+
+    def __init__(self, path: Path, manifest: Manifest, digest: str, contents: dict[str, bytes]) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.digest = digest
+        self._contents = contents
+        self._weights = _load_weights(contents.pop(WEIGHTS_FILE), manifest)
+        self._calibration = _json_object(contents[CALIBRATION_FILE], CALIBRATION_FILE)
+        self._golden = _json_object(contents[GOLDEN_FILE], GOLDEN_FILE)
+        for name, graph in manifest.graphs.items():
+            _check_graph_bytes(contents[graph.file], graph.file, manifest.graphs[name].initializers)
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def kind(self) -> Kind:
+        """What it does: "lm" or "filter"."""
+        return "lm" if self.manifest.kind == "lm" else "filter"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration of the model class `manifest.family`."""
+        return self.manifest.config
+
+    @property
+    def calibration(self) -> dict[str, Any]:
+        """Content of calibration.json."""
+        return self._calibration
+
+    @property
+    def golden(self) -> dict[str, Any]:
+        """Content of golden.json; see `check_golden`."""
+        return self._golden
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """The tensors of model.safetensors, read-only, shared with every session of this bundle."""
+        return dict(self._weights)
+
+    def read(self, name: str) -> bytes:
+        """The verified bytes of a file other than model.safetensors, for example tokenizer.json.
+
+        Raises:
+            BundleError: the bundle has no such file.
+        """
+        if name not in self._contents:
+            raise BundleError(f"{name}: not in bundle {self.name!r}")
+        return self._contents[name]
+
+    def session(self, graph_name: str, threads: int = 1) -> ort.InferenceSession:
+        """A session for a graph, its constants taken from the weights, its interface checked against the manifest.
+
+        Raises:
+            BundleError: no such graph, a graph the runtime refuses, or an interface other than declared.
+        """
+        if graph_name not in self.manifest.graphs:
+            raise BundleError(f"{MANIFEST_FILE}: no graph {graph_name!r}; it has {sorted(self.manifest.graphs)}")
+        spec = self.manifest.graphs[graph_name]
+        session = open_session(
+            Graph(self._contents[spec.file], spec.initializers), self._weights, threads, file=spec.file
+        )
+        found = _interface(session, spec.file)
+        for side, declared, actual in (("inputs", spec.inputs, found[0]), ("outputs", spec.outputs, found[1])):
+            if declared != actual:
+                raise BundleError(
+                    f"{spec.file}: {side} are {_describe(actual)}, the manifest says {_describe(declared)}"
+                )
+        return session
+
+
+def open_bundle(path: str | Path) -> Bundle:
+    """Open a bundle; everything is checked before anything is used.
+
+    Checked: the exact set of files (regular files, no links, no folders), size and sha256 of each, the manifest's own
+    hash and form, strict JSON, every tensor's name, dtype and shape, finite weights, and that graphs use standard
+    operators only and refer to no data but the bundle's own tensors.
+
+    Raises:
+        BundleError: with the file and the reason.
+    """
+    directory = Path(path)
+    found = _scan(directory)
+    if MANIFEST_FILE not in found:
+        raise BundleError(f"{MANIFEST_FILE}: missing in {directory.name!r}, so this is no bundle")
+    data = _read(directory, MANIFEST_FILE, MAX_MANIFEST_BYTES)
+    manifest = decode_manifest(data)
+    expected = {MANIFEST_FILE, *manifest.files}
+    for name in sorted(expected - found):
+        raise BundleError(f"{name}: missing")
+    for name in sorted(found - expected):
+        raise BundleError(f"{name}: not listed in {MANIFEST_FILE}")
+    _check_required(manifest)
+    contents = {name: _checked(directory, name, spec) for name, spec in manifest.files.items()}
+    return Bundle(directory, manifest, sha256(data), contents)
+
+
+def open_session(
+    graph: Graph, weights: Mapping[str, np.ndarray], threads: int = 1, *, file: str = "graph"
+) -> ort.InferenceSession:
+    """A CPU session with the graph's constants taken from `weights` (no copy, unless the runtime re-packs them).
+
+    One thread by default: more of them only fight over the cores that other requests run on.
+
+    Raises:
+        BundleError: a constant that `weights` lacks, or a graph the runtime refuses.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    # Memory patterns are kept per input shape; prompts come in every length.
+    options.enable_mem_pattern = False
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    names, values = [], []
+    for entry in graph.initializers:
+        if entry.tensor not in weights:
+            raise BundleError(
+                f"{file}: constant {entry.name!r} needs tensor {entry.tensor!r}, which is not in {WEIGHTS_FILE}"
+            )
+        array = weights[entry.tensor]
+        names.append(entry.name)
+        values.append(ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array.T) if entry.transposed else array))
+    if names:
+        options.add_external_initializers(names, values)
+    try:
+        return ort.InferenceSession(graph.model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime's exceptions share no base class of their own
+        raise BundleError(f"{file}: the runtime refuses it: {str(error)[:300]}") from None
+
+
+def check_golden(bundle: Bundle, sessions: Mapping[str, ort.InferenceSession] | None = None) -> int:
+    """Run the bundle's golden cases and compare; returns how many values were compared.
+
+    Args:
+        sessions: sessions by graph name to run them on; made here if not given.
+
+    Raises:
+        BundleError: an output differs by more than the tolerance stated in golden.json.
+    """
+    chosen = sessions or {name: bundle.session(name) for name in bundle.manifest.graphs}
+    try:
+        return run_golden(bundle.golden, chosen, bundle.weights())
+    except GoldenMismatch as error:
+        raise BundleError(f"{GOLDEN_FILE}: {error}") from None
+
+
+def write_bundle(
+    directory: str | Path,
+    *,
+    name: str,
+    kind: Kind,
+    family: str,
+    config: Mapping[str, Any],
+    weights: Mapping[str, np.ndarray],
+    graphs: Mapping[str, Graph],
+    calibration: Mapping[str, Any],
+    golden: Mapping[str, Any],
+    metrics: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    state: Sequence[TensorSpec] = (),
+    extra_files: Mapping[str, bytes] | None = None,
+) -> Bundle:
+    """Write a bundle: into a temporary sibling, opened and run against its golden outputs, then renamed into place.
+
+    The same inputs give the same bytes. An older bundle at `directory` is replaced; anything else there is left alone.
+
+    Args:
+        weights: tensors by name, float32 or float64 or integers; they include what graphs refer to.
+        graphs: by name ("step", …); each becomes `<name>.onnx`.
+        calibration: content of calibration.json; its "summary", if any, is repeated in the manifest.
+        golden: content of golden.json, as `export.golden.GoldenRecorder` makes it.
+        state: what the recurrence carries, shapes without the batch.
+        extra_files: further files by name (an lm has tokenizer.json and tokenizer_config.json).
+
+    Raises:
+        BundleError: content that `open_bundle` would refuse, or golden outputs that the graphs do not give.
+        FileExistsError: `directory` holds something that is no bundle.
+    """
+    target = Path(directory)
+    check_name(name)
+    if kind not in KINDS:
+        raise BundleError(f"kind must be one of {KINDS}, got {kind!r}")
+    _check_replaceable(target)
+    arrays = {key: np.ascontiguousarray(array) for key, array in weights.items()}
+    contents = {
+        WEIGHTS_FILE: safetensors.numpy.save(arrays),
+        CALIBRATION_FILE: canonical_json(calibration),
+        GOLDEN_FILE: canonical_json(golden),
+        **{f"{key}.onnx": graph.model for key, graph in graphs.items()},
+        **(extra_files or {}),
+    }
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        name=name,
+        kind=kind,
+        family=family,
+        config=dict(config),
+        state=tuple(state),
+        tensors=_tensor_specs(arrays),
+        graphs={key: _graph_spec(key, graph, arrays) for key, graph in sorted(graphs.items())},
+        files={key: FileSpec(len(data), sha256(data)) for key, data in sorted(contents.items())},
+        calibration=dict(calibration.get("summary", {})),
+        metrics=dict(metrics),
+        provenance=dict(provenance),
+    )
+    contents[MANIFEST_FILE] = encode_manifest(manifest)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        for key, data in contents.items():
+            _write(temporary / check_file_name(key), data)
+        check_golden(open_bundle(temporary))
+        temporary.chmod(0o755)
+        _replace(temporary, target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return open_bundle(target)
+
+
+def _scan(directory: Path) -> set[str]:
+    """Names of the files of a bundle; a link, a folder or a device among them is refused."""
+    try:
+        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+    except OSError as error:
+        raise BundleError(f"{directory.name}: cannot be read as a folder: {error.strerror}") from None
+    if len(entries) > MAX_FILES:
+        raise BundleError(f"{directory.name}: {len(entries)} files, a bundle has at most {MAX_FILES}")
+    for entry in entries:
+        if not entry.is_file(follow_symlinks=False):
+            raise BundleError(f"{entry.name}: not a regular file (links and folders have no place in a bundle)")
+    return {entry.name for entry in entries}
+
+
+def _read(directory: Path, name: str, limit: int) -> bytes:
+    """Bytes of a file that is not a link, even if it has become one since the scan."""
+    try:
+        descriptor = os.open(directory / name, os.O_RDONLY | os.O_NOFOLLOW)
+        with os.fdopen(descriptor, "rb") as handle:
+            size = os.fstat(descriptor)
+            if not stat.S_ISREG(size.st_mode):
+                raise BundleError(f"{name}: not a regular file")
+            if size.st_size > limit:
+                raise BundleError(f"{name}: {size.st_size} bytes, at most {limit} expected")
+            return handle.read(limit + 1)
+    except OSError as error:
+        raise BundleError(f"{name}: cannot be read: {error.strerror}") from None
+
+
+def _checked(directory: Path, name: str, spec: FileSpec) -> bytes:
+    data = _read(directory, name, spec.size)
+    if len(data) != spec.size:
+        raise BundleError(f"{name}: {len(data)} bytes, the manifest says {spec.size} (truncated or changed)")
+    if sha256(data) != spec.sha256:
+        raise BundleError(f"{name}: sha256 does not match the manifest (damaged or changed)")
+    return data
+
+
+def _check_required(manifest: Manifest) -> None:
+    for name in REQUIRED_FILES[manifest.kind]:
+        if name not in manifest.files:
+            raise BundleError(f"{name}: a bundle of kind {manifest.kind!r} needs it")
+    for name in REQUIRED_GRAPHS[manifest.kind]:
+        if name not in manifest.graphs:
+            raise BundleError(f"{MANIFEST_FILE}: a bundle of kind {manifest.kind!r} needs the graph {name!r}")
+    for name, graph in manifest.graphs.items():
+        if graph.file not in manifest.files:
+            raise BundleError(f"{MANIFEST_FILE}: graph {name!r} names the file {graph.file!r}, which is not listed")
+    listed = {graph.file for graph in manifest.graphs.values()}
+    for name in manifest.files:
+        if name.endswith(".onnx") and name not in listed:
+            raise BundleError(f"{name}: no graph of the manifest uses it")
+
+
+def _load_weights(data: bytes, manifest: Manifest) -> dict[str, np.ndarray]:
+    try:
+        weights = safetensors.numpy.load(data)
+    except Exception as error:  # safetensors raises its own and key errors for unknown dtypes
+        raise BundleError(f"{WEIGHTS_FILE}: not readable: {str(error)[:200]}") from None
+    found, declared = _tensor_specs(weights), tuple(sorted(manifest.tensors, key=lambda spec: spec.name))
+    if found != declared:
+        differing = sorted({spec.name for spec in set(found) ^ set(declared)})
+        raise BundleError(f"{WEIGHTS_FILE}: names, dtypes or shapes differ from the manifest in {differing[:5]}")
+    for name, array in weights.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise BundleError(f"{WEIGHTS_FILE}: {name} has a value that is not finite")
+        array.flags.writeable = False
+    return weights
+
+
+def _tensor_specs(weights: Mapping[str, np.ndarray]) -> tuple[TensorSpec, ...]:
+    for name, array in weights.items():
+        if str(array.dtype) not in DTYPES:
+            raise BundleError(f"{WEIGHTS_FILE}: {name} is {array.dtype}, a bundle stores {DTYPES}")
+    return tuple(TensorSpec(name, str(array.dtype), array.shape) for name, array in sorted(weights.items()))
+
+
+def _json_object(data: bytes, file: str) -> dict[str, Any]:
+    document = parse_json(data, file)
+    if not isinstance(document, dict):
+        raise BundleError(f"{file}: must be an object")
+    return document
+
+
+def _check_graph_bytes(data: bytes, file: str, initializers: Sequence[Initializer]) -> None:
+    facts = inspect_onnx(data, file)
+    foreign = facts.domains - STANDARD_DOMAINS
+    if foreign or facts.has_functions:
+        raise BundleError(f"{file}: uses operators outside the standard set: {sorted(foreign) or 'local functions'}")
+    places = set(facts.external.values()) - {EXTERNAL_PLACE}
+    if places or facts.has_other_external_data:
+        raise BundleError(f"{file}: refers to external data, which a bundle must not do")
+    supplied = {entry.name for entry in initializers}
+    if set(facts.external) != supplied:
+        differing = sorted(set(facts.external) ^ supplied)
+        raise BundleError(f"{file}: its constants differ from those the manifest supplies in {differing[:5]}")
+
+
+def _graph_spec(name: str, graph: Graph, weights: Mapping[str, np.ndarray]) -> GraphSpec:
+    file = check_file_name(f"{name}.onnx")
+    _check_graph_bytes(graph.model, file, graph.initializers)
+    inputs, outputs = _interface(open_session(graph, weights, file=file), file)
+    return GraphSpec(file, inputs, outputs, tuple(sorted(graph.initializers, key=lambda entry: entry.name)))
+
+
+def _interface(session: ort.InferenceSession, file: str) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    def specs(nodes: Sequence[Any]) -> tuple[TensorSpec, ...]:
+        for node in nodes:
+            if node.type not in _ONNX_TYPES or None in node.shape:
+                raise BundleError(f"{file}: {node.name} is {node.type} {node.shape}; dimensions need a size or a name")
+        return tuple(TensorSpec(node.name, _ONNX_TYPES[node.type], tuple(node.shape)) for node in nodes)
+
+    return specs(session.get_inputs()), specs(session.get_outputs())
+
+
+def _describe(specs: Sequence[TensorSpec]) -> str:
+    return ", ".join(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in specs)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("xb") as handle:
+        handle.write(data)
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
+def _check_replaceable(target: Path) -> None:
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise FileExistsError(f"{target} exists and is no folder")
+    if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST_FILE).is_file():
+        raise FileExistsError(f"{target} holds something that is no bundle; choose another folder")
+
+
+def _replace(temporary: Path, target: Path) -> None:
+    if not target.exists():
+        temporary.rename(target)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
+    target.rename(old / target.name)
+    temporary.rename(target)
+    shutil.rmtree(old)
