@@ -1,0 +1,114 @@
+"""Robust Filter Attention, eager: the oracle of every faster path.
+
+Source: Racioppo, Robust Filter Attention, section 3 and Algorithm 1. For a query at t_i and a key at t_j <= t_i, both in
+the rotating frame (q̃ = e^{-i omega t} q), with lag = t_i - t_j, E and P = 1/V of `model.dynamics`:
+
+    R² = |q|² + E² |k|² - 2 E Re(q̃† k̃)
+    L  = tau (log P - kappa log(1 + P R² / nu))          Student-t
+    L  = tau (log P - P R² / nu)                         Gaussian
+    out = Σ_j softmax(L)_j E_j ṽ_j,   log_norm = log Σ_j exp L_j,   precision = Σ_j w_j P_j
+
+with w = 1 / (1 + P R² / nu), or exp(-P R² / nu) for the Gaussian kernel. Layout `[B, N, H, 2D]`, real half first.
+Memory is O(N²); inputs of half precision are computed in float32.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from model.dynamics import Dynamics, decay, variance
+
+
+class AttentionResult(NamedTuple):
+    """out `[B, N, H, 2D]`, log_norm `[B, N, H]`, precision `[B, N, H]` (the evidence: total precision of a row)."""
+
+    out: Tensor
+    log_norm: Tensor
+    precision: Tensor
+
+
+class _LagTables(NamedTuple):
+    """Per pair of tokens, broadcastable to `[B, H, n, M]`: E, log P, P / nu; and which pairs are causal."""
+
+    transport: Tensor
+    log_precision: Tensor
+    scaled_precision: Tensor
+    is_causal: Tensor
+
+
+def _tables(dynamics: Dynamics, lag: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """E, log P and P / nu at every lag, `[H, *lag.shape]`."""
+    spread = variance(dynamics, lag)
+    nu = dynamics.nu.reshape(-1, *(1,) * lag.dim())
+    return decay(dynamics.mu, lag), -torch.log(spread), 1 / (nu * spread)
+
+
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, tables: _LagTables, kernel: str, with_precision: bool
+) -> AttentionResult:
+    """The core on rotated `[B, n|M, H, 2D]` inputs."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [B, H, ., 2D]
+    transport = tables.transport
+    tau, kappa = (x[:, None, None] for x in (dynamics.tau, dynamics.kappa))
+    dot = q @ k.transpose(-1, -2)
+    key_norm2 = k.square().sum(-1)[..., None, :]
+    residual2 = q.square().sum(-1)[..., None] + transport * (transport * key_norm2 - 2 * dot)
+    excess = tables.scaled_precision * residual2.clamp_min(0)
+    fit = kappa * torch.log1p(excess) if kernel == "student_t" else excess
+    logits = torch.where(tables.is_causal, tau * (tables.log_precision - fit), float("-inf"))
+    out = (torch.softmax(logits, dim=-1) * transport) @ v
+    log_norm = torch.logsumexp(logits, dim=-1)
+    precision = torch.zeros_like(log_norm)
+    if with_precision:
+        weight = 1 / (1 + excess) if kernel == "student_t" else torch.exp(-excess)
+        evidence = weight * torch.exp(tables.log_precision)
+        precision = torch.where(tables.is_causal, evidence, 0.0).sum(-1)
+    return AttentionResult(out.transpose(1, 2), log_norm.transpose(1, 2), precision.transpose(1, 2))
+
+
+def relative_attention(
+    q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, *, kernel: str = "student_t", with_precision: bool = True
+) -> AttentionResult:
+    """RFA of rotated q, k, v `[B, N, H, 2D]` at times 0, 1, …: the lag tables have N entries, not N².
+
+    with_precision=False leaves the evidence out (zeros): training does not need it.
+    """
+    length = q.shape[1]
+    index = torch.arange(length, device=q.device)
+    lag = index[:, None] - index
+    by_lag = _tables(dynamics, index.to(q.dtype))
+    pairs = (table[:, lag.clamp_min(0)] for table in by_lag)
+    return _attend(q, k, v, dynamics, _LagTables(*pairs, lag >= 0), kernel, with_precision)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dynamics: Dynamics,
+    *,
+    query_times: Tensor,
+    key_times: Tensor,
+    key_valid: Tensor | None = None,
+    kernel: str = "student_t",
+) -> AttentionResult:
+    """RFA of rotated queries over any rotated keys: a prefix cache, or irregular times.
+
+    Args:
+        q: `[B, n, H, 2D]` at `query_times` `[B, n]`; k, v: `[B, M, H, 2D]` at `key_times` `[B, M]`.
+        key_valid: `[B, M]`, False for rows of a cache that hold nothing. A query sees valid keys that are not later than
+            itself; the last n keys are taken to be the queries' own, so ties among them are broken by index.
+    """
+    n, total = q.shape[1], k.shape[1]
+    index = torch.arange(total, device=q.device)
+    own = total - n + torch.arange(n, device=q.device)
+    is_causal = index <= own[:, None]  # [n, M]
+    visible = is_causal if key_valid is None else is_causal & key_valid[:, None]
+    # float64 until the difference is formed: a float32 time stamp resolves minutes.
+    lag = (query_times[:, :, None] - key_times[:, None, :]).clamp_min(0).to(q.dtype)  # [B, n, M]
+    pairs = (table.transpose(0, 1) for table in _tables(dynamics, lag))  # [B, H, n, M]
+    mask = visible[:, None] if visible.dim() == 3 else visible
+    return _attend(q, k, v, dynamics, _LagTables(*pairs, mask), kernel, with_precision=True)

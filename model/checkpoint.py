@@ -1,0 +1,68 @@
+"""Runs and bundles on disk: a config in JSON and weights in safetensors, nothing that executes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from model.config import LanguageModelConfig
+from model.deep_filter import DeepFilter, DeepFilterConfig
+from model.language import LanguageModel
+from model.linear_filter import LinearFilter, LinearFilterConfig
+
+# family → (config class, module class). The family is what config.json and a bundle's manifest name.
+FAMILIES: dict[str, tuple[Any, Any]] = {
+    "language": (LanguageModelConfig, LanguageModel),
+    "linear": (LinearFilterConfig, LinearFilter),
+    "deep": (DeepFilterConfig, DeepFilter),
+}
+CONFIG_FILE = "config.json"
+MANIFEST_FILE = "manifest.json"
+WEIGHTS_FILE = "model.safetensors"
+# Tensors a bundle derives from the weights for its runtimes; the module computes them itself.
+DERIVED_PREFIX = "initial."
+
+
+def save_checkpoint(directory: Path, family: str, module: nn.Module) -> None:
+    """Write `config.json` and `model.safetensors` of a module into `directory` (created if missing)."""
+    directory.mkdir(parents=True, exist_ok=True)
+    document = {"family": family, "config": module.config.to_dict()}  # type: ignore[union-attr, operator]
+    (directory / CONFIG_FILE).write_text(json.dumps(document, indent=2) + "\n")
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
+    save_file(state, directory / WEIGHTS_FILE)
+
+
+def load_model(bundle_or_run: str | Path) -> Any:
+    """Rebuild a trained model from a run directory or a bundle, in eval mode.
+
+    Returns:
+        a torch module with `.config` and `.mode`.
+
+    Raises:
+        FileNotFoundError: neither a run nor a bundle.
+        ValueError: unknown family, unknown config key, or weights that do not fit the config.
+    """
+    directory = Path(bundle_or_run)
+    source = next((directory / name for name in (CONFIG_FILE, MANIFEST_FILE) if (directory / name).is_file()), None)
+    if source is None:
+        raise FileNotFoundError(f"{directory} has neither {CONFIG_FILE} (a run) nor {MANIFEST_FILE} (a bundle)")
+    document = json.loads(source.read_text())
+    config = dict(document["config"])
+    family = document.get("family") or config.pop("family", None)
+    if family not in FAMILIES:
+        raise ValueError(f"{source.name} names family {family!r}; known are {sorted(FAMILIES)}")
+    config_class, module_class = FAMILIES[family]
+    module: nn.Module = module_class(config_class.from_dict(config))
+    weights = load_file(directory / WEIGHTS_FILE)
+    expected = set(module.state_dict())
+    kept = {name: tensor for name, tensor in weights.items() if name in expected or not name.startswith(DERIVED_PREFIX)}
+    if set(kept) != expected:
+        raise ValueError(
+            f"{WEIGHTS_FILE} lacks {sorted(expected - set(kept))[:5]} and has unexpected {sorted(set(kept) - expected)[:5]}"
+        )
+    module.load_state_dict(kept)
+    return module.eval()

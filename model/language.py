@@ -1,0 +1,198 @@
+"""The language model: embedding, blocks, tied vocabulary head; attention over a sequence or recurrence over a stream."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from model.config import MODES, LanguageModelConfig, Mode, check_choice
+from model.layers import Block, MixerOutput, RobustMixer
+from model.recurrence.slots import SlotImpl
+
+# Small, because the head is tied: a large embedding starts by predicting its own token with certainty.
+EMBEDDING_STD = 0.02
+
+
+class LanguageOutput(NamedTuple):
+    """logits `[B, N, V]`; log_precision `[B, N]`: evidence of the last layer, averaged over heads in log space."""
+
+    logits: Tensor
+    log_precision: Tensor
+
+
+class StepOutput(NamedTuple):
+    """logits `[B, V]`, log_precision `[B]`, latent `[B, H, 2D]`: the last layer's estimate (with its sample, if any)."""
+
+    logits: Tensor
+    log_precision: Tensor
+    latent: Tensor
+
+
+class SlotState(NamedTuple):
+    """State of B streams, float32: means `[B, L, H, S, 4D]`, precisions `[B, L, H, S]`, position `[B]` int64."""
+
+    means: Tensor
+    precisions: Tensor
+    position: Tensor
+
+
+class Cache(NamedTuple):
+    """Keys and values of the attention mode in the rotating frame, `[B, L, H, C, 2D]`, valid rows: position `[B]`."""
+
+    keys: Tensor
+    values: Tensor
+    position: Tensor
+
+
+class LanguageModel(nn.Module):
+    """A language model that runs as attention or as recurrence, from one set of weights."""
+
+    def __init__(self, config: LanguageModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self._mode: Mode = config.modes[-1]
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.norm = nn.RMSNorm(config.d_model, eps=1e-6)
+
+    @property
+    def mode(self) -> Mode:
+        """What `forward` runs: "attention" or "recurrent"."""
+        return self._mode
+
+    @mode.setter
+    def mode(self, mode: Mode) -> None:
+        check_choice("mode", mode, MODES)
+        if mode not in self.config.modes:
+            raise ValueError(f"a {self.config.mixer} model runs in {self.config.modes}, not in {mode!r}")
+        self._mode = mode
+
+    def forward(self, tokens: Tensor, *, with_precision: bool = True) -> LanguageOutput:
+        """Logits of the next token at every position of `tokens` `[B, N]`, in the current mode.
+
+        with_precision=False skips the evidence of the attention mode (training does not need it).
+        """
+        if self._mode == "recurrent":
+            state = self.init_state(tokens.shape[0])
+            hidden, mixed, _ = self._scan(tokens, state)
+        else:
+            hidden = self._embed(tokens)
+            for block in self.blocks:
+                mixed = block.mixer.attention(block.mixer_norm(hidden), with_precision=with_precision)
+                hidden = block.finish(hidden, mixed.out)
+        return LanguageOutput(self._logits(hidden), mixed.log_precision.mean(-1))
+
+    def init_state(self, batch: int) -> SlotState:
+        """The state of `batch` streams before their first token."""
+        pairs = [mixer.initial_state() for mixer in self._robust_mixers()]
+        means = torch.stack([means for means, _ in pairs])
+        precisions = torch.stack([precisions for _, precisions in pairs])
+        return SlotState(
+            means.expand(batch, *means.shape),
+            precisions.expand(batch, *precisions.shape),
+            torch.zeros(batch, dtype=torch.int64, device=means.device),
+        )
+
+    def step(self, token: Tensor, state: SlotState, noise: Tensor | None = None) -> tuple[StepOutput, SlotState]:
+        """One token `[B]` of every stream. noise `[B, H, 2D]`: scaled standard normal for the latent sample, None = mean."""
+        x = self._embed(token)
+        means, precisions = [], []
+        for i, (block, mixer) in enumerate(zip(self.blocks, self._robust_mixers(), strict=True)):
+            mixed, m, p = mixer.step(
+                block.mixer_norm(x), state.position, state.means[:, i], state.precisions[:, i], self._last(i, noise)
+            )
+            x = block.finish(x, mixed.out)
+            means.append(m)
+            precisions.append(p)
+        after = SlotState(torch.stack(means, 1), torch.stack(precisions, 1), state.position + 1)
+        return self._step_output(x, mixed), after
+
+    def prefill(
+        self, tokens: Tensor, state: SlotState, *, impl: SlotImpl = "auto"
+    ) -> tuple[StepOutput, SlotState]:
+        """N tokens `[B, N]` at once: the same numbers as N steps, output of the last token."""
+        x, mixed, after = self._scan(tokens, state, impl=impl)
+        last = MixerOutput(mixed.out[:, -1], mixed.log_precision[:, -1], mixed.latent[:, -1])
+        return self._step_output(x[:, -1], last), after
+
+    def init_cache(self, batch: int, capacity: int) -> Cache:
+        """An empty cache for `capacity` tokens of `batch` streams."""
+        config = self.config
+        shape = (batch, config.n_layers, config.n_heads, capacity, 2 * config.head_dim)
+        keys = torch.zeros(shape, device=self.embedding.weight.device)
+        return Cache(keys, torch.zeros_like(keys), torch.zeros(batch, dtype=torch.int64, device=keys.device))
+
+    def extend(self, tokens: Tensor, cache: Cache, noise: Tensor | None = None) -> tuple[StepOutput, Tensor, Tensor]:
+        """n new tokens `[B, n]` in attention mode: exact RFA over the cache and themselves.
+
+        Returns:
+            output of the last token, and the new rows of keys and values `[B, L, H, n, 2D]`, which the caller writes at
+            `cache.position` (see `store`).
+        """
+        x = self._embed(tokens)
+        keys, values = [], []
+        for i, (block, mixer) in enumerate(zip(self.blocks, self._robust_mixers(), strict=True)):
+            mixed, k, v = mixer.extend(
+                block.mixer_norm(x), cache.position, cache.keys[:, i], cache.values[:, i], self._last(i, noise)
+            )
+            x = block.finish(x, mixed.out)
+            keys.append(k)
+            values.append(v)
+        last = MixerOutput(mixed.out[:, -1], mixed.log_precision[:, -1], mixed.latent[:, -1])
+        return self._step_output(x[:, -1], last), torch.stack(keys, 1), torch.stack(values, 1)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        embedded: Tensor = self.embedding(tokens)
+        return embedded * math.sqrt(self.config.d_model)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return torch.nn.functional.linear(self.norm(x), self.embedding.weight)
+
+    def _step_output(self, x: Tensor, mixed: MixerOutput) -> StepOutput:
+        return StepOutput(self._logits(x), mixed.log_precision.mean(-1), mixed.latent)
+
+    def _last(self, layer: int, noise: Tensor | None) -> Tensor | None:
+        """Only the last layer is sampled."""
+        return noise if layer == self.config.n_layers - 1 else None
+
+    def _robust_mixers(self) -> list[RobustMixer]:
+        mixers = [block.mixer for block in self.blocks]
+        if not all(isinstance(mixer, RobustMixer) for mixer in mixers):
+            raise ValueError(f"a {self.config.mixer} model has no recurrent twin")
+        return mixers  # type: ignore[return-value]
+
+    def _scan(
+        self, tokens: Tensor, state: SlotState, *, impl: SlotImpl = "auto"
+    ) -> tuple[Tensor, MixerOutput, SlotState]:
+        x = self._embed(tokens)
+        positions = state.position[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
+        means, precisions = [], []
+        for i, (block, mixer) in enumerate(zip(self.blocks, self._robust_mixers(), strict=True)):
+            mixed, m, p = mixer.recurrent(
+                block.mixer_norm(x), positions, state.means[:, i], state.precisions[:, i], impl=impl
+            )
+            x = block.finish(x, mixed.out)
+            means.append(m)
+            precisions.append(p)
+        after = SlotState(torch.stack(means, 1), torch.stack(precisions, 1), state.position + tokens.shape[1])
+        return x, mixed, after
+
+
+def store(cache: Cache, new_keys: Tensor, new_values: Tensor) -> Cache:
+    """Write the rows that `extend` returned behind the valid ones; the capacity is checked.
+
+    Raises:
+        ValueError: the cache has fewer free rows than there are new ones.
+    """
+    n = new_keys.shape[3]
+    rows = cache.position[:, None] + torch.arange(n, device=cache.position.device)  # [B, n]
+    if bool((rows[:, -1] >= cache.keys.shape[3]).any()):
+        raise ValueError(f"cache holds {cache.keys.shape[3]} tokens, {int(rows.max()) + 1} are needed")
+    index = rows[:, None, None, :, None].expand(new_keys.shape)
+    return Cache(
+        cache.keys.scatter(3, index, new_keys), cache.values.scatter(3, index, new_values), cache.position + n
+    )

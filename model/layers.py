@@ -1,0 +1,253 @@
+"""The layers of the language model: RFA with its slots, the softmax baseline, and the feed-forward block."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from model.attention.reference import attend, relative_attention
+from model.config import LanguageModelConfig
+from model.dynamics import (
+    Dynamics,
+    DynamicsParameters,
+    banded_decay,
+    banded_frequencies,
+    full_frequencies,
+    positive,
+    raw_from_positive,
+    rotate,
+    wrapped_phase,
+)
+from model.recurrence.slots import SlotImpl, slot_scan
+from model.recurrence.slots_reference import SlotInputs, SlotParameters, slot_step
+
+# Range of the input-driven log gains: e^-12 is "ignore this token", e^8 is "overwrite the slot".
+GATE_RANGE = (-12.0, 8.0)
+# Added process noise of a slot per unit of its input gate.
+PROCESS_GATE_SCALE = 0.1
+# Memory of the slots at the start, in tokens: log-spaced between these.
+SLOT_MEMORY = (2.0, 256.0)
+
+
+class MixerOutput(NamedTuple):
+    """out `[..., d]` after the output projection; log_precision `[..., H]`; latent `[..., H, 2D]` before it."""
+
+    out: Tensor
+    log_precision: Tensor
+    latent: Tensor
+
+
+def _projection(d_in: int, d_out: int, scale: float = 1.0) -> nn.Linear:
+    """Complex projection stored as 2D reals: Rayleigh magnitude, uniform phase = iid normal parts (RFA D.2)."""
+    linear = nn.Linear(d_in, d_out, bias=False)
+    nn.init.normal_(linear.weight, std=scale / math.sqrt(d_in + d_out / 2))
+    return linear
+
+
+class RobustMixer(nn.Module):
+    """Robust Filter Attention over a sequence, and the gated slots that run the same heads as a recurrence.
+
+    Both modes share the projections, the frequencies and the noises. Everything inside is in the rotating frame.
+    """
+
+    def __init__(self, config: LanguageModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        heads, complex_dims, slots = config.n_heads, config.head_dim, config.n_slots
+        width = heads * 2 * complex_dims
+        self.query = _projection(config.d_model, width)
+        self.key = _projection(config.d_model, width)
+        self.value = _projection(config.d_model, width)
+        self.output = _projection(width, config.d_model, 1 / math.sqrt(2 * config.n_layers))
+        frequencies = banded_frequencies if config.frequencies == "banded" else full_frequencies
+        self.dynamics = DynamicsParameters(
+            frequencies(heads, complex_dims),
+            banded_decay(heads, complex_dims, config.damping, config.zero_decay_fraction),
+        )
+        self.gates = nn.Linear(config.d_model, 2 * heads * slots)
+        nn.init.normal_(self.gates.weight, std=0.6 / math.sqrt(config.d_model))
+        nn.init.zeros_(self.gates.bias)
+        shortest, longest = SLOT_MEMORY
+        rates = torch.linspace(-math.log(longest), -math.log(shortest), heads * slots).reshape(heads, slots)
+        self.slot_log_mu = nn.Parameter(rates)
+        self.initial_means = nn.Parameter(0.1 * torch.randn(heads, slots, 4 * complex_dims))
+        self.initial_precision_raw = nn.Parameter(raw_from_positive(torch.full((heads, slots), 0.127)))
+        self.delta_raw = nn.Parameter(raw_from_positive(torch.ones(heads)))
+        self.weight_scale_raw = nn.Parameter(raw_from_positive(torch.ones(heads)))
+
+    def initial_state(self) -> tuple[Tensor, Tensor]:
+        """Means `[H, S, 4D]` and precisions `[H, S]` before the first token."""
+        return self.initial_means.float(), positive(self.initial_precision_raw.float())
+
+    def rotated(self, x: Tensor, phase: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v of normalised inputs `[..., d]` in the rotating frame, `[..., H, 2D]`."""
+        shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
+        q, k, v = (projection(x).reshape(shape).float() for projection in (self.query, self.key, self.value))
+        return rotate(q, -phase), rotate(k, -phase), rotate(v, -phase)
+
+    def phase(self, positions: Tensor) -> Tensor:
+        """e^{i phase} turns the rotating frame back at `positions` `[...]`: `[..., H, D]`."""
+        return wrapped_phase(self.dynamics.omega, positions, torch.float32)
+
+    def slot_parameters(self, dynamics: Dynamics) -> SlotParameters:
+        return SlotParameters(
+            decay=torch.exp(-self.slot_log_mu.exp()),
+            nu=dynamics.nu,
+            kappa=dynamics.kappa,
+            weight_exponent=dynamics.kappa * positive(self.weight_scale_raw),
+            residual_noise=dynamics.gamma2 + dynamics.eta2,
+            gamma2=dynamics.gamma2,
+            tau=dynamics.tau,
+            delta=positive(self.delta_raw),
+        )
+
+    def slot_inputs(self, x: Tensor, rotated: tuple[Tensor, Tensor, Tensor], dynamics: Dynamics) -> SlotInputs:
+        """Measurement precision (1/eta²) exp(a·x) and process noise of each slot from the input (see math: slots)."""
+        config = self.config
+        gates = self.gates(x).float().clamp(*GATE_RANGE)
+        write, forget = gates.reshape(*x.shape[:-1], 2, config.n_heads, config.n_slots).unbind(-3)
+        measurement = torch.exp(write) / dynamics.eta2[:, None]
+        steady = positive(self.dynamics.process_raw)[:, None]
+        own = -steady * torch.expm1(-2 * self.slot_log_mu.exp())
+        return SlotInputs(*rotated, measurement, own + PROCESS_GATE_SCALE * torch.exp(forget))
+
+    def finish(self, latent: Tensor, phase: Tensor, precision: Tensor, noise: Tensor | None, gamma2: Tensor) -> MixerOutput:
+        """Leave the rotating frame, add the latent sample, project.
+
+        noise: `[..., H, 2D]` standard normal times the wanted scale; the sample has variance 1/p̂ + gamma² per complex dim
+        (RFA C.6), half of it in each real part.
+        """
+        latent = rotate(latent, phase)
+        if noise is not None:
+            spread = torch.sqrt((1 / precision + gamma2) / 2)
+            latent = latent + noise * spread[..., None]
+        return MixerOutput(self.output(latent.flatten(-2)), torch.log(precision), latent)
+
+    def attention(self, x: Tensor, *, with_precision: bool) -> MixerOutput:
+        """Exact RFA over a sequence `[B, N, d]`, positions 0 … N-1."""
+        dynamics = self.dynamics()
+        phase = self.phase(torch.arange(x.shape[1], device=x.device))
+        q, k, v = self.rotated(x, phase)
+        result = relative_attention(q, k, v, dynamics, kernel=self.config.kernel, with_precision=with_precision)
+        precision = result.precision if with_precision else torch.ones_like(result.log_norm)
+        return self.finish(result.out, phase, precision, None, dynamics.gamma2)
+
+    def recurrent(
+        self, x: Tensor, positions: Tensor, means: Tensor, precisions: Tensor, *, impl: SlotImpl = "auto"
+    ) -> tuple[MixerOutput, Tensor, Tensor]:
+        """The slots over a sequence `[B, N, d]` at integer `positions` `[N]` or `[B, N]`, from a state to a state."""
+        dynamics = self.dynamics()
+        phase = self.phase(positions)
+        tokens = self.slot_inputs(x, self.rotated(x, phase), dynamics)
+        readout, means, precisions = slot_scan(
+            tokens, means, precisions, self.slot_parameters(dynamics), inner=self.config.inner, impl=impl
+        )
+        return self.finish(readout.out, phase, readout.precision, None, dynamics.gamma2), means, precisions
+
+    def step(
+        self, x: Tensor, position: Tensor, means: Tensor, precisions: Tensor, noise: Tensor | None
+    ) -> tuple[MixerOutput, Tensor, Tensor]:
+        """One token `[B, d]` of every stream at `position` `[B]`."""
+        dynamics = self.dynamics()
+        phase = self.phase(position)
+        token = self.slot_inputs(x, self.rotated(x, phase), dynamics)
+        readout, means, precisions = slot_step(
+            token, means, precisions, self.slot_parameters(dynamics), inner=self.config.inner
+        )
+        return self.finish(readout.out, phase, readout.precision, noise, dynamics.gamma2), means, precisions
+
+    def extend(
+        self, x: Tensor, position: Tensor, keys: Tensor, values: Tensor, noise: Tensor | None
+    ) -> tuple[MixerOutput, Tensor, Tensor]:
+        """Exact RFA of n new tokens `[B, n, d]` over a cache.
+
+        Args:
+            position: `[B]`, number of valid rows of the cache = position of the first new token.
+            keys, values: `[B, H, C, 2D]` in the rotating frame; rows from `position` on are ignored.
+            noise: `[B, H, 2D]` for the last new token.
+
+        Returns:
+            output of the new tokens and their own rows, `[B, H, n, 2D]` each, for the caller to store.
+        """
+        dynamics = self.dynamics()
+        n = x.shape[1]
+        positions = position[:, None] + torch.arange(n, device=x.device)
+        phase = self.phase(positions)
+        q, new_k, new_v = self.rotated(x, phase)
+        cached = torch.arange(keys.shape[2], device=x.device).expand(keys.shape[0], -1)
+        result = attend(
+            q,
+            torch.cat([keys.transpose(1, 2), new_k], dim=1),
+            torch.cat([values.transpose(1, 2), new_v], dim=1),
+            dynamics,
+            query_times=positions.to(torch.float64),
+            key_times=torch.cat([cached, positions], dim=1).to(torch.float64),
+            key_valid=torch.cat([cached < position[:, None], torch.ones_like(positions, dtype=torch.bool)], dim=1),
+            kernel=self.config.kernel,
+        )
+        padded = None if noise is None else torch.cat([torch.zeros_like(q[:, :-1]), noise[:, None]], dim=1)
+        mixed = self.finish(result.out, phase, result.precision, padded, dynamics.gamma2)
+        return mixed, new_k.transpose(1, 2), new_v.transpose(1, 2)
+
+
+class SoftmaxMixer(nn.Module):
+    """Causal dot-product attention with rotary positions: the baseline at the same d → 2D·H → d projections."""
+
+    def __init__(self, config: LanguageModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.n_heads * 2 * config.head_dim
+        self.query = _projection(config.d_model, width)
+        self.key = _projection(config.d_model, width)
+        self.value = _projection(config.d_model, width)
+        self.output = _projection(width, config.d_model, 1 / math.sqrt(2 * config.n_layers))
+        bank = 10000.0 ** (-torch.arange(config.head_dim, dtype=torch.float64) / config.head_dim)
+        self.register_buffer("omega", bank.repeat(config.n_heads, 1), persistent=False)
+        self.omega: Tensor
+
+    def attention(self, x: Tensor, *, with_precision: bool) -> MixerOutput:
+        """`[B, N, d]`; a dot product carries no evidence, so log_precision is zero."""
+        batch, length, _ = x.shape
+        shape = (batch, length, self.config.n_heads, 2 * self.config.head_dim)
+        phase = wrapped_phase(self.omega, torch.arange(length, device=x.device), torch.float32)
+        q = rotate(self.query(x).reshape(shape).float(), phase).to(x.dtype)
+        k = rotate(self.key(x).reshape(shape).float(), phase).to(x.dtype)
+        v = self.value(x).reshape(shape).to(x.dtype)
+        out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
+        latent = out.transpose(1, 2)
+        return MixerOutput(self.output(latent.flatten(-2)), latent.new_zeros(shape[:3]), latent)
+
+
+class FeedForward(nn.Module):
+    """d → mlp_ratio · d → d with GELU."""
+
+    def __init__(self, config: LanguageModelConfig) -> None:
+        super().__init__()
+        inner = config.mlp_ratio * config.d_model
+        self.up = _projection(config.d_model, inner)
+        self.down = _projection(inner, config.d_model, 1 / math.sqrt(2 * config.n_layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down(F.gelu(self.up(x)))
+        return out
+
+
+class Block(nn.Module):
+    """Pre-norm residual block."""
+
+    def __init__(self, config: LanguageModelConfig) -> None:
+        super().__init__()
+        self.mixer_norm = nn.RMSNorm(config.d_model, eps=1e-6)
+        self.mixer = RobustMixer(config) if config.mixer == "rfa" else SoftmaxMixer(config)
+        self.feed_forward_norm = nn.RMSNorm(config.d_model, eps=1e-6)
+        self.feed_forward = FeedForward(config)
+
+    def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """Residual of the mixer, then the feed-forward."""
+        x = x + mixed
+        out: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
+        return out

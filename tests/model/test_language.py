@@ -1,0 +1,205 @@
+"""The language model: one set of weights, two modes, and a stream that equals the batch."""
+
+import pytest
+import torch
+
+from model.checkpoint import load_model, save_checkpoint
+from model.config import LanguageModelConfig
+from model.language import LanguageModel, SlotState, store
+
+SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 3, "n_heads": 2, "head_dim": 6, "n_slots": 5}
+TOLERANCE = 1e-6
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return LanguageModel(LanguageModelConfig(**SMALL)).eval()
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return torch.randint(61, (3, 40), generator=torch.Generator().manual_seed(1))
+
+
+def scaled_error(actual, expected):
+    return float((actual - expected).norm() / expected.norm())
+
+
+@torch.no_grad()
+def stream(model, tokens, state, noise=None):
+    logits, precisions = [], []
+    for i in range(tokens.shape[1]):
+        output, state = model.step(tokens[:, i], state, noise)
+        logits.append(output.logits)
+        precisions.append(output.log_precision)
+    return torch.stack(logits, 1), torch.stack(precisions, 1), state
+
+
+@torch.no_grad()
+def test_stream_equals_batch(model, tokens):
+    model.mode = "recurrent"
+    batch = model(tokens)
+    logits, log_precision, state = stream(model, tokens, model.init_state(3))
+    assert scaled_error(logits, batch.logits) <= TOLERANCE
+    assert scaled_error(log_precision, batch.log_precision) <= TOLERANCE
+    assert state.position.tolist() == [40, 40, 40]
+
+
+@torch.no_grad()
+def test_segments_with_carried_state_equal_one_call(model, tokens):
+    _, whole = model.prefill(tokens, model.init_state(3))
+    state = model.init_state(3)
+    for start, stop in ((0, 7), (7, 8), (8, 31)):
+        _, state = model.prefill(tokens[:, start:stop], state)
+    logits, _, state = stream(model, tokens[:, 31:], state)
+    model.mode = "recurrent"
+    assert scaled_error(logits[:, -1], model(tokens).logits[:, -1]) <= TOLERANCE
+    for part, expected in zip(state, whole, strict=True):
+        assert scaled_error(part.double(), expected.double()) <= TOLERANCE
+
+
+@torch.no_grad()
+def test_prefill_hands_over_to_the_stream(model, tokens):
+    output, state = model.prefill(tokens[:, :20], model.init_state(3))
+    logits, _, _ = stream(model, tokens[:, 20:], state)
+    model.mode = "recurrent"
+    expected = model(tokens).logits
+    assert scaled_error(output.logits, expected[:, 19]) <= TOLERANCE
+    assert scaled_error(logits, expected[:, 20:]) <= TOLERANCE
+
+
+@torch.no_grad()
+def test_any_batch_composition(model, tokens):
+    whole, _, _ = stream(model, tokens, model.init_state(3))
+    for rows in ([1], [2, 0], [0, 0, 1, 2, 2]):
+        logits, _, _ = stream(model, tokens[rows], model.init_state(len(rows)))
+        assert scaled_error(logits, whole[rows]) <= TOLERANCE
+
+
+@torch.no_grad()
+def test_streams_at_different_positions_share_a_batch(model, tokens):
+    """One row is 15 tokens ahead of the other; both equal their own run alone."""
+    _, ahead = model.prefill(tokens[:1, :15], model.init_state(1))
+    fresh = model.init_state(1)
+    together = SlotState(*(torch.cat(pair) for pair in zip(ahead, fresh, strict=True)))
+    joined, _, _ = stream(model, torch.stack([tokens[0, 15:25], tokens[1, :10]]), together)
+    first, _, _ = stream(model, tokens[:1, 15:25], ahead)
+    second, _, _ = stream(model, tokens[1:2, :10], fresh)
+    assert scaled_error(joined, torch.cat([first, second])) <= TOLERANCE
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cuts", [(1, 2, 40), (25, 40), (40,)], ids=str)
+def test_cached_attention_equals_the_full_pass(model, tokens, cuts):
+    model.mode = "attention"
+    expected = model(tokens)
+    cache, start = model.init_cache(3, 44), 0
+    for stop in cuts:
+        output, keys, values = model.extend(tokens[:, start:stop], cache)
+        assert scaled_error(output.logits, expected.logits[:, stop - 1]) <= 2e-6
+        assert scaled_error(output.log_precision, expected.log_precision[:, stop - 1]) <= 2e-6
+        cache, start = store(cache, keys, values), stop
+
+
+@torch.no_grad()
+def test_rows_behind_the_valid_ones_are_ignored(model, tokens):
+    clean, dirty = model.init_cache(3, 30), model.init_cache(3, 30)
+    dirty = dirty._replace(keys=dirty.keys + 7.0, values=dirty.values - 3.0)
+    for _ in range(2):
+        results = [model.extend(tokens[:, :9], cache) for cache in (clean, dirty)]
+        assert torch.equal(results[0][0].logits, results[1][0].logits)
+        clean, dirty = (store(c, r[1], r[2]) for c, r in zip((clean, dirty), results, strict=True))
+
+
+def test_full_cache_is_refused(model, tokens):
+    cache = model.init_cache(3, 4)
+    _, keys, values = model.extend(tokens[:, :5], cache)
+    with pytest.raises(ValueError, match="cache holds 4 tokens, 5 are needed"):
+        store(cache, keys, values)
+
+
+@pytest.mark.parametrize("mode", ["attention", "recurrent"])
+def test_future_tokens_change_nothing(model, tokens, mode):
+    model.mode = mode
+    changed = tokens.clone()
+    changed[:, 25:] = (changed[:, 25:] + 1) % 61
+    with torch.no_grad():
+        a, b = model(tokens).logits, model(changed).logits
+    assert torch.equal(a[:, :25], b[:, :25])
+    assert not torch.equal(a[:, 25:], b[:, 25:])
+
+
+@pytest.mark.parametrize("mode", ["attention", "recurrent"])
+def test_every_parameter_of_a_mode_learns(tokens, mode):
+    torch.manual_seed(2)
+    model = LanguageModel(LanguageModelConfig(**SMALL))
+    model.mode = mode
+    model(tokens, with_precision=False).logits.logsumexp(-1).sum().backward()
+    slots = ("gates", "slot_log_mu", "initial_", "delta_raw", "weight_scale_raw")
+    for name, parameter in model.named_parameters():
+        if mode == "attention" and any(part in name for part in slots):
+            assert parameter.grad is None, name
+        else:
+            assert parameter.grad is not None and bool(torch.isfinite(parameter.grad).all()), name
+            assert float(parameter.grad.abs().max()) > 0, name
+
+
+@torch.no_grad()
+def test_latent_noise_has_the_stated_spread(model, tokens):
+    """Λ = 1/p̂ + gamma² per complex dim: half in each real part, on the last layer only."""
+    state = model.init_state(1)
+    plain, after = model.step(tokens[:1, 0], state)
+    noise = torch.ones_like(plain.latent)
+    noisy, after_noisy = model.step(tokens[:1, 0], state, noise)
+    mixer = model.blocks[-1].mixer
+    shift = (noisy.latent - plain.latent)[0, :, 0]
+    lower = torch.sqrt(mixer.dynamics().gamma2 / 2)
+    assert bool((shift > lower).all())
+    doubled, _ = model.step(tokens[:1, 0], state, 2 * noise)
+    assert torch.allclose(doubled.latent - plain.latent, 2 * (noisy.latent - plain.latent), atol=1e-6)
+    assert all(torch.equal(a, b) for a, b in zip(after, after_noisy, strict=True))
+
+
+@torch.no_grad()
+def test_far_positions_keep_their_phase(model, tokens):
+    """A stream that starts at position 10^6 sees the same relative rotations as one at 0."""
+    state = model.init_state(1)
+    phase_free = SlotState(state.means * 0, state.precisions, state.position)
+    near, _, _ = stream(model, tokens[:1], phase_free)
+    far, _, _ = stream(model, tokens[:1], phase_free._replace(position=state.position + 1_000_000))
+    assert scaled_error(far, near) <= 1e-5
+
+
+def test_softmax_baseline_has_no_recurrent_twin(tokens):
+    model = LanguageModel(LanguageModelConfig(**{**SMALL, "mixer": "softmax"}))
+    assert model.mode == "attention"
+    assert model(tokens).logits.shape == (3, 40, 61)
+    with pytest.raises(ValueError, match="softmax model runs in"):
+        model.mode = "recurrent"
+    with pytest.raises(ValueError, match="no recurrent twin"):
+        model.init_state(1)
+
+
+def test_config_refuses_what_it_does_not_know():
+    with pytest.raises(ValueError, match="has no \\['widht'\\]"):
+        LanguageModelConfig.from_dict({**SMALL, "widht": 3})
+    with pytest.raises(ValueError, match="vocab_size"):
+        LanguageModelConfig.from_dict({})
+    with pytest.raises(ValueError, match="head_dim must be even"):
+        LanguageModelConfig(**{**SMALL, "head_dim": 5})
+    with pytest.raises(ValueError, match="mixer must be one of"):
+        LanguageModelConfig(**{**SMALL, "mixer": "mamba"})
+    with pytest.raises(ValueError, match="n_slots must be a positive integer"):
+        LanguageModelConfig(**{**SMALL, "n_slots": 0})
+
+
+def test_checkpoint_round_trip(model, tokens, tmp_path):
+    save_checkpoint(tmp_path / "run", "language", model)
+    restored = load_model(tmp_path / "run")
+    restored.mode = model.mode = "recurrent"
+    with torch.no_grad():
+        assert torch.equal(restored(tokens).logits, model(tokens).logits)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="neither config.json"):
+        load_model(tmp_path / "empty")
