@@ -1,0 +1,146 @@
+"""Text folders → tokens: a byte-level BPE trained on the training split, and token files read through memory maps.
+
+A corpus folder has `train`, `valid` and `test`, each a folder of `.txt` files or one `.txt` file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tqdm import tqdm
+
+SPLITS = ("train", "valid", "test")
+END_OF_TEXT = "<|endoftext|>"
+# Encoding goes paragraph group by paragraph group: bounded memory, and a progress bar that moves.
+PIECE_CHARACTERS = 1 << 16
+
+
+def split_files(folder: Path, split: str) -> list[Path]:
+    """The text files of one split, sorted.
+
+    Raises:
+        FileNotFoundError: the folder has no such split.
+    """
+    directory, single = folder / split, folder / f"{split}.txt"
+    files = sorted(directory.glob("*.txt")) if directory.is_dir() else [single] if single.is_file() else []
+    if not files:
+        raise FileNotFoundError(f"{folder} has no {split}/*.txt and no {split}.txt")
+    return files
+
+
+def train_tokenizer(files: list[Path], vocab_size: int) -> Tokenizer:
+    """Byte-level BPE, so that any text has tokens and every token sequence has bytes."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train([str(file) for file in files], trainer)
+    return tokenizer
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Cut at a line break followed by text, so that no token could span a cut; the pieces join to the text."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start + PIECE_CHARACTERS)
+        end = len(text) if end < 0 else end
+        yield text[start:end]
+        start = end
+
+
+def encode_files(tokenizer: Tokenizer, files: list[Path]) -> np.ndarray:
+    """Token ids of all files, each followed by end-of-text, uint16 (or uint32 for a large vocabulary)."""
+    kind = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    parts: list[np.ndarray] = []
+    for file in tqdm(files, desc="tokenise", unit="file"):
+        text = file.read_bytes().decode("utf-8")  # read_text would rewrite line ends
+        for encoding in tokenizer.encode_batch(list(_pieces(text)), add_special_tokens=False):
+            parts.append(np.array(encoding.ids, kind))
+        parts.append(np.array([end], kind))
+    return np.concatenate(parts)
+
+
+def file_hashes(files: list[Path]) -> dict[str, str]:
+    """sha256 by file name: the provenance of what was learned."""
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Tokenised splits on disk.
+
+    `bytes_per_token` of each split turns nats per token into bits per byte.
+    """
+
+    directory: Path
+    tokenizer: Tokenizer
+    bytes_per_token: dict[str, float]
+
+    def tokens(self, split: str) -> np.ndarray:
+        """The ids of one split, memory-mapped."""
+        return np.load(self.directory / f"{split}.npy", mmap_mode="r", allow_pickle=False)
+
+
+def prepare_corpus(folder: Path, directory: Path, vocab_size: int, splits: tuple[str, ...] = ("train", "valid")) -> Corpus:
+    """Train the tokenizer on the training split and tokenise `splits` into `directory`; what is there and fits is reused."""
+    directory.mkdir(parents=True, exist_ok=True)
+    files = {split: split_files(folder, split) for split in splits}
+    request = {"vocab_size": vocab_size, "files": {split: file_hashes(paths) for split, paths in files.items()}}
+    record = directory / "corpus.json"
+    if record.is_file() and (known := json.loads(record.read_text()))["request"] == request:
+        return Corpus(directory, Tokenizer.from_file(str(directory / "tokenizer.json")), known["bytes_per_token"])
+    tokenizer = train_tokenizer(files["train"], vocab_size)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    bytes_per_token = {}
+    for split, paths in files.items():
+        tokens = encode_files(tokenizer, paths)
+        np.save(directory / f"{split}.npy", tokens, allow_pickle=False)
+        bytes_per_token[split] = sum(path.stat().st_size for path in paths) / len(tokens)
+    record.write_text(json.dumps({"request": request, "bytes_per_token": bytes_per_token}, indent=2) + "\n")
+    return Corpus(directory, tokenizer, bytes_per_token)
+
+
+class Blocks:
+    """Shuffled windows of `context` tokens: every epoch cuts at a new offset and in a new order, fixed by (seed, epoch).
+
+    The order is a function of the step alone, so a resumed run sees what an uninterrupted one would have seen.
+    """
+
+    def __init__(self, tokens: np.ndarray, context: int, batch: int, seed: int) -> None:
+        if len(tokens) < context + 2:
+            raise ValueError(f"the training split has {len(tokens)} tokens; context {context} needs {context + 2}")
+        self._tokens, self._context, self._batch, self._seed = tokens, context, batch, seed
+        # One context less than fits leaves room for the offset.
+        self._per_epoch = max(1, (len(tokens) - 1) // context - 1)
+        self._epoch, self._order, self._offset = -1, np.empty(0, np.int64), 0
+
+    def _enter(self, epoch: int) -> None:
+        if epoch != self._epoch:
+            generator = np.random.default_rng([self._seed, epoch])
+            spare = len(self._tokens) - 1 - self._per_epoch * self._context
+            self._offset = int(generator.integers(min(spare, self._context) + 1))
+            self._order = generator.permutation(self._per_epoch)
+            self._epoch = epoch
+
+    def __getitem__(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets `[batch, context]` int64 of a step."""
+        rows = []
+        for i in range(step * self._batch, (step + 1) * self._batch):
+            epoch, index = divmod(i, self._per_epoch)
+            self._enter(epoch)
+            start = self._offset + int(self._order[index]) * self._context
+            rows.append(np.asarray(self._tokens[start : start + self._context + 1], np.int64))
+        window = np.stack(rows)
+        return window[:, :-1], window[:, 1:]

@@ -1,0 +1,309 @@
+"""Train a language model: both modes from the start, the paper's parameter groups and schedule.
+
+Source of the recipe: Racioppo, Robust Filter Attention, E.1 (OneCycle with cosine annealing, 5 % warm-up, a group of its own
+for the SDE scalars with beta1 = 0 and a tighter clip). The loss is the mean of the cross-entropies of the modes trained.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from model.checkpoint import load_model, save_checkpoint
+from model.config import LanguageModelConfig, Mode, StrictConfig
+from model.language import LanguageModel
+from training.corpus import Blocks, Corpus, prepare_corpus, split_files
+from training.provenance import provenance
+
+CONFIGS = Path(__file__).parent / "configs"
+OPTIMISER_FILE = "optimiser.safetensors"
+PROGRESS_FILE = "progress.json"
+METRICS_FILE = "metrics.jsonl"
+RECORD_FILE = "train.json"
+VALIDATION_TOKENS = 65_536
+
+
+@dataclass(frozen=True)
+class TrainingConfig(StrictConfig):
+    """How to train. `modes` empty = all modes of the model; learning rates are the peaks of the schedule."""
+
+    steps: int
+    batch: int = 16
+    context: int = 256
+    modes: tuple[Mode, ...] = ()
+    learning_rate: float = 1e-3
+    sde_learning_rate: float = 5e-4
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    clip: float = 1.0
+    sde_clip: float = 1e-4
+    warmup_fraction: float = 0.05
+    seed: int = 0
+    validate_every: int = 250
+    precision: str = "bf16"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "modes", tuple(self.modes))
+        for name in ("steps", "batch", "context", "validate_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        if self.precision not in ("bf16", "fp32"):
+            raise ValueError(f"precision must be 'bf16' or 'fp32', got {self.precision!r}")
+
+
+@dataclass(frozen=True)
+class LanguageRun:
+    """A training config file: the model, the training, the vocabulary."""
+
+    model: LanguageModelConfig
+    training: TrainingConfig
+
+    @classmethod
+    def from_file(cls, path: Path) -> LanguageRun:
+        document = json.loads(path.read_text())
+        unknown = set(document) - {"model", "training"}
+        if unknown:
+            raise ValueError(f"{path.name} has unknown sections {sorted(unknown)}; it takes model and training")
+        return cls(LanguageModelConfig.from_dict(document["model"]), TrainingConfig.from_dict(document["training"]))
+
+
+def find_config(name: str) -> Path:
+    """A config by path, or by the name of one that comes with the package.
+
+    Raises:
+        FileNotFoundError: neither exists; lists the names that do.
+    """
+    for candidate in (Path(name), CONFIGS / f"{name}.json"):
+        if candidate.is_file():
+            return candidate
+    raise FileNotFoundError(f"no config {name!r}; known are {sorted(path.stem for path in CONFIGS.glob('*.json'))}")
+
+
+def is_sde_parameter(name: str) -> bool:
+    """The scalars of the SDE (noises, nu, tau), which the paper trains in a group of their own."""
+    return ".dynamics." in name
+
+
+def parameter_groups(module: nn.Module, config: TrainingConfig) -> list[dict[str, Any]]:
+    """Matrices (decayed), the rest of the weights, and the SDE scalars."""
+    named = list(module.named_parameters())
+    sde = [p for name, p in named if is_sde_parameter(name)]
+    matrices = [p for name, p in named if not is_sde_parameter(name) and p.dim() == 2 and min(p.shape) > 16]
+    chosen = {id(p) for p in (*sde, *matrices)}
+    rest = [p for _, p in named if id(p) not in chosen]
+    weights = {"peak": config.learning_rate, "betas": (config.beta1, config.beta2), "eps": 1e-8}
+    groups: list[dict[str, Any]] = [
+        {"params": matrices, "weight_decay": config.weight_decay, **weights},
+        {"params": rest, "weight_decay": 0.0, **weights},
+    ]
+    if sde:
+        groups.append(
+            {"params": sde, "weight_decay": 0.0, "peak": config.sde_learning_rate, "betas": (0.0, config.beta2), "eps": 1e-7}
+        )
+    return groups
+
+
+def schedule(step: int, steps: int, warmup_fraction: float) -> float:
+    """OneCycle, cosine both ways: from 1/25 of the peak up, then down to 1e-4 of the start (torch's OneCycleLR)."""
+    start, end = 1 / 25, 1 / 25 / 1e4
+    warmup = max(1.0, warmup_fraction * steps) - 1
+    if step <= warmup:
+        low, high, progress = start, 1.0, step / max(warmup, 1)
+    else:
+        low, high, progress = 1.0, end, (step - warmup) / max(steps - 1 - warmup, 1)
+    return high + (low - high) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
+
+
+def cross_entropy(model: LanguageModel, inputs: Tensor, targets: Tensor, mode: Mode) -> Tensor:
+    """Mean nats per token in one mode."""
+    model.mode = mode
+    logits = model(inputs, with_precision=False).logits
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+@torch.no_grad()
+def validation_loss(model: LanguageModel, tokens: np.ndarray, context: int, mode: Mode, limit: int) -> float:
+    """Mean nats per token over non-overlapping windows of the first `limit` tokens."""
+    model.eval()
+    count = min(len(tokens) - 1, limit) // context
+    if count < 1:
+        raise ValueError(f"the validation split has {len(tokens)} tokens, one window needs {context + 1}")
+    window = torch.from_numpy(np.asarray(tokens[: count * context + 1], np.int64))
+    inputs, targets = window[:-1].reshape(count, context), window[1:].reshape(count, context)
+    device = model.embedding.weight.device
+    rows = max(1, 4096 // context)
+    total = 0.0
+    for i in range(0, count, rows):
+        batch = inputs[i : i + rows].to(device)
+        total += float(cross_entropy(model, batch, targets[i : i + rows].to(device), mode)) * len(batch)
+    model.train()
+    return total / count
+
+
+@dataclass
+class Trainer:
+    """One run: a model, its optimiser, and where it stands."""
+
+    run: LanguageRun
+    corpus: Corpus
+    out: Path
+    device: torch.device
+    step: int = 0
+    seconds: float = 0.0
+    model: LanguageModel = field(init=False)
+    optimiser: torch.optim.AdamW = field(init=False)
+
+    def __post_init__(self) -> None:
+        torch.manual_seed(self.run.training.seed)
+        self.model = LanguageModel(self.run.model).to(self.device)
+        if (self.out / PROGRESS_FILE).is_file():
+            self.model = load_model(self.out).to(self.device)
+        self.model.train()
+        groups = parameter_groups(self.model, self.run.training)
+        self.optimiser = torch.optim.AdamW(groups, lr=self.run.training.learning_rate, fused=True)
+        if (self.out / PROGRESS_FILE).is_file():
+            self._resume()
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        return self.run.training.modes or self.run.model.modes
+
+    def _resume(self) -> None:
+        progress = json.loads((self.out / PROGRESS_FILE).read_text())
+        self.step, self.seconds = progress["step"], progress["seconds"]
+        stored = load_file(self.out / OPTIMISER_FILE)
+        for name, parameter in self.model.named_parameters():
+            self.optimiser.state[parameter] = {
+                key: stored[f"{key}.{name}"].to(parameter.device) for key in ("step", "exp_avg", "exp_avg_sq")
+            }
+
+    def save(self) -> None:
+        """Model, optimiser and progress: the run continues from here bit for bit."""
+        save_checkpoint(self.out, "language", self.model)
+        tensors = {
+            f"{key}.{name}": value.detach().cpu().contiguous()
+            for name, parameter in self.model.named_parameters()
+            for key, value in self.optimiser.state[parameter].items()
+        }
+        save_file(tensors, self.out / OPTIMISER_FILE)
+        (self.out / PROGRESS_FILE).write_text(json.dumps({"step": self.step, "seconds": self.seconds}) + "\n")
+
+    def update(self, inputs: Tensor, targets: Tensor, loss_of: Callable[..., Tensor]) -> dict[str, float]:
+        """One optimiser step; returns the loss of each mode."""
+        config = self.run.training
+        rate = schedule(self.step, config.steps, config.warmup_fraction)
+        for group in self.optimiser.param_groups:
+            group["lr"] = group["peak"] * rate
+        self.optimiser.zero_grad(set_to_none=True)
+        losses = {}
+        for mode in self.modes:
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+                loss = loss_of(self.model, inputs, targets, mode)
+            # One backward pass per mode: the activations of only one are alive.
+            (loss / len(self.modes)).backward()
+            losses[mode] = float(loss.detach())
+        if not all(math.isfinite(loss) for loss in losses.values()):
+            raise FloatingPointError(f"the loss is {losses} at step {self.step}; the last checkpoint is intact")
+        self._clip(config)
+        self.optimiser.step()
+        self.step += 1
+        return losses
+
+    def _clip(self, config: TrainingConfig) -> None:
+        sde, weights = [], []
+        for name, parameter in self.model.named_parameters():
+            (sde if is_sde_parameter(name) else weights).append(parameter)
+        nn.utils.clip_grad_norm_(weights, config.clip)
+        if sde:
+            nn.utils.clip_grad_norm_(sde, config.sde_clip)
+
+    def validate(self) -> dict[str, float]:
+        tokens, context = self.corpus.tokens("valid"), self.run.training.context
+        return {
+            mode: validation_loss(self.model, tokens, context, mode, VALIDATION_TOKENS) for mode in self.modes
+        }
+
+    def train(self) -> dict[str, float]:
+        """Run to the last step; returns the final validation losses."""
+        config = self.run.training
+        blocks = Blocks(self.corpus.tokens("train"), config.context, config.batch, config.seed)
+        smooth: dict[str, float] = {}
+        validation: dict[str, float] = {}
+        with (self.out / METRICS_FILE).open("a") as metrics, tqdm(total=config.steps, initial=self.step) as bar:
+            while self.step < config.steps:
+                started = time.perf_counter()
+                inputs, targets = (torch.from_numpy(part).to(self.device) for part in blocks[self.step])
+                losses = self.update(inputs, targets, cross_entropy)
+                self.seconds += time.perf_counter() - started
+                for mode, loss in losses.items():
+                    smooth[mode] = loss if mode not in smooth else 0.98 * smooth[mode] + 0.02 * loss
+                bar.update()
+                bar.set_postfix({mode: f"{loss:.3f}" for mode, loss in smooth.items()})
+                if self.step % config.validate_every == 0 or self.step == config.steps:
+                    validation = self.validate()
+                    row = {
+                        "step": self.step,
+                        "tokens": self.step * config.batch * config.context,
+                        "seconds": round(self.seconds, 1),
+                        "train": smooth,
+                        "valid": validation,
+                    }
+                    metrics.write(json.dumps(row) + "\n")
+                    metrics.flush()
+                    self.save()
+        return validation
+
+
+def train_language(config: str, data: Path, out: Path, *, device: str = "auto") -> dict[str, Any]:
+    """Train a language model on a corpus folder into a run directory; a directory with progress is resumed.
+
+    Args:
+        config: name of a packaged config or path of a JSON file.
+        data: corpus folder with train and valid.
+        out: run directory: config.json, model.safetensors, tokenizer.json, metrics.jsonl, train.json.
+
+    Returns:
+        the run's record: validation losses, tokens seen, seconds, provenance.
+
+    Raises:
+        ValueError: the directory holds a run of another config.
+    """
+    path = find_config(config)
+    run = LanguageRun.from_file(path)
+    out.mkdir(parents=True, exist_ok=True)
+    snapshot = {"model": run.model.to_dict(), "training": run.training.to_dict()}
+    request = out / "request.json"
+    text = json.dumps(snapshot, indent=2) + "\n"
+    if request.is_file() and request.read_text() != text:
+        raise ValueError(f"{out} holds a run of another config; choose another --out")
+    request.write_text(text)
+    chosen = torch.device("cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device)
+    corpus = prepare_corpus(data, out / "corpus", run.model.vocab_size)
+    corpus.tokenizer.save(str(out / "tokenizer.json"))
+    trainer = Trainer(run, corpus, out, chosen)
+    validation = trainer.train()
+    record = {
+        "config": snapshot,
+        "config_name": path.stem,
+        "validation_loss": validation,
+        "bytes_per_token": corpus.bytes_per_token,
+        "tokens": trainer.step * run.training.batch * run.training.context,
+        "seconds": round(trainer.seconds, 1),
+        "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+        **provenance([*split_files(data, "train"), *split_files(data, "valid")], chosen),
+    }
+    (out / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
+    return record
