@@ -1,0 +1,69 @@
+"""Independent oracles: plain float64 loops over complex numbers that share nothing with the model package."""
+
+from __future__ import annotations
+
+import cmath
+import math
+
+import numpy as np
+
+
+def to_complex(x: np.ndarray) -> np.ndarray:
+    """`[..., 2D]` reals, real half first → `[..., D]` complex."""
+    half = x.shape[-1] // 2
+    return x[..., :half] + 1j * x[..., half:]
+
+
+def to_real(x: np.ndarray) -> np.ndarray:
+    return np.concatenate([x.real, x.imag], -1)
+
+
+def robust_attention(q, k, v, mu, omega, sigma2, eta2, gamma2, nu, tau, times, kernel="student_t"):
+    """Transport every key and value to the query's time and weigh it; nothing is rotated in advance or factored.
+
+    q, k, v: `[B, N, H, 2D]`; times `[B, N]`. Returns out, log_norm, precision.
+    """
+    q, k, v = (to_complex(np.asarray(x, np.float64)) for x in (q, k, v))
+    batch, length, heads, dims = q.shape
+    out = np.zeros_like(q)
+    log_norm, precision = np.zeros((batch, length, heads)), np.zeros((batch, length, heads))
+    for b in range(batch):
+        for h in range(heads):
+            kappa = (nu[h] + dims) / dims
+            for i in range(length):
+                scores, values, evidence = [], [], 0.0
+                for j in range(i + 1):
+                    lag = float(times[b, i] - times[b, j])
+                    shrink = math.exp(-mu[h] * lag)
+                    grown = lag if mu[h] == 0 else (1 - math.exp(-2 * mu[h] * lag)) / (2 * mu[h])
+                    p = 1 / (sigma2[h] * grown + eta2[h] * shrink**2 + gamma2[h])
+                    carried = [shrink * cmath.exp(1j * omega[h][d] * lag) for d in range(dims)]
+                    r2 = sum(abs(q[b, i, h, d] - carried[d] * k[b, j, h, d]) ** 2 for d in range(dims))
+                    if kernel == "student_t":
+                        w = 1 / (1 + p * r2 / nu[h])
+                        scores.append(tau[h] * (math.log(p) + kappa * math.log(w)))
+                    else:
+                        w = math.exp(-p * r2 / nu[h])
+                        scores.append(tau[h] * (math.log(p) - p * r2 / nu[h]))
+                    evidence += w * p
+                    values.append(np.array([carried[d] * v[b, j, h, d] for d in range(dims)]))
+                top = max(scores)
+                weights = [math.exp(score - top) for score in scores]
+                total = sum(weights)
+                out[b, i, h] = sum(w / total * value for w, value in zip(weights, values, strict=True))
+                log_norm[b, i, h] = top + math.log(total)
+                precision[b, i, h] = evidence
+    return to_real(out), log_norm, precision
+
+
+def rotary_softmax(q, k, v, omega, scale):
+    """Causal complex dot-product attention with rotary positions on queries, keys and values (RoPER)."""
+    q, k, v = (to_complex(np.asarray(x, np.float64)) for x in (q, k, v))
+    length = q.shape[1]
+    turn = np.exp(1j * np.arange(length)[:, None, None] * np.asarray(omega)[None])
+    rq, rk, rv = q * turn.conj(), k * turn.conj(), v * turn.conj()
+    scores = np.einsum("bihd,bjhd->bhij", rq.conj(), rk).real * np.asarray(scale)[None, :, None, None]
+    scores = np.where(np.tril(np.ones((length, length), bool)), scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    return to_real(np.einsum("bhij,bjhd->bihd", weights, rv) * turn)
