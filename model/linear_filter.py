@@ -212,7 +212,7 @@ class LinearFilter(StateFilter):
     def _batch_estimate(self, tokens: State, lag: Tensor, valid: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """Precision-weighted mean of all observations transported to now, by IRLS from `start` `[B, n]`."""
         modes, sensor, robustness = self.modes(), self.sensor(), self.robustness()
-        fastest = (-modes.rate_re).amax().clamp(min=1e-12)
+        fastest = (-modes.rate_re).amax(dim=0).clamp(min=1e-12)
         useful = valid * (lag * fastest <= MAX_DECAY).to(lag.dtype)
         _, q = transition(modes, lag * useful)
         back = self._backward(lag * useful)

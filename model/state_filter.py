@@ -122,7 +122,7 @@ class StateFilter(nn.Module):
         return FilterOutput(
             mean=(sensor.matrix @ update.mean[..., None])[..., 0] + sensor.offset,
             covariance=covariance,
-            precision=1 / variance.mean(-1),
+            precision=self.observation_size / variance.sum(-1),
             weight=update.weight,
             innovation=update.innovation,
             innovation_covariance=update.innovation_covariance,
@@ -141,7 +141,7 @@ class StateFilter(nn.Module):
         return one, one
 
     def forecast(self, state: State, horizon: Tensor) -> tuple[Tensor, Tensor]:
-        """Future observations at `horizon` `[F]` after the state: mean `[B, F, P]` and covariance `[B, F, P, P]`."""
+        """Future observations at `horizon` `[F]` or `[B, F]` after the state: mean `[B, F, P]`, covariance `[B, F, P, P]`."""
         process, measurement = self.noise_scales(state)
         f, q = transition(self.modes(), horizon)
         sensor = self.sensor()

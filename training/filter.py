@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.numpy import save_file
 from torch import Tensor
 from tqdm import tqdm
 
@@ -27,13 +28,15 @@ from model.linear_filter import LinearFilter, LinearFilterConfig
 from model.state_filter import StateFilter
 from training.provenance import provenance
 from training.series import load_csv, split, windows
-from training.simulate import Batch, Disturbance, simulate_oscillator
+from training.simulate import NOISE_SETTINGS, Batch, Disturbance, simulate_oscillator
 
 SIMULATED = "simulate:oscillator"
 METRICS_FILE = "metrics.jsonl"
+VALIDATION_FILE = "validation.safetensors"
 RECORD_FILE = "train.json"
 # Seeds of the simulated splits; tests and the bench use others.
-SEEDS = {"train": 1, "validation": 2, "calibration": 3}
+SEEDS = {"train": 1, "validation": 2}
+VALIDATION_SEQUENCES = 480
 DISTURBANCES = (
     Disturbance(),
     Disturbance(outliers=0.05),
@@ -47,6 +50,7 @@ class FilterTrainingConfig(StrictConfig):
     """How to train. The learning rate is the peak of a cosine with 5 % warm-up; structured parameters take `sde_factor` of it.
 
     outliers, missing: shares of training inputs disturbed on recorded data (simulated data bring their own).
+    noise_settings: (sigma², eta²) of the simulated systems.
     """
 
     steps: int = 600
@@ -60,8 +64,11 @@ class FilterTrainingConfig(StrictConfig):
     sequences: int = 4096
     outliers: float = 0.02
     missing: float = 0.05
+    noise_settings: tuple[tuple[float, float], ...] = NOISE_SETTINGS
 
     def __post_init__(self) -> None:
+        settings = tuple((float(sigma2), float(eta2)) for sigma2, eta2 in self.noise_settings)
+        object.__setattr__(self, "noise_settings", settings)
         for name in ("steps", "batch", "length", "validate_every", "sequences"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
@@ -103,10 +110,13 @@ class FilterData:
     files: tuple[Path, ...]
 
 
-def simulated(count: int, length: int, seed: int) -> Batch:
-    """Sequences of the oscillator at the three noise settings, a quarter of them under each disturbance."""
+def simulated(
+    count: int, length: int, seed: int, settings: tuple[tuple[float, float], ...] = NOISE_SETTINGS
+) -> Batch:
+    """Sequences of the oscillator at the noise settings, a quarter of them under each disturbance."""
+    size = max(len(settings), count // len(DISTURBANCES))
     parts = [
-        simulate_oscillator(max(3, count // len(DISTURBANCES)), length, disturbance=d, seed=seed * 100 + i)
+        simulate_oscillator(size, length, settings=settings, disturbance=d, seed=seed * 100 + i)
         for i, d in enumerate(DISTURBANCES)
     ]
     truth = [part.truth for part in parts if part.truth is not None]
@@ -120,8 +130,9 @@ def simulated(count: int, length: int, seed: int) -> Batch:
 def load_data(source: str, config: FilterTrainingConfig) -> FilterData:
     """A CSV path, or "simulate:oscillator"."""
     if source == SIMULATED:
-        train = simulated(config.sequences, config.length, SEEDS["train"])
-        return FilterData(train, simulated(240, config.length, SEEDS["validation"]), ())
+        parts = (("train", config.sequences), ("validation", VALIDATION_SEQUENCES))
+        train, validation = (simulated(n, config.length, SEEDS[name], config.noise_settings) for name, n in parts)
+        return FilterData(train, validation, ())
     if source.startswith("simulate:"):
         raise ValueError(f"unknown simulation {source!r}; known is {SIMULATED!r}")
     series = load_csv(source)
@@ -201,6 +212,7 @@ def train_filter(
         "length": run.training.length,
         "provenance": provenance(list(source.files), torch.device("cpu")),
     }
+    _save_validation(directory, source.validation)
     if run.family == "linear":
         linear = LinearFilter(LinearFilterConfig.from_dict(run.model))
         size = source.train.observations.shape[-1]
@@ -214,6 +226,14 @@ def train_filter(
     save_checkpoint(directory, "deep", model)
     (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
     return model.eval()
+
+
+def _save_validation(directory: Path, batch: Batch) -> None:
+    """What export calibrates on goes with the run."""
+    tensors = {"times": batch.times, "observations": batch.observations}
+    if batch.truth is not None:
+        tensors["truth"] = batch.truth
+    save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, directory / VALIDATION_FILE)
 
 
 def _model_config(run: FilterRun, train: Batch) -> DeepFilterConfig:

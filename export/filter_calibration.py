@@ -1,0 +1,197 @@
+"""Calibration of a filter on validation data: variance scales and split-conformal quantiles per level and horizon.
+
+For every mode:
+
+    state      multipliers of the model's std per level: conformal on the simulated truth, or, for recorded data (no truth), the normal
+               quantile times the scale of the one-step innovations
+    forecast   the same per horizon, always conformal on held-out observations
+    anomaly    quantiles of the surprise (Wilson-Hilferty of the nis) and the scale of its upper tail
+    confidence how often the next observation's components fell inside their 0.9 interval, by the running surprise before
+
+The n scores of one split give coverage in [level, level + 1/(n + 1)] on exchangeable data.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from export.surprise import running_surprise, wilson_hilferty
+from model.config import MODES, Mode
+from model.state_filter import State, StateFilter
+
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+LEADS = (1, 2, 5, 10, 20)
+ONE_SIGMA = 0.6827
+ANOMALY_SHARES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+CONFIDENCE_BINS = 8
+# Steps at the start of a stream that are left out: there the prior speaks, not the model.
+BURN_IN = 1
+
+
+class Recorded(Protocol):
+    """times `[B, N]`, observations `[B, N, P]` with NaN where missing, truth `[B, N, P]` if simulated."""
+
+    @property
+    def times(self) -> np.ndarray: ...
+
+    @property
+    def observations(self) -> np.ndarray: ...
+
+    @property
+    def truth(self) -> np.ndarray | None: ...
+
+
+class Evaluation(NamedTuple):
+    """Arrays `[B, N, …]` of one mode over a batch; the forecasts are indexed [lead, B, N, P] and belong to the step they are for."""
+
+    mean: np.ndarray
+    deviation: np.ndarray
+    nis: np.ndarray
+    present: np.ndarray
+    forecast_mean: np.ndarray
+    forecast_deviation: np.ndarray
+    leads: tuple[int, ...]
+    horizons: tuple[float, ...]
+
+
+@torch.no_grad()
+def evaluate(model: StateFilter, batch: Recorded, mode: Mode, leads: tuple[int, ...] = LEADS) -> Evaluation:
+    """Filter a batch and forecast every observation from `leads` observations before it (NaN where there is none)."""
+    seen = np.isfinite(batch.observations)
+    y = torch.from_numpy(np.where(seen, batch.observations, 0.0)).float()
+    present, times = torch.from_numpy(seen).float(), torch.from_numpy(batch.times)
+    size, length, components = y.shape
+    usable = tuple(lead for lead in leads if lead < length)
+    means, deviations, nis = [], [], []
+    forecasts = np.full((2, len(usable), size, length, components), np.nan)
+    state: State = model.init_state(size)
+    rows: dict[str, list[torch.Tensor]] = {name: [] for name in model.cache_rows()}
+    lags = torch.diff(times, dim=1, prepend=times[:, :1]).float()
+    for i in range(length):
+        token = (y[:, i], present[:, i], lags[:, i], torch.ones(size), state)
+        if mode == "recurrent":
+            output, state = model.step(*token)
+        else:
+            cache = {
+                name: torch.stack(rows[name], 1) if i else torch.zeros(size, 0, *shape)
+                for name, shape in model.cache_rows().items()
+            }
+            lag = (times[:, i : i + 1] - times[:, :i]).float()
+            output, state, row = model.attend(*token, cache, lag, torch.ones_like(lag))
+            for name, value in row.items():
+                rows[name].append(value)
+        means.append(output.mean)
+        deviations.append(torch.diagonal(output.covariance, dim1=-2, dim2=-1).clamp(min=0).sqrt())
+        nis.append(output.nis)
+        ahead = [(k, i + lead) for k, lead in enumerate(usable) if i + lead < length]
+        if ahead:
+            targets = torch.stack([times[:, j] - times[:, i] for _, j in ahead], dim=1).float()
+            mean, covariance = model.forecast(state, targets)
+            spread = torch.diagonal(covariance, dim1=-2, dim2=-1).sqrt()
+            for column, (k, j) in enumerate(ahead):
+                forecasts[0, k, :, j], forecasts[1, k, :, j] = mean[:, column], spread[:, column]
+    step = np.diff(batch.times, axis=1)
+    unit = float(np.median(step[step > 0])) if (step > 0).any() else 1.0
+    stacked = [torch.stack(x, 1).double().numpy() for x in (means, deviations, nis)]
+    return Evaluation(*stacked, seen, *forecasts, usable, tuple(unit * lead for lead in usable))
+
+
+def conformal(scores: np.ndarray, levels: tuple[float, ...]) -> list[float]:
+    """Split-conformal quantiles: the ceil((n + 1) level)-th smallest score."""
+    ordered = np.sort(scores)
+    n = len(ordered)
+    if n == 0:
+        raise ValueError("no observation to calibrate on")
+    return [float(ordered[min(n, math.ceil((n + 1) * level)) - 1]) for level in levels]
+
+
+def calibrate_mode(model: StateFilter, batch: Recorded, mode: Mode) -> dict[str, Any]:
+    """Calibration of one mode on a batch."""
+    found = evaluate(model, batch, mode)
+    quantiles, scales = [], []
+    for k in range(len(found.leads)):
+        error = np.abs(batch.observations - found.forecast_mean[k]) / found.forecast_deviation[k]
+        scores = error[:, BURN_IN:][np.isfinite(error[:, BURN_IN:])]
+        quantiles.append(conformal(scores, LEVELS))
+        scales.append(conformal(scores, (ONE_SIGMA,))[0] ** 2)
+    if batch.truth is not None:
+        error = (np.abs(batch.truth - found.mean) / found.deviation)[:, BURN_IN:].ravel()
+        state = {
+            "source": "simulated truth",
+            "multipliers": conformal(error, LEVELS),
+            "variance_scale": conformal(error, (ONE_SIGMA,))[0] ** 2,
+        }
+    else:
+        normal = NormalDist()
+        state = {
+            "source": "one-step innovations",
+            "multipliers": [math.sqrt(scales[0]) * normal.inv_cdf((1 + level) / 2) for level in LEVELS],
+            "variance_scale": scales[0],
+        }
+    z, running = surprises(found)
+    seen = found.present.any(-1)
+    # The body and the tail of the surprise; its tail scale comes from the upper half, so a few outliers do not stretch it.
+    table = np.quantile(z[seen], ANOMALY_SHARES)
+    middle, upper = np.quantile(z[seen], (0.5, 0.9))
+    return {
+        "levels": list(LEVELS),
+        "state": state,
+        "forecast": {"horizons": list(found.horizons), "multipliers": quantiles, "variance_scale": scales},
+        "anomaly": {
+            "shares": list(ANOMALY_SHARES),
+            "quantiles": table.tolist(),
+            "tail_scale": float(max((upper - middle) / NormalDist().inv_cdf(0.9), 1e-3)),
+        },
+        "confidence": _confidence(found, batch, running, quantiles[0][LEVELS.index(0.9)]),
+    }
+
+
+def surprises(found: Evaluation) -> tuple[np.ndarray, np.ndarray]:
+    """Surprise and its running mean after every observation, `[B, N]`; the same formulas as in the runtime."""
+    count = found.present.sum(-1)
+    z = wilson_hilferty(np.maximum(found.nis, 0), count)
+    running = np.zeros_like(z)
+    previous = np.zeros(len(z))
+    for i in range(z.shape[1]):
+        previous = np.where(count[:, i] > 0, running_surprise(previous, z[:, i]), previous)
+        running[:, i] = previous
+    return z, running
+
+
+def _confidence(found: Evaluation, batch: Recorded, running: np.ndarray, multiplier: float) -> dict[str, list[float]]:
+    """Share of the next observation's components inside their 0.9 interval, in bins of the running surprise before it."""
+    error = np.abs(batch.observations - found.forecast_mean[0]) / found.forecast_deviation[0]
+    known = np.isfinite(error[:, 1:])
+    inside = (error[:, 1:] <= multiplier) & known
+    before = running[:, :-1]
+    any_known = known.any(-1)
+    feature, hits, total = before[any_known], inside.sum(-1)[any_known], known.sum(-1)[any_known]
+    edges = np.quantile(feature, np.linspace(0, 1, CONFIDENCE_BINS + 1))
+    bins = np.clip(np.searchsorted(edges, feature, side="right") - 1, 0, CONFIDENCE_BINS - 1)
+    centres, shares = [], []
+    for b in range(CONFIDENCE_BINS):
+        chosen = bins == b
+        if chosen.any():
+            centres.append(float(feature[chosen].mean()))
+            shares.append(float((hits[chosen].sum() + 0.9) / (total[chosen].sum() + 1)))
+    order = np.argsort(centres)
+    return {"surprise": [centres[i] for i in order], "inside": [shares[i] for i in order]}
+
+
+def calibrate(model: StateFilter, batch: Recorded) -> dict[str, Any]:
+    """Content of calibration.json: every mode, and a summary for the manifest."""
+    document: dict[str, Any] = {mode: calibrate_mode(model, batch, mode) for mode in MODES}
+    document["summary"] = {
+        "levels": list(LEVELS),
+        "horizons": document["recurrent"]["forecast"]["horizons"],
+        "state_source": document["recurrent"]["state"]["source"],
+        "variance_scale": {mode: document[mode]["state"]["variance_scale"] for mode in MODES},
+        "streams": int(batch.times.shape[0]),
+        "observations": int(np.isfinite(batch.observations).any(-1).sum()),
+    }
+    return document

@@ -1,0 +1,240 @@
+"""A filter run → a bundle: ONNX graphs, calibration on the run's validation data, golden outputs.
+
+Graphs (float32, batch dynamic):
+
+    step       observation [B, P], present [B, P], dt [B], noise_scale [B], state.<name>  →  every field of FilterOutput, next.<name>
+    prefill    the same in attention mode: also lag, valid [B, C] and cache.<name> [B, C, …]  →  also row.<name>, which the caller stores
+    forecast   horizon [F], state.<name>  →  forecast_mean [B, F, P], forecast_covariance [B, F, P, P]
+
+`initial.<name>` are the tensors of the state before the first observation; `initial.readout_matrix` and `initial.readout_offset` take the
+state to observation units. The graphs are small and hold their constants.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import torch
+from safetensors.numpy import load_file
+from torch import Tensor, nn
+
+from export.bundle import Bundle, Graph, TensorSpec, open_session, write_bundle
+from export.filter_calibration import calibrate
+from export.golden import Earlier, GoldenRecorder, Stored
+from model.checkpoint import load_model
+from model.state_filter import FilterOutput, StateFilter
+
+VALIDATION_FILE = "validation.safetensors"
+RECORD_FILE = "train.json"
+OPSET = 20
+# Dimensions must differ from each other and from 1 while tracing, else the tracer takes them for constants.
+TRACE_BATCH, TRACE_CACHE, TRACE_HORIZON = 2, 5, 3
+
+
+@dataclass(frozen=True)
+class ValidationData:
+    """times `[B, N]`, observations `[B, N, P]` (NaN = missing), truth `[B, N, P]` or None."""
+
+    times: np.ndarray
+    observations: np.ndarray
+    truth: np.ndarray | None
+
+
+class _Step(nn.Module):
+    def __init__(self, model: StateFilter, names: list[str]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, observation: Tensor, present: Tensor, dt: Tensor, noise_scale: Tensor, *state: Tensor) -> Any:
+        output, following = self.model.step(
+            observation, present, dt, noise_scale, dict(zip(self.names, state, strict=True))
+        )
+        return (*output, *(following[name] for name in self.names))
+
+
+class _Attend(nn.Module):
+    def __init__(self, model: StateFilter, names: list[str], rows: list[str]) -> None:
+        super().__init__()
+        self.model, self.names, self.rows = model, names, rows
+
+    def forward(
+        self,
+        observation: Tensor,
+        present: Tensor,
+        dt: Tensor,
+        noise_scale: Tensor,
+        lag: Tensor,
+        valid: Tensor,
+        *rest: Tensor,
+    ) -> Any:
+        state = dict(zip(self.names, rest[: len(self.names)], strict=True))
+        cache = dict(zip(self.rows, rest[len(self.names) :], strict=True))
+        output, following, row = self.model.attend(observation, present, dt, noise_scale, state, cache, lag, valid)
+        return (*output, *(following[name] for name in self.names), *(row[name] for name in self.rows))
+
+
+class _Forecast(nn.Module):
+    def __init__(self, model: StateFilter, names: list[str]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, horizon: Tensor, *state: Tensor) -> Any:
+        return self.model.forecast(dict(zip(self.names, state, strict=True)), horizon)
+
+
+def _export(module: nn.Module, inputs: dict[str, Tensor], dims: dict[str, dict[int, str]], outputs: list[str]) -> bytes:
+    """One graph; `dims` names the dynamic dimensions of each input."""
+    sizes = {name: torch.export.Dim(name) for name in sorted({d for entry in dims.values() for d in entry.values()})}
+    shapes = [{axis: sizes[d] for axis, d in dims[name].items()} for name in inputs]
+    # The variadic part is one argument of the signature.
+    fixed = {_Step: 4, _Attend: 6, _Forecast: 1}[type(module)]
+    dynamic = (*shapes[:fixed], tuple(shapes[fixed:]))
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            module.eval(),
+            tuple(inputs.values()),
+            dynamo=True,
+            dynamic_shapes=dynamic,
+            input_names=list(inputs),
+            output_names=outputs,
+            opset_version=OPSET,
+            external_data=False,
+            verbose=False,
+        )
+        if program is None:
+            raise RuntimeError("the exporter returned no program")
+        program.save(buffer)
+    return buffer.getvalue()
+
+
+def build_graphs(model: StateFilter) -> dict[str, Graph]:
+    """The three graphs of a filter."""
+    p = model.observation_size
+    state = {name: tensor.detach().clone() for name, tensor in model.init_state(TRACE_BATCH).items()}
+    names, rows = list(state), list(model.cache_rows())
+    batch = {0: "batch"}
+    token = {
+        "observation": torch.zeros(TRACE_BATCH, p),
+        "present": torch.ones(TRACE_BATCH, p),
+        "dt": torch.full((TRACE_BATCH,), 0.1),
+        "noise_scale": torch.ones(TRACE_BATCH),
+    }
+    states = {f"state.{name}": tensor for name, tensor in state.items()}
+    pairs = {"lag": torch.full((TRACE_BATCH, TRACE_CACHE), 0.1), "valid": torch.ones(TRACE_BATCH, TRACE_CACHE)}
+    caches = {
+        f"cache.{name}": torch.zeros(TRACE_BATCH, TRACE_CACHE, *shape) for name, shape in model.cache_rows().items()
+    }
+    fields = list(FilterOutput._fields) + [f"next.{name}" for name in names]
+    over_cache = {0: "batch", 1: "cache"}
+    step_dims = dict.fromkeys([*token, *states], batch)
+    with torch.no_grad():
+        graphs = {
+            "step": _export(_Step(model, names), {**token, **states}, step_dims, fields),
+            "prefill": _export(
+                _Attend(model, names, rows),
+                {**token, **pairs, **states, **caches},
+                {**step_dims, **dict.fromkeys([*pairs, *caches], over_cache)},
+                fields + [f"row.{name}" for name in rows],
+            ),
+            "forecast": _export(
+                _Forecast(model, names),
+                {"horizon": torch.linspace(0.1, 1, TRACE_HORIZON), **states},
+                {"horizon": {0: "horizon"}, **dict.fromkeys(states, batch)},
+                ["forecast_mean", "forecast_covariance"],
+            ),
+        }
+    return {name: Graph(data) for name, data in graphs.items()}
+
+
+def bundle_weights(model: StateFilter) -> dict[str, np.ndarray]:
+    """The model's tensors, its initial state, and the map from state to observation units."""
+    with torch.no_grad():
+        sensor = model.sensor()
+        initial = {f"initial.{name}": tensor[0] for name, tensor in model.init_state(1).items()}
+        derived = {**initial, "initial.readout_matrix": sensor.matrix, "initial.readout_offset": sensor.offset}
+    return {name: tensor.detach().contiguous().numpy() for name, tensor in {**model.state_dict(), **derived}.items()}
+
+
+def golden_outputs(model: StateFilter, graphs: dict[str, Graph], weights: dict[str, np.ndarray]) -> dict[str, Any]:
+    """A few steps with a gap, a missing component and an outlier, in both modes, and a forecast."""
+    sessions: dict[str, ort.InferenceSession] = {name: open_session(graph, weights) for name, graph in graphs.items()}
+    recorder = GoldenRecorder(sessions, weights)
+    p, names = model.observation_size, list(model.init_state(1))
+    center = weights["initial.readout_offset"]
+    scale = np.sqrt(np.diagonal(model.sensor().noise.detach().numpy()))
+    rng = np.random.default_rng(0)
+    last = None
+    for i in range(5):
+        value = (center + scale * rng.standard_normal(p) * (20 if i == 3 else 1)).astype(np.float32)[None]
+        present = np.ones((1, p), np.float32)
+        present[0, 0] = 0 if i == 2 else 1
+        token = {
+            "observation": value * present,
+            "present": present,
+            "dt": np.array([0.0 if i == 0 else 0.1 * i], np.float32),
+            "noise_scale": np.ones(1, np.float32),
+        }
+        state = {f"state.{n}": Stored(f"initial.{n}") if last is None else Earlier(last, f"next.{n}") for n in names}
+        if i == 0:
+            pairs = {"lag": np.zeros((1, 1), np.float32), "valid": np.zeros((1, 1), np.float32)}
+            caches = {f"cache.{n}": np.zeros((1, 1, *shape), np.float32) for n, shape in model.cache_rows().items()}
+            recorder.run("prefill", {**token, **pairs, **state, **caches})
+        last = recorder.run("step", {**token, **state}).case
+    used = {node.name for node in sessions["forecast"].get_inputs()}
+    ahead = {f"state.{name}": Earlier(last, f"next.{name}") for name in names if f"state.{name}" in used}
+    recorder.run("forecast", {"horizon": np.array([0.1, 1.0], np.float32), **ahead})
+    return recorder.document()
+
+
+def load_validation(run: Path) -> ValidationData:
+    """The validation data that training left in the run.
+
+    Raises:
+        FileNotFoundError: it is not a filter run.
+    """
+    path = run / VALIDATION_FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"{run} has no {VALIDATION_FILE}; make the run with `rfa train filter`")
+    arrays = load_file(path)
+    return ValidationData(arrays["times"], arrays["observations"], arrays.get("truth"))
+
+
+def export_filter(run: str | Path, out: str | Path, *, name: str | None = None) -> Bundle:
+    """Write the bundle of a filter run.
+
+    Args:
+        name: of the bundle; default the folder's name.
+    """
+    source, target = Path(run), Path(out)
+    model: StateFilter = load_model(source)
+    if not isinstance(model, StateFilter):
+        raise ValueError(f"{source} is not a filter run")
+    record = json.loads((source / RECORD_FILE).read_text())
+    validation = load_validation(source)
+    calibration = calibrate(model, validation)
+    graphs, weights = build_graphs(model), bundle_weights(model)
+    state = [TensorSpec(key, "float32", tuple(tensor.shape[1:])) for key, tensor in model.init_state(1).items()]
+    family = json.loads((source / "config.json").read_text())["family"]
+    return write_bundle(
+        target,
+        name=name or target.name,
+        kind="filter",
+        family=family,
+        config=json.loads(json.dumps(model.config.to_dict())),  # tuples become lists
+        weights=weights,
+        graphs=graphs,
+        calibration=calibration,
+        golden=golden_outputs(model, graphs, weights),
+        metrics=record.get("metrics", {}),
+        provenance={"data": record["data"], **record.get("provenance", {})},
+        state=state,
+    )

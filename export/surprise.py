@@ -1,0 +1,23 @@
+"""How surprising an observation is: formulas that calibration fits and the runtime applies. NumPy only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+# How fast the running surprise forgets, and the bound on what one observation adds.
+SURPRISE_RATE = 0.2
+SURPRISE_CAP = 4.0
+
+
+def wilson_hilferty(nis: Any, count: Any) -> Any:
+    """A chi-square statistic of `count` components as a standard normal one (Wilson and Hilferty, 1931)."""
+    size = np.maximum(count, 1)
+    return ((np.asarray(nis) / size) ** (1 / 3) - (1 - 2 / (9 * size))) / np.sqrt(2 / (9 * size))
+
+
+def running_surprise(previous: Any, z: Any) -> Any:
+    """Exponential mean of the bounded surprise of the observations so far."""
+    bounded = np.clip(z, -SURPRISE_CAP, SURPRISE_CAP)
+    return (1 - SURPRISE_RATE) * np.asarray(previous) + SURPRISE_RATE * bounded
