@@ -37,29 +37,32 @@ class _Reply(BaseModel):
 class GenerateParameters(_Request):
     """How to continue the prompt; names and meanings are TGI's where TGI has them."""
 
-    max_new_tokens: int = Field(100, ge=1, le=1_000_000)
-    temperature: float | None = Field(None, ge=0, le=100, description="0 is greedy; null is 1")
-    top_k: int | None = Field(None, ge=1, le=1_000_000, description="keep the k most probable tokens")
-    top_p: float | None = Field(None, gt=0, le=1, description="keep the smallest set with this probability")
+    max_new_tokens: int = Field(default=100, ge=1, le=1_000_000)
+    temperature: float | None = Field(default=None, ge=0, le=100, description="0 is greedy; null is 1")
+    top_k: int | None = Field(default=None, ge=1, le=1_000_000, description="keep the k most probable tokens")
+    top_p: float | None = Field(default=None, gt=0, le=1, description="keep the smallest set with this probability")
     do_sample: bool | None = Field(
-        None, description="false is greedy; null samples if temperature, top_k or top_p is given"
+        default=None, description="false is greedy; null samples if temperature, top_k or top_p is given"
     )
-    seed: Seed | None = Field(None, description="null draws one; the reply tells which")
+    seed: Seed | None = Field(default=None, description="null draws one; the reply tells which")
     stop: list[StopSequence] = Field(
         default_factory=list, max_length=16, description="ends the text before the first of these; not part of it"
     )
-    details: bool = Field(True, description="tokens, confidence and timings in the reply")
-    top_n_tokens: int = Field(0, ge=0, le=32, description="also the n most probable tokens at each position")
-    return_full_text: bool = Field(False, description="put the prompt before generated_text")
-    truncate: int | None = Field(None, ge=1, le=1_000_000, description="keep only the last n prompt tokens")
+    details: bool = Field(default=True, description="tokens, confidence and timings in the reply")
+    top_n_tokens: int = Field(default=0, ge=0, le=32, description="also the n most probable tokens at each position")
+    return_full_text: bool = Field(default=False, description="put the prompt before generated_text")
+    truncate: int | None = Field(default=None, ge=1, le=1_000_000, description="keep only the last n prompt tokens")
     decode: Literal["recurrent", "attention"] = Field(
-        "recurrent", description="constant-memory filter slots, or exact attention over a growing cache"
+        default="recurrent", description="constant-memory filter slots, or exact attention over a growing cache"
     )
-    latent_noise: float = Field(0.0, ge=0, le=10, description="scale of the latent sample of the last layer")
-    n: int = Field(1, ge=1, le=16, description="independent continuations")
-    return_latents: bool = Field(False, description="the last layer's latent of every token")
+    latent_noise: float = Field(default=0.0, ge=0, le=10, description="scale of the latent sample of the last layer")
+    n: int = Field(default=1, ge=1, le=16, description="independent continuations")
+    return_latents: bool = Field(default=False, description="the last layer's latent of every token")
     deadline_ms: int | None = Field(
-        None, ge=1, le=3_600_000, description='finish with what there is after so long: finish_reason "deadline"'
+        default=None,
+        ge=1,
+        le=3_600_000,
+        description='after so long the text ends as it is: finish_reason "deadline"',
     )
 
 
@@ -78,11 +81,11 @@ class GenerateRequest(_Request):
     )
 
     inputs: str = Field(max_length=2_000_000)
-    model: ModelName | None = Field(None, description="null is the first language model of the server")
+    model: ModelName | None = Field(default=None, description="null is the first language model of the server")
     parameters: GenerateParameters = Field(default_factory=lambda: GenerateParameters())
     stream: bool = False
-    state: str | None = Field(None, max_length=4_000_000, description="not supported yet: must be null")
-    return_state: bool = Field(False, description="not supported yet: must be false")
+    state: str | None = Field(default=None, max_length=4_000_000, description="not supported yet: must be null")
+    return_state: bool = Field(default=False, description="not supported yet: must be false")
 
 
 class FilterRequest(_Request):
@@ -101,29 +104,29 @@ class FilterRequest(_Request):
         }
     )
 
-    model: ModelName | None = Field(None, description="null is the first filter of the server")
+    model: ModelName | None = Field(default=None, description="null is the first filter of the server")
     times: list[Time] | None = Field(
-        None, max_length=MAX_ITEMS, description="non-decreasing, in the model's time unit; null is 0, 1, 2, …"
+        default=None, max_length=MAX_ITEMS, description="non-decreasing, in the model's time unit; null is 0, 1, 2, …"
     )
     observations: list[Observation | None] = Field(
         min_length=1, max_length=MAX_ITEMS, description="null predicts only; a null component is missing"
     )
     noise: list[NoiseScale | None] | None = Field(
-        None, max_length=MAX_ITEMS, description="scale of the measurement noise, one per observation; null is 1"
+        default=None, max_length=MAX_ITEMS, description="scale of the measurement noise, one per observation; null is 1"
     )
     levels: list[Level] | None = Field(
-        None, max_length=16, description="of the intervals; null is the model's calibrated levels"
+        default=None, max_length=16, description="of the intervals; null is the model's calibrated levels"
     )
     horizon: list[Horizon] = Field(
         default_factory=list, max_length=256, description="forecast so far ahead of each observation, in time units"
     )
-    samples: int = Field(0, ge=0, le=1024, description="draws from the posterior of each step")
-    seed: Seed | None = Field(None, description="null draws one; the reply tells which")
+    samples: int = Field(default=0, ge=0, le=1024, description="draws from the posterior of each step")
+    seed: Seed | None = Field(default=None, description="null draws one; the reply tells which")
     mode: Literal["recurrent", "attention"] = "recurrent"
-    smooth: bool = Field(False, description="also the trajectory given all observations")
+    smooth: bool = Field(default=False, description="also the trajectory given all observations")
     stream: bool = False
-    state: str | None = Field(None, max_length=4_000_000, description="not supported yet: must be null")
-    return_state: bool = Field(False, description="not supported yet: must be false")
+    state: str | None = Field(default=None, max_length=4_000_000, description="not supported yet: must be null")
+    return_state: bool = Field(default=False, description="not supported yet: must be false")
 
     @model_validator(mode="after")
     def check_lengths_and_order(self) -> Self:
@@ -348,7 +351,7 @@ class ModelInfo(_Reply):
     name: str
     kind: Literal["lm", "filter"]
     digest: str = Field(description="sha256 of the bundle's manifest")
-    golden_max_error: float = Field(description="largest deviation from the golden outputs at load")
+    golden_values: int = Field(description="golden output values that the bundle reproduced at load")
     config: dict[str, Any]
     metrics: dict[str, Any]
     calibration: dict[str, Any]

@@ -138,7 +138,7 @@ class GenerateJob(Job):
         super().__init__(stage, deadline_seconds=deadline)
         self.model = model
         self.options = options
-        self.prompt: list[int] | None = None
+        self.prompt: list[int] = []
         self.prefilled = 0
         self.context: Any = None
         self.streams: list[_Stream] = []
@@ -152,7 +152,6 @@ class GenerateJob(Job):
 
     def begin_decoding(self, stage: DecodeStage) -> None:
         """The prompt is read but for its last token: fork one stream per sample."""
-        assert self.prompt is not None
         vocabulary = self.model.vocabulary
         self.streams = [
             _Stream(sample, self.context.fork(), self.prompt[-1], TextStream(vocabulary, self.options.stops))
@@ -165,18 +164,15 @@ class GenerateJob(Job):
     def conclude(self, last: TokenEvent | None) -> Generation:
         """The finished request; continuations that still grew ran into the deadline."""
         prefix = self.options.prompt if self.options.return_full_text else ""
-        streams = self.streams or [None] * self.options.samples
         continuations = [
-            Continuation(prefix, "deadline", [])
-            if stream is None
-            else Continuation(
+            Continuation(
                 prefix + "".join(event.token.text for event in stream.events),
                 stream.finish_reason or "deadline",
                 stream.events,
             )
-            for stream in streams
-        ]
-        return Generation(last, continuations, len(self.prompt or ()), self._timings())
+            for stream in self.streams
+        ] or [Continuation(prefix, "deadline", [])] * self.options.samples
+        return Generation(last, continuations, len(self.prompt), self._timings())
 
     def _timings(self) -> Timings:
         now = time.monotonic()
@@ -206,7 +202,7 @@ class PrefillStage:
             self._read_piece(job)
 
     def _read_piece(self, job: GenerateJob) -> None:
-        if job.prompt is None:
+        if not job.prompt:
             job.prompt = self._tokenize(job.model, job.options)
             job.context = job.model.start(job.options.decode)
         if time.monotonic() > job.deadline:
@@ -317,9 +313,7 @@ class DecodeStage:
         if last is not None:
             self.conclude(job, last)
 
-    def _append(
-        self, options: GenerateOptions, stream: _Stream, step: _Step, token: int, is_late: bool
-    ) -> TokenEvent:
+    def _append(self, options: GenerateOptions, stream: _Stream, step: _Step, token: int, is_late: bool) -> TokenEvent:
         vocabulary = self._model.vocabulary
         text = stream.text.push(token)
         if stream.text.stopped:

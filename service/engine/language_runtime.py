@@ -109,7 +109,7 @@ class LanguageRuntime:
 
     def __init__(self, bundle: Bundle) -> None:
         self.name = bundle.name
-        self.vocabulary = Vocabulary((bundle.path / "tokenizer.json").read_text(encoding="utf-8"))
+        self.vocabulary = Vocabulary(bundle.read("tokenizer.json").decode())
         weights = bundle.weights()
         self._initial_means = weights["initial.means"]
         self._initial_precisions = weights["initial.precisions"]

@@ -17,7 +17,9 @@ _DRAWS: dict[Draw, int] = {"token": 0, "latent": 1}
 
 def generator(seed: int, sample: int, step: int, draw: Draw) -> np.random.Generator:
     """The random numbers of one draw at one step of one sample."""
-    return np.random.Generator(np.random.Philox(key=[seed, sample], counter=[0, _DRAWS[draw], step, 0]))
+    key = np.array([seed, sample], dtype=np.uint64)
+    counter = np.array([0, _DRAWS[draw], step, 0], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:

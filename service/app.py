@@ -1,0 +1,161 @@
+"""The application: routes over an engine, one error shape, nothing global."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.engine.engine import Engine, Models, load_models
+from service.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, ServiceError
+from service.metrics import Metrics
+from service.routes import filter, generate, health, info, page
+from service.routes.common import ClientGone, error_response
+from service.schemas import FieldError
+from service.settings import Settings
+
+logger = logging.getLogger("rfa.http")
+LONGEST_FIELD_NAME = 64
+PLAIN_WORDS = {
+    "missing": "Field required",
+    "extra_forbidden": "Unknown field",
+    "model_type": "Must be a JSON object",
+    "int_type": "Must be an integer of at most 64 bits",
+}
+
+
+def create_app(settings: Settings | None = None, load: Callable[[Settings], Models] = load_models) -> FastAPI:
+    """The ASGI application.
+
+    Args:
+        settings: defaults come from `RFA_*` environment variables.
+        load: opens the models at start-up; tests pass one that makes small hand-made models.
+    """
+    settings = settings or Settings()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        models = await asyncio.to_thread(load, settings)
+        engine = Engine(models, settings, app.state.metrics)
+        app.state.engine = engine
+        try:
+            yield
+        finally:
+            app.state.engine = None
+            await asyncio.to_thread(engine.close)
+
+    app = FastAPI(
+        title="rfa-server",
+        version=info.server_version(),
+        description="Text generation and state estimation that say how sure they are (Robust Filter Attention).",
+        lifespan=lifespan,
+        redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+    app.state.settings = settings
+    app.state.metrics = Metrics()
+    app.state.engine = None
+    for route in (generate, filter, health, info, page):
+        app.include_router(route.router)
+    app.add_exception_handler(ServiceError, _handle_service_error)
+    app.add_exception_handler(HTTPException, _handle_http_exception)
+    app.add_exception_handler(RequestValidationError, _handle_validation_error)
+    app.add_middleware(Boundary, metrics=app.state.metrics)
+    return app
+
+
+class Boundary:
+    """Outermost layer: counts requests, and turns what nobody caught into an answer in the one error shape.
+
+    Without it an unexpected exception would reach the server, which closes the connection under other requests of it.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = 0
+
+        async def watch(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watch)
+        except (ClientGone, ClientDisconnect):
+            logger.debug("the client left")
+        except Exception:
+            logger.exception("unexpected failure")
+            if status:
+                raise
+            error = InternalError("The server failed on this request; the cause is in its log.")
+            await error_response(error)(scope, receive, watch)
+        finally:
+            self._count(scope, status)
+
+    def _count(self, scope: Scope, status: int) -> None:
+        # Only the template of a known route and a known method: a label for each thing a client sends would be a leak.
+        route = getattr(scope.get("route"), "path", "other")
+        method = scope["method"] if scope["method"] in ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS") else "other"
+        self._metrics.http_requests.labels(route, method, str(status) if status else "disconnect").inc()
+
+
+async def _handle_service_error(request: Request, error: Exception) -> Response:
+    return error_response(error if isinstance(error, ServiceError) else InternalError("unexpected"))
+
+
+async def _handle_http_exception(request: Request, error: Exception) -> Response:
+    """404 and 405 come from the router in its own shape."""
+    status = getattr(error, "status_code", 500)
+    if status == 404:
+        return error_response(NotFound("There is no such path; /openapi.json lists them."))
+    if status == 405:
+        allow = (getattr(error, "headers", None) or {}).get("Allow", "")
+        return error_response(MethodNotAllowed(f"This path takes {allow or 'another method'}.", allow=allow))
+    return error_response(InvalidRequest("The request cannot be read."))
+
+
+async def _handle_validation_error(request: Request, error: Exception) -> Response:
+    details: list[dict[str, Any]] = list(error.errors()) if isinstance(error, RequestValidationError) else []
+    return error_response(validation_failure(details))
+
+
+def validation_failure(details: list[dict[str, Any]]) -> InvalidRequest:
+    """The first of pydantic's complaints in our shape: field and expectation, never the input."""
+    first = details[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, FieldError):
+        return InvalidRequest(cause.message, param=cause.param, code=cause.code)
+    param = field_path(first["loc"][1:])
+    code = first["type"].replace("model_attributes_type", "model_type")
+    expected = PLAIN_WORDS.get(code, first["msg"])
+    more = f" ({len(details) - 1} more)" if len(details) > 1 else ""
+    return InvalidRequest(f"{param or 'The body'}: {expected}.{more}", param=param or None, code=code)
+
+
+def field_path(location: tuple[int | str, ...]) -> str:
+    """`("observations", 2, 0)` as `observations[2][0]`; a name the client made up is cut and cleaned."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            name = "".join(character if character.isalnum() or character in "_-" else "?" for character in part)
+            path += ("." if path else "") + name[:LONGEST_FIELD_NAME]
+    return path

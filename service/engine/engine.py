@@ -1,0 +1,187 @@
+"""The models of one process and the threads that run them: what the routes talk to."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
+
+from export.bundle import Bundle, BundleError, check_golden, open_bundle
+from service.engine.filter_runtime import FilterRuntime
+from service.engine.filtering import Filter, FilterJob, FilterOptions, FilterStage
+from service.engine.generation import DecodeStage, GenerateJob, GenerateOptions, PrefillStage, PromptLimits
+from service.engine.language_runtime import Language, LanguageRuntime
+from service.engine.scheduler import Job, Scheduler
+from service.errors import InvalidRequest, NotFound, NotReady, Overloaded
+from service.metrics import Metrics
+from service.settings import Settings
+
+SEED_BITS = 53  # a drawn seed survives a JSON reader that keeps numbers as doubles
+NUMBERS_PER_TOKEN = 5
+Kind = Literal["lm", "filter"]
+AnyJob = TypeVar("AnyJob", bound=Job)
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What `/info` tells about a model."""
+
+    name: str
+    kind: Kind
+    digest: str
+    golden_values: int
+    config: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    calibration: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Models:
+    """Loaded models by name; the first of a kind answers requests that name none."""
+
+    languages: Mapping[str, Language]
+    filters: Mapping[str, Filter]
+    facts: Sequence[ModelFacts]
+
+
+def load_models(settings: Settings) -> Models:
+    """Open every bundle, hold it to its golden outputs (which warms its sessions up), and build its runtime.
+
+    Raises:
+        BundleError: naming the bundle and the reason; nothing is served from a set with a bad bundle.
+    """
+    languages: dict[str, Language] = {}
+    filters: dict[str, Filter] = {}
+    facts: list[ModelFacts] = []
+    for path in settings.bundles:
+        bundle = open_bundle(path)
+        if bundle.name in languages or bundle.name in filters:
+            raise BundleError(f"two bundles are named {bundle.name!r}; names must differ")
+        golden_values = check_golden(bundle)
+        if bundle.kind == "lm":
+            languages[bundle.name] = LanguageRuntime(bundle)
+        else:
+            filters[bundle.name] = FilterRuntime(bundle)
+        facts.append(_facts(bundle, golden_values))
+    return Models(languages, filters, facts)
+
+
+def _facts(bundle: Bundle, golden_values: int) -> ModelFacts:
+    manifest = bundle.manifest
+    return ModelFacts(
+        bundle.name, bundle.kind, bundle.digest, golden_values, manifest.config, manifest.metrics, manifest.calibration
+    )
+
+
+class Engine:
+    """Checks what depends on a model or on the server's limits, and turns requests into jobs."""
+
+    def __init__(self, models: Models, settings: Settings, metrics: Metrics) -> None:
+        self.models = models
+        self._settings = settings
+        self._metrics = metrics
+        self._scheduler = Scheduler(
+            workers=settings.workers,
+            max_running=settings.max_running,
+            max_waiting=settings.max_waiting,
+            stream_buffer=settings.stream_buffer,
+        )
+        limits = PromptLimits(settings.max_prompt_tokens, settings.max_attention_tokens)
+        self._prefill: dict[tuple[str, str], PrefillStage] = {
+            (name, decode): PrefillStage(limits, DecodeStage(model, settings.max_batch_rows, metrics))
+            for name, model in models.languages.items()
+            for decode in ("recurrent", "attention")
+        }
+        self._filtering = {name: FilterStage(model, metrics) for name, model in models.filters.items()}
+        metrics.watch("num_requests_running", "Requests that hold model state.", lambda: self._scheduler.running)
+        metrics.watch("num_requests_waiting", "Requests that wait for a place.", lambda: self._scheduler.waiting)
+        metrics.watch("engine_stalled_seconds", "Age of the last progress.", self._scheduler.stalled_for)
+
+    def check_ready(self) -> None:
+        """Raises NotReady when there is work and no progress."""
+        stalled = self._scheduler.stalled_for()
+        if stalled > self._settings.stall_seconds:
+            raise NotReady(f"The engine has work and made no progress for {stalled:.0f} s.")
+
+    def generate(self, model_name: str | None, options: GenerateOptions) -> GenerateJob:
+        """Queue a generation.
+
+        Raises:
+            InvalidRequest, NotFound, Overloaded, NotReady
+        """
+        model = self._model(self.models.languages, model_name, "language model")
+        self._limit("parameters.max_new_tokens", options.max_new_tokens, self._settings.max_new_tokens)
+        per_token = NUMBERS_PER_TOKEN + 2 * options.top_n_tokens
+        if options.return_latents:
+            per_token += math.prod(model.latent_shape)
+        self._limit_reply("parameters", per_token * options.max_new_tokens * options.samples)
+        return self._submit(GenerateJob(self._prefill[model.name, options.decode], model, options))
+
+    def filter(self, model_name: str | None, options: FilterOptions) -> FilterJob:
+        """Queue a filter run.
+
+        Raises:
+            InvalidRequest, NotFound, Overloaded, NotReady
+        """
+        model = self._model(self.models.filters, model_name, "filter")
+        count, size = len(options.observations), model.observation_size
+        self._limit("observations", count, self._settings.max_observations, "have at most {} items")
+        for index, observation in enumerate(options.observations):
+            if observation is not None and len(observation) != size:
+                name = f"observations[{index}]"
+                raise InvalidRequest(
+                    f"{name} has {len(observation)} values, model {model.name!r} takes {size}",
+                    param=name,
+                    code="shape_mismatch",
+                )
+        options = replace(options, levels=options.levels or model.levels)
+        intervals = 2 * len(options.levels)
+        numbers = size * (4 + intervals + len(options.horizon) * (2 + intervals) + options.samples)
+        self._limit_reply("observations", count * numbers)
+        return self._submit(FilterJob(self._filtering[model.name], options))
+
+    def filter_name(self, model_name: str | None) -> str:
+        """Name of the filter that answers."""
+        return self._model(self.models.filters, model_name, "filter").name
+
+    def close(self) -> None:
+        """Stop the workers; unfinished requests end with NotReady."""
+        self._scheduler.close()
+
+    def _submit(self, job: AnyJob) -> AnyJob:
+        try:
+            self._scheduler.submit(job)
+        except Overloaded:
+            self._metrics.admission_rejections.labels("queue_full").inc()
+            raise
+        return job
+
+    def _model(self, models: Mapping[str, Any], name: str | None, kind: str) -> Any:
+        if not models:
+            raise NotFound(f"This server has no {kind}.", param="model", code="model_not_found")
+        if name is None:
+            return next(iter(models.values()))
+        if name not in models:
+            known = ", ".join(repr(known) for known in models)
+            raise NotFound(f"model must be a {kind} of this server: {known}.", param="model", code="model_not_found")
+        return models[name]
+
+    def _limit(self, param: str, value: int, limit: int, form: str = "be at most {}") -> None:
+        if value > limit:
+            raise InvalidRequest(f"{param} must {form.format(limit)} on this server.", param=param, code="too_large")
+
+    def _limit_reply(self, param: str, numbers: int) -> None:
+        limit = self._settings.max_reply_numbers
+        if numbers > limit:
+            raise InvalidRequest(
+                f"{param} asks for a reply of about {numbers} numbers; this server sends at most {limit}.",
+                param=param,
+                code="reply_too_large",
+            )
+
+
+def draw_seed() -> int:
+    """A seed for a request that names none."""
+    return secrets.randbits(SEED_BITS)

@@ -1,0 +1,36 @@
+"""The OpenAPI document, completed by what FastAPI does not know: the lines of a stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from service.routes.common import NDJSON, SSE
+from service.schemas import ErrorReply, FilterDone, FilterStepReply, GenerateEvent
+
+REFERENCE = "#/components/schemas/{model}"
+STREAMS: dict[str, tuple[tuple[str, ...], tuple[type[BaseModel], ...]]] = {
+    "/generate": ((SSE,), (GenerateEvent, ErrorReply)),
+    "/filter": ((NDJSON, SSE), (FilterStepReply, FilterDone, ErrorReply)),
+}
+
+
+def openapi_of(app: FastAPI) -> dict[str, Any]:
+    """The document of `app`, made once."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        lines = {line for _, models in STREAMS.values() for line in models}
+        ordered = sorted(lines, key=lambda model: model.__name__)
+        _, definitions = models_json_schema([(model, "validation") for model in ordered], ref_template=REFERENCE)
+        for name, schema in definitions["$defs"].items():
+            document["components"]["schemas"].setdefault(name, schema)
+        for path, (media_types, models) in STREAMS.items():
+            line = {"anyOf": [{"$ref": REFERENCE.format(model=model.__name__)} for model in models]}
+            content = document["paths"][path]["post"]["responses"]["200"]["content"]
+            content.update({media_type: {"schema": line} for media_type in media_types})
+        app.openapi_schema = document
+    return app.openapi_schema

@@ -1,0 +1,38 @@
+"""GET /health, /ready and /metrics: for orchestrators and Prometheus."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from service.errors import MethodNotAllowed, NotReady
+from service.metrics import CONTENT_TYPE
+from service.routes.common import EngineDep, error_responses, json_response
+from service.schemas import Health, Ready
+
+router = APIRouter(tags=["operation"])
+
+
+@router.get("/health", response_model=Health, responses=error_responses(MethodNotAllowed))
+async def health() -> Response:
+    """The process is alive."""
+    return json_response({"status": "alive"})
+
+
+@router.get("/ready", response_model=Ready, responses=error_responses(MethodNotAllowed, NotReady))
+async def ready(engine: EngineDep) -> Response:
+    """Bundles are loaded and agreed with their golden outputs, and the engine makes progress."""
+    engine.check_ready()
+    return json_response({"status": "ready", "models": [model.name for model in engine.models.facts]})
+
+
+_EXPOSITION: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Prometheus text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+}
+
+
+@router.get("/metrics", response_class=Response, responses={**_EXPOSITION, **error_responses(MethodNotAllowed)})
+async def metrics(request: Request) -> Response:
+    """Prometheus metrics."""
+    return Response(request.app.state.metrics.render(), media_type=CONTENT_TYPE)

@@ -1,0 +1,53 @@
+"""GET /info: what runs here."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import APIRouter, Request, Response
+
+from service.errors import MethodNotAllowed, NotReady
+from service.routes.common import EngineDep, error_responses, json_response
+from service.schemas import Info
+from service.settings import Settings
+
+router = APIRouter(tags=["operation"])
+LIBRARIES = ("fastapi", "numpy", "onnxruntime", "tokenizers", "uvicorn")
+LIMITS = (
+    "max_running",
+    "max_waiting",
+    "max_batch_rows",
+    "max_body_bytes",
+    "max_json_depth",
+    "max_prompt_tokens",
+    "max_new_tokens",
+    "max_attention_tokens",
+    "max_observations",
+    "max_reply_numbers",
+    "workers",
+)
+
+
+def server_version() -> str:
+    """Version of the installed distribution; "0" in a checkout that is not installed."""
+    try:
+        return version("rfa-server")
+    except PackageNotFoundError:
+        return "0"
+
+
+@router.get("/info", response_model=Info, responses=error_responses(MethodNotAllowed, NotReady))
+async def info(request: Request, engine: EngineDep) -> Response:
+    """Bundles, versions, device, limits and calibration."""
+    settings: Settings = request.app.state.settings
+    return json_response(
+        {
+            "name": "rfa-server",
+            "version": server_version(),
+            "device": "cpu",
+            "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
+            "models": list(engine.models.facts),
+            "limits": {name: getattr(settings, name) for name in LIMITS},
+        }
+    )

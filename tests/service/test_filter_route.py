@@ -1,0 +1,139 @@
+"""POST /filter over a running mean: plain reply, both stream forms, missing values, and rules between fields."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from service.schemas import FilterDone, FilterReply, FilterStepReply
+from service.testing import FakeFilter, fake_models
+
+pytestmark = pytest.mark.anyio
+SEQUENCE = {"times": [0.0, 0.5, 0.5, 2.0], "observations": [[1.0, 2.0], None, [3.0, None], [None, 4]]}
+MEANS = [[1.0, 2.0], [1.0, 2.0], [2.0, 2.0], [2.0, 3.0]]
+
+
+def lines(response: httpx.Response) -> list[dict[str, Any]]:
+    if response.headers["content-type"].startswith("text/event-stream"):
+        blocks = response.text.split("\n\n")
+        assert blocks.pop() == ""
+        return [json.loads(block.removeprefix("data: ")) for block in blocks]
+    assert response.headers["content-type"] == "application/x-ndjson"
+    return [json.loads(line) for line in response.text.splitlines()]
+
+
+async def test_one_step_per_observation(connect: Any) -> None:
+    async with connect() as client:
+        response = await client.post("/filter", json={**SEQUENCE, "horizon": [0.25], "samples": 2, "seed": 9})
+    assert response.status_code == 200, response.text
+    reply = FilterReply.model_validate_json(response.content)
+    assert [step.mean for step in reply.steps] == MEANS
+    assert [step.t for step in reply.steps] == SEQUENCE["times"]
+    assert [step.index for step in reply.steps] == [0, 1, 2, 3]
+    assert set(reply.steps[0].interval) == {"0.5", "0.9"}
+    assert reply.steps[3].forecast[0].t == 2.25
+    assert len(reply.steps[0].samples) == 2
+    assert (reply.model, reply.seed, reply.log_likelihood, reply.smoothed) == ("mean", 9, 3.0, None)
+
+
+@pytest.mark.parametrize(
+    ("accept", "media_type"),
+    [
+        (None, "application/x-ndjson"),
+        ("*/*", "application/x-ndjson"),
+        ("application/x-ndjson", "application/x-ndjson"),
+        ("text/event-stream", "text/event-stream; charset=utf-8"),
+    ],
+)
+async def test_streams_say_what_the_plain_reply_says(connect: Any, accept: str | None, media_type: str) -> None:
+    async with connect() as client:
+        plain = (await client.post("/filter", json={**SEQUENCE, "seed": 1})).json()
+        headers = {} if accept is None else {"Accept": accept}
+        response = await client.post("/filter", json={**SEQUENCE, "seed": 1, "stream": True}, headers=headers)
+    assert response.headers["content-type"] == media_type
+    *steps, last = lines(response)
+    assert steps == plain["steps"]
+    assert [FilterStepReply.model_validate_json(json.dumps(step)).mean for step in steps] == MEANS
+    done = FilterDone.model_validate_json(json.dumps(last))
+    assert (done.model, done.log_likelihood, done.seed) == (plain["model"], plain["log_likelihood"], plain["seed"])
+
+
+async def test_a_long_sequence_is_filtered_in_pieces(connect: Any) -> None:
+    count = 1000
+    async with connect() as client:
+        reply = (await client.post("/filter", json={"observations": [[float(i), 0.0] for i in range(count)]})).json()
+    assert [step["index"] for step in reply["steps"]] == list(range(count))
+    assert [step["t"] for step in reply["steps"]] == list(range(count))
+    assert reply["steps"][-1]["mean"] == [(count - 1) / 2, 0.0]
+    assert reply["log_likelihood"] == count
+
+
+async def test_smoothing_covers_the_sequence(connect: Any) -> None:
+    async with connect() as client:
+        reply = (await client.post("/filter", json={**SEQUENCE, "smooth": True})).json()
+        stream = await client.post("/filter", json={**SEQUENCE, "smooth": True, "stream": True})
+    assert [step["mean"] for step in reply["smoothed"]] == MEANS
+    assert lines(stream)[-1]["smoothed"] == reply["smoothed"]
+
+
+@pytest.mark.parametrize(
+    ("change", "param", "code"),
+    [
+        ({"observations": [[1, 2], [1, 2], [1, 2, 3], None]}, "observations[2]", "shape_mismatch"),
+        ({"observations": []}, "observations", "too_short"),
+        ({"observations": [[1, "2"], None, None, None]}, "observations[0][1]", "float_type"),
+        ({"observations": [[1, True], None, None, None]}, "observations[0][1]", "float_type"),
+        ({"observations": [[1, 1e13], None, None, None]}, "observations[0][1]", "less_than_equal"),
+        ({"times": [0, 1, 2]}, "times", "length_mismatch"),
+        ({"times": [0, 2, 1, 3]}, "times[2]", "time_not_monotonic"),
+        ({"noise": [1, 1, 1]}, "noise", "length_mismatch"),
+        ({"noise": [1, 0, 1, None]}, "noise[1]", "greater_than_equal"),
+        ({"levels": [0.5, 1.0]}, "levels[1]", "less_than"),
+        ({"levels": [0.77]}, "levels", "level_not_calibrated"),
+        ({"horizon": [0]}, "horizon[0]", "greater_than"),
+        ({"samples": -1}, "samples", "greater_than_equal"),
+        ({"samples": 1024, "horizon": [1.0] * 256}, "observations", "reply_too_large"),
+        ({"mode": "magic"}, "mode", "literal_error"),
+        ({"seed": 2**64}, "seed", "int_type"),
+        ({"seed": -1}, "seed", "greater_than_equal"),
+        ({"state": "token"}, "state", "not_supported"),
+        ({"what": 1}, "what", "extra_forbidden"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_bad_field_is_named(connect: Any, change: dict[str, Any], param: str, code: str, stream: bool) -> None:
+    async with connect(max_reply_numbers=4000) as client:
+        response = await client.post("/filter", json={**SEQUENCE, **change, "stream": stream})
+        after = await client.post("/filter", json=SEQUENCE)
+    assert response.status_code == 422, response.text
+    error = response.json()["error"]
+    assert (error["param"], error["code"], error["type"]) == (param, code, "invalid_request")
+    assert param.partition("[")[0] in error["message"]
+    assert [step["mean"] for step in after.json()["steps"]] == MEANS
+
+
+async def test_the_message_of_a_wrong_shape_names_the_model(connect: Any) -> None:
+    async with connect() as client:
+        response = await client.post("/filter", json={"observations": [None, [1.0]]})
+    assert response.json()["error"]["message"] == "observations[1] has 1 values, model 'mean' takes 2"
+
+
+async def test_too_many_observations(connect: Any) -> None:
+    async with connect(max_observations=3) as client:
+        response = await client.post("/filter", json=SEQUENCE)
+    assert (response.status_code, response.json()["error"]["code"]) == (422, "too_large")
+
+
+async def test_a_broken_sequence_fails_alone(connect: Any) -> None:
+    body = {"observations": [[1, 2], [666, 0], [1, 1]]}
+    async with connect(fake_models(filter=FakeFilter(poison=666))) as client:
+        plain = await client.post("/filter", json=body)
+        stream = await client.post("/filter", json={**body, "stream": True})
+        after = await client.post("/filter", json=SEQUENCE)
+    assert (plain.status_code, plain.json()["error"]["code"]) == (500, "non_finite_output")
+    first, last = lines(stream)
+    assert first["mean"] == [1, 2] and last["error"]["code"] == "non_finite_output"
+    assert [step["mean"] for step in after.json()["steps"]] == MEANS

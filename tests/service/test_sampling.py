@@ -1,0 +1,75 @@
+"""Draws: repeatable, independent, and from the distribution asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.engine.sampling import draw_index, filtered_probabilities, generator, log_softmax, most_probable
+
+PROBABILITIES = np.array([0.5, 0.25, 0.15, 0.1])
+
+
+def test_log_softmax_of_known_probabilities() -> None:
+    logits = np.log(PROBABILITIES).astype(np.float32)[None] + 100
+    np.testing.assert_allclose(np.exp(log_softmax(logits))[0], PROBABILITIES, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p", "expected"),
+    [
+        (1.0, None, None, [0.5, 0.25, 0.15, 0.1]),
+        (0.5, None, None, np.array([0.25, 0.0625, 0.0225, 0.01]) / 0.345),
+        (1.0, 2, None, [2 / 3, 1 / 3, 0, 0]),
+        (1.0, None, 0.6, [2 / 3, 1 / 3, 0, 0]),
+        (1.0, None, 0.5, [1, 0, 0, 0]),
+        (1.0, None, 1e-9, [1, 0, 0, 0]),
+        (1.0, 3, 0.9, np.array([0.5, 0.25, 0.15, 0]) / 0.9),
+        (1e-300, None, None, [1, 0, 0, 0]),
+        (100.0, 1, None, [1, 0, 0, 0]),
+        (1.0, 99, 1.0, [0.5, 0.25, 0.15, 0.1]),
+    ],
+)
+def test_filters(temperature: float, top_k: int | None, top_p: float | None, expected: list[float]) -> None:
+    found = filtered_probabilities(np.log(PROBABILITIES), temperature, top_k, top_p)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_ties_at_the_last_place_are_all_kept() -> None:
+    found = filtered_probabilities(np.log([0.4, 0.2, 0.2, 0.2]), 1.0, 2, None)
+    np.testing.assert_allclose(found, [0.4, 0.2, 0.2, 0.2])
+
+
+@given(st.floats(0, 1, exclude_max=True))
+def test_a_draw_never_has_probability_zero(uniform: float) -> None:
+    weights = np.array([0.0, 0.3, 0.0, 0.7, 0.0])
+    assert draw_index(weights, uniform) == (1 if uniform < 0.3 else 3)
+
+
+def test_draws_follow_the_distribution() -> None:
+    draws = [draw_index(PROBABILITIES, generator(7, 0, step, "token").random()) for step in range(4000)]
+    counts = np.bincount(draws, minlength=4)
+    chi2 = ((counts - 4000 * PROBABILITIES) ** 2 / (4000 * PROBABILITIES)).sum()
+    assert chi2 < 16.3  # 0.999 quantile of chi-squared with 3 degrees of freedom
+
+
+def test_a_draw_depends_on_its_key_and_on_nothing_else() -> None:
+    keys = [
+        (seed, sample, step, draw)
+        for seed in (0, 2**64 - 1)
+        for sample in (0, 1)
+        for step in (0, 1)
+        for draw in ("token", "latent")
+    ]
+    first = [generator(*key).random(8) for key in keys]
+    again = [generator(*key).random(8) for key in reversed(keys)][::-1]
+    np.testing.assert_array_equal(first, again)
+    assert len({tuple(row) for row in first}) == len(keys)
+    # Long draws of one step must not run into those of the next.
+    assert not np.isin(generator(3, 0, 0, "latent").random(10_000), generator(3, 0, 1, "latent").random(10_000)).any()
+
+
+def test_most_probable_is_ordered_with_ties_by_index() -> None:
+    assert most_probable(np.log([0.2, 0.4, 0.2, 0.2]), 3) == [1, 0, 2]

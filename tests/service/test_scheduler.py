@@ -1,0 +1,276 @@
+"""The scheduler and its life at the edges: full queues, leaving clients, slow readers, stalls, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from service.engine.scheduler import Job, Scheduler
+from service.errors import NotReady, Overloaded
+from service.testing import FakeFilter, FakeLanguage, fake_models
+
+pytestmark = pytest.mark.anyio
+
+
+class Counting:
+    """Emits 1, 2, … up to the job's goal, one number per quantum, when its gate lets it."""
+
+    def __init__(self, max_jobs: int = 8, gate: threading.Semaphore | None = None) -> None:
+        self.max_jobs = max_jobs
+        self.gate = gate
+        self.batches: list[list[str]] = []
+
+    def run(self, jobs: Sequence[Any]) -> None:
+        if self.gate is not None:
+            self.gate.acquire()
+        self.batches.append([job.name for job in jobs])
+        for job in jobs:
+            job.count += 1
+            if job.count == job.goal:
+                job.finish(job.count)
+            else:
+                job.emit(job.count)
+
+
+class Count(Job):
+    def __init__(self, stage: Any, goal: int, name: str = "") -> None:
+        super().__init__(stage)
+        self.count, self.goal, self.name = 0, goal, name
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+async def make() -> AsyncIterator[Callable[..., Scheduler]]:
+    made: list[Scheduler] = []
+
+    def build(**options: Any) -> Scheduler:
+        made.append(Scheduler(**{"workers": 1, "max_running": 8, "max_waiting": 8, "stream_buffer": 100, **options}))
+        return made[-1]
+
+    yield build
+    for scheduler in made:
+        await asyncio.to_thread(scheduler.close)
+
+
+def submitted(scheduler: Scheduler, job: Count) -> Count:
+    scheduler.submit(job)
+    return job
+
+
+async def collect(job: Job) -> list[int]:
+    return [event async for event in job.events()]
+
+
+async def test_events_arrive_in_order_and_end(make: Any) -> None:
+    scheduler = make(workers=3)
+    stage = Counting()
+    jobs = [submitted(scheduler, Count(stage, goal)) for goal in (1, 5, 40, 7)]
+    assert await asyncio.gather(*(collect(job) for job in jobs)) == [list(range(1, goal + 1)) for goal in (1, 5, 40, 7)]
+    await until(lambda: scheduler.running == 0)
+
+
+async def test_jobs_at_one_stage_advance_together_and_others_in_turn(make: Any) -> None:
+    gate = threading.Semaphore(0)
+    first, second = Counting(max_jobs=2, gate=gate), Counting(gate=gate)
+    scheduler = make()
+    blocker = submitted(scheduler, Count(second, 1, "blocker"))
+    await until(lambda: blocker.started is not None)
+    jobs = [submitted(scheduler, Count(first, 2, name)) for name in "abc"] + [
+        submitted(scheduler, Count(second, 2, "x"))
+    ]
+    gate.release(100)
+    await asyncio.gather(*(job.result() for job in [blocker, *jobs]))
+    assert first.batches == [["a", "b"], ["c", "a"], ["b", "c"]]
+    assert second.batches == [["blocker"], ["x"], ["x"]]
+
+
+async def test_work_is_shared_among_workers(make: Any) -> None:
+    gate = threading.Semaphore(0)
+    stage = Counting(gate=gate)
+    scheduler = make(workers=2)
+    jobs = [submitted(scheduler, Count(stage, 3, str(index))) for index in range(8)]
+    gate.release(100)
+    await asyncio.gather(*(job.result() for job in jobs))
+    assert max(len(batch) for batch in stage.batches) <= 5
+
+
+async def test_a_full_queue_refuses_and_drains(make: Any) -> None:
+    gate = threading.Semaphore(0)
+    scheduler = make(max_running=1, max_waiting=2)
+    stage = Counting(gate=gate)
+    jobs = [submitted(scheduler, Count(stage, 2)) for _ in range(3)]
+    assert (scheduler.running, scheduler.waiting) == (1, 2)
+    with pytest.raises(Overloaded) as refusal:
+        scheduler.submit(Count(stage, 2))
+    assert 1 <= int(refusal.value.headers()["Retry-After"]) <= 60
+    gate.release(100)
+    assert await asyncio.gather(*(job.result() for job in jobs)) == [2, 2, 2]
+    assert await submitted(scheduler, Count(stage, 2)).result() == 2
+
+
+async def test_a_cancelled_job_frees_its_place_wherever_it_is(make: Any) -> None:
+    gate = threading.Semaphore(0)
+    scheduler = make(max_running=1, max_waiting=2)
+    stage = Counting(gate=gate)
+    working, waiting, last = (submitted(scheduler, Count(stage, 100)) for _ in range(3))
+    await until(lambda: working.started is not None)
+    waiting.cancel()
+    assert scheduler.waiting == 1
+    working.cancel()
+    last.cancel()
+    gate.release()
+    await until(lambda: scheduler.running == 0 and scheduler.waiting == 0)
+    assert working.count == 1 and waiting.count == last.count == 0
+
+
+async def test_leaving_the_iteration_cancels(make: Any) -> None:
+    scheduler = make(stream_buffer=4)
+    job = submitted(scheduler, Count(Counting(), 10**9))
+    events = job.events()
+    assert await anext(events) == 1
+    await events.aclose()
+    await until(lambda: scheduler.running == 0)
+    assert job.count < 100
+
+
+async def test_a_slow_reader_pauses_its_own_job_only(make: Any) -> None:
+    scheduler = make(stream_buffer=4)
+    slow, quick = submitted(scheduler, Count(Counting(), 50)), submitted(scheduler, Count(Counting(), 50))
+    assert await quick.result() == 50
+    await until(lambda: slow.count == 4)
+    assert scheduler.stalled_for() == 0
+    assert await collect(slow) == list(range(1, 51))
+
+
+async def test_a_stall_is_seen_and_idleness_is_none(make: Any) -> None:
+    gate = threading.Semaphore(0)
+    scheduler = make()
+    assert scheduler.stalled_for() == 0
+    await asyncio.sleep(0.05)
+    job = submitted(scheduler, Count(Counting(gate=gate), 1))
+    assert scheduler.stalled_for() < 0.05
+    await until(lambda: scheduler.stalled_for() > 0.05)
+    gate.release()
+    await job.result()
+    await until(lambda: scheduler.stalled_for() == 0)
+
+
+async def test_closing_fails_what_is_left(make: Any) -> None:
+    scheduler = make(max_running=1, stream_buffer=1)
+    stage = Counting()
+    parked, waiting = (submitted(scheduler, Count(stage, 10)) for _ in range(2))
+    await until(lambda: parked.count == 1)
+    await asyncio.to_thread(scheduler.close)
+    for job in (parked, waiting):
+        with pytest.raises(NotReady):
+            await collect(job)
+    with pytest.raises(NotReady):
+        scheduler.submit(Count(stage, 1))
+
+
+class Client:
+    """A bare ASGI client that can leave: httpx reads a reply to its end."""
+
+    def __init__(self, app: Any, path: str, body: bytes) -> None:
+        self.app, self.path, self.body = app, path, body
+        self.gone = asyncio.Event()
+        self.chunks: list[bytes] = []
+        self.status = 0
+        self._is_sent = False
+
+    async def receive(self) -> dict[str, Any]:
+        if not self._is_sent:
+            self._is_sent = True
+            return {"type": "http.request", "body": self.body, "more_body": False}
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        self.status = message.get("status", self.status)
+        if message.get("body"):
+            self.chunks.append(message["body"])
+
+    def run(self) -> Awaitable[None]:
+        scope = {
+            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "POST",
+            "scheme": "http", "path": self.path, "raw_path": self.path.encode(), "query_string": b"", "root_path": "",
+            "headers": [(b"content-type", b"application/json")], "client": ("test", 1), "server": ("test", 80),
+            "state": {},
+        }  # fmt: skip
+        return asyncio.ensure_future(self.app(scope, self.receive, self.send))
+
+
+GENERATE = b'{"inputs": "say |", "parameters": {"max_new_tokens": 4000}, "stream": %s}'
+FILTER = b'{"observations": [[1,2],[1,2],[1,2],[1,2],[1,2],[1,2]], "stream": %s}'
+
+
+@pytest.mark.parametrize("stream", [b"true", b"false"])
+@pytest.mark.parametrize(("path", "body"), [("/generate", GENERATE), ("/filter", FILTER)])
+async def test_work_ends_when_the_client_leaves(connect: Any, path: str, body: bytes, stream: bytes) -> None:
+    gate = threading.Semaphore(2)
+    models = fake_models(FakeLanguage(script="x" * 5000, gate=gate), FakeFilter(gate=gate))
+    async with connect(models, workers=1) as http:
+        scheduler = http.app.state.engine._scheduler
+        client = Client(http.app, path, body % stream)
+        running = client.run()
+        await until(lambda: scheduler.running == 1 and (len(client.chunks) == 2 or stream == b"false"))
+        client.gone.set()
+        await running
+        gate.release(10_000)
+        await until(lambda: scheduler.running == 0)
+        assert (await http.get("/ready")).status_code == 200
+        assert b'"generated_text":"' not in b"".join(client.chunks) and b'"done"' not in b"".join(client.chunks)
+
+
+async def test_a_reader_that_takes_nothing_is_dropped(connect: Any) -> None:
+    async with connect(send_timeout_seconds=0.05) as http:
+        client = Client(http.app, "/generate", GENERATE % b"true")
+
+        async def stuck(message: Any) -> None:
+            if message.get("body"):
+                await asyncio.Event().wait()
+
+        client.send = stuck  # type: ignore[method-assign]
+        async with asyncio.timeout(10):
+            await client.run()
+        await until(lambda: http.app.state.engine._scheduler.running == 0)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_overload_is_answered_429_with_retry_after(connect: Any, stream: bool) -> None:
+    gate = threading.Semaphore(0)
+    async with connect(fake_models(FakeLanguage(gate=gate)), workers=1, max_running=1, max_waiting=1) as http:
+        body = {"inputs": "say |", "parameters": {"max_new_tokens": 3}, "stream": stream}
+        scheduler = http.app.state.engine._scheduler
+        admitted = [asyncio.ensure_future(http.post("/generate", json=body)) for _ in range(2)]
+        await until(lambda: scheduler.running + scheduler.waiting == 2)
+        refused = await http.post("/generate", json=body)
+        assert refused.status_code == 429
+        assert refused.json()["error"]["code"] == "overloaded"
+        assert int(refused.headers["retry-after"]) >= 1
+        gate.release(100)
+        assert [(await reply).status_code for reply in admitted] == [200, 200]
+        assert 'rfa_admission_rejections_total{reason="queue_full"} 1.0' in (await http.get("/metrics")).text
+
+
+async def test_ready_tells_a_stalled_engine_and_health_does_not(connect: Any) -> None:
+    gate = threading.Semaphore(0)
+    async with connect(fake_models(FakeLanguage(gate=gate)), stall_seconds=0.05) as http:
+        pending = asyncio.ensure_future(http.post("/generate", json={"inputs": "say |"}))
+        scheduler = http.app.state.engine._scheduler
+        await until(lambda: scheduler.stalled_for() > 0.05)
+        assert (await http.get("/ready")).status_code == 503
+        assert (await http.get("/health")).status_code == 200
+        gate.release(1000)
+        assert (await pending).status_code == 200
+        await until(lambda: scheduler.running == 0)
+        assert (await http.get("/ready")).status_code == 200
