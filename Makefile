@@ -1,0 +1,70 @@
+# make serve   set up what serving needs (no torch) and serve every bundle in bundles/ on http://HOST:PORT
+# make test    set up everything and run the tests
+# make check   set up everything and run the linter, the formatter and the type checker
+#
+# Set-up goes to .venv, once: the stamps in it are older than the files that they depend on only after a change.
+
+# The first interpreter that is new enough, so that an old python3 does not stand in the way of a newer one beside it.
+SUITABLE := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c '$(SUITABLE)' >/dev/null 2>&1 && { echo $$p; exit; }; done; echo python3)
+VENV ?= .venv
+HOST ?= 127.0.0.1
+PORT ?= 8000
+# Options for every pip call, for example PIP_FLAGS="--quiet --no-index --find-links wheels".
+PIP_FLAGS ?=
+PYTEST_FLAGS ?=
+# Processes that share the tests; the numeric libraries run one thread in each.
+TEST_WORKERS ?= 2
+SERVE_FLAGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_FLAGS) --constraint constraints.txt
+TORCH := torch==2.13.0
+
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test check format clean
+# Two goals of one call share one environment: they must not install into it at once.
+.NOTPARALLEL:
+# An interrupted set-up leaves no stamp behind.
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n '1,3s/^# //p' Makefile
+
+serve: $(VENV)/.serve
+	$(BIN)/rfa serve --host $(HOST) --port $(PORT) $(SERVE_FLAGS)
+
+test: $(VENV)/.develop
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) $(PYTEST_FLAGS)
+
+check: $(VENV)/.develop
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.develop
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/.python:
+	@$(PYTHON) -c '$(SUITABLE)' || { \
+		echo "rfa-server needs Python 3.11 or newer, '$(PYTHON)' is not: call make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "could not create $(VENV): on Debian and Ubuntu, apt-get install python3-venv" >&2; exit 1; }
+	@touch $@
+
+$(VENV)/.serve: $(VENV)/.python pyproject.toml constraints.txt
+	$(PIP) --editable .
+	@touch $@
+
+# torch comes before everything that asks for it, so that nothing else picks its version or build.
+$(VENV)/.develop: $(VENV)/.python pyproject.toml constraints.txt
+	$(PIP) $(TORCH)
+	$(PIP) --editable '.[train,dev]'
+	@touch $@

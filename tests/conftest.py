@@ -1,0 +1,81 @@
+"""What every test runs under: fixed seeds, one thread, and memory that shows when it was never written."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+# Before numpy and torch read them.
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+os.environ.setdefault("MPLBACKEND", "agg")
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+torch.set_num_threads(1)
+# Fixed examples: a failure is a fact about the code, not about the day. Workers share cores, so no deadline per example.
+settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("repeatable")
+
+
+def _filled(make):  # type: ignore[no-untyped-def]
+    """`make` (a torch constructor of uninitialised memory), filled with NaN or the largest integer."""
+
+    def filled(*args, **kwargs):  # type: ignore[no-untyped-def]
+        out = make(*args, **kwargs)
+        if out.device.type == "meta" or torch.compiler.is_compiling():
+            return out
+        if out.is_floating_point() or out.is_complex():
+            return out.fill_(float("nan"))
+        return out.fill_(True if out.dtype is torch.bool else torch.iinfo(out.dtype).max)
+
+    return filled
+
+
+@pytest.fixture(autouse=True)
+def uninitialised_memory_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read of memory that nothing wrote shows up as NaN instead of passing by luck."""
+    for name in ("empty", "empty_like", "empty_strided"):
+        monkeypatch.setattr(torch, name, _filled(getattr(torch, name)))
+    for name in ("new_empty", "new_empty_strided"):
+        monkeypatch.setattr(torch.Tensor, name, _filled(getattr(torch.Tensor, name)))
+
+
+@pytest.fixture(autouse=True)
+def fixed_seeds() -> None:
+    """Every test starts from the same random state, whatever ran before it."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - libraries under test may use the global generator
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def bundles() -> Path:
+    """The folder of the default bundles."""
+    return ROOT / "bundles"
+
+
+@pytest.fixture(scope="session")
+def linear_bundle(bundles: Path) -> Path:
+    """The analytic filter of the 2-D oscillator."""
+    return bundles / "linear"
+
+
+@pytest.fixture(scope="session")
+def oscillator_bundle(bundles: Path) -> Path:
+    """The trained filter of the 2-D oscillator."""
+    return bundles / "oscillator"
+
+
+@pytest.fixture(scope="session")
+def books_bundle(bundles: Path) -> Path:
+    """The language model trained on novels."""
+    return bundles / "books"
