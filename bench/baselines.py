@@ -1,4 +1,6 @@
-"""What a language model must beat: a unigram over the same tokens, and general-purpose compressors on the same bytes."""
+"""What a language model must beat: a unigram over the same tokens, and general-purpose compressors on the same
+bytes.
+"""
 
 from __future__ import annotations
 

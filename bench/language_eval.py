@@ -1,6 +1,7 @@
 """Perplexity and bits per byte of language models on a test text, by mode and by context length.
 
-Windows do not overlap: every window starts from nothing, so a longer window sees more context. All lengths score the same
+Windows do not overlap: every window starts from nothing, so a longer window sees more context. All lengths score the
+same
 tokens. Bits per byte compare models with different vocabularies, and with compressors.
 """
 
@@ -84,7 +85,8 @@ def evaluate_model(
 
     Args:
         path: run or bundle directory with tokenizer.json.
-        lengths: context lengths; the scored tokens are cut to a multiple of the longest, so that all lengths share them.
+        lengths: context lengths; the scored tokens are cut to a multiple of the longest, so that all lengths share
+            them.
         limit: score at most this many tokens.
     """
     model: LanguageModel = load_model(path)
@@ -116,7 +118,9 @@ def evaluate_baselines(tokenizer_file: Path, data: Path) -> dict[str, Any]:
 
 
 def report(models: dict[str, Path], data: Path, *, limit: int | None = None) -> dict[str, Any]:
-    """The table of the README: every model in every mode and length, and the baselines of the first model's tokenizer."""
+    """The table of the README: every model in every mode and length, and the baselines of the first model's
+    tokenizer.
+    """
     files = split_files(data, "test")
     first = next(iter(models.values()))
     return {

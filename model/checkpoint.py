@@ -61,8 +61,7 @@ def load_model(bundle_or_run: str | Path) -> Any:
     expected = set(module.state_dict())
     kept = {name: tensor for name, tensor in weights.items() if name in expected or not name.startswith(DERIVED_PREFIX)}
     if set(kept) != expected:
-        raise ValueError(
-            f"{WEIGHTS_FILE} lacks {sorted(expected - set(kept))[:5]} and has unexpected {sorted(set(kept) - expected)[:5]}"
-        )
+        missing, unexpected = sorted(expected - set(kept))[:5], sorted(set(kept) - expected)[:5]
+        raise ValueError(f"{WEIGHTS_FILE} lacks {missing} and has unexpected {unexpected}")
     module.load_state_dict(kept)
     return module.eval()

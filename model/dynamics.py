@@ -83,7 +83,9 @@ def decay(mu: Tensor, lag: Tensor) -> Tensor:
 
 
 def phi(mu: Tensor, lag: Tensor) -> Tensor:
-    """Process noise accumulated per unit sigma2 over `lag`, `[H, *lag.shape]`; continuous and differentiable at mu = 0."""
+    """Process noise accumulated per unit sigma2 over `lag`, `[H, *lag.shape]`; continuous and differentiable at mu =
+    0.
+    """
     exponent = 2 * _per_head(mu, lag) * lag
     is_small = exponent < SMALL_EXPONENT
     # Both branches of `where` are differentiated, so the unused quotient must stay finite.

@@ -1,9 +1,11 @@
-"""The language model: embedding, blocks, tied vocabulary head; attention over a sequence or recurrence over a stream."""
+"""The language model: embedding, blocks, tied vocabulary head; attention over a sequence or recurrence over a
+stream.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +26,9 @@ class LanguageOutput(NamedTuple):
 
 
 class StepOutput(NamedTuple):
-    """logits `[B, V]`, log_precision `[B]`, latent `[B, H, 2D]`: the last layer's estimate (with its sample, if any)."""
+    """logits `[B, V]`, log_precision `[B]`, latent `[B, H, 2D]`: the last layer's estimate (with its sample, if
+    any).
+    """
 
     logits: Tensor
     log_precision: Tensor
@@ -81,7 +85,7 @@ class LanguageModel(nn.Module):
             hidden, mixed, _ = self._scan(tokens, state)
         else:
             hidden = self._embed(tokens)
-            for block in self.blocks:
+            for block in self._layers():
                 mixed = block.mixer.attention(block.mixer_norm(hidden), with_precision=with_precision)
                 hidden = block.finish(hidden, mixed.out)
         return LanguageOutput(self._logits(hidden), mixed.log_precision.mean(-1))
@@ -98,10 +102,12 @@ class LanguageModel(nn.Module):
         )
 
     def step(self, token: Tensor, state: SlotState, noise: Tensor | None = None) -> tuple[StepOutput, SlotState]:
-        """One token `[B]` of every stream. noise `[B, H, 2D]`: scaled standard normal for the latent sample, None = mean."""
+        """One token `[B]` of every stream. noise `[B, H, 2D]`: scaled standard normal for the latent sample, None =
+        mean.
+        """
         x = self._embed(token)
         means, precisions = [], []
-        for i, (block, mixer) in enumerate(zip(self.blocks, self._robust_mixers(), strict=True)):
+        for i, (block, mixer) in enumerate(zip(self._layers(), self._robust_mixers(), strict=True)):
             mixed, m, p = mixer.step(
                 block.mixer_norm(x), state.position, state.means[:, i], state.precisions[:, i], self._last(i, noise)
             )
@@ -111,9 +117,7 @@ class LanguageModel(nn.Module):
         after = SlotState(torch.stack(means, 1), torch.stack(precisions, 1), state.position + 1)
         return self._step_output(x, mixed), after
 
-    def prefill(
-        self, tokens: Tensor, state: SlotState, *, impl: SlotImpl = "auto"
-    ) -> tuple[StepOutput, SlotState]:
+    def prefill(self, tokens: Tensor, state: SlotState, *, impl: SlotImpl = "auto") -> tuple[StepOutput, SlotState]:
         """N tokens `[B, N]` at once: the same numbers as N steps, output of the last token."""
         x, mixed, after = self._scan(tokens, state, impl=impl)
         last = MixerOutput(mixed.out[:, -1], mixed.log_precision[:, -1], mixed.latent[:, -1])
@@ -135,7 +139,7 @@ class LanguageModel(nn.Module):
         """
         x = self._embed(tokens)
         keys, values = [], []
-        for i, (block, mixer) in enumerate(zip(self.blocks, self._robust_mixers(), strict=True)):
+        for i, (block, mixer) in enumerate(zip(self._layers(), self._robust_mixers(), strict=True)):
             mixed, k, v = mixer.extend(
                 block.mixer_norm(x), cache.position, cache.keys[:, i], cache.values[:, i], self._last(i, noise)
             )
@@ -159,11 +163,13 @@ class LanguageModel(nn.Module):
         """Only the last layer is sampled."""
         return noise if layer == self.config.n_layers - 1 else None
 
+    def _layers(self) -> list[Block]:
+        return [cast(Block, block) for block in self.blocks]
+
     def _robust_mixers(self) -> list[RobustMixer]:
-        mixers = [block.mixer for block in self.blocks]
-        if not all(isinstance(mixer, RobustMixer) for mixer in mixers):
+        if self.config.mixer != "rfa":
             raise ValueError(f"a {self.config.mixer} model has no recurrent twin")
-        return mixers  # type: ignore[return-value]
+        return [cast(RobustMixer, block.mixer) for block in self._layers()]
 
     def _scan(
         self, tokens: Tensor, state: SlotState, *, impl: SlotImpl = "auto"
@@ -171,7 +177,7 @@ class LanguageModel(nn.Module):
         x = self._embed(tokens)
         positions = state.position[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
         means, precisions = [], []
-        for i, (block, mixer) in enumerate(zip(self.blocks, self._robust_mixers(), strict=True)):
+        for i, (block, mixer) in enumerate(zip(self._layers(), self._robust_mixers(), strict=True)):
             mixed, m, p = mixer.recurrent(
                 block.mixer_norm(x), positions, state.means[:, i], state.precisions[:, i], impl=impl
             )
@@ -193,6 +199,4 @@ def store(cache: Cache, new_keys: Tensor, new_values: Tensor) -> Cache:
     if bool((rows[:, -1] >= cache.keys.shape[3]).any()):
         raise ValueError(f"cache holds {cache.keys.shape[3]} tokens, {int(rows.max()) + 1} are needed")
     index = rows[:, None, None, :, None].expand(new_keys.shape)
-    return Cache(
-        cache.keys.scatter(3, index, new_keys), cache.values.scatter(3, index, new_values), cache.position + n
-    )
+    return Cache(cache.keys.scatter(3, index, new_keys), cache.values.scatter(3, index, new_values), cache.position + n)

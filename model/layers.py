@@ -115,10 +115,13 @@ class RobustMixer(nn.Module):
         own = -steady * torch.expm1(-2 * self.slot_log_mu.exp())
         return SlotInputs(*rotated, measurement, own + PROCESS_GATE_SCALE * torch.exp(forget))
 
-    def finish(self, latent: Tensor, phase: Tensor, precision: Tensor, noise: Tensor | None, gamma2: Tensor) -> MixerOutput:
+    def finish(
+        self, latent: Tensor, phase: Tensor, precision: Tensor, noise: Tensor | None, gamma2: Tensor
+    ) -> MixerOutput:
         """Leave the rotating frame, add the latent sample, project.
 
-        noise: `[..., H, 2D]` standard normal times the wanted scale; the sample has variance 1/p̂ + gamma² per complex dim
+        noise: `[..., H, 2D]` standard normal times the wanted scale; the sample has variance 1/p̂ + gamma² per
+            complex dim
         (RFA C.6), half of it in each real part.
         """
         latent = rotate(latent, phase)
@@ -242,7 +245,7 @@ class Block(nn.Module):
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
         self.mixer_norm = nn.RMSNorm(config.d_model, eps=1e-6)
-        self.mixer = RobustMixer(config) if config.mixer == "rfa" else SoftmaxMixer(config)
+        self.mixer: RobustMixer | SoftmaxMixer = RobustMixer(config) if config.mixer == "rfa" else SoftmaxMixer(config)
         self.feed_forward_norm = nn.RMSNorm(config.d_model, eps=1e-6)
         self.feed_forward = FeedForward(config)
 

@@ -32,9 +32,7 @@ def tensor_attention(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, *, tim
     stamps = torch.arange(q.shape[1], device=q.device) if times is None else times
     phase = wrapped_phase(dynamics.omega, stamps, q.dtype)
     # [B, H, D, N, 2]: each channel is a plane.
-    q, k, v = (
-        rotate(x, -phase).reshape(*x.shape[:3], 2, dims).permute(0, 2, 4, 1, 3) for x in (q, k, v)
-    )
+    q, k, v = (rotate(x, -phase).reshape(*x.shape[:3], 2, dims).permute(0, 2, 4, 1, 3) for x in (q, k, v))
     gap = stamps[:, None] - stamps
     lag = gap.clamp_min(0).to(q.dtype)
     transport = decay(dynamics.mu, lag)  # [H, D, N, N]

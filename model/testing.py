@@ -41,7 +41,9 @@ def rfa_inputs(
     irregular: bool = False,
     scale: float = 1.0,
 ) -> AttentionInputs:
-    """Random inputs whose values do not depend on the dtype; the first heads do not decay, times may be irregular with ties."""
+    """Random inputs whose values do not depend on the dtype; the first heads do not decay, times may be irregular
+    with ties.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -95,7 +97,8 @@ def _relative_error(actual: Tensor, expected: Tensor) -> float:
 
 
 def assert_matches_reference(attention: Callable[..., AttentionResult], inputs: AttentionInputs) -> None:
-    """Outputs, row statistics and every gradient: error against float64 at most twice that of eager code in the same dtype.
+    """Outputs, row statistics and every gradient: error against float64 at most twice that of eager code in the same
+    dtype.
 
     Raises:
         AssertionError: names the quantity, its error and what was allowed.

@@ -93,8 +93,12 @@ class Corpus:
         return np.load(self.directory / f"{split}.npy", mmap_mode="r", allow_pickle=False)
 
 
-def prepare_corpus(folder: Path, directory: Path, vocab_size: int, splits: tuple[str, ...] = ("train", "valid")) -> Corpus:
-    """Train the tokenizer on the training split and tokenise `splits` into `directory`; what is there and fits is reused."""
+def prepare_corpus(
+    folder: Path, directory: Path, vocab_size: int, splits: tuple[str, ...] = ("train", "valid")
+) -> Corpus:
+    """Train the tokenizer on the training split and tokenise `splits` into `directory`; what is there and fits is
+    reused.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     files = {split: split_files(folder, split) for split in splits}
     request = {"vocab_size": vocab_size, "files": {split: file_hashes(paths) for split, paths in files.items()}}
@@ -113,7 +117,8 @@ def prepare_corpus(folder: Path, directory: Path, vocab_size: int, splits: tuple
 
 
 class Blocks:
-    """Shuffled windows of `context` tokens: every epoch cuts at a new offset and in a new order, fixed by (seed, epoch).
+    """Shuffled windows of `context` tokens: every epoch cuts at a new offset and in a new order, fixed by (seed,
+    epoch).
 
     The order is a function of the step alone, so a resumed run sees what an uninterrupted one would have seen.
     """

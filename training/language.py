@@ -1,7 +1,9 @@
 """Train a language model: both modes from the start, the paper's parameter groups and schedule.
 
-Source of the recipe: Racioppo, Robust Filter Attention, E.1 (OneCycle with cosine annealing, 5 % warm-up, a group of its own
-for the SDE scalars with beta1 = 0 and a tighter clip). The loss is the mean of the cross-entropies of the modes trained.
+Source of the recipe: Racioppo, Robust Filter Attention, E.1 (OneCycle with cosine annealing, 5 % warm-up, a group of
+its own
+for the SDE scalars with beta1 = 0 and a tighter clip). The loss is the mean of the cross-entropies of the modes
+trained.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ from model.checkpoint import load_model, save_checkpoint
 from model.config import LanguageModelConfig, Mode, StrictConfig
 from model.language import LanguageModel
 from training.corpus import Blocks, Corpus, prepare_corpus, split_files
+from training.plot import METRICS_FILE, plot_metrics
 from training.provenance import provenance
 
 CONFIGS = Path(__file__).parent / "configs"
 OPTIMISER_FILE = "optimiser.safetensors"
 PROGRESS_FILE = "progress.json"
-METRICS_FILE = "metrics.jsonl"
 RECORD_FILE = "train.json"
 VALIDATION_TOKENS = 65_536
 
@@ -111,7 +113,13 @@ def parameter_groups(module: nn.Module, config: TrainingConfig) -> list[dict[str
     ]
     if sde:
         groups.append(
-            {"params": sde, "weight_decay": 0.0, "peak": config.sde_learning_rate, "betas": (0.0, config.beta2), "eps": 1e-7}
+            {
+                "params": sde,
+                "weight_decay": 0.0,
+                "peak": config.sde_learning_rate,
+                "betas": (0.0, config.beta2),
+                "eps": 1e-7,
+            }
         )
     return groups
 
@@ -208,7 +216,7 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group["lr"] = group["peak"] * rate
         self.optimiser.zero_grad(set_to_none=True)
-        losses = {}
+        losses: dict[str, float] = {}
         for mode in self.modes:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
                 loss = loss_of(self.model, inputs, targets, mode)
@@ -223,7 +231,8 @@ class Trainer:
         return losses
 
     def _clip(self, config: TrainingConfig) -> None:
-        sde, weights = [], []
+        sde: list[nn.Parameter] = []
+        weights: list[nn.Parameter] = []
         for name, parameter in self.model.named_parameters():
             (sde if is_sde_parameter(name) else weights).append(parameter)
         nn.utils.clip_grad_norm_(weights, config.clip)
@@ -232,9 +241,7 @@ class Trainer:
 
     def validate(self) -> dict[str, float]:
         tokens, context = self.corpus.tokens("valid"), self.run.training.context
-        return {
-            mode: validation_loss(self.model, tokens, context, mode, VALIDATION_TOKENS) for mode in self.modes
-        }
+        return {mode: validation_loss(self.model, tokens, context, mode, VALIDATION_TOKENS) for mode in self.modes}
 
     def train(self) -> dict[str, float]:
         """Run to the last step; returns the final validation losses."""
@@ -273,7 +280,7 @@ def train_language(config: str, data: Path, out: Path, *, device: str = "auto") 
     Args:
         config: name of a packaged config or path of a JSON file.
         data: corpus folder with train and valid.
-        out: run directory: config.json, model.safetensors, tokenizer.json, metrics.jsonl, train.json.
+        out: run directory: config.json, model.safetensors, tokenizer.json, metrics.jsonl and its plot, train.json.
 
     Returns:
         the run's record: validation losses, tokens seen, seconds, provenance.
@@ -290,7 +297,9 @@ def train_language(config: str, data: Path, out: Path, *, device: str = "auto") 
     if request.is_file() and request.read_text() != text:
         raise ValueError(f"{out} holds a run of another config; choose another --out")
     request.write_text(text)
-    chosen = torch.device("cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device)
+    chosen = torch.device(
+        "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device
+    )
     corpus = prepare_corpus(data, out / "corpus", run.model.vocab_size)
     corpus.tokenizer.save(str(out / "tokenizer.json"))
     trainer = Trainer(run, corpus, out, chosen)
@@ -306,4 +315,5 @@ def train_language(config: str, data: Path, out: Path, *, device: str = "auto") 
         **provenance([*split_files(data, "train"), *split_files(data, "valid")], chosen),
     }
     (out / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
+    plot_metrics(out)
     return record

@@ -46,11 +46,11 @@ def robust_filter_attention(
     if times is not None:
         check_times(times, batch, length)
     phase = wrapped_phase(dynamics.omega, positions, dtype)
-    rotated = [rotate(x.to(dtype), -phase) for x in (q, k, v)]
+    rotated_q, rotated_k, rotated_v = (rotate(x.to(dtype), -phase) for x in (q, k, v))
     computed = dynamics.to(dtype)
     if times is None:
-        result = relative_attention(*rotated, computed, kernel=kernel)
+        result = relative_attention(rotated_q, rotated_k, rotated_v, computed, kernel=kernel)
     else:
         stamps = times.to(torch.float64).expand(batch, length)
-        result = attend(*rotated, computed, query_times=stamps, key_times=stamps, kernel=kernel)
+        result = attend(rotated_q, rotated_k, rotated_v, computed, query_times=stamps, key_times=stamps, kernel=kernel)
     return result._replace(out=rotate(result.out, phase).to(q.dtype))

@@ -1,6 +1,7 @@
 """Robust Filter Attention, eager: the oracle of every faster path.
 
-Source: Racioppo, Robust Filter Attention, section 3 and Algorithm 1. For a query at t_i and a key at t_j <= t_i, both in
+Source: Racioppo, Robust Filter Attention, section 3 and Algorithm 1. For a query at t_i and a key at t_j <= t_i,
+both in
 the rotating frame (q̃ = e^{-i omega t} q), with lag = t_i - t_j, E and P = 1/V of `model.dynamics`:
 
     R² = |q|² + E² |k|² - 2 E Re(q̃† k̃)
@@ -80,8 +81,9 @@ def relative_attention(
     index = torch.arange(length, device=q.device)
     lag = index[:, None] - index
     by_lag = _tables(dynamics, index.to(q.dtype))
-    pairs = (table[:, lag.clamp_min(0)] for table in by_lag)
-    return _attend(q, k, v, dynamics, _LagTables(*pairs, lag >= 0), kernel, with_precision)
+    transport, log_precision, scaled = (table[:, lag.clamp_min(0)] for table in by_lag)
+    tables = _LagTables(transport, log_precision, scaled, lag >= 0)
+    return _attend(q, k, v, dynamics, tables, kernel, with_precision)
 
 
 def attend(
@@ -99,7 +101,8 @@ def attend(
 
     Args:
         q: `[B, n, H, 2D]` at `query_times` `[B, n]`; k, v: `[B, M, H, 2D]` at `key_times` `[B, M]`.
-        key_valid: `[B, M]`, False for rows of a cache that hold nothing. A query sees valid keys that are not later than
+        key_valid: `[B, M]`, False for rows of a cache that hold nothing. A query sees valid keys that are not later
+            than
             itself; the last n keys are taken to be the queries' own, so ties among them are broken by index.
     """
     n, total = q.shape[1], k.shape[1]
@@ -109,6 +112,7 @@ def attend(
     visible = is_causal if key_valid is None else is_causal & key_valid[:, None]
     # float64 until the difference is formed: a float32 time stamp resolves minutes.
     lag = (query_times[:, :, None] - key_times[:, None, :]).clamp_min(0).to(q.dtype)  # [B, n, M]
-    pairs = (table.transpose(0, 1) for table in _tables(dynamics, lag))  # [B, H, n, M]
+    transport, log_precision, scaled = (table.transpose(0, 1) for table in _tables(dynamics, lag))  # [B, H, n, M]
     mask = visible[:, None] if visible.dim() == 3 else visible
-    return _attend(q, k, v, dynamics, _LagTables(*pairs, mask), kernel, with_precision=True)
+    tables = _LagTables(transport, log_precision, scaled, mask)
+    return _attend(q, k, v, dynamics, tables, kernel, with_precision=True)

@@ -1,9 +1,14 @@
 """Gated filter slots on a CPU: the whole scan of a layer, forward and backward, in one compiled loop per (batch, head).
 
 Equations: `slots_reference.py` with K = 1. Layout: contiguous float32, tokens `[B, N, H, …]`, state `[B, H, S, 4D]`.
-The forward pass keeps the means of every token for the backward pass (S·4D floats per token and head) when gradients are
-wanted, nothing otherwise. Gradients reach all inputs, the initial state and all parameters; not through the final state.
+The forward pass keeps the means of every token for the backward pass (S·4D floats per token and head) when gradients
+are
+wanted, nothing otherwise. Gradients reach all inputs, the initial state and all parameters; not through the final
+state.
 """
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="call-arg,assignment"
 
 from __future__ import annotations
 
@@ -227,7 +232,7 @@ def slot_scan_numba(
     tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters
 ) -> tuple[SlotReadout, Tensor, Tensor]:
     """`slot_scan_reference` with K = 1 for float32 tensors on a CPU. Only `out` carries gradients."""
-    n_threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
+    n_threads = min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     numba.set_num_threads(n_threads)
     table = torch.stack(
         [

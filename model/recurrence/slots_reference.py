@@ -1,7 +1,9 @@
 """Gated filter slots, eager: one step, and the scan as a loop of it.
 
-Each head keeps S slots; a slot is an isotropic Kalman filter over the joint key and value with a mean m ∈ C^{2D} and one
-scalar precision p, in the rotating frame, so that transport over one token is the real factor E. Per token, for every slot
+Each head keeps S slots; a slot is an isotropic Kalman filter over the joint key and value with a mean m ∈ C^{2D} and
+one
+scalar precision p, in the rotating frame, so that transport over one token is the real factor E. Per token, for
+every slot
 (math: RFA's filter, AFA Alg. 4, with input-dependent noises):
 
     predict    m⁻ = E m                       1/p⁻ = E² / p + q
@@ -22,9 +24,11 @@ from torch import Tensor
 
 
 class SlotInputs(NamedTuple):
-    """What one token, or a sequence of tokens, brings to the slots of one layer (leading dims `[...]` = `[B]` or `[B, N]`).
+    """What one token, or a sequence of tokens, brings to the slots of one layer (leading dims `[...]` = `[B]` or
+    `[B, N]`).
 
-    q, k, v: `[..., H, 2D]` in the rotating frame; measurement (pi) and process (q), `[..., H, S]`: measurement precision
+    q, k, v: `[..., H, 2D]` in the rotating frame; measurement (pi) and process (q), `[..., H, S]`: measurement
+        precision
     and process variance of this token.
     """
 

@@ -97,7 +97,11 @@ def test_cached_queries_equal_rows_of_the_full_pass():
 def test_tensor_attention_with_equal_channels_is_rfa():
     inputs = rfa_inputs(2, 13, 3, 4)
     d = inputs.dynamics
-    wide = Dynamics(*(x[:, None].expand(3, 4) if x.dim() == 1 else x for x in (d.mu, d.omega, d.sigma2, d.eta2, d.gamma2)), d.nu, d.tau)
+    wide = Dynamics(
+        *(x[:, None].expand(3, 4) if x.dim() == 1 else x for x in (d.mu, d.omega, d.sigma2, d.eta2, d.gamma2)),
+        d.nu,
+        d.tau,
+    )
     expected = robust_filter_attention(*inputs[:4]).out
     assert float((tensor_attention(*inputs[:3], wide) - expected).norm() / expected.norm()) <= 1e-12
 

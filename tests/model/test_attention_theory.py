@@ -52,7 +52,9 @@ def test_decay_is_continuous_at_zero():
 
 
 def test_large_nu_is_the_gaussian_kernel_of_the_scaled_residual():
-    """(1 + x/nu)^(-kappa) → exp(-x/D) as nu → ∞; the Gaussian kernel divides by nu, so scale the residual by sqrt(nu/D)."""
+    """(1 + x/nu)^(-kappa) → exp(-x/D) as nu → ∞; the Gaussian kernel divides by nu, so scale the residual by
+    sqrt(nu/D).
+    """
     inputs = rfa_inputs(1, 16, 2, 4)
     nu = torch.full((2,), 1e9, dtype=torch.float64)
     student = robust_filter_attention(*inputs[:3], replace(inputs.dynamics, nu=nu))
@@ -94,7 +96,9 @@ def test_one_more_key_never_lowers_the_evidence():
     inputs = rfa_inputs(1, 15, 3, 4)
     last = robust_filter_attention(*inputs[:4], times=torch.arange(15))
     for start in (1, 5, 14):
-        fewer = robust_filter_attention(*(x[:, start:] for x in inputs[:3]), inputs.dynamics, times=torch.arange(start, 15))
+        fewer = robust_filter_attention(
+            *(x[:, start:] for x in inputs[:3]), inputs.dynamics, times=torch.arange(start, 15)
+        )
         assert bool((fewer.log_norm[:, -1] < last.log_norm[:, -1]).all())
         assert bool((fewer.precision[:, -1] < last.precision[:, -1]).all())
 

@@ -201,5 +201,5 @@ def test_checkpoint_round_trip(model, tokens, tmp_path):
     with torch.no_grad():
         assert torch.equal(restored(tokens).logits, model(tokens).logits)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="neither config.json"):
+    with pytest.raises(FileNotFoundError, match=r"neither config\.json"):
         load_model(tmp_path / "empty")

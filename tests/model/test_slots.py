@@ -118,14 +118,28 @@ def gradients(scan, tokens, means, precisions, parameters, weight):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_compiled_scan_matches_reference(shape):
-    """Outputs, states and every gradient: error against float64 at most twice that of eager float32 (plus one rounding)."""
+    """Outputs, states and every gradient: error against float64 at most twice that of eager float32 (plus one
+    rounding).
+    """
     weight = torch.randn(shape[0], shape[1], shape[2], 2 * shape[4], generator=torch.Generator().manual_seed(1))
     exact = gradients(slot_scan_reference, *make(*shape), weight)
     eager = gradients(slot_scan_reference, *make(*shape, dtype=torch.float32), weight)
     fused = gradients(lambda *a: slot_scan(*a, impl="numba"), *make(*shape, dtype=torch.float32), weight)
     epsilon = torch.finfo(torch.float32).eps
-    names = ["out", "log_norm", "precision", "means", "precisions", *SlotInputs._fields, "m0", "p0", *SlotParameters._fields]
-    for name, f, e, x in zip(names, [*fused[0], *fused[1]], [*eager[0], *eager[1]], [*exact[0], *exact[1]], strict=True):
+    names = [
+        "out",
+        "log_norm",
+        "precision",
+        "means",
+        "precisions",
+        *SlotInputs._fields,
+        "m0",
+        "p0",
+        *SlotParameters._fields,
+    ]
+    for name, f, e, x in zip(
+        names, [*fused[0], *fused[1]], [*eager[0], *eager[1]], [*exact[0], *exact[1]], strict=True
+    ):
         scale = float(x.detach().norm())
         if scale == 0:  # one slot: the softmax over slots has no gradient
             assert float(f.norm()) <= 1e-6, name

@@ -40,6 +40,9 @@ def test_both_modes_learn(data, tmp_path):
     assert record["tokens"] == 60 * 4 * 32
     assert set(record["data"]) == {"train.txt", "valid.txt"}
     assert load_model(tmp_path / "run").config.d_model == 16
+    from matplotlib.image import imread
+
+    assert imread(tmp_path / "run/metrics.png").std() > 0.05  # something was drawn
 
 
 def test_resume_equals_uninterrupted(data, tmp_path, monkeypatch):
@@ -90,7 +93,9 @@ def test_schedule_is_one_cycle():
     steps, peak = 200, 1e-3
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimiser = torch.optim.SGD([parameter], lr=peak)
-    oracle = torch.optim.lr_scheduler.OneCycleLR(optimiser, peak, total_steps=steps, pct_start=0.05, cycle_momentum=False)
+    oracle = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, peak, total_steps=steps, pct_start=0.05, cycle_momentum=False
+    )
     for step in range(steps):
         assert peak * schedule(step, steps, 0.05) == pytest.approx(optimiser.param_groups[0]["lr"], rel=1e-9)
         optimiser.step()

@@ -1,0 +1,206 @@
+"""Cost of one token on one CPU thread: the recurrence at position 100 and 100,000, the cache mode at 512 and 4,096.
+
+The recurrent stream is really run to each position. Then the cases take turns in one process, so that a change of the
+machine's speed meets all of them; medians over the rounds. Before any clock starts, the two positions must give the
+same
+token distribution from the same state up to rounding of the phase, and the cache must agree with the prompt pass.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from bench.hardware import hardware
+from export.bundle import Bundle, open_bundle
+from training.provenance import git_commit
+
+RECURRENT_POSITIONS = (100, 100_000)
+CACHE_LENGTHS = (512, 4096)
+ROUNDS = 60
+STEPS_PER_ROUND = 20
+
+
+@dataclass
+class RecurrentStream:
+    """One stream on the step graph; `advance` samples nothing, it feeds the most likely token back."""
+
+    session: Any
+    means: np.ndarray
+    precisions: np.ndarray
+    noise: np.ndarray
+    token: int = 1
+    position: int = 0
+
+    def advance(self) -> np.ndarray:
+        logits, _, _, self.means, self.precisions = self.session.run(
+            ["logits", "log_precision", "latent", "next_means", "next_precisions"],
+            {
+                "token": np.array([self.token]),
+                "position": np.array([self.position]),
+                "noise": self.noise,
+                "means": self.means,
+                "precisions": self.precisions,
+            },
+        )
+        self.token = int(logits[0].argmax())
+        self.position += 1
+        return logits[0]
+
+    def copy(self) -> RecurrentStream:
+        return RecurrentStream(
+            self.session, self.means.copy(), self.precisions.copy(), self.noise, self.token, self.position
+        )
+
+
+@dataclass
+class CachedStream:
+    """One token over a cache of fixed size; the position is not advanced, so that every step costs the same."""
+
+    session: Any
+    keys: np.ndarray
+    values: np.ndarray
+    noise: np.ndarray
+    position: int
+
+    def advance(self) -> np.ndarray:
+        logits, _, _, new_keys, new_values = self.session.run(
+            ["logits", "log_precision", "latent", "new_keys", "new_values"],
+            {
+                "tokens": np.array([[1]]),
+                "position": np.array([self.position]),
+                "keys": self.keys,
+                "values": self.values,
+                "noise": self.noise,
+            },
+        )
+        # The caller's part of a step: the new row goes into the fixed cache.
+        self.keys[:, :, :, self.position : self.position + 1] = new_keys
+        self.values[:, :, :, self.position : self.position + 1] = new_values
+        return np.asarray(logits[0])
+
+
+def _noise(bundle: Bundle) -> np.ndarray:
+    config = bundle.config
+    return np.zeros((1, config["n_heads"], 2 * config["head_dim"]), np.float32)
+
+
+def start_recurrent(bundle: Bundle) -> RecurrentStream:
+    """A stream before its first token."""
+    weights = bundle.weights()
+    return RecurrentStream(
+        bundle.session("step"), weights["initial.means"][None], weights["initial.precisions"][None], _noise(bundle)
+    )
+
+
+def start_cached(bundle: Bundle, length: int) -> CachedStream:
+    """A stream whose cache holds `length` - 1 tokens of random ids, filled through the graph itself."""
+    config = bundle.config
+    session = bundle.session("attention")
+    shape = (1, config["n_layers"], config["n_heads"], length, 2 * config["head_dim"])
+    stream = CachedStream(session, np.zeros(shape, np.float32), np.zeros(shape, np.float32), _noise(bundle), 0)
+    ids = np.random.default_rng(0).integers(1, config["vocab_size"], (1, length - 1))
+    for start in range(0, length - 1, 256):
+        part = ids[:, start : start + 256]
+        *_, keys, values = session.run(
+            ["logits", "new_keys", "new_values"],
+            {
+                "tokens": part,
+                "position": np.array([start]),
+                "keys": stream.keys,
+                "values": stream.values,
+                "noise": stream.noise,
+            },
+        )
+        stream.keys[:, :, :, start : start + part.shape[1]] = keys
+        stream.values[:, :, :, start : start + part.shape[1]] = values
+    stream.position = length - 1
+    return stream
+
+
+def check_position_independence(near: RecurrentStream, far: RecurrentStream) -> float:
+    """Largest difference of log-probabilities when the same empty-phase state is advanced at both positions.
+
+    Raises:
+        AssertionError: the two positions disagree by more than rounding, so a timing would compare different work.
+    """
+    distributions = []
+    for position in (near.position, far.position):
+        stream = near.copy()
+        # A state of zero means has no phase of its own; one token later only relative rotations matter.
+        stream.means, stream.position, stream.token = stream.means * 0, position, 1
+        stream.advance()
+        stream.token = 2
+        logits = stream.advance()
+        distributions.append(logits - logits.max() - np.log(np.exp(logits - logits.max()).sum()))
+    difference = float(np.abs(distributions[0] - distributions[1]).max())
+    if not difference <= 1e-3:
+        raise AssertionError(
+            f"positions {near.position} and {far.position} differ by {difference:.1e} in log-probability"
+        )
+    return difference
+
+
+def run_decode(bundle_path: Path) -> dict[str, Any]:
+    """Measure a language bundle; returns the document that `write_decode` stores."""
+    bundle = open_bundle(bundle_path)
+    stream = start_recurrent(bundle)
+    cases: dict[str, RecurrentStream | CachedStream] = {}
+    with tqdm(total=RECURRENT_POSITIONS[-1], desc="stream to the far position") as bar:
+        for position in RECURRENT_POSITIONS:
+            bar.update(position - stream.position)
+            while stream.position < position:
+                stream.advance()
+            cases[f"recurrent at {position}"] = stream.copy()
+    near, far = (cases[f"recurrent at {position}"] for position in RECURRENT_POSITIONS)
+    if not isinstance(near, RecurrentStream) or not isinstance(far, RecurrentStream):
+        raise TypeError("the recurrent cases must be recurrent streams")
+    difference = check_position_independence(near, far)
+    for length in CACHE_LENGTHS:
+        cases[f"cache of {length}"] = start_cached(bundle, length)
+    samples: dict[str, list[float]] = {name: [] for name in cases}
+    order = list(cases)
+    for round_index in tqdm(range(ROUNDS), desc="timed rounds"):
+        # The order turns, so that no case always follows the most expensive one.
+        for name in order[round_index % len(order) :] + order[: round_index % len(order)]:
+            case = cases[name]
+            case.advance()
+            started = time.perf_counter()
+            for _ in range(STEPS_PER_ROUND):
+                case.advance()
+            samples[name].append((time.perf_counter() - started) / STEPS_PER_ROUND)
+    rows = {
+        name: {
+            "median_us": round(1e6 * float(np.median(times)), 1),
+            "p20_us": round(1e6 * float(np.quantile(times, 0.2)), 1),
+            "p80_us": round(1e6 * float(np.quantile(times, 0.8)), 1),
+        }
+        for name, times in samples.items()
+    }
+    first, last = (rows[f"recurrent at {position}"]["median_us"] for position in RECURRENT_POSITIONS)
+    return {
+        "bundle": bundle.name,
+        "digest": bundle.digest,
+        "commit": git_commit(),
+        "hardware": hardware(),
+        "threads": 1,
+        "tokens_per_sample": STEPS_PER_ROUND,
+        "rounds": ROUNDS,
+        "position_difference": difference,
+        "cases": rows,
+        "far_over_near": round(last / first, 4),
+    }
+
+
+def write_decode(bundle_path: Path, out: Path) -> dict[str, Any]:
+    """`run_decode` to a JSON file."""
+    document = run_decode(bundle_path)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(document, indent=2) + "\n")
+    return document

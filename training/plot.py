@@ -1,0 +1,36 @@
+"""Draw the metrics file of a run: loss against tokens, training and validation, one line per mode."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+METRICS_FILE = "metrics.jsonl"
+PLOT_FILE = "metrics.png"
+
+
+def plot_metrics(run: Path) -> Path:
+    """Draw `metrics.jsonl` of a language run into `metrics.png` beside it.
+
+    Raises:
+        ValueError: the run has no metrics yet.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = [json.loads(line) for line in (run / METRICS_FILE).read_text().splitlines()]
+    if not rows:
+        raise ValueError(f"{METRICS_FILE} of {run.name} is empty")
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    tokens = [row["tokens"] for row in rows]
+    for color, mode in zip(("tab:blue", "tab:orange"), rows[-1]["valid"], strict=False):
+        axes.plot(tokens, [row["train"][mode] for row in rows], color=color, alpha=0.4, label=f"train, {mode}")
+        axes.plot(tokens, [row["valid"][mode] for row in rows], color=color, marker=".", label=f"valid, {mode}")
+    axes.set(xlabel="tokens seen", ylabel="nats per token", title=run.name)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(run / PLOT_FILE, dpi=120)
+    pyplot.close(figure)
+    return run / PLOT_FILE
