@@ -105,10 +105,14 @@ def run_setting(
     sigma2, eta2 = NOISE_SETTINGS[index]
     linear = linear_filter(sigma2, eta2)
     fit = [
-        simulate_oscillator(120, 96, settings=((sigma2, eta2),), disturbance=Disturbance(outliers=o), seed=70_000 + index)
+        simulate_oscillator(
+            120, 96, settings=((sigma2, eta2),), disturbance=Disturbance(outliers=o), seed=70_000 + index
+        )
         for o in (0.0, OUTLIERS)
     ]
-    merged = Batch(*(np.concatenate([getattr(part, key) for part in fit]) for key in ("times", "observations", "truth")))
+    merged = Batch(
+        *(np.concatenate([getattr(part, key) for part in fit]) for key in ("times", "observations", "truth"))
+    )
     calibrations = {"linear": calibrate(linear, merged), "oscillator": documents["oscillator"]}
     rows = []
     for name, share in CONTAMINATIONS.items():
@@ -152,8 +156,17 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         cells = " | ".join(f"{row['rmse'][name]:.3f}" for name in names)
         lines.append(f"| {row['sigma2']:g}, {row['eta2']:g} | {row['data']} | {cells} |")
     filters = list(rows[0]["coverage"])
-    lines += ["", "| coverage, state (worst gap, points) | " + " | ".join(f"{100 * worst(rows, k, 'state'):.1f}" for k in filters) + " |"]
-    lines += ["| coverage, forecast (worst gap, points) | " + " | ".join(f"{100 * worst(rows, k, 'forecast'):.1f}" for k in filters) + " |"]
+    lines += [
+        "",
+        "| coverage, state (worst gap, points) | "
+        + " | ".join(f"{100 * worst(rows, k, 'state'):.1f}" for k in filters)
+        + " |",
+    ]
+    lines += [
+        "| coverage, forecast (worst gap, points) | "
+        + " | ".join(f"{100 * worst(rows, k, 'forecast'):.1f}" for k in filters)
+        + " |"
+    ]
     return "\n".join(lines)
 
 
@@ -167,7 +180,9 @@ def main() -> None:
     deep: StateFilter = load_model(options.deep)
     documents = {"oscillator": json.loads((options.deep / "calibration.json").read_text())}
     rows = [
-        row for i in range(len(NOISE_SETTINGS)) for row in run_setting(i, deep, documents, options.streams, options.length)
+        row
+        for i in range(len(NOISE_SETTINGS))
+        for row in run_setting(i, deep, documents, options.streams, options.length)
     ]
     RESULTS.parent.mkdir(exist_ok=True)
     document = {"streams": options.streams, "length": options.length, "rows": rows}

@@ -29,8 +29,10 @@ from model.recurrence.irkf_reference import irkf_loop
 from model.state_filter import FilterOutput, State, StateFilter, head_update
 from model.uncertainty import confidence_gate
 
-# The log noise factors stay within this: e^±4 on a variance.
-LOG_FACTOR_RANGE = 4.0
+# The log noise factors stay within this: e^±8 on a variance, so that a stream without process noise is filtered as one.
+LOG_FACTOR_RANGE = 8.0
+# Slope of the factors at the origin; the likelihood is flat towards zero process noise, and this speeds the way there.
+LOG_FACTOR_GAIN = 4.0
 # Standardised innovations enter as z / sqrt(1 + (z / this)²), so an outlier is bounded and in view.
 INNOVATION_SCALE = 4.0
 NOISE_FLOOR = 1e-6
@@ -297,7 +299,7 @@ class DeepFilter(StateFilter):
 
     def factors(self, x: Tensor) -> Tensor:
         """Bounded log factors `[..., 2]` on process and measurement covariance, from the blocks' output."""
-        return LOG_FACTOR_RANGE * torch.tanh(self.readout(x) / LOG_FACTOR_RANGE)
+        return LOG_FACTOR_RANGE * torch.tanh(self.readout(x) * (LOG_FACTOR_GAIN / LOG_FACTOR_RANGE))
 
     def head_step(
         self,

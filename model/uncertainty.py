@@ -55,9 +55,7 @@ def _backward_terms(precision: Tensor, dynamics: Dynamics, lag: Tensor) -> tuple
     return keep, keep / precision / predicted, added / precision / predicted
 
 
-def rts_smoother(
-    means: Tensor, precisions: Tensor, dynamics: Dynamics, times: Tensor
-) -> tuple[Tensor, Tensor]:
+def rts_smoother(means: Tensor, precisions: Tensor, dynamics: Dynamics, times: Tensor) -> tuple[Tensor, Tensor]:
     """Rauch-Tung-Striebel pass over filtered means `[B, N, H, 2D]`, precisions `[B, N, H]` at `times` `[N]`.
 
     Returns:

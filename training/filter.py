@@ -110,9 +110,7 @@ class FilterData:
     files: tuple[Path, ...]
 
 
-def simulated(
-    count: int, length: int, seed: int, settings: tuple[tuple[float, float], ...] = NOISE_SETTINGS
-) -> Batch:
+def simulated(count: int, length: int, seed: int, settings: tuple[tuple[float, float], ...] = NOISE_SETTINGS) -> Batch:
     """Sequences of the oscillator at the noise settings, a quarter of them under each disturbance."""
     size = max(len(settings), count // len(DISTURBANCES))
     parts = [

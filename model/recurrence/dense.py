@@ -2,13 +2,16 @@
 
     dx = A x dt + dw,  E[dw dwᵀ] = Q dt          y = C x + b + e,  E[e eᵀ] = R
 
-Exact discretisation over a lag, from the eigenpairs A = V diag(l) V⁻¹ in real arithmetic (complex numbers as two real tensors, so
+Exact discretisation over a lag, from the eigenpairs A = V diag(l) V⁻¹ in real arithmetic (complex numbers as two
+real tensors, so
 that the same lines run in an ONNX graph):
 
     F(lag) = V e^{l lag} V⁻¹          Q(lag) = V [ Q̃_jk (e^{(l_j + l_k*) lag} - 1) / (l_j + l_k*) ] Vᴴ,  Q̃ = V⁻¹ Q V⁻ᴴ
 
-Update: with S = C P Cᵀ + R of the components present, d of them, the weight is w = min(1, (nu + d) / (nu + r'S⁻¹r)) with r the
-innovation in the first pass and the posterior residual afterwards; the measurement noise becomes R / w (math page §2, rule "capped").
+Update: with S = C P Cᵀ + R of the components present, d of them, the weight is w = min(1, (nu + d) / (nu + r'S⁻¹r))
+with r the
+innovation in the first pass and the posterior residual afterwards; the measurement noise becomes R / w (math page
+§2, rule "capped").
 Joseph form, so that float32 keeps the covariance positive. Units: state as given by the model, lag in time units.
 """
 
@@ -58,7 +61,8 @@ class Robustness(NamedTuple):
 
 
 class DenseUpdate(NamedTuple):
-    """mean `[..., n]`, covariance `[..., n, n]`, weight, nis and log_likelihood `[...]`, innovation `[..., P]` (0 where missing),
+    """mean `[..., n]`, covariance `[..., n, n]`, weight, nis and log_likelihood `[...]`, innovation `[..., P]` (0
+    where missing),
     innovation_covariance `[..., P, P]` of all components."""
 
     mean: Tensor

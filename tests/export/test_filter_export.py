@@ -1,0 +1,124 @@
+"""Filter graphs against the model over a thousand steps, the calibration's formulas, and the bundle."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from export.bundle import open_bundle, open_session
+from export.filter_calibration import conformal, evaluate
+from export.filter_export import build_graphs, bundle_weights, export_filter
+from model.deep_filter import DeepFilter, DeepFilterConfig
+from training.filter import FilterRun, train_filter
+from training.simulate import simulate_oscillator
+
+
+@pytest.fixture(scope="module")
+def linear_bundle(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("linear")
+    run = FilterRun.from_dict(
+        {
+            "family": "linear",
+            "model": {
+                "drift": [[0.9, -2.0], [1.0, -1.1]],
+                "process_noise": [[0.3, 0.0], [0.0, 0.3]],
+                "measurement_noise": [[0.5, 0.0], [0.0, 0.5]],
+                "initial_covariance": [[4.0, 0.0], [0.0, 4.0]],
+            },
+            "training": {"length": 24, "noise_settings": [[0.3, 0.5]], "sequences": 4},
+        }
+    )
+    model = train_filter(run, "simulate:oscillator", folder / "run", show_progress=False)
+    return model, export_filter(folder / "run", folder / "linear")
+
+
+def drift_over_steps(model, session, names, n_steps: int) -> float:
+    """Largest difference between graph and model, each on its own state, relative to the size of the outputs."""
+    rng = np.random.default_rng(0)
+    state = {name: tensor.detach().clone() for name, tensor in model.init_state(2).items()}
+    own = {name: tensor.numpy().copy() for name, tensor in state.items()}
+    gap = 0.0
+    for i in range(n_steps):
+        y = rng.normal(size=(2, 2)).astype(np.float32) * (10 if i % 17 == 0 else 1)
+        present = (rng.random((2, 2)) > 0.1).astype(np.float32)
+        dt = np.full(2, 0.0 if i == 0 else rng.exponential(0.1), np.float32)
+        scale = np.ones(2, np.float32)
+        with torch.no_grad():
+            output, state = model.step(*(torch.from_numpy(x) for x in (y * present, present, dt, scale)), state)
+        inputs = {"observation": y * present, "present": present, "dt": dt, "noise_scale": scale}
+        inputs |= {f"state.{name}": own[name] for name in names}
+        found = dict(zip([o.name for o in session.get_outputs()], session.run(None, inputs), strict=True))
+        own = {name: found[f"next.{name}"] for name in names}
+        for field in ("mean", "covariance", "weight", "log_likelihood"):
+            expected = getattr(output, field).numpy()
+            gap = max(gap, float((np.abs(found[field] - expected) / (1 + np.abs(expected))).max()))
+    return gap
+
+
+def test_linear_graph_follows_the_model_for_a_thousand_steps(linear_bundle):
+    model, bundle = linear_bundle
+    assert drift_over_steps(model, bundle.session("step"), ["mean", "covariance"], 1000) <= 1e-5
+
+
+def test_deep_graphs_follow_the_model_for_a_thousand_steps():
+    torch.manual_seed(0)
+    model = DeepFilter(DeepFilterConfig(observation_size=2, time_unit=0.1, d_model=8, n_heads=2, head_dim=2)).eval()
+    model.readout[1].weight.data.normal_(std=0.2)
+    graphs = build_graphs(model)
+    session = open_session(graphs["step"], bundle_weights(model))
+    assert drift_over_steps(model, session, list(model.init_state(1)), 1000) <= 1e-5
+
+    prefill = open_session(graphs["prefill"], bundle_weights(model))
+    batch = simulate_oscillator(2, 12, seed=3)
+    y = torch.from_numpy(batch.observations).float()
+    model.mode = "attention"
+    with torch.no_grad():
+        expected, _ = model(y, torch.ones_like(y), torch.from_numpy(batch.times))
+    state = {f"state.{n}": t.detach().numpy().copy() for n, t in model.init_state(2).items()}
+    cache = {f"cache.{n}": np.zeros((2, 16, *shape), np.float32) for n, shape in model.cache_rows().items()}
+    for i in range(12):
+        inputs = {
+            "observation": y[:, i].numpy(),
+            "present": np.ones((2, 2), np.float32),
+            "dt": np.full(2, 0.1 if i else 0.0, np.float32),
+            "noise_scale": np.ones(2, np.float32),
+            "lag": np.concatenate([batch.times[:, i : i + 1] - batch.times[:, :i], np.zeros((2, 16 - i))], 1).astype(
+                np.float32
+            ),
+            "valid": np.repeat((np.arange(16) < i)[None], 2, axis=0).astype(np.float32),
+        }
+        found = dict(
+            zip([o.name for o in prefill.get_outputs()], prefill.run(None, {**inputs, **state, **cache}), strict=True)
+        )
+        assert np.abs(found["mean"] - expected.mean[:, i].numpy()).max() <= 1e-5
+        state = {name: found[f"next.{name.removeprefix('state.')}"] for name in state}
+        for name in cache:
+            cache[name][:, i] = found[f"row.{name.removeprefix('cache.')}"]
+
+
+def test_bundle_is_small_and_complete(linear_bundle):
+    _, bundle = linear_bundle
+    assert sum(spec.size for spec in bundle.manifest.files.values()) < 2_000_000
+    assert set(bundle.manifest.graphs) == {"step", "prefill", "forecast"}
+    assert bundle.manifest.family == "linear"
+    again = open_bundle(bundle.path)
+    assert json.dumps(again.calibration) == json.dumps(bundle.calibration)
+
+
+def test_conformal_quantile_is_the_finite_sample_one():
+    scores = np.random.default_rng(0).permutation(np.arange(1.0, 20.0))  # 19 scores: 0.9 · 20 = the 18th
+    assert conformal(scores, (0.9, 0.5)) == [18.0, 10.0]
+    with pytest.raises(ValueError, match="calibrate"):
+        conformal(np.array([]), (0.9,))
+
+
+def test_calibrated_intervals_cover_fresh_data(linear_bundle):
+    model, bundle = linear_bundle
+    fresh = simulate_oscillator(150, 40, settings=((0.3, 0.5),), seed=77)
+    found = evaluate(model, fresh, "recurrent")
+    error = np.abs(fresh.truth - found.mean) / found.deviation
+    for level, multiplier in zip(
+        (0.5, 0.8, 0.9, 0.95), bundle.calibration["recurrent"]["state"]["multipliers"], strict=True
+    ):
+        assert abs(np.mean(error <= multiplier) - level) < 0.03

@@ -1,0 +1,118 @@
+"""Simulation, CSV reading and the training loop."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+from model.checkpoint import load_model
+from training.filter import FilterRun, load_data, train_filter
+from training.series import load_csv, split, windows
+from training.simulate import OSCILLATOR_DRIFT, Disturbance, discretise, simulate_oscillator
+
+SMALL = {
+    "family": "deep",
+    "model": {"d_model": 8, "n_heads": 2, "head_dim": 2, "n_layers": 1},
+    "training": {"steps": 6, "nominal_steps": 24, "batch": 12, "length": 16, "sequences": 60, "validate_every": 15,
+                 "learning_rate": 0.02},
+}  # fmt: skip
+
+
+def test_drift_is_the_published_one_and_discretisation_is_exact():
+    basis = np.array([[1 - 1j, 1 + 1j], [1, 1]])
+    assert np.allclose(basis @ np.diag([-0.1 - 1j, -0.1 + 1j]) @ np.linalg.inv(basis), OSCILLATOR_DRIFT)
+    f, q = discretise(OSCILLATOR_DRIFT, 0.7)
+    assert np.allclose(f, scipy.linalg.expm(0.7 * OSCILLATOR_DRIFT))
+    grid = (np.arange(20_000) + 0.5) * 0.7 / 20_000
+    parts = np.array([scipy.linalg.expm(OSCILLATOR_DRIFT * s) for s in grid[::100]])
+    assert np.allclose(q, 0.7 * np.mean(parts @ parts.transpose(0, 2, 1), 0), rtol=2e-2)
+
+
+def test_simulation_has_the_stated_noises_outliers_gaps_and_times():
+    batch = simulate_oscillator(300, 40, settings=((0.3, 0.5),), seed=1)
+    error = batch.observations - batch.truth
+    assert abs(error.var() - 0.5) < 0.02
+    disturbed = simulate_oscillator(
+        300, 40, settings=((0.3, 0.5),), disturbance=Disturbance(outliers=0.05, missing=0.2, is_irregular=True), seed=1
+    )
+    gone = np.isnan(disturbed.observations).all(-1)
+    assert abs(gone.mean() - 0.2) < 0.02
+    size = np.nanvar(disturbed.observations - disturbed.truth)
+    assert abs(size - 0.5 * (0.95 + 5)) < 0.6
+    assert np.diff(disturbed.times, axis=1).std() > 0.05
+    euler = simulate_oscillator(400, 30, settings=((0.3, 0.5),), steps="euler", seed=2)
+    exact = simulate_oscillator(400, 30, settings=((0.3, 0.5),), seed=3)
+    assert np.allclose(np.cov(euler.truth[:, -1].T), np.cov(exact.truth[:, -1].T), rtol=0.35, atol=0.6)
+    again = simulate_oscillator(300, 40, settings=((0.3, 0.5),), seed=1)
+    assert np.array_equal(batch.observations, again.observations)
+
+
+def test_csv_with_time_and_missing_cells(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("time,a,b\n0,1,\n0.5,NA,2\n2,3,4\n")
+    series = load_csv(path)
+    assert series.names == ("a", "b") and series.times.tolist() == [0, 0.5, 2]
+    assert math.isnan(series.values[0, 1]) and math.isnan(series.values[1, 0]) and series.values[2].tolist() == [3, 4]
+    path.write_text("when,a\n2020-01-01 00:00:00,1\n2020-01-01 00:01:00,2\n")
+    assert np.diff(load_csv(path, "when").times).tolist() == [60]
+    path.write_text("a\n1\n2\n")
+    assert load_csv(path).times.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,x\n", "row 2, column 'b'"),
+        ("a,b\n1\n", "row 2 has 1"),
+        ("time,a\n1,1\n0,1\n", "row 3: times decrease"),
+        ("time\n1\n", "no column of values"),
+        ("a\n", "at least one row"),
+        ("a\ninf\n", "not finite"),
+    ],
+)
+def test_bad_csv_is_refused_with_the_place(tmp_path, text, message):
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        load_csv(path)
+
+
+def test_splits_are_in_order_of_time(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("a\n" + "\n".join(str(i) for i in range(100)) + "\n")
+    train, validation, test = split(load_csv(path))
+    assert train.times.max() < validation.times.min() and validation.times.max() < test.times.min()
+    assert windows(train, 20).times.shape == (5, 20)
+
+
+def test_training_lowers_the_validation_loss_and_the_run_loads(tmp_path):
+    lines = []
+    model = train_filter(
+        FilterRun.from_dict(SMALL), "simulate:oscillator", tmp_path, report=lines.append, show_progress=False
+    )
+    assert lines[-1]["validation_nominal"] < lines[0]["validation_nominal"]
+    recorded = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert recorded == lines
+    again = load_model(tmp_path)
+    assert again.config == model.config
+    assert all((a == b).all() for a, b in zip(again.parameters(), model.parameters(), strict=True))
+
+
+def test_a_csv_with_gaps_trains(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [f"{0.5 * i},{'' if i % 7 == 0 else rng.normal():},{rng.normal() + 50}" for i in range(200)]
+    (tmp_path / "data.csv").write_text("t,a,b\n" + "\n".join(rows) + "\n")
+    model = train_filter(FilterRun.from_dict(SMALL), str(tmp_path / "data.csv"), tmp_path / "run", show_progress=False)
+    assert model.config.time_unit == 0.5 and model.observation_size == 2
+    assert abs(float(model.center[1]) - 50) < 1
+
+
+def test_unknown_sections_sources_and_keys_are_refused():
+    with pytest.raises(ValueError, match="colour"):
+        FilterRun.from_dict({"colour": 1})
+    with pytest.raises(ValueError, match="colour"):
+        FilterRun.from_dict({"training": {"colour": 1}})
+    with pytest.raises(ValueError, match="simulate:other"):
+        load_data("simulate:other", FilterRun.from_dict(SMALL).training)
