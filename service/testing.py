@@ -89,7 +89,7 @@ class FakeLanguage:
         latent = np.arange(len(contexts) * 8, dtype=np.float32).reshape(-1, *self.latent_shape) + noise
         return StepOutput(logits, np.zeros(len(contexts), dtype=np.float32), latent), advanced
 
-    def confidence(self, logits: np.ndarray) -> np.ndarray:
+    def confidence(self, logits: np.ndarray, decode: str) -> np.ndarray:
         weights = np.exp(logits.astype(np.float64))
         return weights / weights.sum(axis=-1, keepdims=True)
 

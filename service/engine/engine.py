@@ -12,7 +12,7 @@ from export.bundle import Bundle, BundleError, check_golden, open_bundle
 from service.engine.filter_runtime import FilterRuntime
 from service.engine.filtering import Filter, FilterJob, FilterOptions, FilterStage
 from service.engine.generation import DecodeStage, GenerateJob, GenerateOptions, PrefillStage, PromptLimits
-from service.engine.language_runtime import Language, LanguageRuntime
+from service.engine.language_runtime import Decode, Language, LanguageRuntime
 from service.engine.scheduler import Job, Scheduler
 from service.errors import InvalidRequest, NotFound, NotReady, Overloaded
 from service.metrics import Metrics
@@ -89,10 +89,11 @@ class Engine:
             stream_buffer=settings.stream_buffer,
         )
         limits = PromptLimits(settings.max_prompt_tokens, settings.max_attention_tokens)
-        self._prefill: dict[tuple[str, str], PrefillStage] = {
-            (name, decode): PrefillStage(limits, DecodeStage(model, settings.max_batch_rows, metrics))
+        modes: tuple[Decode, ...] = ("recurrent", "attention")
+        self._prefill = {
+            (name, decode): PrefillStage(limits, DecodeStage(model, decode, settings.max_batch_rows, metrics))
             for name, model in models.languages.items()
-            for decode in ("recurrent", "attention")
+            for decode in modes
         }
         self._filtering = {name: FilterStage(model, metrics) for name, model in models.filters.items()}
         metrics.watch("num_requests_running", "Requests that hold model state.", lambda: self._scheduler.running)

@@ -243,9 +243,10 @@ class PrefillStage:
 class DecodeStage:
     """One step for every live stream of a batch of requests to one model in one decoding mode."""
 
-    def __init__(self, model: Language, max_rows: int, metrics: Metrics) -> None:
+    def __init__(self, model: Language, decode: Decode, max_rows: int, metrics: Metrics) -> None:
         self.max_jobs = max_rows
         self._model = model
+        self._decode = decode
         self._max_rows = max_rows
         self._metrics = metrics
 
@@ -288,7 +289,7 @@ class DecodeStage:
         self._metrics.iteration_rows.labels(self._model.name).observe(len(rows))
         with np.errstate(all="ignore"):  # a broken row is found, by itself, when it is accepted
             log_probabilities = log_softmax(output.logits)
-            confidence = self._model.confidence(output.logits)
+            confidence = self._model.confidence(output.logits, self._decode)
             precision = np.exp(output.log_precision.astype(np.float64))
         return [
             _Step(output, row, contexts[row], log_probabilities[row], confidence[row], float(precision[row]))

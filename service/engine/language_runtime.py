@@ -96,7 +96,7 @@ class Language(Protocol):
     def step(self, contexts: Sequence[Any], tokens: Sequence[int], noise: Array) -> tuple[StepOutput, list[Any]]:
         """One token in each of B streams of one decoding mode; `noise` `[B, H, 2D]`, zeros for the mean."""
 
-    def confidence(self, logits: Array) -> NDArray[np.float64]:
+    def confidence(self, logits: Array, decode: Decode) -> NDArray[np.float64]:
         """Calibrated probabilities `[B, V]` that a token is the right next one."""
 
 
@@ -116,7 +116,7 @@ class LanguageRuntime:
         layers, heads, _, width = self._initial_means.shape
         self.latent_shape = (heads, width // 2)
         self._empty_cache = np.zeros((layers, heads, SMALLEST_CACHE, width // 2), dtype=np.float32)
-        self._temperature = float(bundle.calibration["temperature"])
+        self._temperatures: dict[str, float] = bundle.calibration["temperature"]
         self._step = bundle.session("step")
         self._prefill = bundle.session("prefill")
         self._attention = bundle.session("attention")
@@ -160,9 +160,9 @@ class LanguageRuntime:
         outputs = [np.concatenate(parts) for parts in zip(*(output for output, _ in results), strict=True)]
         return StepOutput(*outputs), [context for _, context in results]
 
-    def confidence(self, logits: Array) -> NDArray[np.float64]:
-        """Calibrated probabilities `[B, V]`: the softmax at the temperature fitted on validation data."""
-        probabilities: NDArray[np.float64] = np.exp(log_softmax(logits / np.float32(self._temperature)))
+    def confidence(self, logits: Array, decode: Decode) -> NDArray[np.float64]:
+        """Calibrated probabilities `[B, V]`: the softmax at the mode's temperature, fitted on validation data."""
+        probabilities: NDArray[np.float64] = np.exp(log_softmax(logits / np.float32(self._temperatures[decode])))
         return probabilities
 
     def _step_slots(

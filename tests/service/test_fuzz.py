@@ -1,0 +1,186 @@
+"""Raw JSON of any shape: never a 5xx, always valid JSON in a documented shape, and the next request is right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import anyio.from_thread
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from service.app import create_app
+from service.schemas import (
+    ErrorReply,
+    FilterDone,
+    FilterReply,
+    FilterStepReply,
+    GenerateEvent,
+    GenerateParameters,
+    GenerateReply,
+    GenerateRequest,
+)
+from service.schemas import FilterRequest as FilterBody
+from service.settings import Settings
+from service.testing import fake_models
+
+LIMITS: dict[str, Any] = {"max_new_tokens": 50, "max_observations": 50, "max_reply_numbers": 20_000, "workers": 2}
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.integers(-(2**70), 2**70),
+    st.floats(-2, 2),
+    st.floats(),  # NaN and Infinity become bare words that are no JSON
+    st.text(max_size=8),
+    st.sampled_from(["", "\x00", "recurrent", "attention", "recite", "mean", "\ud800", "é" * 300, "1", "nan"]),
+)
+anything = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    max_leaves=12,
+)
+sane = {
+    "inputs": st.text(max_size=20),
+    "max_new_tokens": st.integers(1, 20),
+    "observations": st.lists(
+        st.none() | st.lists(st.none() | st.floats(-1e12, 1e12), min_size=2, max_size=2), min_size=1, max_size=8
+    ),
+    "times": st.none() | st.lists(st.floats(-1e15, 1e15), max_size=8).map(sorted),
+    "horizon": st.lists(st.floats(1e-3, 1e9), max_size=3),
+    "samples": st.integers(0, 4),
+    "seed": st.none() | st.integers(0, 2**64 - 1),
+    "levels": st.lists(st.sampled_from([0.5, 0.9]), min_size=1, max_size=2),
+    "stop": st.lists(st.text(min_size=1, max_size=3), max_size=3),
+    "temperature": st.floats(0, 100),
+    "top_p": st.floats(0, 1, exclude_min=True),
+    "top_k": st.integers(1, 300),
+    "n": st.integers(1, 4),
+    "top_n_tokens": st.integers(0, 32),
+    "stream": st.booleans(),
+    "smooth": st.booleans(),
+    "mode": st.sampled_from(["recurrent", "attention"]),
+    "decode": st.sampled_from(["recurrent", "attention"]),
+}
+
+
+def documents(names: list[str], required: str) -> st.SearchStrategy[dict[str, Any]]:
+    """Objects whose fields are mostly sane, sometimes anything, sometimes not ours."""
+    values = {name: st.one_of(*[sane[name]] * 6, anything) if name in sane else anything for name in names}
+    optional = {name: value for name, value in values.items() if name != required}
+    known = st.fixed_dictionaries({required: values[required]}, optional=optional)
+    return st.one_of(
+        *[known] * 5,
+        st.builds(lambda a, b: {**a, **b}, known, st.dictionaries(st.text(max_size=5), anything, max_size=2)),
+    )
+
+
+parameters = st.fixed_dictionaries(
+    {}, optional={name: sane.get(name, anything) for name in GenerateParameters.model_fields}
+)
+generate_bodies = st.one_of(
+    documents(list(GenerateRequest.model_fields), "inputs"),
+    st.fixed_dictionaries({"inputs": sane["inputs"], "parameters": parameters}, optional={"stream": sane["stream"]}),
+    st.fixed_dictionaries(
+        {
+            "inputs": sane["inputs"],
+            "parameters": st.fixed_dictionaries(
+                {}, optional={k: v for k, v in sane.items() if k in GenerateParameters.model_fields}
+            ),
+        },
+        optional={"stream": sane["stream"]},
+    ),
+    anything,
+)
+filter_bodies = st.one_of(
+    documents(list(FilterBody.model_fields), "observations"),
+    st.fixed_dictionaries(
+        {"observations": sane["observations"]},
+        optional={k: sane[k] for k in ("horizon", "samples", "seed", "levels", "stream", "smooth", "mode")},
+    ),
+    anything,
+)
+
+
+class Server:
+    """The application with an event loop of its own, for tests that are not coroutines."""
+
+    def __init__(self, portal: Any, client: httpx.AsyncClient) -> None:
+        self._portal, self._client = portal, client
+
+    def post(self, path: str, body: bytes) -> httpx.Response:
+        async def send() -> httpx.Response:
+            return await self._client.post(path, content=body, headers={"content-type": "application/json"})
+
+        return self._portal.call(send)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    app = create_app(Settings(bundles=(), **LIMITS), load=lambda _: fake_models())
+    with (
+        anyio.from_thread.start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(app.router.lifespan_context(app)),
+    ):
+        client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://server"
+        )
+        yield Server(portal, client)
+        portal.call(client.aclose)
+
+
+def refuse_constant(name: str) -> float:
+    raise AssertionError(f"the reply holds {name}")
+
+
+def check(response: httpx.Response, plain: type, *lines: type) -> None:
+    """A success in the documented shape, or a 4xx in the one error shape."""
+    assert response.status_code in (200, 404, 422), response.text
+    if response.status_code != 200:
+        error = ErrorReply.model_validate_json(response.content).error
+        assert error.message and len(error.message) < 500
+        return
+    if response.headers["content-type"] == "application/json":
+        json.loads(response.content, parse_constant=refuse_constant)
+        plain.model_validate_json(response.content)  # type: ignore[attr-defined]
+        return
+    *steps, last = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
+    for line in steps:
+        lines[0].model_validate_json(line)  # type: ignore[attr-defined]
+    lines[-1].model_validate_json(last)  # type: ignore[attr-defined]
+    assert json.loads(last).get("done") or json.loads(last).get("details")
+
+
+def encoded(document: Any) -> bytes:
+    return json.dumps(document, ensure_ascii=True).encode()
+
+
+SLOW_IS_FINE = settings(
+    max_examples=250, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+
+
+@SLOW_IS_FINE
+@given(document=generate_bodies)
+def test_generate(server: Server, document: Any) -> None:
+    check(server.post("/generate", encoded(document)), GenerateReply, GenerateEvent)
+    after = server.post("/generate", b'{"inputs": "say |", "parameters": {"max_new_tokens": 3}}')
+    assert after.json()["generated_text"] == "the"
+
+
+@SLOW_IS_FINE
+@given(document=filter_bodies)
+def test_filter(server: Server, document: Any) -> None:
+    check(server.post("/filter", encoded(document)), FilterReply, FilterStepReply, FilterDone)
+    after = server.post("/filter", b'{"observations": [[1, 2], [3, null]]}')
+    assert [step["mean"] for step in after.json()["steps"]] == [[1, 2], [2, 2]]
+
+
+@SLOW_IS_FINE
+@given(body=st.binary(max_size=60) | st.text(alphabet='{}[]",:\\u0d8einputs1-.', max_size=60).map(str.encode))
+def test_bytes_that_may_be_no_json(server: Server, body: bytes) -> None:
+    for path in ("/generate", "/filter"):
+        assert server.post(path, body).status_code == 422

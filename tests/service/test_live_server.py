@@ -1,0 +1,182 @@
+"""A real server on a real socket: tokens leave as they are made, connections survive, the process ends well."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+
+from service.app import create_app
+from service.engine.engine import Models
+from service.settings import Settings
+from service.testing import FakeFilter, FakeLanguage, fake_models
+
+ROOT = Path(__file__).resolve().parents[2]
+PROMPT = {"inputs": "say |", "parameters": {"max_new_tokens": 5}}
+
+
+@contextmanager
+def running(models: Models, **settings: object) -> Iterator[str]:
+    """Address of a server in a thread of this process."""
+    app = create_app(Settings.model_validate({"bundles": (), "workers": 2, **settings}), load=lambda _: models)
+    server = uvicorn.Server(uvicorn.Config(app, loop="uvloop", http="httptools", lifespan="on", log_level="error"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        host, port = listener.getsockname()
+        try:
+            yield f"http://{host}:{port}"
+        finally:
+            server.should_exit = True
+            thread.join(timeout=20)
+    assert not thread.is_alive()
+
+
+def test_a_token_arrives_before_the_next_one_is_computed() -> None:
+    gate = threading.Semaphore(0)
+    with running(fake_models(FakeLanguage(gate=gate))) as address, httpx.Client(base_url=address, timeout=20) as client:
+        gate.release()  # the first token only: were it held back, this test would time out
+        with client.stream("POST", "/generate", json={**PROMPT, "stream": True}) as response:
+            tokens = []
+            for line in response.iter_lines():
+                if line:
+                    tokens.append(json.loads(line.removeprefix("data: "))["token"]["text"])
+                    gate.release()
+    assert tokens == ["t", "h", "e", " ", "q"]
+
+
+@pytest.mark.parametrize("accept", ["application/x-ndjson", "text/event-stream"])
+def test_a_step_arrives_before_the_next_one_is_computed(accept: str) -> None:
+    gate = threading.Semaphore(0)
+    body = {"observations": [[float(index), 0.0] for index in range(5)], "stream": True}
+    with running(fake_models(filter=FakeFilter(gate=gate))) as address, httpx.Client(base_url=address) as client:
+        gate.release()
+        with client.stream("POST", "/filter", json=body, headers={"Accept": accept}, timeout=20) as response:
+            documents = []
+            for line in response.iter_lines():
+                if line:
+                    documents.append(json.loads(line.removeprefix("data: ")))
+                    gate.release()
+    assert [document["mean"][0] for document in documents[:-1]] == [0.0, 0.5, 1.0, 1.5, 2.0]
+    assert documents[-1]["done"] is True
+
+
+def test_a_client_that_hangs_up_frees_its_place() -> None:
+    gate = threading.Semaphore(0)
+    models = fake_models(FakeLanguage(script="x" * 5000, gate=gate))
+    with running(models, workers=1, max_running=1, max_waiting=0) as address:
+        long = {"inputs": "say |", "parameters": {"max_new_tokens": 4000}}
+        with httpx.Client(base_url=address, timeout=20) as client:
+            gate.release()
+            with client.stream("POST", "/generate", json={**long, "stream": True}) as response:
+                next(response.iter_lines())
+                assert client.post("/generate", json=PROMPT).status_code == 429
+            gate.release()  # a worker notices at the end of its step
+            with pytest.raises(httpx.ReadTimeout):
+                for _ in range(
+                    1000
+                ):  # until the place of the stream is free, which this request then holds, and leaves
+                    assert client.post("/generate", json=long, timeout=0.3).status_code == 429
+            gate.release(100_000)
+            for _ in range(1000):
+                if (answer := client.post("/generate", json=PROMPT)).status_code != 429:
+                    break
+            assert answer.json()["generated_text"] == "xxxxx"
+
+
+def test_errors_leave_the_connection_usable() -> None:
+    with (
+        running(fake_models(FakeLanguage(poison="bad"))) as address,
+        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20) as connection,
+    ):
+        reader = connection.makefile("rb")
+        for path, body, expected in [
+            ("/generate", b"{", 422),
+            ("/generate", b'{"inputs": "bad |"}', 500),
+            ("/nope", b"{}", 404),
+            ("/generate", json.dumps(PROMPT).encode(), 200),
+        ]:
+            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            assert int(reader.readline().split()[1]) == expected
+            length = 0
+            while (header := reader.readline().strip().lower()) != b"":
+                length = int(header.split()[1]) if header.startswith(b"content-length") else length
+            json.loads(reader.read(length))
+
+
+def test_a_body_over_the_limit_is_refused_while_it_is_sent() -> None:
+    with (
+        running(fake_models(), max_body_bytes=10_000) as address,
+        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20) as connection,
+    ):
+        head = (
+            "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        connection.sendall(head.encode())
+        for _ in range(12):
+            connection.sendall(b"3e8\r\n" + b" " * 1000 + b"\r\n")
+        answer = connection.makefile("rb").read()  # to the end: the server closes
+    assert answer.startswith(b"HTTP/1.1 413") and b"payload_too_large" in answer
+
+
+def test_the_process_says_where_it_is_and_ends_on_a_signal(linear_bundle: Path) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        "from service.settings import Settings; from service.server import serve; serve(Settings())",
+    ]
+    environment = {**os.environ, "RFA_PORT": "0", "RFA_BUNDLES": str(linear_bundle), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        address = re.search(r"http://127\.0\.0\.1:\d+", line)
+        assert address is not None and "linear (filter)" in line, line
+        with httpx.Client(base_url=address[0], timeout=20) as client:
+            assert client.get("/ready").json() == {"status": "ready", "models": ["linear"]}
+            assert client.post("/filter", json={"observations": [[1.0, 0.0], None]}).status_code == 200
+            assert client.post("/generate", json=PROMPT).status_code == 404
+        process.send_signal(signal.SIGTERM)
+        rest = process.communicate(timeout=20)[1]
+    assert process.returncode in (0, -signal.SIGTERM), rest
+    assert "Traceback" not in rest
+
+
+def test_a_bad_bundle_stops_the_start_with_the_reason(linear_bundle: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "linear"
+    broken.mkdir()
+    for file in linear_bundle.iterdir():
+        (broken / file.name).write_bytes(file.read_bytes())
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")
+    with pytest.raises(ValueError, match=r"model\.safetensors: sha256"):
+        from service.server import serve
+
+        serve(Settings(bundles=(broken,), port=0))
+
+
+def test_serving_does_not_import_torch(linear_bundle: Path) -> None:
+    program = (
+        "import sys, asyncio; from service.app import create_app; from service.settings import Settings\n"
+        f"app = create_app(Settings(bundles=({str(linear_bundle)!r},)))\n"
+        "async def main():\n"
+        "    async with app.router.lifespan_context(app): pass\n"
+        "asyncio.run(main())\n"
+        "heavy = {'torch', 'model', 'training', 'numba', 'onnx', 'scipy'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
