@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 ROOT = Path(__file__).resolve().parent.parent
 
 torch.set_num_threads(1)
-# Fixed examples: a failure is a fact about the code, not about the day. Workers share cores, so no deadline per example.
+# Fixed examples: a failure is a fact about the code, not about the day. No deadline: workers share cores.
 settings.register_profile(
     "repeatable", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -1,0 +1,58 @@
+"""`rfa bench`: what the README's figures are made with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.bundle import BundleName
+from cli.console import JsonFlag, print_json, print_result
+
+app = typer.Typer(no_args_is_help=True, help="Measure speed and quality.")
+RESULTS = Path("bench") / "results"
+
+
+@app.command("decode")
+def bench_decode(
+    bundle: BundleName = "books",
+    out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "decode.json",
+    as_json: JsonFlag = False,
+) -> None:
+    """Cost of one token on one thread: the recurrence early and late in a stream, the cache short and long."""
+    from bench.decode import write_decode
+    from cli.locate import find_bundle
+
+    document = write_decode(find_bundle(bundle), out)
+    print_result(document, as_json)
+
+
+@app.command("filter")
+def bench_filter(
+    bundle: BundleName = "oscillator",
+    streams: Annotated[int, typer.Option(min=1)] = 200,
+    length: Annotated[int, typer.Option(min=2)] = 100,
+    out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "filter.json",
+    as_json: JsonFlag = False,
+) -> None:
+    """The oscillator at the paper's noise settings: error and coverage beside the exact Kalman filter."""
+    from tqdm import tqdm
+
+    from bench.filter_eval import NOISE_SETTINGS, markdown, run_setting
+    from cli.locate import find_bundle
+    from model.checkpoint import load_model
+
+    path = find_bundle(bundle)
+    documents = {"oscillator": json.loads((path / "calibration.json").read_text())}
+    deep = load_model(path)
+    settings = tqdm(range(len(NOISE_SETTINGS)), unit="setting", disable=None)
+    rows = [row for i in settings for row in run_setting(i, deep, documents, streams, length)]
+    document = {"streams": streams, "length": length, "rows": rows}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(document, indent=1) + "\n")
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo(markdown(rows))

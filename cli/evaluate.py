@@ -1,0 +1,48 @@
+"""`rfa eval`: how good a bundle is on data that it has not seen."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.bundle import BundleName
+from cli.console import JsonFlag, print_json, print_result
+
+app = typer.Typer(no_args_is_help=True, help="Measure a bundle on data that it has not seen.")
+
+
+@app.command("lm")
+def eval_lm(
+    bundle: BundleName,
+    data: Annotated[Path, typer.Option(help="Folder with test: a folder of .txt files, or test.txt.", metavar="DIR")],
+    limit: Annotated[int | None, typer.Option(min=1, help="Score at most so many tokens.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Perplexity and bits per byte, in both modes, at 256, 1,024 and 4,096 tokens of context."""
+    from bench.language_eval import evaluate_model
+    from cli.locate import find_bundle
+    from training.corpus import split_files
+
+    scores = evaluate_model(find_bundle(bundle), split_files(data, "test"), limit=limit)
+    if as_json:
+        print_json([asdict(score) for score in scores])
+        return
+    typer.echo(f"{'mode':<10} {'context':>7} {'perplexity':>10} {'bits/byte':>9} {'tokens':>9}")
+    for row in scores:
+        typer.echo(f"{row.mode:<10} {row.length:>7} {row.perplexity:>10.2f} {row.bits_per_byte:>9.4f} {row.tokens:>9}")
+
+
+@app.command("filter")
+def eval_filter(
+    bundle: BundleName,
+    data: Annotated[str, typer.Option(help="A CSV, of which the last fifth is scored, or simulate:oscillator.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """One-step forecasts: error beside the last value's, likelihood, and how often the intervals hold."""
+    from bench.filter_score import score_filter
+    from cli.locate import find_bundle
+
+    print_result(score_filter(find_bundle(bundle), data), as_json)

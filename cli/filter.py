@@ -1,0 +1,141 @@
+"""`rfa filter`: the states behind a recorded series, as a table, a JSON document, a picture."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.console import JsonFlag, print_json
+
+if TYPE_CHECKING:
+    from service.engine.filter_runtime import FilterRuntime, FilterStep
+    from training.series import Series
+
+DEFAULT_BUNDLE = "oscillator"
+LEVELS = (0.5, 0.9)
+WIDE = "0.9"
+# Observations between two moves of the progress bar; the state carries over, so the numbers do not depend on it.
+PIECE = 64
+
+
+def run_filter(runtime: FilterRuntime, series: Series, horizon: list[float]) -> tuple[list[FilterStep], float]:
+    """Filter a series piece by piece; returns its steps and the log-likelihood.
+
+    Raises:
+        ValueError: the series has another number of columns than the bundle takes.
+    """
+    from tqdm import tqdm
+
+    if series.values.shape[1] != runtime.observation_size:
+        raise ValueError(
+            f"the CSV has {series.values.shape[1]} columns of values ({', '.join(series.names)}), "
+            f"bundle {runtime.name!r} takes {runtime.observation_size}; "
+            "`rfa train filter --data CSV` makes a filter that fits"
+        )
+    rows = [[None if math.isnan(value) else float(value) for value in row] for row in series.values]
+    steps: list[FilterStep] = []
+    total, state = 0.0, runtime.start()
+    with tqdm(total=len(rows), unit="row", disable=None, leave=False) as bar:
+        for start in range(0, len(rows), PIECE):
+            piece = rows[start : start + PIECE]
+            times = [float(t) for t in series.times[start : start + PIECE]]
+            result = runtime.filter(times, piece, levels=LEVELS, horizon=horizon, state=state)
+            steps += result.steps
+            total += result.log_likelihood
+            state = result.state
+            bar.update(len(piece))
+    return steps, total
+
+
+def flagged(steps: list[FilterStep], threshold: float) -> list[int]:
+    """Rows (from 0) whose observation is an outlier under the model."""
+    return [i for i, step in enumerate(steps) if step.anomaly is not None and step.anomaly >= threshold]
+
+
+def as_table(series: Series, steps: list[FilterStep], outliers: list[int]) -> str:
+    """CSV: time, per component the observation, mean, std and 0.9 interval, the row's scores, and the forecasts."""
+    header = ["t"]
+    for name in series.names:
+        header += [name, f"{name}_mean", f"{name}_std", f"{name}_low90", f"{name}_high90"]
+    header += ["weight", "nis", "anomaly", "confidence", "outlier"]
+    # Of a forecast only its lead is the same in every row.
+    leads = [point.t - steps[0].t for point in steps[0].forecast]
+    for lead in leads:
+        for name in series.names:
+            header += [f"{name}_ahead{lead:g}_{part}" for part in ("mean", "std", "low90", "high90")]
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(header)
+    hits = set(outliers)
+    for i, step in enumerate(steps):
+        row: list[Any] = [step.t]
+        for k, value in enumerate(series.values[i]):
+            row += ["" if math.isnan(value) else float(value), step.mean[k], step.std[k], *step.interval[WIDE][k]]
+        row += ["" if x is None else x for x in (step.weight, step.nis, step.anomaly, step.confidence)]
+        row.append(int(i in hits))
+        for point in step.forecast:
+            for k in range(len(series.names)):
+                row += [point.mean[k], point.std[k], *point.interval[WIDE][k]]
+        writer.writerow(row)
+    return buffer.getvalue()
+
+
+def filter_series(
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="CSV with a header; a column time, t, timestamp or date is the clock, empty cells are missing.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ],
+    bundle: Annotated[str, typer.Option(help="Bundle folder, or the name of a default bundle.")] = DEFAULT_BUNDLE,
+    horizon: Annotated[list[float] | None, typer.Option(min=1e-9, help="Forecast so far ahead; repeatable.")] = None,
+    flag: Annotated[float, typer.Option(min=0, max=1, help="Anomaly score from which a row is an outlier.")] = 0.999,
+    plot: Annotated[Path | None, typer.Option(help="Draw estimate, bands and outliers into this image.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the table there: .csv, or .json for everything.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Estimate the states behind a recorded series; without --out, --plot or --json the table goes to stdout."""
+    from cli.locate import find_bundle
+    from export.bundle import open_bundle
+    from service.engine.filter_runtime import FilterRuntime
+    from training.series import load_csv
+
+    if out is not None and out.suffix not in (".csv", ".json"):
+        raise ValueError(f"--out must end in .csv or .json, got {out.name!r}")
+    series = load_csv(data)
+    runtime = FilterRuntime(open_bundle(find_bundle(bundle)))
+    steps, log_likelihood = run_filter(runtime, series, horizon or [])
+    outliers = flagged(steps, flag)
+    document = {
+        "model": runtime.name,
+        "columns": list(series.names),
+        "steps": [asdict(step) for step in steps],
+        "log_likelihood": log_likelihood,
+        "outliers": outliers,
+    }
+    if out is not None:
+        out.write_text(
+            json.dumps(document, allow_nan=False) + "\n" if out.suffix == ".json" else as_table(series, steps, outliers)
+        )
+    if plot is not None:
+        from cli.plot import draw_series
+
+        draw_series(series, steps, outliers, plot, title=f"{data.name} · {runtime.name}")
+    if as_json:
+        print_json(document)
+    elif out is None and plot is None:
+        typer.echo(as_table(series, steps, outliers), nl=False)
+    else:
+        typer.echo(
+            f"{len(steps)} rows, {len(outliers)} outliers, log-likelihood {log_likelihood:.6g}"
+            + "".join(f" → {path}" for path in (out, plot) if path is not None)
+        )

@@ -1,0 +1,34 @@
+"""Which bundle a command means: a path, or the name of a bundle that the server would serve by default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from service.settings import Settings, default_bundles
+
+
+def served_bundles(given: list[Path] | None = None) -> tuple[Path, ...]:
+    """The bundles given, else those of RFA_BUNDLES or of the checkout, else those of ./bundles.
+
+    Raises:
+        FileNotFoundError: there are none.
+    """
+    found = tuple(given or ()) or Settings().bundles or default_bundles(Path.cwd() / "bundles")
+    if not found:
+        raise FileNotFoundError("no bundles: name one with --bundle, or set RFA_BUNDLES to their folders")
+    return found
+
+
+def find_bundle(name: str) -> Path:
+    """The folder `name`, or the default bundle of that name.
+
+    Raises:
+        FileNotFoundError: neither exists; lists the names that do.
+    """
+    path = Path(name)
+    if path.is_dir():
+        return path
+    known = {bundle.name: bundle for bundle in served_bundles()}
+    if name not in known:
+        raise FileNotFoundError(f"no bundle {name!r}: give a folder, or one of {', '.join(sorted(known))}")
+    return known[name]

@@ -1,0 +1,29 @@
+"""`rfa serve`: bundles over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def serve(
+    bundles: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--bundle", help="Bundle to serve; repeat for more. Default: every bundle of the project.", metavar="DIR"
+        ),
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for a free one; default 8000.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto or cpu.")] = None,
+) -> None:
+    """Serve bundles over HTTP until stopped; every limit is also an RFA_* environment variable."""
+    from cli.locate import served_bundles
+    from service.server import serve as run_server
+    from service.settings import Settings
+
+    given: dict[str, Any] = {"host": host, "port": port, "device": device}
+    settings = {name: value for name, value in given.items() if value is not None}
+    run_server(Settings(bundles=served_bundles(bundles), **settings))

@@ -1,0 +1,61 @@
+"""`rfa train lm` and `rfa train filter`: data → a run directory that `rfa export` reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.console import JsonFlag, print_result
+
+app = typer.Typer(no_args_is_help=True, help="Train a model from data.")
+Out = Annotated[Path, typer.Option("--out", help="Run directory to write.", metavar="RUN", file_okay=False)]
+
+
+@app.command("lm")
+def train_lm(
+    data: Annotated[
+        Path,
+        typer.Option(
+            help="Folder with train and valid: folders of .txt files, or train.txt and valid.txt.", metavar="DIR"
+        ),
+    ],
+    out: Out,
+    config: Annotated[
+        str, typer.Option(help="Name of a packaged config (small, books, paper), or a JSON file.")
+    ] = "small",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    as_json: JsonFlag = False,
+) -> None:
+    """Train a language model; a run directory with progress is resumed."""
+    from training.language import train_language
+    from training.plot import plot_metrics
+
+    record = train_language(config, data, out, device=device)
+    plot_metrics(out)
+    shown = ("config_name", "parameters", "tokens", "seconds", "validation_loss")
+    print_result({"run": str(out), **{name: record[name] for name in shown}}, as_json)
+
+
+@app.command("filter")
+def train_filter(
+    data: Annotated[
+        str, typer.Option(help="A CSV file with a header, or simulate:oscillator.", metavar="CSV|simulate:NAME")
+    ],
+    out: Out,
+    config: Annotated[
+        str | None,
+        typer.Option(help="Name of a packaged config (oscillator, linear), or a JSON file; default fits the data."),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train a filter on recorded series, or on a simulated system."""
+    from training.filter import FilterRun
+    from training.filter import train_filter as train
+    from training.language import find_config
+
+    run = FilterRun.from_file(find_config(config)) if config else FilterRun.from_dict({"family": "deep"})
+    model = train(run, data, out)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    print_result({"run": str(out), "family": run.family, "parameters": parameters}, as_json)

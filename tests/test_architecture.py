@@ -1,0 +1,198 @@
+"""The rooms: who may import whom, what loads without what, and what no file may contain."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("model", "training", "export", "service", "bench", "cli")
+
+# room → the other rooms that it may import.
+ARROWS = {
+    "model": set(),
+    "training": {"model"},
+    "export": {"model"},
+    "service": {"export"},
+    "bench": {"model", "training", "export", "service"},
+    "cli": {"model", "training", "export", "service", "bench"},
+}
+# Of export, the service takes what reads a bundle and what reads its calibration; the rest writes bundles.
+EXPORT_FOR_SERVICE = {"export.bundle", "export.golden", "export.manifest", "export.surprise"}
+# What `import service.server` may not pull in: serving on a CPU installs none of it.
+NOT_INSTALLED_FOR_SERVING = {"torch", "triton", "numba", "onnx", "onnxscript", "scipy"}
+
+
+def sources(room: str) -> list[Path]:
+    found = sorted((ROOT / room).rglob("*.py"))
+    assert found, f"no source files in {room}"
+    return found
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module that a file imports anywhere in it, relative imports resolved, as dotted names."""
+    name = module_name(path)
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            prefix = ".".join([*base, *([node.module] if node.module else [])])
+            yield prefix
+            yield from (f"{prefix}.{alias.name}" for alias in node.names)
+
+
+def test_every_room_is_held_to_its_arrows() -> None:
+    assert set(ARROWS) == set(ROOMS)
+    on_disk = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert on_disk == set(ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_only_along_the_arrows(room: str) -> None:
+    foreign = set(ROOMS) | {"tests"}
+    bad = {
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in sources(room)
+        for name in imported(path)
+        if (top := name.split(".")[0]) in foreign and top != room and top not in ARROWS[room]
+    }
+    assert not bad
+
+
+def test_the_service_reads_bundles_through_the_bundle_module_only() -> None:
+    bad = set()
+    for path in sources("service"):
+        for name in imported(path):
+            module = ".".join(name.split(".")[:2])
+            if name.split(".")[0] == "export" and name != "export" and module not in EXPORT_FOR_SERVICE:
+                bad.add(f"{path.relative_to(ROOT)} imports {name}")
+    assert not bad
+
+
+def test_reading_a_bundle_needs_neither_the_model_nor_torch() -> None:
+    """Followed through export's own imports, so that no helper brings them in by a side door."""
+    seen: set[str] = set()
+    queue = sorted(EXPORT_FOR_SERVICE)
+    while queue:
+        module = queue.pop()
+        path = ROOT / (module.replace(".", "/") + ".py")
+        if module in seen or not path.is_file():
+            continue
+        seen.add(module)
+        names = set(imported(path))
+        assert not {name.split(".")[0] for name in names} & {"model", *NOT_INSTALLED_FOR_SERVING}, module
+        queue += [".".join(name.split(".")[:2]) for name in names if name.startswith("export.")]
+    assert "export.bundle" in seen
+
+
+def run_without(blocked: set[str], statement: str) -> subprocess.CompletedProcess[str]:
+    """Run a statement in a fresh interpreter in which some packages cannot be imported."""
+    code = f"""
+import sys
+from importlib.machinery import PathFinder
+
+class Remaining(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.split(".")[0] in {sorted(blocked)!r} else super().find_spec(name, path, target)
+
+sys.meta_path = [Remaining if finder is PathFinder else finder for finder in sys.meta_path]
+{statement}
+"""
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def test_the_model_works_without_triton_and_numba() -> None:
+    statement = (
+        "import torch, model\n"
+        "from model.config import LanguageModelConfig\n"
+        "from model.language import LanguageModel\n"
+        "config = LanguageModelConfig(vocab_size=64, d_model=16, n_layers=1, n_heads=2, head_dim=4)\n"
+        "network = LanguageModel(config)\n"
+        "for mode in ('attention', 'recurrent'):\n"
+        "    network.mode = mode\n"
+        "    assert network(torch.zeros(1, 5, dtype=torch.long)).logits.isfinite().all()\n"
+    )
+    result = run_without({"triton", "numba"}, statement)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_service_works_without_what_only_training_needs() -> None:
+    statement = (
+        "import service.server, service.engine.engine, cli.main, cli.serve, cli.filter, cli.generate\n"
+        "from pathlib import Path\n"
+        "from service.settings import Settings\n"
+        "models = service.engine.engine.load_models(Settings(bundles=(Path('bundles/linear'),)))\n"
+        "result = models.filters['linear'].filter([0.0, 0.1], [[1.0, 0.2], None])\n"
+        "assert len(result.steps) == 2\n"
+    )
+    result = run_without(NOT_INSTALLED_FOR_SERVING | {"matplotlib", "model"}, statement)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_blocker_of_these_tests_blocks() -> None:
+    result = run_without({"torch"}, "import torch")
+    assert result.returncode != 0
+    assert "No module named 'torch'" in result.stderr
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_nothing_read_from_disk_can_execute(room: str) -> None:
+    bad = []
+    for path in sources(room):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        bad += [
+            f"{path.relative_to(ROOT)} imports {name}"
+            for name in imported(path)
+            if name.split(".")[0] in {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+        ]
+        for name, call in calls(tree):
+            arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+            loads_pickle = name in {"torch.load", "torch.save", "eval", "exec", "pd.read_pickle"}
+            if loads_pickle or arguments.get("allow_pickle", "False") != "False":
+                bad.append(f"{path.relative_to(ROOT)}:{call.lineno} calls {name}")
+    assert not bad
+
+
+def test_nobody_changes_the_import_path() -> None:
+    bad = [
+        path
+        for room in ROOMS
+        for path in sources(room)
+        if "sys.path" in re.sub(r'""".*?"""', "", path.read_text(), flags=re.S)
+    ]
+    assert not bad
+
+
+def tracked_files() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def test_no_tracked_file_names_a_folder_of_somebodys_machine() -> None:
+    local = re.compile(rb"(?<![\w.])/(?:work|tmp|root|home/\w+|Users/\w+|farm)/[A-Za-z]")
+    bad = []
+    for path in tracked_files():
+        if path != Path(__file__).resolve() and (match := local.search(path.read_bytes())):
+            bad.append(f"{path.relative_to(ROOT)}: {match[0].decode()}…")
+    assert not bad
