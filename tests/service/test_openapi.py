@@ -1,0 +1,145 @@
+"""The OpenAPI document against what the server really sends: every status, media type, schema and example."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from service.errors import STATUS
+from service.openapi import openapi_of
+from service.testing import FakeFilter, FakeLanguage, fake_models
+
+pytestmark = pytest.mark.anyio
+JSON = {"content-type": "application/json"}
+
+
+async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
+    """Requests that bring out every status of every route: (method, path, response)."""
+    gate = threading.Semaphore(10**6)
+    models = fake_models(FakeLanguage(poison="bad", gate=gate), FakeFilter(poison=666))
+    bodies: dict[str, dict[str, Any]] = {
+        "/generate": {"inputs": "say |"},
+        "/filter": {"observations": [[1.0, 2.0], None]},
+    }
+    bad = {"/generate": {"inputs": "bad |"}, "/filter": {"observations": [[666, 0]]}}
+    async with connect(
+        models, workers=1, max_running=1, max_waiting=0, max_body_bytes=5000, stall_seconds=0.01
+    ) as client:
+        app = client.app
+        for path, body in bodies.items():
+            for answer in (
+                await client.post(path, json=body),
+                await client.post(path, json={**body, "stream": True}),
+                await client.post(path, json={**body, "stream": True}, headers={"Accept": "text/event-stream"}),
+                await client.post(path, json={**body, "model": "nope"}),
+                await client.put(path, json=body),
+                await client.post(path, content=b" " * 6000, headers=JSON),
+                await client.post(path, content=b"{}"),
+                await client.post(path, json={**body, "nope": 1}),
+                await client.post(path, json={**body, "state": "x"}),
+                await client.post(path, json=bad[path]),
+            ):
+                yield "post", path, answer
+        pages = ("/health", "/ready", "/metrics", "/info", "/", "/docs", "/openapi.json")
+        for path in pages:
+            yield "get", path, await client.get(path)
+            yield "get", path, await client.post(path)
+        while gate.acquire(blocking=False):
+            pass
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: client.post("/generate", json=bodies["/generate"]))
+            while app.state.engine._scheduler.stalled_for() < 0.02:
+                await anyio.sleep(0.001)
+            for path, body in bodies.items():
+                yield "post", path, await client.post(path, json=body)
+            yield "get", "/ready", await client.get("/ready")
+            gate.release(10**6)
+        app.state.engine, engine = None, app.state.engine
+        for path, body in bodies.items():
+            yield "post", path, await client.post(path, json=body)
+        for path in pages:
+            yield "get", path, await client.get(path)
+        app.state.engine = engine
+
+
+async def test_every_answer_is_documented(connect: Any) -> None:
+    async with connect() as client:
+        paths = (await client.get("/openapi.json")).json()["paths"]
+    seen: dict[str, set[int]] = {}
+    async for method, path, response in sent(connect):
+        documented = paths[path][method]["responses"]
+        assert str(response.status_code) in documented, (method, path, response.status_code)
+        media_type = response.headers["content-type"].partition(";")[0]
+        assert media_type in documented[str(response.status_code)]["content"], (path, response.status_code, media_type)
+        seen.setdefault(path, set()).add(response.status_code)
+    assert seen["/generate"] == seen["/filter"] == {200, *STATUS.values()}
+    assert all(path in seen for path in paths)
+
+
+async def test_errors_share_one_schema_and_operations_are_described(connect: Any) -> None:
+    async with connect() as client:
+        document = openapi_of(client.app)
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            assert operation["description"], path
+            for status, reply in operation["responses"].items():
+                assert reply["description"], (path, status)
+                if int(status) >= 400:
+                    schema = reply["content"]["application/json"]["schema"]
+                    assert schema == {"$ref": "#/components/schemas/ErrorReply"}, (path, status)
+
+
+async def test_every_reference_leads_somewhere(connect: Any) -> None:
+    async with connect() as client:
+        document = openapi_of(client.app)
+
+    def references(node: Any) -> list[str]:
+        if isinstance(node, dict):
+            own = [node["$ref"]] if isinstance(node.get("$ref"), str) else []
+            return own + [found for value in node.values() for found in references(value)]
+        return [found for item in node for found in references(item)] if isinstance(node, list) else []
+
+    found = set(references(document))
+    assert found
+    assert {reference.removeprefix("#/components/schemas/") for reference in found} <= set(
+        document["components"]["schemas"]
+    )
+
+
+async def test_requests_are_bounded_in_every_field(connect: Any) -> None:
+    """No string, number or array that a client sends is without a limit."""
+    async with connect() as client:
+        schemas = openapi_of(client.app)["components"]["schemas"]
+
+    def unbounded(node: Any, where: str) -> list[str]:
+        if not isinstance(node, dict):
+            return []
+        kind, keys = node.get("type"), set(node)
+        bounded = {
+            "string": bool(keys & {"maxLength", "enum"}),
+            "array": "maxItems" in keys,
+            "number": bool(keys & {"minimum", "exclusiveMinimum"}) and bool(keys & {"maximum", "exclusiveMaximum"}),
+        }
+        bounded["integer"] = bounded["number"]
+        missing = [] if bounded.get(str(kind), True) else [where]
+        inner = [*node.get("anyOf", []), node.get("items"), *node.get("properties", {}).values()]
+        return missing + [
+            found for part in inner for found in unbounded(part, f"{where}/{(part or {}).get('title', '')}")
+        ]
+
+    for name in ("GenerateRequest", "GenerateParameters", "FilterRequest"):
+        assert schemas[name]["additionalProperties"] is False
+        assert unbounded(schemas[name], name) == []
+
+
+async def test_the_examples_of_the_document_work(connect: Any) -> None:
+    async with connect() as client:
+        schemas = openapi_of(client.app)["components"]["schemas"]
+        for path, name in (("/generate", "GenerateRequest"), ("/filter", "FilterRequest")):
+            for example in schemas[name]["examples"]:
+                assert (await client.post(path, json=example)).status_code == 200

@@ -1,0 +1,196 @@
+"""The service over the default bundles: what it says must hold for the models that are shipped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio.from_thread
+import httpx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.app import create_app
+from service.schemas import FilterReply, GenerateEvent, GenerateReply, Info
+from service.settings import Settings
+
+PROMPT = "It was the"
+TIMES = [0.0, 0.1, 0.25, 0.25, 0.9, 1.0, 2.5]
+OBSERVATIONS = [[1.0, 0.2], None, [0.7, None], [0.6, 0.5], [None, None], [40.0, -40.0], [0.1, 0.3]]
+
+
+@asynccontextmanager
+async def serving(*bundles: Path) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(Settings(bundles=bundles, workers=2))
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
+            yield client
+
+
+async def generate(client: httpx.AsyncClient, inputs: str = PROMPT, **parameters: Any) -> GenerateReply:
+    response = await client.post("/generate", json={"inputs": inputs, "parameters": parameters})
+    assert response.status_code == 200, response.text
+    return GenerateReply.model_validate_json(response.content)
+
+
+@pytest.mark.anyio
+async def test_ready_with_all_default_bundles(bundles: Path) -> None:
+    paths = Settings().bundles
+    assert {path.name for path in paths} >= {"books", "linear", "oscillator"}
+    assert all(path.parent == bundles for path in paths)
+    async with serving(*paths) as client:
+        assert set((await client.get("/ready")).json()["models"]) >= {"books", "linear", "oscillator"}
+        info = Info.model_validate_json((await client.get("/info")).content)
+    assert all(model.golden_values > 0 and len(model.digest) == 64 and model.calibration for model in info.models)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("decode", ["recurrent", "attention"])
+async def test_text_is_repeatable_and_details_hold_together(books_bundle: Path, decode: str) -> None:
+    wanted = {"max_new_tokens": 24, "temperature": 0.8, "top_p": 0.95, "seed": 7, "decode": decode, "top_n_tokens": 5}
+    async with serving(books_bundle) as client:
+        first, again = await generate(client, **wanted), await generate(client, **wanted)
+        other = await generate(client, **{**wanted, "seed": 8})
+        response = await client.post("/generate", json={"inputs": PROMPT, "parameters": wanted, "stream": True})
+    assert first.details is not None and first.details.top_tokens is not None
+    assert first.generated_text == again.generated_text != other.generated_text
+    tokens = first.details.tokens
+    assert "".join(token.text for token in tokens) == first.generated_text
+    assert all(0 < token.confidence < 1 and token.precision > 0 and token.logprob < 0 for token in tokens)
+    for token, top in zip(tokens, first.details.top_tokens, strict=True):
+        assert [item.logprob for item in top] == sorted((item.logprob for item in top), reverse=True)
+        assert token.logprob <= top[0].logprob
+        assert sum(np.exp(item.logprob) for item in top) <= 1 + 1e-9
+    events = [GenerateEvent.model_validate_json(line[6:]) for line in response.text.splitlines() if line]
+    assert [event.token for event in events] == tokens
+    assert events[-1].generated_text == first.generated_text
+
+
+@pytest.mark.anyio
+async def test_both_modes_read_the_same_prompt_in_one_piece_and_in_many(books_bundle: Path) -> None:
+    """A prompt longer than a piece gives, in the same mode, the numbers of the same prompt fed token by token."""
+    long = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 20
+    async with serving(books_bundle) as client:
+        for decode in ("recurrent", "attention"):
+            pieces = await generate(client, long, max_new_tokens=6, decode=decode, top_n_tokens=3)
+            engine = client._transport.app.state.engine  # type: ignore[attr-defined]
+            model = engine.models.languages["books"]
+            tokens = model.vocabulary.encode(long)
+            context, silent = model.start(decode), np.zeros((1, *model.latent_shape), dtype=np.float32)
+            for token in tokens:
+                output, (context,) = model.step([context], [token], silent)
+            assert pieces.details is not None and pieces.details.top_tokens is not None
+            assert pieces.details.input_length == len(tokens) > 300
+            logits = output.logits[0].astype(np.float64)
+            log_probabilities = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+            for top in pieces.details.top_tokens[0]:
+                assert top.logprob == pytest.approx(log_probabilities[top.id], abs=2e-4)
+
+
+@pytest.mark.anyio
+async def test_a_text_does_not_depend_on_its_neighbours(books_bundle: Path) -> None:
+    wanted = [{"max_new_tokens": 16, "temperature": 1.0, "seed": seed, "latent_noise": 0.5} for seed in range(8)]
+    async with serving(books_bundle) as client:
+        alone = [await generate(client, **parameters) for parameters in wanted]
+        together = await asyncio.gather(*(generate(client, **parameters) for parameters in wanted))
+        forks = await generate(client, n=4, max_new_tokens=16, temperature=1.0, seed=3)
+    assert [reply.generated_text for reply in together] == [reply.generated_text for reply in alone]
+    for one, other in zip(alone, together, strict=True):
+        assert one.details is not None and other.details is not None
+        found = [token.logprob for token in other.details.tokens]
+        assert found == pytest.approx([token.logprob for token in one.details.tokens], abs=1e-4)
+    assert forks.continuations is not None
+    assert len({item.generated_text for item in forks.continuations}) == 4
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", ["linear", "oscillator"])
+@pytest.mark.parametrize("mode", ["recurrent", "attention"])
+async def test_filter_streams_equal_the_whole(bundles: Path, name: str, mode: str) -> None:
+    body = {
+        "times": TIMES, "observations": OBSERVATIONS, "horizon": [0.1, 0.5], "samples": 3, "seed": 7, "mode": mode,
+        "noise": [None, 1.0, 2.0, 1.0, 1.0, 1.0, 0.5],
+    }  # fmt: skip
+    async with serving(bundles / name) as client:
+        plain = await client.post("/filter", json=body)
+        stream = await client.post("/filter", json={**body, "stream": True})
+    reply = FilterReply.model_validate_json(plain.content)
+    *steps, done = [json.loads(line) for line in stream.text.splitlines()]
+    assert steps == json.loads(plain.content)["steps"]
+    assert done["done"] and done["log_likelihood"] == pytest.approx(reply.log_likelihood, rel=1e-6)
+    outlier, missing = reply.steps[5], reply.steps[1]
+    assert outlier.anomaly is not None and outlier.anomaly > 0.99
+    assert outlier.weight is not None and outlier.weight < 0.2
+    assert missing.weight is missing.innovation is missing.nis is missing.anomaly is None
+    assert reply.steps[2].innovation is not None and reply.steps[2].innovation[1] is None
+    for step in reply.steps:
+        for component, (low, high) in enumerate(step.interval["0.9"]):
+            inner_low, inner_high = step.interval["0.5"][component]
+            assert low < inner_low < step.mean[component] < inner_high < high
+        assert [point.t for point in step.forecast] == [pytest.approx(step.t + ahead) for ahead in (0.1, 0.5)]
+        assert np.shape(step.samples) == (3, 2)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", ["linear", "oscillator"])
+async def test_smoothing_reaches_back(bundles: Path, name: str) -> None:
+    async with serving(bundles / name) as client:
+        response = await client.post("/filter", json={"times": TIMES, "observations": OBSERVATIONS, "smooth": True})
+    reply = FilterReply.model_validate_json(response.content)
+    assert reply.smoothed is not None and len(reply.smoothed) == len(TIMES)
+    assert reply.smoothed[-1].mean == pytest.approx(reply.steps[-1].mean, abs=1e-4)
+    assert all(
+        smoothed.std[k] <= step.std[k] * (1 + 1e-4)
+        for smoothed, step in zip(reply.smoothed, reply.steps, strict=True)
+        for k in (0, 1)
+    )
+
+
+sizes = st.sampled_from([0.0, 1e-30, 1.0, -3.0, 1e6, -1e6, 1e12, -1e12]) | st.floats(-1e12, 1e12)
+gaps = st.lists(st.sampled_from([0.0, 1e-9, 0.1, 1.0, 1e6, 1e14]), min_size=5, max_size=5)
+
+
+@pytest.fixture(scope="module")
+def extremes() -> Iterator[Any]:
+    paths = tuple(path for path in Settings().bundles if path.name in ("linear", "oscillator"))
+    app = create_app(Settings(bundles=paths, workers=1))
+    with (
+        anyio.from_thread.start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(app.router.lifespan_context(app)),
+    ):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        client = httpx.AsyncClient(transport=transport, base_url="http://server")
+
+        async def post(body: Any) -> httpx.Response:
+            return await client.post("/filter", json=body)
+
+        yield lambda body: portal.call(post, body)
+        portal.call(client.aclose)
+
+
+@settings(max_examples=120)
+@given(
+    name=st.sampled_from(["linear", "oscillator"]),
+    observations=st.lists(st.none() | st.lists(st.none() | sizes, min_size=2, max_size=2), min_size=5, max_size=5),
+    gap=gaps,
+    horizon=st.lists(st.sampled_from([1e-9, 0.1, 10.0, 1e9]), max_size=2),
+    noise=st.none() | st.lists(st.sampled_from([None, 1e-6, 1.0, 1e6]), min_size=5, max_size=5),
+    mode=st.sampled_from(["recurrent", "attention"]),
+    smooth=st.booleans(),
+)
+def test_extreme_numbers_are_answered_or_refused(extremes: Any, gap: list[float], **body: Any) -> None:
+    body["model"] = body.pop("name")
+    body["times"] = np.cumsum(gap).tolist()
+    response = extremes({**body, "samples": 1, "seed": 0})
+    assert response.status_code in (200, 422), response.text
+    if response.status_code == 200:
+        FilterReply.model_validate_json(response.content)
+    after = extremes({"model": "linear", "observations": [[1.0, 0.0]]})
+    assert after.status_code == 200
