@@ -1,7 +1,7 @@
 """Bundles: a trained model as a folder of checked files. Writing, opening, sessions, golden outputs.
 
-No torch, no pickle, and nothing of a bundle is parsed or run before its bytes have been checked. Files are read once: the
-bytes that were hashed are the bytes that are used. The format is described in README.md beside this file.
+No torch, no pickle, and nothing of a bundle is parsed or run before its bytes have been checked. Files are read once:
+the bytes that were hashed are the bytes that are used. The format is described in README.md beside this file.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The manifest of a bundle: what it declares, read strictly and written in one canonical form.
 
 The canonical form (sorted keys, two-space indent, ASCII, one newline at the end) makes every byte of manifest.json
-count: `content_sha256` covers all other fields, and a file that is not the canonical form of its own content is refused.
-So one flipped bit anywhere in it, even in its white space, is seen. A hash is no signature: it finds damage, not a
-forger who rewrites the manifest as well.
+count: `content_sha256` covers all other fields, and a file that is not the canonical form of its own content is
+refused. So one flipped bit anywhere in it, even in its white space, is seen. A hash is no signature: it finds damage,
+not a forger who rewrites the manifest as well.
 """
 
 from __future__ import annotations

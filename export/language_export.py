@@ -1,0 +1,317 @@
+"""A trained language model → the three graphs of its bundle.
+
+    step       one token in every stream, recurrent: the state goes in and comes out
+    prefill    a piece of a prompt, recurrent: projections and read-out over all its tokens at once, the slots in a Scan
+    attention  new tokens over a cache of keys and values; only their own rows come out, the caller stores them
+
+Interfaces: README.md beside this file. Phases are formed in float64 inside the graphs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan
+from tqdm import tqdm
+
+from export.bundle import Bundle, Graph, TensorSpec, open_session, write_bundle
+from export.golden import Earlier, Filled, GoldenRecorder, Source, Stored
+from export.language_calibration import WINDOW, calibrate_language
+from export.onnx_graphs import export_graph
+from export.provenance import export_provenance
+from model.checkpoint import load_model
+from model.language import Cache, LanguageModel, SlotState, StepOutput
+from model.layers import Block, MixerOutput, RobustMixer
+from model.recurrence.slots_reference import SlotInputs, SlotReadout, slot_read, slot_step
+
+RECURRENT_OUTPUTS = ("logits", "log_precision", "latent", "next_means", "next_precisions")
+ATTENTION_OUTPUTS = ("logits", "log_precision", "latent", "new_keys", "new_values")
+
+# Sizes while tracing: all different, none 1, else the tracer takes a dimension for a constant.
+TRACE_BATCH, TRACE_LENGTH, TRACE_CAPACITY = 2, 3, 5
+GOLDEN_PROMPT = "It was the best of times, it was the"
+GOLDEN_TOKENS = 8
+RECORD_FILE = "train.json"
+VALIDATION_FILE = Path("corpus") / "valid.npy"
+TOKENIZER_FILE = "tokenizer.json"
+
+
+class StepGraph(nn.Module):
+    """`LanguageModel.step` on flat tensors."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, token: Tensor, position: Tensor, noise: Tensor, means: Tensor, precisions: Tensor
+    ) -> tuple[Tensor, ...]:
+        output, after = self.model.step(token, SlotState(means, precisions, position), noise)
+        return (*output, after.means, after.precisions)
+
+
+class PrefillGraph(nn.Module):
+    """`LanguageModel.prefill` for rows of different length: token by token only where it must be, in the slots' update.
+
+    The means after every token come out of the scan, so the read-out is one batched operation over all tokens, and the
+    state of a row is what it was after its last valid token, bit for bit, whatever padding follows.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    @property
+    def blocks(self) -> list[Block]:
+        return [block for block in self.model.blocks if isinstance(block, Block)]
+
+    def forward(
+        self, tokens: Tensor, length: Tensor, position: Tensor, means: Tensor, precisions: Tensor
+    ) -> tuple[Tensor, ...]:
+        rows, last = torch.arange(tokens.shape[0]), length - 1
+        positions = position[:, None] + torch.arange(tokens.shape[1])
+        x = self.model._embed(tokens)
+        all_means, all_precisions = [], []
+        for i, block in enumerate(self.blocks):
+            mixed, m, p = _scan_layer(block, x, positions, means[:, i], precisions[:, i])
+            x = block.finish(x, mixed.out)
+            all_means.append(m[rows, last])
+            all_precisions.append(p[rows, last])
+        final = MixerOutput(*(part[rows, last] for part in mixed))
+        output: StepOutput = self.model._step_output(x[rows, last], final)
+        return (*output, torch.stack(all_means, 1), torch.stack(all_precisions, 1))
+
+
+class AttentionGraph(nn.Module):
+    """`LanguageModel.extend` on flat tensors."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, tokens: Tensor, position: Tensor, keys: Tensor, values: Tensor, noise: Tensor
+    ) -> tuple[Tensor, ...]:
+        output, new_keys, new_values = self.model.extend(tokens, Cache(keys, values, position), noise)
+        return (*output, new_keys, new_values)
+
+
+def _scan_layer(
+    block: Block, x: Tensor, positions: Tensor, means: Tensor, precisions: Tensor
+) -> tuple[MixerOutput, Tensor, Tensor]:
+    """The mixer of one layer over `[B, N, d]`: its output, and the state after every token, `[B, N, H, S, …]`."""
+    mixer, x = block.mixer, block.mixer_norm(x)
+    if not isinstance(mixer, RobustMixer):
+        raise ValueError("a softmax model has no recurrent twin")
+    dynamics = mixer.dynamics()
+    phase = mixer.phase(positions)
+    tokens = mixer.slot_inputs(x, mixer.rotated(x, phase), dynamics)
+    parameters = mixer.slot_parameters(dynamics)
+
+    def update(state: list[Tensor], token: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        # The read-out of the step is not returned, so the exporter drops it.
+        _, m, p = slot_step(SlotInputs(*token), state[0], state[1], parameters, inner=mixer.config.inner)
+        return [m, p], [m.clone(), p.clone()]
+
+    start = [part.clone(memory_format=torch.contiguous_format) for part in (means, precisions)]
+    by_time = [part.transpose(0, 1).contiguous() for part in tokens]
+    _, (m, p) = scan(update, start, by_time, dim=0)
+    m, p = m.transpose(0, 1), p.transpose(0, 1)
+    flat = slot_read(tokens.q.flatten(0, 1), m.flatten(0, 1), p.flatten(0, 1), parameters)
+    readout = SlotReadout(*(part.unflatten(0, positions.shape) for part in flat))
+    return mixer.finish(readout.out, phase, readout.precision, None, dynamics.gamma2), m, p
+
+
+Interface = tuple[dict[str, Tensor], tuple[str, ...], dict[str, dict[int, str]]]
+
+
+def step_interface(model: LanguageModel) -> Interface:
+    """Example inputs, outputs and varying dims of the step."""
+    state, config = model.init_state(TRACE_BATCH), model.config
+    inputs = {
+        "token": torch.zeros(TRACE_BATCH, dtype=torch.int64),
+        "position": state.position,
+        "noise": torch.zeros(TRACE_BATCH, config.n_heads, 2 * config.head_dim),
+        "means": state.means.contiguous(),
+        "precisions": state.precisions.contiguous(),
+    }
+    return inputs, RECURRENT_OUTPUTS, {name: {0: "batch"} for name in inputs}
+
+
+def prefill_interface(model: LanguageModel) -> Interface:
+    """The same of the prefill."""
+    state = model.init_state(TRACE_BATCH)
+    inputs = {
+        "tokens": torch.zeros(TRACE_BATCH, TRACE_LENGTH, dtype=torch.int64),
+        "length": torch.full((TRACE_BATCH,), TRACE_LENGTH),
+        "position": state.position,
+        "means": state.means.contiguous(),
+        "precisions": state.precisions.contiguous(),
+    }
+    dynamic = {name: {0: "batch"} for name in inputs}
+    dynamic["tokens"][1] = "length"
+    return inputs, RECURRENT_OUTPUTS, dynamic
+
+
+def attention_interface(model: LanguageModel) -> Interface:
+    """The same of the attention."""
+    cache, config = model.init_cache(TRACE_BATCH, TRACE_CAPACITY), model.config
+    inputs = {
+        "tokens": torch.zeros(TRACE_BATCH, TRACE_LENGTH, dtype=torch.int64),
+        "position": cache.position,
+        "keys": cache.keys,
+        "values": cache.values,
+        "noise": torch.zeros(TRACE_BATCH, config.n_heads, 2 * config.head_dim),
+    }
+    dynamic = {name: {0: "batch"} for name in inputs}
+    dynamic["tokens"][1] = "length"
+    dynamic["keys"][3] = dynamic["values"][3] = "capacity"
+    return inputs, ATTENTION_OUTPUTS, dynamic
+
+
+def language_graphs(model: LanguageModel) -> dict[str, Graph]:
+    """The graphs of a model that runs in both modes.
+
+    Raises:
+        ValueError: the model has no recurrent twin.
+    """
+    model = model.eval().requires_grad_(False)
+    parts: dict[str, tuple[nn.Module, Interface]] = {
+        "step": (StepGraph(model), step_interface(model)),
+        "prefill": (PrefillGraph(model), prefill_interface(model)),
+        "attention": (AttentionGraph(model), attention_interface(model)),
+    }
+    graphs = {}
+    for name, (module, (inputs, outputs, dynamic)) in tqdm(parts.items(), desc="export", unit="graph", leave=False):
+        graphs[name] = export_graph(module, inputs, outputs, dynamic=dynamic, prefix="model.")
+    return graphs
+
+
+def export_language(run: str | Path, out: str | Path, *, name: str | None = None, window: int = WINDOW) -> Bundle:
+    """Export the run directory of a language model (`rfa train lm`) as a bundle.
+
+    Calibration uses the run's own validation tokens (`corpus/valid.npy`).
+
+    Args:
+        name: of the bundle; default the folder's name.
+        window: context length of the calibration.
+
+    Raises:
+        FileNotFoundError: the run lacks a file that training writes.
+        ValueError: the run is no language model with both modes.
+    """
+    source, target = Path(run), Path(out)
+    model = load_model(source)
+    if not isinstance(model, LanguageModel):
+        raise ValueError(f"{source} is not the run of a language model")
+    record = json.loads((source / RECORD_FILE).read_text())
+    tokenizer_bytes = (source / TOKENIZER_FILE).read_bytes()
+    tokenizer = Tokenizer.from_str(tokenizer_bytes.decode())
+    weights = bundle_weights(model)
+    graphs = language_graphs(model)
+    return write_bundle(
+        target,
+        name=name or target.name,
+        kind="lm",
+        family="language",
+        config=model.config.to_dict(),
+        weights=weights,
+        graphs=graphs,
+        calibration=calibrate_language(
+            model, np.load(source / VALIDATION_FILE, mmap_mode="r", allow_pickle=False), window=window
+        ),
+        golden=language_golden(graphs, weights, tokenizer.encode(GOLDEN_PROMPT).ids),
+        metrics={key: record[key] for key in ("validation_loss", "bytes_per_token", "tokens", "parameters")},
+        provenance={
+            "training": {key: record[key] for key in ("config", "seconds", "data", "commit", "versions", "device")},
+            "export": export_provenance(),
+        },
+        state=(
+            TensorSpec("means", "float32", weights["initial.means"].shape),
+            TensorSpec("precisions", "float32", weights["initial.precisions"].shape),
+        ),
+        extra_files={
+            TOKENIZER_FILE: tokenizer_bytes,
+            "tokenizer_config.json": tokenizer_config(tokenizer),
+        },
+    )
+
+
+def bundle_weights(model: LanguageModel) -> dict[str, np.ndarray]:
+    """The model's tensors, and the state of a stream before its first token (`initial.*`)."""
+    weights = {key: tensor.detach().numpy() for key, tensor in model.state_dict().items()}
+    start = model.init_state(1)
+    return {
+        **weights,
+        "initial.means": start.means[0].detach().numpy(),
+        "initial.precisions": start.precisions[0].detach().numpy(),
+    }
+
+
+def tokenizer_config(tokenizer: Tokenizer) -> bytes:
+    """tokenizer_config.json for transformers' PreTrainedTokenizerFast."""
+    special = sorted(entry.content for entry in tokenizer.get_added_tokens_decoder().values() if entry.special)
+    end = {role: special[0] for role in ("bos_token", "eos_token") if special}
+    document = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        # The recurrence has no longest context; this is what transformers writes for "no limit".
+        "model_max_length": int(1e30),
+        "clean_up_tokenization_spaces": False,
+        **end,
+    }
+    return (json.dumps(document, indent=2, sort_keys=True) + "\n").encode()
+
+
+def language_golden(
+    graphs: Mapping[str, Graph], weights: Mapping[str, np.ndarray], prompt: list[int]
+) -> dict[str, Any]:
+    """A prompt and its greedy continuation in both modes, one sampled latent, and one step over a filled cache."""
+    recorder = GoldenRecorder({key: open_session(graph, weights) for key, graph in graphs.items()}, weights)
+    layers, heads, _, width = weights["initial.means"].shape
+    recurrent = _recurrent_cases(recorder, prompt, (1, heads, width // 2))
+    attention = _attention_cases(
+        recorder, prompt, Filled((1, heads, width // 2)), Filled((1, layers, heads, 1, width // 2))
+    )
+    return recorder.document(prompt=prompt, continuation={"recurrent": recurrent, "attention": attention})
+
+
+def _recurrent_cases(recorder: GoldenRecorder, prompt: list[int], latent: tuple[int, ...]) -> list[int]:
+    silent, loud = Filled(latent), Filled(latent, 0.5)
+    start: dict[str, Source] = {
+        "position": _row(0),
+        "means": Stored("initial.means"),
+        "precisions": Stored("initial.precisions"),
+    }
+    last = recorder.run("prefill", {"tokens": _row(prompt), "length": _row(len(prompt)), **start}, argmax=("logits",))
+    recorder.run("step", {"token": _row(prompt[0]), "noise": loud, **start})
+    tokens: list[int] = []
+    for i in range(GOLDEN_TOKENS):
+        tokens.append(int(last.outputs["logits"].argmax()))
+        state: dict[str, Source] = {key: Earlier(last.case, f"next_{key}") for key in ("means", "precisions")}
+        inputs = {"token": _row(tokens[-1]), "position": _row(len(prompt) + i), "noise": silent, **state}
+        last = recorder.run("step", inputs, argmax=("logits",))
+    return tokens
+
+
+def _attention_cases(recorder: GoldenRecorder, prompt: list[int], silent: Source, empty: Source) -> list[int]:
+    tokens: list[int] = []
+    nothing: dict[str, Source] = {"position": _row(0), "keys": empty, "values": empty, "noise": silent}
+    first = last = recorder.run("attention", {"tokens": _row(prompt), **nothing}, argmax=("logits",))
+    for _ in range(GOLDEN_TOKENS):
+        tokens.append(int(last.outputs["logits"].argmax()))
+        last = recorder.run("attention", {"tokens": _row(prompt + tokens), **nothing}, argmax=("logits",))
+    cache = {"keys": Earlier(first.case, "new_keys"), "values": Earlier(first.case, "new_values")}
+    inputs = {"tokens": _row([tokens[0]]), "position": _row(len(prompt)), **cache, "noise": silent}
+    recorder.run("attention", inputs, argmax=("logits",))
+    return tokens
+
+
+def _row(values: int | list[int]) -> np.ndarray:
+    return np.array([values], np.int64)

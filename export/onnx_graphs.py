@@ -1,0 +1,206 @@
+"""torch modules → ONNX graphs without weights.
+
+The graph is made from the module's structure alone: weights become inputs while it is simplified, so that nothing
+derived from their values can be folded in, and constants with an external place when it is stored.
+`export.bundle.open_session` supplies them at load, where ONNX Runtime folds and re-packs them. Two models of one
+configuration give the same bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import onnx
+import onnx_ir
+import onnxscript.optimizer
+import torch
+from onnx import TensorProto
+from torch import Tensor, nn
+
+from export.bundle import EXTERNAL_PLACE, Graph, Initializer
+
+# Constants that a module computes from its configuration (frequencies, masks) stay in the graph; weights must not.
+MAX_EMBEDDED_BYTES = 1 << 18
+TRANSPOSED_SUFFIX = ".T"
+
+
+def export_graph(
+    module: nn.Module,
+    inputs: Mapping[str, Tensor],
+    outputs: Sequence[str],
+    *,
+    dynamic: Mapping[str, Mapping[int, str]],
+    prefix: str = "",
+) -> Graph:
+    """Export `module(*inputs)` with named inputs and outputs.
+
+    Args:
+        inputs: example arguments of `forward`, by name and in its order; varying dims at least 2, all different.
+        outputs: names of the flat tuple that `forward` returns.
+        dynamic: per input, which dims vary and what they are called; the same name means the same size.
+        prefix: what this module's `state_dict` puts before the names of model.safetensors, for example "model.".
+
+    Returns:
+        the graph, and which tensors it needs: those of the `state_dict` that it uses.
+
+    Raises:
+        ValueError: a constant too large to be anything but a weight is left in the graph.
+    """
+    sizes = {name: torch.export.Dim(name) for dims in dynamic.values() for name in dims.values()}
+    shapes = tuple({dim: sizes[name] for dim, name in dynamic.get(key, {}).items()} for key in inputs)
+    with _quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            module.eval(),
+            tuple(inputs.values()),
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_shapes=shapes,
+            dynamo=True,
+            optimize=False,
+            verbose=False,
+        )
+        if program is None:
+            raise ValueError("the exporter returned no graph")
+        weights = _weights_to_inputs(program.model, set(module.state_dict()))
+        onnxscript.optimizer.optimize(program.model)
+    model = onnx_ir.serde.serialize_model(program.model)
+    _inputs_to_constants(model.graph, weights, prefix)
+    transposed = _separate_transposed(model.graph)
+    _strip(model)
+    _check_embedded(model)
+    entries = [
+        Initializer(
+            tensor.name, tensor.name.removesuffix(TRANSPOSED_SUFFIX) if is_transposed else tensor.name, is_transposed
+        )
+        for tensor in model.graph.initializer
+        if tensor.data_location == TensorProto.EXTERNAL
+        for is_transposed in [tensor.name in transposed]
+    ]
+    return Graph(model.SerializeToString(deterministic=True), tuple(sorted(entries, key=lambda entry: entry.name)))
+
+
+def operators(model: bytes) -> Counter[str]:
+    """How often each operator occurs, nested graphs included."""
+    found: Counter[str] = Counter()
+    for graph in _graphs(onnx.ModelProto.FromString(model).graph):
+        found.update(node.op_type for node in graph.node)
+    return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter warns about its own deprecated calls and about torchvision; nothing there is ours to act on."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _weights_to_inputs(model: onnx_ir.Model, names: set[str]) -> set[str]:
+    """Make the weights inputs, so that their values are unknown to the optimiser."""
+    found = names & set(model.graph.initializers)
+    for name in sorted(found):
+        value = model.graph.initializers.pop(name)
+        value.const_value = None
+        model.graph.inputs.append(value)
+    return found
+
+
+def _inputs_to_constants(graph: onnx.GraphProto, weights: set[str], prefix: str) -> None:
+    """Make them constants again, named as in model.safetensors, without values; unused ones vanish."""
+    used = {name for part in _graphs(graph) for node in part.node for name in node.input}
+    kept = []
+    for value in graph.input:
+        if value.name not in weights:
+            kept.append(value)
+        elif value.name in used:
+            kind = value.type.tensor_type
+            shape = [dim.dim_value for dim in kind.shape.dim]
+            graph.initializer.append(_without_data(value.name.removeprefix(prefix), kind.elem_type, shape))
+    _rename(graph, {name: name.removeprefix(prefix) for name in weights})
+    del graph.input[:]
+    graph.input.extend(kept)
+
+
+def _without_data(name: str, kind: int, shape: Sequence[int]) -> TensorProto:
+    tensor = TensorProto(name=name, data_type=kind, dims=shape, data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=EXTERNAL_PLACE)
+    return tensor
+
+
+def _separate_transposed(graph: onnx.GraphProto) -> set[str]:
+    """Give a tied weight's transposed use a constant of its own (the vocabulary head beside the embedding).
+
+    A weight that is only used transposed is left as it is: the runtime turns it once, at load.
+    """
+    uses = Counter(name for part in _graphs(graph) for node in part.node for name in node.input)
+    shapes = {tensor.name: tensor for tensor in graph.initializer if tensor.data_location == TensorProto.EXTERNAL}
+    made: set[str] = set()
+    for node in list(graph.node):
+        is_turn = node.op_type == "Transpose" and [list(a.ints) for a in node.attribute] == [[1, 0]]
+        flag = next((a for a in node.attribute if a.name == "transB" and a.i == 1), None)
+        source = node.input[0] if is_turn else node.input[1] if node.op_type == "Gemm" and flag is not None else None
+        if source not in shapes or uses[source] < 2:
+            continue
+        turned = f"{source}{TRANSPOSED_SUFFIX}"
+        if turned not in made:
+            original = shapes[source]
+            graph.initializer.append(_without_data(turned, original.data_type, list(reversed(original.dims))))
+            made.add(turned)
+        if is_turn:
+            _rename(graph, {node.output[0]: turned})
+            graph.node.remove(node)
+        else:
+            node.input[1] = turned
+            node.attribute.remove(flag)
+    return made
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and all graphs nested in it."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _graphs(attribute.g)
+
+
+def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    for part in _graphs(graph):
+        for node in part.node:
+            for i, name in enumerate(node.input):
+                if name in names:
+                    node.input[i] = names[name]
+
+
+def _strip(model: onnx.ModelProto) -> None:
+    """Drop stack traces, paths and inferred types: ten times the size of what computes."""
+    messages: list[Any] = [model, *_graphs(model.graph)]
+    for message in messages:
+        del message.metadata_props[:]
+        message.doc_string = ""
+    model.producer_name, model.producer_version = "", ""
+    for graph in _graphs(model.graph):
+        graph.name = "graph"
+        del graph.value_info[:]
+        parts: list[Any] = [*graph.node, *graph.input, *graph.output, *graph.initializer]
+        for part in parts:
+            del part.metadata_props[:]
+            part.doc_string = ""
+
+
+def _check_embedded(model: onnx.ModelProto) -> None:
+    for graph in _graphs(model.graph):
+        for tensor in graph.initializer:
+            if tensor.data_location != TensorProto.EXTERNAL and tensor.ByteSize() > MAX_EMBEDDED_BYTES:
+                raise ValueError(f"constant {tensor.name!r} of {tensor.ByteSize()} bytes is left in the graph")

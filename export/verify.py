@@ -1,0 +1,274 @@
+"""Is a bundle whole, does it compute what it did when it was made, and is it the model that it carries?
+
+whole       `open_bundle`: every byte, every shape
+as made     golden outputs, on this machine's runtime
+the model   where torch is installed: the graphs against the torch model rebuilt from config and weights, in a fresh
+            process, over 1,000 recurrent steps, and across the ways of computing the same thing
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from export.bundle import Bundle, BundleError, check_golden, open_bundle
+
+STEPS = 1000
+# Largest difference, in units of the output's largest magnitude (at least 1).
+LIMIT = 1e-5
+# Phases grow with the position: one of the compared streams starts here.
+FAR_POSITION = 1_000_000
+PREFIX = 64
+CONTINUATION = 16
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`what` was compared, the largest relative difference and the limit for it."""
+
+    what: str
+    error: float
+    limit: float
+
+    @property
+    def passed(self) -> bool:
+        return self.error <= self.limit  # a NaN is never within
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What was checked; `comparisons` is empty where torch is not installed."""
+
+    name: str
+    kind: str
+    digest: str
+    files: int
+    golden_values: int
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(comparison.passed for comparison in self.comparisons)
+
+    def to_dict(self) -> dict[str, Any]:
+        comparisons = [{**asdict(entry), "passed": entry.passed} for entry in self.comparisons]
+        return {**asdict(self), "comparisons": comparisons, "passed": self.passed}
+
+
+def verify_bundle(path: str | Path) -> VerifyReport:
+    """Check a bundle in all the ways that this installation can.
+
+    Returns:
+        the report; `passed` is False if a graph differs from the torch model by more than the limit.
+
+    Raises:
+        BundleError: the bundle is damaged, its golden outputs are not reproduced, or its model cannot be rebuilt.
+    """
+    bundle = open_bundle(path)
+    golden_values = check_golden(bundle)
+    comparisons: tuple[Comparison, ...] = ()
+    if importlib.util.find_spec("torch") is not None:
+        comparisons = _in_fresh_process(bundle)
+    files = len(bundle.manifest.files) + 1
+    return VerifyReport(bundle.name, bundle.kind, bundle.digest, files, golden_values, comparisons)
+
+
+def bundle_info(path: str | Path) -> dict[str, Any]:
+    """What a checked bundle says of itself: kind, config, sizes, interfaces, calibration, metrics, provenance."""
+    bundle = open_bundle(path)
+    manifest = bundle.manifest
+    return {
+        "name": bundle.name,
+        "kind": bundle.kind,
+        "family": manifest.family,
+        "format_version": manifest.format_version,
+        "digest": bundle.digest,
+        "bytes": sum(spec.size for spec in manifest.files.values()),
+        "files": {name: spec.size for name, spec in manifest.files.items()},
+        "parameters": sum(array.size for name, array in bundle.weights().items() if not name.startswith("initial.")),
+        "config": manifest.config,
+        "state": [asdict(spec) for spec in manifest.state],
+        "graphs": {name: asdict(graph) for name, graph in manifest.graphs.items()},
+        "calibration": manifest.calibration,
+        "metrics": manifest.metrics,
+        "provenance": manifest.provenance,
+    }
+
+
+def compare_with_torch(bundle: Bundle) -> list[Comparison]:
+    """The bundle's graphs against the torch model rebuilt from it, in this process."""
+    import torch
+
+    from model.checkpoint import load_model
+
+    torch.set_num_threads(1)
+    model = load_model(bundle.path)
+    compare = _compare_language if bundle.kind == "lm" else _compare_filter
+    with torch.no_grad():
+        return list(compare(bundle, model))
+
+
+def difference(actual: np.ndarray, expected: np.ndarray) -> float:
+    """Largest difference in units of the largest expected magnitude, at least 1."""
+    if actual.shape != expected.shape:
+        return float("inf")
+    scale = max(1.0, float(np.abs(expected).max(initial=0)))
+    return float(np.abs(actual.astype(np.float64) - expected.astype(np.float64)).max(initial=0)) / scale
+
+
+def _in_fresh_process(bundle: Bundle) -> tuple[Comparison, ...]:
+    command = [sys.executable, "-m", "export.verify", str(bundle.path.resolve())]
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise BundleError(f"{bundle.name}: comparing with torch failed: {reason}")
+    return tuple(Comparison(**entry) for entry in json.loads(done.stdout.splitlines()[-1]))
+
+
+def _run(session: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    names = [node.name for node in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+
+class _Largest:
+    """Largest difference of each output over many comparisons."""
+
+    def __init__(self) -> None:
+        self.errors: dict[str, float] = {}
+
+    def see(self, name: str, actual: np.ndarray, expected: Any) -> None:
+        error = difference(actual, expected.numpy())
+        # Not max(): it would drop a NaN.
+        if not error <= self.errors.get(name, 0.0):
+            self.errors[name] = error
+        self.errors.setdefault(name, 0.0)
+
+    def comparisons(self, title: str) -> Iterator[Comparison]:
+        for name, error in self.errors.items():
+            yield Comparison(f"{title}: {name}", error, LIMIT)
+
+
+def _compare_language(bundle: Bundle, model: Any) -> Iterator[Comparison]:
+    tokens = np.random.default_rng(SEED).integers(0, model.config.vocab_size, (2, STEPS))
+    yield from _language_steps(bundle, model, tokens)
+    yield from _language_prefill(bundle, model, tokens[:, :PREFIX])
+    yield from _language_attention(bundle, model, tokens[:1, : PREFIX + CONTINUATION])
+
+
+def _language_steps(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
+    """Both keep their own state, so errors may build up; the second stream is far along its text."""
+    import torch
+
+    session, largest = bundle.session("step"), _Largest()
+    state = model.init_state(2)._replace(position=torch.tensor([0, FAR_POSITION]))
+    means, precisions = (part.contiguous().numpy() for part in state[:2])
+    noise = np.zeros((2, model.config.n_heads, 2 * model.config.head_dim), np.float32)
+    noise[1] = np.random.default_rng(SEED).normal(size=noise.shape[1:])
+    for i in range(tokens.shape[1]):
+        position = state.position.numpy()
+        output, state = model.step(torch.from_numpy(tokens[:, i]), state, torch.from_numpy(noise))
+        found = _run(
+            session,
+            {"token": tokens[:, i], "position": position, "noise": noise, "means": means, "precisions": precisions},
+        )
+        means, precisions = found["next_means"], found["next_precisions"]
+        for name in ("logits", "log_precision", "latent"):
+            largest.see(name, found[name], getattr(output, name))
+        largest.see("means", means, state.means)
+        largest.see("precisions", precisions, state.precisions)
+    yield from largest.comparisons(f"step against torch over {tokens.shape[1]} steps")
+
+
+def _language_prefill(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
+    """Rows of different length in one call, against torch steps; a row's padding must not show."""
+    import torch
+
+    session, largest = bundle.session("prefill"), _Largest()
+    start = model.init_state(1)
+    means, precisions = (np.repeat(part.numpy(), 2, axis=0) for part in start[:2])
+    lengths = np.array([tokens.shape[1], tokens.shape[1] // 3])
+    position = np.zeros(2, np.int64)
+    inputs = {"tokens": tokens, "length": lengths, "position": position, "means": means, "precisions": precisions}
+    found = _run(session, inputs)
+    for row, length in enumerate(lengths):
+        state = start
+        for token in tokens[row, :length]:
+            output, state = model.step(torch.tensor([token]), state)
+        for name in ("logits", "log_precision", "latent"):
+            largest.see(name, found[name][row : row + 1], getattr(output, name))
+        largest.see("means", found["next_means"][row : row + 1], state.means)
+        largest.see("precisions", found["next_precisions"][row : row + 1], state.precisions)
+    yield from largest.comparisons("prefill against torch step by step")
+
+
+def _language_attention(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
+    """A prompt at once, then tokens over the cache, against torch's parallel pass."""
+    import torch
+
+    session, largest = bundle.session("attention"), _Largest()
+    model.mode = "attention"
+    parallel = model(torch.from_numpy(tokens))
+    config = model.config
+    capacity = tokens.shape[1] + 7  # rows that hold nothing must not matter
+    keys = np.full((1, config.n_layers, config.n_heads, capacity, 2 * config.head_dim), 3.0, np.float32)
+    values = keys.copy()
+    silent = np.zeros((1, config.n_heads, 2 * config.head_dim), np.float32)
+    done = 0
+    for count in (PREFIX, *(1,) * CONTINUATION):
+        piece = tokens[:, done : done + count]
+        position = np.array([done])
+        found = _run(session, {"tokens": piece, "position": position, "keys": keys, "values": values, "noise": silent})
+        keys[..., done : done + count, :] = found["new_keys"]
+        values[..., done : done + count, :] = found["new_values"]
+        done += count
+        largest.see("logits", found["logits"], parallel.logits[:, done - 1])
+        largest.see("log_precision", found["log_precision"], parallel.log_precision[:, done - 1])
+    yield from largest.comparisons("attention over a cache against torch's parallel pass")
+
+
+def _compare_filter(bundle: Bundle, model: Any) -> Iterator[Comparison]:
+    """Both keep their own state; one observation in ten is missing, times are irregular."""
+    import torch
+
+    session, largest = bundle.session("step"), _Largest()
+    size = bundle.session("step").get_inputs()[0].shape[1]
+    generator = np.random.default_rng(SEED)
+    state = model.init_state(2)
+    carried = {name: tensor.numpy() for name, tensor in state.items()}
+    for _ in range(STEPS):
+        token = {
+            "observation": generator.normal(size=(2, size)).astype(np.float32),
+            "present": (generator.random((2, size)) > 0.1).astype(np.float32),
+            "dt": generator.uniform(0.05, 0.2, 2).astype(np.float32),
+            "noise_scale": np.ones(2, np.float32),
+        }
+        token["observation"] *= token["present"]
+        output, state = model.step(*(torch.from_numpy(array) for array in token.values()), state)
+        found = _run(session, {**token, **{f"state.{name}": array for name, array in carried.items()}})
+        carried = {name: found[f"next.{name}"] for name in carried}
+        for name, expected in output._asdict().items():
+            largest.see(name, found[name], expected)
+        for name, expected in state.items():
+            largest.see(f"state.{name}", carried[name], expected)
+    yield from largest.comparisons(f"step against torch over {STEPS} steps")
+
+
+def main() -> None:
+    """`python -m export.verify BUNDLE`: the comparisons as one line of JSON. What `verify_bundle` runs."""
+    comparisons = compare_with_torch(open_bundle(sys.argv[1]))
+    sys.stdout.write(json.dumps([asdict(entry) for entry in comparisons]) + "\n")
+
+
+if __name__ == "__main__":
+    main()

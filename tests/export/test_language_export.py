@@ -1,0 +1,294 @@
+"""The graphs of a language bundle against the torch model, and what else the bundle says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from export.bundle import Bundle, check_golden
+from export.language_calibration import ScoredTokens, fit_temperature, negative_log_likelihood, reliability
+from export.language_export import StepGraph, step_interface
+from export.onnx_graphs import export_graph
+from model.checkpoint import load_model
+from model.language import LanguageModel
+
+
+@pytest.fixture(scope="module")
+def model(language_bundle: Bundle) -> LanguageModel:
+    """Rebuilt from the bundle."""
+    return load_model(language_bundle.path)
+
+
+def run(bundle: Bundle, graph: str, **inputs: np.ndarray) -> dict[str, np.ndarray]:
+    session = bundle.session(graph)
+    names = [node.name for node in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs), strict=True))
+
+
+def start(bundle: Bundle, batch: int) -> dict[str, np.ndarray]:
+    weights = bundle.weights()
+    return {
+        "means": np.repeat(weights["initial.means"][None], batch, axis=0),
+        "precisions": np.repeat(weights["initial.precisions"][None], batch, axis=0),
+    }
+
+
+def tokens_of(bundle: Bundle, batch: int, length: int) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, bundle.config["vocab_size"], (batch, length))
+
+
+def carry(outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {"means": outputs["next_means"], "precisions": outputs["next_precisions"]}
+
+
+def silent(bundle: Bundle, batch: int) -> np.ndarray:
+    return np.zeros((batch, bundle.config["n_heads"], 2 * bundle.config["head_dim"]), np.float32)
+
+
+def test_bundle_is_complete(language_bundle: Bundle, language_run: Path) -> None:
+    assert language_bundle.kind == "lm"
+    assert set(language_bundle.manifest.graphs) == {"step", "prefill", "attention"}
+    assert language_bundle.read("tokenizer.json") == (language_run / "tokenizer.json").read_bytes()
+    assert check_golden(language_bundle) > 500
+    provenance = language_bundle.manifest.provenance
+    assert provenance["training"]["data"] == {"text.txt": "0" * 64}
+    assert provenance["export"]["versions"]["torch"] == torch.__version__
+
+
+def test_weights_are_the_runs_weights(language_bundle: Bundle, language_run: Path) -> None:
+    trained = load_model(language_run).state_dict()
+    stored = language_bundle.weights()
+    assert set(stored) == {*trained, "initial.means", "initial.precisions"}
+    for name, tensor in trained.items():
+        np.testing.assert_array_equal(stored[name], tensor.numpy())
+
+
+def test_graphs_hold_no_weights(language_bundle: Bundle) -> None:
+    largest = max(array.size for array in language_bundle.weights().values())
+    for name, graph in language_bundle.manifest.graphs.items():
+        model = onnx.ModelProto.FromString(language_bundle.read(graph.file))
+        kept = [tensor for tensor in model.graph.initializer if tensor.data_location != onnx.TensorProto.EXTERNAL]
+        sizes = {tensor.name: int(np.prod(tensor.dims)) for tensor in kept}
+        assert max(sizes.values()) < largest / 50, (name, sizes)
+
+
+def test_vocabulary_head_is_its_own_constant(language_bundle: Bundle) -> None:
+    for graph in language_bundle.manifest.graphs.values():
+        assert [entry.tensor for entry in graph.initializers if entry.transposed] == ["embedding.weight"]
+
+
+def test_graphs_do_not_depend_on_the_weights(language_bundle: Bundle, model: LanguageModel) -> None:
+    other = LanguageModel(model.config).requires_grad_(False)
+    inputs, outputs, dynamic = step_interface(other)
+    graph = export_graph(StepGraph(other), inputs, outputs, dynamic=dynamic, prefix="model.")
+    assert graph.model == language_bundle.read("step.onnx")
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_steps_agree_with_torch(language_bundle: Bundle, model: LanguageModel, batch: int) -> None:
+    ids = tokens_of(language_bundle, batch, 40)
+    state, carried = model.init_state(batch), start(language_bundle, batch)
+    generator = np.random.default_rng(2)
+    for i in range(ids.shape[1]):
+        noise = generator.normal(size=silent(language_bundle, batch).shape).astype(np.float32)
+        found = run(language_bundle, "step", token=ids[:, i], position=np.full(batch, i), noise=noise, **carried)
+        with torch.no_grad():
+            output, state = model.step(torch.from_numpy(ids[:, i]), state, torch.from_numpy(noise))
+        carried = carry(found)
+        for name in ("logits", "log_precision", "latent"):
+            np.testing.assert_allclose(found[name], getattr(output, name), atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(carried["means"], state.means, atol=1e-5, rtol=1e-5)
+
+
+def test_phase_is_exact_far_along_a_text(language_bundle: Bundle, model: LanguageModel) -> None:
+    """At 10^7 a float32 phase is off by a radian; at the same distance between tokens, absolute position cancels."""
+    ids = tokens_of(language_bundle, 1, 20)
+    ends = []
+    for origin in (0, 10_000_000):
+        carried = start(language_bundle, 1)
+        for i in range(20):
+            found = run(
+                language_bundle,
+                "step",
+                token=ids[:, i],
+                position=np.array([origin + i]),
+                noise=silent(language_bundle, 1),
+                **carried,
+            )
+            carried = carry(found)
+            if i == 0:
+                # From here on the two runs share a state; only rotations by the position remain.
+                carried["means"] = np.zeros_like(carried["means"])
+        ends.append(found["logits"])
+    np.testing.assert_allclose(ends[0], ends[1], atol=2e-5)
+
+
+def test_prefill_is_the_same_as_steps_whatever_the_padding(language_bundle: Bundle) -> None:
+    ids = tokens_of(language_bundle, 3, 12)
+    lengths = np.array([12, 1, 7])
+    padded = run(
+        language_bundle,
+        "prefill",
+        tokens=ids,
+        length=lengths,
+        position=np.array([0, 5, 9]),
+        **start(language_bundle, 3),
+    )
+    other = ids.copy()
+    other[1, 1:], other[2, 7:] = 0, 1
+    again = run(
+        language_bundle,
+        "prefill",
+        tokens=other,
+        length=lengths,
+        position=np.array([0, 5, 9]),
+        **start(language_bundle, 3),
+    )
+    for name in ("next_means", "next_precisions", "logits"):
+        np.testing.assert_array_equal(padded[name], again[name])
+    for row, (length, position) in enumerate(zip(lengths, (0, 5, 9), strict=True)):
+        carried = start(language_bundle, 1)
+        for i in range(length):
+            found = run(
+                language_bundle,
+                "step",
+                token=ids[row : row + 1, i],
+                position=np.array([position + i]),
+                noise=silent(language_bundle, 1),
+                **carried,
+            )
+            carried = carry(found)
+        for name in ("logits", "log_precision", "latent", "next_means", "next_precisions"):
+            np.testing.assert_allclose(padded[name][row], found[name][0], atol=1e-5, rtol=1e-5, err_msg=name)
+
+
+def test_prefill_in_pieces_is_prefill_at_once(language_bundle: Bundle) -> None:
+    ids = tokens_of(language_bundle, 1, 30)
+    whole = run(
+        language_bundle,
+        "prefill",
+        tokens=ids,
+        length=np.array([30]),
+        position=np.array([0]),
+        **start(language_bundle, 1),
+    )
+    carried, done = start(language_bundle, 1), 0
+    for piece in (1, 11, 18):
+        part = ids[:, done : done + piece]
+        found = run(
+            language_bundle, "prefill", tokens=part, length=np.array([piece]), position=np.array([done]), **carried
+        )
+        carried, done = carry(found), done + piece
+    for name in ("logits", "next_means", "next_precisions"):
+        np.testing.assert_allclose(found[name], whole[name], atol=1e-5, rtol=1e-5)
+
+
+def test_attention_over_a_cache_agrees_with_the_parallel_pass(language_bundle: Bundle, model: LanguageModel) -> None:
+    """Two rows with caches of different length in one call; rows of the cache that hold nothing carry rubbish."""
+    ids = tokens_of(language_bundle, 2, 24)
+    model.mode = "attention"
+    with torch.no_grad():
+        parallel = model(torch.from_numpy(ids))
+    config = language_bundle.config
+    shape = (2, config["n_layers"], config["n_heads"], 29, 2 * config["head_dim"])
+    keys, values = np.full(shape, 5.0, np.float32), np.full(shape, -7.0, np.float32)
+    done = np.array([9, 15])
+    for row in range(2):
+        alone = run(
+            language_bundle,
+            "attention",
+            tokens=ids[row : row + 1, : done[row]],
+            position=np.array([0]),
+            keys=keys[row : row + 1],
+            values=values[row : row + 1],
+            noise=silent(language_bundle, 1),
+        )
+        keys[row, :, :, : done[row]] = alone["new_keys"][0]
+        values[row, :, :, : done[row]] = alone["new_values"][0]
+        np.testing.assert_allclose(alone["logits"][0], parallel.logits[row, done[row] - 1], atol=1e-5, rtol=1e-5)
+    both = run(
+        language_bundle,
+        "attention",
+        tokens=np.stack([ids[row, done[row] : done[row] + 3] for row in range(2)]),
+        position=done,
+        keys=keys,
+        values=values,
+        noise=silent(language_bundle, 2),
+    )
+    for row in range(2):
+        last = done[row] + 2
+        np.testing.assert_allclose(both["logits"][row], parallel.logits[row, last], atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(both["log_precision"][row], parallel.log_precision[row, last], atol=1e-5, rtol=1e-5)
+
+
+def test_tokenizer_files_fit_each_other(language_bundle: Bundle) -> None:
+    tokenizer = Tokenizer.from_str(language_bundle.read("tokenizer.json").decode())
+    config = json.loads(language_bundle.read("tokenizer_config.json"))
+    assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert tokenizer.token_to_id(config["eos_token"]) is not None
+    assert tokenizer.decode(tokenizer.encode("It was — naïve.\n\n").ids) == "It was — naïve.\n\n"
+
+
+def test_golden_continuation_is_greedy(language_bundle: Bundle, model: LanguageModel) -> None:
+    prompt = language_bundle.golden["prompt"]
+    for mode in ("recurrent", "attention"):
+        model.mode = mode
+        ids = list(prompt)
+        for expected in language_bundle.golden["continuation"][mode]:
+            with torch.no_grad():
+                logits = model(torch.tensor([ids])).logits[0, -1]
+            assert logits.max() - logits[expected] < 1e-4
+            ids.append(expected)
+
+
+def test_calibration_is_stated_per_mode(language_bundle: Bundle) -> None:
+    calibration = language_bundle.calibration
+    for mode in ("recurrent", "attention"):
+        entry = calibration["modes"][mode]
+        assert calibration["temperature"][mode] == entry["temperature"]
+        # Random weights know nothing of random tokens: the fit must lower the NLL towards ln V.
+        assert entry["nll"] < entry["nll_uncalibrated"]
+        assert sum(entry["sampled"]["count"]) == calibration["data"]["held_out_tokens"]
+        assert language_bundle.manifest.calibration["ece_top"][mode] == entry["top"]["ece"]
+
+
+def test_temperature_undoes_a_known_scale() -> None:
+    generator = np.random.default_rng(0)
+    logits = generator.normal(size=(20_000, 30)).astype(np.float32)
+    gumbel = -np.log(-np.log(generator.random(logits.shape)))
+    targets = (logits + gumbel).argmax(-1)
+    sharpened = ScoredTokens(logits * np.float32(2.5), targets)
+    temperature = fit_temperature(sharpened)
+    assert temperature == pytest.approx(2.5, rel=0.05)
+    for other in (0.97, 1.03):
+        assert negative_log_likelihood(sharpened, temperature) < negative_log_likelihood(sharpened, temperature * other)
+
+
+def test_nll_is_the_cross_entropy() -> None:
+    generator = np.random.default_rng(0)
+    logits, targets = generator.normal(size=(2100, 7)).astype(np.float32), generator.integers(0, 7, 2100)
+    expected = torch.nn.functional.cross_entropy(torch.from_numpy(logits / 1.7), torch.from_numpy(targets))
+    assert negative_log_likelihood(ScoredTokens(logits, targets), 1.7) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_temperature_without_a_minimum_stays_in_its_range() -> None:
+    """Always right: colder is always better. Always wrong: hotter is."""
+    logits = 10 * np.eye(5, dtype=np.float32)
+    assert fit_temperature(ScoredTokens(logits, np.arange(5))) == pytest.approx(1 / 20)
+    assert fit_temperature(ScoredTokens(logits, (np.arange(5) + 1) % 5)) == pytest.approx(20)
+
+
+def test_reliability_of_a_calibrated_and_an_overconfident_forecaster() -> None:
+    generator = np.random.default_rng(0)
+    confidence = generator.random(60_000)
+    honest = reliability(confidence, generator.random(60_000) < confidence)
+    assert honest["ece"] < 0.01
+    assert honest["count"] == [4000] * 15
+    boastful = reliability(np.full(3000, 0.9), np.arange(3000) % 2 == 0)
+    assert boastful["ece"] == pytest.approx(0.4, abs=1e-9)

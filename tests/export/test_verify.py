@@ -1,0 +1,89 @@
+"""`verify_bundle`: passes what was exported, fails what differs from the model it carries."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from export import verify
+from export.bundle import Bundle, BundleError, Graph, open_session, write_bundle
+from export.language_export import language_golden
+from export.verify import bundle_info, compare_with_torch, difference, verify_bundle
+
+
+def test_exported_bundle_is_verified_in_a_fresh_process(language_bundle: Bundle) -> None:
+    report = verify_bundle(language_bundle.path)
+    assert report.passed
+    assert report.golden_values > 500
+    assert {entry.what.split(":")[0] for entry in report.comparisons} == {
+        "step against torch over 1000 steps",
+        "prefill against torch step by step",
+        "attention over a cache against torch's parallel pass",
+    }
+    assert all(0 < entry.error <= 1e-5 for entry in report.comparisons)
+    assert report.to_dict()["passed"] is True
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "step.onnx", "tokenizer.json", "manifest.json"])
+def test_one_flipped_bit_fails(language_bundle: Bundle, tmp_path: Path, file: str) -> None:
+    copy = Path(shutil.copytree(language_bundle.path, tmp_path / "copy"))
+    data = bytearray((copy / file).read_bytes())
+    data[len(data) // 2] ^= 4
+    (copy / file).write_bytes(bytes(data))
+    with pytest.raises(BundleError, match=file):
+        verify_bundle(copy)
+
+
+def test_graphs_of_another_model_are_found(
+    language_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bundle that is whole and agrees with its own golden outputs, but whose graph computes another model."""
+    manifest = language_bundle.manifest
+    graphs = {name: Graph(language_bundle.read(spec.file), spec.initializers) for name, spec in manifest.graphs.items()}
+    weights = language_bundle.weights()
+    config = {**language_bundle.config, "kernel": "gaussian"}
+    forged = write_bundle(
+        tmp_path / "forged",
+        name="forged",
+        kind="lm",
+        family=manifest.family,
+        config=config,
+        weights=weights,
+        graphs=graphs,
+        calibration=language_bundle.calibration,
+        golden=language_golden(graphs, weights, language_bundle.golden["prompt"]),
+        metrics={},
+        provenance={},
+        extra_files={name: language_bundle.read(name) for name in ("tokenizer.json", "tokenizer_config.json")},
+    )
+    monkeypatch.setattr(verify, "STEPS", 5)
+    failed = {entry.what.split(":")[0] for entry in compare_with_torch(forged) if not entry.passed}
+    assert failed == {"attention over a cache against torch's parallel pass"}
+
+
+def test_info_describes_the_bundle(language_bundle: Bundle) -> None:
+    info = bundle_info(language_bundle.path)
+    assert info["kind"] == "lm"
+    assert info["parameters"] == language_bundle.manifest.metrics["parameters"]
+    assert info["bytes"] == sum(info["files"].values())
+    assert info["graphs"]["step"]["inputs"][0]["name"] == "token"
+    assert info["calibration"] == language_bundle.manifest.calibration
+
+
+def test_difference_is_relative_to_the_scale() -> None:
+    expected = np.array([100.0, -50.0])
+    assert difference(expected + 0.001, expected) == pytest.approx(1e-5)
+    assert difference(expected / 1000 + 0.001, expected / 1000) == pytest.approx(1e-3)
+    assert not difference(np.array([np.nan]), np.array([1.0])) <= 1.0
+    assert difference(np.zeros(2), np.zeros(3)) == float("inf")
+
+
+def test_session_needs_every_tensor(language_bundle: Bundle) -> None:
+    spec = language_bundle.manifest.graphs["step"]
+    weights = language_bundle.weights()
+    weights.pop("norm.weight")
+    with pytest.raises(BundleError, match=r"norm\.weight"):
+        open_session(Graph(language_bundle.read(spec.file), spec.initializers), weights)
