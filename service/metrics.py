@@ -22,6 +22,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._gauges: dict[str, Gauge] = {}
         self.http_requests = self._counter("http_requests", "Answered requests.", ["route", "method", "status"])
         self.request_success = self._counter(
             "request_success", "Finished generations.", ["model_name", "finished_reason"]
@@ -57,8 +58,10 @@ class Metrics:
         )
 
     def watch(self, name: str, description: str, read: Callable[[], float]) -> None:
-        """A gauge that is read when scraped."""
-        Gauge(f"rfa_{name}", description, registry=self.registry).set_function(read)
+        """A gauge that is read when scraped; a second one of the name takes the place of the first."""
+        if name not in self._gauges:
+            self._gauges[name] = Gauge(f"rfa_{name}", description, registry=self.registry)
+        self._gauges[name].set_function(read)
 
     def render(self) -> bytes:
         """The text exposition format."""

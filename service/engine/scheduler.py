@@ -28,6 +28,7 @@ from service.errors import NotReady, Overloaded, ServiceError, as_service_error
 logger = logging.getLogger("rfa.engine")
 
 LONGEST_RETRY_SECONDS = 60
+LONGEST_QUANTUM_SECONDS = 10
 SMOOTHING = 0.1
 
 
@@ -228,7 +229,7 @@ class Scheduler:
             self._closing = True
             self._work_arrived.notify_all()
         for thread in self._threads:
-            thread.join()
+            thread.join(LONGEST_QUANTUM_SECONDS)  # a thread that hangs in a model must not keep the process alive
         for job in (*self._waiting, *self._runnable, *self._parked):
             job.fail(NotReady("The server is shutting down."))
             self._deliver([job])

@@ -9,8 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
+from service.app import create_app
 from service.errors import ERROR_TYPES, STATUS, InternalError, as_service_error
 from service.schemas import ErrorReply, Info
+from service.settings import Settings
+from service.testing import fake_models
 
 pytestmark = pytest.mark.anyio
 GOOD = b'{"inputs": "say |", "parameters": {"max_new_tokens": 3}}'
@@ -223,3 +226,12 @@ def test_every_failure_has_a_status_and_a_type() -> None:
     assert set(STATUS) == set(ERROR_TYPES)
     assert as_service_error(KeyError("x")).payload()["error"]["type"] == ERROR_TYPES[InternalError]
     assert json.dumps(as_service_error(KeyError("/home/x")).payload()).find("home") < 0
+
+
+async def test_an_application_can_start_again() -> None:
+    app = create_app(Settings(bundles=(), workers=1), load=lambda _: fake_models())
+    for _ in range(2):
+        async with app.router.lifespan_context(app):
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
+                await check_still_works(client)
+        assert app.state.engine is None

@@ -20,7 +20,7 @@ JSON = {"content-type": "application/json"}
 
 async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
     """Requests that bring out every status of every route: (method, path, response)."""
-    gate = threading.Semaphore(10**6)
+    gate = threading.Semaphore(2000)
     models = fake_models(FakeLanguage(poison="bad", gate=gate), FakeFilter(poison=666))
     bodies: dict[str, dict[str, Any]] = {
         "/generate": {"inputs": "say |"},
@@ -58,7 +58,7 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
             for path, body in bodies.items():
                 yield "post", path, await client.post(path, json=body)
             yield "get", "/ready", await client.get("/ready")
-            gate.release(10**6)
+            gate.release(2000)
         app.state.engine, engine = None, app.state.engine
         for path, body in bodies.items():
             yield "post", path, await client.post(path, json=body)
