@@ -2,10 +2,10 @@
 
     python -m bench.filter_eval              writes bench/results/filter.json and prints a markdown table
 
-At each noise setting, clean and with 5 % of the measurements' noises ×10: RMSE of the state for the raw measurement, the exact Kalman
-filter (told the setting; the floor on clean data), the oracle (which also knows which measurements are outliers, from the truth), the linear filter of the
-setting's matrices and the deep filter (one model for all settings, told nothing). Then coverage of state and forecast intervals.
-Test seeds differ from those of training and calibration.
+At each noise setting, clean and with 5 % of the measurements' noises ×10: RMSE of the state for the raw measurement,
+the exact Kalman filter (told the setting; the floor on clean data), the oracle (which also knows which measurements are
+outliers, from the truth), the linear filter of the setting's matrices and the deep filter (one model for all settings,
+told nothing). Then coverage of state and forecast intervals. Test seeds differ from those of training and calibration.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 
 from export.filter_calibration import LEVELS, Evaluation, calibrate, evaluate
 from model.checkpoint import load_model
-from model.config import MODES
+from model.config import Mode
 from model.linear_filter import LinearFilter, LinearFilterConfig
 from model.state_filter import StateFilter
 from training.simulate import (
@@ -81,7 +81,8 @@ def rmse(estimate: np.ndarray, truth: np.ndarray) -> float:
 
 
 def coverage(found: Evaluation, batch: Batch, calibration: dict[str, Any]) -> dict[str, Any]:
-    """Share of truths inside the state intervals, and of observations inside the forecast intervals per lead, by level."""
+    """Share of truths inside the state intervals, and of observations inside the forecast intervals per lead, by
+    level."""
     error = np.abs(batch.truth - found.mean) / found.deviation
     state = {
         f"{level:g}": float(np.mean(error <= multiplier))
@@ -120,7 +121,7 @@ def run_setting(
         batch = simulate_oscillator(
             streams, length, settings=((sigma2, eta2),), disturbance=Disturbance(outliers=share), seed=seed
         )
-        truth = batch.truth
+        truth = np.asarray(batch.truth)
         error2 = np.sum((batch.observations - truth) ** 2, -1)
         row: dict[str, Any] = {"sigma2": sigma2, "eta2": eta2, "data": name, "rmse": {}, "coverage": {}}
         nominal = np.full(batch.times.shape, eta2)
@@ -131,7 +132,7 @@ def run_setting(
         wide = ratio + error2 / eta2 / 2 * (1 - OUTLIER_SCALE**-2) > 0
         row["rmse"]["oracle"] = rmse(kalman(batch, sigma2, np.where(wide, eta2 * OUTLIER_SCALE**2, eta2)), truth)
         for label, model in (("linear", linear), ("oscillator", deep)):
-            for mode in MODES:
+            for mode in get_args(Mode):
                 found = evaluate(model, batch, mode)
                 key = f"{label} {mode}"
                 row["rmse"][key] = rmse(found.mean, truth)

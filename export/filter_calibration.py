@@ -2,11 +2,12 @@
 
 For every mode:
 
-    state      multipliers of the model's std per level: conformal on the simulated truth, or, for recorded data (no truth), the normal
-               quantile times the scale of the one-step innovations
+    state      multipliers of the model's std per level: conformal on the simulated truth, or, for recorded data (no
+               truth), the normal quantile times the scale of the one-step innovations
     forecast   the same per horizon, always conformal on held-out observations
     anomaly    quantiles of the surprise (Wilson-Hilferty of the nis) and the scale of its upper tail
-    confidence how often the next observation's components fell inside their 0.9 interval, by the running surprise before
+    confidence how often the next observation's components fell inside their 0.9 interval, by the running surprise
+               before it
 
 The n scores of one split give coverage in [level, level + 1/(n + 1)] on exchangeable data.
 """
@@ -15,13 +16,13 @@ from __future__ import annotations
 
 import math
 from statistics import NormalDist
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, get_args
 
 import numpy as np
 import torch
 
 from export.surprise import running_surprise, wilson_hilferty
-from model.config import MODES, Mode
+from model.config import Mode
 from model.state_filter import State, StateFilter
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
@@ -47,7 +48,8 @@ class Recorded(Protocol):
 
 
 class Evaluation(NamedTuple):
-    """Arrays `[B, N, …]` of one mode over a batch; the forecasts are indexed [lead, B, N, P] and belong to the step they are for."""
+    """Arrays `[B, N, …]` of one mode over a batch; the forecasts are indexed [lead, B, N, P] and belong to the step
+    they are for."""
 
     mean: np.ndarray
     deviation: np.ndarray
@@ -97,8 +99,9 @@ def evaluate(model: StateFilter, batch: Recorded, mode: Mode, leads: tuple[int, 
                 forecasts[0, k, :, j], forecasts[1, k, :, j] = mean[:, column], spread[:, column]
     step = np.diff(batch.times, axis=1)
     unit = float(np.median(step[step > 0])) if (step > 0).any() else 1.0
-    stacked = [torch.stack(x, 1).double().numpy() for x in (means, deviations, nis)]
-    return Evaluation(*stacked, seen, *forecasts, usable, tuple(unit * lead for lead in usable))
+    mean_all, deviation_all, nis_all = (torch.stack(x, 1).double().numpy() for x in (means, deviations, nis))
+    horizons = tuple(unit * lead for lead in usable)
+    return Evaluation(mean_all, deviation_all, nis_all, seen, forecasts[0], forecasts[1], usable, horizons)
 
 
 def conformal(scores: np.ndarray, levels: tuple[float, ...]) -> list[float]:
@@ -135,7 +138,8 @@ def calibrate_mode(model: StateFilter, batch: Recorded, mode: Mode) -> dict[str,
         }
     z, running = surprises(found)
     seen = found.present.any(-1)
-    # The body and the tail of the surprise; its tail scale comes from the upper half, so a few outliers do not stretch it.
+    # The body and the tail of the surprise; its tail scale comes from the upper half, so a few outliers do not stretch
+    # it.
     table = np.quantile(z[seen], ANOMALY_SHARES)
     middle, upper = np.quantile(z[seen], (0.5, 0.9))
     return {
@@ -164,7 +168,8 @@ def surprises(found: Evaluation) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _confidence(found: Evaluation, batch: Recorded, running: np.ndarray, multiplier: float) -> dict[str, list[float]]:
-    """Share of the next observation's components inside their 0.9 interval, in bins of the running surprise before it."""
+    """Share of the next observation's components inside their 0.9 interval, in bins of the running surprise before
+    it."""
     error = np.abs(batch.observations - found.forecast_mean[0]) / found.forecast_deviation[0]
     known = np.isfinite(error[:, 1:])
     inside = (error[:, 1:] <= multiplier) & known
@@ -185,12 +190,12 @@ def _confidence(found: Evaluation, batch: Recorded, running: np.ndarray, multipl
 
 def calibrate(model: StateFilter, batch: Recorded) -> dict[str, Any]:
     """Content of calibration.json: every mode, and a summary for the manifest."""
-    document: dict[str, Any] = {mode: calibrate_mode(model, batch, mode) for mode in MODES}
+    document: dict[str, Any] = {mode: calibrate_mode(model, batch, mode) for mode in get_args(Mode)}
     document["summary"] = {
         "levels": list(LEVELS),
         "horizons": document["recurrent"]["forecast"]["horizons"],
         "state_source": document["recurrent"]["state"]["source"],
-        "variance_scale": {mode: document[mode]["state"]["variance_scale"] for mode in MODES},
+        "variance_scale": {mode: document[mode]["state"]["variance_scale"] for mode in get_args(Mode)},
         "streams": int(batch.times.shape[0]),
         "observations": int(np.isfinite(batch.observations).any(-1).sum()),
     }

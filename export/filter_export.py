@@ -2,19 +2,21 @@
 
 Graphs (float32, batch dynamic):
 
-    step       observation [B, P], present [B, P], dt [B], noise_scale [B], state.<name>  →  every field of FilterOutput, next.<name>
-    prefill    the same in attention mode: also lag, valid [B, C] and cache.<name> [B, C, …]  →  also row.<name>, which the caller stores
+    step       observation [B, P], present [B, P], dt [B], noise_scale [B], state.<name>  →  the fields
+               of FilterOutput, next.<name>
+    prefill    the same in attention mode: also lag, valid [B, C] and cache.<name> [B, C, …]  →  also row.<name>,
+               which the caller stores
     forecast   horizon [F], state.<name>  →  forecast_mean [B, F, P], forecast_covariance [B, F, P, P]
 
-`initial.<name>` are the tensors of the state before the first observation; `initial.readout_matrix` and `initial.readout_offset` take the
-state to observation units. The graphs are small and hold their constants.
+`initial.<name>` are the tensors of the state before the first observation; `initial.readout_matrix` and
+`initial.readout_offset` take the state to observation units.
 """
 
 from __future__ import annotations
 
-import io
+import inspect
 import json
-import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,15 +29,19 @@ from torch import Tensor, nn
 
 from export.bundle import Bundle, Graph, TensorSpec, open_session, write_bundle
 from export.filter_calibration import calibrate
-from export.golden import Earlier, GoldenRecorder, Stored
-from model.checkpoint import load_model
+from export.golden import Earlier, GoldenRecorder, Source, Stored
+from export.onnx_graphs import export_graph
+from model.checkpoint import CONFIG_FILE, load_model
 from model.state_filter import FilterOutput, StateFilter
 
 VALIDATION_FILE = "validation.safetensors"
 RECORD_FILE = "train.json"
-OPSET = 20
 # Dimensions must differ from each other and from 1 while tracing, else the tracer takes them for constants.
 TRACE_BATCH, TRACE_CACHE, TRACE_HORIZON = 2, 5, 3
+
+
+# What a graph gives of a step; the last two fields are its next.mean and next.covariance.
+STEP_FIELDS = FilterOutput._fields[:-2]
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,8 @@ class ValidationData:
 
 
 class _Step(nn.Module):
+    """`step` on a flat list of tensors."""
+
     def __init__(self, model: StateFilter, names: list[str]) -> None:
         super().__init__()
         self.model, self.names = model, names
@@ -56,10 +64,12 @@ class _Step(nn.Module):
         output, following = self.model.step(
             observation, present, dt, noise_scale, dict(zip(self.names, state, strict=True))
         )
-        return (*output, *(following[name] for name in self.names))
+        return (*output[: len(STEP_FIELDS)], *(following[name] for name in self.names))
 
 
 class _Attend(nn.Module):
+    """`attend` on a flat list of tensors."""
+
     def __init__(self, model: StateFilter, names: list[str], rows: list[str]) -> None:
         super().__init__()
         self.model, self.names, self.rows = model, names, rows
@@ -77,10 +87,13 @@ class _Attend(nn.Module):
         state = dict(zip(self.names, rest[: len(self.names)], strict=True))
         cache = dict(zip(self.rows, rest[len(self.names) :], strict=True))
         output, following, row = self.model.attend(observation, present, dt, noise_scale, state, cache, lag, valid)
-        return (*output, *(following[name] for name in self.names), *(row[name] for name in self.rows))
+        carried = (following[name] for name in self.names)
+        return (*output[: len(STEP_FIELDS)], *carried, *(row[name] for name in self.rows))
 
 
 class _Forecast(nn.Module):
+    """`forecast` on a flat list of tensors."""
+
     def __init__(self, model: StateFilter, names: list[str]) -> None:
         super().__init__()
         self.model, self.names = model, names
@@ -89,31 +102,20 @@ class _Forecast(nn.Module):
         return self.model.forecast(dict(zip(self.names, state, strict=True)), horizon)
 
 
-def _export(module: nn.Module, inputs: dict[str, Tensor], dims: dict[str, dict[int, str]], outputs: list[str]) -> bytes:
-    """One graph; `dims` names the dynamic dimensions of each input."""
-    sizes = {name: torch.export.Dim(name) for name in sorted({d for entry in dims.values() for d in entry.values()})}
-    shapes = [{axis: sizes[d] for axis, d in dims[name].items()} for name in inputs]
-    # The variadic part is one argument of the signature.
-    fixed = {_Step: 4, _Attend: 6, _Forecast: 1}[type(module)]
-    dynamic = (*shapes[:fixed], tuple(shapes[fixed:]))
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = torch.onnx.export(
-            module.eval(),
-            tuple(inputs.values()),
-            dynamo=True,
-            dynamic_shapes=dynamic,
-            input_names=list(inputs),
-            output_names=outputs,
-            opset_version=OPSET,
-            external_data=False,
-            verbose=False,
-        )
-        if program is None:
-            raise RuntimeError("the exporter returned no program")
-        program.save(buffer)
-    return buffer.getvalue()
+def _export(
+    module: nn.Module, inputs: Mapping[str, Tensor], dynamic: Mapping[str, Mapping[int, str]], outputs: Sequence[str]
+) -> Graph:
+    """One graph. The tracer wants a parameter per input, so the variadic `forward` gets a signature that names them."""
+    variadic = module.forward
+
+    def forward(*tensors: Tensor) -> Any:
+        return variadic(*tensors)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name.replace(".", "_"), kind) for name in inputs]
+    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    module.forward = forward
+    return export_graph(module, inputs, outputs, dynamic=dynamic, prefix="model.")
 
 
 def build_graphs(model: StateFilter) -> dict[str, Graph]:
@@ -133,11 +135,11 @@ def build_graphs(model: StateFilter) -> dict[str, Graph]:
     caches = {
         f"cache.{name}": torch.zeros(TRACE_BATCH, TRACE_CACHE, *shape) for name, shape in model.cache_rows().items()
     }
-    fields = list(FilterOutput._fields) + [f"next.{name}" for name in names]
+    fields = list(STEP_FIELDS) + [f"next.{name}" for name in names]
     over_cache = {0: "batch", 1: "cache"}
     step_dims = dict.fromkeys([*token, *states], batch)
     with torch.no_grad():
-        graphs = {
+        return {
             "step": _export(_Step(model, names), {**token, **states}, step_dims, fields),
             "prefill": _export(
                 _Attend(model, names, rows),
@@ -152,7 +154,6 @@ def build_graphs(model: StateFilter) -> dict[str, Graph]:
                 ["forecast_mean", "forecast_covariance"],
             ),
         }
-    return {name: Graph(data) for name, data in graphs.items()}
 
 
 def bundle_weights(model: StateFilter) -> dict[str, np.ndarray]:
@@ -172,7 +173,7 @@ def golden_outputs(model: StateFilter, graphs: dict[str, Graph], weights: dict[s
     center = weights["initial.readout_offset"]
     scale = np.sqrt(np.diagonal(model.sensor().noise.detach().numpy()))
     rng = np.random.default_rng(0)
-    last = None
+    state: dict[str, Source] = {f"state.{n}": Stored(f"initial.{n}") for n in names}
     for i in range(5):
         value = (center + scale * rng.standard_normal(p) * (20 if i == 3 else 1)).astype(np.float32)[None]
         present = np.ones((1, p), np.float32)
@@ -183,14 +184,14 @@ def golden_outputs(model: StateFilter, graphs: dict[str, Graph], weights: dict[s
             "dt": np.array([0.0 if i == 0 else 0.1 * i], np.float32),
             "noise_scale": np.ones(1, np.float32),
         }
-        state = {f"state.{n}": Stored(f"initial.{n}") if last is None else Earlier(last, f"next.{n}") for n in names}
         if i == 0:
             pairs = {"lag": np.zeros((1, 1), np.float32), "valid": np.zeros((1, 1), np.float32)}
             caches = {f"cache.{n}": np.zeros((1, 1, *shape), np.float32) for n, shape in model.cache_rows().items()}
             recorder.run("prefill", {**token, **pairs, **state, **caches})
-        last = recorder.run("step", {**token, **state}).case
+        case = recorder.run("step", {**token, **state}).case
+        state = {f"state.{n}": Earlier(case, f"next.{n}") for n in names}
     used = {node.name for node in sessions["forecast"].get_inputs()}
-    ahead = {f"state.{name}": Earlier(last, f"next.{name}") for name in names if f"state.{name}" in used}
+    ahead = {name: source for name, source in state.items() if name in used}
     recorder.run("forecast", {"horizon": np.array([0.1, 1.0], np.float32), **ahead})
     return recorder.document()
 
@@ -223,13 +224,13 @@ def export_filter(run: str | Path, out: str | Path, *, name: str | None = None) 
     calibration = calibrate(model, validation)
     graphs, weights = build_graphs(model), bundle_weights(model)
     state = [TensorSpec(key, "float32", tuple(tensor.shape[1:])) for key, tensor in model.init_state(1).items()]
-    family = json.loads((source / "config.json").read_text())["family"]
+    document = json.loads((source / CONFIG_FILE).read_text())
     return write_bundle(
         target,
         name=name or target.name,
         kind="filter",
-        family=family,
-        config=json.loads(json.dumps(model.config.to_dict())),  # tuples become lists
+        family=document["family"],
+        config=document["config"],
         weights=weights,
         graphs=graphs,
         calibration=calibration,

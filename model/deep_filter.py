@@ -2,10 +2,10 @@
 
 Three parts, each causal:
 
-1. A nominal filter: learned stable eigenpairs, observation matrix and noises (a linear SDE fitted by likelihood), run as the
-   capped IRKF. Its standardised innovations, their squares and their lag-one products are the tokens.
-2. RFA blocks over the tokens: in attention mode exact RFA over all earlier ones, in recurrent mode the plain IRKF of the
-   same heads. Each is gated by its evidence. They give the log factors on process and measurement noise.
+1. A nominal filter: learned stable eigenpairs, observation matrix and noises (a linear SDE fitted by likelihood), run
+   as the capped IRKF. Its standardised innovations, their squares and their lag-one products are the tokens.
+2. RFA blocks over the tokens: in attention mode exact RFA over all earlier ones, in recurrent mode the plain IRKF of
+   the same heads. Each is gated by its evidence. They give the log factors on process and measurement noise.
 3. The structured head: the same SDE with the noises so scaled. It is linear-Gaussian, so the state's covariance and the
    forecast at any horizon are closed form.
 
@@ -42,8 +42,8 @@ NOISE_FLOOR = 1e-6
 class DeepFilterConfig(StrictConfig):
     """Sizes: n_modes conjugate pairs of dynamics; blocks of width d_model with heads of head_dim complex dims.
 
-    time_unit: the median step of the training data, in the unit of its times. memory: decay times, in time units, of the
-    fastest and the slowest head.
+    time_unit: the median step of the training data, in the unit of its times. memory: decay times, in time units, of
+    the fastest and the slowest head.
     """
 
     observation_size: int
@@ -140,8 +140,8 @@ class FilterBlock(nn.Module):
         dynamics = self.dynamics()
         q, k, v = self.project(x)
         phase = wrapped_phase(dynamics.omega, times, x.dtype)
-        turned = [rotate(part, -phase) for part in (q, k, v)]
-        result = attend(*turned, dynamics, query_times=times, key_times=times)
+        turned_q, turned_k, turned_v = (rotate(part, -phase) for part in (q, k, v))
+        result = attend(turned_q, turned_k, turned_v, dynamics, query_times=times, key_times=times)
         return self.finish(x, v, rotate(result.out, phase), result.precision)
 
     def attend_cached(
@@ -167,7 +167,8 @@ class FilterBlock(nn.Module):
 
 
 class DeepFilter(StateFilter):
-    """See the module's page. Observations are centred and scaled by `center` and `scale`, set from the training data."""
+    """See the module's page. Observations are centred and scaled by `center` and `scale`, set from the training
+    data."""
 
     def __init__(self, config: DeepFilterConfig) -> None:
         super().__init__()
@@ -183,18 +184,22 @@ class DeepFilter(StateFilter):
         self.process_factor = nn.Parameter(0.2 * torch.eye(n))
         self.noise_factor = nn.Parameter(0.5 * torch.eye(p))
         self.prior_factor = nn.Parameter(torch.eye(n))
-        self.nu_raw = nn.Parameter(raw_from_positive(2.0))
-        self.contamination_raw = nn.Parameter(torch.tensor(-3.0))
-        self.outlier_scale_raw = nn.Parameter(raw_from_positive(4.0))
+        self.nu_raw = nn.Parameter(raw_from_positive(torch.full((1,), 2.0)))
+        self.contamination_raw = nn.Parameter(torch.full((1,), -3.0))
+        self.outlier_scale_raw = nn.Parameter(raw_from_positive(torch.full((1,), 4.0)))
         features = 4 * p + 2
         self.embed = nn.Sequential(
             nn.Linear(features, config.d_model), nn.GELU(), nn.Linear(config.d_model, config.d_model)
         )
         self.blocks = nn.ModuleList(FilterBlock(config) for _ in range(config.n_layers))
-        self.readout = nn.Sequential(nn.LayerNorm(config.d_model), nn.Linear(config.d_model, 2))
-        nn.init.zeros_(self.readout[1].weight)
-        nn.init.zeros_(self.readout[1].bias)
+        factors = nn.Linear(config.d_model, 2)
+        nn.init.zeros_(factors.weight)
+        nn.init.zeros_(factors.bias)
+        self.readout = nn.Sequential(nn.LayerNorm(config.d_model), factors)
         self.initial_factors = nn.Parameter(torch.zeros(2))
+
+    def filter_blocks(self) -> list[FilterBlock]:
+        return [block for block in self.blocks if isinstance(block, FilterBlock)]
 
     # The structured part, in time units of `time_unit` and scaled observations.
 
@@ -237,7 +242,7 @@ class DeepFilter(StateFilter):
 
     def robustness(self) -> Robustness:
         return Robustness(
-            nu=2 + positive(self.nu_raw),
+            inverse_nu=1 / (2 + positive(self.nu_raw)),
             inner=self.inner,
             contamination=0.5 * torch.sigmoid(self.contamination_raw),
             outlier_scale=2 + positive(self.outlier_scale_raw),
@@ -318,7 +323,8 @@ class DeepFilter(StateFilter):
     def _both_filters(
         self, observation: Tensor, present: Tensor, dt: Tensor, noise_scale: Tensor, state: State
     ) -> tuple[FilterOutput, State, Tensor]:
-        """Head and nominal filter over one observation: the step, the state but for the blocks, and the embedded token."""
+        """Head and nominal filter over one observation: the step, the state but for the blocks, and the embedded
+        token."""
         moves = transition(self.modes(), dt)
         rules = self.sensor(), self.robustness()
         seen = Observation(observation, present, noise_scale)
@@ -340,7 +346,7 @@ class DeepFilter(StateFilter):
         output, partial, x = self._both_filters(observation, present, dt, noise_scale, state)
         elapsed = (dt / self.config.time_unit).to(torch.float64)[:, None]
         means, precisions = [], []
-        for i, block in enumerate(self.blocks):
+        for i, block in enumerate(self.filter_blocks()):
             mixed = block.recurrent(x[:, None], elapsed, state["block_means"][:, i], state["block_precisions"][:, i])
             x = mixed.out[:, 0]
             means.append(mixed.mean[:, 0])
@@ -360,7 +366,7 @@ class DeepFilter(StateFilter):
     ) -> tuple[FilterOutput, State, State]:
         output, partial, x = self._both_filters(observation, present, dt, noise_scale, state)
         means, precisions, keys, values = [], [], [], []
-        for i, block in enumerate(self.blocks):
+        for i, block in enumerate(self.filter_blocks()):
             mixed, key, value = block.attend_cached(
                 x, cache["keys"][:, :, i], cache["values"][:, :, i], lag / self.config.time_unit, valid
             )
@@ -409,7 +415,7 @@ class DeepFilter(StateFilter):
         x = self.embed(tokens)
         scaled = (times - times[:, :1]) / self.config.time_unit
         zeros = x.new_zeros(x.shape[0], self.config.n_heads, 2 * self.config.head_dim)
-        for block in self.blocks:
+        for block in self.filter_blocks():
             if mode == "attention":
                 x = block.attention(x, scaled).out
             else:

@@ -2,12 +2,14 @@
 
     dx = A x dt + dw,  E[dw dwᵀ] = Q dt          y = C x + b + e,  E[e eᵀ] = R
 
-The covariance is dense, so the filter is exact for non-orthogonal eigenvectors and dense noises (nu = inf is the Kalman filter);
-where the isotropic model holds it gives the numbers of `irkf_scan`. A must be diagonalisable and not unstable, else it is refused.
+The covariance is dense, so the filter is exact for non-orthogonal eigenvectors and dense noises (nu = inf is the Kalman
+filter); where the isotropic model holds it gives the numbers of `irkf_scan`. A must be diagonalisable and not unstable,
+else it is refused.
 
-Attention mode is the batch RFA estimate: every earlier observation is transported to now with its own covariance C F⁻¹ Q F⁻ᵀ Cᵀ + R
-and the estimate is their precision-weighted mean, reweighted by Student-t weights (Kalman-IRLS, math page §7). It treats the process
-noise of different observations as independent, so it is optimal for Q = 0 and above the Kalman filter's error otherwise.
+Attention mode is the batch RFA estimate: every earlier observation is transported to now with its own covariance C F⁻¹
+Q F⁻ᵀ Cᵀ + R and the estimate is their precision-weighted mean, reweighted by Student-t weights (Kalman-IRLS, math page
+§7). It treats the process noise of different observations as independent, so it is optimal for Q = 0 and above the
+Kalman filter's error otherwise.
 """
 
 from __future__ import annotations
@@ -63,9 +65,9 @@ def _rows(matrix: np.ndarray) -> Matrix:
 class LinearFilterConfig(StrictConfig):
     """The matrices of the system, in the units of the observations and of their times.
 
-    drift A `[n, n]`, process_noise Q `[n, n]` per unit time, measurement_noise R `[P, P]`, observation C `[P, n]` (identity if null),
-    offset b `[P]` (zero if null), nu > 2 (null = the Kalman filter), inner = passes K. The prior of the first observation is
-    initial_mean (zero if null) and initial_covariance (the stationary covariance if null).
+    drift A `[n, n]`, process_noise Q `[n, n]` per unit time, measurement_noise R `[P, P]`, observation C `[P, n]`
+    (identity if null), offset b `[P]` (zero if null), nu > 2 (null = the Kalman filter), inner = passes K. The prior of
+    the first observation is initial_mean (zero if null) and initial_covariance (the stationary covariance if null).
     contamination and outlier_scale: share and size of outliers that the reported log-likelihood allows for.
     """
 
@@ -150,9 +152,9 @@ class LinearFilter(StateFilter):
         self._constant("matrix", np.eye(n) if config.observation is None else config.observation)
         self._constant("offset", np.zeros(p) if config.offset is None else config.offset)
         self._constant("noise", config.measurement_noise)
-        self._constant("nu", np.inf if config.nu is None else config.nu)
-        self._constant("contamination", config.contamination)
-        self._constant("outlier_scale", config.outlier_scale)
+        self._constant("inverse_nu", [0.0 if config.nu is None else 1 / config.nu])
+        self._constant("contamination", [config.contamination])
+        self._constant("outlier_scale", [config.outlier_scale])
         prior = stationary_covariance(config) if config.initial_covariance is None else config.initial_covariance
         self._constant("prior_mean", np.zeros(n) if config.initial_mean is None else config.initial_mean)
         self._constant("prior_covariance", prior)
@@ -168,14 +170,14 @@ class LinearFilter(StateFilter):
 
     def robustness(self) -> Robustness:
         constants = self.get_buffer("contamination"), self.get_buffer("outlier_scale")
-        return Robustness(self.get_buffer("nu"), self.inner, *constants)
+        return Robustness(self.get_buffer("inverse_nu"), self.inner, *constants)
 
     def init_state(self, batch: int) -> State:
         mean, covariance = self.get_buffer("prior_mean"), self.get_buffer("prior_covariance")
         return {"mean": mean.expand(batch, -1).clone(), "covariance": covariance.expand(batch, -1, -1).clone()}
 
     def cache_rows(self) -> dict[str, tuple[int, ...]]:
-        return {"observation": (self.observation_size,), "present": (self.observation_size,), "noise_scale": ()}
+        return {"token": (2 * self.observation_size + 1,)}
 
     def step(
         self, observation: Tensor, present: Tensor, dt: Tensor, noise_scale: Tensor, state: State
@@ -200,30 +202,35 @@ class LinearFilter(StateFilter):
         f, _, mean, covariance = self.predict(state["mean"], state["covariance"], dt)
         sensor = self.sensor()
         update = head_update((mean, covariance), observation, present, sensor, noise_scale.square(), self.robustness())
-        row = {"observation": observation, "present": present, "noise_scale": noise_scale}
-        tokens = {name: torch.cat([cache[name], row[name][:, None]], dim=1) for name in row}
+        row = torch.cat([present * observation, present, noise_scale[:, None]], dim=-1)
+        tokens = torch.cat([cache["token"], row[:, None]], dim=1)
         lags = torch.cat([lag, torch.zeros_like(dt)[:, None]], dim=1)
         seen = torch.cat([valid, torch.ones_like(dt)[:, None]], dim=1)
         mean_now, covariance_now = self._batch_estimate(tokens, lags, seen, update.mean)
         update = update._replace(mean=mean_now, covariance=covariance_now)
         state = {"mean": mean_now, "covariance": covariance_now}
-        return self.output(update, sensor, f, (mean, covariance)), state, row
+        return self.output(update, sensor, f, (mean, covariance)), state, {"token": row}
 
-    def _batch_estimate(self, tokens: State, lag: Tensor, valid: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-        """Precision-weighted mean of all observations transported to now, by IRLS from `start` `[B, n]`."""
+    def _batch_estimate(self, tokens: Tensor, lag: Tensor, valid: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        """Precision-weighted mean of all observations transported to now, by IRLS from `start` `[B, n]`.
+
+        tokens: `[B, C, 2P + 1]`, values, presence and noise scale.
+        """
+        size = self.observation_size
+        observation, seen, noise_scale = tokens.split([size, size, 1], dim=-1)
         modes, sensor, robustness = self.modes(), self.sensor(), self.robustness()
         fastest = (-modes.rate_re).amax(dim=0).clamp(min=1e-12)
         useful = valid * (lag * fastest <= MAX_DECAY).to(lag.dtype)
         _, q = transition(modes, lag * useful)
         back = self._backward(lag * useful)
-        present = tokens["present"] * useful[..., None]
+        present = seen * useful[..., None]
         matrix = present[..., :, None] * (sensor.matrix @ back)
         noise = matrix @ q @ matrix.mT + (present[..., :, None] * present[..., None, :]) * (
-            sensor.noise * tokens["noise_scale"].square()[..., None, None]
+            sensor.noise * noise_scale.square()[..., None]
         )
         precision, _ = spd_inverse(noise + torch.diag_embed(1 - present))
         information = matrix.mT @ precision @ matrix
-        evidence = matrix.mT @ (precision @ (present * (tokens["observation"] - sensor.offset))[..., None])
+        evidence = matrix.mT @ (precision @ (present * (observation - sensor.offset))[..., None])
         first = (lag * useful).amax(dim=1)
         f, q = transition(modes, first)
         prior = f @ self.get_buffer("prior_covariance") @ f.mT + q
@@ -231,9 +238,11 @@ class LinearFilter(StateFilter):
         prior_evidence = prior_information @ (f @ self.get_buffer("prior_mean")[:, None])
         count, estimate = present.sum(-1), start
         for _ in range(robustness.inner):
-            residual = present * (tokens["observation"] - sensor.offset) - (matrix @ estimate[:, None, :, None])[..., 0]
+            residual = present * (observation - sensor.offset) - (matrix @ estimate[:, None, :, None])[..., 0]
             distance = (residual * (precision @ residual[..., None])[..., 0]).sum(-1)
-            weight = ((1 + count / robustness.nu) / (1 + distance / robustness.nu)).clamp(max=1)[..., None, None]
+            weight = ((1 + count * robustness.inverse_nu) / (1 + distance * robustness.inverse_nu)).clamp(max=1)[
+                ..., None, None
+            ]
             covariance, _ = spd_inverse(prior_information + (weight * information).sum(1))
             estimate = (covariance @ (prior_evidence + (weight * evidence).sum(1)))[..., 0]
         return estimate, covariance

@@ -1,8 +1,8 @@
 """What the linear and the deep filter share: a dense linear-Gaussian head, its states, and the outside interface.
 
-A filter takes observations with missing components at irregular times and gives, after each of them, the state in observation units
-with its covariance. `mode` chooses how: "recurrent" carries a state of fixed size, "attention" looks at every earlier observation of
-the request. Both end in a state from which the recurrence goes on and forecasts start.
+A filter takes observations with missing components at irregular times and gives, after each of them, the state in
+observation units with its covariance. `mode` chooses how: "recurrent" carries a state of fixed size, "attention" looks
+at every earlier observation of the request. Both end in a state from which the recurrence goes on and forecasts start.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ State = dict[str, Tensor]
 class FilterOutput(NamedTuple):
     """One step `[B, …]` or a sequence `[B, N, …]` of them, in observation units unless said otherwise.
 
-    mean `[P]`, covariance `[P, P]`: the state after the observation. precision: P / trace(covariance). weight: share of the
-    observation used. innovation `[P]` (0 where missing), innovation_covariance `[P, P]`, log_likelihood.
-    For smoothing, in the coordinates of the state: transition `[n, n]`, predicted_mean `[n]`, predicted_covariance `[n, n]`,
-    state_mean `[n]`, state_covariance `[n, n]`.
+    mean `[P]`, covariance `[P, P]`: the state after the observation. precision: P / trace(covariance). weight: share of
+    the observation used. innovation `[P]` (0 where missing), innovation_covariance `[P, P]`, log_likelihood. For
+    smoothing, in the coordinates of the state: transition `[n, n]`, predicted_mean `[n]`, predicted_covariance `[n,
+    n]`, state_mean `[n]`, state_covariance `[n, n]`.
     """
 
     mean: Tensor
@@ -83,7 +83,8 @@ class StateFilter(nn.Module):
         self, observation: Tensor, present: Tensor, dt: Tensor, noise_scale: Tensor, state: State
     ) -> tuple[FilterOutput, State]:
         """One observation `[B, P]` (`present` 1 where seen) after `dt` `[B]`; noise_scale `[B]` multiplies the standard
-        deviation of its measurement noise. The first observation of a stream has dt = 0: the initial state is its prior."""
+        deviation of its measurement noise. The first observation of a stream has dt = 0: the initial state is its
+        prior."""
 
     @abstractmethod
     def attend(
@@ -141,7 +142,8 @@ class StateFilter(nn.Module):
         return one, one
 
     def forecast(self, state: State, horizon: Tensor) -> tuple[Tensor, Tensor]:
-        """Future observations at `horizon` `[F]` or `[B, F]` after the state: mean `[B, F, P]`, covariance `[B, F, P, P]`."""
+        """Future observations at `horizon` `[F]` or `[B, F]` after the state: mean `[B, F, P]`, covariance `[B, F, P,
+        P]`."""
         process, measurement = self.noise_scales(state)
         f, q = transition(self.modes(), horizon)
         sensor = self.sensor()

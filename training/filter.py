@@ -1,8 +1,8 @@
 """Train a deep filter, or write the run of a linear one: what `rfa train filter` does.
 
 The loss is the negative one-step predictive log-likelihood of noisy measurements (no true states): first of the nominal
-filter alone, then of the head, averaged over both modes, so that one set of weights serves attention and recurrence. Inputs
-get outliers and gaps while training.
+filter alone, then of the head, averaged over both modes, so that one set of weights serves attention and recurrence.
+Inputs get outliers and gaps while training.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ DISTURBANCES = (
 
 @dataclass(frozen=True)
 class FilterTrainingConfig(StrictConfig):
-    """How to train. The learning rate is the peak of a cosine with 5 % warm-up; structured parameters take `sde_factor` of it.
+    """How to train. The learning rate is the peak of a cosine with 5 % warm-up, one for the nominal steps and one for
+    the rest.
 
     outliers, missing: shares of training inputs disturbed on recorded data (simulated data bring their own).
     noise_settings: (sigma², eta²) of the simulated systems.
@@ -168,8 +169,7 @@ def _loss(
     parts = {"nominal": -mean_per_component(nominal, present)}
     if with_blocks:
         both = torch.cat([model.context(tokens, times, "attention"), model.context(tokens, times, "recurrent")])
-        twice = [torch.cat([x, x]) for x in (y, present, lags, ones)]
-        head = model.head_scan(*twice, both)
+        head = model.head_scan(y.repeat(2, 1, 1), present.repeat(2, 1, 1), lags.repeat(2, 1), ones.repeat(2, 1), both)
         for name, log_likelihood in zip(("attention", "recurrent"), head.chunk(2), strict=True):
             parts[name] = -mean_per_component(log_likelihood, present)
     trained = [part for name, part in parts.items() if (name == "nominal") != with_blocks]
@@ -194,7 +194,8 @@ def train_filter(
     report: Callable[[dict[str, float]], None] | None = None,
     show_progress: bool = True,
 ) -> StateFilter:
-    """Train (deep) or build (linear) a filter and write its run: config.json, model.safetensors, metrics.jsonl, train.json.
+    """Train (deep) or build (linear) a filter and write its run: config.json, model.safetensors, metrics.jsonl,
+    train.json.
 
     Args:
         config: a config file, or its content.

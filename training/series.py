@@ -57,7 +57,8 @@ def load_csv(path: str | Path, time_column: str | None = None) -> Series:
     """Read a CSV with a header. Empty, NA, NaN and null cells are missing.
 
     Args:
-        time_column: name of the times; default the first column called time, t, timestamp, date or datetime, else 0, 1, 2, …
+        time_column: name of the times; default the first column called time, t, timestamp, date or datetime, else
+            0, 1, 2, …
             Dates become seconds.
 
     Raises:

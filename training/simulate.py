@@ -1,7 +1,7 @@
 """Simulated linear systems with outliers, missing values and irregular times.
 
-The oscillator is the 2-D system of Adaptive Filter Attention §4.3: eigenvalues -0.1 ± i, eigenvectors S = [[1-i, 1+i], [1, 1]]
-(not orthogonal), noise settings (sigma², eta²), every tenth step of 0.01 time units measured.
+The oscillator is the 2-D system of Adaptive Filter Attention §4.3: eigenvalues -0.1 ± i, eigenvectors S = [[1-i, 1+i],
+[1, 1]] (not orthogonal), noise settings (sigma², eta²), every tenth step of 0.01 time units measured.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Batch:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What happens to measurements: share of outliers (noise ×10), share of missing rows, irregular (exponential) lags."""
+    """What happens to measurements: share of outliers (noise ×10), share of missing rows, irregular (exponential)
+    lags."""
 
     outliers: float = 0.0
     missing: float = 0.0

@@ -52,9 +52,9 @@ class Sensor(NamedTuple):
 
 
 class Robustness(NamedTuple):
-    """nu (scalar tensor, inf = Kalman), passes K, and the share and size of outliers in the predictive density."""
+    """inverse_nu 1/nu `[1]` (0 = Kalman), passes K, and the share and size of outliers in the predictive density."""
 
-    nu: Tensor
+    inverse_nu: Tensor
     inner: int
     contamination: Tensor
     outlier_scale: Tensor
@@ -179,7 +179,7 @@ def dense_update(
             weighted, _ = spd_inverse(signal + noise / weight[..., None, None])
             residual = (noise / weight[..., None, None] @ (weighted @ innovation[..., None]))[..., 0]
             gate = _quadratic(inverse, residual)
-        weight = ((1 + count / robustness.nu) / (1 + gate / robustness.nu)).clamp(max=1)
+        weight = ((1 + count * robustness.inverse_nu) / (1 + gate * robustness.inverse_nu)).clamp(max=1)
     noise = noise / weight[..., None, None]
     weighted, _ = spd_inverse(signal + noise)
     matrix = present[..., :, None] * sensor.matrix

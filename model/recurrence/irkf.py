@@ -1,7 +1,7 @@
 """The plain IRKF (one slot per head): `irkf_scan` over a sequence and `irkf_step` for one token, with the same numbers.
 
-The equations are in `irkf_reference`. States carry over: a sequence may be filtered in one call, in segments, or token by
-token, and a row does not depend on the other rows of its batch.
+The equations are in `irkf_reference`. States carry over: a sequence may be filtered in one call, in segments, or token
+by token, and a row does not depend on the other rows of its batch.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def irkf_scan(
         delta: damping of the mean, `[H]` or a number in (0, 1].
 
     Returns:
-        means `[B, N, H, 2D]`, precisions `[B, N, H]` (inverse variance per complex dim), the state after the last token.
+        means `[B, N, H, 2D]`, precisions `[B, N, H]` (inverse variance per complex dim), the state after the last
+        token.
     """
     _check(v, dynamics, inner, rule)
     is_continued = state is not None

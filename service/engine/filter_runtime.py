@@ -1,10 +1,12 @@
-"""The filter on NumPy and ONNX Runtime: steps with calibrated intervals, forecasts, anomaly scores, samples and smoothing.
+"""The filter on NumPy and ONNX Runtime: steps with calibrated intervals, forecasts, anomaly scores, samples and
+smoothing.
 
-One stream at a time, so a stream's numbers cannot depend on other requests. Random numbers are keyed by (seed, position in the
-stream): a stream gives the same samples in one request, in segments and observation by observation.
+One stream at a time, so a stream's numbers cannot depend on other requests. Random numbers are keyed by (seed, position
+in the stream): a stream gives the same samples in one request, in segments and observation by observation.
 
-Calibration: an interval's half width is std × multiplier(level, horizon). Between calibrated levels the ratio of the multiplier to the
-normal quantile is interpolated (held constant outside); between horizons the multiplier is interpolated in log time.
+Calibration: an interval's half width is std × multiplier(level, horizon). Between calibrated levels the ratio of the
+multiplier to the normal quantile is interpolated (held constant outside); between horizons the multiplier is
+interpolated in log time.
 """
 
 from __future__ import annotations
@@ -520,7 +522,7 @@ def _bands(mean: Array, half: Array) -> list[list[float]]:
 
 
 def _trace(outputs: dict[str, Array]) -> _Trace:
-    names = ("transition", "predicted_mean", "predicted_covariance", "state_mean", "state_covariance")
+    names = ("transition", "predicted_mean", "predicted_covariance", "next.mean", "next.covariance")
     return _Trace(*(outputs[name][0].astype(np.float64) for name in names))
 
 

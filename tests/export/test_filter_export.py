@@ -10,6 +10,7 @@ from export.bundle import open_bundle, open_session
 from export.filter_calibration import conformal, evaluate
 from export.filter_export import build_graphs, bundle_weights, export_filter
 from model.deep_filter import DeepFilter, DeepFilterConfig
+from model.linear_filter import LinearFilter, LinearFilterConfig
 from training.filter import FilterRun, train_filter
 from training.simulate import simulate_oscillator
 
@@ -95,6 +96,14 @@ def test_deep_graphs_follow_the_model_for_a_thousand_steps():
         state = {name: found[f"next.{name.removeprefix('state.')}"] for name in state}
         for name in cache:
             cache[name][:, i] = found[f"row.{name.removeprefix('cache.')}"]
+
+
+def test_an_exact_kalman_filter_exports_too():
+    model = LinearFilter(
+        LinearFilterConfig(drift=((-1.0,),), process_noise=((1.0,),), measurement_noise=((1.0,),), nu=None)
+    )
+    assert all(np.isfinite(array).all() for array in bundle_weights(model).values())
+    assert all(array.ndim > 0 for array in bundle_weights(model).values())
 
 
 def test_bundle_is_small_and_complete(linear_bundle):

@@ -1,5 +1,6 @@
 """The plain IRKF against Kalman filters of other libraries, and stream = batch."""
 
+import itertools
 import math
 
 import filterpy.kalman
@@ -110,7 +111,7 @@ def test_step_by_step_one_call_and_segments_agree(rule, inner):
 
     def parts(edges: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         state, collected = None, []
-        for start, stop in zip(edges, edges[1:], strict=False):
+        for start, stop in itertools.pairwise(edges):
             part = slice(start, stop)
             *segment, state = irkf_scan(
                 v[:, part], dynamics, times=times[:, part], mask=mask[:, part], state=state, **options
