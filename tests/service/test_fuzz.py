@@ -27,7 +27,7 @@ from service.schemas import FilterRequest as FilterBody
 from service.settings import Settings
 from service.testing import fake_models
 
-LIMITS: dict[str, Any] = {"max_new_tokens": 50, "max_observations": 50, "max_reply_numbers": 20_000, "workers": 2}
+LIMITS: dict[str, Any] = {"max_new_tokens": 100, "max_observations": 50, "max_reply_numbers": 20_000, "workers": 2}
 scalars = st.one_of(
     st.none(),
     st.booleans(),
@@ -159,7 +159,7 @@ def encoded(document: Any) -> bytes:
 
 
 SLOW_IS_FINE = settings(
-    max_examples=250, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 
 
