@@ -24,9 +24,8 @@ class AttentionInputs(NamedTuple):
 
     def to(self, dtype: torch.dtype) -> AttentionInputs:
         """The same values in another dtype; times stay float64."""
-        return AttentionInputs(
-            self.q.to(dtype), self.k.to(dtype), self.v.to(dtype), self.dynamics.to(dtype), self.times
-        )
+        q, k, v = (x.to(dtype) for x in self[:3])
+        return AttentionInputs(q, k, v, self.dynamics.to(dtype), self.times)
 
 
 def rfa_inputs(
@@ -36,40 +35,49 @@ def rfa_inputs(
     complex_dims: int,
     *,
     dtype: torch.dtype = torch.float64,
+    device: torch.device | str = "cpu",
     seed: int = 0,
     zero_decay_heads: int = 1,
     irregular: bool = False,
     scale: float = 1.0,
 ) -> AttentionInputs:
-    """Random inputs whose values do not depend on the dtype; the first heads do not decay, times may be irregular
-    with ties.
+    """Random inputs, the same in every dtype and on every device.
+
+    Args:
+        zero_decay_heads: so many heads, the first ones, have mu = 0.
+        irregular: draw times, with ties; otherwise None, the token indices.
+        scale: standard deviation of every real of q, k, v.
     """
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device)
 
-    def uniform(low: float, high: float) -> Tensor:
-        return low + (high - low) * torch.rand(heads, generator=generator, dtype=torch.float64)
+    def uniform(low: float, high: float, *shape: int) -> Tensor:
+        return low + (high - low) * torch.rand(*(shape or (heads,)), generator=generator, dtype=torch.float64).to(
+            device
+        )
 
     q, k, v = (scale * normal(batch, length, heads, 2 * complex_dims) for _ in range(3))
     mu = uniform(0.01, 0.3)
     mu[:zero_decay_heads] = 0
     dynamics = Dynamics(
         mu=mu,
-        omega=banded_frequencies(heads, complex_dims) if complex_dims % 2 == 0 else normal(heads, complex_dims),
+        omega=normal(heads, complex_dims) if complex_dims % 2 else banded_frequencies(heads, complex_dims).to(device),
         sigma2=uniform(0.05, 0.5),
         eta2=uniform(0.2, 2),
         gamma2=uniform(0.1, 1),
         nu=uniform(3, 4 * complex_dims + 3),
         tau=uniform(0.5, 2),
     )
-    gaps = torch.rand(batch, length, generator=generator, dtype=torch.float64) * 2
+    gaps = uniform(0, 2, batch, length)
     gaps[:, 1::5] = 0
     return AttentionInputs(q, k, v, dynamics, gaps.cumsum(-1) if irregular else None).to(dtype)
 
 
-def _outputs_and_gradients(attention: Callable[..., AttentionResult], inputs: AttentionInputs) -> dict[str, Tensor]:
+def _outputs_and_gradients(
+    attention: Callable[..., AttentionResult], inputs: AttentionInputs, kernel: str
+) -> dict[str, Tensor]:
     d = inputs.dynamics
     leaves = {
         name: tensor.detach().clone().requires_grad_()
@@ -81,33 +89,43 @@ def _outputs_and_gradients(attention: Callable[..., AttentionResult], inputs: At
     dynamics = Dynamics(
         leaves["mu"], d.omega, leaves["sigma2"], leaves["eta2"], leaves["gamma2"], leaves["nu"], leaves["tau"]
     )
-    result = attention(leaves["q"], leaves["k"], leaves["v"], dynamics, times=inputs.times)
+    result = attention(leaves["q"], leaves["k"], leaves["v"], dynamics, times=inputs.times, kernel=kernel)
     generator = torch.Generator().manual_seed(1)
-    loss = torch.zeros((), dtype=torch.float64)
+    loss = torch.zeros((), dtype=torch.float64, device=inputs.q.device)
     for tensor in result:
         weight = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
-        loss = loss + (tensor.double() * weight).sum()
+        loss = loss + (tensor.double() * weight.to(tensor.device)).sum()
     gradients = torch.autograd.grad(loss, list(leaves.values()))
     named = dict(zip(result._fields, result, strict=True))
     return named | {f"grad {name}": gradient for name, gradient in zip(leaves, gradients, strict=True)}
 
 
 def _relative_error(actual: Tensor, expected: Tensor) -> float:
-    return float((actual.detach().double() - expected.detach()).norm() / expected.detach().norm())
+    """|actual - expected| / |expected|; 0 where both vanish (one token says nothing about the decay)."""
+    error = float((actual.detach().double() - expected.detach()).norm())
+    return error / float(expected.detach().norm()) if error else 0.0
 
 
-def assert_matches_reference(attention: Callable[..., AttentionResult], inputs: AttentionInputs) -> None:
-    """Outputs, row statistics and every gradient: error against float64 at most twice that of eager code in the same
-    dtype.
+def assert_matches_reference(
+    attention: Callable[..., AttentionResult], inputs: AttentionInputs, *, kernel: str = "student_t"
+) -> None:
+    """Outputs, row statistics and every gradient of a faster path, in the dtype of `inputs`.
+
+    The error against float64 may be twice that of the eager code in the same dtype, plus one rounding.
+
+    Args:
+        attention: called as `robust_filter_attention(q, k, v, dynamics, times=..., kernel=...)`.
 
     Raises:
         AssertionError: names the quantity, its error and what was allowed.
     """
-    exact = _outputs_and_gradients(robust_filter_attention, inputs.to(torch.float64))
-    eager = _outputs_and_gradients(robust_filter_attention, inputs)
-    actual = _outputs_and_gradients(attention, inputs)
+    exact = _outputs_and_gradients(robust_filter_attention, inputs.to(torch.float64), kernel)
+    eager = _outputs_and_gradients(robust_filter_attention, inputs, kernel)
+    actual = _outputs_and_gradients(attention, inputs, kernel)
     epsilon = torch.finfo(inputs.q.dtype).eps
     for name, expected in exact.items():
+        if actual[name].shape != expected.shape:
+            raise AssertionError(f"{name}: shape {list(actual[name].shape)}, expected {list(expected.shape)}")
         error = _relative_error(actual[name], expected)
         allowed = 2 * _relative_error(eager[name], expected) + epsilon
         if not error <= allowed:

@@ -1,8 +1,7 @@
 """Robust Filter Attention, eager: the oracle of every faster path.
 
-Source: Racioppo, Robust Filter Attention, section 3 and Algorithm 1. For a query at t_i and a key at t_j <= t_i,
-both in
-the rotating frame (q̃ = e^{-i omega t} q), with lag = t_i - t_j, E and P = 1/V of `model.dynamics`:
+Source: Racioppo, Robust Filter Attention, section 3 and Algorithm 1. For a query at t_i and a key at t_j <= t_i, both
+in the rotating frame (q̃ = e^{-i omega t} q), with lag = t_i - t_j, E and P = 1/V of `model.dynamics`:
 
     R² = |q|² + E² |k|² - 2 E Re(q̃† k̃)
     L  = tau (log P - kappa log(1 + P R² / nu))          Student-t
@@ -10,11 +9,13 @@ the rotating frame (q̃ = e^{-i omega t} q), with lag = t_i - t_j, E and P = 1/V
     out = Σ_j softmax(L)_j E_j ṽ_j,   log_norm = log Σ_j exp L_j,   precision = Σ_j w_j P_j
 
 with w = 1 / (1 + P R² / nu), or exp(-P R² / nu) for the Gaussian kernel. Layout `[B, N, H, 2D]`, real half first.
-Memory is O(N²); inputs of half precision are computed in float32.
+Memory is O(N²). Nothing is computed below float32, under autocast either: R² is a difference of nearly equal numbers
+where a key fits best, and half precision leaves nothing of it.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -47,6 +48,13 @@ def _tables(dynamics: Dynamics, lag: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return decay(dynamics.mu, lag), -torch.log(spread), 1 / (nu * spread)
 
 
+def _without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Keep autocast away from the matrix products; no context at all where there is none, for the exported graphs."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
+
+
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, tables: _LagTables, kernel: str, with_precision: bool
 ) -> AttentionResult:
@@ -54,13 +62,15 @@ def _attend(
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [B, H, ., 2D]
     transport = tables.transport
     tau, kappa = (x[:, None, None] for x in (dynamics.tau, dynamics.kappa))
-    dot = q @ k.transpose(-1, -2)
+    with _without_autocast(q.device):
+        dot = q @ k.transpose(-1, -2)
     key_norm2 = k.square().sum(-1)[..., None, :]
     residual2 = q.square().sum(-1)[..., None] + transport * (transport * key_norm2 - 2 * dot)
     excess = tables.scaled_precision * residual2.clamp_min(0)
     fit = kappa * torch.log1p(excess) if kernel == "student_t" else excess
     logits = torch.where(tables.is_causal, tau * (tables.log_precision - fit), float("-inf"))
-    out = (torch.softmax(logits, dim=-1) * transport) @ v
+    with _without_autocast(q.device):
+        out = (torch.softmax(logits, dim=-1) * transport) @ v
     log_norm = torch.logsumexp(logits, dim=-1)
     precision = torch.zeros_like(log_norm)
     if with_precision:
@@ -100,10 +110,11 @@ def attend(
     """RFA of rotated queries over any rotated keys: a prefix cache, or irregular times.
 
     Args:
-        q: `[B, n, H, 2D]` at `query_times` `[B, n]`; k, v: `[B, M, H, 2D]` at `key_times` `[B, M]`.
-        key_valid: `[B, M]`, False for rows of a cache that hold nothing. A query sees valid keys that are not later
-            than
-            itself; the last n keys are taken to be the queries' own, so ties among them are broken by index.
+        q: `[B, n, H, 2D]` at `query_times` `[B, n]`; k, v: `[B, M, H, 2D]` at `key_times` `[B, M]`. Times of one row,
+            `[1, n]` and `[1, M]`, are shared by the batch.
+        key_valid: `[B, M]`, False for rows of a cache that hold nothing: any finite numbers and times, never NaN, for
+            their weight of zero would not silence it. The last n keys are the queries' own and must be valid; a query
+            sees the valid keys up to its own, so ties are broken by index.
     """
     n, total = q.shape[1], k.shape[1]
     index = torch.arange(total, device=q.device)

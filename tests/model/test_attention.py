@@ -1,6 +1,7 @@
 """Robust Filter Attention against independent float64 loops, and its gradients."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import oracles
@@ -50,15 +51,37 @@ def test_default_times_are_the_token_indices():
         assert torch.allclose(a, b, rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.parametrize("times", [(2, 3), (3,)], ids=["per row", "shared"])
+def test_times_of_any_kind(times):
+    """A row for each sequence or one for all, in any numeric dtype."""
+    inputs = rfa_inputs(2, 3, 2, 3)
+    stamps = torch.tensor([0, 4, 4], dtype=torch.uint8).expand(times)
+    actual = robust_filter_attention(*inputs[:4], times=stamps)
+    expected = oracle(inputs._replace(times=stamps.double().expand(2, 3)))
+    for a, b in zip(actual, expected, strict=True):
+        assert relative_error(a, b) <= 1e-12
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e3, 1e8])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
+def test_inputs_of_any_size(scale, dtype, tolerance):
+    """At 1e3 and above exp(L) underflows for every key, and the softmax must not."""
+    inputs = rfa_inputs(1, 20, 3, 4, scale=scale)
+    result = robust_filter_attention(*inputs.to(dtype)[:4])
+    for actual, expected in zip(result, oracle(inputs), strict=True):
+        assert relative_error(actual, expected) <= tolerance
+
+
+@pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])
 @pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
-def test_gradients_of_everything(kernel):
-    """Every input and scalar, with a head at mu = 0 exactly (one-sided there, so its gradient is checked apart)."""
-    inputs = rfa_inputs(1, 6, 2, 2, zero_decay_heads=0, irregular=True)
+def test_gradients_of_everything(kernel, irregular):
+    """Every input and scalar; one head does not decay. Its own mu is held: it has a derivative on one side only."""
+    inputs = rfa_inputs(1, 5, 2, 2, irregular=irregular)
     d = inputs.dynamics
-    leaves = [x.clone().requires_grad_() for x in (*inputs[:3], d.mu, d.sigma2, d.eta2, d.gamma2, d.nu, d.tau)]
+    leaves = [x.clone().requires_grad_() for x in (*inputs[:3], d.mu[1:], d.sigma2, d.eta2, d.gamma2, d.nu, d.tau)]
 
     def run(q, k, v, mu, sigma2, eta2, gamma2, nu, tau):
-        dynamics = Dynamics(mu, d.omega, sigma2, eta2, gamma2, nu, tau)
+        dynamics = Dynamics(torch.cat([d.mu[:1], mu]), d.omega, sigma2, eta2, gamma2, nu, tau)
         return tuple(robust_filter_attention(q, k, v, dynamics, times=inputs.times, kernel=kernel))
 
     assert torch.autograd.gradcheck(run, leaves, atol=1e-7)
@@ -83,15 +106,97 @@ def test_gradient_of_the_decay_is_right_at_zero():
         assert float(gradient[head]) == pytest.approx(float(numeric), rel=1e-5)
 
 
-def test_cached_queries_equal_rows_of_the_full_pass():
-    inputs = rfa_inputs(2, 19, 3, 4, irregular=True)
-    full = robust_filter_attention(*inputs[:4], times=inputs.times)
+def cached(inputs, n):
+    """The last n tokens as queries over all keys, in the rotating frame; returns the phase of the queries too."""
     phase = wrapped_phase(inputs.dynamics.omega, inputs.times, torch.float64)
     q, k, v = (rotate(x, -phase) for x in inputs[:3])
-    late = attend(q[:, 14:], k, v, inputs.dynamics, query_times=inputs.times[:, 14:], key_times=inputs.times)
-    out = rotate(late.out, phase[:, 14:])
-    assert torch.allclose(out, full.out[:, 14:], rtol=1e-12, atol=1e-13)
-    assert torch.allclose(late.precision, full.precision[:, 14:], rtol=1e-12)
+    return q[:, -n:], k, v, phase[:, -n:]
+
+
+@pytest.mark.parametrize("n", [1, 5, 19])
+def test_cached_queries_equal_rows_of_the_full_pass(n):
+    inputs = rfa_inputs(2, 19, 3, 4, irregular=True)
+    full = robust_filter_attention(*inputs[:4], times=inputs.times)
+    q, k, v, phase = cached(inputs, n)
+    late = attend(q, k, v, inputs.dynamics, query_times=inputs.times[:, -n:], key_times=inputs.times)
+    late = late._replace(out=rotate(late.out, phase))
+    for actual, expected in zip(late, full, strict=True):
+        assert relative_error(actual, expected[:, -n:].numpy()) <= 1e-12
+
+
+def test_rows_of_the_cache_that_hold_nothing_have_no_influence():
+    """Each sequence fills its cache to its own length; what lies in the rest reaches neither outputs nor gradients."""
+    inputs = rfa_inputs(2, 9, 3, 4, irregular=True)
+    q, k, v, _ = cached(inputs, 2)
+    filled = [7, 3]
+    room = 11
+
+    def padded(x, b, empty):
+        gap = torch.full((room - filled[b], *x.shape[2:]), empty, dtype=x.dtype)
+        return torch.cat([x[b, 7 - filled[b] : 7], gap, x[b, 7:]])
+
+    def stack(x, empty=1e6):
+        return torch.stack([padded(x, b, empty) for b in range(2)])
+
+    valid = stack(torch.ones(2, 9, dtype=torch.bool), False)
+    leaves = [x.clone().requires_grad_() for x in (q, stack(k), stack(v))]
+    actual = attend(
+        *leaves,
+        inputs.dynamics,
+        query_times=inputs.times[:, -2:],
+        key_times=stack(inputs.times),
+        key_valid=valid,
+    )
+    sum(part.sum() for part in actual).backward()
+    for b, length in enumerate(filled):
+        rows = slice(7 - length, 9)
+        expected = attend(
+            q[b : b + 1],
+            k[b : b + 1, rows],
+            v[b : b + 1, rows],
+            inputs.dynamics,
+            query_times=inputs.times[b : b + 1, -2:],
+            key_times=inputs.times[b : b + 1, rows],
+        )
+        for a, e in zip(actual, expected, strict=True):
+            assert relative_error(a[b].detach(), e[0].numpy()) <= 1e-13
+    for leaf in leaves:
+        assert bool(torch.isfinite(leaf.grad).all())
+    for leaf in leaves[1:]:
+        assert not leaf.grad[~valid].any() and bool(leaf.grad[valid].any())
+
+
+def test_the_graph_has_no_fixed_sizes():
+    """What the ONNX export of the cache mode stands on: one graph for any batch, new tokens and cache length."""
+
+    class Cached(torch.nn.Module):
+        def forward(self, q, k, v, own, times, valid, parameters):
+            return tuple(attend(q, k, v, Dynamics(*parameters), query_times=own, key_times=times, key_valid=valid))
+
+    def arguments(batch, n, length):
+        inputs = rfa_inputs(batch, length, 3, 4, dtype=torch.float32, irregular=True)
+        d = inputs.dynamics
+        parameters = (d.mu, d.omega, d.sigma2, d.eta2, d.gamma2, d.nu, d.tau)
+        index = torch.arange(length).expand(batch, length)
+        valid = (index >= 1) | (index >= length - n)
+        q, times = (x[:, -n:].contiguous() for x in (inputs.q, inputs.times))
+        return q, inputs.k, inputs.v, times, inputs.times, valid, parameters
+
+    batch, n, length = torch.export.Dim("batch"), torch.export.Dim("n"), torch.export.Dim("length", min=4)
+    of_keys = {0: batch, 1: length}
+    of_queries = {0: batch, 1: n}
+    shapes = (of_queries, of_keys, of_keys, of_queries, of_keys, of_keys, (None,) * 7)
+    graph = torch.export.export(Cached(), arguments(2, 3, 7), dynamic_shapes=shapes, strict=False).module()
+    for sizes in ((2, 3, 7), (1, 2, 12), (4, 5, 5)):
+        for a, b in zip(graph(*arguments(*sizes)), Cached()(*arguments(*sizes)), strict=True):
+            assert torch.allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_it_compiles_into_one_graph():
+    inputs = rfa_inputs(1, 12, 2, 4)
+    compiled = torch.compile(robust_filter_attention, backend="eager", fullgraph=True)
+    for a, b in zip(compiled(*inputs[:4]), robust_filter_attention(*inputs[:4]), strict=True):
+        assert torch.allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
 def test_tensor_attention_with_equal_channels_is_rfa():
@@ -107,46 +212,55 @@ def test_tensor_attention_with_equal_channels_is_rfa():
 
 
 def test_tensor_attention_matches_its_own_loop():
-    inputs = rfa_inputs(1, 7, 2, 3)
+    inputs = rfa_inputs(2, 7, 2, 3)
     generator = torch.Generator().manual_seed(5)
     mu, sigma2, eta2, gamma2 = (torch.rand(2, 3, generator=generator, dtype=torch.float64) + 0.05 for _ in range(4))
+    mu[0, 1] = 0
     d = inputs.dynamics
-    actual = tensor_attention(*inputs[:3], Dynamics(mu, d.omega, sigma2, eta2, gamma2, d.nu, d.tau))
-    q, k, v = (oracles.to_complex(x.numpy()) for x in inputs[:3])
-    expected = np.zeros_like(q)
-    for h in range(2):
-        kappa = (float(d.nu[h]) + 3) / 3
-        for i in range(7):
-            scores, carried = np.zeros((i + 1, 3)), np.zeros((i + 1, 3), complex)
-            for j in range(i + 1):
-                total = 0.0
-                for c in range(3):
-                    m = float(mu[h, c])
-                    e = np.exp((-m + 1j * float(d.omega[h, c])) * (i - j))
-                    p = 1 / (
-                        float(sigma2[h, c]) * (1 - math.exp(-2 * m * (i - j))) / (2 * m)
-                        + float(eta2[h, c]) * abs(e) ** 2
-                        + float(gamma2[h, c])
-                    )
-                    scores[j, c] = math.log(p)
-                    carried[j, c] = e * v[0, j, h, c]
-                    total += p * abs(q[0, i, h, c] - e * k[0, j, h, c]) ** 2
-                scores[j] -= kappa * math.log(1 + total / float(d.nu[h]))
-            weights = np.exp(float(d.tau[h]) * scores)
-            expected[0, i, h] = (weights / weights.sum(0) * carried).sum(0)
-    assert relative_error(actual, oracles.to_real(expected)) <= 1e-12
+    times = torch.tensor([0.0, 0.0, 0.5, 2.0, 2.25, 7.0, 7.5], dtype=torch.float64)
+    actual = tensor_attention(*inputs[:3], Dynamics(mu, d.omega, sigma2, eta2, gamma2, d.nu, d.tau), times=times)
+    parameters = (x.numpy() for x in (mu, d.omega, sigma2, eta2, gamma2, d.nu, d.tau))
+    expected = oracles.tensor_robust_attention(*inputs[:3], *parameters, times.numpy())
+    assert relative_error(actual, expected) <= 1e-12
 
 
-def test_the_comparison_accepts_the_reference_and_refuses_a_wrong_kernel():
+@pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
+@pytest.mark.parametrize("shape", [(2, 12, 2, 4), (1, 1, 1, 2)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_comparison_accepts_the_reference(shape, dtype, kernel):
+    inputs = rfa_inputs(*shape, dtype=dtype, irregular=True)
+    assert_matches_reference(robust_filter_attention, inputs, kernel=kernel)
+
+
+@pytest.mark.parametrize(
+    "spoil, message",
+    [
+        (lambda r: r._replace(precision=r.precision * (1 + 1e-5)), "precision: relative error"),
+        (lambda r: r._replace(out=r.out * (1 + 1e-5)), "out: relative error"),
+        (lambda r: r._replace(log_norm=r.log_norm * float("nan")), "log_norm: relative error nan"),
+        (lambda r: r._replace(log_norm=r.log_norm[..., :1]), "log_norm: shape"),
+        (lambda r: r._replace(out=r.out.detach() + 0 * r.out), "grad q: relative error"),
+    ],
+)
+def test_the_comparison_refuses_a_wrong_kernel(spoil, message):
     inputs = rfa_inputs(2, 12, 2, 4, dtype=torch.float32, irregular=True)
-    assert_matches_reference(robust_filter_attention, inputs)
 
-    def slightly_wrong(q, k, v, dynamics, *, times):
-        result = robust_filter_attention(q, k, v, dynamics, times=times)
-        return result._replace(precision=result.precision * (1 + 1e-5))
+    def wrong(q, k, v, dynamics, *, times, kernel):
+        return spoil(robust_filter_attention(q, k, v, dynamics, times=times, kernel=kernel))
 
-    with pytest.raises(AssertionError, match="precision: relative error"):
-        assert_matches_reference(slightly_wrong, inputs)
+    with pytest.raises(AssertionError, match=message):
+        assert_matches_reference(wrong, inputs)
+
+
+def test_autocast_does_not_lower_the_precision():
+    """Keys close to their query: R² is a small difference of large numbers, of which bfloat16 keeps nothing."""
+    inputs = rfa_inputs(2, 20, 3, 8, dtype=torch.float32)
+    near = inputs._replace(k=inputs.q + 0.02 * inputs.k)
+    times = torch.arange(20)
+    with torch.autocast("cpu", torch.bfloat16):
+        regular, irregular = robust_filter_attention(*near[:4]), robust_filter_attention(*near[:4], times=times)
+    for a, b in zip(regular + irregular, 2 * robust_filter_attention(*near[:4]), strict=True):
+        assert a.dtype == torch.float32 and relative_error(a, b.double().numpy()) <= 1e-6
 
 
 def test_half_precision_is_computed_in_float32():
@@ -166,8 +280,16 @@ def test_half_precision_is_computed_in_float32():
         ({"q": lambda x: x[0], "k": lambda x: x[0], "v": lambda x: x[0]}, r"q must have shape \[B, N, H, 2D\]"),
         ({name: lambda x: x[:, :, :1] for name in "qkv"}, "dynamics have 2 heads of 4 reals, q has"),
         ({name: lambda x: x[:, :0] for name in "qkv"}, "at least one token"),
-        ({"times": lambda _: torch.tensor([0.0, 1, 3, 2, 4])}, "non-decreasing"),
-        ({"times": lambda _: torch.tensor([0.0, 1, float("nan"), 2, 4])}, "times must be finite"),
+        ({name: lambda x: x.long() for name in "qkv"}, "q must be floating point, got torch.int64"),
+        ({"k": lambda x: x.to("meta")}, "k must be on the device of q, cpu, got meta"),
+        ({"dynamics": lambda d: replace(d, omega=d.omega[0])}, r"omega must have shape \[H, D\], got \[2\]"),
+        ({"dynamics": lambda d: replace(d, mu=d.mu[0])}, r"mu must have shape \[2\], one per head, got \[\]"),
+        ({"dynamics": lambda d: replace(d, mu=-d.mu)}, "mu must be finite and >= 0, got"),
+        ({"dynamics": lambda d: replace(d, eta2=0 * d.eta2)}, r"eta2 must be finite and > 0, got \[0.0, 0.0\]"),
+        ({"dynamics": lambda d: replace(d, nu=d.nu * math.inf)}, r"nu must be finite and > 2, got \[inf, inf\]"),
+        ({"times": lambda _: torch.tensor([0.0, 1, 3, 2, 4])}, "non-decreasing, got a step of -1"),
+        ({"times": lambda _: torch.tensor([0, 1, 3, 2, 4], dtype=torch.uint8)}, "non-decreasing, got a step of -1"),
+        ({"times": lambda _: torch.tensor([0.0, 1, float("nan"), 2, 4])}, "times must be finite, got nan"),
         ({"times": lambda _: torch.arange(4)}, r"times must have shape \[5\] or \[2, 5\], got \[4\]"),
         ({"kernel": lambda _: "cauchy"}, "kernel must be one of"),
         ({"impl": lambda _: "triton2"}, "impl must be one of"),
