@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
+from types import FrameType
 
 import uvicorn
 
@@ -40,6 +42,9 @@ def serve(settings: Settings) -> None:
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=settings.shutdown_grace_seconds,
     )
+    # After an orderly end uvicorn raises the signal again; that is what was asked for, hence exit code 0.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
     with listener:
         uvicorn.Server(config).run(sockets=[listener])
 
@@ -50,6 +55,10 @@ def startup_line(models: Models, listener: socket.socket, settings: Settings) ->
     names = ", ".join(f"{facts.name} ({facts.kind})" for facts in models.facts) or "no bundles"
     address = f"[{host}]" if ":" in host else host
     return f"serving {names} on http://{address}:{port} with {settings.workers} workers; try / and /docs there"
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
 
 
 def _listen(host: str, port: int) -> socket.socket:
