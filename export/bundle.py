@@ -35,6 +35,7 @@ from export.manifest import (
     canonical_json,
     check_file_name,
     check_name,
+    compact_json,
     decode_manifest,
     encode_manifest,
     parse_json,
@@ -277,7 +278,7 @@ def write_bundle(
     contents = {
         WEIGHTS_FILE: safetensors.numpy.save(arrays),
         CALIBRATION_FILE: canonical_json(calibration),
-        GOLDEN_FILE: canonical_json(golden),
+        GOLDEN_FILE: compact_json(golden),
         **{f"{key}.onnx": graph.model for key, graph in graphs.items()},
         **(extra_files or {}),
     }

@@ -15,11 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir
 import onnxscript.optimizer
 import torch
 from onnx import TensorProto
+from onnxscript import opset20
 from torch import Tensor, nn
 
 from export.bundle import EXTERNAL_PLACE, Graph, Initializer
@@ -63,6 +65,7 @@ def export_graph(
             dynamo=True,
             optimize=False,
             verbose=False,
+            custom_translation_table={torch.ops.aten.scalar_tensor.default: _exact_scalar},
         )
         if program is None:
             raise ValueError("the exporter returned no graph")
@@ -90,6 +93,18 @@ def operators(model: bytes) -> Counter[str]:
     for graph in _graphs(onnx.ModelProto.FromString(model).graph):
         found.update(node.op_type for node in graph.node)
     return found
+
+
+def _exact_scalar(
+    value: float, dtype: int = TensorProto.FLOAT, layout: str = "", device: str = "", pin_memory: bool = False
+) -> Any:
+    """A Python number as a constant of the wanted type.
+
+    The exporter's own translation goes through float32, also for float64: 2 pi loses half its digits, and with them a
+    wrapped phase loses 0.03 rad at position 10^6.
+    """
+    array = np.array(value, onnx_ir.DataType(dtype).numpy())
+    return opset20.Constant(value=onnx.numpy_helper.from_array(array))
 
 
 @contextmanager

