@@ -1,5 +1,6 @@
-"""What a language model must beat: a unigram over the same tokens, and general-purpose compressors on the same
-bytes.
+"""What a language model must beat: a unigram over the same tokens, and general-purpose compressors on the same bytes.
+
+A compressor may read the training text first, as the models did, as far as it can look back.
 """
 
 from __future__ import annotations
@@ -11,26 +12,49 @@ from typing import Literal
 
 import numpy as np
 
+Compressor = Literal["gzip", "xz"]
+
+# How far back each one finds a repeated string, in bytes: RFC 1951, and the dictionary of xz at its highest preset.
+WINDOWS: dict[Compressor, int] = {"gzip": 32 * 1024, "xz": 64 * 1024 * 1024}
+
 
 def unigram(train: np.ndarray, test: np.ndarray, vocab_size: int, test_bytes: int) -> tuple[float, float]:
     """Add-one unigram fitted on train, scored on test.
 
     Args:
-        train, test: token ids.
+        train, test: token ids below `vocab_size`; train may be empty (every token is equally likely then).
         test_bytes: bytes the test tokens stand for.
 
     Returns:
         nats per token, bits per byte.
     """
-    counts = np.bincount(np.asarray(train, np.int64), minlength=vocab_size) + 1.0
+    train, test = np.asarray(train, np.int64), np.asarray(test, np.int64)
+    if not test.size or test_bytes < 1:
+        raise ValueError(f"the test text is empty: {test.size} tokens, {test_bytes} bytes")
+    for name, ids in (("train", train), ("test", test)):
+        if ids.size and not 0 <= ids.min() <= ids.max() < vocab_size:
+            raise ValueError(f"{name} ids must be in [0, {vocab_size}), got {ids.min()} to {ids.max()}")
+    counts = np.bincount(train, minlength=vocab_size) + 1.0
     log_probability = np.log(counts / counts.sum())
-    total = -float(log_probability[np.asarray(test, np.int64)].sum())
+    total = -float(log_probability[test].sum())
     return total / len(test), total / math.log(2) / test_bytes
 
 
-def compressor_bits_per_byte(text: bytes, name: Literal["gzip", "xz"]) -> float:
-    """Bits per byte of the whole text at the highest level."""
+def compressor_bits_per_byte(text: bytes, name: Compressor, *, prefix: bytes = b"") -> float:
+    """Bits per byte of the whole text at the highest level.
+
+    Args:
+        prefix: text that the compressor has read before, of which it keeps what its window holds (see `WINDOWS`). What
+            counts is how much the file grows when `text` follows.
+    """
     if not text:
         raise ValueError("the text is empty")
-    packed = gzip.compress(text, 9, mtime=0) if name == "gzip" else lzma.compress(text, preset=9 | lzma.PRESET_EXTREME)
-    return 8 * len(packed) / len(text)
+    known = prefix[-WINDOWS[name] :]
+    before = len(_compressed(known, name)) if known else 0
+    return 8 * (len(_compressed(known + text, name)) - before) / len(text)
+
+
+def _compressed(text: bytes, name: Compressor) -> bytes:
+    if name == "gzip":
+        return gzip.compress(text, 9, mtime=0)
+    return lzma.compress(text, preset=9 | lzma.PRESET_EXTREME)
