@@ -154,9 +154,9 @@ def run_decode(bundle_path: Path) -> dict[str, Any]:
     cases: dict[str, RecurrentStream | CachedStream] = {}
     with tqdm(total=RECURRENT_POSITIONS[-1], desc="stream to the far position") as bar:
         for position in RECURRENT_POSITIONS:
-            bar.update(position - stream.position)
             while stream.position < position:
                 stream.advance()
+                bar.update()
             cases[f"recurrent at {position}"] = stream.copy()
     near, far = (cases[f"recurrent at {position}"] for position in RECURRENT_POSITIONS)
     if not isinstance(near, RecurrentStream) or not isinstance(far, RecurrentStream):
