@@ -1,8 +1,8 @@
-# make serve   set up what serving needs (no torch) and serve every bundle in bundles/ on http://HOST:PORT
+# make serve   set up what serving needs (no torch) and serve every bundle in bundles/ on HOST:PORT
 # make test    set up everything and run the tests
 # make check   set up everything and run the linter, the formatter and the type checker
 #
-# Set-up goes to .venv, once: the stamps in it are older than the files that they depend on only after a change.
+# Set-up goes to .venv, and is done again only when pyproject.toml or constraints.txt changed: stamps in .venv tell.
 
 # The first interpreter that is new enough, so that an old python3 does not stand in the way of a newer one beside it.
 SUITABLE := import sys; sys.exit(sys.version_info < (3, 11))
@@ -60,7 +60,7 @@ $(VENV)/.python:
 	@touch $@
 
 $(VENV)/.serve: $(VENV)/.python pyproject.toml constraints.txt
-	$(PIP) --editable .
+	$(PIP) --editable '.[plot]'
 	@touch $@
 
 # torch comes before everything that asks for it, so that nothing else picks its version or build.

@@ -32,7 +32,7 @@ def bench_decode(
 @app.command("filter")
 def bench_filter(
     bundle: BundleName = "oscillator",
-    streams: Annotated[int, typer.Option(min=1)] = 200,
+    streams: Annotated[int, typer.Option(min=1)] = 400,
     length: Annotated[int, typer.Option(min=2)] = 100,
     out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "filter.json",
     as_json: JsonFlag = False,

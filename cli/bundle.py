@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.console import JsonFlag, print_result
 
+if TYPE_CHECKING:
+    from export.bundle import Bundle
+
 BundleName = Annotated[str, typer.Argument(help="Bundle folder, or the name of a default bundle.", metavar="BUNDLE")]
-
-
-def _summary(bundle: Any) -> dict[str, Any]:
-    files = bundle.manifest.files
-    return {
-        "name": bundle.name,
-        "kind": bundle.kind,
-        "digest": bundle.digest,
-        "files": len(files),
-        "bytes": sum(spec.size for spec in files.values()),
-    }
 
 
 def export(
@@ -41,36 +33,36 @@ def export(
     if json.loads(config.read_text())["family"] == "language":
         from export.language_export import export_language
 
-        bundle = export_language(run, out, name=name)
+        bundle: Bundle = export_language(run, out, name=name)
     else:
         from export.filter_export import export_filter
 
         bundle = export_filter(run, out, name=name)
-    print_result({"bundle": str(out), **_summary(bundle)}, as_json)
+    size = sum(spec.size for spec in bundle.manifest.files.values())
+    document = {"bundle": str(out), "name": bundle.name, "kind": bundle.kind, "digest": bundle.digest, "bytes": size}
+    print_result(document, as_json)
 
 
 def verify(bundle: BundleName, as_json: JsonFlag = False) -> None:
-    """Check every hash and shape of a bundle, and its graphs against its golden outputs."""
+    """Check a bundle: hashes, shapes, golden outputs, and, with torch installed, its graphs against the model."""
     from cli.locate import find_bundle
-    from export.bundle import check_golden, open_bundle
+    from export.verify import verify_bundle
 
-    opened = open_bundle(find_bundle(bundle))
-    values = check_golden(opened)
-    print_result({"verified": True, **_summary(opened), "golden_values": values}, as_json)
+    report = verify_bundle(find_bundle(bundle))
+    document = report.to_dict()
+    if not as_json:
+        largest = max((comparison.error for comparison in report.comparisons), default=None)
+        document["comparisons"] = len(report.comparisons)
+        document["largest_error"] = largest
+    print_result(document, as_json)
+    if not report.passed:
+        far = [comparison.what for comparison in report.comparisons if not comparison.passed]
+        raise ValueError(f"{report.name}: the graphs differ from the model: {', '.join(far)}")
 
 
 def info(bundle: BundleName, as_json: JsonFlag = False) -> None:
     """Describe a bundle: what it is, where it comes from, how it is calibrated."""
     from cli.locate import find_bundle
-    from export.bundle import open_bundle
+    from export.verify import bundle_info
 
-    opened = open_bundle(find_bundle(bundle))
-    manifest = opened.manifest
-    document = {
-        **_summary(opened),
-        "config": manifest.config,
-        "metrics": manifest.metrics,
-        "calibration": manifest.calibration,
-        "provenance": manifest.provenance,
-    }
-    print_result(document, as_json)
+    print_result(bundle_info(find_bundle(bundle)), as_json)

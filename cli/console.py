@@ -19,6 +19,8 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document 
 # Errors of these packages, and these of Python, carry messages that are written for the user.
 OUR_PACKAGES = frozenset({"model", "training", "export", "service", "bench", "cli"})
 EXPLAINED = (ValueError, FloatingPointError, MemoryError)
+# Characters of a value that a line shows; --json has all of it.
+SHOWN = 90
 # Which extra brings what the serving set does not have.
 EXTRAS = {"matplotlib": "plot", "triton": "gpu"} | dict.fromkeys(
     ("torch", "numba", "onnx", "onnxscript", "scipy"), "train"
@@ -84,7 +86,8 @@ def _rows(document: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]
         elif isinstance(value, float):
             rows.append((name, f"{value:.6g}"))
         elif value is not None:
-            rows.append((name, str(value)))
+            text = str(value)
+            rows.append((name, text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"))
     return rows
 
 

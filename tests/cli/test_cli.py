@@ -1,0 +1,253 @@
+"""The `rfa` command, run the way a user runs it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import app
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "docs" / "oscillator.csv"
+EXAMPLE_OUTLIERS = [61, 97, 133]
+EXAMPLE_GAP = range(110, 122)
+
+
+def rfa(*arguments: object, env: dict[str, str] | None = None) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env=env, prog_name="rfa")
+    return result.exit_code, result.stdout, result.stderr
+
+
+def rfa_json(*arguments: object) -> dict:
+    code, out, err = rfa(*arguments, "--json")
+    assert code == 0, err
+    return json.loads(out.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "serve", "generate", "filter", "export", "verify", "info", "train lm", "train filter", "eval lm", "eval filter",
+        "bench decode", "bench filter",
+    ],
+)  # fmt: skip
+def test_every_command_explains_itself(command: str) -> None:
+    code, out, _ = rfa(*command.split(), "--help")
+    assert code == 0
+    assert f"Usage: rfa {command}" in out
+
+
+def test_help_and_serve_load_no_numerical_library() -> None:
+    check = (
+        "import sys, runpy\n"
+        "sys.argv = ['rfa', '--help']\n"
+        "try:\n    runpy.run_module('cli', run_name='__main__')\n"
+        "except SystemExit as end:\n    assert end.code == 0\n"
+        "loaded = {'torch', 'numpy', 'onnxruntime', 'fastapi', 'matplotlib'} & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
+    )
+    result = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+
+
+def test_info_tells_what_the_bundle_is(linear_bundle: Path) -> None:
+    document = rfa_json("info", linear_bundle)
+    manifest = json.loads((linear_bundle / "manifest.json").read_text())
+    assert document["kind"] == "filter"
+    assert document["config"] == manifest["config"]
+    assert document["bytes"] == sum(
+        path.stat().st_size for path in linear_bundle.iterdir() if path.name != "manifest.json"
+    )
+    code, out, _ = rfa("info", "linear")
+    assert code == 0
+    assert document["digest"] in out
+
+
+def test_verify_accepts_a_bundle_and_refuses_it_with_one_flipped_bit(linear_bundle: Path, tmp_path: Path) -> None:
+    assert rfa_json("verify", linear_bundle)["golden_values"] > 0
+    for victim in sorted(linear_bundle.iterdir()):
+        copy = tmp_path / f"without_{victim.name}"
+        copy.mkdir()
+        for path in linear_bundle.iterdir():
+            (copy / path.name).write_bytes(path.read_bytes())
+        data = bytearray(victim.read_bytes())
+        data[len(data) // 2] ^= 1
+        (copy / victim.name).write_bytes(data)
+        code, out, err = rfa("verify", copy)
+        assert code != 0, f"a bit of {victim.name} was flipped and nothing noticed"
+        assert out == ""
+        assert err.startswith("rfa: ")
+        assert err.count("\n") == 1
+
+
+def test_filter_gives_a_row_per_row_and_finds_the_outliers(linear_bundle: Path) -> None:
+    code, out, err = rfa("filter", EXAMPLE, "--bundle", linear_bundle, "--horizon", 0.5)
+    assert code == 0, err
+    given = list(csv.DictReader(EXAMPLE.read_text().splitlines()))
+    table = list(csv.DictReader(out.splitlines()))
+    assert [row["t"] for row in table] == [row["t"] for row in given]
+    assert [i for i, row in enumerate(table) if row["outlier"] == "1"] == EXAMPLE_OUTLIERS
+    for row, source in zip(table, given, strict=True):
+        for name in ("x", "y"):
+            assert row[name] == "" if source[name] == "" else float(row[name]) == float(source[name])
+            assert float(row[f"{name}_low90"]) < float(row[f"{name}_mean"]) < float(row[f"{name}_high90"])
+            assert float(row[f"{name}_ahead0.5_std"]) > float(row[f"{name}_std"])
+    widths = [float(row["x_std"]) for row in table]
+    assert widths[109:122] == sorted(set(widths[109:122])), "uncertainty grows where nothing is measured"
+    assert all(table[i]["anomaly"] == "" for i in EXAMPLE_GAP)
+
+
+def test_filter_does_not_depend_on_the_pieces_that_the_progress_bar_needs(linear_bundle: Path) -> None:
+    from cli import filter as command
+    from export.bundle import open_bundle
+    from service.engine.filter_runtime import FilterRuntime
+    from training.series import load_csv
+
+    runtime, series = FilterRuntime(open_bundle(linear_bundle)), load_csv(EXAMPLE)
+    steps, log_likelihood = command.run_filter(runtime, series, [0.5])
+    observations = [[None if np.isnan(v) else float(v) for v in row] for row in series.values]
+    whole = runtime.filter(list(map(float, series.times)), observations, levels=command.LEVELS, horizon=[0.5])
+    assert steps == whole.steps
+    assert log_likelihood == pytest.approx(whole.log_likelihood, rel=1e-12)
+
+
+def test_filter_draws_the_series(linear_bundle: Path, tmp_path: Path) -> None:
+    from matplotlib import image
+
+    picture, table = tmp_path / "out.png", tmp_path / "all.json"
+    code, out, err = rfa("filter", EXAMPLE, "--bundle", linear_bundle, "--plot", picture, "--out", table)
+    assert code == 0, err
+    assert out.startswith("200 rows, 3 outliers, log-likelihood ")
+    pixels = image.imread(picture)[..., :3]
+    assert min(pixels.shape[:2]) > 300
+    blue = (pixels[..., 2] > pixels[..., 0] + 0.3).mean()
+    red = (pixels[..., 0] > pixels[..., 2] + 0.5).mean()
+    assert blue > 0.003, "no estimate is drawn"
+    assert red > 1e-5, "no outlier is drawn"
+    document = json.loads(table.read_text())
+    assert document["outliers"] == EXAMPLE_OUTLIERS
+    assert document["columns"] == ["x", "y"]
+    assert len(document["steps"]) == 200
+
+
+def test_a_filter_is_scored_on_the_last_fifth_of_a_series(linear_bundle: Path) -> None:
+    score = rfa_json("eval", "filter", linear_bundle, "--data", EXAMPLE)
+    rows = list(csv.DictReader(EXAMPLE.read_text().splitlines()))[160:]
+    assert score["observed"] == sum(row[name] != "" for row in rows for name in ("x", "y"))
+    assert score["forecast_rmse"] < score["naive_rmse"]
+    assert score["coverage"]["0.5"] < score["coverage"]["0.95"]
+
+
+def test_a_filter_goes_from_a_series_to_a_bundle(tmp_path: Path) -> None:
+    run, bundle = tmp_path / "run", tmp_path / "mine"
+    trained = rfa_json("train", "filter", "--data", EXAMPLE, "--config", "linear", "--out", run)
+    assert trained["family"] == "linear"
+    exported = rfa_json("export", run, "--out", bundle)
+    assert exported["name"] == "mine"
+    assert rfa_json("verify", bundle)["digest"] == exported["digest"]
+    assert len(rfa_json("filter", EXAMPLE, "--bundle", bundle)["steps"]) == 200
+
+
+def test_generate_continues_a_text(books_bundle: Path) -> None:
+    arguments = ("generate", "It was the", "--bundle", books_bundle, "--max-new-tokens", 12, "--seed", 7)
+    document = rfa_json(*arguments)
+    assert len(document["tokens"]) == 12
+    assert "".join(token["text"] for token in document["tokens"]) == document["generated_text"]
+    assert all(0 <= token["confidence"] <= 1 for token in document["tokens"])
+    code, out, err = rfa(*arguments)
+    assert code == 0, err
+    assert out == f"It was the{document['generated_text']}\n"
+
+
+def test_a_text_is_fixed_by_its_seed_and_only_by_that(books_bundle: Path) -> None:
+    def text(seed: int) -> str:
+        options = ("--bundle", books_bundle, "--max-new-tokens", 12, "--seed", seed)
+        return rfa_json("generate", "It was the", *options)["generated_text"]
+
+    assert text(7) == text(7) != text(8)
+
+
+def test_generate_writes_tokens_as_they_come(books_bundle: Path) -> None:
+    command = [sys.executable, "-m", "cli", "generate", "It was the", "--bundle", books_bundle]
+    with subprocess.Popen(
+        [*map(str, command), "--max-new-tokens", "2000", "--seed", "7"], stdout=subprocess.PIPE, cwd=ROOT
+    ) as process:
+        assert process.stdout is not None
+        first = os.read(process.stdout.fileno(), 4096)
+        assert process.poll() is None, "the text came only when all of it was there"
+        process.kill()
+    assert first.startswith(b"It was the")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("verify", "nowhere"), "no bundle 'nowhere'"),
+        (("info", EXAMPLE.parent), "manifest.json"),
+        (("filter", "nowhere.csv"), "nowhere.csv"),
+        (("filter", EXAMPLE, "--out", "table.xlsx"), "--out must end in .csv or .json"),
+        (("filter", EXAMPLE, "--horizon", "soon"), "--horizon"),
+        (("export", EXAMPLE.parent, "--out", "x"), "is not a run"),
+        (("train", "filter", "--data", "simulate:weather", "--out", "{tmp}"), "simulate:oscillator"),
+        (("train", "lm", "--data", EXAMPLE.parent, "--config", "huge", "--out", "{tmp}"), "no config 'huge'"),
+        (("eval", "filter", "linear", "--data", "simulate:weather"), "simulate:oscillator"),
+        (("serve", "--port", "70000"), "port"),
+        (("frobnicate",), "No such command"),
+        (("verify",), "Missing argument"),
+    ],
+    ids=lambda value: " ".join(map(str, value))[:40] if isinstance(value, tuple) else None,
+)
+def test_a_failure_is_one_line_that_names_the_reason(
+    arguments: tuple[object, ...], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RFA_DEBUG", raising=False)
+    code, out, err = rfa(*(str(argument).replace("{tmp}", str(tmp_path / "run")) for argument in arguments))
+    assert code != 0
+    assert out == ""
+    last = err.splitlines()[-1]
+    assert last.startswith("rfa: ")
+    assert reason in last
+    assert "Traceback" not in err
+
+
+def test_a_series_that_does_not_fit_the_bundle_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("t,level\n0,1\n1,2\n")
+    code, _, err = rfa("filter", tmp_path / "one.csv", "--bundle", "linear")
+    assert code == 1
+    assert "the CSV has 1 columns of values (level), bundle 'linear' takes 2" in err
+
+
+def test_rfa_debug_shows_where_it_failed() -> None:
+    command = [sys.executable, "-m", "cli", "verify", "nowhere"]
+    result = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, env={**os.environ, "RFA_DEBUG": "1"}
+    )
+    assert result.returncode != 0
+    assert "Traceback" in result.stderr
+
+
+def test_a_missing_extra_is_named_with_its_remedy() -> None:
+    from cli.console import explain
+
+    assert "rfa-server[train]" in explain(ModuleNotFoundError("No module named 'torch'", name="torch"))
+    assert "rfa-server[plot]" in explain(ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"))
+    assert "unexpected ModuleNotFoundError" in explain(ModuleNotFoundError("No module named 'zzz'", name="zzz"))
+
+
+def test_a_bundle_is_found_by_name_beside_the_others(linear_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cli.locate import find_bundle, served_bundles
+
+    monkeypatch.setenv("RFA_BUNDLES", str(linear_bundle))
+    assert served_bundles() == (linear_bundle,)
+    assert find_bundle("linear") == linear_bundle
+    with pytest.raises(FileNotFoundError, match="one of linear"):
+        find_bundle("oscillator")

@@ -1,0 +1,131 @@
+"""What pip installs, what CI runs, and that the pins are whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import distribution, distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ROOMS = {"model", "training", "export", "service", "bench", "cli"}
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    entries = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    assert all(len(entry.specifier) == 1 and str(entry.specifier).startswith("==") for entry in entries)
+    return {canonicalize_name(entry.name): str(entry.specifier)[2:] for entry in entries}
+
+
+def requirements() -> list[Requirement]:
+    extras = PROJECT["optional-dependencies"]
+    return [Requirement(line) for group in (PROJECT["dependencies"], *extras.values()) for line in group]
+
+
+def test_every_direct_dependency_is_pinned_inside_its_range() -> None:
+    pinned = pins()
+    for requirement in requirements():
+        name = canonicalize_name(requirement.name)
+        assert name in pinned, f"constraints.txt does not pin {name}"
+        assert pinned[name] in requirement.specifier, f"{name}=={pinned[name]} is not in {requirement.specifier}"
+
+
+def test_everything_that_the_dependencies_need_is_pinned() -> None:
+    pinned = pins()
+    installed = {canonicalize_name(found.metadata["Name"]): found for found in distributions()}
+    # triton comes with the GPU extra only; where it is absent its own needs are not looked at.
+    queue = [(canonicalize_name(r.name), frozenset(r.extras)) for r in requirements()]
+    seen = set()
+    while queue:
+        name, extras = queue.pop()
+        if (name, extras) in seen or name not in installed:
+            continue
+        seen.add((name, extras))
+        assert name in pinned, f"constraints.txt does not pin {name}"
+        for line in installed[name].requires or []:
+            need = Requirement(line)
+            wanted = [{"extra": extra} for extra in extras] or [{"extra": ""}]
+            if need.marker is None or any(need.marker.evaluate(environment) for environment in wanted):
+                queue.append((canonicalize_name(need.name), frozenset(need.extras)))
+    assert len(seen) > 40
+
+
+def test_no_registry_is_named() -> None:
+    for name in ("constraints.txt", "Makefile", "pyproject.toml", ".ci/run"):
+        text = (ROOT / name).read_text()
+        assert not re.search(r"https?://|--(extra-)?index-url|--find-links[ =]/", text), name
+
+
+def test_the_serving_set_has_no_training_library() -> None:
+    names = {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]}
+    assert not names & {"torch", "triton", "numba", "onnx", "onnxscript", "scipy", "matplotlib", "pytest"}
+
+
+def test_the_makefile_and_the_pins_name_the_same_torch() -> None:
+    assert f"TORCH := torch=={pins()['torch']}" in (ROOT / "Makefile").read_text()
+
+
+def test_a_wheel_has_every_room_and_its_data(tmp_path: Path) -> None:
+    """Built from the tracked files alone, the way a release is."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    source = tmp_path / "source"
+    names = [name for name in listed.stdout.split("\0") if name.split("/")[0] not in ("bundles", "")]
+    for name in names:
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    code = (
+        "from setuptools import setup; from setuptools.dist import Distribution; import sys;"
+        "sys.argv = ['setup.py', '-q', 'build', '--build-lib', 'built']; setup()"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    built = {str(path.relative_to(source / "built")) for path in (source / "built").rglob("*") if path.is_file()}
+    expected = {
+        name
+        for name in names
+        if name.split("/")[0] in ROOMS and name.endswith((".py", ".json", ".html")) and (ROOT / name).is_file()
+    }
+    assert {name for name in expected if "results" not in name} <= built
+    assert {name.split("/")[0] for name in built} == ROOMS
+
+
+def test_the_installed_command_is_this_code() -> None:
+    (entry,) = [e for e in distribution("rfa-server").entry_points if e.group == "console_scripts"]
+    assert (entry.name, entry.value) == ("rfa", "cli.main:app")
+
+
+def test_the_changelog_knows_the_version() -> None:
+    assert re.search(rf"^## {re.escape(PROJECT['version'])}\b", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+
+def test_ci_can_be_started() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert subprocess.run(["bash", "-n", script], capture_output=True).returncode == 0
+
+
+def test_make_refuses_an_old_python_with_the_remedy(tmp_path: Path) -> None:
+    old = tmp_path / "python3"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    result = subprocess.run(
+        ["make", "-C", str(ROOT), "serve", f"PYTHON={old}", f"VENV={tmp_path / 'venv'}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode != 0
+    assert "needs Python 3.11 or newer" in result.stderr
+    assert not (tmp_path / "venv").exists()
