@@ -2,8 +2,8 @@
 
 The recurrent stream is really run to each position. Then the cases take turns in one process, so that a change of the
 machine's speed meets all of them; medians over the rounds. Before any clock starts, the two positions must give the
-same
-token distribution from the same state up to rounding of the phase, and the cache must agree with the prompt pass.
+same token distribution from the same state up to rounding of the phase, and the cache must agree with the prompt
+pass.
 """
 
 from __future__ import annotations

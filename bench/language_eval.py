@@ -1,8 +1,7 @@
 """Perplexity and bits per byte of language models on a test text, by mode and by context length.
 
 Windows do not overlap: every window starts from nothing, so a longer window sees more context. All lengths score the
-same
-tokens. Bits per byte compare models with different vocabularies, and with compressors.
+same tokens. Bits per byte compare models with different vocabularies, and with compressors.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Train a language model: both modes from the start, the paper's parameter groups and schedule.
 
 Source of the recipe: Racioppo, Robust Filter Attention, E.1 (OneCycle with cosine annealing, 5 % warm-up, a group of
-its own
-for the SDE scalars with beta1 = 0 and a tighter clip). The loss is the mean of the cross-entropies of the modes
-trained.
+its own for the SDE scalars with beta1 = 0 and a tighter clip). The loss is the mean of the cross-entropies of the
+modes trained.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Equations: `slots_reference.py` with K = 1. Layout: contiguous float32, tokens `[B, N, H, …]`, state `[B, H, S, 4D]`.
 The forward pass keeps the means of every token for the backward pass (S·4D floats per token and head) when gradients
-are
-wanted, nothing otherwise. Gradients reach all inputs, the initial state and all parameters; not through the final
+are wanted, nothing otherwise. Gradients reach all inputs, the initial state and all parameters; not through the final
 state.
 """
 

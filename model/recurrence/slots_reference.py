@@ -1,10 +1,8 @@
 """Gated filter slots, eager: one step, and the scan as a loop of it.
 
 Each head keeps S slots; a slot is an isotropic Kalman filter over the joint key and value with a mean m ∈ C^{2D} and
-one
-scalar precision p, in the rotating frame, so that transport over one token is the real factor E. Per token, for
-every slot
-(math: RFA's filter, AFA Alg. 4, with input-dependent noises):
+one scalar precision p, in the rotating frame, so that transport over one token is the real factor E. Per token, for
+every slot (math: RFA's filter, AFA Alg. 4, with input-dependent noises):
 
     predict    m⁻ = E m                       1/p⁻ = E² / p + q
     weight     w = (1 + r² / (nu (1/p⁻ + R)))^(-kappa'),   r² = |k - m⁻_k|²,   R = gamma² + eta²      (K passes)
