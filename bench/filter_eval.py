@@ -40,6 +40,8 @@ from training.simulate import (
 RESULTS = Path(__file__).parent / "results" / "filter.json"
 TEST_SEED = 90_000
 OUTLIERS = 0.05
+# Streams that calibrate the linear filter of each setting, clean and with outliers.
+FIT_STREAMS = 300
 CONTAMINATIONS = {"clean": 0.0, "5 % outliers": OUTLIERS}
 
 
@@ -107,7 +109,7 @@ def run_setting(
     linear = linear_filter(sigma2, eta2)
     fit = [
         simulate_oscillator(
-            120, 96, settings=((sigma2, eta2),), disturbance=Disturbance(outliers=o), seed=70_000 + index
+            FIT_STREAMS, 96, settings=((sigma2, eta2),), disturbance=Disturbance(outliers=o), seed=70_000 + index
         )
         for o in (0.0, OUTLIERS)
     ]
@@ -174,7 +176,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--deep", type=Path, default=Path("bundles/oscillator"), help="bundle of the deep filter")
-    parser.add_argument("--streams", type=int, default=200)
+    parser.add_argument("--streams", type=int, default=400)
     parser.add_argument("--length", type=int, default=100)
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -8,8 +8,8 @@ else it is refused.
 
 Attention mode is the batch RFA estimate: every earlier observation is transported to now with its own covariance C F⁻¹
 Q F⁻ᵀ Cᵀ + R and the estimate is their precision-weighted mean, reweighted by Student-t weights (Kalman-IRLS, math page
-§7). It treats the process noise of different observations as independent, so it is optimal for Q = 0 and above the
-Kalman filter's error otherwise.
+§7). It treats the process noise of different observations as independent and only discounts what they share, so it is
+the optimum for Q = 0 and above the Kalman filter's error otherwise.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ Matrix = tuple[tuple[float, ...], ...]
 MAX_CONDITION = 1e4
 # Real parts of eigenvalues up to this count as zero.
 STABILITY_TOLERANCE = 1e-9
+# Attention mode counts observations as independent, though they share process noise: one whose transported process
+# noise is this share of its measurement noise counts e times less. A random walk's Kalman filter in its steady state
+# forgets at sqrt(process noise per step / R), which is near this where it averages several observations.
+SHARED_NOISE = 0.25
 # An earlier observation that decayed by more than e^-this has no information left in attention mode.
 MAX_DECAY = 12.0
 
@@ -231,6 +235,11 @@ class LinearFilter(StateFilter):
         precision, _ = spd_inverse(noise + torch.diag_embed(1 - present))
         information = matrix.mT @ precision @ matrix
         evidence = matrix.mT @ (precision @ (present * (observation - sensor.offset))[..., None])
+        shared = torch.diagonal(matrix @ q @ matrix.mT, dim1=-2, dim2=-1) / torch.diagonal(sensor.noise)
+        # Unfilled rows of a cache have noise scale 0; they share nothing either.
+        own = (SHARED_NOISE * noise_scale[..., 0].square()).clamp(min=1e-12)
+        trust = torch.exp(-shared.mean(-1) / own)[..., None, None]
+        information, evidence = trust * information, trust * evidence
         first = (lag * useful).amax(dim=1)
         f, q = transition(modes, first)
         prior = f @ self.get_buffer("prior_covariance") @ f.mT + q
