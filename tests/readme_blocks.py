@@ -70,15 +70,23 @@ def rounded(value: Any) -> Any:
 
 
 def pretty(value: Any, indent: int = 0) -> str:
-    """JSON that breaks only where a line would get too long."""
+    """JSON in filled lines: as many items on a line as fit."""
     flat = json.dumps(value, ensure_ascii=False)
     if len(flat) + indent <= WIDTH or not isinstance(value, dict | list) or not value:
         return flat
-    pad = " " * (indent + 1)
     if isinstance(value, dict):
         items = [f"{json.dumps(key)}: {pretty(item, indent + 1)}" for key, item in value.items()]
-        return "{" + f",\n{pad}".join(items) + "}"
-    return "[" + f",\n{pad}".join(pretty(item, indent + 1) for item in value) + "]"
+    else:
+        items = [pretty(item, indent + 1) for item in value]
+    lines = [items[0]]
+    for item in items[1:]:
+        together = f"{lines[-1].splitlines()[-1]}, {item.splitlines()[0]}"
+        if "\n" not in item and indent + len(together) < WIDTH:
+            lines[-1] += f", {item}"
+        else:
+            lines.append(item)
+    opening, closing = ("{", "}") if isinstance(value, dict) else ("[", "]")
+    return opening + f",\n{' ' * (indent + 1)}".join(lines) + closing
 
 
 def shown_as(language: str, output: str) -> str:

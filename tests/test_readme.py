@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from readme_blocks import Block, differences, parse_blocks, shown_as
+from readme_blocks import Block, differences, parse_blocks, pretty, shown_as
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -163,3 +163,10 @@ def test_a_reply_that_is_not_the_one_shown_is_told(real: object) -> None:
     shown = json.loads(parse_blocks(EXAMPLE)[2].body)
     assert differences(shown, {"a": [1.00004, None], "timings": {"ms": 3}}) == []
     assert differences(shown, real) != []
+
+
+@pytest.mark.parametrize("value", [{"a": [1, 2, {"b": "x" * 95}], "c": {}}, list(range(300)), {"k": [[0.5] * 9] * 9}])
+def test_a_reply_is_written_in_short_lines_and_reads_back(value: object) -> None:
+    text = pretty(value)
+    assert json.loads(text) == value
+    assert max(map(len, text.splitlines())) <= 110
