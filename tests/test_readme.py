@@ -101,7 +101,7 @@ def run(block: Block, environment: dict[str, str], address: str, folder: Path) -
 
 
 def rewrite_replies(outputs: list[str]) -> None:
-    """Put the real replies, in order, into the README as it is now, whoever changed it since the tests were collected."""
+    """Put the real replies, in order, into the README as it is now: it may have changed while the tests ran."""
     text = README.read_text(encoding="utf-8")
     replies = [block for block in parse_blocks(text) if block.is_reply]
     for block, body in reversed(list(zip(replies, outputs, strict=True))):
