@@ -196,3 +196,14 @@ def test_learned_parameters_stay_in_range_and_learn():
     total.backward()
     assert all(bool((parameter.grad != 0).all()) for parameter in module.parameters())
     assert module.state_dict().keys() == {"process_raw", "eta2_raw", "gamma2_raw", "nu_raw", "tau_raw"}
+
+
+def test_phi_has_the_right_slope_in_float32():
+    """d phi / d mu against float64 over the range where the quotient form cancels."""
+    for exponent in torch.linspace(-7, 1, 33).tolist():
+        slopes = []
+        for dtype in (torch.float32, torch.float64):
+            mu = torch.tensor([10.0**exponent], dtype=torch.float32).to(dtype).requires_grad_()
+            (slope,) = torch.autograd.grad(phi(mu, torch.tensor(1.0, dtype=dtype)).sum(), mu)
+            slopes.append(float(slope))
+        assert slopes[0] == pytest.approx(slopes[1], rel=1e-5)
