@@ -27,6 +27,14 @@ def test_language_rows(title, model, mode):
     assert f"| {title} | {' | '.join(cells)} |" in README
 
 
+def test_baseline_rows():
+    baselines = read("language.json")["baselines"]
+    unigram = baselines["unigram"]
+    assert f"| unigram | {unigram['perplexity']:.1f} / {unigram['bits_per_byte']:.3f} |" in README
+    cells = "; ".join(f"{baselines[name]['bits_per_byte']:.3f}" for name in ("gzip", "xz", "xz_after_train"))
+    assert f"| {cells} |" in README
+
+
 def test_filter_rows():
     rows = read("filter.json")["rows"]
     assert len(rows) == 6
