@@ -6,6 +6,7 @@ same tokens. Bits per byte compare models with different vocabularies, and with 
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 from dataclasses import asdict, dataclass
@@ -146,3 +147,21 @@ def write_report(models: dict[str, Path], data: Path, out: Path, *, limit: int |
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(document, indent=2) + "\n")
     return document
+
+
+def main() -> None:
+    """`python -m bench.language_eval books=bundles/books rope=runs/books_rope --data CORPUS --out FILE`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+", metavar="NAME=DIR", help="a run or a bundle; the first one's tokenizer")
+    parser.add_argument("--data", type=Path, required=True, help="corpus folder with train and test")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--limit", type=int, help="score at most so many tokens")
+    arguments = parser.parse_args()
+    pairs = [model.partition("=") for model in arguments.models]
+    if not all(name and path for name, _, path in pairs):
+        parser.error("give every model as NAME=DIR")
+    write_report({name: Path(path) for name, _, path in pairs}, arguments.data, arguments.out, limit=arguments.limit)
+
+
+if __name__ == "__main__":
+    main()

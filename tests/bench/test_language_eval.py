@@ -1,5 +1,6 @@
 """The scores of a language model and its baselines, on cases whose answer is known."""
 
+import json
 import math
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 
 from bench.baselines import compressor_bits_per_byte, unigram
-from bench.language_eval import evaluate_model, token_bytes, window_losses
+from bench.language_eval import evaluate_model, main, token_bytes, window_losses
 from model.checkpoint import save_checkpoint
 from model.config import LanguageModelConfig
 from model.language import LanguageModel
@@ -80,3 +81,21 @@ def test_compressors_see_structure():
         assert compressor_bits_per_byte(TEXT.encode() * 10, name) < 0.5
     with pytest.raises(ValueError, match="empty"):
         compressor_bits_per_byte(b"", "gzip")
+
+
+def test_the_report_has_every_model_and_baseline(run, tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / "data" / f"{split}.txt").write_text(TEXT, encoding="utf-8")
+    monkeypatch.setattr("bench.language_eval.evaluate_model.__kwdefaults__", {"lengths": (16, 32), "limit": None})
+    out = tmp_path / "results" / "language.json"
+    arguments = ["language_eval", f"tiny={run}", "--data", str(tmp_path / "data"), "--out", str(out), "--limit", "64"]
+    monkeypatch.setattr("sys.argv", arguments)
+    main()
+    document = json.loads(out.read_text())
+    assert [(row["mode"], row["length"], row["tokens"]) for row in document["models"]["tiny"]["scores"]] == [
+        ("attention", 16, 64), ("attention", 32, 64), ("recurrent", 16, 64), ("recurrent", 32, 64)
+    ]  # fmt: skip
+    assert set(document["baselines"]) == {"unigram", "gzip", "xz", "xz_after_train"}
+    # The test text is the training text: what was read before costs next to nothing.
+    assert document["baselines"]["xz_after_train"]["bits_per_byte"] < document["baselines"]["xz"]["bits_per_byte"] / 2
