@@ -26,7 +26,10 @@ def eval_lm(
     from cli.locate import find_bundle
     from training.corpus import split_files
 
-    scores = evaluate_model(find_bundle(bundle), split_files(data, "test"), limit=limit)
+    path = find_bundle(bundle)
+    if not (path / "tokenizer.json").is_file():
+        raise ValueError(f"{path.name} is not a language model: it has no tokenizer.json")
+    scores = evaluate_model(path, split_files(data, "test"), limit=limit)
     if as_json:
         print_json([asdict(score) for score in scores])
         return

@@ -24,10 +24,11 @@ async def _run(path: Any, options: GenerateOptions, show: bool) -> Generation:
 
     settings = Settings(bundles=(path,), workers=1)
     engine = Engine(load_models(settings), settings, Metrics())
-    if show:
-        typer.echo(options.prompt, nl=False)
     try:
-        async for event in engine.generate(None, options).events():
+        job = engine.generate(None, options)
+        if show:
+            typer.echo(options.prompt, nl=False)
+        async for event in job.events():
             last = event.last if isinstance(event, Generation) else event
             if show and last is not None:
                 typer.echo(last.token.text, nl=False)

@@ -147,6 +147,25 @@ def test_a_filter_is_scored_on_the_last_fifth_of_a_series(linear_bundle: Path) -
     assert score["coverage"]["0.5"] < score["coverage"]["0.95"]
 
 
+def test_a_language_model_goes_from_a_corpus_to_a_score(tmp_path: Path) -> None:
+    words = np.random.default_rng(0).choice(["the", "filter", "saw", "a", "quiet", "river", "and", "waited"], 12_000)
+    for split, part in (("train", words[:4000]), ("valid", words[4000:6000]), ("test", words[6000:])):
+        (tmp_path / f"{split}.txt").write_text(" ".join(part))
+    model = {"vocab_size": 300, "d_model": 16, "n_layers": 1, "n_heads": 2, "head_dim": 4, "n_slots": 2}
+    training = {"steps": 2, "batch": 2, "context": 32, "validate_every": 2, "precision": "fp32"}
+    (tmp_path / "tiny.json").write_text(json.dumps({"model": model, "training": training}))
+    run = tmp_path / "run"
+    trained = rfa_json("train", "lm", "--data", tmp_path, "--config", tmp_path / "tiny.json", "--out", run)
+    assert trained["tokens"] == 2 * 2 * 32
+    assert (run / "metrics.png").stat().st_size > 1000
+    scores = rfa_json("eval", "lm", run, "--data", tmp_path, "--limit", 4096)
+    assert {(row["mode"], row["length"]) for row in scores} == {
+        (mode, length) for mode in ("attention", "recurrent") for length in (256, 1024, 4096)
+    }
+    # Two steps teach nothing: about as good as a guess among 300 tokens.
+    assert all(250 < row["perplexity"] < 350 for row in scores)
+
+
 def test_a_filter_goes_from_a_series_to_a_bundle(tmp_path: Path) -> None:
     run, bundle = tmp_path / "run", tmp_path / "mine"
     trained = rfa_json("train", "filter", "--data", EXAMPLE, "--config", "linear", "--out", run)
@@ -200,6 +219,9 @@ def test_generate_writes_tokens_as_they_come(books_bundle: Path) -> None:
         (("train", "filter", "--data", "simulate:weather", "--out", "{tmp}"), "simulate:oscillator"),
         (("train", "lm", "--data", EXAMPLE.parent, "--config", "huge", "--out", "{tmp}"), "no config 'huge'"),
         (("eval", "filter", "linear", "--data", "simulate:weather"), "simulate:oscillator"),
+        (("eval", "lm", "linear", "--data", EXAMPLE.parent), "linear is not a language model"),
+        (("generate", "It was", "--bundle", "linear"), "no language model"),
+        (("filter", EXAMPLE, "--bundle", "books"), "not a filter"),
         (("serve", "--port", "70000"), "port"),
         (("frobnicate",), "No such command"),
         (("verify",), "Missing argument"),
