@@ -1,6 +1,6 @@
 """Accuracy and calibration of the filters on the oscillator of Adaptive Filter Attention §4.3.
 
-    python -m bench.filter_eval              writes bench/results/filter.json and prints a markdown table
+    rfa bench filter              writes bench/results/filter.json and prints a markdown table
 
 At each noise setting, clean and with 5 % of the measurements' noises ×10: RMSE of the state for the raw measurement,
 the exact Kalman filter (told the setting; the floor on clean data), the oracle (which also knows which measurements are
@@ -10,20 +10,21 @@ told nothing). Then coverage of state and forecast intervals. Test seeds differ 
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import torch
+from tqdm import tqdm
 
+from bench.hardware import hardware
 from export.filter_calibration import LEVELS, Evaluation, calibrate, evaluate
 from model.checkpoint import load_model
 from model.config import Mode
 from model.linear_filter import LinearFilter, LinearFilterConfig
 from model.state_filter import StateFilter
+from training.provenance import git_commit
 from training.simulate import (
     INITIAL_VARIANCE,
     NOISE_SETTINGS,
@@ -37,7 +38,6 @@ from training.simulate import (
     simulate_oscillator,
 )
 
-RESULTS = Path(__file__).parent / "results" / "filter.json"
 TEST_SEED = 90_000
 OUTLIERS = 0.05
 # Streams that calibrate the linear filter of each setting, clean and with outliers.
@@ -173,25 +173,19 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--deep", type=Path, default=Path("bundles/oscillator"), help="bundle of the deep filter")
-    parser.add_argument("--streams", type=int, default=400)
-    parser.add_argument("--length", type=int, default=100)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    deep: StateFilter = load_model(options.deep)
-    documents = {"oscillator": json.loads((options.deep / "calibration.json").read_text())}
-    rows = [
-        row
-        for i in range(len(NOISE_SETTINGS))
-        for row in run_setting(i, deep, documents, options.streams, options.length)
-    ]
-    RESULTS.parent.mkdir(exist_ok=True)
-    document = {"streams": options.streams, "length": options.length, "rows": rows}
-    RESULTS.write_text(json.dumps(document, indent=1) + "\n")
-    print(markdown(rows))
-
-
-if __name__ == "__main__":
-    main()
+def write_filter(bundle: Path, out: Path, *, streams: int = 400, length: int = 100) -> dict[str, Any]:
+    """Measure the deep bundle, and the linear filter of every setting, and write the rows to a JSON file."""
+    deep: StateFilter = load_model(bundle)
+    documents = {"oscillator": json.loads((bundle / "calibration.json").read_text())}
+    settings = tqdm(range(len(NOISE_SETTINGS)), unit="setting", disable=None)
+    rows = [row for index in settings for row in run_setting(index, deep, documents, streams, length)]
+    document = {
+        "commit": git_commit(),
+        "hardware": hardware(),
+        "streams": streams,
+        "length": length,
+        "rows": rows,
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(document, indent=1) + "\n")
+    return document

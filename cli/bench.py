@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -38,21 +37,11 @@ def bench_filter(
     as_json: JsonFlag = False,
 ) -> None:
     """The oscillator at the paper's noise settings: error and coverage beside the exact Kalman filter."""
-    from tqdm import tqdm
-
-    from bench.filter_eval import NOISE_SETTINGS, markdown, run_setting
+    from bench.filter_eval import markdown, write_filter
     from cli.locate import find_bundle
-    from model.checkpoint import load_model
 
-    path = find_bundle(bundle)
-    documents = {"oscillator": json.loads((path / "calibration.json").read_text())}
-    deep = load_model(path)
-    settings = tqdm(range(len(NOISE_SETTINGS)), unit="setting", disable=None)
-    rows = [row for i in settings for row in run_setting(i, deep, documents, streams, length)]
-    document = {"streams": streams, "length": length, "rows": rows}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(document, indent=1) + "\n")
+    document = write_filter(find_bundle(bundle), out, streams=streams, length=length)
     if as_json:
         print_json(document)
     else:
-        typer.echo(markdown(rows))
+        typer.echo(markdown(document["rows"]))

@@ -53,3 +53,10 @@ def test_filter_coverage_sentence():
             for parts in ([c["state"] for c in coverage], [c["forecast"]["1"] for c in coverage])
         )
         assert f"`{model}` state {state:.1f}, one-step forecast {forecast:.1f}" in README
+
+
+def test_decode_row():
+    cases = read("decode.json")["cases"]
+    names = ("recurrent at 100", "recurrent at 100000", "cache of 512", "cache of 4096")
+    cells = " | ".join(f"{cases[name]['median_us'] / 1000:.2f}" for name in names)
+    assert f"| {cells} |" in README
