@@ -10,12 +10,11 @@ from torch import Tensor
 from model.attention.reference import AttentionResult, attend, relative_attention
 from model.attention.validation import (
     IMPLEMENTATIONS,
-    KERNELS,
-    check_choice,
     check_dynamics,
     check_inputs,
     check_times,
 )
+from model.config import KERNELS, check_choice
 from model.dynamics import Dynamics, rotate, wrapped_phase
 
 

@@ -10,13 +10,7 @@ from torch import Tensor
 
 from model.dynamics import Dynamics
 
-KERNELS = ("student_t", "gaussian")
 IMPLEMENTATIONS = ("auto", "reference")
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {choices}, got {value!r}")
 
 
 def check_inputs(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> None:
