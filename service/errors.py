@@ -39,6 +39,15 @@ class InvalidRequest(ServiceError):
     default_code = "invalid_value"
 
 
+class Unauthorized(ServiceError):
+    """No API key of this server."""
+
+    default_code = "invalid_api_key"
+
+    def headers(self) -> dict[str, str]:
+        return {"WWW-Authenticate": "Bearer"}
+
+
 class NotFound(ServiceError):
     """No such path, or no such model."""
 
@@ -56,6 +65,21 @@ class MethodNotAllowed(ServiceError):
 
     def headers(self) -> dict[str, str]:
         return {"Allow": self.allow}
+
+
+class RequestTimeout(ServiceError):
+    """The body came too slowly."""
+
+    default_code = "request_timeout"
+
+    def headers(self) -> dict[str, str]:
+        return {"Connection": "close"}
+
+
+class Conflict(ServiceError):
+    """The named session is at another step than this request continues from."""
+
+    default_code = "state_conflict"
 
 
 class PayloadTooLarge(ServiceError):
@@ -108,8 +132,11 @@ class InternalError(ServiceError):
 
 # The one status table: class → (HTTP status, `type` on the wire).
 _TABLE: dict[type[ServiceError], tuple[int, str]] = {
+    Unauthorized: (401, "unauthorized"),
     NotFound: (404, "not_found"),
     MethodNotAllowed: (405, "method_not_allowed"),
+    RequestTimeout: (408, "request_timeout"),
+    Conflict: (409, "conflict"),
     PayloadTooLarge: (413, "payload_too_large"),
     UnsupportedMediaType: (415, "unsupported_media_type"),
     InvalidRequest: (422, "invalid_request"),

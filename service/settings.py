@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 BUNDLE_ROOT = Path(__file__).resolve().parent.parent / "bundles"
@@ -33,9 +33,11 @@ class Settings(BaseSettings):
     bundles: Annotated[tuple[Path, ...], NoDecode] = Field(
         default_factory=default_bundles, description="bundle directories; in the environment separated by `:`"
     )
-    workers: int = Field(default_factory=available_cores, ge=1, le=256, description="threads that run models")
+    processes: int = Field(default_factory=available_cores, ge=1, le=256, description="server processes on one port")
+    workers: int = Field(default=1, ge=1, le=256, description="threads that run models in each process")
 
     max_running: int = Field(default=64, ge=1, description="requests that hold model state at the same time")
+    max_streams: int = Field(default=4_096, ge=1, description="live filter streams, idle ones included, per process")
     max_waiting: int = Field(default=256, ge=0, description="requests queued beyond that before 429")
     max_batch_rows: int = Field(default=64, ge=1, description="sequences in one decode step")
     stream_buffer: int = Field(default=256, ge=1, description="events that a reader may lag before its request pauses")
@@ -44,6 +46,18 @@ class Settings(BaseSettings):
         default=30.0, gt=0, description="a reader that takes nothing for so long is dropped"
     )
     shutdown_grace_seconds: int = Field(default=10, ge=0, description="time for running requests after a stop signal")
+    queue_seconds: float = Field(default=10.0, gt=0, description="a request that waits longer is refused with 429")
+    header_timeout_seconds: float = Field(default=10.0, gt=0, description="from connection to the end of the headers")
+    body_timeout_seconds: float = Field(default=30.0, gt=0, description="longest gap between two pieces of a body")
+    keep_alive_seconds: int = Field(
+        # Above the usual idle time of a proxy's pool: the proxy closes first and never writes into a closing socket.
+        default=75,
+        ge=1,
+        description="an idle connection is closed after so long",
+    )
+    max_connections: int = Field(default=16_384, ge=1, description="open sockets per process")
+    max_header_bytes: int = Field(default=32_768, ge=1_024)
+    max_message_bytes: int = Field(default=262_144, ge=1_024, description="one WebSocket message")
 
     max_body_bytes: int = Field(default=2_000_000, ge=1_000)
     max_json_depth: int = Field(default=32, ge=8)
@@ -52,6 +66,23 @@ class Settings(BaseSettings):
     max_attention_tokens: int = Field(default=4_096, ge=2, description='prompt and new tokens, decode="attention"')
     max_observations: int = Field(default=10_000, ge=1)
     max_reply_numbers: int = Field(default=2_000_000, ge=1_000, description="numbers that one reply may hold")
+
+    api_keys: SecretStr | None = Field(
+        default=None, description="keys that clients must send one of, separated by commas"
+    )
+    api_keys_file: Path | None = Field(default=None, description="the same, one key a line")
+    insecure: bool = Field(default=False, description="listen on a public address without an API key")
+    state_keys: SecretStr | None = Field(
+        default=None, description="keys that seal states, base64 of 32 bytes, separated by commas: the first seals"
+    )
+    state_keys_file: Path | None = Field(default=None, description="the same, one key a line")
+    state_audience: str = Field(default="rfa", description="deployments with other audiences refuse each other's states")
+    state_seconds: int = Field(default=86_400, ge=1, description="a state token is good for so long")
+    sessions: str = Field(default="off", pattern=r"^(off|memory|rediss?://.+)$", description="where named sessions live")
+    session_seconds: int = Field(default=86_400, ge=1, description="an untouched session is forgotten after so long")
+    max_sessions: int = Field(default=262_144, ge=1, description="named sessions in memory")
+    log_format: Literal["text", "json"] = "text"
+    tracing: bool = Field(default=False, description="OpenTelemetry traces, configured by the OTEL_* variables")
 
     @field_validator("bundles", mode="before")
     @classmethod
