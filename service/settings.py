@@ -76,9 +76,11 @@ class Settings(BaseSettings):
         default=None, description="keys that seal states, base64 of 32 bytes, separated by commas: the first seals"
     )
     state_keys_file: Path | None = Field(default=None, description="the same, one key a line")
-    state_audience: str = Field(default="rfa", description="deployments with other audiences refuse each other's states")
+    state_audience: str = Field(default="rfa", description="part of every seal: deployments differ")
     state_seconds: int = Field(default=86_400, ge=1, description="a state token is good for so long")
-    sessions: str = Field(default="off", pattern=r"^(off|memory|rediss?://.+)$", description="where named sessions live")
+    sessions: str = Field(
+        default="off", pattern=r"^(off|memory|rediss?://.+)$", description="where named sessions live"
+    )
     session_seconds: int = Field(default=86_400, ge=1, description="an untouched session is forgotten after so long")
     max_sessions: int = Field(default=262_144, ge=1, description="named sessions in memory")
     log_format: Literal["text", "json"] = "text"
