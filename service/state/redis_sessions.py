@@ -67,7 +67,7 @@ class RedisSessions:
             # One more try on a new connection: the pooled one may be of a Redis that has restarted since.
             retry=Retry(NoBackoff(), 1),
         )
-        self._redis = Redis(connection_pool=pool)
+        self._redis = Redis.from_pool(pool)
         self._sealer = sealer
         self._audience = audience
         self._milliseconds = 1000 * seconds

@@ -24,7 +24,7 @@ PREFIX = "v1."
 CLOCK_SKEW_SECONDS = 60
 _HEADER = struct.Struct("<QQQI")
 _PURPOSE = "token"
-_REFUSAL = "state: this is not a state that this server gave out for this model and API key, or it has expired."
+_REFUSAL = "state: not a state that this server gave out for this model and API key, or it has expired."
 
 logger = logging.getLogger("rfa.state")
 
