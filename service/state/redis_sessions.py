@@ -28,6 +28,8 @@ from service.state.sessions import SessionAddress, exists, moved, not_found, sto
 CONNECTIONS = 32
 # One network round trip to a healthy Redis takes a millisecond; a client should hear of a sick one soon.
 TIMEOUT_SECONDS = 2.0
+# A refused transaction is tried again only while the session is still at the expected step, which few calls see twice.
+_ATTEMPTS = 3
 _FULL_RETRY_SECONDS = 30
 _STEP = struct.Struct("<Q")
 
@@ -101,12 +103,14 @@ class RedisSessions:
         """Overwrite the session if it is at step `expected`."""
         key, record = self._key(address), self._seal(state, address)
         async with _telling_outages():
-            if await self._compare_and_set(key, record, address, expected):
-                return
-            # Another writer came between, or the connection broke: whose record is there now tells which.
-            found = await self._redis.get(key)
-            if found != record:
-                raise moved(expected, self._open(found, address).step)
+            for _ in range(_ATTEMPTS):
+                if await self._compare_and_set(key, record, address, expected):
+                    return
+                # Another writer came between, or the connection broke after the write: every seal is another, so
+                # our own record there means that the write arrived.
+                if await self._redis.get(key) == record:
+                    return
+        raise unavailable()
 
     async def aclose(self) -> None:
         """Close the connections; the sessions stay."""

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 
 def server_binary() -> str:
@@ -50,7 +52,7 @@ class RedisProcess:
 
     def client(self) -> redis.Redis:
         """A plain client, for looking at what is stored."""
-        return redis.Redis(port=self.port, socket_timeout=5)
+        return redis.Redis(port=self.port, socket_timeout=5, retry=Retry(NoBackoff(), 0))
 
     def start(self) -> None:
         """Start, and wait until it answers; another port if somebody took this one in the meantime."""
