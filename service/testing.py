@@ -14,6 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from service.engine.engine import ModelFacts, Models
 from service.engine.filter_runtime import FilterInputError
 from service.engine.language_runtime import StepOutput
+from service.engine.language_state import unusable_state
 from service.engine.text import Vocabulary
 
 END_OF_TEXT = "<|endoftext|>"
@@ -36,6 +37,10 @@ class Seen:
 
     tokens: tuple[int, ...] = ()
     noise: float = 0.0
+
+    @property
+    def position(self) -> int:
+        return len(self.tokens)
 
     def fork(self) -> Seen:
         return self
@@ -60,6 +65,7 @@ class FakeLanguage:
     gate: threading.Semaphore | None = None
     vocabulary: Vocabulary = field(default_factory=byte_vocabulary)
     latent_shape: tuple[int, int] = (2, 4)
+    context_bytes: int = 100_000
     batches: list[int] = field(default_factory=list)
 
     def start(self, decode: str) -> Seen:
@@ -88,6 +94,14 @@ class FakeLanguage:
             advanced.append(seen)
         latent = np.arange(len(contexts) * 8, dtype=np.float32).reshape(-1, *self.latent_shape) + noise
         return StepOutput(logits, np.zeros(len(contexts), dtype=np.float32), latent), advanced
+
+    def pack(self, context: Seen) -> bytes:
+        return np.float64(context.noise).tobytes() + np.asarray(context.tokens, dtype="<u4").tobytes()
+
+    def unpack(self, data: bytes) -> Seen:
+        if len(data) % 4 or len(data) < 8:
+            raise unusable_state()
+        return Seen(tuple(np.frombuffer(data, "<u4", offset=8).tolist()), float(np.frombuffer(data, "<f8", 1)[0]))
 
     def confidence(self, logits: np.ndarray, decode: str) -> np.ndarray:
         weights = np.exp(logits.astype(np.float64))

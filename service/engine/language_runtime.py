@@ -14,12 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.bundle import Bundle
+from service.engine.language_state import unusable_state
 from service.engine.sampling import log_softmax
 from service.engine.text import Vocabulary
 
 Array = NDArray[np.float32]
 Decode = Literal["recurrent", "attention"]
 SMALLEST_CACHE = 64
+LONGEST_STREAM = 1 << 53  # positions are exact in float64 up to here
+_POSITION = np.dtype("<u8")
+_FLOAT = np.dtype("<f4")
 
 
 class StepOutput(NamedTuple):
@@ -86,6 +90,7 @@ class Language(Protocol):
     name: str
     vocabulary: Vocabulary
     latent_shape: tuple[int, int]
+    context_bytes: int  # at most, of a packed context
 
     def start(self, decode: Decode) -> Any:
         """Context of a stream that has seen nothing."""
@@ -98,6 +103,16 @@ class Language(Protocol):
 
     def confidence(self, logits: Array, decode: Decode) -> NDArray[np.float64]:
         """Calibrated probabilities `[B, V]` that a token is the right next one."""
+
+    def pack(self, context: Any) -> bytes:
+        """A recurrent context as bytes, the same for equal contexts."""
+
+    def unpack(self, data: bytes) -> Any:
+        """Inverse of `pack`.
+
+        Raises:
+            InvalidRequest: these bytes are no context of this model (`state_invalid`).
+        """
 
 
 class LanguageRuntime:
@@ -116,6 +131,9 @@ class LanguageRuntime:
         layers, heads, _, width = self._initial_means.shape
         self.latent_shape = (heads, width // 2)
         self._empty_cache = np.zeros((layers, heads, SMALLEST_CACHE, width // 2), dtype=np.float32)
+        self.context_bytes = _POSITION.itemsize + _FLOAT.itemsize * (
+            self._initial_means.size + self._initial_precisions.size
+        )
         self._temperatures: dict[str, float] = bundle.calibration["temperature"]
         self._step = bundle.session("step")
         self._prefill = bundle.session("prefill")
@@ -164,6 +182,27 @@ class LanguageRuntime:
         """Calibrated probabilities `[B, V]`: the softmax at the mode's temperature, fitted on validation data."""
         probabilities: NDArray[np.float64] = np.exp(log_softmax(logits / np.float32(self._temperatures[decode])))
         return probabilities
+
+    def pack(self, context: Context) -> bytes:
+        """Position, means and precisions, little-endian."""
+        if not isinstance(context, SlotContext):
+            raise TypeError("only a recurrent context can be packed")
+        position = np.array(context.position, dtype=_POSITION).tobytes()
+        return position + context.means.astype(_FLOAT).tobytes() + context.precisions.astype(_FLOAT).tobytes()
+
+    def unpack(self, data: bytes) -> Context:
+        """Inverse of `pack`; see `Language`."""
+        if len(data) != self.context_bytes:
+            raise unusable_state()
+        position = int(np.frombuffer(data, _POSITION, 1)[0])
+        numbers = np.frombuffer(data, _FLOAT, offset=_POSITION.itemsize).astype(np.float32)
+        means, precisions = np.split(numbers, [self._initial_means.size])
+        context = SlotContext(
+            means.reshape(self._initial_means.shape), precisions.reshape(self._initial_precisions.shape), position
+        )
+        if position > LONGEST_STREAM or not context.is_finite() or precisions.min() < 0:
+            raise unusable_state()
+        return context
 
     def _step_slots(
         self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array

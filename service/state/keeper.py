@@ -18,7 +18,7 @@ class StateKeeper:
             max_bytes: the largest payload that a state of this bundle can have.
 
         Raises:
-            InvalidRequest: the token is not one of this server's for this scope, or has expired (`state_invalid`, always
+            InvalidRequest: no token of this server for this scope, or an expired one (`state_invalid`, always
                 the same words); a malformed session name (`session_name`); sessions are off (`sessions_off`).
             NotFound: no such session, or it has expired (`session_not_found`).
             Conflict: the session is at another step (`session_moved`), or its record cannot be opened
@@ -45,7 +45,7 @@ class StateKeeper:
             expected: the step that the session was loaded at; None creates the session. Must be None without a session.
 
         Raises:
-            Conflict: another request moved the session first (`session_moved`), or it exists already (`session_exists`);
+            Conflict: another request moved it first (`session_moved`), or it exists already (`session_exists`);
                 nothing is overwritten.
             NotFound: the session expired in the meantime (`session_not_found`).
             InvalidRequest: sessions are off (`sessions_off`).
