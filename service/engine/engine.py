@@ -14,7 +14,7 @@ from service.engine.filtering import Filter, FilterJob, FilterOptions, FilterSta
 from service.engine.generation import DecodeStage, GenerateJob, GenerateOptions, PrefillStage, PromptLimits
 from service.engine.language_runtime import Decode, Language, LanguageRuntime
 from service.engine.scheduler import Job, Scheduler
-from service.errors import InvalidRequest, NotFound, NotReady, Overloaded
+from service.errors import InvalidRequest, NotFound, NotReady
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -87,6 +87,9 @@ class Engine:
             max_running=settings.max_running,
             max_waiting=settings.max_waiting,
             stream_buffer=settings.stream_buffer,
+            max_streams=settings.max_streams,
+            queue_seconds=settings.queue_seconds,
+            count_refusal=lambda reason: metrics.admission_rejections.labels(reason).inc(),
         )
         limits = PromptLimits(settings.max_prompt_tokens, settings.max_attention_tokens)
         modes: tuple[Decode, ...] = ("recurrent", "attention")
@@ -98,6 +101,7 @@ class Engine:
         self._filtering = {name: FilterStage(model, metrics) for name, model in models.filters.items()}
         metrics.watch("num_requests_running", "Requests that hold model state.", lambda: self._scheduler.running)
         metrics.watch("num_requests_waiting", "Requests that wait for a place.", lambda: self._scheduler.waiting)
+        metrics.watch("num_streams", "Live filter streams, idle ones included.", lambda: self._scheduler.streams)
         metrics.watch("engine_stalled_seconds", "Age of the last progress.", self._scheduler.stalled_for)
 
     def check_ready(self) -> None:
@@ -147,16 +151,19 @@ class Engine:
         """Name of the filter that answers."""
         return self._model(self.models.filters, model_name, "filter").name
 
+    def drain(self, seconds: float) -> None:
+        """Take nothing new, end live streams, and give requests `seconds` to end before they are interrupted.
+
+        Blocks; interrupted jobs hand back where to go on.
+        """
+        self._scheduler.drain(seconds)
+
     def close(self) -> None:
         """Stop the workers; unfinished requests end with NotReady."""
         self._scheduler.close()
 
     def _submit(self, job: AnyJob) -> AnyJob:
-        try:
-            self._scheduler.submit(job)
-        except Overloaded:
-            self._metrics.admission_rejections.labels("queue_full").inc()
-            raise
+        self._scheduler.submit(job)
         return job
 
     def _model(self, models: Mapping[str, Any], name: str | None, kind: str) -> Any:

@@ -191,7 +191,7 @@ class GenerateJob(Job):
 class PrefillStage:
     """Tokenises the prompt and reads it, a piece per quantum, one request at a time."""
 
-    max_jobs = 1
+    max_rows = 1
 
     def __init__(self, limits: PromptLimits, decode: DecodeStage) -> None:
         self._limits = limits
@@ -244,7 +244,7 @@ class DecodeStage:
     """One step for every live stream of a batch of requests to one model in one decoding mode."""
 
     def __init__(self, model: Language, decode: Decode, max_rows: int, metrics: Metrics) -> None:
-        self.max_jobs = max_rows
+        self.max_rows = max_rows
         self._model = model
         self._decode = decode
         self._max_rows = max_rows
