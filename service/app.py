@@ -21,6 +21,7 @@ from service.routes import filter, generate, health, info, page
 from service.routes.common import ClientGone, error_response
 from service.schemas import FieldError
 from service.settings import Settings
+from service.state.keeper import make_keeper
 
 logger = logging.getLogger("rfa.http")
 LONGEST_FIELD_NAME = 64
@@ -43,14 +44,18 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        # Before the models: a bad key or address should not wait for them.
+        keeper = make_keeper(settings)
         models = await asyncio.to_thread(load, settings)
         engine = Engine(models, settings, app.state.metrics)
         app.state.engine = engine
+        app.state.keeper = keeper
         try:
             yield
         finally:
             app.state.engine = None
             await asyncio.to_thread(engine.close)
+            await keeper.aclose()
 
     app = FastAPI(
         title="rfa-server",

@@ -38,8 +38,8 @@ class StateKeeper:
             max_bytes: the largest payload that a state of this bundle can have.
 
         Raises:
-            InvalidRequest: the token is not one of this server's for this scope, or has expired (`state_invalid`,
-                always the same words); a malformed session name (`session_name`); sessions are off (`sessions_off`).
+            InvalidRequest: no token of this server for this scope, or an expired one (`state_invalid`, always
+                the same words); a malformed session name (`session_name`); sessions are off (`sessions_off`).
             NotFound: no such session, or it has expired (`session_not_found`).
             Conflict: the session is at another step (`session_moved`), or its record cannot be opened
                 (`session_unreadable`).
@@ -71,8 +71,8 @@ class StateKeeper:
             expected: the step that the session was loaded at; None creates the session. Must be None without a session.
 
         Raises:
-            Conflict: another request moved the session first (`session_moved`), or it exists already
-                (`session_exists`); nothing is overwritten.
+            Conflict: another request moved it first (`session_moved`), or it exists already (`session_exists`);
+                nothing is overwritten.
             NotFound: the session expired in the meantime (`session_not_found`).
             InvalidRequest: sessions are off (`sessions_off`).
             Overloaded: the session store is full (`sessions_full`); live sessions are never dropped for new ones.
@@ -130,7 +130,8 @@ def _open_store(settings: Settings, sealer: Sealer) -> SessionStore | None:
         if settings.processes > 1:
             raise ValueError("sessions=memory is one process's memory: set processes to 1, or sessions to a Redis URL")
         return MemorySessions(settings.session_seconds, settings.max_sessions, settings.max_session_bytes)
-    # Only who keeps sessions in Redis needs its client.
-    from service.state.redis_sessions import RedisSessions
-
+    try:
+        from service.state.redis_sessions import RedisSessions
+    except ModuleNotFoundError:
+        raise ValueError("sessions in Redis need its client: pip install 'rfa-server[redis]'") from None
     return RedisSessions(settings.sessions, sealer, settings.state_audience, settings.session_seconds)
