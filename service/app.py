@@ -14,6 +14,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.access.guard import Guard
+from service.access.keys import load_keys
 from service.engine.engine import Engine, Models, load_models
 from service.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, ServiceError
 from service.metrics import Metrics
@@ -70,6 +72,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     app.add_exception_handler(ServiceError, _handle_service_error)
     app.add_exception_handler(HTTPException, _handle_http_exception)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
+    app.add_middleware(Guard, keys=load_keys(settings))
     app.add_middleware(Boundary, metrics=app.state.metrics)
     return app
 

@@ -9,6 +9,7 @@ from types import FrameType
 
 import uvicorn
 
+from service.access.keys import check_exposure
 from service.app import create_app
 from service.engine.engine import Models, load_models
 from service.settings import Settings
@@ -24,9 +25,11 @@ def serve(settings: Settings) -> None:
     Running requests get `shutdown_grace_seconds` to end.
 
     Raises:
+        ConfigurationError: the settings would serve anyone, or their keys are unusable.
         BundleError: a bundle is refused; nothing was served.
         OSError: the address cannot be used.
     """
+    check_exposure(settings)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     models = load_models(settings)
     listener = _listen(settings.host, settings.port)
