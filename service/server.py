@@ -10,6 +10,7 @@ from types import FrameType
 import uvicorn
 
 from service.access.keys import check_exposure
+from service.access.logs import configure_logging
 from service.app import create_app
 from service.engine.engine import Models, load_models
 from service.settings import Settings
@@ -30,7 +31,7 @@ def serve(settings: Settings) -> None:
         OSError: the address cannot be used.
     """
     check_exposure(settings)
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    configure_logging(settings)
     models = load_models(settings)
     listener = _listen(settings.host, settings.port)
     logger.info("%s", startup_line(models, listener, settings))
@@ -39,6 +40,7 @@ def serve(settings: Settings) -> None:
         loop="uvloop",
         http="httptools",
         lifespan="on",
+        log_config=None,
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -12,8 +12,8 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.access.keys import KeyRing
+from service.access.refusal import refuse
 from service.errors import Unauthorized
-from service.routes.common import error_response
 
 OPEN_PATHS: Final = frozenset({"/", "/docs", "/openapi.json", "/health", "/ready"})
 # POST / generates: an open path is open for reading only.
@@ -45,7 +45,10 @@ class Guard:
             # Two keys would leave open whose request this is.
             tenant = self._keys.tenant_of(presented[0]) if len(presented) == 1 else None
         if tenant is None:
-            await _refuse(scope, receive, send)
+            if scope["type"] == "websocket":
+                await receive()  # websocket.connect, which the refusal answers
+            error = Unauthorized("This server needs an API key: Authorization: Bearer KEY, or X-API-Key: KEY.")
+            await refuse(error, scope, receive, send)
             return
         scope.setdefault("state", {})["tenant"] = tenant
         await self._app(scope, receive, send)
@@ -62,13 +65,3 @@ def presented_keys(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
             if scheme.lower() == b"bearer":
                 keys.append(key.lstrip(b" "))
     return keys
-
-
-async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await receive()  # websocket.connect
-        if "websocket.http.response" not in scope.get("extensions", {}):
-            await send({"type": "websocket.close", "code": 1008, "reason": "unauthorized"})
-            return
-    error = Unauthorized("This server needs an API key: Authorization: Bearer KEY, or X-API-Key: KEY.")
-    await error_response(error)(scope, receive, send)

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from service.access.record import Record, record_of
 from service.body import StrictJSONRoute
 from service.engine.engine import draw_seed
 from service.engine.generation import Continuation, GenerateJob, GenerateOptions, Generation, TokenEvent
@@ -64,9 +65,22 @@ async def generate(body: GenerateRequest, request: Request, engine: EngineDep) -
     """Continue a prompt."""
     refuse_state(body.state, body.return_state)
     job = engine.generate(body.model, _options(body))
+    record = record_of(request)
+    record.model = job.model.name
     if body.stream:
-        return await open_stream(request, _events(job), SSE)
-    return json_response(_reply(await unless_disconnected(request, job.result()), job.options, body.parameters.details))
+        return await open_stream(request, _events(job, record), SSE)
+    generation = await unless_disconnected(request, job.result())
+    _note(generation, record)
+    return json_response(_reply(generation, job.options, body.parameters.details))
+
+
+def _note(generation: Generation, record: Record) -> None:
+    continuations = generation.continuations
+    record.generated(
+        input_tokens=generation.input_length,
+        output_tokens=sum(len(continuation.events) for continuation in continuations),
+        finish_reasons=[continuation.finish_reason for continuation in continuations],
+    )
 
 
 def _options(body: GenerateRequest) -> GenerateOptions:
@@ -126,9 +140,14 @@ def _stream_details(generation: Generation, continuation: Continuation, options:
     }
 
 
-async def _events(job: GenerateJob) -> AsyncIterator[dict[str, Any]]:
+async def _events(job: GenerateJob, record: Record) -> AsyncIterator[dict[str, Any]]:
     async for event in job.events():
-        yield _terminal_event(event, job.options) if isinstance(event, Generation) else _event(event)
+        if isinstance(event, Generation):
+            _note(event, record)
+            yield _terminal_event(event, job.options)
+        else:
+            record.output_tokens = (record.output_tokens or 0) + 1
+            yield _event(event)
 
 
 def _event(event: TokenEvent) -> dict[str, Any]:
