@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from service.access.boundary import Boundary
 from service.access.guard import Guard
 from service.access.keys import load_keys
+from service.access.tracing import open_tracing
 from service.engine.engine import Engine, Models, load_models
 from service.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, ServiceError
 from service.metrics import Metrics
@@ -23,6 +24,8 @@ from service.schemas import FieldError
 from service.settings import Settings
 
 LONGEST_FIELD_NAME = 64
+# FastAPI's own exports bodies that fail validation and messages of exceptions; `service.access.tracing` does not.
+NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
 PLAIN_WORDS = {
     "missing": "Field required",
     "extra_forbidden": "Unknown field",
@@ -39,17 +42,22 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
         load: opens the models at start-up; tests pass one that makes small hand-made models.
     """
     settings = settings or Settings()
+    tracing = open_tracing(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         models = await asyncio.to_thread(load, settings)
         engine = Engine(models, settings, app.state.metrics)
         app.state.engine = engine
+        if tracing:
+            tracing.start()
         try:
             yield
         finally:
             app.state.engine = None
             await asyncio.to_thread(engine.close)
+            if tracing:
+                await asyncio.to_thread(tracing.stop)
 
     app = FastAPI(
         title="rfa-server",
@@ -60,6 +68,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        telemetry=NO_TELEMETRY,
     )
     app.state.settings = settings
     app.state.metrics = Metrics()
@@ -70,7 +79,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     app.add_exception_handler(HTTPException, _handle_http_exception)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
     app.add_middleware(Guard, keys=load_keys(settings))
-    app.add_middleware(Boundary, metrics=app.state.metrics)
+    app.add_middleware(Boundary, metrics=app.state.metrics, tracing=tracing)
     return app
 
 

@@ -18,6 +18,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from service.access.record import Record, request_id
 from service.access.refusal import refuse
+from service.access.tracing import Tracing
 from service.errors import as_service_error
 from service.metrics import Metrics
 from service.routes.common import ClientGone
@@ -36,9 +37,10 @@ HEADERS: Final = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"
 class Boundary:
     """Middleware for HTTP and WebSocket; everything else of the application is inside."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, tracing: Tracing | None = None) -> None:
         self._app = app
         self._metrics = metrics
+        self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -47,6 +49,7 @@ class Boundary:
         exchange = _Exchange(scope, receive, send)
         scope.setdefault("state", {})["record"] = exchange.record
         token = request_id.set(exchange.record.id)
+        span = self._tracing.begin(scope, exchange.record) if self._tracing else None
         try:
             await self._app(scope, exchange.receive, exchange.send)
         except (ClientGone, ClientDisconnect, WebSocketDisconnect):
@@ -56,6 +59,8 @@ class Boundary:
             await exchange.fail(error)
         finally:
             self._finish(scope, exchange.record)
+            if self._tracing and span:
+                self._tracing.end(span, scope, exchange.record)
             request_id.reset(token)
 
     def _finish(self, scope: Scope, record: Record) -> None:
@@ -101,7 +106,9 @@ class _Exchange:
         elif kind in ("http.response.body", "websocket.http.response.body"):
             body = message.get("body", b"")
             record.bytes_out += len(body)
-            record.is_complete = not message.get("more_body", False)
+            more = message.get("more_body", False)
+            record.is_complete = not more
+            record.is_streamed |= more
             if body and record.seconds_to_first_body is None:
                 record.seconds_to_first_body = record.seconds
         elif kind == "websocket.accept":

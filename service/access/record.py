@@ -22,6 +22,7 @@ class Record:
     route: str = "other"
     status: int | None = None
     is_complete: bool = False
+    is_streamed: bool = False
     tenant: str = ""
     trace_id: str | None = None
     started: float = field(default_factory=time.perf_counter)
