@@ -22,6 +22,7 @@ from service.routes import filter, generate, health, info, page
 from service.routes.common import error_response
 from service.schemas import FieldError
 from service.settings import Settings
+from service.state.keeper import StateKeeper
 
 LONGEST_FIELD_NAME = 64
 # FastAPI's own exports bodies that fail validation and messages of exceptions; `service.access.tracing` does not.
@@ -49,6 +50,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
         models = await asyncio.to_thread(load, settings)
         engine = Engine(models, settings, app.state.metrics)
         app.state.engine = engine
+        app.state.keeper = StateKeeper()
         if tracing:
             tracing.start()
         try:
