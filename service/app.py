@@ -73,6 +73,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
         telemetry=NO_TELEMETRY,
     )
     app.state.settings = settings
+    app.state.keys = load_keys(settings)
     app.state.metrics = Metrics()
     app.state.engine = None
     for route in (generate, filter, health, info, page):
@@ -80,7 +81,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     app.add_exception_handler(ServiceError, _handle_service_error)
     app.add_exception_handler(HTTPException, _handle_http_exception)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
-    app.add_middleware(Guard, keys=load_keys(settings))
+    app.add_middleware(Guard, keys=app.state.keys)
     app.add_middleware(Boundary, metrics=app.state.metrics, tracing=tracing)
     return app
 
