@@ -18,6 +18,8 @@ from service.errors import Unauthorized
 OPEN_PATHS: Final = frozenset({"/", "/docs", "/openapi.json", "/health", "/ready"})
 # POST / generates: an open path is open for reading only.
 OPEN_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+# Around a field value (RFC 9110, 5.5); httptools leaves it behind the value.
+OPTIONAL_WHITESPACE: Final = b" \t"
 
 
 def is_open(method: str, path: str) -> bool:
@@ -59,9 +61,9 @@ def presented_keys(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
     keys = []
     for name, value in headers:
         if name == b"x-api-key":
-            keys.append(value)
+            keys.append(value.strip(OPTIONAL_WHITESPACE))
         elif name == b"authorization":
-            scheme, _, key = value.partition(b" ")
+            scheme, _, key = value.strip(OPTIONAL_WHITESPACE).partition(b" ")
             if scheme.lower() == b"bearer":
                 keys.append(key.lstrip(b" "))
     return keys
