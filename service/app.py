@@ -17,6 +17,7 @@ from service.access.keys import load_keys
 from service.access.tracing import open_tracing
 from service.engine.engine import Engine, Models, load_models
 from service.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, ServiceError
+from service.exposition import Exposition
 from service.metrics import Metrics
 from service.routes import filter, generate, health, info, page
 from service.routes.common import error_response
@@ -78,6 +79,8 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     app.state.settings = settings
     app.state.keys = load_keys(settings)
     app.state.metrics = Metrics()
+    app.state.exposition = Exposition(app.state.metrics)
+    app.state.draining = False
     app.state.engine = None
     for route in (generate, filter, health, info, page):
         app.include_router(route.router)
