@@ -22,6 +22,10 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
+class ConfigurationError(ValueError):
+    """Settings with which the server must not start; the message tells what to change."""
+
+
 class Settings(BaseSettings):
     """Address, bundles and limits of one server process."""
 
