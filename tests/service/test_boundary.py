@@ -10,11 +10,12 @@ from typing import Any
 
 import orjson
 import pytest
-from fastapi import WebSocket
+from fastapi import APIRouter, WebSocket
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from raw_asgi import asgi
+from starlette.routing import WebSocketRoute
 
 from service.access.boundary import Boundary
 from service.access.logs import BackgroundHandler, JSONFormatter, TextFormatter
@@ -266,6 +267,28 @@ class TestTheLog:
         assert cut.items() >= {"frames_in": 1, "frames_out": 1, "complete": False}.items()
         assert failed["close_code"] == 1011
         assert SECRET not in text
+
+    @pytest.mark.parametrize("is_included", [True, False])
+    async def test_names_a_route_of_the_other_kind(self, connect: Any, written: Any, is_included: bool) -> None:
+        async def live(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "websocket.accept"})
+            await send({"type": "websocket.close"})
+
+        class Live:
+            __call__ = staticmethod(live)
+
+        async with connect() as client:
+            route = WebSocketRoute("/live", Live())
+            if is_included:
+                client.app.include_router(APIRouter(routes=[route]))
+            else:
+                client.app.router.routes.append(route)
+            await asgi(client.app, type="websocket", path="/live")
+            for path in ("/live/x", "/health"):
+                await asgi(client.app, type="websocket", path=path)
+        known, *unknown = access_lines(written()[0])
+        assert (known["route"], known["status"], known["close_code"]) == ("/live", 101, 1000)
+        assert [(line["route"], line["status"]) for line in unknown] == [("other", 403)] * 2
 
     async def test_a_failure_before_the_handshake_is_an_answer(self, connect: Any) -> None:
         async def broken(websocket: WebSocket) -> None:
