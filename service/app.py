@@ -22,7 +22,7 @@ from service.routes import filter, generate, health, info, page
 from service.routes.common import error_response
 from service.schemas import FieldError
 from service.settings import Settings
-from service.state.keeper import StateKeeper
+from service.state.keeper import make_keeper
 
 LONGEST_FIELD_NAME = 64
 # FastAPI's own exports bodies that fail validation and messages of exceptions; `service.access.tracing` does not.
@@ -47,10 +47,12 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        # Before the models: a bad key or address should not wait for them.
+        keeper = make_keeper(settings)
         models = await asyncio.to_thread(load, settings)
         engine = Engine(models, settings, app.state.metrics)
         app.state.engine = engine
-        app.state.keeper = StateKeeper()
+        app.state.keeper = keeper
         if tracing:
             tracing.start()
         try:
@@ -58,6 +60,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
         finally:
             app.state.engine = None
             await asyncio.to_thread(engine.close)
+            await keeper.aclose()
             if tracing:
                 await asyncio.to_thread(tracing.stop)
 

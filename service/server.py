@@ -36,7 +36,8 @@ def serve(settings: Settings) -> None:
     listener = _listen(settings.host, settings.port)
     logger.info("%s", startup_line(models, listener, settings))
     config = uvicorn.Config(
-        create_app(settings, load=lambda _: models),
+        # This server is one process, which needs to share its keys with none.
+        create_app(settings.model_copy(update={"processes": 1}), load=lambda _: models),
         loop="uvloop",
         http="httptools",
         lifespan="on",

@@ -219,7 +219,7 @@ from service.settings import Settings
 from service.testing import fake_models
 
 async def main():
-    app = create_app(Settings(bundles=(), workers=1), load=lambda _: fake_models())
+    app = create_app(Settings(bundles=(), processes=1, workers=1), load=lambda _: fake_models())
     started, served = asyncio.Event(), asyncio.Event()
     messages = iter([{{"type": "lifespan.startup"}}, {{"type": "lifespan.shutdown"}}])
 
@@ -260,7 +260,7 @@ async def test_a_collector_that_is_gone_costs_no_request(
 
 
 async def test_an_application_traces_again_after_a_stop(finished: InMemorySpanExporter) -> None:
-    app = create_app(Settings(bundles=(), workers=1), load=lambda _: fake_models())
+    app = create_app(Settings(bundles=(), processes=1, workers=1), load=lambda _: fake_models())
     for _ in range(2):
         finished._stopped = False
         async with app.router.lifespan_context(app):
@@ -275,13 +275,13 @@ def test_without_the_packages_the_start_says_what_to_install(monkeypatch: pytest
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter", None)
     with pytest.raises(ConfigurationError, match=r"rfa-server\[tracing\]"):
-        open_tracing(Settings(bundles=(), tracing=True))
+        open_tracing(Settings(bundles=(), processes=1, tracing=True))
 
 
 def test_off_imports_nothing(linear_bundle: Path) -> None:
     program = (
         "import sys, service.server; from service.app import create_app; from service.settings import Settings\n"
-        "create_app(Settings(bundles=()))\n"
+        "create_app(Settings(bundles=(), processes=1))\n"
         "packages = ('opentelemetry.sdk', 'opentelemetry.exporter')\n"
         "print([name for name in sys.modules if name.startswith(packages)])"
     )
