@@ -296,6 +296,15 @@ class TestTheLog:
         assert (known["route"], known["status"], known["close_code"]) == ("/live", 101, 1000)
         assert [(line["route"], line["status"]) for line in unknown] == [("other", 403)] * 2
 
+    @pytest.mark.parametrize("path", ["/nope", "/health", "/generate"])
+    async def test_a_handshake_on_another_path_is_told_so(self, connect: Any, path: str) -> None:
+        async with connect() as client:
+            extensions = {"websocket.http.response": {}}
+            start, body = await asgi(client.app, type="websocket", path=path, extensions=extensions)
+            (closed,) = await asgi(client.app, type="websocket", path=path)
+        assert start["status"] == 404 and orjson.loads(body["body"])["error"]["code"] == "not_found"
+        assert closed["type"] == "websocket.close"
+
     async def test_a_failure_before_the_handshake_is_an_answer(self, connect: Any) -> None:
         async def broken(websocket: WebSocket) -> None:
             raise KeyError
