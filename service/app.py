@@ -51,12 +51,9 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        # Before the models: a bad key or address should not wait for them.
-        keeper = make_keeper(settings)
         models = await asyncio.to_thread(load, settings)
         engine = Engine(models, settings, app.state.metrics)
         app.state.engine = engine
-        app.state.keeper = keeper
         if tracing:
             tracing.start()
         try:
@@ -64,7 +61,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
         finally:
             app.state.engine = None
             await asyncio.to_thread(engine.close)
-            await keeper.aclose()
+            await app.state.keeper.aclose()
             if tracing:
                 await asyncio.to_thread(tracing.stop)
 
@@ -81,6 +78,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     )
     app.state.settings = settings
     app.state.keys = load_keys(settings)
+    app.state.keeper = make_keeper(settings)
     app.state.metrics = Metrics()
     app.state.exposition = Exposition(app.state.metrics)
     app.state.draining = False

@@ -76,17 +76,19 @@ class ServerProcess:
         """Load, wait for the word, serve; the exit code."""
         beating = asyncio.create_task(self._beat())
         try:
-            models = await self._load_models()
-            if models is None or await self._channel.receive() is None:
+            app = await self._prepare()
+            if app is None or await self._channel.receive() is None:
                 return 1
-            await self._serve(create_app(self._settings, load=_first_then(models, self._load)))
+            await self._serve(app)
             return 0
         finally:
             beating.cancel()
 
-    async def _load_models(self) -> Models | None:
+    async def _prepare(self) -> FastAPI | None:
+        """The application, its bundles loaded; None after the supervisor was told why there is none."""
         try:
             models = await asyncio.to_thread(self._load, self._settings)
+            app = create_app(self._settings, load=_first_then(models, self._load))
         except Exception as error:
             is_refusal = isinstance(error, (ValueError, OSError))  # written for the operator, with the reason
             if not is_refusal:
@@ -94,7 +96,7 @@ class ServerProcess:
             await self._channel.send("failed", reason=_reason(error), refused=is_refusal)
             return None
         await self._channel.send("loaded", models=[f"{facts.name} ({facts.kind})" for facts in models.facts])
-        return models
+        return app
 
     async def _serve(self, app: FastAPI) -> None:
         self._app = app
@@ -129,6 +131,7 @@ class ServerProcess:
         while await self._channel.receive() is not None:  # to reload is all that a serving process is asked for
             await self._channel.send("reloaded", reason=await _reload(app))
         logger.error("the supervisor is gone; this process ends")
+        logging.shutdown()
         os._exit(1)
 
 
