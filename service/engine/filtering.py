@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, Protocol
 
 from service.engine.filter_runtime import FilterInputError, Row, Stepped
@@ -145,7 +145,7 @@ class RecurrentJob(Job):
         self.filtering = stage
         self.readout = stage.model.readout(options.levels, options.horizon, options.samples)
         self.seed: int = options.seed
-        self.state: Any = stage.model.start(options.seed) if options.state is None else options.state
+        self._resumed: Any = options.state
         self.slot: Slot | None = None
         self.log_likelihood = 0.0
         self._rows = 1 + len(options.horizon) // FORECASTS_PER_ROW + options.samples // SAMPLES_PER_ROW
@@ -180,15 +180,23 @@ class RecurrentJob(Job):
         """The slot, set to the state on first use."""
         if self.slot is None:
             self.slot = self.filtering.pool.acquire()
-            self.filtering.model.put(self.filtering.pool, self.slot, self.state)
-            self.state = None
+            self.filtering.model.put(self.filtering.pool, self.slot, self._first_state())
+            self._resumed = None
         return self.slot
 
     def pack(self) -> PackedState:
         """The state as it is now; on the worker that has the job."""
         model = self.filtering.model
-        state = self.state if self.slot is None else model.get(self.filtering.pool, self.slot, self.seed)
+        if self.slot is None:
+            state = self._first_state()
+        else:
+            state = model.get(self.filtering.pool, self.slot, self.seed)
         return PackedState(model.pack(state), state.count)
+
+    def _first_state(self) -> Any:
+        if self._resumed is None or not self._resumed.count:
+            return self.filtering.model.start(self.seed)
+        return replace(self._resumed, seed=self.seed)
 
     def release(self) -> None:
         if self.slot is not None:
