@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from service.access.guard import is_open
-from service.errors import STATUS, RequestTimeout
+from service.errors import STATUS, HeadersTooLarge, MalformedRequest, RequestTimeout
 from service.openapi import openapi_of
 from service.testing import FakeFilter, FakeLanguage, fake_models
 
@@ -31,8 +31,9 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
     }
     bad = {"/generate": {"inputs": "bad |"}, "/filter": {"observations": [[666, 0]]}}
     async with connect(
-        models, api_keys=KEY, workers=1, max_running=1, max_waiting=0, max_body_bytes=5000, stall_seconds=0.01
-    ) as client:
+        models, api_keys=KEY, workers=1, max_running=1, max_waiting=0, max_body_bytes=5000, stall_seconds=0.01,
+        sessions="memory",
+    ) as client:  # fmt: skip
         app = client.app
         for path in bodies:
             yield "post", path, await client.post(path, json=bodies[path])
@@ -50,6 +51,8 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
                 await client.post(path, content=b"{}"),
                 await client.post(path, json={**body, "nope": 1}),
                 await client.post(path, json={**body, "state": "x"}),
+                await client.post(path, json={**body, "return_state": f"session:{path[1:]}"}),
+                await client.post(path, json={**body, "return_state": f"session:{path[1:]}"}),
                 await client.post(path, json=bad[path]),
             ):
                 yield "post", path, answer
@@ -84,8 +87,9 @@ async def test_every_answer_is_documented(connect: Any) -> None:
         media_type = response.headers["content-type"].partition(";")[0]
         assert media_type in documented[str(response.status_code)]["content"], (path, response.status_code, media_type)
         seen.setdefault(path, set()).add(response.status_code)
-    # A body that stalls takes a real connection: the tests of the protocol have one.
-    in_process = {200, *STATUS.values()} - {STATUS[RequestTimeout]}
+    # What is wrong below the application takes a real connection: the tests of the protocol have one.
+    below = {STATUS[kind] for kind in (RequestTimeout, MalformedRequest, HeadersTooLarge)}
+    in_process = {200, *STATUS.values()} - below
     assert seen["/generate"] == seen["/filter"] == in_process
     assert "408" in paths["/generate"]["post"]["responses"]
     assert all(path in seen for path in paths)
