@@ -113,6 +113,13 @@ def test_keys_come_as_files(service: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert settings.state_keys is None
 
 
+def test_prometheus_has_a_key_of_its_own() -> None:
+    prometheus = yaml.safe_load((ROOT / "docs" / "deploy" / "prometheus" / "prometheus.yml").read_text())
+    key = Path(prometheus["scrape_configs"][0]["authorization"]["credentials_file"])
+    assert SERVICES["prometheus"]["secrets"] == [key.name]
+    assert key.parent == Path("/run/secrets")
+
+
 def test_secrets_are_files_that_git_and_the_build_leave_out() -> None:
     folders = {Path(secret["file"]).parent for secret in COMPOSE["secrets"].values()}
     assert folders == {Path("secrets")}

@@ -54,7 +54,18 @@ def test_ports_agree_with_the_server(settings: Settings) -> None:
     assert port["containerPort"] == settings.port
     assert MANIFESTS["service"]["spec"]["ports"][0]["targetPort"] == port["name"]
     assert MANIFESTS["networkpolicy"]["spec"]["ingress"][0]["ports"][0]["port"] == port["name"]
-    assert DEPLOYMENT["template"]["metadata"]["annotations"]["prometheus.io/port"] == str(settings.port)
+
+
+def test_prometheus_finds_the_pods_and_has_a_key() -> None:
+    monitor = yaml.safe_load((FOLDER / "monitoring" / "podmonitor.yaml").read_text())
+    assert monitor["spec"]["selector"]["matchLabels"] == LABELS
+    assert monitor["metadata"]["namespace"] == KUSTOMIZATION["namespace"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] == SERVER["ports"][0]["name"]
+    assert endpoint["authorization"]["credentials"]["name"] == POD["volumes"][0]["secret"]["secretName"]
+    (relabeling,) = endpoint["relabelings"]
+    rules = (FOLDER.parent / "prometheus" / "rules.yml").read_text()
+    assert f'job="{relabeling["replacement"]}"' in rules
 
 
 def test_the_environment_is_one_that_the_server_reads(settings: Settings) -> None:
