@@ -1,8 +1,9 @@
 """The CPU image, really built by buildah and run as by an orchestrator: no rights, a read-only root, keys from a file.
 
-Asked for by `IMAGE_TEST`, because it needs root, buildah, a package index and half a minute: «1» builds on the base that
-the Dockerfile names; anything else is a base to take instead, such as docs/deploy/debian_base.sh makes where no registry
-can be reached. `IMAGE_TEST_PIP_CONF` and `IMAGE_TEST_CA` are files that pip needs for an index of your own.
+Asked for by `IMAGE_TEST`, because it needs root, buildah, a package index and half a minute: 1 builds on the base that
+the Dockerfile names; anything else is a base to take instead, for example the one that docs/deploy/debian_base.sh makes
+where no registry can be reached. `IMAGE_TEST_PIP_CONF` and `IMAGE_TEST_CA` are files that pip needs for an index of
+your own.
 """
 
 from __future__ import annotations
