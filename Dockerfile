@@ -14,6 +14,8 @@ ARG BASE=docker.io/library/python:3.11.16-slim-bookworm@sha256:528257d48c1da0dce
 # torch brings the CUDA libraries that it was built with: `base` has what the driver needs and no second copy of them.
 # Pinned by version; pin a mirror by digest with --build-arg CUDA_BASE=…@sha256:….
 ARG CUDA_BASE=docker.io/nvidia/cuda:13.0.2-base-ubuntu24.04
+# Extras of pyproject.toml to serve with, separated by commas: durable sessions and traces.
+ARG EXTRAS=redis,tracing
 
 
 # pip stays in this stage: the environment that it fills has none.
@@ -24,8 +26,7 @@ WORKDIR /src
 # Dependencies first: a change of code does not install them again.
 COPY pyproject.toml constraints.txt ./
 COPY docs/deploy/requirements.py docs/deploy/
-# Extras of pyproject.toml to serve with, separated by commas.
-ARG EXTRAS=""
+ARG EXTRAS
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     /opt/pip/bin/python docs/deploy/requirements.py "${EXTRAS}" > requirements.txt && \
     /opt/pip/bin/pip --python /opt/rfa/bin/python install --constraint constraints.txt --requirement requirements.txt
@@ -44,9 +45,10 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/rfa
 WORKDIR /src
 COPY . .
+ARG EXTRAS
 # torch's wheel on PyPI for Linux is the CUDA build.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
-    /opt/pip/bin/pip --python /opt/rfa/bin/python install --constraint constraints.txt '.[train,gpu]' && \
+    /opt/pip/bin/pip --python /opt/rfa/bin/python install --constraint constraints.txt ".[train,gpu,${EXTRAS}]" && \
     rm -rf /src
 ENV PATH=/opt/rfa/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 # What Triton and numba compile goes where a read-only root has its writable mount.

@@ -43,6 +43,13 @@ def stages() -> dict[str, list[Instruction]]:
     return found
 
 
+def argument_defaults() -> dict[str, str]:
+    """The build arguments that have a value, all of them before the first stage."""
+    return dict(
+        arguments.split("=", 1) for keyword, arguments in instructions() if keyword == "ARG" and "=" in arguments
+    )
+
+
 def only(stage: str, keyword: str) -> str:
     """The arguments of the one instruction of that kind in a stage."""
     (arguments,) = [arguments for name, arguments in stages()[stage] if name == keyword]
@@ -60,7 +67,7 @@ def test_hadolint_has_nothing_to_say() -> None:
 
 
 def test_every_base_is_a_pinned_argument() -> None:
-    defaults = dict(arguments.split("=", 1) for keyword, arguments in instructions() if keyword == "ARG")
+    defaults = argument_defaults()
     bases = {arguments.split(" AS ")[0] for keyword, arguments in instructions() if keyword == "FROM"}
     assert bases == {"${BASE}", "${CUDA_BASE}"}
     assert re.fullmatch(r".+:\d+\.\d+\.\d+-[\w-]+@sha256:[0-9a-f]{64}", defaults["BASE"])
@@ -68,12 +75,12 @@ def test_every_base_is_a_pinned_argument() -> None:
 
 
 def test_nothing_that_serves_on_a_cpu_installs_torch() -> None:
-    defaults = dict(arguments.split("=", 1) for keyword, arguments in instructions() if keyword == "ARG")
-    extras = defaults["EXTRAS"].strip('"')
+    extras = argument_defaults()["EXTRAS"]
     command = [sys.executable, str(DEPLOY / "requirements.py"), extras]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     printed = {Requirement(line).name for line in run.stdout.splitlines()}
     assert printed >= {Requirement(line).name for line in PROJECT["dependencies"]}
+    assert "redis" in printed  # docker-compose.yml keeps sessions there
     assert not printed & {"torch", "triton", "onnx", "numba", "pytest"}
     installs = [arguments for _, arguments in stages()["build"] if "install" in arguments]
     assert [re.search(r"install .*", line).group() for line in installs] == [  # type: ignore[union-attr]

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def environment(folder: Path, **changes: str) -> dict[str, str]:
         "PYTHONPATH": str(ROOT),
         "HOME": str(folder),
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RFA_STATE_KEYS": base64.b64encode(bytes(range(32))).decode(),
+        "RFA_STATE_KEYS": base64.b64encode(sha256(b"a key of this test").digest()).decode(),
         "RFA_INSECURE": "true",
         **changes,
     }
