@@ -18,6 +18,7 @@ from service.deploy_ray import Options, application
 
 TIMEOUT_SECONDS = 60
 GENERATE = {"inputs": "It was the", "parameters": {"max_new_tokens": 6, "seed": 7}}
+TOKENS = 12
 FILTER = {"model": "linear", "observations": [[1.0, 0.2], None, [0.7, 0.1]]}
 
 
@@ -27,6 +28,22 @@ def ask(address: str, body: dict[str, Any] | None = None) -> tuple[int, str]:
     request = urllib.request.Request(address, content, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
         return answer.status, answer.read().decode()
+
+
+def generate(base: str, inputs: str, tokens: int, **more: Any) -> dict[str, Any]:
+    """The reply to a generation."""
+    _, text = ask(f"{base}/generate", {"inputs": inputs, "parameters": {"max_new_tokens": tokens, "seed": 7}, **more})
+    return json.loads(text)
+
+
+def resumed(base: str) -> list[str]:
+    """One text whole, then cut after each of its tokens and continued from a state by whichever replica is free."""
+    texts = [generate(base, "It was the", TOKENS)["generated_text"]]
+    for cut in range(1, TOKENS):
+        head = generate(base, "It was the", cut, return_state=True)
+        tail = generate(base, "", TOKENS - cut, state=head["state"])
+        texts.append(head["generated_text"] + tail["generated_text"])
+    return texts
 
 
 def main() -> None:
@@ -42,6 +59,7 @@ def main() -> None:
         "/filter": ask(f"{base}/filter", FILTER),
         "/generate": ask(f"{base}/generate", GENERATE),
         "/generate stream": ask(f"{base}/generate", {**GENERATE, "stream": True}),
+        "resumed": resumed(base),
     }
     serve.shutdown()
     ray.shutdown()

@@ -46,6 +46,9 @@ def test_two_replicas_answer_like_the_server(tmp_path: Path) -> None:
     run = subprocess.run(command, env=environment(tmp_path), cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert run.returncode == 0, run.stderr[-4000:]
     answers = json.loads(run.stdout.splitlines()[-1])
+    whole, *joined = answers.pop("resumed")
+    assert len(joined) == 11
+    assert set(joined) == {whole}  # any replica goes on from a state of any other
     assert {status for status, _ in answers.values()} == {200}
     assert json.loads(answers["/ready"][1]) == {"status": "ready", "models": ["books", "linear", "oscillator"]}
     assert [step["index"] for step in json.loads(answers["/filter"][1])["steps"]] == [0, 1, 2]
