@@ -63,7 +63,7 @@ def selectors(text: str) -> list[promql_parser.VectorSelector]:
 async def scrape() -> str:
     """/metrics of a server that has answered, failed and refused."""
     models = fake_models(FakeLanguage(poison="poison"))
-    app = create_app(Settings(bundles=()), load=lambda _: models)
+    app = create_app(Settings(bundles=(), processes=1), load=lambda _: models)
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
