@@ -51,8 +51,8 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     /opt/pip/bin/pip --python /opt/rfa/bin/python install --constraint constraints.txt ".[train,gpu,${EXTRAS}]" && \
     rm -rf /src
 ENV PATH=/opt/rfa/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
-# What Triton and numba compile goes where a read-only root has its writable mount.
-ENV TRITON_CACHE_DIR=/tmp/triton NUMBA_CACHE_DIR=/tmp/numba MPLCONFIGDIR=/tmp/matplotlib
+# Triton, numba and matplotlib keep what they compile at home: where a read-only root has its writable mount.
+ENV HOME=/tmp
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 WORKDIR /srv/rfa
 COPY LICENSE docs/deploy/healthcheck.py ./
