@@ -139,10 +139,17 @@ async def test_a_websocket_is_one_span(connect: Any, finished: InMemorySpanExpor
         record_of(websocket).filtered("mean", 1)
         await websocket.close(1012)
 
+    async def broken(websocket: WebSocket) -> None:
+        await websocket.accept()
+        raise KeyError
+
     async with connect() as client:
         client.app.add_api_websocket_route("/live", live)
+        client.app.add_api_websocket_route("/broken", broken)
         await asgi(client.app, type="websocket", path="/live")
-    span = only(finished)
+        await asgi(client.app, type="websocket", path="/broken")
+    span, failed = finished.get_finished_spans()
+    assert span.status.is_unset and (failed.status.is_ok, failed.attributes["error.type"]) == (False, "1011")
     assert span.name == "WEBSOCKET /live"
     expected = {"http.request.method": "GET", "http.response.status_code": 101, "rfa.websocket.close_code": 1012}
     assert dict(span.attributes).items() >= {**expected, "rfa.observations": 1}.items()
@@ -212,7 +219,7 @@ from service.settings import Settings
 from service.testing import fake_models
 
 async def main():
-    app = create_app(Settings(bundles=(), workers=1), load=lambda _: fake_models())
+    app = create_app(Settings(bundles=(), processes=1, workers=1), load=lambda _: fake_models())
     started, served = asyncio.Event(), asyncio.Event()
     messages = iter([{{"type": "lifespan.startup"}}, {{"type": "lifespan.shutdown"}}])
 
@@ -253,7 +260,7 @@ async def test_a_collector_that_is_gone_costs_no_request(
 
 
 async def test_an_application_traces_again_after_a_stop(finished: InMemorySpanExporter) -> None:
-    app = create_app(Settings(bundles=(), workers=1), load=lambda _: fake_models())
+    app = create_app(Settings(bundles=(), processes=1, workers=1), load=lambda _: fake_models())
     for _ in range(2):
         finished._stopped = False
         async with app.router.lifespan_context(app):
@@ -268,13 +275,13 @@ def test_without_the_packages_the_start_says_what_to_install(monkeypatch: pytest
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter", None)
     with pytest.raises(ConfigurationError, match=r"rfa-server\[tracing\]"):
-        open_tracing(Settings(bundles=(), tracing=True))
+        open_tracing(Settings(bundles=(), processes=1, tracing=True))
 
 
 def test_off_imports_nothing(linear_bundle: Path) -> None:
     program = (
         "import sys, service.server; from service.app import create_app; from service.settings import Settings\n"
-        "create_app(Settings(bundles=()))\n"
+        "create_app(Settings(bundles=(), processes=1))\n"
         "packages = ('opentelemetry.sdk', 'opentelemetry.exporter')\n"
         "print([name for name in sys.modules if name.startswith(packages)])"
     )
