@@ -34,9 +34,6 @@ ADDED_LABELS = {"job", "instance"}
 MADE_BY_PROMETHEUS = {"up": {"job", "instance"}, "ALERTS": {"alertname", "alertstate", "severity"}}
 # Metrics that dashboard and alerts may ask for before the code that exports them is there.
 PROMISED: dict[str, set[str]] = {
-    "rfa_process_restarts_total": set(),
-    "rfa_process_resident_memory_bytes": set(),
-    "rfa_open_connections": set(),
     "rfa_state_pool_slots": {"state"},
     "rfa_quarantined_rows_total": {"model_name"},
 }
