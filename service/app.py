@@ -21,6 +21,7 @@ from service.routes import filter, generate, health, info, page
 from service.routes.common import ClientGone, error_response
 from service.schemas import FieldError
 from service.settings import Settings
+from service.state.keeper import StateKeeper
 
 logger = logging.getLogger("rfa.http")
 LONGEST_FIELD_NAME = 64
@@ -46,6 +47,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
         models = await asyncio.to_thread(load, settings)
         engine = Engine(models, settings, app.state.metrics)
         app.state.engine = engine
+        app.state.keeper = StateKeeper()
         try:
             yield
         finally:

@@ -10,10 +10,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from service.state.names import SESSION_PREFIX
+
 LARGEST_OBSERVATION = 1e12
 LARGEST_TIME = 1e15
 LARGEST_SEED = 2**64 - 1
 MAX_ITEMS = 1_000_000
+MAX_SAMPLES = 16
 
 ModelName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
@@ -24,6 +27,22 @@ Time = Annotated[float, Field(ge=-LARGEST_TIME, le=LARGEST_TIME)]
 NoiseScale = Annotated[float, Field(ge=1e-6, le=1e6)]
 Level = Annotated[float, Field(gt=0, lt=1)]
 Horizon = Annotated[float, Field(gt=0, le=1e9)]
+
+
+StateReference = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=2_000_000,
+        description="where to go on: a `state` that a reply gave, or `session:NAME`, which is stored again afterwards",
+    ),
+]
+NewSession = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^session:[A-Za-z0-9_-]{1,64}$")]
+ReturnState = Annotated[
+    bool | NewSession,
+    Field(description="true: the reply holds the state after it; `session:NAME`: the server keeps it under a new name"),
+]
+ReplyState = Annotated[str | None, Field(description="where to go on: a sealed token or `session:NAME@STEP`")]
 
 
 class _Request(BaseModel):
@@ -56,7 +75,7 @@ class GenerateParameters(_Request):
         default="recurrent", description="constant-memory filter slots, or exact attention over a growing cache"
     )
     latent_noise: float = Field(default=0.0, ge=0, le=10, description="scale of the latent sample of the last layer")
-    n: int = Field(default=1, ge=1, le=16, description="independent continuations")
+    n: int = Field(default=1, ge=1, le=MAX_SAMPLES, description="independent continuations")
     return_latents: bool = Field(default=False, description="the last layer's latent of every token")
     deadline_ms: int | None = Field(
         default=None,
@@ -84,8 +103,20 @@ class GenerateRequest(_Request):
     model: ModelName | None = Field(default=None, description="null is the first language model of the server")
     parameters: GenerateParameters = Field(default_factory=lambda: GenerateParameters())
     stream: bool = False
-    state: str | None = Field(default=None, max_length=4_000_000, description="not supported yet: must be null")
-    return_state: bool = Field(default=False, description="not supported yet: must be false")
+    state: StateReference | None = None
+    return_state: ReturnState = False
+
+    @model_validator(mode="after")
+    def check_state(self) -> GenerateRequest:
+        """A state is of one continuation of the recurrent mode."""
+        uses_state = self.state is not None or self.return_state is not False
+        if uses_state and self.parameters.decode != "recurrent":
+            name = "parameters.decode"
+            raise FieldError(name, f'{name} must be "recurrent" with a state', "no_state")
+        keeps_state = self.return_state is not False or (self.state or "").startswith(SESSION_PREFIX)
+        if keeps_state and self.parameters.n > 1:
+            raise FieldError("parameters.n", "parameters.n must be 1 where the state is kept", "no_state")
+        return self
 
 
 class FilterRequest(_Request):
@@ -228,7 +259,7 @@ class GenerateReply(_Reply):
     generated_text: str
     details: GenerateDetails | None
     continuations: list[Continuation] | None = Field(description="all of them, the first included, when n > 1")
-    state: None
+    state: ReplyState
 
 
 class StreamDetails(_Reply):
@@ -259,7 +290,7 @@ class GenerateEvent(_Reply):
     generated_text: str | None
     details: StreamDetails | None
     continuations: list[StreamContinuation] | None
-    state: None
+    state: ReplyState
 
 
 Interval = Annotated[list[float], Field(min_length=2, max_length=2)]

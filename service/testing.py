@@ -14,6 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from service.engine.engine import ModelFacts, Models
 from service.engine.filter_runtime import FilterInputError
 from service.engine.language_runtime import StepOutput
+from service.engine.language_state import unusable_state
 from service.engine.text import Vocabulary
 
 END_OF_TEXT = "<|endoftext|>"
@@ -30,18 +31,40 @@ def byte_vocabulary(merges: Sequence[tuple[str, str]] = ()) -> Vocabulary:
     return Vocabulary(tokenizer.to_str())
 
 
-@dataclass(frozen=True)
+@dataclass
 class Seen:
     """Context of the fake: all tokens so far, and the sum of the latent noise."""
 
     tokens: tuple[int, ...] = ()
     noise: float = 0.0
+    is_released: bool = False
+
+    @property
+    def position(self) -> int:
+        return len(self.tokens)
 
     def fork(self) -> Seen:
-        return self
+        return Seen(self.tokens, self.noise)
+
+    def release(self) -> None:
+        assert not self.is_released, "released twice"
+        self.is_released = True
+
+
+@dataclass(frozen=True)
+class SeenMore:
+    """What a context of the fake becomes."""
+
+    context: Seen
+    tokens: tuple[int, ...]
+    noise: float
 
     def is_finite(self) -> bool:
         return bool(np.isfinite(self.noise))
+
+    def commit(self) -> None:
+        assert not self.context.is_released
+        self.context.tokens, self.context.noise = self.tokens, self.noise
 
 
 @dataclass
@@ -60,15 +83,18 @@ class FakeLanguage:
     gate: threading.Semaphore | None = None
     vocabulary: Vocabulary = field(default_factory=byte_vocabulary)
     latent_shape: tuple[int, int] = (2, 4)
+    context_bytes: int = 100_000
     batches: list[int] = field(default_factory=list)
 
     def start(self, decode: str) -> Seen:
         return Seen()
 
-    def prefill(self, context: Seen, tokens: Sequence[int]) -> Seen:
-        return Seen((*context.tokens, *tokens), context.noise)
+    def prefill(self, context: Seen, tokens: Sequence[int]) -> SeenMore:
+        return SeenMore(context, (*context.tokens, *tokens), context.noise)
 
-    def step(self, contexts: Sequence[Seen], tokens: Sequence[int], noise: np.ndarray) -> tuple[StepOutput, list[Seen]]:
+    def step(
+        self, contexts: Sequence[Seen], tokens: Sequence[int], noise: np.ndarray
+    ) -> tuple[StepOutput, list[SeenMore]]:
         if self.gate is not None:
             self.gate.acquire()
         self.batches.append(len(contexts))
@@ -77,7 +103,7 @@ class FakeLanguage:
         bar = self.vocabulary.encode("|")[0]
         advanced = []
         for row, (context, token) in enumerate(zip(contexts, tokens, strict=True)):
-            seen = Seen((*context.tokens, token), context.noise + float(noise[row].sum()))
+            seen = SeenMore(context, (*context.tokens, token), context.noise + float(noise[row].sum()))
             text = b"".join(self.vocabulary.bytes_of(index) for index in seen.tokens).decode(errors="replace")
             if self.bomb is not None and self.bomb in text:
                 raise RuntimeError("the graph failed at /secret/place")
@@ -88,6 +114,14 @@ class FakeLanguage:
             advanced.append(seen)
         latent = np.arange(len(contexts) * 8, dtype=np.float32).reshape(-1, *self.latent_shape) + noise
         return StepOutput(logits, np.zeros(len(contexts), dtype=np.float32), latent), advanced
+
+    def pack(self, context: Seen) -> bytes:
+        return np.float64(context.noise).tobytes() + np.asarray(context.tokens, dtype="<u4").tobytes()
+
+    def unpack(self, data: bytes) -> Seen:
+        if len(data) % 4 or len(data) < 8:
+            raise unusable_state()
+        return Seen(tuple(np.frombuffer(data, "<u4", offset=8).tolist()), float(np.frombuffer(data, "<f8", 1)[0]))
 
     def confidence(self, logits: np.ndarray, decode: str) -> np.ndarray:
         weights = np.exp(logits.astype(np.float64))

@@ -13,9 +13,11 @@ from service.engine.filter_runtime import FilterRuntime
 from service.engine.filtering import Filter, FilterJob, FilterOptions, FilterStage
 from service.engine.generation import DecodeStage, GenerateJob, GenerateOptions, PrefillStage, PromptLimits
 from service.engine.language_runtime import Decode, Language, LanguageRuntime
+from service.engine.language_state import LanguageState, largest_state
 from service.engine.scheduler import Job, Scheduler
-from service.errors import InvalidRequest, NotFound, NotReady, Overloaded
+from service.errors import InvalidRequest, NotFound, NotReady
 from service.metrics import Metrics
+from service.schemas import MAX_SAMPLES
 from service.settings import Settings
 
 SEED_BITS = 53  # a drawn seed survives a JSON reader that keeps numbers as doubles
@@ -35,6 +37,15 @@ class ModelFacts:
     config: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     calibration: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StateKind:
+    """What a state belongs to, and the most bytes that one can have."""
+
+    digest: str
+    kind: Kind
+    max_bytes: int
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,9 @@ def load_models(settings: Settings) -> Models:
             raise BundleError(f"two bundles are named {bundle.name!r}; names must differ")
         golden_values = check_golden(bundle)
         if bundle.kind == "lm":
-            languages[bundle.name] = LanguageRuntime(bundle)
+            languages[bundle.name] = LanguageRuntime(
+                bundle, streams=settings.max_running * MAX_SAMPLES, max_rows=settings.max_batch_rows
+            )
         else:
             filters[bundle.name] = FilterRuntime(bundle)
         facts.append(_facts(bundle, golden_values))
@@ -87,6 +100,9 @@ class Engine:
             max_running=settings.max_running,
             max_waiting=settings.max_waiting,
             stream_buffer=settings.stream_buffer,
+            max_streams=settings.max_streams,
+            queue_seconds=settings.queue_seconds,
+            count_refusal=lambda reason: metrics.admission_rejections.labels(reason).inc(),
         )
         limits = PromptLimits(settings.max_prompt_tokens, settings.max_attention_tokens)
         modes: tuple[Decode, ...] = ("recurrent", "attention")
@@ -95,9 +111,11 @@ class Engine:
             for name, model in models.languages.items()
             for decode in modes
         }
+        self._digests = {facts.name: facts.digest for facts in models.facts}
         self._filtering = {name: FilterStage(model, metrics) for name, model in models.filters.items()}
         metrics.watch("num_requests_running", "Requests that hold model state.", lambda: self._scheduler.running)
         metrics.watch("num_requests_waiting", "Requests that wait for a place.", lambda: self._scheduler.waiting)
+        metrics.watch("num_streams", "Live filter streams, idle ones included.", lambda: self._scheduler.streams)
         metrics.watch("engine_stalled_seconds", "Age of the last progress.", self._scheduler.stalled_for)
 
     def check_ready(self) -> None:
@@ -112,13 +130,30 @@ class Engine:
         Raises:
             InvalidRequest, NotFound, Overloaded, NotReady
         """
-        model = self._model(self.models.languages, model_name, "language model")
+        model = self._language(model_name)
         self._limit("parameters.max_new_tokens", options.max_new_tokens, self._settings.max_new_tokens)
         per_token = NUMBERS_PER_TOKEN + 2 * options.top_n_tokens
         if options.return_latents:
             per_token += math.prod(model.latent_shape)
         self._limit_reply("parameters", per_token * options.max_new_tokens * options.samples)
         return self._submit(GenerateJob(self._prefill[model.name, options.decode], model, options))
+
+    def language_state(self, model_name: str | None) -> StateKind:
+        """What a state of this language model is.
+
+        Raises:
+            NotFound
+        """
+        model = self._language(model_name)
+        return StateKind(self._digests[model.name], "lm", largest_state(model.context_bytes))
+
+    def read_language_state(self, model_name: str | None, payload: bytes) -> LanguageState:
+        """A state that was opened.
+
+        Raises:
+            InvalidRequest: it does not fit the model (`state_invalid`).
+        """
+        return LanguageState.unpack(payload, len(self._language(model_name).vocabulary))
 
     def filter(self, model_name: str | None, options: FilterOptions) -> FilterJob:
         """Queue a filter run.
@@ -147,16 +182,23 @@ class Engine:
         """Name of the filter that answers."""
         return self._model(self.models.filters, model_name, "filter").name
 
+    def drain(self, seconds: float) -> None:
+        """Take nothing new, end live streams, and give requests `seconds` to end before they are interrupted.
+
+        Blocks; interrupted jobs hand back where to go on.
+        """
+        self._scheduler.drain(seconds)
+
     def close(self) -> None:
         """Stop the workers; unfinished requests end with NotReady."""
         self._scheduler.close()
 
+    def _language(self, name: str | None) -> Language:
+        model: Language = self._model(self.models.languages, name, "language model")
+        return model
+
     def _submit(self, job: AnyJob) -> AnyJob:
-        try:
-            self._scheduler.submit(job)
-        except Overloaded:
-            self._metrics.admission_rejections.labels("queue_full").inc()
-            raise
+        self._scheduler.submit(job)
         return job
 
     def _model(self, models: Mapping[str, Any], name: str | None, kind: str) -> Any:

@@ -89,7 +89,7 @@ class FilterJob(Job):
 class FilterStage:
     """Filters a piece of one sequence; the state carries over to the next piece."""
 
-    max_jobs = 1
+    max_rows = 1
 
     def __init__(self, model: Filter, metrics: Metrics) -> None:
         self._model = model

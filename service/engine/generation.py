@@ -14,14 +14,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from service.engine.language_runtime import Decode, Language, StepOutput
+from service.engine.language_runtime import Advance, Decode, Language, StepOutput
+from service.engine.language_state import LanguageState
 from service.engine.sampling import draw_index, filtered_probabilities, generator, log_softmax, most_probable
 from service.engine.scheduler import Job
 from service.engine.text import TextStream
-from service.errors import EngineFailure, InvalidRequest
+from service.errors import EngineFailure, InvalidRequest, NotReady
 from service.metrics import Metrics
 
-PREFILL_TOKENS = 256  # per quantum: long enough to be efficient, short enough not to stall running streams
+PREFILL_TOKENS = 64  # per quantum: long enough to be efficient, short enough not to stall running streams
 FinishReason = Literal["length", "eos_token", "stop_sequence", "cancelled", "deadline", "error"]
 
 
@@ -46,6 +47,8 @@ class GenerateOptions:
     return_latents: bool = False
     deadline_ms: int | None = None
     is_streamed: bool = False
+    resumed: LanguageState | None = None
+    returns_state: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,8 @@ class Generation:
     continuations: list[Continuation]
     input_length: int
     timings: Timings
+    state: LanguageState | None = None
+    position: int = 0  # tokens that the state has seen
 
 
 @dataclass
@@ -126,8 +131,21 @@ class _Stream:
     context: Any
     pending: int
     text: TextStream
+    earlier: int = 0  # tokens drawn by the requests that this one continues
     events: list[TokenEvent] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    tail: str = ""
+
+    @property
+    def draws(self) -> int:
+        """Tokens drawn so far: the counter of the next draw."""
+        return self.earlier + len(self.events)
+
+    def end(self, reason: FinishReason) -> str:
+        """Grow no more; the text that was held back."""
+        self.finish_reason = reason
+        self.tail = self.text.held
+        return self.text.flush()
 
 
 class GenerateJob(Job):
@@ -146,33 +164,71 @@ class GenerateJob(Job):
         self.last_token_at: float | None = None
 
     @property
+    def rows(self) -> int:
+        """Sequences in this job's next quantum."""
+        return len(self.live) if self.streams else 1
+
+    @property
     def live(self) -> list[_Stream]:
         """Continuations that still grow."""
         return [stream for stream in self.streams if stream.finish_reason is None]
 
     def begin_decoding(self, stage: DecodeStage) -> None:
         """The prompt is read but for its last token: fork one stream per sample."""
-        vocabulary = self.model.vocabulary
+        resumed = None if self.options.prompt else self.options.resumed
+        left = (resumed.undecoded, resumed.tail) if resumed else (b"", "")
+        earlier = self.options.resumed.generated if self.options.resumed else 0
         self.streams = [
-            _Stream(sample, self.context.fork(), self.prompt[-1], TextStream(vocabulary, self.options.stops))
+            _Stream(
+                sample,
+                self.context if sample == 0 else self.context.fork(),
+                self.prompt[-1],
+                TextStream(self.model.vocabulary, self.options.stops, *left),
+                earlier,
+            )
             for sample in range(self.options.samples)
         ]
         self.context = None
         self.decode_started = time.monotonic()
         self.stage = stage
 
+    def release(self) -> None:
+        """Give back the contexts."""
+        for context in (self.context, *(stream.context for stream in self.streams)):
+            if context is not None:
+                context.release()
+
     def conclude(self, last: TokenEvent | None) -> Generation:
-        """The finished request; continuations that still grew ran into the deadline."""
+        """The finished request; continuations that still grew ran into the deadline, or the server goes down."""
+        early: FinishReason = "cancelled" if self.interrupted else "deadline"
         prefix = self.options.prompt if self.options.return_full_text else ""
         continuations = [
             Continuation(
                 prefix + "".join(event.token.text for event in stream.events),
-                stream.finish_reason or "deadline",
+                stream.finish_reason or early,
                 stream.events,
             )
             for stream in self.streams
-        ] or [Continuation(prefix, "deadline", [])] * self.options.samples
-        return Generation(last, continuations, len(self.prompt), self._timings())
+        ] or [Continuation(prefix, early, [])] * self.options.samples
+        input_length = len(self.prompt) - (self.options.resumed is not None)
+        state, position = self._state()
+        return Generation(last, continuations, input_length, self._timings(), state, position)
+
+    def _state(self) -> tuple[LanguageState | None, int]:
+        """Where the first continuation was left, if that was asked for or the server broke the text off."""
+        is_wanted = self.options.returns_state or (self.interrupted and self.options.samples == 1)
+        if not (is_wanted and self.streams and self.options.decode == "recurrent"):
+            return None, 0
+        stream = self.streams[0]
+        state = LanguageState(
+            seed=self.options.seed,
+            generated=stream.draws,
+            pending=stream.pending,
+            undecoded=stream.text.undecoded,
+            tail=stream.tail,
+            context=self.model.pack(stream.context),
+        )
+        return state, stream.context.position
 
     def _timings(self) -> Timings:
         now = time.monotonic()
@@ -191,7 +247,7 @@ class GenerateJob(Job):
 class PrefillStage:
     """Tokenises the prompt and reads it, a piece per quantum, one request at a time."""
 
-    max_jobs = 1
+    max_rows = 1
 
     def __init__(self, limits: PromptLimits, decode: DecodeStage) -> None:
         self._limits = limits
@@ -203,14 +259,20 @@ class PrefillStage:
 
     def _read_piece(self, job: GenerateJob) -> None:
         if not job.prompt:
+            resumed = job.options.resumed
             job.prompt = self._tokenize(job.model, job.options)
-            job.context = job.model.start(job.options.decode)
+            job.context = job.model.unpack(resumed.context) if resumed else job.model.start(job.options.decode)
+        if job.interrupted:
+            raise NotReady("The server is shutting down.")
         if time.monotonic() > job.deadline:
             self._decode.conclude(job, None)
             return
         piece = job.prompt[job.prefilled : -1][:PREFILL_TOKENS]
         if piece:
-            job.context = job.model.prefill(job.context, piece)
+            advance = job.model.prefill(job.context, piece)
+            if not advance.is_finite():
+                raise self._decode.broken()
+            advance.commit()
             job.prefilled += len(piece)
         if job.prefilled == len(job.prompt) - 1:
             job.begin_decoding(self._decode)
@@ -219,6 +281,8 @@ class PrefillStage:
         tokens = model.vocabulary.encode(options.prompt)
         if options.truncate is not None:
             tokens = tokens[-options.truncate :]
+        if options.resumed is not None:
+            tokens = [options.resumed.pending, *tokens]
         if not tokens:
             if model.vocabulary.end_of_text is None:
                 raise InvalidRequest("inputs must not be empty for this model.", param="inputs", code="empty_prompt")
@@ -244,7 +308,7 @@ class DecodeStage:
     """One step for every live stream of a batch of requests to one model in one decoding mode."""
 
     def __init__(self, model: Language, decode: Decode, max_rows: int, metrics: Metrics) -> None:
-        self.max_jobs = max_rows
+        self.max_rows = max_rows
         self._model = model
         self._decode = decode
         self._max_rows = max_rows
@@ -276,14 +340,19 @@ class DecodeStage:
         self._metrics.e2e_request_latency.labels(name).observe(time.monotonic() - job.submitted)
         job.finish(generation)
 
+    def broken(self) -> EngineFailure:
+        """The failure of a request whose numbers are none any more; its neighbours are untouched."""
+        self._metrics.corrupted_requests.labels(self._model.name).inc()
+        return EngineFailure("The model gave a value that is not finite for this request.", code="non_finite_output")
+
     def _step(self, rows: Sequence[tuple[GenerateJob, _Stream]]) -> list[_Step]:
         noise = np.zeros((len(rows), *self._model.latent_shape), dtype=np.float32)
         for row, (job, stream) in enumerate(rows):
             scale = job.options.latent_noise
             if scale > 0:
-                draw = generator(job.options.seed, stream.sample, len(stream.events), "latent")
+                draw = generator(job.options.seed, stream.sample, stream.draws, "latent")
                 noise[row] = scale * draw.standard_normal(self._model.latent_shape)
-        output, contexts = self._model.step(
+        output, advances = self._model.step(
             [stream.context for _, stream in rows], [stream.pending for _, stream in rows], noise
         )
         self._metrics.iteration_rows.labels(self._model.name).observe(len(rows))
@@ -292,20 +361,23 @@ class DecodeStage:
             confidence = self._model.confidence(output.logits, self._decode)
             precision = np.exp(output.log_precision.astype(np.float64))
         return [
-            _Step(output, row, contexts[row], log_probabilities[row], confidence[row], float(precision[row]))
+            _Step(output, row, advances[row], log_probabilities[row], confidence[row], float(precision[row]))
             for row in range(len(rows))
         ]
 
     def _accept(self, job: GenerateJob, steps: Sequence[_Step]) -> None:
         """Choose a token for every live stream of a request, and commit its context."""
         if not all(step.is_finite() for step in steps):
-            self._metrics.corrupted_requests.labels(self._model.name).inc()
-            raise EngineFailure("The model gave a value that is not finite for this request.", code="non_finite_output")
-        is_late = time.monotonic() > job.deadline
+            raise self.broken()
+        early: FinishReason | None = None
+        if job.interrupted:
+            early = "cancelled"
+        elif time.monotonic() > job.deadline:
+            early = "deadline"
         events = []
         for stream, step in zip(job.live, steps, strict=True):
             token = _choose(job.options, stream, step.log_probabilities)
-            events.append(self._append(job.options, stream, step, token, is_late))
+            events.append(self._append(job.options, stream, step, token, early))
         self._observe_latency(job, len(events))
         last = None if job.live else events.pop()
         if job.options.is_streamed:
@@ -314,19 +386,20 @@ class DecodeStage:
         if last is not None:
             self.conclude(job, last)
 
-    def _append(self, options: GenerateOptions, stream: _Stream, step: _Step, token: int, is_late: bool) -> TokenEvent:
+    def _append(
+        self, options: GenerateOptions, stream: _Stream, step: _Step, token: int, early: FinishReason | None
+    ) -> TokenEvent:
         vocabulary = self._model.vocabulary
         text = stream.text.push(token)
+        reason = early
         if stream.text.stopped:
-            stream.finish_reason = "stop_sequence"
+            reason = "stop_sequence"
         elif token == vocabulary.end_of_text:
-            stream.finish_reason = "eos_token"
+            reason = "eos_token"
         elif len(stream.events) + 1 == options.max_new_tokens:
-            stream.finish_reason = "length"
-        elif is_late:
-            stream.finish_reason = "deadline"
-        if stream.finish_reason is not None:
-            text += stream.text.flush()
+            reason = "length"
+        if reason is not None:
+            text += stream.end(reason)
         event = TokenEvent(
             index=len(stream.events) + 1,
             sample=stream.sample,
@@ -342,7 +415,8 @@ class DecodeStage:
             latent=step.output.latent[step.row].tolist() if options.return_latents else None,
         )
         stream.events.append(event)
-        stream.context, stream.pending = step.context, token
+        stream.pending = token
+        step.advance.commit()
         return event
 
     def _top_tokens(self, log_probabilities: NDArray[np.float64], count: int) -> list[TopTokenRecord] | None:
@@ -372,7 +446,7 @@ class _Step:
 
     output: StepOutput
     row: int
-    context: Any
+    advance: Advance
     log_probabilities: NDArray[np.float64]
     confidence: NDArray[np.float64]
     precision: float
@@ -384,7 +458,7 @@ class _Step:
             and np.isfinite(self.confidence).all()
             and np.isfinite(self.precision)
             and np.isfinite(self.output.latent[self.row]).all()
-            and self.context.is_finite()
+            and self.advance.is_finite()
         )
 
 
@@ -392,5 +466,5 @@ def _choose(options: GenerateOptions, stream: _Stream, log_probabilities: NDArra
     if not options.is_sampled:
         return int(np.argmax(log_probabilities))
     weights = filtered_probabilities(log_probabilities, options.temperature, options.top_k, options.top_p)
-    draw = generator(options.seed, stream.sample, len(stream.events), "token")
+    draw = generator(options.seed, stream.sample, stream.draws, "token")
     return draw_index(weights, draw.random())

@@ -8,6 +8,7 @@ model share a step, and a request can be cancelled, or fail, between quanta with
     submit → waiting (bounded) → runnable ⇄ in a worker → finished
                                      ⇅
                                   parked: its reader lags behind
+                                  idle:   a live stream with nothing to do
 
 Jobs report to the event loop that submitted them; a worker wakes that loop once per quantum, not once per job.
 """
@@ -20,7 +21,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
 from service.errors import NotReady, Overloaded, ServiceError, as_service_error
@@ -35,7 +36,7 @@ SMOOTHING = 0.1
 class Stage(Protocol):
     """Something that advances jobs by one quantum."""
 
-    max_jobs: int
+    max_rows: int  # rows of one quantum, unless a single job has more
 
     def run(self, jobs: Sequence[Any]) -> None:
         """Advance every job: emit, finish or fail it, or set its next stage.
@@ -51,6 +52,8 @@ class Job:
     A worker thread calls `emit`, `finish` and `fail`; the event loop calls `events`, `result` and `cancel`.
     """
 
+    is_stream = False  # a live stream: it stays until its client leaves, and is idle most of the time
+
     def __init__(self, stage: Stage, *, deadline_seconds: float | None = None) -> None:
         self.stage = stage
         self.submitted = time.monotonic()
@@ -58,12 +61,27 @@ class Job:
         self.deadline = math.inf if deadline_seconds is None else self.submitted + deadline_seconds
         self.cancelled = False
         self.done = False
+        self.interrupted = False  # the server goes down: hand back what there is
+        self._patience: asyncio.TimerHandle | None = None
         self._backlog = 0
         self._outbox: list[Any] = []
         self._inbox: deque[Any] = deque()
         self._arrival = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._scheduler: Scheduler | None = None
+
+    @property
+    def rows(self) -> int:
+        """Sequences that one quantum of this job advances."""
+        return 1
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do until `Scheduler.wake`."""
+        return False
+
+    def release(self) -> None:
+        """Give back what the job holds; called once, when it has left the scheduler, whatever the reason."""
 
     # On a worker thread.
 
@@ -138,23 +156,44 @@ class Scheduler:
 
     Args:
         workers: threads.
-        max_running: jobs that may hold model state at the same time.
-        max_waiting: jobs beyond that before `submit` refuses.
+        max_running: requests that may hold model state at the same time.
+        max_waiting: requests beyond that before `submit` refuses.
+        max_streams: live streams, idle ones included; they never wait: one too many is refused.
         stream_buffer: undelivered events at which a job is parked until its reader catches up.
+        queue_seconds: a request that waited longer is refused.
+        count_refusal: told the reason of every refusal: queue_full, queue_timeout or streams_full.
     """
 
-    def __init__(self, *, workers: int, max_running: int, max_waiting: int, stream_buffer: int) -> None:
+    def __init__(
+        self,
+        *,
+        workers: int,
+        max_running: int,
+        max_waiting: int,
+        stream_buffer: int,
+        max_streams: int = 0,
+        queue_seconds: float = math.inf,
+        count_refusal: Callable[[str], None] = lambda reason: None,
+    ) -> None:
         self._workers = workers
         self._max_running = max_running
         self._max_waiting = max_waiting
+        self._max_streams = max_streams
         self._stream_buffer = stream_buffer
+        self._queue_seconds = queue_seconds
+        self._count_refusal = count_refusal
         self._lock = threading.Lock()
         self._work_arrived = threading.Condition(self._lock)
-        self._waiting: deque[Job] = deque()
-        self._runnable: deque[Job] = deque()
+        self._departed = threading.Condition(self._lock)
+        self._jobs: set[Job] = set()
+        self._waiting: dict[Job, None] = {}
+        self._runnable: dict[Stage, deque[Job]] = {}
         self._parked: set[Job] = set()
+        self._idle: set[Job] = set()
         self._running = 0
+        self._streams = 0
         self._busy = 0
+        self._draining = False
         self._closing = False
         self._progress = time.monotonic()
         self._departure_interval = 0.0
@@ -167,40 +206,51 @@ class Scheduler:
 
     @property
     def running(self) -> int:
-        """Jobs that hold model state."""
+        """Requests that hold model state."""
         return self._running
 
     @property
     def waiting(self) -> int:
-        """Jobs that wait for a place."""
+        """Requests that wait for a place."""
         return len(self._waiting)
+
+    @property
+    def streams(self) -> int:
+        """Live streams, idle ones included."""
+        return self._streams
 
     def stalled_for(self) -> float:
         """Seconds since the last progress while there is work to do, else 0."""
         with self._lock:
-            has_work = bool(self._busy or self._runnable or self._waiting)
-            return time.monotonic() - self._progress if has_work else 0.0
+            return time.monotonic() - self._progress if self._has_work() else 0.0
 
     def submit(self, job: Job) -> None:
-        """Queue a job.
+        """Queue a job; called on its event loop.
 
         Raises:
-            Overloaded: when the queue is full.
-            NotReady: when the scheduler is closing.
+            Overloaded: when the queue is full, or the places of live streams are taken.
+            NotReady: when the scheduler is draining or closing.
         """
         with self._lock:
-            if self._closing:
+            if self._draining or self._closing:
                 raise NotReady("The server is shutting down.")
-            if self._running >= self._max_running and len(self._waiting) >= self._max_waiting:
-                raise Overloaded(
-                    f"The server works on {self._running} requests and {len(self._waiting)} wait; try again later.",
-                    retry_after_seconds=self._retry_after(),
-                )
-            if not (self._busy or self._runnable or self._waiting):
+            if not self._has_work():
                 self._progress = time.monotonic()
+            if job.is_stream:
+                self._admit_stream(job)
+                return
+            if self._running >= self._max_running and len(self._waiting) >= self._max_waiting:
+                raise self._refusal(
+                    "queue_full",
+                    f"The server works on {self._running} requests and {len(self._waiting)} wait; try again later.",
+                )
             job._scheduler = self
-            self._waiting.append(job)
+            self._jobs.add(job)
+            self._waiting[job] = None
             self._admit()
+            patience = min(self._queue_seconds, job.deadline - job.submitted)
+            if job in self._waiting and patience < math.inf:
+                job._patience = job._loop.call_later(patience, self._give_up, job)
 
     def consumed(self, job: Job) -> None:
         """The reader took one event; a parked job may go on once half of its buffer is free."""
@@ -208,8 +258,16 @@ class Scheduler:
             job._backlog -= 1
             if job in self._parked and job._backlog <= self._stream_buffer // 2:
                 self._parked.remove(job)
-                self._runnable.append(job)
-                self._work_arrived.notify()
+                self._queue(job)
+
+    def wake(self, job: Job) -> None:
+        """There is something to do for this job again; harmless when it was not idle."""
+        with self._lock:
+            if job in self._idle:
+                if not self._has_work():
+                    self._progress = time.monotonic()
+                self._idle.remove(job)
+                self._queue(job)
 
     def cancel(self, job: Job) -> None:
         """Drop a job: at once where it waits, after the quantum where a worker has it."""
@@ -218,10 +276,25 @@ class Scheduler:
                 return
             job.cancelled = True
             if job in self._waiting:
-                self._waiting.remove(job)
-            elif job in self._parked:
-                self._parked.remove(job)
-                self._depart()
+                del self._waiting[job]
+                self._jobs.discard(job)
+            elif job in self._parked or job in self._idle:
+                self._parked.discard(job)
+                self._idle.discard(job)
+                self._depart(job)
+
+    def drain(self, seconds: float) -> None:
+        """Take no new job, end live streams, give requests `seconds` to end, and then interrupt them too.
+
+        Returns when every job has ended, at the latest `LONGEST_QUANTUM_SECONDS` after the time given. Interrupted
+        jobs end in an orderly way: their stage hands back what it has, and where to go on.
+        """
+        with self._lock:
+            self._draining = True
+            self._interrupt([job for job in self._jobs if job.is_stream])
+            self._departed.wait_for(lambda: not self._jobs, seconds)
+            self._interrupt(list(self._jobs))
+            self._departed.wait_for(lambda: not self._jobs, LONGEST_QUANTUM_SECONDS)
 
     def close(self) -> None:
         """Stop the workers after their current quantum and fail what is left."""
@@ -230,7 +303,9 @@ class Scheduler:
             self._work_arrived.notify_all()
         for thread in self._threads:
             thread.join(LONGEST_QUANTUM_SECONDS)  # a thread that hangs in a model must not keep the process alive
-        for job in (*self._waiting, *self._runnable, *self._parked):
+        with self._lock:
+            left = list(self._jobs)
+        for job in left:
             job.fail(NotReady("The server is shutting down."))
             self._deliver([job])
 
@@ -240,22 +315,26 @@ class Scheduler:
             self._return(jobs)
 
     def _take(self) -> list[Job] | None:
-        """The next jobs to advance together; None when closing. Work is shared evenly among the workers."""
+        """The next jobs to advance together; None when closing.
+
+        Stages take turns, so that no kind of work waits for another to run dry. Work is shared evenly among the
+        workers.
+        """
         with self._lock:
-            while not self._runnable:
-                if self._closing:
-                    return None
+            while not self._runnable and not self._closing:
                 self._work_arrived.wait()
             if self._closing:
                 return None
-            stage = self._runnable[0].stage
-            share = math.ceil((len(self._runnable) + self._busy) / self._workers)
-            jobs: list[Job] = []
-            others: list[Job] = []
-            while self._runnable and len(jobs) < min(share, stage.max_jobs):
-                job = self._runnable.popleft()
-                (jobs if job.stage is stage else others).append(job)
-            self._runnable.extendleft(reversed(others))
+            stage, queue = next(iter(self._runnable.items()))
+            del self._runnable[stage]
+            share = math.ceil((len(queue) + self._busy) / self._workers)
+            jobs = [queue.popleft()]
+            rows = jobs[0].rows
+            while queue and len(jobs) < share and rows + queue[0].rows <= stage.max_rows:
+                rows += queue[0].rows
+                jobs.append(queue.popleft())
+            if queue:
+                self._runnable[stage] = queue
             self._busy += len(jobs)
             now = time.monotonic()
             for job in jobs:
@@ -276,19 +355,20 @@ class Scheduler:
                 self._advance([job])
 
     def _return(self, jobs: list[Job]) -> None:
-        """Hand the quantum's events over, then queue, park or dismiss every job."""
+        """Hand the quantum's events over, then queue, park, lay aside or dismiss every job."""
         with self._lock:
             self._progress = time.monotonic()
             self._busy -= len(jobs)
             for job in jobs:
                 job._backlog += len(job._outbox)
                 if job.done or job.cancelled:
-                    self._depart()
-                elif job._backlog >= self._stream_buffer:
+                    self._depart(job)
+                elif job._backlog >= self._stream_buffer and not job.interrupted:
                     self._parked.add(job)
+                elif job.is_idle and not job.interrupted:
+                    self._idle.add(job)
                 else:
-                    self._runnable.append(job)
-                    self._work_arrived.notify()
+                    self._queue(job)
         self._deliver(jobs)
 
     def _deliver(self, jobs: list[Job]) -> None:
@@ -304,22 +384,82 @@ class Scheduler:
             except RuntimeError:
                 logger.debug("the event loop of %d requests is closed", len(deliveries))
 
+    # With the lock held.
+
+    def _has_work(self) -> bool:
+        return bool(self._busy or self._runnable or self._waiting)
+
+    def _queue(self, job: Job) -> None:
+        self._runnable.setdefault(job.stage, deque()).append(job)
+        self._work_arrived.notify()
+
     def _admit(self) -> None:
         while self._waiting and self._running < self._max_running:
+            job = next(iter(self._waiting))
+            del self._waiting[job]
+            if job._patience is not None:
+                job._loop.call_soon_threadsafe(job._patience.cancel)
             self._running += 1
-            self._runnable.append(self._waiting.popleft())
-            self._work_arrived.notify()
+            self._queue(job)
 
-    def _depart(self) -> None:
-        now = time.monotonic()
-        interval = now - self._last_departure
-        self._departure_interval += SMOOTHING * (min(interval, LONGEST_RETRY_SECONDS) - self._departure_interval)
-        self._last_departure = now
-        self._running -= 1
-        self._admit()
+    def _admit_stream(self, job: Job) -> None:
+        if self._streams >= self._max_streams:
+            raise self._refusal(
+                "streams_full", f"The server keeps {self._streams} live streams and has no place for another."
+            )
+        job._scheduler = self
+        self._jobs.add(job)
+        self._streams += 1
+        if job.is_idle:
+            self._idle.add(job)
+        else:
+            self._queue(job)
+
+    def _depart(self, job: Job) -> None:
+        self._jobs.discard(job)
+        job.release()
+        if job.is_stream:
+            self._streams -= 1
+        else:
+            now = time.monotonic()
+            interval = min(now - self._last_departure, LONGEST_RETRY_SECONDS)
+            self._departure_interval += SMOOTHING * (interval - self._departure_interval)
+            self._last_departure = now
+            self._running -= 1
+            self._admit()
+        if not self._jobs:
+            self._departed.notify_all()
+
+    def _interrupt(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            job.interrupted = True
+            if job in self._waiting:
+                del self._waiting[job]
+                self._jobs.discard(job)
+                job.fail(NotReady("The server is shutting down."))
+                self._deliver([job])
+            elif job in self._parked or job in self._idle:
+                self._parked.discard(job)
+                self._idle.discard(job)
+                self._queue(job)
+
+    def _give_up(self, job: Job) -> None:
+        """On the event loop: the job has waited for as long as it may."""
+        with self._lock:
+            if job not in self._waiting:
+                return
+            del self._waiting[job]
+            self._jobs.discard(job)
+            refusal = self._refusal("queue_timeout", "The request waited too long for a place; try again later.")
+        job.fail(refusal)
+        self._deliver([job])
+
+    def _refusal(self, reason: str, message: str) -> Overloaded:
+        self._count_refusal(reason)
+        return Overloaded(message, retry_after_seconds=self._retry_after())
 
     def _retry_after(self) -> int:
-        """Seconds until the queue has drained at the rate at which jobs left lately."""
+        """Seconds until the queue has drained at the rate at which requests left lately."""
         seconds = (len(self._waiting) + 1) * self._departure_interval
         return max(1, min(LONGEST_RETRY_SECONDS, math.ceil(seconds)))
 

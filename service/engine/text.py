@@ -75,14 +75,34 @@ class TextStream:
 
     Text that may yet turn out to be part of a stop sequence, and bytes that do not form a character yet, are held back.
     Which text is released does not depend on where token borders fall.
+
+    Args:
+        vocabulary: bytes of the tokens.
+        stops: stop sequences.
+        undecoded: bytes of a character that an earlier request left unfinished.
+        tail: text that an earlier request gave out although a stop sequence may begin in it.
     """
 
-    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str] = ()) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, stops: Sequence[str] = (), undecoded: bytes = b"", tail: str = ""
+    ) -> None:
         self._vocabulary = vocabulary
         self._stops = tuple(stops)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._held = ""
+        self._decoder.setstate((undecoded, 0))
+        self._held = tail
+        self._given = len(tail)  # characters at the start of the held text that the reader has already
         self.stopped = False
+
+    @property
+    def undecoded(self) -> bytes:
+        """Bytes at the end that are no character yet."""
+        return self._decoder.getstate()[0]
+
+    @property
+    def held(self) -> str:
+        """Text at the end that may begin a stop sequence."""
+        return self._held
 
     def push(self, token: int) -> str:
         """Add a token; the text that became final, up to a stop sequence if one is complete now."""
@@ -90,18 +110,22 @@ class TextStream:
 
     def flush(self) -> str:
         """The sequence ends here: what was held back. Bytes that never became a character are dropped."""
-        released, self._held = self._held, ""
-        return released
+        return self._give(len(self._held))
 
     def _release(self, text: str) -> str:
         self._held += text
         matches = [(start + len(stop), start) for stop in self._stops if (start := self._held.find(stop)) >= 0]
         if matches:
             self.stopped = True
-            released, self._held = self._held[: min(matches)[1]], ""
+            released = self._give(min(matches)[1])
+            self._held = ""
             return released
-        keep = self._longest_stop_prefix()
-        released, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        return self._give(len(self._held) - self._longest_stop_prefix())
+
+    def _give(self, count: int) -> str:
+        """Let go of the first `count` held characters; those that the reader does not have yet."""
+        released, self._held = self._held[self._given : count], self._held[count:]
+        self._given = max(0, self._given - count)
         return released
 
     def _longest_stop_prefix(self) -> int:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 from service.body import StrictJSONRoute
 from service.engine.engine import draw_seed
 from service.engine.generation import Continuation, GenerateJob, GenerateOptions, Generation, TokenEvent
+from service.engine.language_state import LanguageState
 from service.errors import (
     EngineFailure,
     InvalidRequest,
@@ -21,6 +22,7 @@ from service.errors import (
     UnsupportedMediaType,
 )
 from service.routes.common import SSE, EngineDep, error_responses, json_response, open_stream, unless_disconnected
+from service.routes.state import StateExchange, open_exchange
 from service.schemas import GenerateReply, GenerateRequest
 
 router = APIRouter(route_class=StrictJSONRoute)
@@ -62,21 +64,32 @@ def refuse_state(state: str | None, return_state: bool) -> None:
 )
 async def generate(body: GenerateRequest, request: Request, engine: EngineDep) -> Response:
     """Continue a prompt."""
-    refuse_state(body.state, body.return_state)
-    job = engine.generate(body.model, _options(body))
+    kind = engine.language_state(body.model)
+    exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
+    resumed = None if exchange.opened is None else engine.read_language_state(body.model, exchange.opened.payload)
+    job = engine.generate(body.model, _options(body, exchange, resumed))
     if body.stream:
-        return await open_stream(request, _events(job), SSE)
-    return json_response(_reply(await unless_disconnected(request, job.result()), job.options, body.parameters.details))
+        return await open_stream(request, _events(job, exchange), SSE)
+    generation = await unless_disconnected(request, job.result())
+    state = await _keep_state(generation, exchange)
+    return json_response(_reply(generation, job.options, state, body.parameters.details))
 
 
-def _options(body: GenerateRequest) -> GenerateOptions:
+async def _keep_state(generation: Generation, exchange: StateExchange) -> str | None:
+    """The reply's `state`: where to go on, if that was asked for or the server broke the text off."""
+    if generation.state is None:
+        return None
+    return await exchange.save(generation.state.pack(), generation.position)
+
+
+def _options(body: GenerateRequest, exchange: StateExchange, resumed: LanguageState | None) -> GenerateOptions:
     given = body.parameters
     temperature = 1.0 if given.temperature is None else given.temperature
     asks_for_sampling = any(value is not None for value in (given.temperature, given.top_k, given.top_p))
     return GenerateOptions(
         prompt=body.inputs,
         max_new_tokens=given.max_new_tokens,
-        seed=draw_seed() if given.seed is None else given.seed,
+        seed=_seed(given.seed, resumed),
         temperature=temperature,
         top_k=given.top_k,
         top_p=given.top_p,
@@ -91,10 +104,19 @@ def _options(body: GenerateRequest) -> GenerateOptions:
         return_latents=given.return_latents,
         deadline_ms=given.deadline_ms,
         is_streamed=body.stream,
+        resumed=resumed,
+        returns_state=exchange.is_wanted,
     )
 
 
-def _reply(generation: Generation, options: GenerateOptions, with_details: bool) -> dict[str, Any]:
+def _seed(given: int | None, resumed: LanguageState | None) -> int:
+    """The one that was asked for, else the one of the text that goes on, else a new one."""
+    if given is not None:
+        return given
+    return draw_seed() if resumed is None else resumed.seed
+
+
+def _reply(generation: Generation, options: GenerateOptions, state: str | None, with_details: bool) -> dict[str, Any]:
     texts = [
         {
             "generated_text": continuation.text,
@@ -102,7 +124,7 @@ def _reply(generation: Generation, options: GenerateOptions, with_details: bool)
         }
         for continuation in generation.continuations
     ]
-    return {**texts[0], "continuations": texts if options.samples > 1 else None, "state": None}
+    return {**texts[0], "continuations": texts if options.samples > 1 else None, "state": state}
 
 
 def _details(generation: Generation, continuation: Continuation, options: GenerateOptions) -> dict[str, Any]:
@@ -126,9 +148,12 @@ def _stream_details(generation: Generation, continuation: Continuation, options:
     }
 
 
-async def _events(job: GenerateJob) -> AsyncIterator[dict[str, Any]]:
+async def _events(job: GenerateJob, exchange: StateExchange) -> AsyncIterator[dict[str, Any]]:
     async for event in job.events():
-        yield _terminal_event(event, job.options) if isinstance(event, Generation) else _event(event)
+        if isinstance(event, Generation):
+            yield _terminal_event(event, job.options, await _keep_state(event, exchange))
+        else:
+            yield _event(event)
 
 
 def _event(event: TokenEvent) -> dict[str, Any]:
@@ -145,7 +170,7 @@ def _event(event: TokenEvent) -> dict[str, Any]:
     }
 
 
-def _terminal_event(generation: Generation, options: GenerateOptions) -> dict[str, Any]:
+def _terminal_event(generation: Generation, options: GenerateOptions, state: str | None) -> dict[str, Any]:
     texts = [
         {
             "generated_text": continuation.text,
@@ -159,5 +184,5 @@ def _terminal_event(generation: Generation, options: GenerateOptions) -> dict[st
         **(nothing if last is None else _event(last)),
         **texts[0],
         "continuations": texts if options.samples > 1 else None,
-        "state": None,
+        "state": state,
     }

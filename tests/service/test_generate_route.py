@@ -249,8 +249,13 @@ async def test_concurrent_requests_share_steps_and_do_not_mix(connect: Any) -> N
 @pytest.mark.parametrize(
     ("body", "param", "code"),
     [
-        ({"inputs": "a", "state": "token"}, "state", "not_supported"),
-        ({"inputs": "a", "return_state": True}, "return_state", "not_supported"),
+        (
+            {"inputs": "a", "return_state": True, "parameters": {"decode": "attention"}},
+            "parameters.decode",
+            "no_state",
+        ),
+        ({"inputs": "a", "return_state": True, "parameters": {"n": 2}}, "parameters.n", "no_state"),
+        ({"inputs": "a", "state": "session:a", "parameters": {"n": 2}}, "parameters.n", "no_state"),
         ({"inputs": "a", "parameters": {"max_new_tokens": 51}}, "parameters.max_new_tokens", "too_large"),
         ({"inputs": "a" * 101}, "inputs", "prompt_too_long"),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -19,8 +20,8 @@ pytestmark = pytest.mark.anyio
 class Counting:
     """Emits 1, 2, … up to the job's goal, one number per quantum, when its gate lets it."""
 
-    def __init__(self, max_jobs: int = 8, gate: threading.Semaphore | None = None) -> None:
-        self.max_jobs = max_jobs
+    def __init__(self, max_rows: int = 8, gate: threading.Semaphore | None = None) -> None:
+        self.max_rows = max_rows
         self.gate = gate
         self.batches: list[list[str]] = []
 
@@ -80,7 +81,7 @@ async def test_events_arrive_in_order_and_end(make: Any) -> None:
 
 async def test_jobs_at_one_stage_advance_together_and_others_in_turn(make: Any) -> None:
     gate = threading.Semaphore(0)
-    first, second = Counting(max_jobs=2, gate=gate), Counting(gate=gate)
+    first, second = Counting(max_rows=2, gate=gate), Counting(gate=gate)
     scheduler = make()
     blocker = submitted(scheduler, Count(second, 1, "blocker"))
     await until(lambda: blocker.started is not None)
@@ -175,6 +176,164 @@ async def test_closing_fails_what_is_left(make: Any) -> None:
             await collect(job)
     with pytest.raises(NotReady):
         scheduler.submit(Count(stage, 1))
+
+
+class Echo:
+    """Answers what a live stream was sent, all of it in one quantum."""
+
+    max_rows = 8
+
+    def run(self, jobs: Sequence[Any]) -> None:
+        for job in jobs:
+            while job.inbox:
+                job.emit(job.inbox.popleft())
+            if job.interrupted:
+                job.finish("interrupted")
+
+
+class Live(Job):
+    is_stream = True
+
+    def __init__(self, stage: Any) -> None:
+        super().__init__(stage)
+        self.inbox: deque[int] = deque()
+        self.released = 0
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.inbox
+
+    def release(self) -> None:
+        self.released += 1
+
+
+async def test_a_live_stream_is_idle_until_it_is_woken(make: Any) -> None:
+    scheduler = make(max_running=1, max_waiting=0, max_streams=2)
+    blocked = threading.Semaphore(0)
+    request = submitted(scheduler, Count(Counting(gate=blocked), 1))
+    blocked.release()
+    await request.result()
+    job = Live(Echo())
+    scheduler.submit(job)
+    events = job.events()
+    for number in range(100):
+        job.inbox.append(number)
+        scheduler.wake(job)
+        assert await anext(events) == number
+    assert (scheduler.streams, scheduler.running, scheduler.stalled_for()) == (1, 0, 0)
+    await events.aclose()
+    assert (scheduler.streams, job.released) == (0, 1)
+
+
+async def test_live_streams_have_places_of_their_own(make: Any) -> None:
+    refusals: list[str] = []
+    scheduler = make(max_running=1, max_waiting=0, max_streams=2, count_refusal=refusals.append)
+    for _ in range(2):
+        scheduler.submit(Live(Echo()))
+    with pytest.raises(Overloaded):
+        scheduler.submit(Live(Echo()))
+    assert await submitted(scheduler, Count(Counting(), 3)).result() == 3
+    assert refusals == ["streams_full"]
+
+
+async def test_a_request_that_waits_too_long_is_refused(make: Any) -> None:
+    gate = threading.Semaphore(0)
+    refusals: list[str] = []
+    scheduler = make(max_running=1, queue_seconds=0.05, count_refusal=refusals.append)
+    first, second = (submitted(scheduler, Count(Counting(gate=gate), 1)) for _ in range(2))
+    with pytest.raises(Overloaded) as refusal:
+        await second.result()
+    assert int(refusal.value.headers()["Retry-After"]) >= 1
+    assert (scheduler.waiting, refusals, second.started) == (0, ["queue_timeout"], None)
+    gate.release()
+    assert await first.result() == 1
+
+
+async def test_a_request_that_was_admitted_in_time_is_not_refused_later(make: Any) -> None:
+    gate = threading.Semaphore(0)
+    scheduler = make(max_running=1, queue_seconds=0.2)
+    first, second = (submitted(scheduler, Count(Counting(gate=gate), 1)) for _ in range(2))
+    gate.release()
+    await first.result()
+    await until(lambda: second.started is not None)
+    await asyncio.sleep(0.3)
+    gate.release()
+    assert await second.result() == 1
+
+
+async def test_a_job_is_released_once_however_it_ends(make: Any) -> None:
+    released: list[str] = []
+
+    class Holding(Count):
+        def release(self) -> None:
+            released.append(self.name)
+
+    class Failing(Counting):
+        def run(self, jobs: Sequence[Any]) -> None:
+            raise NotReady("broken")
+
+    scheduler = make(stream_buffer=2)
+    done, failed = Holding(Counting(), 2, "done"), Holding(Failing(), 2, "failed")
+    parked, left = Holding(Counting(), 9, "parked"), Holding(Counting(), 10**9, "left")
+    for job in (done, failed, parked, left):
+        scheduler.submit(job)
+    await done.result()
+    with pytest.raises(NotReady):
+        await failed.result()
+    await until(lambda: parked.count == 2)
+    parked.cancel()
+    left.cancel()
+    await until(lambda: scheduler.running == 0)
+    assert sorted(released) == ["done", "failed", "left", "parked"]
+
+
+async def test_draining_ends_streams_at_once_and_requests_in_time(make: Any) -> None:
+    gate = threading.Semaphore(0)
+    scheduler = make(max_running=1, max_streams=4)
+    stream = Live(Echo())
+    scheduler.submit(stream)
+    running = submitted(scheduler, Count(Counting(gate=gate), 2))
+    await until(lambda: running.started is not None)
+    draining = asyncio.ensure_future(asyncio.to_thread(scheduler.drain, 60))
+    await until(lambda: stream.interrupted)
+    with pytest.raises(NotReady):
+        scheduler.submit(Count(Counting(), 1))
+    gate.release(2)
+    assert [event async for event in stream.events()] == ["interrupted"]
+    assert await running.result() == 2
+    await draining
+
+
+async def test_draining_interrupts_what_does_not_end(make: Any) -> None:
+    class Endless(Counting):
+        def run(self, jobs: Sequence[Any]) -> None:
+            for job in jobs:
+                if job.interrupted:
+                    job.finish("interrupted")
+                else:
+                    job.emit(0)
+
+    scheduler = make(max_running=1, stream_buffer=4)
+    parked, waiting = (submitted(scheduler, Count(Endless(), 1)) for _ in range(2))
+    await until(lambda: parked.started is not None)
+    await asyncio.to_thread(scheduler.drain, 0)
+    assert (await parked.result()) == "interrupted"
+    with pytest.raises(NotReady):
+        await waiting.result()
+
+
+async def test_a_quantum_is_bounded_in_rows(make: Any) -> None:
+    class Wide(Count):
+        rows = 3
+
+    gate = threading.Semaphore(0)
+    stage = Counting(max_rows=8, gate=gate)
+    scheduler = make()
+    jobs = [submitted(scheduler, Wide(stage, 1, name)) for name in "abcde"]
+    gate.release(100)
+    await asyncio.gather(*(job.result() for job in jobs))
+    assert all(len(batch) <= 2 for batch in stage.batches)
+    assert max(len(batch) for batch in stage.batches) == 2
 
 
 class Client:

@@ -70,6 +70,29 @@ def test_a_possible_stop_is_held_back_and_released_when_it_is_none() -> None:
     assert [stream.push(token) for token in tokens] == ["x", "", "", "aay"]
 
 
+@given(
+    st.text(alphabet="aé€", max_size=20),
+    st.lists(st.text(alphabet="aé", min_size=1, max_size=4), max_size=2),
+    st.data(),
+)
+def test_text_in_two_requests_is_the_text_of_one(text: str, stops: list[str], data: st.DataObject) -> None:
+    tokens = VOCABULARY.encode(text)
+    cut = data.draw(st.integers(0, len(tokens)))
+    whole, stopped = stream_text(tokens, tuple(stops))
+    first = TextStream(VOCABULARY, tuple(stops))
+    given_out = "".join(first.push(token) for token in tokens[:cut] if not first.stopped)
+    if first.stopped:
+        return
+    undecoded, tail = first.undecoded, first.held
+    given_out += first.flush()
+    second = TextStream(VOCABULARY, tuple(stops), undecoded, tail)
+    given_out += "".join(second.push(token) for token in tokens[cut:] if not second.stopped) + second.flush()
+    assert second.stopped == stopped
+    # What had to be given out at the cut may be the beginning of a stop sequence; apart from that it is the same text.
+    text = "".join(whole)
+    assert given_out == text or (stopped and given_out[len(text) :] in tail and given_out.startswith(text))
+
+
 def test_special_tokens_have_no_text() -> None:
     assert VOCABULARY.end_of_text is not None
     assert VOCABULARY.is_special(VOCABULARY.end_of_text)

@@ -1,0 +1,78 @@
+"""Where a generation was left: all that its continuation depends on beside the request's own parameters.
+
+    version u8 | flags u8 = 0 | tail bytes u16 | seed u64 | generated u64 | pending u32 | undecoded length u8, bytes 3
+    | tail, UTF-8 | context of the model
+
+Little-endian, no padding. A continuation draws with the same seed and goes on counting its draws, so that a text in two
+requests is the text of one, bit for bit.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from service.errors import InvalidRequest
+
+_VERSION = 1
+_HEADER = struct.Struct("<BBHQQIB3s")
+LONGEST_TAIL_BYTES = 4 * 256  # of the longest stop sequence, in UTF-8
+
+
+@dataclass(frozen=True)
+class LanguageState:
+    """One continuation between two requests.
+
+    Attributes:
+        seed: of the draws so far.
+        generated: tokens drawn so far; the counter of the next draw.
+        pending: the last token; the model has not read it yet.
+        undecoded: bytes at the end of the text that are no character yet, at most 3.
+        tail: text that was given out although it may begin a stop sequence.
+        context: what the model packed.
+    """
+
+    seed: int
+    generated: int
+    pending: int
+    undecoded: bytes
+    tail: str
+    context: bytes
+
+    def pack(self) -> bytes:
+        """The layout above."""
+        tail = self.tail.encode()
+        header = _HEADER.pack(
+            _VERSION, 0, len(tail), self.seed, self.generated, self.pending, len(self.undecoded), self.undecoded
+        )
+        return header + tail + self.context
+
+    @classmethod
+    def unpack(cls, payload: bytes, vocabulary_size: int) -> LanguageState:
+        """Inverse of `pack`.
+
+        Raises:
+            InvalidRequest: these bytes are not such a state (`state_invalid`).
+        """
+        if len(payload) < _HEADER.size:
+            raise unusable_state()
+        version, flags, tail_size, seed, generated, pending, count, undecoded = _HEADER.unpack_from(payload)
+        end = _HEADER.size + tail_size
+        is_sound = version == _VERSION and flags == 0 and pending < vocabulary_size and count <= len(undecoded)
+        if not is_sound or tail_size > LONGEST_TAIL_BYTES or end > len(payload):
+            raise unusable_state()
+        try:
+            tail = payload[_HEADER.size : end].decode()
+        except UnicodeDecodeError:
+            raise unusable_state() from None
+        return cls(seed, generated, pending, undecoded[:count], tail, payload[end:])
+
+
+def largest_state(context_bytes: int) -> int:
+    """Bytes of the largest state of a model whose packed context has at most `context_bytes`."""
+    return _HEADER.size + LONGEST_TAIL_BYTES + context_bytes
+
+
+def unusable_state() -> InvalidRequest:
+    """The one failure of a state that opened but does not fit the model: it tells nothing of its content."""
+    return InvalidRequest("state is not one that this server can continue from.", param="state", code="state_invalid")

@@ -1,0 +1,150 @@
+"""Slots of model state for many streams: one array per field, reused without a trace of the former owner.
+
+A slot is a row of every array. Whoever holds it has a handle, (row, generation); the generation moves on acquire and
+on release, so a handle that outlived its slot is refused instead of reading a stranger's state. Rows are zeroed on
+both occasions. Arrays come from `np.zeros`: pages that no slot ever touched cost no memory, and slots are reused last
+in, first out, so that resident memory follows the largest number of simultaneous owners.
+
+`acquire` and `release` may be called from any thread. Reading and writing rows takes no lock: a slot has one owner.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+Array = np.ndarray
+BOOKKEEPING_BYTES = 16  # per slot: its generation and its place in the free list
+
+
+class StateField(NamedTuple):
+    """What one slot holds under a name."""
+
+    shape: tuple[int, ...]
+    dtype: DTypeLike
+
+
+class Slot(NamedTuple):
+    """Handle of an acquired slot; odd generations are in use."""
+
+    row: int
+    generation: int
+
+
+class PoolFull(RuntimeError):
+    """Every slot has an owner."""
+
+
+class StaleSlot(RuntimeError):
+    """A handle whose slot was released."""
+
+
+class StatePool:
+    """Slots of state.
+
+    Args:
+        fields: what a slot holds.
+        capacity: number of slots.
+    """
+
+    def __init__(self, fields: Mapping[str, StateField], capacity: int) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity must be at least 1, got {capacity}")
+        self.capacity = capacity
+        self.arrays: dict[str, Array] = {
+            name: np.zeros((capacity, *field.shape), field.dtype) for name, field in fields.items()
+        }
+        self._generations = np.zeros(capacity, np.int64)
+        self._free = np.zeros(capacity, np.int64)  # a stack of released slots
+        self._free_count = 0
+        self._untouched = 0  # slots from here on never had an owner
+        self._lock = threading.Lock()
+
+    @property
+    def in_use(self) -> int:
+        """Slots that have an owner."""
+        return self._untouched - self._free_count
+
+    @property
+    def bytes_per_slot(self) -> int:
+        """Memory of a touched slot, exactly."""
+        return sum(array.nbytes for array in self.arrays.values()) // self.capacity + BOOKKEEPING_BYTES
+
+    def acquire(self) -> Slot:
+        """A zeroed slot.
+
+        Raises:
+            PoolFull: when every slot has an owner.
+        """
+        with self._lock:
+            if self._free_count:
+                self._free_count -= 1
+                index = int(self._free[self._free_count])
+            elif self._untouched < self.capacity:
+                index = self._untouched
+                self._untouched += 1
+            else:
+                raise PoolFull(f"all {self.capacity} state slots are in use")
+            self._generations[index] += 1
+            self._clear(index)
+            return Slot(index, int(self._generations[index]))
+
+    def release(self, slot: Slot) -> None:
+        """Zero a slot and give it back.
+
+        Raises:
+            StaleSlot: when it was given back before.
+        """
+        with self._lock:
+            self._check(slot)
+            self._clear(slot.row)
+            self._generations[slot.row] += 1
+            self._free[self._free_count] = slot.row
+            self._free_count += 1
+
+    def rows(self, slots: Sequence[Slot]) -> Array:
+        """Row numbers of these slots, to index `arrays` with.
+
+        Raises:
+            StaleSlot: when one was released.
+            ValueError: when one is named twice: its rows would overwrite each other.
+        """
+        handles = np.array(slots, np.int64).reshape(-1, 2)
+        index = handles[:, 0]
+        current = self._generations[index] == handles[:, 1]
+        if not current.all():
+            raise StaleSlot(f"slot {slots[int(np.argmin(current))]} was released")
+        if len(set(slots)) != len(slots):
+            raise ValueError("a slot occurs twice in one batch")
+        return index
+
+    def read(self, slot: Slot) -> dict[str, Array]:
+        """Copies of a slot's fields.
+
+        Raises:
+            StaleSlot: when it was released.
+        """
+        self._check(slot)
+        return {name: array[slot.row].copy() for name, array in self.arrays.items()}
+
+    def write(self, slot: Slot, values: Mapping[str, Array | float]) -> None:
+        """Set some fields of a slot.
+
+        Raises:
+            StaleSlot: when it was released.
+        """
+        self._check(slot)
+        for name, value in values.items():
+            self.arrays[name][slot.row] = value
+
+    def _check(self, slot: Slot) -> None:
+        if self._generations[slot.row] != slot.generation:
+            raise StaleSlot(f"slot {slot} was released")
+
+    def _clear(self, index: int) -> None:
+        for array in self.arrays.values():
+            array[index] = 0

@@ -1,0 +1,88 @@
+"""The state that a request continues from, and where the state after it goes."""
+
+from __future__ import annotations
+
+from starlette.requests import HTTPConnection
+
+from service.engine.engine import StateKind
+from service.errors import InvalidRequest
+from service.state.keeper import StateKeeper
+from service.state.names import Opened, SessionName, SessionReference, StateScope
+
+
+class StateExchange:
+    """What the `state` and `return_state` of one request ask for; `open_exchange` makes one.
+
+    Attributes:
+        opened: what the request continues from; None begins anew.
+    """
+
+    def __init__(
+        self, keeper: StateKeeper, scope: StateScope, opened: Opened | None, session: SessionName | None, *, token: bool
+    ) -> None:
+        self.opened = opened
+        self._keeper = keeper
+        self._scope = scope
+        self._session = session
+        self._returns_token = token
+        # The step that the session must be at when it is written; None creates it.
+        self._expected: int | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the state after the request is to be kept."""
+        return self._returns_token or self.is_durable
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether the server keeps it, in a named session."""
+        return self._session is not None
+
+    async def save(self, payload: bytes, step: int) -> str:
+        """Keep a state after `step` steps; may be called again later in the request. The reply's `state`.
+
+        Raises:
+            Conflict, NotFound, Overloaded, NotReady: see `StateKeeper.save`; the session is as it was.
+        """
+        reference = await self._keeper.save(self._scope, payload, step, session=self._session, expected=self._expected)
+        if self.is_durable:
+            self._expected = step
+        return reference
+
+    async def open(self, reference: str, max_bytes: int) -> None:
+        """Continue from `reference`; a session is written back to where it came from."""
+        self.opened = await self._keeper.load(reference, self._scope, max_bytes)
+        if SessionReference.is_one(reference):
+            self._session = SessionReference.parse(reference).name
+            self._expected = self.opened.step
+
+
+async def open_exchange(
+    connection: HTTPConnection, kind: StateKind, *, state: str | None, return_state: bool | str
+) -> StateExchange:
+    """Read what a request says of states, and open the one that it continues from.
+
+    Args:
+        connection: of the request.
+        kind: what a state of the bundle is.
+        state: a sealed token, `session:NAME` or `session:NAME@STEP`.
+        return_state: True for a token, `session:NAME` to begin a session of that name.
+
+    Raises:
+        InvalidRequest, NotFound, Conflict, Overloaded, NotReady: see `StateKeeper`.
+    """
+    keeper: StateKeeper = connection.app.state.keeper
+    scope = StateScope(kind.digest, kind.kind, getattr(connection.state, "tenant", ""))
+    session = SessionName.parse(return_state, param="return_state") if isinstance(return_state, str) else None
+    exchange = StateExchange(keeper, scope, None, session, token=return_state is True)
+    if state is not None:
+        if session is not None and SessionReference.is_one(state):
+            raise InvalidRequest(
+                "return_state: a session that is continued is stored under its own name; leave this field out.",
+                param="return_state",
+                code="session_name",
+            )
+        await exchange.open(state, kind.max_bytes)
+    if session is not None:
+        await keeper.check_new(session, scope)
+    return exchange

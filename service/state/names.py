@@ -1,0 +1,95 @@
+"""What a state belongs to, and how a request names one.
+
+state = "v1.…"                 a sealed token, held by the client
+state = "session:NAME"         a named session, held by the server
+state = "session:NAME@STEP"    the same, refused unless it is at that step
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from service.errors import InvalidRequest
+
+SESSION_PREFIX = "session:"
+# A step is a 64-bit count without leading zeros: one spelling for one session at one step.
+_REFERENCE = re.compile(r"session:(?P<name>[A-Za-z0-9_-]{1,64})(?:@(?P<step>0|[1-9][0-9]{0,18}))?")
+
+
+@dataclass(frozen=True)
+class StateScope:
+    """What a state is bound to: it opens only under an equal scope.
+
+    Attributes:
+        model: sha256 digest of the bundle's manifest (`Bundle.digest`).
+        kind: "lm" or "filter".
+        tenant: a stable id of the API key, "" where the server has none.
+    """
+
+    model: str
+    kind: str
+    tenant: str
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A state as its runtime packed it, and how many steps are in it."""
+
+    payload: bytes
+    step: int
+
+
+@dataclass(frozen=True)
+class SessionName:
+    """The NAME of `session:NAME`: 1 to 64 letters, digits, `_` and `-`."""
+
+    value: str
+
+    @classmethod
+    def parse(cls, text: str, *, param: str) -> SessionName:
+        """Read `session:NAME`, the form of `return_state` that creates a session.
+
+        Raises:
+            InvalidRequest: it is anything else; `param` is the field that held it.
+        """
+        reference = SessionReference.parse(text, param=param)
+        if reference.step is not None:
+            raise InvalidRequest(
+                f"{param}: a new session has no step; write session:NAME.", param=param, code="session_name"
+            )
+        return reference.name
+
+
+@dataclass(frozen=True)
+class SessionReference:
+    """A session that a request continues, and the step it expects there (None: whichever it is)."""
+
+    name: SessionName
+    step: int | None
+
+    @staticmethod
+    def is_one(reference: str) -> bool:
+        """Whether a request's `state` names a session and not a sealed token."""
+        return reference.startswith(SESSION_PREFIX)
+
+    @classmethod
+    def parse(cls, text: str, *, param: str = "state") -> SessionReference:
+        """Read `session:NAME` or `session:NAME@STEP`.
+
+        Raises:
+            InvalidRequest: it is neither.
+        """
+        match = _REFERENCE.fullmatch(text)
+        if match is None:
+            raise InvalidRequest(
+                f"{param}: a session is named session:NAME or session:NAME@STEP,"
+                " with a NAME of 1 to 64 letters, digits, _ and -.",
+                param=param,
+                code="session_name",
+            )
+        step = match["step"]
+        return cls(SessionName(match["name"]), None if step is None else int(step))
+
+    def __str__(self) -> str:
+        return f"{SESSION_PREFIX}{self.name.value}" + ("" if self.step is None else f"@{self.step}")

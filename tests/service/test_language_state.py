@@ -1,0 +1,170 @@
+"""A generation in two requests is the generation of one, bit for bit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.engine.engine import Engine, Models, load_models
+from service.engine.generation import GenerateOptions, Generation
+from service.engine.language_state import LONGEST_TAIL_BYTES, LanguageState
+from service.errors import InvalidRequest
+from service.metrics import Metrics
+from service.settings import Settings
+from service.testing import FakeLanguage, fake_models
+
+pytestmark = pytest.mark.anyio
+VOCABULARY_SIZE = 100
+
+
+@asynccontextmanager
+async def engine(models: Models | None = None, **options: Any) -> AsyncIterator[Engine]:
+    made = Engine(models or fake_models(), Settings(**{"bundles": (), **options}), Metrics())
+    try:
+        yield made
+    finally:
+        await asyncio.to_thread(made.close)
+
+
+async def run(made: Engine, **options: Any) -> Generation:
+    wanted = {"prompt": "", "max_new_tokens": 8, "seed": 7, "temperature": 1.0, "is_sampled": True, **options}
+    generation: Generation = await made.generate(None, GenerateOptions(**wanted)).result()
+    return generation
+
+
+def tokens(*generations: Generation) -> list[Any]:
+    """Everything that is told of each token but its place in its own reply."""
+    return [
+        (event.token, event.top_tokens, event.latent)
+        for generation in generations
+        for event in generation.continuations[0].events
+    ]
+
+
+def texts(*generations: Generation) -> str:
+    return "".join(generation.continuations[0].text for generation in generations)
+
+
+def reopened(generation: Generation) -> LanguageState:
+    assert generation.state is not None
+    return LanguageState.unpack(generation.state.pack(), 1 << 32)
+
+
+@given(
+    st.builds(
+        LanguageState,
+        seed=st.integers(0, 2**64 - 1),
+        generated=st.integers(0, 2**64 - 1),
+        pending=st.integers(0, VOCABULARY_SIZE - 1),
+        undecoded=st.binary(max_size=3),
+        tail=st.text(max_size=256),
+        context=st.binary(max_size=64),
+    )
+)
+def test_pack_and_unpack_are_inverse(state: LanguageState) -> None:
+    assert LanguageState.unpack(state.pack(), VOCABULARY_SIZE) == state
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=64), st.data())
+def test_any_bytes_are_a_state_or_refused(noise: bytes, data: st.DataObject) -> None:
+    sound = LanguageState(1, 2, 3, b"\xe2", "ab", b"context").pack()
+    at = data.draw(st.integers(0, len(sound)))
+    payload = sound[:at] + noise
+    try:
+        state = LanguageState.unpack(payload, VOCABULARY_SIZE)
+    except InvalidRequest as refusal:
+        assert (refusal.param, refusal.code) == ("state", "state_invalid")
+    else:
+        assert state.pending < VOCABULARY_SIZE and len(state.tail.encode()) <= LONGEST_TAIL_BYTES
+
+
+async def test_a_text_goes_on_where_it_was_left() -> None:
+    async with engine(fake_models(FakeLanguage(script="the quick brown fox", sureness=0.5))) as made:
+        whole = await run(made, prompt="say |", max_new_tokens=12)
+        first = await run(made, prompt="say |", max_new_tokens=5, returns_state=True)
+        state = reopened(first)
+        second = await run(made, max_new_tokens=7, resumed=state)
+    assert tokens(first, second) == tokens(whole) and texts(first, second) == texts(whole)
+    assert second.input_length == 0
+    assert (state.generated, first.position) == (5, len("say |") - 1 + 5)
+
+
+async def test_a_new_prompt_follows_the_text_so_far() -> None:
+    model = FakeLanguage(script="abcdef", sureness=0.999999)
+    async with engine(fake_models(model)) as made:
+        first = await run(made, prompt="x |", max_new_tokens=2, returns_state=True, is_sampled=False)
+        second = await run(made, prompt="y |", max_new_tokens=3, resumed=reopened(first), is_sampled=False)
+    assert (texts(first), texts(second), second.input_length) == ("ab", "abc", 3)
+
+
+async def test_a_stop_sequence_across_two_requests_is_found() -> None:
+    model = FakeLanguage(script="ab--cd", sureness=0.999999)
+    async with engine(fake_models(model)) as made:
+        first = await run(made, prompt="|", max_new_tokens=3, stops=("--",), returns_state=True, is_sampled=False)
+        second = await run(made, max_new_tokens=9, stops=("--",), resumed=reopened(first), is_sampled=False)
+    assert texts(first) == "ab-" and texts(second) == ""
+    assert second.continuations[0].finish_reason == "stop_sequence"
+
+
+async def test_a_draining_server_hands_the_state_back() -> None:
+    model = FakeLanguage(script="x" * 5000)
+    async with engine(fake_models(model)) as made:
+        job = made.generate(None, GenerateOptions("|", 4000, 7, is_streamed=True))
+        events = job.events()
+        await anext(events)
+        draining = asyncio.ensure_future(asyncio.to_thread(made.drain, 0))
+        generation = [event async for event in events][-1]
+        await draining
+    assert generation.continuations[0].finish_reason == "cancelled"
+    count = len(generation.continuations[0].events)
+    async with engine(fake_models(FakeLanguage(script="x" * 5000))) as other:
+        rest = await run(other, is_sampled=False, resumed=reopened(generation), max_new_tokens=3)
+        whole = await run(other, prompt="|", is_sampled=False, max_new_tokens=count + 3)
+    assert tokens(generation, rest) == tokens(whole)
+
+
+@pytest.fixture(scope="module")
+def books(books_bundle: Path) -> Models:
+    return load_models(Settings(bundles=(books_bundle,)))
+
+
+@pytest.mark.parametrize("cuts", [(1,), (7,), (3, 4, 11), (15,)])
+async def test_a_shipped_model_goes_on_bit_for_bit(books: Models, cuts: tuple[int, ...]) -> None:
+    wanted: dict[str, Any] = {
+        "latent_noise": 0.5, "temperature": 0.9, "top_p": 0.95, "top_n_tokens": 3, "return_latents": True
+    }  # fmt: skip
+    opening = "It was a dark night — “and” then"
+    async with engine(books) as made:
+        whole = await run(made, prompt=opening, max_new_tokens=16, **wanted)
+        parts: list[Generation] = []
+        prompt, state = opening, None
+        for start, end in zip((0, *cuts), (*cuts, 16), strict=True):
+            piece = {"prompt": prompt, "resumed": state, "max_new_tokens": end - start, "returns_state": True}
+            parts.append(await run(made, **piece, **wanted))
+            prompt, state = "", reopened(parts[-1])
+    assert tokens(*parts) == tokens(whole)
+
+
+async def test_a_state_of_another_shape_is_refused(books: Models) -> None:
+    async with engine(books) as made:
+        first = await run(made, prompt="It", max_new_tokens=1, returns_state=True)
+        state = reopened(first)
+        broken = [
+            state.context[:-4],
+            state.context + b"0000",
+            state.context[:-4] + b"\x00\x00\xc0\x7f",  # NaN
+            b"\xff" * 8 + state.context[8:],
+        ]
+        for context in broken:
+            damaged = LanguageState(state.seed, 1, state.pending, b"", "", context)
+            with pytest.raises(InvalidRequest) as refusal:
+                await run(made, resumed=damaged)
+            assert refusal.value.code == "state_invalid"
