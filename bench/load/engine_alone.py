@@ -1,9 +1,9 @@
 """The engine without HTTP in a process of its own: `python -m bench.load.engine_alone`, driven by lines of JSON.
 
-    in   {"scenario", "name", "bundles", "streams"}
-    out  {"prepared": true}
-    in   {"warmup_seconds", "seconds"}
-    out  {"tokens_per_second"}, and the next measurement may follow
+in   {"scenario", "name", "bundles", "streams"}
+out  {"prepared": true}
+in   {"warmup_seconds", "seconds"}
+out  {"tokens_per_second"}, and the next measurement may follow
 """
 
 from __future__ import annotations
@@ -54,9 +54,7 @@ async def _serve(order: dict[str, object]) -> None:
         _say({"prepared": True})
         while line := await asyncio.to_thread(sys.stdin.readline):
             wanted = json.loads(line)
-            rate = await measure(
-                engine, scenario.text, cases, streams, wanted["warmup_seconds"], wanted["seconds"]
-            )
+            rate = await measure(engine, scenario.text, cases, streams, wanted["warmup_seconds"], wanted["seconds"])
             _say({"tokens_per_second": rate})
     finally:
         engine.close()

@@ -7,12 +7,9 @@ the rounds.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import statistics
-import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +37,6 @@ async def run_overhead(scenario: Scenario, bundles: Sequence[Path]) -> dict[str,
         "processes": 1,
         "workers": 1,
         "max_running": scenario.text.streams,
-        "max_batch_rows": scenario.text.streams,
         **scenario.server,
     }
     with server.started(bundles, settings, measured) as target:
@@ -60,11 +56,9 @@ async def _take_turns(
         await controller.read(engine)
         alone, served, wrong, errors = [], [], 0, 0
         for number in tqdm(range(scenario.rounds), desc="rounds"):
-            await controller.write(
-                engine, {"warmup_seconds": scenario.warmup_seconds, "seconds": scenario.seconds}
-            )
+            await controller.write(engine, {"warmup_seconds": scenario.warmup_seconds, "seconds": scenario.seconds})
             alone.append(float((await controller.read(engine))["tokens_per_second"]))
-            run = describe(await generators.run(replace(scenario), f"server, round {number + 1}"))
+            run = describe(await generators.run(scenario, f"server, round {number + 1}"))
             served.append(float(run["throughput"]["tokens_per_second"]))
             wrong += run["wrong_count"]
             errors += run["error_count"]

@@ -15,6 +15,10 @@ from training.commit import git_commit
 KINDS = ("text", "observation", "batch")
 
 
+class BudgetMissed(ValueError):
+    """A measured value outside its budget, or a wrong answer."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """One budget beside what was measured; None was not measured, and does not meet anything."""
@@ -140,7 +144,7 @@ def _budget_lines(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
     head = f"{'budget':<28}{'limit':>12}{'measured':>12}"
     return [head] + [
         f"{verdict['name']:<28}{verdict['budget']:>12.6g}"
-        + ("not measured" if verdict["actual"] is None else f"{verdict['actual']:>12.6g}").rjust(12)
+        + ("none" if verdict["actual"] is None else f"{verdict['actual']:.6g}").rjust(12)
         + ("  ok" if verdict["met"] else "  MISSED")
         for verdict in verdicts
     ]

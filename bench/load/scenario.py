@@ -1,7 +1,7 @@
 """Scenarios: what is offered, for how long, and what it must keep to. Read from TOML; see budgets.toml.
 
-A budget `METRIC_PERCENTILE_ms` bounds a latency from above; `min_…` bounds from below, `max_…` from above. Wrong answers
-are never within budget.
+A budget `METRIC_PERCENTILE_ms` bounds a latency from above, `max_…` another quantity; `min_…` bounds from below. Wrong
+answers are never within budget.
 """
 
 from __future__ import annotations
@@ -151,6 +151,54 @@ def read_scenarios(path: Path = SCENARIO_FILE) -> dict[str, Scenario]:
         raise ScenarioError(f"{path.name}: {error}") from None
 
 
+def find_scenario(name: str, path: Path = SCENARIO_FILE) -> Scenario:
+    """One scenario of a file.
+
+    Raises:
+        ScenarioError: there is none of the name; lists those that there are.
+    """
+    scenarios = read_scenarios(path)
+    if name not in scenarios:
+        raise ScenarioError(f"no scenario {name!r} in {path.name}; it has {', '.join(scenarios)}")
+    return scenarios[name]
+
+
+def changed(scenario: Scenario, options: Mapping[str, Any]) -> Scenario:
+    """A scenario with some entries replaced, named like `seconds` or `live.rate`.
+
+    Texts come at a rate or so many at a time: giving one takes the other away.
+
+    Raises:
+        ScenarioError: the result is impossible.
+    """
+    table = to_table(scenario)
+    if "text.rate" in options or "text.streams" in options:
+        table["text"] |= {"rate": 0.0, "streams": 0}
+    for path, value in options.items():
+        *parents, name = path.split(".")
+        target = table
+        for parent in parents:
+            target = target[parent]
+        target[name] = value
+    return _without_idle_budgets(scenario_from(scenario.name, table))
+
+
+def _without_idle_budgets(scenario: Scenario) -> Scenario:
+    """Without the latency budgets of loads that are turned off: nothing would be measured for them."""
+    offered = {
+        "text": scenario.text.streams or scenario.text.rate or scenario.kind != "load",
+        "live": scenario.live.streams,
+        "batch": scenario.batch.rate,
+    }
+    owner = {"ttft": "text", "itl": "text", "text": "text", "observation": "live", "batch": "batch"}
+    kept = {
+        name: limit
+        for name, limit in scenario.budget.items()
+        if (bound := latency_budget(name)) is None or bound[0] not in owner or offered[owner[bound[0]]]
+    }
+    return dataclasses.replace(scenario, budget=kept)
+
+
 def scenario_from(name: str, table: Any) -> Scenario:
     """One scenario from its table.
 
@@ -160,9 +208,20 @@ def scenario_from(name: str, table: Any) -> Scenario:
     return _build(Scenario, {"name": name, **_table(table, name)}, name)
 
 
-def to_table(value: Any) -> dict[str, Any]:
+def to_table(value: Scenario) -> dict[str, Any]:
     """A scenario as JSON-ready dictionaries: the inverse of `scenario_from`, but for the name."""
-    return {key: part for key, part in dataclasses.asdict(value).items() if key != "name" and part is not None}
+    table = _without_none(dataclasses.asdict(value))
+    del table["name"]
+    return table
+
+
+def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
+    """TOML has no null: what is None is left out."""
+    return {
+        key: _without_none(value) if isinstance(value, Mapping) else value
+        for key, value in table.items()
+        if value is not None
+    }
 
 
 def _build(kind: type, table: Mapping[str, Any], path: str) -> Any:

@@ -21,7 +21,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 START_SECONDS = 120.0
 STOP_SECONDS = 30.0
@@ -121,7 +121,9 @@ def check_models(url: str, headers: Mapping[str, str], digests: Mapping[str, str
     served = {model["name"]: model["digest"] for model in information["models"]}
     for name, digest in digests.items():
         if served.get(name) != digest:
-            raise ServerError(f"{url} serves another {name!r} than this project's bundle, or none: answers would differ")
+            raise ServerError(
+                f"{url} serves another {name!r} than this project's bundle, or none: answers would differ"
+            )
 
 
 def _get(url: str, headers: Mapping[str, str]) -> bytes:

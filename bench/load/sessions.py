@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from bench.load.scenario import Scenario
 from export.bundle import Bundle, open_bundle
 from service.engine.pool import StateField, StatePool
 
-# A handle that its owner keeps: row and generation.
-HANDLE_BYTES = 16
-# Of the pool, per slot: generation and place in the free list.
-BOOKKEEPING_BYTES = 16
+# Of the pool, per slot in use: its generation. Its place in the free list takes memory once it was released.
+BOOKKEEPING_BYTES = 8
 
 
 def run_sessions(scenario: Scenario, bundles: Sequence[Path]) -> dict[str, Any]:

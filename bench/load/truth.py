@@ -112,7 +112,7 @@ async def _text_truths(models: Models, load: TextLoad, indices: Sequence[int], p
 def text_engine(models: Models, load: TextLoad, streams: int = 1) -> Engine:
     """An engine on one thread that `write_cases` and `streams` generations at a time fit into."""
     tokens = max(load.new_tokens, _prompt_length(load))
-    settings = Settings(bundles=(), workers=1, max_running=streams, max_batch_rows=streams, max_new_tokens=tokens)
+    settings = Settings(bundles=(), workers=1, max_running=streams, max_new_tokens=tokens)
     return Engine(models, settings, Metrics())
 
 
