@@ -27,20 +27,24 @@ from service.engine.generation import TokenEvent
 async def measure(
     engine: Engine, load: TextLoad, cases: list[TextCase], streams: int, warmup: float, seconds: float
 ) -> float:
-    """Tokens a second of `streams` generations at a time, each token read as the HTTP route reads it."""
+    """Tokens a second of `streams` generations at a time, each token read as the HTTP route reads it.
+
+    The loops start spread over the warm-up, as those of the load generator do.
+    """
     begun = time.monotonic() + warmup
     end = begun + seconds
     tokens = 0
 
-    async def keep_generating(turn: Iterator[TextCase]) -> None:
+    async def keep_generating(turn: Iterator[TextCase], delay: float) -> None:
         nonlocal tokens
+        await asyncio.sleep(delay)
         while time.monotonic() < end:
             async for event in engine.generate(load.model, next(turn).options).events():
                 # The last token comes with the finished generation.
                 tokens += begun <= time.monotonic() < end and (isinstance(event, TokenEvent) or event.last is not None)
 
     turn = itertools.cycle(cases)
-    await asyncio.gather(*(keep_generating(turn) for _ in range(streams)))
+    await asyncio.gather(*(keep_generating(turn, warmup * number / streams) for number in range(streams)))
     return tokens / seconds
 
 

@@ -137,7 +137,7 @@ class Generator:
             )
             for position, number in enumerate(self._share.numbers(live.streams))
         ]
-        await open_streams(self._url, authorization(), self._streams, self._tally)
+        await open_streams(self._url, authorization(), self._streams)
 
     async def run(self, start: float) -> dict[str, Any]:
         """Offer the load from `start` on; the tally and this process's own cost as a document."""

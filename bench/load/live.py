@@ -73,6 +73,10 @@ class LiveStream(WSListener):  # type: ignore[misc]
             if self._transport is not None:
                 self._transport.disconnect(graceful=False)
 
+    def abandon(self, failure: str) -> None:
+        """The stream could not be opened."""
+        self._end(failure)
+
     # What the connection calls.
 
     def on_ws_connected(self, transport: WSTransport) -> None:
@@ -165,7 +169,7 @@ class LiveStream(WSListener):  # type: ignore[misc]
         self._tally.mistake(mistake.kind, mistake.example)
 
 
-async def open_streams(url: str, headers: Mapping[str, str], streams: Sequence[LiveStream], tally: Tally) -> None:
+async def open_streams(url: str, headers: Mapping[str, str], streams: Sequence[LiveStream]) -> None:
     """Connect every stream and wait until the server is ready for its first observation."""
     address = "ws" + url.removeprefix("http") + "/filter/stream"
     gate = asyncio.Semaphore(CONNECTING_AT_ONCE)
@@ -182,6 +186,6 @@ async def open_streams(url: str, headers: Mapping[str, str], streams: Sequence[L
                     )
                     await stream.ready
             except Exception as error:
-                tally.error(f"connect: {type(error).__name__}")
+                stream.abandon(f"connect: {type(error).__name__}")
 
     await asyncio.gather(*(open_one(stream) for stream in streams))

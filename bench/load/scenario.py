@@ -216,9 +216,9 @@ def to_table(value: Scenario) -> dict[str, Any]:
 
 
 def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
-    """TOML has no null: what is None is left out."""
+    """As TOML has it: no null, and lists."""
     return {
-        key: _without_none(value) if isinstance(value, Mapping) else value
+        key: _without_none(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value
         for key, value in table.items()
         if value is not None
     }
