@@ -106,7 +106,10 @@ def test_another_bundle_behind_the_name_is_refused(linear_bundle):
 
 
 def test_a_server_that_does_not_start_is_told_with_its_reason(tmp_path):
-    with pytest.raises(ServerError, match=r"ended with 1; its log ends: .*nowhere"), started([tmp_path / "nowhere"], {}):
+    with (
+        pytest.raises(ServerError, match=r"ended with 1; its log ends: .*nowhere"),
+        started([tmp_path / "nowhere"], {}),
+    ):
         pass
 
 
