@@ -105,7 +105,9 @@ class StepChecker:
         return found
 
     def _forecast_times_fit(self, step: dict[str, Any], t: float) -> bool:
-        points = step.get("forecast") or []
+        points = step.get("forecast") or ()
+        if not self._horizon:
+            return not points
         return len(points) == len(self._horizon) and all(
             point.get("t") == t + lead for point, lead in zip(points, self._horizon, strict=True)
         )

@@ -125,7 +125,8 @@ _TOTALS = (
     "server_tokens_per_second",
     "server_share",
     "overhead_us_per_token",
-    "bytes",
+    "pool",
+    "store",
     "memory_error",
 )
 

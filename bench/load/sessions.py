@@ -1,12 +1,17 @@
-"""Memory of idle states: open many in one process, compare what the process grew by with what they should take."""
+"""Memory of idle states: open many in one process, compare what the process grew by with what they should take.
+
+pool     slots of live streams, as arrays: the state itself and a generation for each
+store    named sessions in memory: what the store says it holds, which is also what bounds it
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +21,46 @@ import psutil  # type: ignore[import-untyped]
 from bench.load.scenario import Scenario
 from export.bundle import Bundle, open_bundle
 from service.engine.pool import StateField, StatePool
+from service.state.memory_sessions import MemorySessions
+from service.state.names import Opened, SessionName, StateScope
+from service.state.sessions import SessionAddress
 
 # Of the pool, per slot in use: its generation. Its place in the free list takes memory once it was released.
-BOOKKEEPING_BYTES = 8
+GENERATION_BYTES = 8
+# Opened and dropped before the measurement: what the code itself takes when it runs for the first time.
+REHEARSAL = 64
+DAY_SECONDS = 86_400
 
 
 def run_sessions(scenario: Scenario, bundles: Sequence[Path]) -> dict[str, Any]:
-    """Measure in a fresh process, whose memory nothing else has touched.
+    """Measure each place in a fresh process, whose memory nothing else has touched.
 
     Raises:
-        ValueError: no bundle is a filter.
+        ValueError: no bundle is the filter that is asked for, or the states do not fit.
     """
-    filters = [bundle for bundle in map(open_bundle, bundles) if bundle.kind == "filter"]
-    if not filters:
-        raise ValueError("idle sessions need a filter bundle")
-    wanted = scenario.live.model or filters[0].name
-    path = next(path for path in bundles if open_bundle(path).name == wanted)
-    command = [sys.executable, "-m", "bench.load.sessions", str(path), str(scenario.sessions)]
+    path = _filter_path(bundles, scenario.live.model)
+    places = {place: _in_fresh_process(path, scenario.sessions, place) for place in PLACES}
+    return {
+        "sessions": scenario.sessions,
+        **places,
+        "memory_error": max(place["memory_error"] for place in places.values()),
+    }
+
+
+def _filter_path(bundles: Sequence[Path], wanted: str | None) -> Path:
+    for path in bundles:
+        bundle = open_bundle(path)
+        if bundle.kind == "filter" and wanted in (None, bundle.name):
+            return path
+    raise ValueError(f"idle sessions need the filter bundle {wanted!r}" if wanted else "idle sessions need a filter")
+
+
+def _in_fresh_process(path: Path, count: int, place: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "bench.load.sessions", str(path), str(count), place]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ValueError(f"opening {scenario.sessions} sessions failed: {done.stderr.strip().splitlines()[-1:]}")
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise ValueError(f"{count} states in the {place} failed: {reason}")
     measured: dict[str, Any] = json.loads(done.stdout)
     return measured
 
@@ -55,34 +80,57 @@ def fields_of(bundle: Bundle) -> dict[str, StateField]:
     }
 
 
-def measure(fields: Mapping[str, StateField], count: int) -> dict[str, Any]:
+def bytes_of(fields: Mapping[str, StateField]) -> int:
+    """Bytes of the numbers of one state."""
+    return sum(math.prod(field.shape) * np.dtype(field.dtype).itemsize for field in fields.values())
+
+
+def measure(
+    fields: Mapping[str, StateField], count: int, open_states: Callable[..., tuple[Any, int]]
+) -> dict[str, Any]:
     """Bytes that `count` states should take, bytes that the process grew by, and the relative difference."""
     process = psutil.Process()
-    rng = np.random.default_rng(0)
-    _fill(StatePool(fields, 64), np.zeros((64, 2), np.int64), rng)  # what the first use of the code takes
-    handles = np.ones((count, 2), np.int64)
+    open_states(fields, REHEARSAL)
     before = process.memory_info().rss
-    pool = StatePool(fields, count)
-    _fill(pool, handles, rng)
+    keep, computed = open_states(fields, count)
     grown = process.memory_info().rss - before
-    per_state = sum(math.prod(field.shape) * np.dtype(field.dtype).itemsize for field in fields.values())
-    computed = count * (per_state + BOOKKEEPING_BYTES)
+    del keep
     return {
-        "sessions": count,
-        "in_use": pool.in_use,
-        "bytes_per_state": per_state,
-        "bytes": {"computed": computed, "measured": grown},
+        "state_bytes": bytes_of(fields),
+        "computed_bytes": computed,
+        "measured_bytes": grown,
         "memory_error": round(abs(grown / computed - 1), 4),
     }
 
 
-def _fill(pool: StatePool, handles: np.ndarray, rng: np.random.Generator) -> None:
-    for number in range(len(handles)):
+def fill_pool(fields: Mapping[str, StateField], count: int) -> tuple[StatePool, int]:
+    """A pool whose slots are all in use and written, and the bytes that it should take."""
+    pool = StatePool(fields, count)
+    rng = np.random.default_rng(0)
+    for _ in range(count):
         slot = pool.acquire()
-        handles[number] = slot
         for array in pool.arrays.values():
             array[slot.row] = rng.standard_normal()
+    return pool, count * (bytes_of(fields) + GENERATION_BYTES)
 
+
+def fill_store(fields: Mapping[str, StateField], count: int) -> tuple[MemorySessions, int]:
+    """Named sessions in memory, and the bytes that the store says they take."""
+    return asyncio.run(_fill_store(bytes_of(fields), count))
+
+
+async def _fill_store(size: int, count: int) -> tuple[MemorySessions, int]:
+    store = MemorySessions(DAY_SECONDS, 2 * count, sys.maxsize)
+    scope = StateScope("0" * 64, "filter", "")
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        await store.create(SessionAddress(scope, SessionName(f"session-{number}")), Opened(rng.bytes(size), number))
+    return store, store.bytes_held
+
+
+PLACES: Mapping[str, Callable[..., tuple[Any, int]]] = {"pool": fill_pool, "store": fill_store}
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(measure(fields_of(open_bundle(Path(sys.argv[1]))), int(sys.argv[2]))))
+    bundle_path, wanted_count, wanted_place = sys.argv[1:]
+    result = measure(fields_of(open_bundle(Path(bundle_path))), int(wanted_count), PLACES[wanted_place])
+    sys.stdout.write(json.dumps(result))

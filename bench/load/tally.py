@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bench.load.histogram import Histogram
@@ -20,15 +20,13 @@ class Window:
     start: float
     warmup_seconds: float
     seconds: float
+    measured_from: float = field(init=False)
+    end: float = field(init=False)  # nothing is sent from here on
 
-    @property
-    def measured_from(self) -> float:
-        return self.start + self.warmup_seconds
-
-    @property
-    def end(self) -> float:
-        """Nothing is sent from here on."""
-        return self.measured_from + self.seconds
+    def __post_init__(self) -> None:
+        # Kept rather than computed: every observation asks for them several times.
+        object.__setattr__(self, "measured_from", self.start + self.warmup_seconds)
+        object.__setattr__(self, "end", self.measured_from + self.seconds)
 
     def measures(self, due: float) -> bool:
         """Whether what was due then counts."""
