@@ -17,6 +17,7 @@ from bench.load.series import ORIGIN_SPACING, STEP
 from bench.load.tally import Tally
 
 SILENCE_SECONDS = 120.0
+PAUSE_SECONDS = 0.5
 HEADERS = {"Content-Type": "application/json"}
 TOO_MANY = 429
 
@@ -43,7 +44,7 @@ class Requests:
         self._session = session
         self._tally = tally
         self._goodput = {name.removesuffix("_ms"): limit / 1000 for name, limit in goodput.items()}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[bool]] = set()
 
     def send(self, due: float) -> None:
         """Send a request now that was due at `due`; its answer is awaited elsewhere."""
@@ -52,10 +53,14 @@ class Requests:
         task.add_done_callback(self._tasks.discard)
 
     async def keep_sending(self, first: float) -> None:
-        """One request after the other from `first` on, each due when the one before it ended: a closed loop."""
+        """One request after the other from `first` on, each due when the one before it ended: a closed loop.
+
+        After a refusal or a failure it waits: clients in a tight loop would load the server with refusals alone.
+        """
         await asyncio.sleep(max(0.0, first - time.monotonic()))
         while (due := time.monotonic()) < self._tally.window.end:
-            await self._attempt(due)
+            if not await self._attempt(due):
+                await asyncio.sleep(PAUSE_SECONDS)
 
     async def finish(self, seconds: float) -> None:
         """Wait for what is under way; what is not answered by then is an error."""
@@ -66,14 +71,16 @@ class Requests:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
 
-    async def _attempt(self, due: float) -> None:
+    async def _attempt(self, due: float) -> bool:
+        """Whether the request was answered."""
         self._tally.count(f"{self.kind}.sent", due)
         try:
-            await self._exchange(due)
+            return await self._exchange(due)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             self._tally.error(f"{self.kind} {type(error).__name__}")
+            return False
 
-    async def _exchange(self, due: float) -> None:
+    async def _exchange(self, due: float) -> bool:
         raise NotImplementedError
 
     def _late(self, due: float) -> None:
@@ -116,22 +123,22 @@ class TextRequests(Requests):
         super().__init__(session, tally, goodput)
         self._cases = itertools.cycle(enumerate(truths))
 
-    async def _exchange(self, due: float) -> None:
+    async def _exchange(self, due: float) -> bool:
         number, truth = next(self._cases)
         self._late(due)
         async with self._session.post("/generate", data=truth.body) as response:
             if response.status != 200:
                 await self._refused(response, due)
-                return
-            await self._read(response, due, TextChecker(truth, f"text {number}"))
+                return False
+            return await self._read(response, due, TextChecker(truth, f"text {number}"))
 
-    async def _read(self, response: aiohttp.ClientResponse, due: float, checker: TextChecker) -> None:
+    async def _read(self, response: aiohttp.ClientResponse, due: float, checker: TextChecker) -> bool:
         mistakes: list[Mistake] = []
         previous, is_good, ended = due, True, 0
         async for event, now in _events(response):
             if "error" in event:
                 self._tally.error(f"text stream error {event['error'].get('code')}")
-                return
+                return False
             if ended:
                 mistakes.append(Mistake("terminal", "a text went on after its terminal event"))
             metric = "ttft" if checker.position == 0 else "itl"
@@ -147,6 +154,7 @@ class TextRequests(Requests):
         if not ended:
             mistakes.append(Mistake("terminal", "a text stopped without its terminal event"))
         self._conclude(due, mistakes, is_good)
+        return True
 
 
 class BatchRequests(Requests):
@@ -169,20 +177,21 @@ class BatchRequests(Requests):
         self._levels = list(levels)
         self._numbers = itertools.count()
 
-    async def _exchange(self, due: float) -> None:
+    async def _exchange(self, due: float) -> bool:
         number = next(self._numbers)
         truth, origin = self._truths[number % len(self._truths)], ORIGIN_SPACING * number
         self._late(due)
         async with self._session.post("/filter", data=self._body(truth, origin)) as response:
             if response.status != 200:
                 await self._refused(response, due)
-                return
+                return False
             reply = orjson.loads(await response.read())
         seconds = time.monotonic() - due
         checker = StepChecker(truth, origin, name=f"request {number}")
         mistakes = [mistake for step in reply["steps"] if (mistake := checker.check(step)) is not None]
         mistakes += checker.check_end(reply, self._load.length)
         self._conclude(due, mistakes, self._within("batch", seconds))
+        return True
 
     def _body(self, truth: SeriesTruth, origin: float) -> bytes:
         length = self._load.length

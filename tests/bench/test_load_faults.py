@@ -180,6 +180,12 @@ def test_refusals_are_counted_and_timed_apart_from_errors(texts, truths):
     assert set(failed["errors"]) == {"text status 500 planted"}
 
 
+def test_a_closed_loop_that_is_refused_waits(texts, truths):
+    scenario = replace(TEXT, text=replace(TEXT.text, rate=0.0, streams=2))
+    counts = offer(scenario, FakeServer(texts, status=429), truths)["counts"]
+    assert counts["text.rejected"] == 2  # one a loop: the pause is longer than the run
+
+
 def test_the_truth_of_a_share_is_its_own_part_of_the_whole(linear_bundle):
     scenario = replace(LIVE, live=replace(LIVE.live, streams=4, series=4, samples=0))
     whole = prepare(scenario, [linear_bundle], Share(), lambda done: None)
