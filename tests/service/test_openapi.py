@@ -31,8 +31,9 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
     }
     bad = {"/generate": {"inputs": "bad |"}, "/filter": {"observations": [[666, 0]]}}
     async with connect(
-        models, api_keys=KEY, workers=1, max_running=1, max_waiting=0, max_body_bytes=5000, stall_seconds=0.01
-    ) as client:
+        models, api_keys=KEY, workers=1, max_running=1, max_waiting=0, max_body_bytes=5000, stall_seconds=0.01,
+        sessions="memory",
+    ) as client:  # fmt: skip
         app = client.app
         for path in bodies:
             yield "post", path, await client.post(path, json=bodies[path])
@@ -50,6 +51,8 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
                 await client.post(path, content=b"{}"),
                 await client.post(path, json={**body, "nope": 1}),
                 await client.post(path, json={**body, "state": "x"}),
+                await client.post(path, json={**body, "return_state": f"session:{path[1:]}"}),
+                await client.post(path, json={**body, "return_state": f"session:{path[1:]}"}),
                 await client.post(path, json=bad[path]),
             ):
                 yield "post", path, answer
