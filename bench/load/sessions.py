@@ -33,26 +33,18 @@ DAY_SECONDS = 86_400
 
 
 def run_sessions(scenario: Scenario, bundles: Sequence[Path]) -> dict[str, Any]:
-    """Measure each place in a fresh process, whose memory nothing else has touched.
+    """Measure each place in a fresh process, whose memory nothing else has touched, with states of `live.model`.
 
     Raises:
-        ValueError: no bundle is the filter that is asked for, or the states do not fit.
+        ValueError: the states do not fit.
     """
-    path = _filter_path(bundles, scenario.live.model)
+    path = next(path for path in bundles if open_bundle(path).name == scenario.live.model)
     places = {place: _in_fresh_process(path, scenario.sessions, place) for place in PLACES}
     return {
         "sessions": scenario.sessions,
         **places,
         "memory_error": max(place["memory_error"] for place in places.values()),
     }
-
-
-def _filter_path(bundles: Sequence[Path], wanted: str | None) -> Path:
-    for path in bundles:
-        bundle = open_bundle(path)
-        if bundle.kind == "filter" and wanted in (None, bundle.name):
-            return path
-    raise ValueError(f"idle sessions need the filter bundle {wanted!r}" if wanted else "idle sessions need a filter")
 
 
 def _in_fresh_process(path: Path, count: int, place: str) -> dict[str, Any]:

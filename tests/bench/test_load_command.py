@@ -32,6 +32,12 @@ cases = 4
 rate = 10
 length = 10
 series = 2
+[short.live]
+streams = 6
+rate = 10
+series = 2
+horizon = [0.5]
+samples = 1
 [short.budget]
 max_errors = 0
 max_rss_growth = 100
@@ -78,9 +84,10 @@ def test_a_server_of_its_own_is_loaded_and_every_answer_is_right(scenarios, tmp_
     counts = result["counts"]
     assert counts["text.right"] == counts["text.sent"] > 0
     assert counts["batch.right"] == counts["batch.sent"] > 0
+    assert counts["observation.right"] == counts["observation.sent"] == 120
     assert result["wrong"] == result["errors"] == {}
     assert result["passed"] is True
-    assert set(result["latency_ms"]) == {"batch", "itl", "lateness", "text", "ttft"}
+    assert set(result["latency_ms"]) == {"batch", "itl", "lateness", "observation", "text", "ttft"}
     assert len(result["generator_cpu_share"]) == 2
     assert result["server"]["rss_max"] > 0
 
@@ -95,6 +102,20 @@ def test_a_running_server_that_misses_a_budget_gives_exit_code_1(scenarios, line
     assert done.stderr.splitlines()[-1] == "rfa: impossible missed batch_max_ms"
     assert any(line.startswith("batch_max_ms") and line.endswith("MISSED") for line in done.stdout.splitlines())
     assert not psutil.pid_exists(target.pid)
+
+
+def test_a_server_with_keys_is_loaded_with_the_key_of_the_environment(scenarios, linear_bundle):
+    key = "a-key-of-the-load-test-0123456789"
+    live = ("mixed", "--seconds", 1, "--warmup", 0, "--text-rate", 0, "--batch-rate", 5, "--filter-streams", 3)
+    with started([linear_bundle], {"processes": 1, "api_keys": key}) as target:
+        where = ("--url", target.url, "--bundle", linear_bundle, "--json")
+        refused = rfa(*live, *where)
+        admitted = rfa(*live, *where, RFA_API_KEY=key)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "answers 401; set RFA_API_KEY" in refused.stderr
+    result = json.loads(admitted.stdout.splitlines()[-1])
+    assert result["errors"] == result["wrong"] == {}
+    assert result["counts"]["observation.right"] == result["counts"]["observation.sent"] == 30
 
 
 def test_another_bundle_behind_the_name_is_refused(linear_bundle):
@@ -123,13 +144,12 @@ def test_no_server_and_no_scenario_are_one_line(scenarios, linear_bundle):
 
 
 def test_memory_of_idle_states_is_what_they_take(linear_bundle):
-    measured = run_sessions(Scenario("idle", kind="idle-sessions", sessions=50_000), [linear_bundle])
+    scenario = Scenario("idle", kind="idle-sessions", sessions=50_000, live=LiveLoad(model="linear"))
+    measured = run_sessions(scenario, [linear_bundle])
     assert measured["pool"]["memory_error"] < 0.1
     # Its own estimate of a Python object is coarser; the scenario's budget is what judges it.
     assert measured["store"]["memory_error"] < 0.25
     assert measured["store"]["computed_bytes"] > 50_000 * measured["store"]["state_bytes"]
-    with pytest.raises(ValueError, match="'absent'"):
-        run_sessions(Scenario("idle", kind="idle-sessions", live=LiveLoad(model="absent")), [linear_bundle])
 
 
 def test_a_leak_in_the_memory_of_idle_states_is_seen():

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from bench.load.run import with_models
 from bench.load.scenario import (
     ScenarioError,
     changed,
@@ -80,3 +81,16 @@ def test_options_replace_entries_and_budgets_of_idle_loads_go():
     assert dataclasses.replace(wanted, budget={}).batch == mixed.batch
     with pytest.raises(ScenarioError, match=r"mixed\.seconds must be positive"):
         changed(mixed, {"seconds": -1.0})
+
+
+def test_every_model_that_is_used_is_named():
+    kinds = {"books": "lm", "linear": "filter", "oscillator": "filter"}
+    mixed = with_models(find_scenario("mixed"), kinds)
+    assert (mixed.text.model, mixed.live.model, mixed.batch.model) == ("books", "linear", "linear")
+    live = find_scenario("filter-live")
+    assert with_models(live, {"oscillator": "filter"}).text.model is None
+    given = dataclasses.replace(live, live=dataclasses.replace(live.live, model="oscillator"))
+    assert with_models(given, kinds).live.model == "oscillator"
+    for scenario, known in ((live, {"books": "lm"}), (given, {"linear": "filter"}), (mixed, {"linear": "filter"})):
+        with pytest.raises(ScenarioError, match="needs a bundle of kind"):
+            with_models(scenario, known)

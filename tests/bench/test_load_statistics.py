@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from bench.load.controller import Run
+from bench.load.engine_alone import measure
 from bench.load.histogram import PERCENTILES, RESOLUTION, Histogram
 from bench.load.overhead import compare
 from bench.load.overload import run_overload
@@ -22,6 +23,8 @@ from bench.load.report import describe, document, judge, table
 from bench.load.scenario import LiveLoad, Scenario, TextLoad
 from bench.load.server import ServerError
 from bench.load.tally import Tally, Window
+from bench.load.truth import text_engine, write_cases
+from service.testing import fake_models
 
 LIVE = Scenario("live", seconds=10.0, warmup_seconds=2.0, live=LiveLoad(streams=1))
 WINDOW = Window(100.0, 2.0, 10.0)
@@ -227,6 +230,22 @@ def test_overload_offers_multiples_of_the_measured_capacity():
     assert measured["rejected_share"] == 0.8
     with pytest.raises(ServerError, match="no request was answered"):
         asyncio.run(run_overload(scenario, Answering(0.0)))
+
+
+def test_the_engine_alone_counts_the_tokens_of_its_window():
+    models = fake_models()
+    load = TextLoad(streams=3, prompt_tokens=4, new_tokens=5, cases=2, temperature=0.0, model="recite")
+
+    async def run(warmup: float) -> float:
+        engine = text_engine(models, load, load.streams)
+        try:
+            return await measure(engine, load, await write_cases(engine, load, range(2)), load.streams, warmup, 0.2)
+        finally:
+            engine.close()
+
+    rate = asyncio.run(run(0.0))
+    assert rate > 0
+    assert rate * 0.2 == pytest.approx(round(rate * 0.2))  # whole tokens
 
 
 def test_the_overhead_is_of_pairs():
