@@ -67,9 +67,9 @@ def with_models(scenario: Scenario, kinds: Mapping[str, str]) -> Scenario:
         if is_used and load.model is None and known:
             named[part] = replace(load, model=known[0])
         elif is_used and load.model not in known:
-            wanted = "one" if load.model is None else repr(load.model)
+            name = "" if load.model is None else f" named {load.model!r}"
             raise ScenarioError(
-                f"{scenario.name}.{part} needs a bundle of kind {kind!r}, {wanted}; there are: {', '.join(kinds)}"
+                f"{scenario.name}.{part} needs a bundle of kind {kind!r}{name}; given are {', '.join(kinds)}"
             )
     return replace(scenario, **named)
 

@@ -135,7 +135,7 @@ def test_a_server_that_does_not_start_is_told_with_its_reason(tmp_path):
 
 
 def test_no_server_and_no_scenario_are_one_line(scenarios, linear_bundle):
-    done = rfa("short", "--budgets", scenarios, "--url", "http://127.0.0.1:9", "--bundle", linear_bundle)
+    done = rfa("impossible", "--budgets", scenarios, "--url", "http://127.0.0.1:9", "--bundle", linear_bundle)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("rfa: no server at http://127.0.0.1:9")
     done = rfa("long", "--budgets", scenarios)
