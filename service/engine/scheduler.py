@@ -351,6 +351,7 @@ class Scheduler:
             if len(jobs) == 1:
                 jobs[0].fail(error)
                 return
+            logger.warning("a batch of %d requests failed and is tried one by one", len(jobs), exc_info=error)
             for job in jobs:
                 self._advance([job])
 
