@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 
+from service.access.keys import check_exposure
+from service.access.logs import configure_logging
 from service.process.address import reserve
 from service.process.handover import with_state_key
 from service.process.supervisor import PROGRAM, Supervisor
@@ -21,11 +22,13 @@ def serve(settings: Settings, program: Sequence[str] = PROGRAM) -> None:
         program: command that starts a server process; tests pass one with hand-made models.
 
     Raises:
+        ConfigurationError: the settings would serve anyone, or their keys are unusable.
         StartError: a bundle or a setting is refused, with the reason; nothing was served.
         OSError: the address cannot be used.
         SystemExit: the end was not orderly: a second signal, or a process that had to be killed.
     """
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    check_exposure(settings)
+    configure_logging(settings)
     holder, address = reserve(settings.host, settings.port)
     with holder:
         settings = with_state_key(settings.model_copy(update={"port": address.port}))

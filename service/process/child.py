@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 import uvloop
 from fastapi import FastAPI
 
+from service.access.logs import configure_logging
 from service.app import create_app
 from service.engine.engine import Models, load_models
 from service.process.address import Address, share
@@ -29,6 +30,7 @@ from service.process.channel import Channel
 from service.process.draining import DrainingServer
 from service.process.handover import read_settings
 from service.settings import Settings
+from service.state.keeper import make_keeper
 
 logger = logging.getLogger("rfa.server")
 Load = Callable[[Settings], Models]
@@ -49,7 +51,6 @@ def main(load: Load = load_models) -> NoReturn:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_SECONDS)
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(_run(socket.socket(fileno=int(sys.argv[1])), load))
     sys.exit(code)
@@ -69,23 +70,29 @@ class ServerProcess:
         self._hello = hello
         self._load = load
         self._settings = read_settings(hello["settings"])
+        configure_logging(self._settings)
         self._app: FastAPI | None = None
 
     async def run(self) -> int:
         """Load, wait for the word, serve; the exit code."""
         beating = asyncio.create_task(self._beat())
         try:
-            models = await self._load_models()
-            if models is None or await self._channel.receive() is None:
+            app = await self._prepare()
+            if app is None or await self._channel.receive() is None:
                 return 1
-            await self._serve(create_app(self._settings, load=_first_then(models, self._load)))
+            await self._serve(app)
             return 0
         finally:
             beating.cancel()
 
-    async def _load_models(self) -> Models | None:
+    async def _prepare(self) -> FastAPI | None:
+        """An application with its models; None, and the supervisor knows why, when something is refused."""
         try:
+            await make_keeper(self._settings).aclose()  # bad keys should not wait for the models to be heard of
+            loaded: list[Models] = []
+            app = create_app(self._settings, load=lambda given: loaded.pop() if loaded else self._load(given))
             models = await asyncio.to_thread(self._load, self._settings)
+            loaded.append(models)
         except Exception as error:
             is_refusal = isinstance(error, (ValueError, OSError))  # written for the operator, with the reason
             if not is_refusal:
@@ -93,7 +100,7 @@ class ServerProcess:
             await self._channel.send("failed", reason=_reason(error), refused=is_refusal)
             return None
         await self._channel.send("loaded", models=[f"{facts.name} ({facts.kind})" for facts in models.facts])
-        return models
+        return app
 
     async def _serve(self, app: FastAPI) -> None:
         self._app = app
@@ -127,8 +134,7 @@ class ServerProcess:
     async def _obey(self, app: FastAPI) -> None:
         while await self._channel.receive() is not None:  # to reload is all that a serving process is asked for
             await self._channel.send("reloaded", reason=await _reload(app))
-        logger.error("the supervisor is gone; this process ends")
-        os._exit(1)
+        os._exit(1)  # the supervisor is gone
 
 
 async def _reload(app: FastAPI) -> str | None:
@@ -148,12 +154,6 @@ async def _reload(app: FastAPI) -> str | None:
 
 def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-def _first_then(models: Models, load: Load) -> Load:
-    """A loader that gives what is loaded already, and loads anew when asked again."""
-    loaded = [models]
-    return lambda settings: loaded.pop() if loaded else load(settings)
 
 
 def _end_with_supervisor() -> None:

@@ -119,6 +119,7 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         # Compression costs memory per connection and lets a small message grow to the limit.
         "ws_per_message_deflate": False,
         "lifespan": "on",
+        "log_config": None,
         "log_level": "warning",
         "access_log": False,
         "server_header": False,

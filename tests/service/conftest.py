@@ -17,7 +17,9 @@ Connect = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 
 @asynccontextmanager
 async def _connect(models: Models | None = None, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(**{"bundles": (), "workers": 2, **settings}), load=lambda _: models or fake_models())
+    app = create_app(
+        Settings(**{"bundles": (), "processes": 1, "workers": 2, **settings}), load=lambda _: models or fake_models()
+    )
     async with app.router.lifespan_context(app):
         # An unhandled exception must show as a 500 here, as it would to a client.
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
