@@ -108,7 +108,10 @@ class ServerProcess:
         app.state.metrics.engine = index
         app.state.metrics.process_restarts.inc(self._hello["restarts"])
         if directory is not None:
-            await app.state.exposition.join(Path(directory), index, self._settings.processes)
+            try:
+                await app.state.exposition.join(Path(directory), index, self._settings.processes)
+            except OSError as error:  # such as a path too long for a socket
+                logger.warning("no socket for the metrics of all processes (%s): /metrics tells of one", error.strerror)
         serving = asyncio.Event()
         server = DrainingServer(app, self._settings, serving.set)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
