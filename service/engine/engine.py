@@ -21,7 +21,14 @@ from service.engine.filtering import (
     SequenceStage,
     check_size,
 )
-from service.engine.generation import DecodeStage, GenerateJob, GenerateOptions, PrefillStage, PromptLimits
+from service.engine.generation import (
+    LONG_PROMPT,
+    DecodeStage,
+    GenerateJob,
+    GenerateOptions,
+    PrefillStage,
+    PromptLimits,
+)
 from service.engine.language_runtime import Decode, Language, LanguageRuntime
 from service.engine.language_state import LanguageState, largest_state
 from service.engine.pool import StatePool
@@ -118,7 +125,7 @@ class Engine:
         limits = PromptLimits(settings.max_prompt_tokens, settings.max_attention_tokens)
         modes: tuple[Decode, ...] = ("recurrent", "attention")
         self._prefill = {
-            (name, decode): PrefillStage(limits, DecodeStage(model, decode, settings.max_batch_rows, metrics))
+            (name, decode): _prefill_stages(limits, DecodeStage(model, decode, settings.max_batch_rows, metrics))
             for name, model in models.languages.items()
             for decode in modes
         }
@@ -157,7 +164,9 @@ class Engine:
         if options.return_latents:
             per_token += math.prod(model.latent_shape)
         self._limit_reply("parameters", per_token * options.max_new_tokens * options.samples)
-        return self._submit(GenerateJob(self._prefill[model.name, options.decode], model, options))
+        short, long = self._prefill[model.name, options.decode]
+        stage = long if len(options.prompt) > LONG_PROMPT else short
+        return self._submit(GenerateJob(stage, model, options))
 
     def language_state(self, model_name: str | None) -> StateKind:
         """What a state of this language model is.
@@ -290,6 +299,11 @@ class Engine:
 def draw_seed() -> int:
     """A seed for a request that names none."""
     return secrets.randbits(SEED_BITS)
+
+
+def _prefill_stages(limits: PromptLimits, decode: DecodeStage) -> tuple[PrefillStage, PrefillStage]:
+    """For short prompts and for long ones."""
+    return PrefillStage(limits, decode), PrefillStage(limits, decode)
 
 
 def _numbers_per_step(model: Filter, options: FilterOptions | StreamOptions) -> int:

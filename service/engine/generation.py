@@ -23,6 +23,7 @@ from service.errors import EngineFailure, InvalidRequest, NotReady
 from service.metrics import Metrics
 
 PREFILL_TOKENS = 64  # per quantum: long enough to be efficient, short enough not to stall running streams
+LONG_PROMPT = 1_000  # characters; prompts beyond take turns with shorter ones, which therefore never wait for them
 FinishReason = Literal["length", "eos_token", "stop_sequence", "cancelled", "deadline", "error"]
 
 
@@ -167,6 +168,11 @@ class GenerateJob(Job):
     def rows(self) -> int:
         """Sequences in this job's next quantum."""
         return len(self.live) if self.streams else 1
+
+    @property
+    def keeps_place(self) -> bool:
+        """Prompts are read one after another: in turns, all of them would be late."""
+        return not self.streams
 
     @property
     def live(self) -> list[_Stream]:

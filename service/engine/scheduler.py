@@ -80,6 +80,11 @@ class Job:
         """Whether there is nothing to do until `Scheduler.wake`."""
         return False
 
+    @property
+    def keeps_place(self) -> bool:
+        """Whether the next quantum of this job comes before other jobs of its stage, instead of in turn."""
+        return False
+
     def release(self) -> None:
         """Give back what the job holds; called once, when it has left the scheduler, whatever the reason."""
 
@@ -369,7 +374,7 @@ class Scheduler:
                 elif job.is_idle and not job.interrupted:
                     self._idle.add(job)
                 else:
-                    self._queue(job)
+                    self._queue(job, first=job.keeps_place)
         self._deliver(jobs)
 
     def _deliver(self, jobs: list[Job]) -> None:
@@ -390,8 +395,12 @@ class Scheduler:
     def _has_work(self) -> bool:
         return bool(self._busy or self._runnable or self._waiting)
 
-    def _queue(self, job: Job) -> None:
-        self._runnable.setdefault(job.stage, deque()).append(job)
+    def _queue(self, job: Job, first: bool = False) -> None:
+        queue = self._runnable.setdefault(job.stage, deque())
+        if first:
+            queue.appendleft(job)
+        else:
+            queue.append(job)
         self._work_arrived.notify()
 
     def _admit(self) -> None:

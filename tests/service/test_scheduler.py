@@ -94,6 +94,21 @@ async def test_jobs_at_one_stage_advance_together_and_others_in_turn(make: Any) 
     assert second.batches == [["blocker"], ["x"], ["x"]]
 
 
+async def test_a_job_that_keeps_its_place_ends_before_the_next_begins(make: Any) -> None:
+    class Kept(Count):
+        keeps_place = True
+
+    gate = threading.Semaphore(0)
+    first, second = Counting(max_rows=1, gate=gate), Counting(max_rows=1, gate=gate)
+    scheduler = make()
+    jobs = [submitted(scheduler, Kept(first, 2, name)) for name in "abc"]
+    jobs += [submitted(scheduler, Count(second, 2, name)) for name in "xy"]
+    gate.release(100)
+    await asyncio.gather(*(job.result() for job in jobs))
+    assert first.batches == [["a"], ["a"], ["b"], ["b"], ["c"], ["c"]]
+    assert second.batches == [["x"], ["y"], ["x"], ["y"]]
+
+
 async def test_work_is_shared_among_workers(make: Any) -> None:
     gate = threading.Semaphore(0)
     stage = Counting(gate=gate)
