@@ -216,7 +216,9 @@ def test_a_reader_that_takes_its_time_gets_everything() -> None:
         head, _, rest = b"".join(pieces).partition(b"\r\n\r\n")
         length = int(dict(line.split(b": ") for line in head.lower().split(b"\r\n")[1:])[b"content-length"])
         while len(rest) < length:
-            rest += client.recv(1 << 20)
+            piece = client.recv(1 << 20)
+            assert piece, "the server cut the connection"
+            rest += piece
     assert len(json.loads(rest)["steps"]) == 5_000
 
 
