@@ -12,12 +12,13 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.engine.engine import Engine, Models, load_models
 from service.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, ServiceError
 from service.metrics import Metrics
-from service.routes import filter, generate, health, info, page
+from service.routes import filter, generate, health, info, page, tgi
 from service.routes.common import ClientGone, error_response
 from service.schemas import FieldError
 from service.settings import Settings
@@ -25,6 +26,7 @@ from service.state.keeper import StateKeeper
 
 logger = logging.getLogger("rfa.http")
 LONGEST_FIELD_NAME = 64
+METHODS = ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS")
 PLAIN_WORDS = {
     "missing": "Field required",
     "extra_forbidden": "Unknown field",
@@ -67,7 +69,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     app.state.settings = settings
     app.state.metrics = Metrics()
     app.state.engine = None
-    for route in (generate, filter, health, info, page):
+    for route in (generate, tgi, filter, health, info, page):
         app.include_router(route.router)
     app.add_exception_handler(ServiceError, _handle_service_error)
     app.add_exception_handler(HTTPException, _handle_http_exception)
@@ -114,7 +116,7 @@ class Boundary:
     def _count(self, scope: Scope, status: int) -> None:
         # Only the template of a known route and a known method: a label for each thing a client sends would be a leak.
         route = getattr(scope.get("route"), "path", "other")
-        method = scope["method"] if scope["method"] in ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS") else "other"
+        method = scope["method"] if scope["method"] in METHODS else "other"
         self._metrics.http_requests.labels(route, method, str(status) if status else "disconnect").inc()
 
 
@@ -128,9 +130,19 @@ async def _handle_http_exception(request: Request, error: Exception) -> Response
     if status == 404:
         return error_response(NotFound("There is no such path; /openapi.json lists them."))
     if status == 405:
-        allow = (getattr(error, "headers", None) or {}).get("Allow", "")
-        return error_response(MethodNotAllowed(f"This path takes {allow or 'another method'}.", allow=allow))
+        allow = ", ".join(_methods_of_path(request))
+        return error_response(MethodNotAllowed(f"This path takes {allow}.", allow=allow))
     return error_response(InvalidRequest("The request cannot be read."))
+
+
+def _methods_of_path(request: Request) -> list[str]:
+    """What the path of this request can be asked with, by any of its routes: the router knows of the first only."""
+    routes = request.app.router.routes
+    return [
+        method
+        for method in METHODS
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
 
 
 async def _handle_validation_error(request: Request, error: Exception) -> Response:

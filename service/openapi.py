@@ -15,6 +15,8 @@ from service.schemas import ErrorReply, FilterDone, FilterStepReply, GenerateEve
 REFERENCE = "#/components/schemas/{model}"
 STREAMS: dict[str, tuple[tuple[str, ...], tuple[type[BaseModel], ...]]] = {
     "/generate": ((SSE,), (GenerateEvent, ErrorReply)),
+    "/": ((SSE,), (GenerateEvent, ErrorReply)),
+    "/generate_stream": ((SSE,), (GenerateEvent, ErrorReply)),
     "/filter": ((NDJSON, SSE), (FilterStepReply, FilterDone, ErrorReply)),
 }
 
