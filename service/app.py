@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.engine.engine import Engine, Models, load_models
 from service.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, ServiceError
 from service.metrics import Metrics
-from service.routes import filter, generate, health, info, page, tgi
+from service.routes import filter, generate, health, info, openai, page, tgi
 from service.routes.common import ClientGone, error_response
 from service.schemas import FieldError
 from service.settings import Settings
@@ -69,7 +69,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     app.state.settings = settings
     app.state.metrics = Metrics()
     app.state.engine = None
-    for route in (generate, tgi, filter, health, info, page):
+    for route in (generate, tgi, openai, filter, health, info, page):
         app.include_router(route.router)
     app.add_exception_handler(ServiceError, _handle_service_error)
     app.add_exception_handler(HTTPException, _handle_http_exception)

@@ -11,12 +11,14 @@ from pydantic.json_schema import models_json_schema
 
 from service.routes.common import NDJSON, SSE
 from service.schemas import ErrorReply, FilterDone, FilterStepReply, GenerateEvent
+from service.schemas_openai import CompletionChunk
 
 REFERENCE = "#/components/schemas/{model}"
 STREAMS: dict[str, tuple[tuple[str, ...], tuple[type[BaseModel], ...]]] = {
     "/generate": ((SSE,), (GenerateEvent, ErrorReply)),
     "/": ((SSE,), (GenerateEvent, ErrorReply)),
     "/generate_stream": ((SSE,), (GenerateEvent, ErrorReply)),
+    "/v1/completions": ((SSE,), (CompletionChunk, ErrorReply)),
     "/filter": ((NDJSON, SSE), (FilterStepReply, FilterDone, ErrorReply)),
 }
 

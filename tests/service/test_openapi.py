@@ -10,7 +10,7 @@ import anyio
 import httpx
 import pytest
 
-from service.errors import STATUS
+from service.errors import STATUS, Conflict
 from service.openapi import openapi_of
 from service.testing import FakeFilter, FakeLanguage, fake_models
 
@@ -25,8 +25,17 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
     bodies: dict[str, dict[str, Any]] = {
         "/generate": {"inputs": "say |"},
         "/filter": {"observations": [[1.0, 2.0], None]},
+        "/generate_stream": {"inputs": "say |"},
+        "/": {"inputs": "say |"},
+        "/v1/completions": {"prompt": "say |"},
     }
-    bad = {"/generate": {"inputs": "bad |"}, "/filter": {"observations": [[666, 0]]}}
+    bad: dict[str, dict[str, Any]] = {
+        "/generate": {"inputs": "bad |"},
+        "/filter": {"observations": [[666, 0]]},
+        "/generate_stream": {"inputs": "bad |"},
+        "/": {"inputs": "bad |"},
+        "/v1/completions": {"prompt": "bad |"},
+    }
     async with connect(
         models, workers=1, max_running=1, max_waiting=0, max_body_bytes=5000, stall_seconds=0.01
     ) as client:
@@ -45,10 +54,13 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
                 await client.post(path, json=bad[path]),
             ):
                 yield "post", path, answer
-        pages = ("/health", "/ready", "/metrics", "/info", "/", "/docs", "/openapi.json")
+        pages = ("/health", "/ready", "/metrics", "/info", "/", "/docs", "/openapi.json", "/v1/models")
         for path in pages:
             yield "get", path, await client.get(path)
-            yield "get", path, await client.post(path)
+            yield "get", path, await client.put(path)
+        for name in ("recite", "nope", "x" * 300):
+            yield "get", "/v1/models/{model}", await client.get(f"/v1/models/{name}")
+        yield "get", "/v1/models/{model}", await client.put("/v1/models/recite")
         while gate.acquire(blocking=False):
             pass
         async with anyio.create_task_group() as tasks:
@@ -64,6 +76,7 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
             yield "post", path, await client.post(path, json=body)
         for path in pages:
             yield "get", path, await client.get(path)
+        yield "get", "/v1/models/{model}", await client.get("/v1/models/recite")
         app.state.engine = engine
 
 
@@ -78,6 +91,9 @@ async def test_every_answer_is_documented(connect: Any) -> None:
         assert media_type in documented[str(response.status_code)]["content"], (path, response.status_code, media_type)
         seen.setdefault(path, set()).add(response.status_code)
     assert seen["/generate"] == seen["/filter"] == {200, *STATUS.values()}
+    assert seen["/generate"] == seen["/generate_stream"] == seen["/"]
+    assert seen["/v1/completions"] == seen["/generate"] - {STATUS[Conflict]}  # it continues from no state
+    assert seen["/v1/models/{model}"] == {200, 404, 405, 422, 503}
     assert all(path in seen for path in paths)
 
 
@@ -132,7 +148,7 @@ async def test_requests_are_bounded_in_every_field(connect: Any) -> None:
             found for part in inner for found in unbounded(part, f"{where}/{(part or {}).get('title', '')}")
         ]
 
-    for name in ("GenerateRequest", "GenerateParameters", "FilterRequest"):
+    for name in ("GenerateRequest", "GenerateParameters", "FilterRequest", "CompletionRequest", "StreamOptions"):
         assert schemas[name]["additionalProperties"] is False
         assert unbounded(schemas[name], name) == []
 
@@ -140,6 +156,10 @@ async def test_requests_are_bounded_in_every_field(connect: Any) -> None:
 async def test_the_examples_of_the_document_work(connect: Any) -> None:
     async with connect() as client:
         schemas = openapi_of(client.app)["components"]["schemas"]
-        for path, name in (("/generate", "GenerateRequest"), ("/filter", "FilterRequest")):
+        for path, name in (
+            ("/generate", "GenerateRequest"),
+            ("/filter", "FilterRequest"),
+            ("/v1/completions", "CompletionRequest"),
+        ):
             for example in schemas[name]["examples"]:
                 assert (await client.post(path, json=example)).status_code == 200
