@@ -60,11 +60,11 @@ $(VENV)/.python:
 	@touch $@
 
 $(VENV)/.serve: $(VENV)/.python pyproject.toml constraints.txt
-	$(PIP) --editable '.[plot]'
+	$(PIP) --editable '.[plot,redis,tracing]'
 	@touch $@
 
 # torch comes before everything that asks for it, so that nothing else picks its version or build.
 $(VENV)/.develop: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) $(TORCH)
-	$(PIP) --editable '.[train,dev]'
+	$(PIP) --editable '.[train,dev,redis,tracing,load]'
 	@touch $@

@@ -17,6 +17,7 @@ LARGEST_OBSERVATION = 1e12
 LARGEST_TIME = 1e15
 LARGEST_SEED = 2**64 - 1
 MAX_ITEMS = 1_000_000
+MAX_SAMPLES = 16
 
 ModelName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
@@ -88,7 +89,7 @@ class GenerateParameters(_Request):
         default="recurrent", description="constant-memory filter slots, or exact attention over a growing cache"
     )
     latent_noise: float = Field(default=0.0, ge=0, le=10, description="scale of the latent sample of the last layer")
-    n: int = Field(default=1, ge=1, le=16, description="independent continuations")
+    n: int = Field(default=1, ge=1, le=MAX_SAMPLES, description="independent continuations")
     return_latents: bool = Field(default=False, description="the last layer's latent of every token")
     deadline_ms: int | None = Field(
         default=None,

@@ -39,7 +39,7 @@ class Settings(BaseSettings):
     max_running: int = Field(default=64, ge=1, description="requests that hold model state at the same time")
     max_streams: int = Field(default=4_096, ge=1, description="live filter streams, idle ones included, per process")
     max_waiting: int = Field(default=256, ge=0, description="requests queued beyond that before 429")
-    max_batch_rows: int = Field(default=64, ge=1, description="sequences in one decode step")
+    max_batch_rows: int = Field(default=24, ge=1, le=512, description="sequences in one decode step")
     stream_buffer: int = Field(default=256, ge=1, description="events that a reader may lag before its request pauses")
     stall_seconds: float = Field(default=30.0, gt=0, description="work without progress for so long is not ready")
     send_timeout_seconds: float = Field(

@@ -31,22 +31,40 @@ def byte_vocabulary(merges: Sequence[tuple[str, str]] = ()) -> Vocabulary:
     return Vocabulary(tokenizer.to_str())
 
 
-@dataclass(frozen=True)
+@dataclass
 class Seen:
     """Context of the fake: all tokens so far, and the sum of the latent noise."""
 
     tokens: tuple[int, ...] = ()
     noise: float = 0.0
+    is_released: bool = False
 
     @property
     def position(self) -> int:
         return len(self.tokens)
 
     def fork(self) -> Seen:
-        return self
+        return Seen(self.tokens, self.noise)
+
+    def release(self) -> None:
+        assert not self.is_released, "released twice"
+        self.is_released = True
+
+
+@dataclass(frozen=True)
+class SeenMore:
+    """What a context of the fake becomes."""
+
+    context: Seen
+    tokens: tuple[int, ...]
+    noise: float
 
     def is_finite(self) -> bool:
         return bool(np.isfinite(self.noise))
+
+    def commit(self) -> None:
+        assert not self.context.is_released
+        self.context.tokens, self.context.noise = self.tokens, self.noise
 
 
 @dataclass
@@ -71,10 +89,12 @@ class FakeLanguage:
     def start(self, decode: str) -> Seen:
         return Seen()
 
-    def prefill(self, context: Seen, tokens: Sequence[int]) -> Seen:
-        return Seen((*context.tokens, *tokens), context.noise)
+    def prefill(self, context: Seen, tokens: Sequence[int]) -> SeenMore:
+        return SeenMore(context, (*context.tokens, *tokens), context.noise)
 
-    def step(self, contexts: Sequence[Seen], tokens: Sequence[int], noise: np.ndarray) -> tuple[StepOutput, list[Seen]]:
+    def step(
+        self, contexts: Sequence[Seen], tokens: Sequence[int], noise: np.ndarray
+    ) -> tuple[StepOutput, list[SeenMore]]:
         if self.gate is not None:
             self.gate.acquire()
         self.batches.append(len(contexts))
@@ -83,7 +103,7 @@ class FakeLanguage:
         bar = self.vocabulary.encode("|")[0]
         advanced = []
         for row, (context, token) in enumerate(zip(contexts, tokens, strict=True)):
-            seen = Seen((*context.tokens, token), context.noise + float(noise[row].sum()))
+            seen = SeenMore(context, (*context.tokens, token), context.noise + float(noise[row].sum()))
             text = b"".join(self.vocabulary.bytes_of(index) for index in seen.tokens).decode(errors="replace")
             if self.bomb is not None and self.bomb in text:
                 raise RuntimeError("the graph failed at /secret/place")

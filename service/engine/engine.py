@@ -17,6 +17,7 @@ from service.engine.language_state import LanguageState, largest_state
 from service.engine.scheduler import Job, Scheduler
 from service.errors import InvalidRequest, NotFound, NotReady
 from service.metrics import Metrics
+from service.schemas import MAX_SAMPLES
 from service.settings import Settings
 
 SEED_BITS = 53  # a drawn seed survives a JSON reader that keeps numbers as doubles
@@ -71,7 +72,9 @@ def load_models(settings: Settings) -> Models:
             raise BundleError(f"two bundles are named {bundle.name!r}; names must differ")
         golden_values = check_golden(bundle)
         if bundle.kind == "lm":
-            languages[bundle.name] = LanguageRuntime(bundle)
+            languages[bundle.name] = LanguageRuntime(
+                bundle, streams=settings.max_running * MAX_SAMPLES, max_rows=settings.max_batch_rows
+            )
         else:
             filters[bundle.name] = FilterRuntime(bundle)
         facts.append(_facts(bundle, golden_values))

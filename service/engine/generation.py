@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from service.engine.language_runtime import Decode, Language, StepOutput
+from service.engine.language_runtime import Advance, Decode, Language, StepOutput
 from service.engine.language_state import LanguageState
 from service.engine.sampling import draw_index, filtered_probabilities, generator, log_softmax, most_probable
 from service.engine.scheduler import Job
@@ -181,7 +181,7 @@ class GenerateJob(Job):
         self.streams = [
             _Stream(
                 sample,
-                self.context.fork(),
+                self.context if sample == 0 else self.context.fork(),
                 self.prompt[-1],
                 TextStream(self.model.vocabulary, self.options.stops, *left),
                 earlier,
@@ -191,6 +191,12 @@ class GenerateJob(Job):
         self.context = None
         self.decode_started = time.monotonic()
         self.stage = stage
+
+    def release(self) -> None:
+        """Give back the contexts."""
+        for context in (self.context, *(stream.context for stream in self.streams)):
+            if context is not None:
+                context.release()
 
     def conclude(self, last: TokenEvent | None) -> Generation:
         """The finished request; continuations that still grew ran into the deadline, or the server goes down."""
@@ -263,7 +269,10 @@ class PrefillStage:
             return
         piece = job.prompt[job.prefilled : -1][:PREFILL_TOKENS]
         if piece:
-            job.context = job.model.prefill(job.context, piece)
+            advance = job.model.prefill(job.context, piece)
+            if not advance.is_finite():
+                raise self._decode.broken()
+            advance.commit()
             job.prefilled += len(piece)
         if job.prefilled == len(job.prompt) - 1:
             job.begin_decoding(self._decode)
@@ -331,6 +340,11 @@ class DecodeStage:
         self._metrics.e2e_request_latency.labels(name).observe(time.monotonic() - job.submitted)
         job.finish(generation)
 
+    def broken(self) -> EngineFailure:
+        """The failure of a request whose numbers are none any more; its neighbours are untouched."""
+        self._metrics.corrupted_requests.labels(self._model.name).inc()
+        return EngineFailure("The model gave a value that is not finite for this request.", code="non_finite_output")
+
     def _step(self, rows: Sequence[tuple[GenerateJob, _Stream]]) -> list[_Step]:
         noise = np.zeros((len(rows), *self._model.latent_shape), dtype=np.float32)
         for row, (job, stream) in enumerate(rows):
@@ -338,7 +352,7 @@ class DecodeStage:
             if scale > 0:
                 draw = generator(job.options.seed, stream.sample, stream.draws, "latent")
                 noise[row] = scale * draw.standard_normal(self._model.latent_shape)
-        output, contexts = self._model.step(
+        output, advances = self._model.step(
             [stream.context for _, stream in rows], [stream.pending for _, stream in rows], noise
         )
         self._metrics.iteration_rows.labels(self._model.name).observe(len(rows))
@@ -347,15 +361,14 @@ class DecodeStage:
             confidence = self._model.confidence(output.logits, self._decode)
             precision = np.exp(output.log_precision.astype(np.float64))
         return [
-            _Step(output, row, contexts[row], log_probabilities[row], confidence[row], float(precision[row]))
+            _Step(output, row, advances[row], log_probabilities[row], confidence[row], float(precision[row]))
             for row in range(len(rows))
         ]
 
     def _accept(self, job: GenerateJob, steps: Sequence[_Step]) -> None:
         """Choose a token for every live stream of a request, and commit its context."""
         if not all(step.is_finite() for step in steps):
-            self._metrics.corrupted_requests.labels(self._model.name).inc()
-            raise EngineFailure("The model gave a value that is not finite for this request.", code="non_finite_output")
+            raise self.broken()
         early: FinishReason | None = None
         if job.interrupted:
             early = "cancelled"
@@ -402,7 +415,8 @@ class DecodeStage:
             latent=step.output.latent[step.row].tolist() if options.return_latents else None,
         )
         stream.events.append(event)
-        stream.context, stream.pending = step.context, token
+        stream.pending = token
+        step.advance.commit()
         return event
 
     def _top_tokens(self, log_probabilities: NDArray[np.float64], count: int) -> list[TopTokenRecord] | None:
@@ -432,7 +446,7 @@ class _Step:
 
     output: StepOutput
     row: int
-    context: Any
+    advance: Advance
     log_probabilities: NDArray[np.float64]
     confidence: NDArray[np.float64]
     precision: float
@@ -444,7 +458,7 @@ class _Step:
             and np.isfinite(self.confidence).all()
             and np.isfinite(self.precision)
             and np.isfinite(self.output.latent[self.row]).all()
-            and self.context.is_finite()
+            and self.advance.is_finite()
         )
 
 

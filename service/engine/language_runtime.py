@@ -1,7 +1,8 @@
 """A language bundle as functions on numpy arrays: start, prefill, step, in both decoding modes.
 
-The recurrent context of a stream is a few filter slots per head, of constant size. The attention context is a cache of
-rotated keys and values, which grows by doubling so that its cost is amortised; the graph reads only its valid part.
+The recurrent context of a stream is a few filter slots per head, of constant size, in a pool. The attention context is
+a cache of rotated keys and values, which grows by doubling so that its cost is amortised; the graph reads only its
+valid part.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.bundle import Bundle
+from service.engine.batching import Run, agreeing_sizes
 from service.engine.language_state import unusable_state
+from service.engine.pool import StateField, StatePool
 from service.engine.sampling import log_softmax
 from service.engine.text import Vocabulary
 
@@ -34,21 +37,75 @@ class StepOutput(NamedTuple):
     latent: Array  # [B, H, 2D]
 
 
-@dataclass(frozen=True)
-class SlotContext:
-    """Recurrent context of one stream. Immutable: a step makes a new one, so a fork shares it."""
+class Context(Protocol):
+    """What a stream remembers of its tokens. Its owner releases it, once."""
 
-    means: Array  # [L, H, S, 4D]
-    precisions: Array  # [L, H, S]
-    position: int
+    @property
+    def position(self) -> int:
+        """Tokens that it has seen."""
+
+    def fork(self) -> Context:
+        """An independent continuation from here."""
+
+    def release(self) -> None:
+        """Give the memory back."""
+
+
+class Advance(Protocol):
+    """A context after some more tokens, to be looked at before it takes effect."""
+
+    def is_finite(self) -> bool:
+        """False when the model has broken down."""
+
+    def commit(self) -> None:
+        """Let the context move on."""
+
+
+class SlotContext:
+    """Recurrent context of one stream: a slot of the model's pool, which holds a few filter slots per head."""
+
+    def __init__(self, pool: StatePool, position: int = 0) -> None:
+        self.pool = pool
+        self.slot = pool.acquire()
+        self.position = position
 
     def fork(self) -> SlotContext:
         """An independent continuation from here."""
-        return self
+        twin = SlotContext(self.pool, self.position)
+        twin.write(*self.read())
+        return twin
+
+    def release(self) -> None:
+        """Give the slot back."""
+        self.pool.release(self.slot)
+
+    def read(self) -> tuple[Array, Array]:
+        """Means `[L, H, S, 4D]` and precisions `[L, H, S]`."""
+        fields = self.pool.read(self.slot)
+        return fields["means"], fields["precisions"]
+
+    def write(self, means: Array, precisions: Array) -> None:
+        """Inverse of `read`."""
+        self.pool.write(self.slot, {"means": means, "precisions": precisions})
+
+
+@dataclass(frozen=True)
+class SlotAdvance:
+    """What a slot becomes."""
+
+    context: SlotContext
+    means: Array  # [L, H, S, 4D]
+    precisions: Array  # [L, H, S]
+    tokens: int
 
     def is_finite(self) -> bool:
         """False when the filter has broken down."""
         return bool(np.isfinite(self.means).all() and np.isfinite(self.precisions).all())
+
+    def commit(self) -> None:
+        """Write the slot."""
+        self.context.write(self.means, self.precisions)
+        self.context.position += self.tokens
 
 
 @dataclass
@@ -57,31 +114,42 @@ class CacheContext:
 
     keys: Array  # [L, H, C, 2D]
     values: Array  # [L, H, C, 2D]
-    position: int
+    position: int = 0
 
     def fork(self) -> CacheContext:
         """An independent continuation from here."""
         return CacheContext(self.keys.copy(), self.values.copy(), self.position)
 
-    def is_finite(self) -> bool:
-        """False when a row that later tokens will read is broken."""
-        last = slice(max(self.position - 1, 0), self.position)
-        return bool(np.isfinite(self.keys[:, :, last]).all() and np.isfinite(self.values[:, :, last]).all())
+    def release(self) -> None:
+        """Let go of the cache."""
+        self.keys = self.values = np.zeros(0, dtype=np.float32)
 
-    def extended(self, new_keys: Array, new_values: Array) -> CacheContext:
-        """This context with rows `[L, H, n, 2D]` written behind its valid part, in a larger array if need be."""
-        count = new_keys.shape[2]
-        end = self.position + count
-        keys, values = self.keys, self.values
-        if end > keys.shape[2]:
+    def extend(self, new_keys: Array, new_values: Array) -> None:
+        """Write rows `[L, H, n, 2D]` behind the valid part, in a larger array if need be."""
+        end = self.position + new_keys.shape[2]
+        if end > self.keys.shape[2]:
             capacity = 1 << (end - 1).bit_length()
-            keys, values = _grown(keys, capacity), _grown(values, capacity)
-        keys[:, :, self.position : end] = new_keys
-        values[:, :, self.position : end] = new_values
-        return CacheContext(keys, values, end)
+            self.keys, self.values = _grown(self.keys, capacity), _grown(self.values, capacity)
+        self.keys[:, :, self.position : end] = new_keys
+        self.values[:, :, self.position : end] = new_values
+        self.position = end
 
 
-Context = SlotContext | CacheContext
+@dataclass(frozen=True)
+class CacheAdvance:
+    """The rows that a cache gets."""
+
+    context: CacheContext
+    keys: Array  # [L, H, n, 2D]
+    values: Array  # [L, H, n, 2D]
+
+    def is_finite(self) -> bool:
+        """False when a row that later tokens would read is broken."""
+        return bool(np.isfinite(self.keys).all() and np.isfinite(self.values).all())
+
+    def commit(self) -> None:
+        """Write the rows."""
+        self.context.extend(self.keys, self.values)
 
 
 class Language(Protocol):
@@ -95,10 +163,12 @@ class Language(Protocol):
     def start(self, decode: Decode) -> Any:
         """Context of a stream that has seen nothing."""
 
-    def prefill(self, context: Any, tokens: Sequence[int]) -> Any:
+    def prefill(self, context: Any, tokens: Sequence[int]) -> Advance:
         """The context after `tokens`."""
 
-    def step(self, contexts: Sequence[Any], tokens: Sequence[int], noise: Array) -> tuple[StepOutput, list[Any]]:
+    def step(
+        self, contexts: Sequence[Any], tokens: Sequence[int], noise: Array
+    ) -> tuple[StepOutput, Sequence[Advance]]:
         """One token in each of B streams of one decoding mode; `noise` `[B, H, 2D]`, zeros for the mean."""
 
     def confidence(self, logits: Array, decode: Decode) -> NDArray[np.float64]:
@@ -118,11 +188,16 @@ class Language(Protocol):
 class LanguageRuntime:
     """A language bundle on ONNX Runtime, one thread per call.
 
+    Args:
+        bundle: of kind "lm".
+        streams: recurrent contexts that exist at the same time, at most.
+        max_rows: rows of a step, at most.
+
     Raises:
         ValueError: when the bundle's parts do not fit each other.
     """
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, *, streams: int = 64, max_rows: int = 24) -> None:
         self.name = bundle.name
         self.vocabulary = Vocabulary(bundle.read("tokenizer.json").decode())
         weights = bundle.weights()
@@ -138,34 +213,45 @@ class LanguageRuntime:
         self._step = bundle.session("step")
         self._prefill = bundle.session("prefill")
         self._attention = bundle.session("attention")
+        self.pool = StatePool(
+            {
+                "means": StateField(self._initial_means.shape, np.float32),
+                "precisions": StateField(self._initial_precisions.shape, np.float32),
+            },
+            streams,
+        )
+        self.batch_sizes = agreeing_sizes(self._probe(max_rows), range(1, max_rows + 1))
 
-    def start(self, decode: Decode) -> Context:
+    def start(self, decode: Decode) -> SlotContext | CacheContext:
         """Context of a stream that has seen nothing."""
-        if decode == "recurrent":
-            return SlotContext(self._initial_means, self._initial_precisions, 0)
-        return CacheContext(np.zeros_like(self._empty_cache), np.zeros_like(self._empty_cache), 0)
+        if decode == "attention":
+            return CacheContext(np.zeros_like(self._empty_cache), np.zeros_like(self._empty_cache))
+        context = SlotContext(self.pool)
+        context.write(self._initial_means, self._initial_precisions)
+        return context
 
-    def prefill(self, context: Context, tokens: Sequence[int]) -> Context:
+    def prefill(self, context: SlotContext | CacheContext, tokens: Sequence[int]) -> Advance:
         """The context after `tokens`."""
         row = np.asarray([tokens], dtype=np.int64)
         if isinstance(context, CacheContext):
             silent = np.zeros((1, *self.latent_shape), dtype=np.float32)
             return self._extend(context, row, silent)[1]
+        before_means, before_precisions = context.read()
         _, _, _, means, precisions = self._prefill.run(
             ["logits", "log_precision", "latent", "next_means", "next_precisions"],
             {
                 "tokens": row,
                 "length": np.asarray([len(tokens)], dtype=np.int64),
                 "position": np.asarray([context.position], dtype=np.int64),
-                "means": context.means[None],
-                "precisions": context.precisions[None],
+                "means": before_means[None],
+                "precisions": before_precisions[None],
             },
         )
-        return SlotContext(means[0], precisions[0], context.position + len(tokens))
+        return SlotAdvance(context, means[0], precisions[0], len(tokens))
 
     def step(
-        self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array
-    ) -> tuple[StepOutput, list[Context]]:
+        self, contexts: Sequence[SlotContext | CacheContext], tokens: Sequence[int], noise: Array
+    ) -> tuple[StepOutput, Sequence[Advance]]:
         """One token in each of B streams; attention streams, whose caches differ in size, go one by one."""
         slots = [context for context in contexts if isinstance(context, SlotContext)]
         if len(slots) == len(contexts):
@@ -176,56 +262,78 @@ class LanguageRuntime:
             if isinstance(context, CacheContext)
         ]
         outputs = [np.concatenate(parts) for parts in zip(*(output for output, _ in results), strict=True)]
-        return StepOutput(*outputs), [context for _, context in results]
+        return StepOutput(*outputs), [advance for _, advance in results]
 
     def confidence(self, logits: Array, decode: Decode) -> NDArray[np.float64]:
         """Calibrated probabilities `[B, V]`: the softmax at the mode's temperature, fitted on validation data."""
         probabilities: NDArray[np.float64] = np.exp(log_softmax(logits / np.float32(self._temperatures[decode])))
         return probabilities
 
-    def pack(self, context: Context) -> bytes:
+    def pack(self, context: SlotContext | CacheContext) -> bytes:
         """Position, means and precisions, little-endian."""
         if not isinstance(context, SlotContext):
             raise TypeError("only a recurrent context can be packed")
         position = np.array(context.position, dtype=_POSITION).tobytes()
-        return position + context.means.astype(_FLOAT).tobytes() + context.precisions.astype(_FLOAT).tobytes()
+        return position + b"".join(part.astype(_FLOAT).tobytes() for part in context.read())
 
-    def unpack(self, data: bytes) -> Context:
+    def unpack(self, data: bytes) -> SlotContext:
         """Inverse of `pack`; see `Language`."""
         if len(data) != self.context_bytes:
             raise unusable_state()
         position = int(np.frombuffer(data, _POSITION, 1)[0])
         numbers = np.frombuffer(data, _FLOAT, offset=_POSITION.itemsize).astype(np.float32)
         means, precisions = np.split(numbers, [self._initial_means.size])
-        context = SlotContext(
-            means.reshape(self._initial_means.shape), precisions.reshape(self._initial_precisions.shape), position
-        )
-        if position > LONGEST_STREAM or not context.is_finite() or precisions.min() < 0:
+        if position > LONGEST_STREAM or not np.isfinite(numbers).all() or precisions.min() < 0:
             raise unusable_state()
+        context = SlotContext(self.pool, position)
+        context.write(means.reshape(self._initial_means.shape), precisions.reshape(self._initial_precisions.shape))
         return context
 
     def _step_slots(
         self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
-    ) -> tuple[StepOutput, list[Context]]:
-        logits, log_precision, latent, means, precisions = self._step.run(
-            ["logits", "log_precision", "latent", "next_means", "next_precisions"],
-            {
-                "token": np.asarray(tokens, dtype=np.int64),
-                "position": np.asarray([context.position for context in contexts], dtype=np.int64),
-                "noise": noise,
-                "means": np.stack([context.means for context in contexts]),
-                "precisions": np.stack([context.precisions for context in contexts]),
-            },
+    ) -> tuple[StepOutput, list[SlotAdvance]]:
+        count = len(contexts)
+        # Rows that pad the batch repeat its first stream: their results are thrown away.
+        order = np.arange(self.batch_sizes.padded(count))
+        order[count:] = 0
+        rows = self.pool.rows([context.slot for context in contexts])[order]
+        logits, log_precision, latent, means, precisions = self._run_step(
+            np.asarray(tokens, dtype=np.int64)[order],
+            np.asarray([context.position for context in contexts], dtype=np.int64)[order],
+            noise[order],
+            self.pool.arrays["means"][rows],
+            self.pool.arrays["precisions"][rows],
         )
-        advanced: list[Context] = [
-            SlotContext(means[row].copy(), precisions[row].copy(), context.position + 1)
-            for row, context in enumerate(contexts)
-        ]
-        return StepOutput(logits, log_precision, latent), advanced
+        advances = [SlotAdvance(context, means[row], precisions[row], 1) for row, context in enumerate(contexts)]
+        return StepOutput(logits[:count], log_precision[:count], latent[:count]), advances
+
+    def _run_step(
+        self, tokens: NDArray[np.int64], positions: NDArray[np.int64], noise: Array, means: Array, precisions: Array
+    ) -> list[Array]:
+        outputs: list[Array] = self._step.run(
+            ["logits", "log_precision", "latent", "next_means", "next_precisions"],
+            {"token": tokens, "position": positions, "noise": noise, "means": means, "precisions": precisions},
+        )
+        return outputs
+
+    def _probe(self, rows: int) -> Run:
+        """The step on rows that all differ, for `agreeing_sizes`."""
+        draw = np.random.Generator(np.random.Philox(0))
+        tokens = draw.integers(0, len(self.vocabulary), rows)
+        positions = draw.integers(0, 1000, rows)
+        noise = draw.standard_normal((rows, *self.latent_shape), dtype=np.float32)
+        shape = (rows, *self._initial_means.shape)
+        means = self._initial_means + draw.standard_normal(shape, dtype=np.float32)
+        precisions = np.repeat(self._initial_precisions[None], rows, axis=0)
+
+        def run(chosen: NDArray[np.int64]) -> list[Array]:
+            return self._run_step(tokens[chosen], positions[chosen], noise[chosen], means[chosen], precisions[chosen])
+
+        return run
 
     def _extend(
         self, context: CacheContext, tokens: NDArray[np.int64], noise: Array
-    ) -> tuple[StepOutput, CacheContext]:
+    ) -> tuple[StepOutput, CacheAdvance]:
         logits, log_precision, latent, keys, values = self._attention.run(
             ["logits", "log_precision", "latent", "new_keys", "new_values"],
             {
@@ -236,7 +344,7 @@ class LanguageRuntime:
                 "noise": noise,
             },
         )
-        return StepOutput(logits, log_precision, latent), context.extended(keys[0], values[0])
+        return StepOutput(logits, log_precision, latent), CacheAdvance(context, keys[0], values[0])
 
 
 def _grown(rows: Array, capacity: int) -> Array:

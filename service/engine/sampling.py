@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Draw = Literal["token", "latent"]
+SORTED_FIRST = 256
 _DRAWS: dict[Draw, int] = {"token": 0, "latent": 1}
 
 
@@ -44,11 +45,27 @@ def filtered_probabilities(
         weights = np.exp(scaled)
     weights /= weights.sum()
     if top_p is not None and top_p < 1:
-        order = np.argsort(-weights, kind="stable")
-        before = np.cumsum(weights[order]) - weights[order]
-        weights[order[before >= top_p]] = 0.0
-        weights /= weights.sum()
+        kept = _nucleus(weights, top_p)
+        nucleus = np.zeros_like(weights)
+        nucleus[kept] = weights[kept]
+        weights = nucleus / nucleus.sum()
     return weights
+
+
+def _nucleus(weights: NDArray[np.float64], top_p: float) -> NDArray[np.int64]:
+    """Indices of the smallest set with mass `top_p`, best first, ties by index.
+
+    Most of a vocabulary has next to no weight, so the best few are sorted first, and all only where those fall short.
+    """
+    for count in (SORTED_FIRST, weights.size):
+        least = np.partition(weights, -count)[-count] if count < weights.size else 0.0
+        best = np.flatnonzero(weights >= least)
+        best = best[np.argsort(-weights[best], kind="stable")]
+        before = np.cumsum(weights[best]) - weights[best]
+        kept = best[before < top_p]
+        if kept.size < best.size:
+            break
+    return kept
 
 
 def draw_index(weights: NDArray[np.float64], uniform: float) -> int:

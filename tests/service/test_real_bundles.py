@@ -85,7 +85,8 @@ async def test_both_modes_read_the_same_prompt_in_one_piece_and_in_many(books_bu
             tokens = model.vocabulary.encode(long)
             context, silent = model.start(decode), np.zeros((1, *model.latent_shape), dtype=np.float32)
             for token in tokens:
-                output, (context,) = model.step([context], [token], silent)
+                output, (advance,) = model.step([context], [token], silent)
+                advance.commit()
             assert pieces.details is not None and pieces.details.top_tokens is not None
             assert pieces.details.input_length == len(tokens) > 300
             logits = output.logits[0].astype(np.float64)

@@ -37,6 +37,23 @@ def test_filters(temperature: float, top_k: int | None, top_p: float | None, exp
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
+@given(st.integers(0, 2**32), st.floats(0.001, 0.9999), st.sampled_from([0.01, 1.0, 5.0]), st.booleans())
+def test_the_nucleus_is_that_of_a_sort_of_everything(seed: int, top_p: float, spread: float, has_ties: bool) -> None:
+    logits = spread * np.random.default_rng(seed).standard_normal(1000)
+    logits = np.round(logits) if has_ties else logits
+    weights = np.exp(logits - logits.max())
+    weights /= weights.sum()
+    mass, expected = 0.0, set()
+    for index in sorted(range(1000), key=lambda index: (-weights[index], index)):
+        if mass >= top_p:
+            break
+        expected.add(index)
+        mass += weights[index]
+    found = set(np.flatnonzero(filtered_probabilities(logits - logits.max(), 1.0, None, top_p)))
+    # The two sums of a thousand weights may differ in their last bit.
+    assert found == expected or abs(mass - top_p) < 1e-12 or abs(mass - weights[index] - top_p) < 1e-12
+
+
 def test_ties_at_the_last_place_are_all_kept() -> None:
     found = filtered_probabilities(np.log([0.4, 0.2, 0.2, 0.2]), 1.0, 2, None)
     np.testing.assert_allclose(found, [0.4, 0.2, 0.2, 0.2])

@@ -1,0 +1,127 @@
+"""A text does not depend on its neighbours, and its slot of the pool is free again however it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from export.bundle import open_bundle
+from service.engine.batching import BatchSizes, agreeing_sizes
+from service.engine.engine import Engine, Models
+from service.engine.generation import GenerateJob, GenerateOptions, Generation
+from service.engine.language_runtime import LanguageRuntime
+from service.errors import EngineFailure
+from service.metrics import Metrics
+from service.settings import Settings
+
+PROMPTS = ("It was the", "She said: “no”", "", "A long time ago, in a house by the sea, there lived", "…")
+
+
+@pytest.fixture(scope="module")
+def runtime(books_bundle: Path) -> LanguageRuntime:
+    return LanguageRuntime(open_bundle(books_bundle), streams=64, max_rows=24)
+
+
+@pytest.fixture
+def engine(runtime: LanguageRuntime) -> Iterator[Engine]:
+    made = Engine(Models({runtime.name: runtime}, {}, []), Settings(bundles=()), Metrics())
+    yield made
+    made.close()
+
+
+def options(seed: int, **given: Any) -> GenerateOptions:
+    wanted = {
+        "prompt": PROMPTS[seed % len(PROMPTS)], "max_new_tokens": 6 + seed % 5, "is_sampled": True, "temperature": 0.9,
+        "top_p": 0.9 if seed % 2 else None, "latent_noise": 0.3 * (seed % 3), "top_n_tokens": 2, "return_latents": True,
+        **given,
+    }  # fmt: skip
+    return GenerateOptions(seed=seed, **wanted)  # type: ignore[arg-type]
+
+
+def numbers(generation: Generation) -> list[Any]:
+    return [continuation.events for continuation in generation.continuations]
+
+
+@pytest.mark.anyio
+async def test_a_text_is_the_same_alone_and_in_any_batch(engine: Engine, runtime: LanguageRuntime) -> None:
+    async def run(seed: int) -> Generation:
+        generation: Generation = await engine.generate(None, options(seed, samples=1 + seed % 3)).result()
+        return generation
+
+    seeds = range(30)
+    alone = [numbers(await run(seed)) for seed in seeds]
+    together = await asyncio.gather(*(run(seed) for seed in seeds))
+    assert [numbers(generation) for generation in together] == alone
+    assert runtime.pool.in_use == 0
+
+
+@pytest.mark.anyio
+async def test_slots_are_free_after_cancels_and_errors(engine: Engine, runtime: LanguageRuntime) -> None:
+    async def leave(job: GenerateJob, events: int) -> None:
+        stream = job.events()
+        for _ in range(events):
+            await anext(stream)
+        await stream.aclose()
+
+    for round_number in range(3):
+        jobs = [engine.generate(None, options(seed, is_streamed=True, samples=2)) for seed in range(12)]
+        await asyncio.gather(*(leave(job, (index + round_number) % 5) for index, job in enumerate(jobs)))
+    async with asyncio.timeout(10):
+        while engine._scheduler.running:
+            await asyncio.sleep(0.001)
+    assert runtime.pool.in_use == 0
+    assert not runtime.pool.arrays["means"].any()
+
+
+@pytest.mark.anyio
+async def test_a_broken_row_ends_alone(engine: Engine, runtime: LanguageRuntime, monkeypatch: Any) -> None:
+    wanted = [options(seed, max_new_tokens=12) for seed in range(4)]
+    alone = [numbers(await engine.generate(None, one).result()) for one in wanted]
+    real, breaks = runtime._run_step, [True]
+
+    def break_once(*inputs: Any) -> list[Any]:
+        outputs = real(*inputs)
+        if len(inputs[0]) == len(wanted) and breaks:
+            breaks.clear()
+            outputs[3][2, 0, 0, 0, 0] = np.nan
+        return outputs
+
+    monkeypatch.setattr(runtime, "_run_step", break_once)
+    jobs = [engine.generate(None, one) for one in wanted]
+    ends = await asyncio.gather(*(job.result() for job in jobs), return_exceptions=True)
+    failures = [end for end in ends if isinstance(end, BaseException)]
+    assert [type(failure) for failure in failures] == [EngineFailure]
+    assert all(numbers(end) == expected for end, expected in zip(ends, alone, strict=True) if end not in failures)
+    assert runtime.pool.in_use == 0 and not runtime.pool.arrays["means"].any()
+
+
+def test_batches_are_padded_to_sizes_that_agree() -> None:
+    example = np.arange(8, dtype=np.float32)
+
+    def run(rows: np.ndarray) -> list[np.ndarray]:
+        values = example[rows].copy()
+        if len(rows) in (2, 3, 7):
+            values[-1] += 1e-6 * (1 + values[-1])
+        if len(rows) == 5:
+            values[0] = np.nextafter(values[0], np.float32(9))
+        return [values, 2 * values]
+
+    sizes = agreeing_sizes(run, range(1, 9))
+    assert sizes.sizes == (1, 4, 6, 8)
+    assert [sizes.padded(rows) for rows in range(1, 9)] == [1, 4, 4, 4, 6, 6, 8, 8]
+
+
+@pytest.mark.anyio
+async def test_padding_rows_leave_no_trace(engine: Engine, runtime: LanguageRuntime) -> None:
+    expected = numbers(await engine.generate(None, options(3)).result())
+    usual, runtime.batch_sizes = runtime.batch_sizes, BatchSizes([8, 24])
+    try:
+        padded = numbers(await engine.generate(None, options(3)).result())
+    finally:
+        runtime.batch_sizes = usual
+    assert padded == expected or 8 not in usual.sizes
