@@ -35,6 +35,14 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
         for path, (media_types, models) in STREAMS.items():
             line = {"anyOf": [{"$ref": REFERENCE.format(model=model.__name__)} for model in models]}
             content = document["paths"][path]["post"]["responses"]["200"]["content"]
-            content.update({media_type: {"schema": line} for media_type in media_types})
+            content.update({media_type: {"itemSchema": _item(media_type, line)} for media_type in media_types})
         app.openapi_schema = document
     return app.openapi_schema
+
+
+def _item(media_type: str, line: dict[str, Any]) -> dict[str, Any]:
+    """Schema of one item of a stream, as OpenAPI 3.2 and FastAPI write it: a server-sent event holds JSON as text."""
+    if media_type != SSE:
+        return line
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": line}
+    return {"type": "object", "properties": {"data": data}, "required": ["data"]}

@@ -127,6 +127,15 @@ async def test_every_reference_leads_somewhere(connect: Any) -> None:
     )
 
 
+async def test_a_stream_is_described_item_by_item(connect: Any) -> None:
+    async with connect() as client:
+        paths = openapi_of(client.app)["paths"]
+    for path, line in (("/generate", "GenerateEvent"), ("/v1/completions", "CompletionChunk")):
+        item = paths[path]["post"]["responses"]["200"]["content"]["text/event-stream"]["itemSchema"]
+        assert {"$ref": f"#/components/schemas/{line}"} in item["properties"]["data"]["contentSchema"]["anyOf"]
+    assert "anyOf" in paths["/filter"]["post"]["responses"]["200"]["content"]["application/x-ndjson"]["itemSchema"]
+
+
 async def test_requests_are_bounded_in_every_field(connect: Any) -> None:
     """No string, number or array that a client sends is without a limit."""
     async with connect() as client:
