@@ -10,14 +10,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from service.neutral import NullIs, OneOf, Only
-from service.schemas import FieldError, FinishReason, Seed, StopSequence, _Reply, _Request
+from service.schemas import MAX_ITEMS, FieldError, FinishReason, Seed, StopSequence, _Reply, _Request
 
 MAX_PROMPTS = 256
 MAX_STOPS = 16
 LONGEST_MODEL_NAME = 256  # what other servers call theirs is unknown here, not malformed
 
+TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 PromptText = Annotated[str, Field(max_length=2_000_000)]
-Prompts = Annotated[list[PromptText], Field(min_length=1, max_length=MAX_PROMPTS)]
+PromptTokens = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_ITEMS)]
 Stops = Annotated[list[StopSequence], Field(max_length=MAX_STOPS)]
 
 
@@ -49,8 +50,13 @@ class CompletionRequest(_Request):
         default=None, max_length=LONGEST_MODEL_NAME, description="null is the first language model of the server"
     )
     prompt: Annotated[
-        PromptText | Prompts | None, OneOf(f"a string or a list of 1 to {MAX_PROMPTS} strings, not token ids")
-    ] = Field(description="one text or several; null is the empty text")
+        PromptText
+        | PromptTokens
+        | Annotated[list[PromptText], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[list[PromptTokens], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | None,
+        OneOf(f"a string, a list of token ids, or a list of 1 to {MAX_PROMPTS} of either"),
+    ] = Field(description="one text or several, or the tokens of one or several; null is the empty text")
     max_tokens: Annotated[int, NullIs(16)] = Field(default=16, ge=1, le=1_000_000)
     temperature: Annotated[float, NullIs(1.0)] = Field(default=1.0, ge=0, le=100, description="0 is greedy")
     top_p: Annotated[float, NullIs(1.0)] = Field(

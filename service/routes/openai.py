@@ -96,10 +96,16 @@ def _card(facts: ModelFacts) -> dict[str, Any]:
     return {"id": facts.name, "object": "model", "created": 0, "owned_by": OWNER, "digest": facts.digest}
 
 
-def _prompts(body: CompletionRequest) -> list[str]:
-    if isinstance(body.prompt, list):
-        return body.prompt
-    return [body.prompt or ""]
+def _prompts(body: CompletionRequest) -> list[str | tuple[int, ...]]:
+    given: Any = body.prompt
+    if not _is_list_of_prompts(body):
+        given = [given or ""]
+    return [prompt if isinstance(prompt, str) else tuple(prompt) for prompt in given]
+
+
+def _is_list_of_prompts(body: CompletionRequest) -> bool:
+    """Unlike a text, or the tokens of one."""
+    return isinstance(body.prompt, list) and not isinstance(body.prompt[0], int)
 
 
 def _limit(body: CompletionRequest, settings: Settings) -> None:
@@ -120,7 +126,7 @@ def _limit(body: CompletionRequest, settings: Settings) -> None:
         )
 
 
-def _options(body: CompletionRequest, prompt: str) -> GenerateOptions:
+def _options(body: CompletionRequest, prompt: str | tuple[int, ...]) -> GenerateOptions:
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
     return GenerateOptions(
         prompt=prompt,
@@ -161,7 +167,7 @@ def _writers(body: CompletionRequest, position: int, job: GenerateJob) -> list[C
             position * options.samples + sample,
             options.seed,
             job.model.vocabulary,
-            prefix=options.prompt if body.echo else "",
+            prefix=job.prompt_text if body.echo else "",
             with_logprobs=body.logprobs is not None,
         )
         for sample in range(options.samples)
@@ -240,7 +246,7 @@ def _renamed(error: Exception, body: CompletionRequest, position: int) -> Except
     if not isinstance(error, InvalidRequest):
         return error
     message, param = error.message, error.param or ""
-    prompt = f"prompt[{position}]" if isinstance(body.prompt, list) else "prompt"
+    prompt = f"prompt[{position}]" if _is_list_of_prompts(body) else "prompt"
     for engine_name, name in (*_FIELD_NAMES, ("inputs", prompt)):
         message, param = message.replace(engine_name, name), param.replace(engine_name, name)
     return InvalidRequest(message, param=param or None, code=error.code)

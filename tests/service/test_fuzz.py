@@ -65,7 +65,11 @@ sane = {
     "smooth": st.booleans(),
     "mode": st.sampled_from(["recurrent", "attention"]),
     "decode": st.sampled_from(["recurrent", "attention"]),
-    "prompt": st.none() | st.text(max_size=20) | st.lists(st.text(max_size=20), min_size=1, max_size=4),
+    "prompt": st.none()
+    | st.text(max_size=20)
+    | st.lists(st.integers(0, 260), min_size=1, max_size=20)
+    | st.lists(st.text(max_size=20), min_size=1, max_size=4)
+    | st.lists(st.lists(st.integers(0, 256), min_size=1, max_size=9), min_size=1, max_size=4),
     "max_tokens": st.none() | st.integers(1, 20),
     "logprobs": st.none() | st.integers(0, 5),
     "echo": st.booleans(),

@@ -19,7 +19,7 @@ from openai.types import Completion
 
 from service.schemas_openai import Completion as CompletionReply
 from service.schemas_openai import CompletionChunk, CompletionRequest, ModelList
-from service.testing import FakeLanguage, fake_models
+from service.testing import FakeLanguage, byte_vocabulary, fake_models
 
 SCRIPT = "the quick brown fox"
 LENIENT: dict[str, Any] = {
@@ -114,6 +114,20 @@ def test_a_null_prompt_and_an_empty_one_begin_a_document(client: openai.OpenAI) 
         completion = create(client, prompt, max_tokens=3)
         assert completion.choices[0].text == "ttt"
         assert completion.usage is not None and completion.usage.prompt_tokens == 1
+
+
+def test_a_prompt_in_tokens_is_the_prompt_in_text(client: openai.OpenAI) -> None:
+    vocabulary = byte_vocabulary()
+    wanted: dict[str, Any] = {"max_tokens": 4, "echo": True}
+    one, other = vocabulary.encode("né |"), vocabulary.encode("|")
+    assert texts(create(client, one, **wanted)) == texts(create(client, "né |", **wanted)) == ["né |the "]
+    for stream in (False, True):
+        completion = create(client, [one, other], **wanted, stream=stream)
+        joined = gathered(list(completion)) if stream else None
+        assert [joined[index]["text"] for index in (0, 1)] if joined else texts(completion) == ["né |the ", "|the "]
+    alone = create(client, [vocabulary.end_of_text], max_tokens=3)
+    assert alone.choices[0].text == "ttt"
+    assert alone.usage is not None and alone.usage.prompt_tokens == 1
 
 
 def test_prompts_and_choices_come_in_order_and_do_not_depend_on_each_other(unsure: openai.OpenAI) -> None:
@@ -269,8 +283,11 @@ REFUSALS: list[tuple[dict[str, Any], str, str]] = [
     ({"logit_bias": {"50256": -100}}, "logit_bias", "not_supported"),
     ({"best_of": 3}, "best_of", "not_supported"),
     ({"echo": True, "logprobs": 1}, "logprobs", "not_supported"),
-    ({"prompt": [1, 2, 3]}, "prompt", "no_member"),
-    ({"prompt": [[1, 2], [3]]}, "prompt", "no_member"),
+    ({"prompt": [1, 257]}, "prompt", "unknown_token"),
+    ({"prompt": [[1, 2], [257]]}, "prompt[1]", "unknown_token"),
+    ({"prompt": [-1]}, "prompt", "no_member"),
+    ({"prompt": ["a", [1]]}, "prompt", "no_member"),
+    ({"prompt": [[]]}, "prompt", "no_member"),
     ({"prompt": []}, "prompt", "no_member"),
     ({"stop": ["x"] * 17}, "stop", "no_member"),
     ({"logprobs": 6}, "logprobs", "less_than_equal"),
