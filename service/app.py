@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,22 +10,24 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 from starlette.routing import Match
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.access.boundary import METHODS, Boundary
+from service.access.guard import Guard
+from service.access.keys import load_keys
+from service.access.tracing import open_tracing
 from service.engine.engine import Engine, Models, load_models
 from service.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, ServiceError
 from service.metrics import Metrics
 from service.routes import filter, generate, health, info, openai, page, tgi
-from service.routes.common import ClientGone, error_response
+from service.routes.common import error_response
 from service.schemas import FieldError
 from service.settings import Settings
-from service.state.keeper import StateKeeper
+from service.state.keeper import make_keeper
 
-logger = logging.getLogger("rfa.http")
 LONGEST_FIELD_NAME = 64
-METHODS = ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS")
+# FastAPI's own exports bodies that fail validation and messages of exceptions; `service.access.tracing` does not.
+NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
 PLAIN_WORDS = {
     "missing": "Field required",
     "extra_forbidden": "Unknown field",
@@ -43,18 +44,26 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
         load: opens the models at start-up; tests pass one that makes small hand-made models.
     """
     settings = settings or Settings()
+    tracing = open_tracing(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        # Before the models: a bad key or address should not wait for them.
+        keeper = make_keeper(settings)
         models = await asyncio.to_thread(load, settings)
         engine = Engine(models, settings, app.state.metrics)
         app.state.engine = engine
-        app.state.keeper = StateKeeper()
+        app.state.keeper = keeper
+        if tracing:
+            tracing.start()
         try:
             yield
         finally:
             app.state.engine = None
             await asyncio.to_thread(engine.close)
+            await keeper.aclose()
+            if tracing:
+                await asyncio.to_thread(tracing.stop)
 
     app = FastAPI(
         title="rfa-server",
@@ -65,8 +74,10 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        telemetry=NO_TELEMETRY,
     )
     app.state.settings = settings
+    app.state.keys = load_keys(settings)
     app.state.metrics = Metrics()
     app.state.engine = None
     for route in (generate, tgi, openai, filter, health, info, page):
@@ -74,50 +85,9 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     app.add_exception_handler(ServiceError, _handle_service_error)
     app.add_exception_handler(HTTPException, _handle_http_exception)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
-    app.add_middleware(Boundary, metrics=app.state.metrics)
+    app.add_middleware(Guard, keys=app.state.keys)
+    app.add_middleware(Boundary, metrics=app.state.metrics, tracing=tracing)
     return app
-
-
-class Boundary:
-    """Outermost layer: counts requests, and turns what nobody caught into an answer in the one error shape.
-
-    Without it an unexpected exception would reach the server, which closes the connection under other requests of it.
-    """
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app = app
-        self._metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        status = 0
-
-        async def watch(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watch)
-        except (ClientGone, ClientDisconnect):
-            logger.debug("the client left")
-        except Exception:
-            logger.exception("unexpected failure")
-            if status:
-                raise
-            error = InternalError("The server failed on this request; the cause is in its log.")
-            await error_response(error)(scope, receive, watch)
-        finally:
-            self._count(scope, status)
-
-    def _count(self, scope: Scope, status: int) -> None:
-        # Only the template of a known route and a known method: a label for each thing a client sends would be a leak.
-        route = getattr(scope.get("route"), "path", "other")
-        method = scope["method"] if scope["method"] in METHODS else "other"
-        self._metrics.http_requests.labels(route, method, str(status) if status else "disconnect").inc()
 
 
 async def _handle_service_error(request: Request, error: Exception) -> Response:
@@ -140,7 +110,7 @@ def _methods_of_path(request: Request) -> list[str]:
     routes = request.app.router.routes
     return [
         method
-        for method in METHODS
+        for method in sorted(METHODS)
         if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
     ]
 

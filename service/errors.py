@@ -103,8 +103,8 @@ class Overloaded(ServiceError):
 
     default_code = "overloaded"
 
-    def __init__(self, message: str, *, retry_after_seconds: int) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, retry_after_seconds: int, code: str | None = None) -> None:
+        super().__init__(message, code=code)
         self.retry_after_seconds = retry_after_seconds
 
     def headers(self) -> dict[str, str]:

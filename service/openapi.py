@@ -1,4 +1,4 @@
-"""The OpenAPI document, completed by what FastAPI does not know: the lines of a stream."""
+"""The OpenAPI document, completed by what FastAPI does not know: lines of a stream, keys, and slow bodies."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from service.access.guard import is_open
+from service.errors import STATUS, RequestTimeout, ServiceError, Unauthorized
 from service.routes.common import NDJSON, SSE
 from service.schemas import ErrorReply, FilterDone, FilterStepReply, GenerateEvent
 from service.schemas_openai import CompletionChunk
@@ -20,6 +22,11 @@ STREAMS: dict[str, tuple[tuple[str, ...], tuple[type[BaseModel], ...]]] = {
     "/generate_stream": ((SSE,), (GenerateEvent, ErrorReply)),
     "/v1/completions": ((SSE,), (CompletionChunk, ErrorReply)),
     "/filter": ((NDJSON, SSE), (FilterStepReply, FilterDone, ErrorReply)),
+}
+# The header of the OpenAI clients, and one for those whose Authorization header a proxy has taken.
+KEY_SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
 }
 
 
@@ -36,6 +43,7 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
             line = {"anyOf": [{"$ref": REFERENCE.format(model=model.__name__)} for model in models]}
             content = document["paths"][path]["post"]["responses"]["200"]["content"]
             content.update({media_type: {"itemSchema": _item(media_type, line)} for media_type in media_types})
+        _add_refusals(document, has_keys=len(app.state.keys) > 0)
         app.openapi_schema = document
     return app.openapi_schema
 
@@ -46,3 +54,24 @@ def _item(media_type: str, line: dict[str, Any]) -> dict[str, Any]:
         return line
     data = {"type": "string", "contentMediaType": "application/json", "contentSchema": line}
     return {"type": "object", "properties": {"data": data}, "required": ["data"]}
+
+
+def _add_refusals(document: dict[str, Any], *, has_keys: bool) -> None:
+    """What the layers around the routes answer: 408 to a body that stalls, and 401 to whoever lacks a key."""
+    if has_keys:
+        document["components"]["securitySchemes"] = KEY_SCHEMES
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            if "requestBody" in operation:
+                _add_response(operation, RequestTimeout)
+            if has_keys and not is_open(method.upper(), path):
+                operation["security"] = [{name: []} for name in KEY_SCHEMES]
+                _add_response(operation, Unauthorized)
+
+
+def _add_response(operation: dict[str, Any], kind: type[ServiceError]) -> None:
+    responses = operation["responses"]
+    schema = {"$ref": REFERENCE.format(model=ErrorReply.__name__)}
+    content = {"application/json": {"schema": schema}}
+    responses[str(STATUS[kind])] = {"description": (kind.__doc__ or "").strip(), "content": content}
+    operation["responses"] = dict(sorted(responses.items()))

@@ -9,6 +9,8 @@ from types import FrameType
 
 import uvicorn
 
+from service.access.keys import check_exposure
+from service.access.logs import configure_logging
 from service.app import create_app
 from service.engine.engine import Models, load_models
 from service.settings import Settings
@@ -24,18 +26,22 @@ def serve(settings: Settings) -> None:
     Running requests get `shutdown_grace_seconds` to end.
 
     Raises:
+        ConfigurationError: the settings would serve anyone, or their keys are unusable.
         BundleError: a bundle is refused; nothing was served.
         OSError: the address cannot be used.
     """
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    check_exposure(settings)
+    configure_logging(settings)
     models = load_models(settings)
     listener = _listen(settings.host, settings.port)
     logger.info("%s", startup_line(models, listener, settings))
     config = uvicorn.Config(
-        create_app(settings, load=lambda _: models),
+        # This server is one process, which needs to share its keys with none.
+        create_app(settings.model_copy(update={"processes": 1}), load=lambda _: models),
         loop="uvloop",
         http="httptools",
         lifespan="on",
+        log_config=None,
         log_level="warning",
         access_log=False,
         server_header=False,

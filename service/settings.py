@@ -22,6 +22,10 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
+class ConfigurationError(ValueError):
+    """Settings with which the server must not start; the message tells what to change."""
+
+
 class Settings(BaseSettings):
     """Address, bundles and limits of one server process."""
 
@@ -83,6 +87,7 @@ class Settings(BaseSettings):
     )
     session_seconds: int = Field(default=86_400, ge=1, description="an untouched session is forgotten after so long")
     max_sessions: int = Field(default=262_144, ge=1, description="named sessions in memory")
+    max_session_bytes: int = Field(default=1_073_741_824, ge=1_000, description="memory that named sessions may take")
     log_format: Literal["text", "json"] = "text"
     tracing: bool = Field(default=False, description="OpenTelemetry traces, configured by the OTEL_* variables")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from service.access.record import record_of
 from service.body import StrictJSONRoute
 from service.engine.engine import draw_seed
 from service.engine.filtering import Filtered, FilterJob, FilterOptions
@@ -36,6 +37,7 @@ async def filter_sequence(body: FilterRequest, request: Request, engine: EngineD
     options = _options(body)
     name = engine.filter_name(body.model)
     job = engine.filter(body.model, options)
+    record_of(request).filtered(name, len(options.observations))
     if body.stream:
         wants_events = SSE in request.headers.get("accept", "").lower()
         return await open_stream(request, _lines(job, name), SSE if wants_events else NDJSON)

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from service.access.record import Record, record_of
 from service.body import StrictJSONRoute
 from service.engine.engine import draw_seed
 from service.engine.generation import Continuation, GenerateJob, GenerateOptions, Generation, TokenEvent
@@ -68,11 +69,24 @@ async def generate(body: GenerateRequest, request: Request, engine: EngineDep) -
     exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
     resumed = None if exchange.opened is None else engine.read_language_state(body.model, exchange.opened.payload)
     job = engine.generate(body.model, _options(body, exchange, resumed))
+    record = record_of(request)
+    record.model = job.model.name
     if body.stream:
-        return await open_stream(request, _events(job, exchange), SSE)
+        return await open_stream(request, _events(job, exchange, record), SSE)
     generation = await unless_disconnected(request, job.result())
+    note_generation(generation, record)
     state = await _keep_state(generation, exchange)
     return json_response(_reply(generation, job.options, state, body.parameters.details))
+
+
+def note_generation(generation: Generation, record: Record) -> None:
+    """Put into the record of the request what it has cost."""
+    continuations = generation.continuations
+    record.generated(
+        input_tokens=generation.input_length,
+        output_tokens=sum(len(continuation.events) for continuation in continuations),
+        finish_reasons=[continuation.finish_reason for continuation in continuations],
+    )
 
 
 async def _keep_state(generation: Generation, exchange: StateExchange) -> str | None:
@@ -148,11 +162,13 @@ def _stream_details(generation: Generation, continuation: Continuation, options:
     }
 
 
-async def _events(job: GenerateJob, exchange: StateExchange) -> AsyncIterator[dict[str, Any]]:
+async def _events(job: GenerateJob, exchange: StateExchange, record: Record) -> AsyncIterator[dict[str, Any]]:
     async for event in job.events():
         if isinstance(event, Generation):
+            note_generation(event, record)
             yield _terminal_event(event, job.options, await _keep_state(event, exchange))
         else:
+            record.output_tokens = (record.output_tokens or 0) + 1
             yield _event(event)
 
 

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import logging
+import secrets
+
+from service.errors import InvalidRequest
 from service.settings import Settings
-from service.state.names import Opened, SessionName, StateScope
+from service.state.keys import KEY_BYTES, KeyRing, read_keys
+from service.state.memory_sessions import MemorySessions
+from service.state.names import Opened, SessionName, SessionReference, StateScope
+from service.state.sealer import Sealer
+from service.state.sessions import SessionAddress, SessionStore, moved
+from service.state.tokens import Tokens
+
+logger = logging.getLogger("rfa.state")
 
 
 class StateKeeper:
-    """Opens what a request's `state` refers to and stores what it asks to have returned."""
+    """Opens what a request's `state` refers to and stores what it asks to have returned.
+
+    Args:
+        tokens: seals and opens what clients hold.
+        sessions: where named sessions live; None refuses them.
+    """
+
+    def __init__(self, tokens: Tokens, sessions: SessionStore | None = None) -> None:
+        self._tokens = tokens
+        self._sessions = sessions
 
     async def load(self, reference: str, scope: StateScope, max_bytes: int) -> Opened:
         """The state behind a request's `state`: a sealed token, `session:NAME` or `session:NAME@STEP`.
@@ -25,7 +45,13 @@ class StateKeeper:
                 (`session_unreadable`).
             NotReady: the session store does not answer.
         """
-        raise NotImplementedError
+        if not SessionReference.is_one(reference):
+            return self._tokens.open(reference, scope, max_bytes)
+        session = SessionReference.parse(reference)
+        opened = await self._store("state").read(SessionAddress(scope, session.name), max_bytes)
+        if session.step is not None and session.step != opened.step:
+            raise moved(session.step, opened.step)
+        return opened
 
     async def check_new(self, session: SessionName, scope: StateScope) -> None:
         """Before work for a request that will create `session`: fail now if it cannot. `save` still decides.
@@ -33,7 +59,7 @@ class StateKeeper:
         Raises:
             InvalidRequest, Conflict, Overloaded, NotReady: as `save` would.
         """
-        raise NotImplementedError
+        await self._store("return_state").check_new(SessionAddress(scope, session))
 
     async def save(
         self, scope: StateScope, payload: bytes, step: int, *, session: SessionName | None, expected: int | None
@@ -52,16 +78,60 @@ class StateKeeper:
             Overloaded: the session store is full (`sessions_full`); live sessions are never dropped for new ones.
             NotReady: the session store does not answer.
         """
-        raise NotImplementedError
+        state = Opened(payload, step)
+        if session is None:
+            if expected is not None:
+                raise ValueError("only a session has an expected step")
+            return self._tokens.seal(state, scope)
+        address = SessionAddress(scope, session)
+        if expected is None:
+            await self._store("return_state").create(address, state)
+        else:
+            await self._store("state").replace(address, state, expected)
+        return str(SessionReference(session, step))
 
     async def aclose(self) -> None:
         """Give back connections; sessions in Redis stay."""
+        if self._sessions is not None:
+            await self._sessions.aclose()
+
+    def _store(self, param: str) -> SessionStore:
+        if self._sessions is None:
+            raise InvalidRequest(
+                f"{param}: named sessions are off on this server; RFA_SESSIONS=memory (one process) or"
+                " RFA_SESSIONS=redis://HOST switches them on. A state token works without.",
+                param=param,
+                code="sessions_off",
+            )
+        return self._sessions
 
 
 def make_keeper(settings: Settings) -> StateKeeper:
     """The keeper that the settings ask for.
 
+    Without configured keys a single process makes its own, and its tokens end with it.
+
     Raises:
         ValueError: a key is badly sized, weak or repeated, or several processes would not share keys or sessions.
     """
-    raise NotImplementedError
+    keys = read_keys(settings)
+    if not keys and settings.processes > 1:
+        raise ValueError("several processes need common state keys: set state_keys, or processes to 1")
+    if not keys:
+        logger.info("no state keys are set: state tokens end with this process")
+    sealer = Sealer(KeyRing(keys or [secrets.token_bytes(KEY_BYTES)]), settings.state_audience)
+    return StateKeeper(Tokens(sealer, settings.state_seconds), _open_store(settings, sealer))
+
+
+def _open_store(settings: Settings, sealer: Sealer) -> SessionStore | None:
+    if settings.sessions == "off":
+        return None
+    if settings.sessions == "memory":
+        if settings.processes > 1:
+            raise ValueError("sessions=memory is one process's memory: set processes to 1, or sessions to a Redis URL")
+        return MemorySessions(settings.session_seconds, settings.max_sessions, settings.max_session_bytes)
+    try:
+        from service.state.redis_sessions import RedisSessions
+    except ModuleNotFoundError:
+        raise ValueError("sessions in Redis need its client: pip install 'rfa-server[redis]'") from None
+    return RedisSessions(settings.sessions, sealer, settings.state_audience, settings.session_seconds)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any
@@ -21,7 +22,9 @@ Live = Callable[..., AbstractContextManager[str]]
 
 @asynccontextmanager
 async def _connect(models: Models | None = None, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(**{"bundles": (), "workers": 2, **settings}), load=lambda _: models or fake_models())
+    app = create_app(
+        Settings(**{"bundles": (), "processes": 1, "workers": 2, **settings}), load=lambda _: models or fake_models()
+    )
     async with app.router.lifespan_context(app):
         # An unhandled exception must show as a 500 here, as it would to a client.
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
@@ -43,13 +46,15 @@ def anyio_backend() -> str:
 
 @contextmanager
 def _live(models: Models | None = None, **settings: Any) -> Iterator[str]:
-    given = {"workers": 2, **settings} if "bundles" in settings else {"workers": 2, "bundles": (), **settings}
     load = {} if "bundles" in settings else {"load": lambda _: models or fake_models()}
-    app = create_app(Settings.model_validate(given), **load)
+    app = create_app(Settings.model_validate({"bundles": (), "processes": 1, "workers": 2, **settings}), **load)
     server = uvicorn.Server(uvicorn.Config(app, loop="uvloop", http="httptools", lifespan="on", log_level="error"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
+        while not server.started:
+            assert thread.is_alive(), "the server did not start"
+            time.sleep(0.005)
         host, port = listener.getsockname()
         try:
             yield f"http://{host}:{port}"

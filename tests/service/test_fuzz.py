@@ -144,7 +144,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    app = create_app(Settings(bundles=(), **LIMITS), load=lambda _: fake_models())
+    app = create_app(Settings(bundles=(), processes=1, **LIMITS), load=lambda _: fake_models())
     with (
         anyio.from_thread.start_blocking_portal() as portal,
         portal.wrap_async_context_manager(app.router.lifespan_context(app)),

@@ -17,6 +17,7 @@ from huggingface_hub.utils import close_session
 from service.testing import FakeLanguage, fake_models
 
 SCRIPT = "the quick brown fox"
+KEY = "a-key-of-sixteen-or-more"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -169,6 +170,14 @@ def test_failures_have_their_status(address: str, live: Any) -> None:
     ):
         InferenceClient(small).text_generation("much too long")
     assert refusal.value.response.json()["error"]["code"] == "prompt_too_long"
+
+
+def test_the_client_s_token_is_the_server_s_key(live: Any) -> None:
+    with live(fake_models(), api_keys=KEY) as address:
+        with pytest.raises(HfHubHTTPError) as refusal:
+            InferenceClient(address, token="another").text_generation("say |")
+        assert refusal.value.response.status_code == 401
+        assert InferenceClient(address, token=KEY).text_generation("say |") == SCRIPT
 
 
 def test_a_stream_that_fails_says_so(live: Any) -> None:

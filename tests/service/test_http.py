@@ -229,7 +229,7 @@ def test_every_failure_has_a_status_and_a_type() -> None:
 
 
 async def test_an_application_can_start_again() -> None:
-    app = create_app(Settings(bundles=(), workers=1), load=lambda _: fake_models())
+    app = create_app(Settings(bundles=(), processes=1, workers=1), load=lambda _: fake_models())
     for _ in range(2):
         client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server")
         async with app.router.lifespan_context(app), client:

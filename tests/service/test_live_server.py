@@ -30,7 +30,9 @@ PROMPT = {"inputs": "say |", "parameters": {"max_new_tokens": 5}}
 @contextmanager
 def running(models: Models, **settings: object) -> Iterator[str]:
     """Address of a server in a thread of this process."""
-    app = create_app(Settings.model_validate({"bundles": (), "workers": 2, **settings}), load=lambda _: models)
+    app = create_app(
+        Settings.model_validate({"bundles": (), "processes": 1, "workers": 2, **settings}), load=lambda _: models
+    )
     server = uvicorn.Server(uvicorn.Config(app, loop="uvloop", http="httptools", lifespan="on", log_level="error"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
@@ -170,7 +172,7 @@ def test_a_bad_bundle_stops_the_start_with_the_reason(linear_bundle: Path, tmp_p
 def test_serving_does_not_import_torch(linear_bundle: Path) -> None:
     program = (
         "import sys, asyncio; from service.app import create_app; from service.settings import Settings\n"
-        f"app = create_app(Settings(bundles=({str(linear_bundle)!r},)))\n"
+        f"app = create_app(Settings(bundles=({str(linear_bundle)!r},), processes=1))\n"
         "async def main():\n"
         "    async with app.router.lifespan_context(app): pass\n"
         "asyncio.run(main())\n"

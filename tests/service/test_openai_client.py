@@ -22,6 +22,7 @@ from service.schemas_openai import CompletionChunk, CompletionRequest, ModelList
 from service.testing import FakeLanguage, byte_vocabulary, fake_models
 
 SCRIPT = "the quick brown fox"
+KEY = "a-key-of-sixteen-or-more"
 LENIENT: dict[str, Any] = {
     "best_of": 1,
     "suffix": "",
@@ -33,7 +34,7 @@ LENIENT: dict[str, Any] = {
 
 
 def client_of(address: str, **options: Any) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{address}/v1", api_key="any", **{"max_retries": 0, "timeout": 20, **options})
+    return openai.OpenAI(base_url=f"{address}/v1", **{"api_key": "any", "max_retries": 0, "timeout": 20, **options})
 
 
 @pytest.fixture(scope="module")
@@ -320,6 +321,16 @@ def test_an_unknown_model(client: openai.OpenAI) -> None:
         with pytest.raises(openai.NotFoundError) as missing:
             create(client, model=name)
         assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
+
+
+def test_the_client_s_key_is_the_server_s_key(live: Any) -> None:
+    with live(fake_models(), api_keys=KEY) as address:
+        with client_of(address) as stranger, pytest.raises(openai.AuthenticationError) as refusal:
+            create(stranger)
+        assert refusal.value.code == "invalid_api_key"
+        with client_of(address, api_key=KEY) as known:
+            assert create(known, max_tokens=3).choices[0].text == "the"
+            assert [model.id for model in known.models.list()] == ["recite"]
 
 
 class Watch:

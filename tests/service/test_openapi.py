@@ -10,11 +10,14 @@ import anyio
 import httpx
 import pytest
 
-from service.errors import STATUS, Conflict
+from service.access.guard import is_open
+from service.errors import STATUS, Conflict, RequestTimeout
 from service.openapi import openapi_of
 from service.testing import FakeFilter, FakeLanguage, fake_models
 
 pytestmark = pytest.mark.anyio
+KEY = "a-key-of-sixteen-or-more"
+PAGES = ("/health", "/ready", "/metrics", "/info", "/", "/docs", "/openapi.json", "/v1/models")
 JSON = {"content-type": "application/json"}
 
 
@@ -37,9 +40,15 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
         "/v1/completions": {"prompt": "bad |"},
     }
     async with connect(
-        models, workers=1, max_running=1, max_waiting=0, max_body_bytes=5000, stall_seconds=0.01
+        models, api_keys=KEY, workers=1, max_running=1, max_waiting=0, max_body_bytes=5000, stall_seconds=0.01
     ) as client:
         app = client.app
+        for path in bodies:
+            yield "post", path, await client.post(path, json=bodies[path])
+        for path in PAGES:
+            yield "get", path, await client.get(path)
+        yield "get", "/v1/models/{model}", await client.get("/v1/models/recite")
+        client.headers["Authorization"] = f"Bearer {KEY}"
         for path, body in bodies.items():
             for answer in (
                 await client.post(path, json=body),
@@ -54,8 +63,7 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
                 await client.post(path, json=bad[path]),
             ):
                 yield "post", path, answer
-        pages = ("/health", "/ready", "/metrics", "/info", "/", "/docs", "/openapi.json", "/v1/models")
-        for path in pages:
+        for path in PAGES:
             yield "get", path, await client.get(path)
             yield "get", path, await client.put(path)
         for name in ("recite", "nope", "x" * 300):
@@ -74,14 +82,14 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
         app.state.engine, engine = None, app.state.engine
         for path, body in bodies.items():
             yield "post", path, await client.post(path, json=body)
-        for path in pages:
+        for path in PAGES:
             yield "get", path, await client.get(path)
         yield "get", "/v1/models/{model}", await client.get("/v1/models/recite")
         app.state.engine = engine
 
 
 async def test_every_answer_is_documented(connect: Any) -> None:
-    async with connect() as client:
+    async with connect(api_keys=KEY) as client:
         paths = (await client.get("/openapi.json")).json()["paths"]
     seen: dict[str, set[int]] = {}
     async for method, path, response in sent(connect):
@@ -90,11 +98,29 @@ async def test_every_answer_is_documented(connect: Any) -> None:
         media_type = response.headers["content-type"].partition(";")[0]
         assert media_type in documented[str(response.status_code)]["content"], (path, response.status_code, media_type)
         seen.setdefault(path, set()).add(response.status_code)
-    assert seen["/generate"] == seen["/filter"] == {200, *STATUS.values()}
+    # A body that stalls takes a real connection: the tests of the protocol have one.
+    in_process = {200, *STATUS.values()} - {STATUS[RequestTimeout]}
+    assert seen["/generate"] == seen["/filter"] == in_process
+    assert "408" in paths["/generate"]["post"]["responses"]
     assert seen["/generate"] == seen["/generate_stream"] == seen["/"]
     assert seen["/v1/completions"] == seen["/generate"] - {STATUS[Conflict]}  # it continues from no state
-    assert seen["/v1/models/{model}"] == {200, 404, 405, 422, 503}
+    assert seen["/v1/models/{model}"] == {200, 401, 404, 405, 422, 503}
     assert all(path in seen for path in paths)
+
+
+async def test_the_document_asks_for_a_key_where_the_server_does(connect: Any) -> None:
+    async with connect() as client:
+        assert "securitySchemes" not in (document := openapi_of(client.app))["components"]
+    async with connect(api_keys=KEY) as client:
+        guarded = openapi_of(client.app)
+    for path, methods in guarded["paths"].items():
+        for method, operation in methods.items():
+            schemes = {} if is_open(method.upper(), path) else {"bearer", "header"}
+            assert {name for choice in operation.get("security", []) for name in choice} == set(schemes)
+            assert ("401" in operation["responses"]) is bool(schemes)
+            assert "401" not in document["paths"][path][method]["responses"]
+    assert set(guarded["components"]["securitySchemes"]) == {"bearer", "header"}
+    assert guarded["components"]["schemas"] == document["components"]["schemas"]
 
 
 async def test_errors_share_one_schema_and_operations_are_described(connect: Any) -> None:

@@ -27,7 +27,7 @@ OBSERVATIONS = [[1.0, 0.2], None, [0.7, None], [0.6, 0.5], [None, None], [40.0, 
 
 @asynccontextmanager
 async def serving(*bundles: Path) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(bundles=bundles, workers=2))
+    app = create_app(Settings(bundles=bundles, processes=1, workers=2))
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
@@ -161,7 +161,7 @@ gaps = st.lists(st.sampled_from([0.0, 1e-9, 0.1, 1.0, 1e6, 1e14]), min_size=5, m
 @pytest.fixture(scope="module")
 def extremes() -> Iterator[Any]:
     paths = tuple(path for path in Settings().bundles if path.name in ("linear", "oscillator"))
-    app = create_app(Settings(bundles=paths, workers=1))
+    app = create_app(Settings(bundles=paths, processes=1, workers=1))
     with (
         anyio.from_thread.start_blocking_portal() as portal,
         portal.wrap_async_context_manager(app.router.lifespan_context(app)),

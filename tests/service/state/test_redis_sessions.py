@@ -1,0 +1,428 @@
+"""Sessions in a real Redis that is gone, slow, restarted, full, or written to by an attacker."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import redis
+from lossy_relay import LossyRelay
+from redis_process import RedisProcess, free_port
+from state_support import KEY, OTHER_KEY, SCOPE
+
+from service.errors import STATUS, Conflict, NotFound, NotReady, Overloaded, ServiceError
+from service.state.keys import KeyRing
+from service.state.names import Opened, SessionName, StateScope
+from service.state.redis_sessions import RedisSessions
+from service.state.sealer import Sealer
+from service.state.sessions import SessionAddress
+
+pytestmark = pytest.mark.anyio
+LIMIT = 10_000
+HERE = SessionAddress(SCOPE, SessionName("mine"))
+audiences = itertools.count()
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[RedisProcess]:
+    """A server of the test's own, that survives a crash with everything it acknowledged."""
+    with RedisProcess(tmp_path, "--appendonly", "yes", "--appendfsync", "always") as server:
+        yield server
+
+
+@asynccontextmanager
+async def connected(
+    server: RedisProcess, audience: str = "rfa", keys: tuple[bytes, ...] = (KEY,), **options: float
+) -> AsyncIterator[RedisSessions]:
+    sealer = Sealer(KeyRing(keys), audience)
+    values = {"seconds": 3_600, **options}
+    store = RedisSessions(server.url, sealer, audience, **values)  # type: ignore[arg-type]
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+@pytest.fixture
+async def store(shared_redis: RedisProcess) -> AsyncIterator[RedisSessions]:
+    async with connected(shared_redis, f"redis-test-{next(audiences)}") as made:
+        yield made
+
+
+def address(name: str, scope: StateScope = SCOPE) -> SessionAddress:
+    return SessionAddress(scope, SessionName(name))
+
+
+def key_of(store: RedisSessions, where: SessionAddress = HERE) -> str:
+    return store._key(where)
+
+
+async def every_operation(store: RedisSessions) -> list[ServiceError]:
+    """What each operation on the session answers where none can succeed."""
+    errors = []
+    for operation in (
+        store.read(HERE, LIMIT),
+        store.check_new(HERE),
+        store.create(HERE, Opened(b"new", 0)),
+        store.replace(HERE, Opened(b"later", 2), expected=1),
+    ):
+        with pytest.raises(ServiceError) as caught:
+            await operation
+        errors.append(caught.value)
+    return errors
+
+
+async def test_redis_gone_is_not_ready_and_the_session_is_there_when_it_is_back(redis_server: RedisProcess) -> None:
+    async with connected(redis_server) as store:
+        await store.create(HERE, Opened(b"state", 1))
+        redis_server.kill()
+        for error in await every_operation(store):
+            assert isinstance(error, NotReady)
+            assert (STATUS[type(error)], error.code) == (503, "sessions_unavailable")
+            assert int(error.headers()["Retry-After"]) >= 1
+            assert "127.0.0.1" not in error.message
+        redis_server.start()
+        # The same store, nothing done to it.
+        assert await store.read(HERE, LIMIT) == Opened(b"state", 1)
+        await store.replace(HERE, Opened(b"later", 2), expected=1)
+        assert await store.read(HERE, LIMIT) == Opened(b"later", 2)
+
+
+async def test_a_restart_between_two_calls_is_not_noticed(redis_server: RedisProcess) -> None:
+    async with connected(redis_server) as store:
+        await store.create(HERE, Opened(b"0", 0))
+        for step in range(3):
+            redis_server.kill()
+            redis_server.start()
+            await store.replace(HERE, Opened(str(step + 1).encode(), step + 1), expected=step)
+            redis_server.kill()
+            redis_server.start()
+            assert await store.read(HERE, LIMIT) == Opened(str(step + 1).encode(), step + 1)
+
+
+async def test_a_redis_that_lost_its_data_is_no_fresh_state(tmp_path: Path) -> None:
+    with RedisProcess(tmp_path) as forgetful:
+        async with connected(forgetful) as store:
+            await store.create(HERE, Opened(b"state", 1))
+            forgetful.kill()
+            forgetful.start()
+            with pytest.raises(NotFound):
+                await store.read(HERE, LIMIT)
+            with pytest.raises(NotFound):
+                await store.replace(HERE, Opened(b"later", 2), expected=1)
+
+
+async def test_a_redis_that_never_was_is_not_ready() -> None:
+    store = RedisSessions(f"redis://127.0.0.1:{free_port()}", Sealer(KeyRing([KEY]), "rfa"), "rfa", 60)
+    with pytest.raises(NotReady):
+        await store.read(HERE, LIMIT)
+    await store.aclose()
+
+
+async def test_a_frozen_redis_is_given_up_and_used_again_when_it_answers(redis_server: RedisProcess) -> None:
+    async with connected(redis_server, timeout_seconds=0.1, connections=4) as store:
+        await store.create(HERE, Opened(b"state", 1))
+        redis_server.freeze()
+        try:
+            results = await asyncio.gather(*(store.read(HERE, LIMIT) for _ in range(20)), return_exceptions=True)
+            assert {type(result) for result in results} == {NotReady}
+        finally:
+            redis_server.thaw()
+        # No answer of the frozen time may reach a later call.
+        for name in ("a", "b"):
+            await store.create(address(name), Opened(name.encode(), 0))
+        for name in ("a", "b") * 5:
+            assert await store.read(address(name), LIMIT) == Opened(name.encode(), 0)
+        assert await store.read(HERE, LIMIT) == Opened(b"state", 1)
+
+
+async def test_a_write_whose_answer_is_lost_is_whole_or_absent(redis_server: RedisProcess) -> None:
+    """Killed at random moments under a writer: the store holds the last acknowledged step or the one after it."""
+    rng = random.Random(5)
+    async with connected(redis_server, timeout_seconds=0.5) as store:
+        await store.create(HERE, Opened(b"0", 0))
+        for _ in range(4):
+            acknowledged = (await store.read(HERE, LIMIT)).step
+
+            async def write_on(step: int) -> int:
+                while True:
+                    try:
+                        await store.replace(HERE, Opened(str(step + 1).encode(), step + 1), expected=step)
+                    except NotReady:
+                        return step
+                    step += 1
+
+            writer = asyncio.ensure_future(write_on(acknowledged))
+            await asyncio.sleep(rng.uniform(0.01, 0.1))
+            redis_server.kill()
+            acknowledged = await writer
+            redis_server.start()
+            found = await store.read(HERE, LIMIT)
+            assert found.step in (acknowledged, acknowledged + 1)
+            assert found.payload == str(found.step).encode()
+
+
+async def test_31_a_write_that_arrived_without_its_answer_is_known_to_have_arrived(shared_redis: RedisProcess) -> None:
+    async with lossy(shared_redis, b"EXEC") as (direct, through_relay):
+        await direct.create(HERE, Opened(b"0", 0))
+        await through_relay.replace(HERE, Opened(b"1", 1), expected=0)
+        assert await direct.read(HERE, LIMIT) == Opened(b"1", 1)
+
+
+async def test_31_a_session_that_was_created_without_an_answer_is_not_a_conflict(shared_redis: RedisProcess) -> None:
+    async with lossy(shared_redis, b"NX") as (direct, through_relay):
+        await through_relay.create(HERE, Opened(b"0", 0))
+        assert await direct.read(HERE, LIMIT) == Opened(b"0", 0)
+
+
+@asynccontextmanager
+async def lossy(server: RedisProcess, command: bytes) -> AsyncIterator[tuple[RedisSessions, RedisSessions]]:
+    """Two stores on one Redis: directly, and through a relay that loses the answer to the first `command`."""
+    audience = f"lossy-{next(audiences)}"
+    async with connected(server, audience) as direct, LossyRelay(server.port, command) as relay:
+        through_relay = RedisSessions(
+            f"redis://127.0.0.1:{relay.port}", Sealer(KeyRing([KEY]), audience), audience, seconds=3_600
+        )
+        yield direct, through_relay
+        await through_relay.aclose()
+        assert relay.lost
+
+
+async def test_30_cancelled_calls_leave_every_later_answer_right(store: RedisSessions) -> None:
+    """A connection given back in the middle of an answer would hand it to the next caller."""
+    rng = random.Random(6)
+    names = [f"s{number}" for number in range(8)]
+    for name in names:
+        await store.create(address(name), Opened(name.encode(), 0))
+    cancelled = 0
+    for _ in range(300):
+        name = rng.choice(names)
+        at = await store.read(address(name), LIMIT)
+        assert at.payload == name.encode()
+        later = Opened(name.encode(), at.step + 1)
+        task = asyncio.ensure_future(store.replace(address(name), later, at.step))
+        await asyncio.sleep(rng.choice((0, 0, rng.uniform(0, 0.003))))
+        cancelled += task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        found = await store.read(address(name), LIMIT)
+        assert found in (at, later)
+    assert cancelled > 50
+
+
+async def test_the_pool_is_bounded(shared_redis: RedisProcess) -> None:
+    async with connected(shared_redis, f"pool-{next(audiences)}", connections=3) as store:
+        await store.create(HERE, Opened(b"state", 1))
+        with shared_redis.client() as admin:
+            before = admin.info("clients")["connected_clients"]
+            await asyncio.gather(*(store.read(HERE, LIMIT) for _ in range(200)))
+            assert admin.info("clients")["connected_clients"] - before <= 3
+
+
+async def test_redis_forgets_by_its_own_clock_from_the_last_write(shared_redis: RedisProcess) -> None:
+    async with connected(shared_redis, f"ttl-{next(audiences)}", seconds=100) as store:
+        with shared_redis.client() as admin:
+            await store.create(HERE, Opened(b"state", 1))
+            assert 0 < admin.pttl(key_of(store)) <= 100_000
+            admin.pexpire(key_of(store), 5_000)
+            await store.read(HERE, LIMIT)
+            assert admin.pttl(key_of(store)) <= 5_000
+            await store.replace(HERE, Opened(b"later", 2), expected=1)
+            assert admin.pttl(key_of(store)) > 5_000
+
+
+async def test_11_an_expired_session_is_not_found(shared_redis: RedisProcess) -> None:
+    async with connected(shared_redis, f"expired-{next(audiences)}") as store:
+        await store.create(HERE, Opened(b"state", 1))
+        with shared_redis.client() as admin:
+            admin.pexpire(key_of(store), 0)
+        with pytest.raises(NotFound):
+            await store.read(HERE, LIMIT)
+        with pytest.raises(NotFound):
+            await store.replace(HERE, Opened(b"later", 2), expected=1)
+
+
+async def test_redis_sees_neither_states_nor_names(shared_redis: RedisProcess) -> None:
+    async with connected(shared_redis, f"plain-{next(audiences)}") as store:
+        where = address("somebodys-name", replace(SCOPE, tenant="somebodys-tenant"))
+        await store.create(where, Opened(b"somebodys secret" * 9, 1))
+        with shared_redis.client() as admin:
+            stored = b"".join(key + (admin.get(key) or b"") for key in admin.scan_iter("*"))
+        assert key_of(store, where).encode() in stored
+        for plain in (b"somebody", b"secret", SCOPE.model.encode()):
+            assert plain not in stored
+
+
+async def test_25_keys_of_different_scopes_differ(shared_redis: RedisProcess) -> None:
+    scopes = [SCOPE, *(replace(SCOPE, **{field: "x"}) for field in ("model", "kind", "tenant"))]
+    scopes.append(replace(SCOPE, tenant=SCOPE.tenant + SCOPE.model[0], model=SCOPE.model[1:]))
+    async with connected(shared_redis) as one, connected(shared_redis, "rfb") as other:
+        keys = {key_of(store, address(name, scope)) for store in (one, other) for scope in scopes for name in "ab"}
+    assert len(keys) == 2 * 2 * len(scopes)
+
+
+def every_bit_flipped(record: bytes) -> Iterator[bytes]:
+    for place in range(len(record)):
+        yield record[:place] + bytes([record[place] ^ 1 << place % 8]) + record[place + 1 :]
+
+
+async def test_1_an_attacker_with_redis_cannot_alter_a_session(
+    shared_redis: RedisProcess, store: RedisSessions
+) -> None:
+    await store.create(HERE, Opened(b"state", 1))
+    with shared_redis.client() as attacker:
+        record = attacker.get(key_of(store))
+        assert isinstance(record, bytes)
+        forgeries = [b"", b"x", record[:-1], record + b"x", bytes(len(record)), *every_bit_flipped(record)]
+        for forged in forgeries:
+            attacker.set(key_of(store), forged)
+            with pytest.raises(Conflict) as read:
+                await store.read(HERE, LIMIT)
+            with pytest.raises(Conflict) as written:
+                await store.replace(HERE, Opened(b"later", 2), expected=1)
+            assert read.value.code == written.value.code == "session_unreadable"
+        attacker.set(key_of(store), record)
+    assert await store.read(HERE, LIMIT) == Opened(b"state", 1)
+
+
+async def test_32_the_value_of_another_key_is_not_taken(shared_redis: RedisProcess, store: RedisSessions) -> None:
+    theirs = address("mine", replace(SCOPE, tenant="tenant-b"))
+    others = [address("other"), theirs, address("mine", replace(SCOPE, model="cd" * 32))]
+    await store.create(HERE, Opened(b"ours", 1))
+    for other in others:
+        await store.create(other, Opened(b"another", 1))
+        with shared_redis.client() as attacker:
+            attacker.set(key_of(store), attacker.get(key_of(store, other)) or b"")
+        with pytest.raises(Conflict) as caught:
+            await store.read(HERE, LIMIT)
+        assert caught.value.code == "session_unreadable"
+
+
+async def test_an_oversized_record_is_not_opened(store: RedisSessions) -> None:
+    await store.create(HERE, Opened(bytes(100), 1))
+    assert (await store.read(HERE, 100)).step == 1
+    with pytest.raises(Conflict) as caught:
+        await store.read(HERE, 99)
+    assert caught.value.code == "session_unreadable"
+
+
+async def test_a_value_of_another_type_under_our_key_is_an_outage_not_a_state(
+    shared_redis: RedisProcess, store: RedisSessions
+) -> None:
+    with shared_redis.client() as attacker:
+        attacker.rpush(key_of(store), "a list")
+    with pytest.raises(NotReady):
+        await store.read(HERE, LIMIT)
+
+
+async def test_5_sessions_survive_a_rotation_and_are_sealed_anew(shared_redis: RedisProcess) -> None:
+    audience = f"rotation-{next(audiences)}"
+    rings = [(KEY,), (KEY, OTHER_KEY), (OTHER_KEY, KEY), (OTHER_KEY,)]
+    async with connected(shared_redis, audience, rings[0]) as first:
+        await first.create(HERE, Opened(b"0", 0))
+        await first.create(address("idle"), Opened(b"idle", 0))
+    for step, ring in enumerate(rings[1:]):
+        async with connected(shared_redis, audience, ring) as store:
+            assert await store.read(HERE, LIMIT) == Opened(str(step).encode(), step)
+            await store.replace(HERE, Opened(str(step + 1).encode(), step + 1), expected=step)
+    async with connected(shared_redis, audience, rings[-1]) as last:
+        # A session that nobody wrote since the key was retired is refused, not restarted.
+        with pytest.raises(Conflict) as caught:
+            await last.read(address("idle"), LIMIT)
+        assert caught.value.code == "session_unreadable"
+
+
+async def test_33_another_worker_that_is_behind_cannot_overwrite(shared_redis: RedisProcess) -> None:
+    audience = f"workers-{next(audiences)}"
+    async with connected(shared_redis, audience) as one, connected(shared_redis, audience) as two:
+        await one.create(HERE, Opened(b"0", 0))
+        behind = await two.read(HERE, LIMIT)
+        await one.replace(HERE, Opened(b"1", 1), expected=0)
+        with pytest.raises(Conflict) as caught:
+            await two.replace(HERE, Opened(b"1 again", 1), expected=behind.step)
+        assert caught.value.code == "session_moved"
+        assert await two.read(HERE, LIMIT) == Opened(b"1", 1)
+
+
+async def test_14_writers_of_many_workers_share_one_session_without_losing_a_step(shared_redis: RedisProcess) -> None:
+    audience = f"race-{next(audiences)}"
+    wins: list[int] = []
+
+    async def race(store: RedisSessions) -> None:
+        while (at := await store.read(HERE, LIMIT)).step < 60:
+            try:
+                await store.replace(HERE, Opened(b"", at.step + 1), expected=at.step)
+            except Conflict:
+                continue
+            wins.append(at.step + 1)
+
+    async with connected(shared_redis, audience) as one, connected(shared_redis, audience) as two:
+        await one.create(HERE, Opened(b"", 0))
+        await asyncio.gather(*(race(store) for store in (one, two) for _ in range(3)))
+    assert sorted(wins) == list(range(1, 61))
+
+
+async def test_28_a_full_redis_refuses_new_sessions_and_keeps_the_others(tmp_path: Path) -> None:
+    with RedisProcess(tmp_path, "--maxmemory", "8mb", "--maxmemory-policy", "noeviction") as small:
+        async with connected(small) as store:
+            stored = 0
+            with pytest.raises(Overloaded) as caught:
+                for stored in range(1_000):
+                    await store.create(address(f"s{stored}"), Opened(stored.to_bytes(2, "big") * 50_000, stored))
+            assert (STATUS[type(caught.value)], caught.value.code) == (429, "sessions_full")
+            assert stored > 10
+            for number in range(stored):
+                found = await store.read(address(f"s{number}"), 100_000)
+                assert found == Opened(number.to_bytes(2, "big") * 50_000, number)
+            with pytest.raises(Overloaded):
+                await store.replace(address("s0"), Opened(b"\0\0" * 50_000, 1), expected=0)
+            assert (await store.read(address("s0"), 100_000)).step == 0
+
+
+async def test_24_no_log_line_names_the_store_or_a_session(
+    redis_server: RedisProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    url = redis_server.url.replace("redis://", "redis://user:hidden-password@")
+    store = RedisSessions(url, Sealer(KeyRing([KEY]), "rfa"), "rfa", 60)
+    redis_server.kill()
+    with pytest.raises(NotReady) as caught:
+        await store.create(address("somebodys-name"), Opened(b"secret text", 1))
+    await store.aclose()
+    assert "Redis does not answer" in caplog.text
+    for secret in ("hidden-password", "somebodys-name", "secret text"):
+        assert secret not in caplog.text + caught.value.message
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:notaport", "http://127.0.0.1", "redis://127.0.0.1:99999999"])
+async def test_a_bad_address_is_refused_at_start_or_not_ready(url: str) -> None:
+    try:
+        store = RedisSessions(url, Sealer(KeyRing([KEY]), "rfa"), "rfa", 60)
+    except ValueError:
+        return
+    with pytest.raises(NotReady):
+        await store.read(HERE, LIMIT)
+    await store.aclose()
+
+
+async def test_no_script_is_run_on_redis(shared_redis: RedisProcess, store: RedisSessions) -> None:
+    await store.create(HERE, Opened(b"0", 0))
+    await store.replace(HERE, Opened(b"1", 1), expected=0)
+    with shared_redis.client() as admin:
+        assert {"cmdstat_watch", "cmdstat_exec"} <= set(admin.info("commandstats"))
+        assert not {name for name in admin.info("commandstats") if "eval" in name or "script" in name}
+
+
+async def test_the_real_server_is_what_answers(shared_redis: RedisProcess) -> None:
+    """The control of all tests here: the helper starts a server that speaks and dies as Redis does."""
+    with shared_redis.client() as admin:
+        assert admin.info("server")["redis_version"]
+    stopped = RedisProcess(Path())
+    with pytest.raises(redis.ConnectionError), stopped.client() as nobody:
+        nobody.ping()
