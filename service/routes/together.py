@@ -19,15 +19,20 @@ async def events_together(jobs: Sequence[Job]) -> AsyncGenerator[tuple[int, Any]
     every job. A slow reader holds the jobs back as it does one job: at most one event per job is taken ahead.
     """
     arrivals: asyncio.Queue[tuple[int, Any]] = asyncio.Queue(maxsize=1)
+    turn = asyncio.Lock()  # first come, first served, which a full queue is not: a busy job could overtake for ever
+
+    async def put(position: int, event: Any) -> None:
+        async with turn:
+            await arrivals.put((position, event))
 
     async def forward(position: int, job: Job) -> None:
         try:
             async for event in job.events():
-                await arrivals.put((position, event))
+                await put(position, event)
         except Exception as error:
-            await arrivals.put((position, as_service_error(error)))
+            await put(position, as_service_error(error))
         else:
-            await arrivals.put((position, _END))
+            await put(position, _END)
 
     # Not a TaskGroup: one may not be held open across a yield, where the reader may go on in another task.
     tasks = [asyncio.create_task(forward(position, job)) for position, job in enumerate(jobs)]
