@@ -11,13 +11,16 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
 
 from service.access.boundary import METHODS, Boundary
 from service.access.guard import Guard
 from service.access.keys import load_keys
+from service.access.refusal import refuse
 from service.access.tracing import open_tracing
 from service.engine.engine import Engine, Models, load_models
 from service.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, ServiceError
+from service.exposition import Exposition
 from service.metrics import Metrics
 from service.routes import filter, generate, health, info, openai, page, tgi
 from service.routes.common import error_response
@@ -25,6 +28,7 @@ from service.schemas import FieldError
 from service.settings import Settings
 from service.state.keeper import make_keeper
 
+NO_SUCH_PATH = "There is no such path; /openapi.json lists them."
 LONGEST_FIELD_NAME = 64
 # FastAPI's own exports bodies that fail validation and messages of exceptions; `service.access.tracing` does not.
 NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
@@ -79,15 +83,26 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     app.state.settings = settings
     app.state.keys = load_keys(settings)
     app.state.metrics = Metrics()
+    app.state.exposition = Exposition(app.state.metrics)
+    app.state.draining = False
     app.state.engine = None
     for route in (generate, tgi, openai, filter, health, info, page):
         app.include_router(route.router)
+    app.router.default = _no_such_path
     app.add_exception_handler(ServiceError, _handle_service_error)
     app.add_exception_handler(HTTPException, _handle_http_exception)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
     app.add_middleware(Guard, keys=app.state.keys)
     app.add_middleware(Boundary, metrics=app.state.metrics, tracing=tracing)
     return app
+
+
+async def _no_such_path(scope: Scope, receive: Receive, send: Send) -> None:
+    """Starlette would refuse a handshake without a word."""
+    if scope["type"] != "websocket":
+        raise HTTPException(404)
+    await receive()  # websocket.connect, which the refusal answers
+    await refuse(NotFound(NO_SUCH_PATH), scope, receive, send)
 
 
 async def _handle_service_error(request: Request, error: Exception) -> Response:
@@ -98,7 +113,7 @@ async def _handle_http_exception(request: Request, error: Exception) -> Response
     """404 and 405 come from the router in its own shape."""
     status = getattr(error, "status_code", 500)
     if status == 404:
-        return error_response(NotFound("There is no such path; /openapi.json lists them."))
+        return error_response(NotFound(NO_SUCH_PATH))
     if status == 405:
         allow = ", ".join(_methods_of_path(request))
         return error_response(MethodNotAllowed(f"This path takes {allow}.", allow=allow))

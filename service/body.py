@@ -5,6 +5,7 @@ FastAPI's own reading accepts NaN, 1e999 and lone surrogates, has no bound, and 
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -14,7 +15,7 @@ import orjson
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from service.errors import InvalidRequest, PayloadTooLarge, UnsupportedMediaType
+from service.errors import InvalidRequest, PayloadTooLarge, RequestTimeout, UnsupportedMediaType
 from service.settings import Settings
 
 # An unterminated string matches to the end of the body, so that the scan is linear for any input.
@@ -51,11 +52,12 @@ def parse_json(body: bytes, max_depth: int) -> Any:
         ) from None
 
 
-async def read_bounded(request: Request, limit: int) -> bytes:
+async def read_bounded(request: Request, limit: int, gap_seconds: float) -> bytes:
     """Read the body and stop as soon as it exceeds `limit` bytes, declared or not.
 
     Raises:
         PayloadTooLarge: before more than `limit` bytes and one chunk are held.
+        RequestTimeout: when nothing more of it comes for `gap_seconds`.
     """
     refusal = PayloadTooLarge(f"The body must not be larger than {limit} bytes.")
     declared = request.headers.get("content-length", "")
@@ -63,11 +65,17 @@ async def read_bounded(request: Request, limit: int) -> bytes:
         raise refusal
     chunks: list[bytes] = []
     size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise refusal
-        chunks.append(chunk)
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(gap_seconds) as patience:
+            async for chunk in request.stream():
+                patience.reschedule(loop.time() + gap_seconds)
+                size += len(chunk)
+                if size > limit:
+                    raise refusal
+                chunks.append(chunk)
+    except TimeoutError:
+        raise RequestTimeout(f"The next piece of the body must come within {gap_seconds:g} s.") from None
     return b"".join(chunks)
 
 
@@ -110,7 +118,7 @@ class StrictJSONRoute(APIRoute):
         async def read_then_handle(request: Request) -> Response:
             settings: Settings = request.app.state.settings
             require_json(request.headers.get("content-type"))
-            body = await read_bounded(request, settings.max_body_bytes)
+            body = await read_bounded(request, settings.max_body_bytes, settings.body_timeout_seconds)
             return await handle(_ParsedRequest(request, body, parse_json(body, settings.max_json_depth)))
 
         return read_then_handle

@@ -68,7 +68,7 @@ class MethodNotAllowed(ServiceError):
 
 
 class RequestTimeout(ServiceError):
-    """The body came too slowly."""
+    """The headers or the body came too slowly."""
 
     default_code = "request_timeout"
 
@@ -80,6 +80,18 @@ class Conflict(ServiceError):
     """The named session is at another step than this request continues from."""
 
     default_code = "state_conflict"
+
+
+class MalformedRequest(ServiceError):
+    """The bytes are not HTTP."""
+
+    default_code = "malformed_request"
+
+
+class HeadersTooLarge(ServiceError):
+    """The request line and headers are larger than the server reads."""
+
+    default_code = "headers_too_large"
 
 
 class PayloadTooLarge(ServiceError):
@@ -136,6 +148,7 @@ class InternalError(ServiceError):
 
 # The one status table: class → (HTTP status, `type` on the wire).
 _TABLE: dict[type[ServiceError], tuple[int, str]] = {
+    MalformedRequest: (400, "malformed_request"),
     Unauthorized: (401, "unauthorized"),
     NotFound: (404, "not_found"),
     MethodNotAllowed: (405, "method_not_allowed"),
@@ -145,6 +158,7 @@ _TABLE: dict[type[ServiceError], tuple[int, str]] = {
     UnsupportedMediaType: (415, "unsupported_media_type"),
     InvalidRequest: (422, "invalid_request"),
     Overloaded: (429, "overloaded"),
+    HeadersTooLarge: (431, "headers_too_large"),
     EngineFailure: (500, "engine_error"),
     InternalError: (500, "internal_error"),
     NotReady: (503, "not_ready"),

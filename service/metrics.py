@@ -1,4 +1,4 @@
-"""Prometheus metrics of one application, in its own registry.
+"""Prometheus metrics of one process, in a registry of its own; `service.exposition` puts processes together.
 
 Names are vLLM's with our prefix where the meaning is the same. Buckets begin below a millisecond: a recurrent step of
 a small model takes less. Labels are fixed sets: route templates, statuses and the names of loaded bundles.
@@ -6,10 +6,13 @@ a small model takes less. Labels are fixed sets: route templates, statuses and t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client.registry import Collector
 
 FAST_SECONDS: Final = (
     0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -18,10 +21,14 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """Counters, gauges and histograms, by what they measure."""
+    """Counters, gauges and histograms, by what they measure.
+
+    `engine`, once set, is a label of every sample: the number of this process among those of the server.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.engine: int | None = None
         self._gauges: dict[str, Gauge] = {}
         self.http_requests = self._counter("http_requests", "Answered requests.", ["route", "method", "status"])
         self.request_success = self._counter(
@@ -56,6 +63,14 @@ class Metrics:
         self.iteration_rows = self._histogram(
             "iteration_rows", "Sequences in one decode step.", ["model_name"], buckets=(1, 2, 4, 8, 16, 32, 64, 128)
         )
+        self.connections_refused = self._counter(
+            "connections_refused", "Connections that the server ended, by error code.", ["reason"]
+        )
+        self.process_restarts = self._counter("process_restarts", "Server processes that had to be replaced.", [])
+        self.siblings_unanswered = self._counter(
+            "metrics_siblings_unanswered", "Processes left out of an answer to a scrape.", []
+        )
+        self.watch("process_resident_memory_bytes", "Memory of this process that is in RAM.", resident_memory_bytes)
 
     def watch(self, name: str, description: str, read: Callable[[], float]) -> None:
         """A gauge that is read when scraped; a second one of the name takes the place of the first."""
@@ -65,7 +80,11 @@ class Metrics:
 
     def render(self) -> bytes:
         """The text exposition format."""
-        return generate_latest(self.registry)
+        if self.engine is None:
+            return generate_latest(self.registry)
+        labelled = CollectorRegistry()
+        labelled.register(_Labelled(self.registry, {"engine": str(self.engine)}))
+        return generate_latest(labelled)
 
     def _counter(self, name: str, description: str, labels: list[str]) -> Counter:
         return Counter(f"rfa_{name}", description, labels, registry=self.registry)
@@ -74,3 +93,26 @@ class Metrics:
         self, name: str, description: str, labels: list[str], buckets: tuple[float, ...] = FAST_SECONDS
     ) -> Histogram:
         return Histogram(f"rfa_{name}", description, labels, registry=self.registry, buckets=buckets)
+
+
+class _Labelled(Collector):
+    """The samples of a registry with further labels."""
+
+    def __init__(self, registry: CollectorRegistry, labels: dict[str, str]) -> None:
+        self._registry = registry
+        self._labels = labels
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._registry.collect():
+            labelled = Metric(family.name, family.documentation, family.type, family.unit)
+            labelled.samples = [sample._replace(labels={**sample.labels, **self._labels}) for sample in family.samples]
+            yield labelled
+
+
+def resident_memory_bytes() -> float:
+    """Resident set of this process; NaN where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return float("nan")
+    return float(pages * os.sysconf("SC_PAGE_SIZE"))

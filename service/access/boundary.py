@@ -64,8 +64,7 @@ class Boundary:
             request_id.reset(token)
 
     def _finish(self, scope: Scope, record: Record) -> None:
-        # Only the template of a known route and a known method: a label for each thing a client sends would be a leak.
-        record.route = getattr(scope.get("route"), "path", "other")
+        record.route = _route_of(scope)
         record.tenant = scope["state"].get("tenant", "")
         status = "disconnect" if record.status is None else str(record.status)
         self._metrics.http_requests.labels(record.route, record.method, status).inc()
@@ -148,9 +147,21 @@ class _Exchange:
         return headers
 
     def _log_open(self) -> None:
-        route = getattr(self._scope.get("route"), "path", "other")
-        fields = {"id": self.record.id, "route": route, "tenant": self._scope["state"].get("tenant", "") or None}
+        fields = {
+            "id": self.record.id,
+            "route": _route_of(self._scope),
+            "tenant": self._scope["state"].get("tenant", "") or None,
+        }
         access_logger.info("websocket open", extra={"fields": _known(fields)})
+
+
+def _route_of(scope: Scope) -> str:
+    """The template of a known route, else "other": a label for each thing a client sends would be a leak of memory."""
+    if (route := scope.get("route")) is not None:
+        return str(route.path)
+    # A route of Starlette itself in a router of FastAPI leaves no more than this; without parameters a path is its
+    # own template.
+    return str(scope["path"]) if "endpoint" in scope and not scope.get("path_params") else "other"
 
 
 def _request_id(headers: list[tuple[bytes, bytes]]) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # A collector that is gone may not keep the process from ending.
 FLUSH_SECONDS: Final = 2.0
+WEBSOCKET_INTERNAL_ERROR: Final = 1011
 NANOSECONDS: Final = 1_000_000_000
 PROPAGATED: Final = (b"traceparent", b"tracestate")
 
@@ -99,7 +100,7 @@ class Tracing:
             for name, value in _attributes(scope, record).items():
                 if value is not None:
                     span.set_attribute(name, value)
-            if record.status is not None and record.status >= 500:
+            if _failure(record):
                 span.set_status(self._error)
             if record.output_tokens and record.seconds_to_first_body is not None and record.is_streamed:
                 begun: int = span.start_time  # type: ignore[attr-defined]
@@ -107,10 +108,16 @@ class Tracing:
         span.end()
 
 
+def _failure(record: Record) -> str | None:
+    """What went wrong on the server's side; refusals are the client's."""
+    if record.close_code == WEBSOCKET_INTERNAL_ERROR:
+        return str(WEBSOCKET_INTERNAL_ERROR)
+    return str(record.status) if record.status is not None and record.status >= 500 else None
+
+
 def _attributes(scope: Scope, record: Record) -> dict[str, Any]:
     is_websocket = record.method == "WEBSOCKET"
     generates = record.output_tokens is not None
-    failed = record.status is not None and record.status >= 500
     return {
         "http.request.method": {"WEBSOCKET": "GET", "other": "_OTHER"}.get(record.method, record.method),
         "http.route": record.route if record.route != "other" else None,
@@ -118,7 +125,7 @@ def _attributes(scope: Scope, record: Record) -> dict[str, Any]:
         "http.request.body.size": None if is_websocket else record.bytes_in,
         "http.response.body.size": None if is_websocket else record.bytes_out,
         "url.scheme": scope.get("scheme"),
-        "error.type": str(record.status) if failed else None,
+        "error.type": _failure(record),
         "gen_ai.operation.name": "text_completion" if generates else None,
         "gen_ai.response.model": record.model if generates else None,
         "gen_ai.usage.input_tokens": record.input_tokens,

@@ -118,6 +118,10 @@ class Engine:
         metrics.watch("num_streams", "Live filter streams, idle ones included.", lambda: self._scheduler.streams)
         metrics.watch("engine_stalled_seconds", "Age of the last progress.", self._scheduler.stalled_for)
 
+    def stalled_for(self) -> float:
+        """Seconds since the last progress while there is work to do, else 0."""
+        return self._scheduler.stalled_for()
+
     def check_ready(self) -> None:
         """Raises NotReady when there is work and no progress."""
         stalled = self._scheduler.stalled_for()

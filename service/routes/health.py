@@ -21,8 +21,13 @@ async def health() -> Response:
 
 
 @router.get("/ready", response_model=Ready, responses=error_responses(MethodNotAllowed, NotReady))
-async def ready(engine: EngineDep) -> Response:
-    """Bundles are loaded and agreed with their golden outputs, and the engine makes progress."""
+async def ready(request: Request, engine: EngineDep) -> Response:
+    """Bundles are loaded and agreed with their golden outputs, and the engine makes progress.
+
+    The answer is that of the one process that took the connection.
+    """
+    if request.app.state.draining:
+        raise NotReady("The server is shutting down.")
     engine.check_ready()
     return json_response({"status": "ready", "models": [model.name for model in engine.models.facts]})
 
@@ -34,5 +39,5 @@ _EXPOSITION: dict[int | str, dict[str, Any]] = {
 
 @router.get("/metrics", response_class=Response, responses={**_EXPOSITION, **error_responses(MethodNotAllowed)})
 async def metrics(request: Request) -> Response:
-    """Prometheus metrics."""
-    return Response(request.app.state.metrics.render(), media_type=CONTENT_TYPE)
+    """Prometheus metrics of all processes of the server."""
+    return Response(await request.app.state.exposition.render(), media_type=CONTENT_TYPE)

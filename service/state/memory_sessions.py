@@ -95,7 +95,8 @@ class MemorySessions:
 
     async def aclose(self) -> None:
         """Forget everything."""
-        self._entries.clear()
+        while self._entries:
+            self._remove(next(iter(self._entries)))
 
     def _live(self, key: bytes) -> _Entry:
         self._forget_expired()

@@ -19,7 +19,9 @@ from contextlib import asynccontextmanager
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, RedisError, WatchError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from service.state.names import Opened
 from service.state.sealer import OVERHEAD_BYTES, SealBroken, Sealer
@@ -68,6 +70,7 @@ class RedisSessions:
             socket_connect_timeout=timeout_seconds,
             # One more try on a new connection: the pooled one may be of a Redis that has restarted since.
             retry=Retry(NoBackoff(), 1),
+            retry_on_error=[RedisConnectionError, RedisTimeoutError],
         )
         self._redis = Redis.from_pool(pool)
         self._sealer = sealer

@@ -88,17 +88,13 @@ def test_no_bytes_get_past_the_guard(linear_bundle: Path) -> None:
         good = b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-API-Key:  " + KEY.encode() + b" \r\n\r\n"
         assert status_of(port, good) == 200
         assert status_of(port, b"GET http://x/health HTTP/1.1\r\nHost: y\r\n\r\n") == 200
-        for headers_given, expected in (
-            ({}, {401}),
-            ({"X-API-Key": "w" * 20}, {401}),
-            ({"X-API-Key": KEY}, {403, 404}),
-        ):
+        for headers_given, expected in (({}, 401), ({"X-API-Key": "w" * 20}, 401), ({"X-API-Key": KEY}, 404)):
             with (
                 pytest.raises(InvalidStatus) as refused,
                 open_websocket(f"ws://127.0.0.1:{port}/nope", additional_headers=headers_given),
             ):
                 pass
-            assert refused.value.response.status_code in expected
+            assert refused.value.response.status_code == expected
         end(process)
 
 

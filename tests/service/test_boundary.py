@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import logging
 import re
+import subprocess
+import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
 import pytest
-from fastapi import WebSocket
+from fastapi import APIRouter, WebSocket
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from raw_asgi import asgi
+from starlette.routing import WebSocketRoute
 
+from service.access import logs
 from service.access.boundary import Boundary
 from service.access.logs import BackgroundHandler, JSONFormatter, TextFormatter
 from service.access.record import record_of, request_id
@@ -204,11 +209,13 @@ class TestTheLog:
         assert text.count("INFO rfa.access: request id=r-1 method=POST route=/generate status=200") == 2
 
     async def test_tells_what_a_cut_stream_had_given(self, connect: Any, written: Any) -> None:
-        async with connect() as client:
+        gate = threading.Semaphore(1)
+        async with connect(fake_models(FakeLanguage(gate=gate)), workers=1) as client:
             body = orjson.dumps({"inputs": "say |", "parameters": {"max_new_tokens": 10}, "stream": True})
             headers = [(b"content-type", b"application/json")]
             incoming = {"type": "http.request", "body": body}
             await asgi(client.app, incoming, path="/generate", method="POST", headers=headers)  # and is gone
+            gate.release(100)
         (line,) = access_lines(written()[0])
         assert line["complete"] is False and line["bytes_in"] == len(body)
         assert line["status"] in (None, 200)
@@ -267,6 +274,37 @@ class TestTheLog:
         assert failed["close_code"] == 1011
         assert SECRET not in text
 
+    @pytest.mark.parametrize("is_included", [True, False])
+    async def test_names_a_route_of_the_other_kind(self, connect: Any, written: Any, is_included: bool) -> None:
+        async def live(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "websocket.accept"})
+            await send({"type": "websocket.close"})
+
+        class Live:
+            __call__ = staticmethod(live)
+
+        async with connect() as client:
+            route = WebSocketRoute("/live", Live())
+            if is_included:
+                client.app.include_router(APIRouter(routes=[route]))
+            else:
+                client.app.router.routes.append(route)
+            await asgi(client.app, type="websocket", path="/live")
+            for path in ("/live/x", "/health"):
+                await asgi(client.app, type="websocket", path=path)
+        known, *unknown = access_lines(written()[0])
+        assert (known["route"], known["status"], known["close_code"]) == ("/live", 101, 1000)
+        assert [(line["route"], line["status"]) for line in unknown] == [("other", 403)] * 2
+
+    @pytest.mark.parametrize("path", ["/nope", "/health", "/generate"])
+    async def test_a_handshake_on_another_path_is_told_so(self, connect: Any, path: str) -> None:
+        async with connect() as client:
+            extensions = {"websocket.http.response": {}}
+            start, body = await asgi(client.app, type="websocket", path=path, extensions=extensions)
+            (closed,) = await asgi(client.app, type="websocket", path=path)
+        assert start["status"] == 404 and orjson.loads(body["body"])["error"]["code"] == "not_found"
+        assert closed["type"] == "websocket.close"
+
     async def test_a_failure_before_the_handshake_is_an_answer(self, connect: Any) -> None:
         async def broken(websocket: WebSocket) -> None:
             raise KeyError
@@ -319,3 +357,68 @@ class TestFormats:
         assert "cannot be formatted" in log[2]["message"]
         assert "KeyError" in log[3]["exception"] and "OSError" in log[3]["exception"]
         assert SECRET not in log[3]["exception"]
+
+
+class TestTheHandler:
+    def handler(self, write: Callable[[bytes], None]) -> tuple[BackgroundHandler, logging.Logger]:
+        handler = BackgroundHandler(write)
+        handler.setFormatter(JSONFormatter())
+        logger = logging.Logger("x")
+        logger.addHandler(handler)
+        return handler, logger
+
+    def test_a_writer_that_is_stuck_holds_up_nobody_and_costs_bounded_memory(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(logs, "LONGEST_BACKLOG", 50)
+        stuck, begun, chunks = threading.Event(), threading.Event(), []
+
+        def write(data: bytes) -> None:
+            chunks.append(data)
+            begun.set()
+            stuck.wait()
+
+        handler, logger = self.handler(write)
+        logger.info("first")
+        begun.wait()
+        for index in range(80):
+            logger.info("%d", index)
+        stuck.set()
+        handler.close()
+        messages = [orjson.loads(line)["message"] for line in b"".join(chunks).splitlines()]
+        assert messages[:51] == ["first", *(str(index) for index in range(50))]
+        assert messages[51:] == ["30 log records were dropped: nobody read them"]
+
+    def test_closing_does_not_wait_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(logs, "CLOSE_SECONDS", 0.05)
+        stuck = threading.Event()
+        handler, logger = self.handler(lambda data: stuck.wait() and None)
+        logger.info("x")
+        handler.close()
+        assert handler._thread.is_alive()
+        stuck.set()
+        handler._thread.join(timeout=20)
+        assert not handler._thread.is_alive()
+
+    def test_lines_go_in_chunks_that_a_pipe_takes_whole(self) -> None:
+        chunks: list[bytes] = []
+        handler, logger = self.handler(chunks.append)
+        for index in range(500):
+            logger.info("%d %s", index, "x" * 100)
+        handler.close()
+        assert len(chunks) < 100 and max(map(len, chunks)) <= logs.CHUNK_BYTES
+        assert all(chunk.endswith(b"\n") for chunk in chunks)
+        lines = [orjson.loads(line)["message"] for line in b"".join(chunks).splitlines()]
+        assert [int(line.split()[0]) for line in lines] == list(range(500))
+
+    def test_a_forked_child_logs_too(self) -> None:
+        program = (
+            "import logging, os; from service.access.logs import configure_logging\n"
+            "from service.settings import Settings\n"
+            "configure_logging(Settings(bundles=()))\n"
+            "child = os.fork()\n"
+            "logging.getLogger('x').info('child' if child == 0 else 'parent')\n"
+            "if child: assert os.waitpid(child, 0)[1] == 0\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+        assert sorted(line.split()[-1] for line in done.stderr.splitlines()) == ["child", "parent"]

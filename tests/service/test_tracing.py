@@ -139,10 +139,17 @@ async def test_a_websocket_is_one_span(connect: Any, finished: InMemorySpanExpor
         record_of(websocket).filtered("mean", 1)
         await websocket.close(1012)
 
+    async def broken(websocket: WebSocket) -> None:
+        await websocket.accept()
+        raise KeyError
+
     async with connect() as client:
         client.app.add_api_websocket_route("/live", live)
+        client.app.add_api_websocket_route("/broken", broken)
         await asgi(client.app, type="websocket", path="/live")
-    span = only(finished)
+        await asgi(client.app, type="websocket", path="/broken")
+    span, failed = finished.get_finished_spans()
+    assert span.status.is_unset and (failed.status.is_ok, failed.attributes["error.type"]) == (False, "1011")
     assert span.name == "WEBSOCKET /live"
     expected = {"http.request.method": "GET", "http.response.status_code": 101, "rfa.websocket.close_code": 1012}
     assert dict(span.attributes).items() >= {**expected, "rfa.observations": 1}.items()

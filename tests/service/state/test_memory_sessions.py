@@ -43,6 +43,19 @@ async def test_11_an_untouched_session_expires_and_reads_do_not_keep_it() -> Non
         await store.read(address("a"), LIMIT)
 
 
+async def test_11_a_session_is_expired_also_while_many_others_wait_to_be_forgotten() -> None:
+    clock = Clock(0.0)
+    store = make(clock, sessions=1_000)
+    await fill(store, 1_000)
+    clock.now = TTL
+    with pytest.raises(NotFound):
+        await store.read(address("s999"), LIMIT)
+    with pytest.raises(NotFound):
+        await store.replace(address("s998"), Opened(b"later", 999), expected=998)
+    await store.create(address("s997"), Opened(b"new", 0))
+    assert await store.read(address("s997"), LIMIT) == Opened(b"new", 0)
+
+
 async def test_a_write_puts_the_expiry_off() -> None:
     clock = Clock(0.0)
     store = make(clock)
@@ -103,6 +116,7 @@ async def test_a_full_store_says_when_there_may_be_room_and_is_right() -> None:
     await store.create(address("a"), Opened(b"", 0))
     clock.now = 30.0
     await store.create(address("b"), Opened(b"", 0))
+    clock.now = 40.0
     await store.replace(address("a"), Opened(b"", 1), expected=0)  # now b is the longest untouched
     clock.now = 50.5
     with pytest.raises(Overloaded) as caught:

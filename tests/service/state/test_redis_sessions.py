@@ -411,12 +411,32 @@ async def test_a_bad_address_is_refused_at_start_or_not_ready(url: str) -> None:
     await store.aclose()
 
 
-async def test_no_script_is_run_on_redis(shared_redis: RedisProcess, store: RedisSessions) -> None:
+async def test_the_commands_of_the_documentation_are_enough(redis_server: RedisProcess) -> None:
+    """A user that may do no more than docs/STATE.md asks for: no scripts, and no keys but ours."""
+    commands = ("+get", "+set", "+exists", "+watch", "+unwatch", "+multi", "+exec", "+hello", "+client")
+    with redis_server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "rfa", "on", ">password", "~rfa:session:*", *commands)
+    url = redis_server.url.replace("redis://", "redis://rfa:password@")
+    store = RedisSessions(url, Sealer(KeyRing([KEY]), "rfa"), "rfa", 3_600)
+    await store.check_new(HERE)
     await store.create(HERE, Opened(b"0", 0))
     await store.replace(HERE, Opened(b"1", 1), expected=0)
-    with shared_redis.client() as admin:
-        assert {"cmdstat_watch", "cmdstat_exec"} <= set(admin.info("commandstats"))
-        assert not {name for name in admin.info("commandstats") if "eval" in name or "script" in name}
+    with pytest.raises(Conflict):
+        await store.replace(HERE, Opened(b"1", 1), expected=0)
+    assert await store.read(HERE, LIMIT) == Opened(b"1", 1)
+    await store.aclose()
+
+
+async def test_a_user_that_may_do_less_is_an_outage(redis_server: RedisProcess) -> None:
+    with redis_server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "rfa", "on", ">password", "~other:*", "+@all")
+    for user in ("rfa:password", "rfa:wrong"):
+        store = RedisSessions(
+            redis_server.url.replace("redis://", f"redis://{user}@"), Sealer(KeyRing([KEY]), "rfa"), "rfa", 60
+        )
+        for error in await every_operation(store):
+            assert isinstance(error, NotReady)
+        await store.aclose()
 
 
 async def test_the_real_server_is_what_answers(shared_redis: RedisProcess) -> None:

@@ -62,6 +62,8 @@ BAD_KEYS = {
     "sequence": (text(bytes(range(32))), "not random"),
     "pattern": (text(KEY[:16] * 2), "not random"),
     "password": (text(b"correct horse battery staple 123"), "not random"),
+    "long password": (text(b"Tr0ub4dor&3 zyxwvq,KJHGFECBA!?#%"), "not random"),
+    "few values": (text(bytes(OTHER_KEY[byte % 8] for byte in KEY)), "not random"),
     "hexadecimal text": (text(KEY.hex()[:32].encode()), "not random"),
 }
 

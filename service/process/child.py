@@ -1,0 +1,170 @@
+"""A server process: `python -m service.process.child FD`, started by the supervisor that holds the other end of FD.
+
+It loads the bundles, says so, listens once told to, and from then on sends beats from its event loop with the age of
+the engine's last progress. SIGTERM drains it. It does not outlive its supervisor: a process that nobody watches would
+go on taking its share of the connections of whoever listens on the port next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import inspect
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import uvloop
+from fastapi import FastAPI
+
+from service.access.logs import configure_logging
+from service.app import create_app
+from service.engine.engine import Models, load_models
+from service.process.address import Address, share
+from service.process.channel import Channel
+from service.process.draining import DrainingServer
+from service.process.handover import read_settings
+from service.settings import Settings
+
+logger = logging.getLogger("rfa.server")
+Load = Callable[[Settings], Models]
+# A worker thread hands the interpreter over after so long, so that the event loop never waits Python's usual 5 ms.
+SWITCH_SECONDS = 0.0005
+LONGEST_BEAT_SECONDS = 1.0
+PR_SET_PDEATHSIG = 1
+
+
+def main(load: Load = load_models) -> NoReturn:
+    """Serve until told to stop.
+
+    Args:
+        load: opens the models; tests pass one that makes small hand-made models.
+    """
+    _end_with_supervisor()
+    # A terminal sends these to every process of its group; what is to be done about them, the supervisor says.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        code = runner.run(_run(socket.socket(fileno=int(sys.argv[1])), load))
+    sys.exit(code)
+
+
+async def _run(end: socket.socket, load: Load) -> int:
+    channel = await Channel.open(end)
+    hello = await channel.receive()
+    return 1 if hello is None else await ServerProcess(channel, hello, load).run()
+
+
+class ServerProcess:
+    """What this process does, from the supervisor's first message to the exit code."""
+
+    def __init__(self, channel: Channel, hello: dict[str, Any], load: Load) -> None:
+        self._channel = channel
+        self._hello = hello
+        self._load = load
+        self._settings = read_settings(hello["settings"])
+        configure_logging(self._settings)
+        self._app: FastAPI | None = None
+
+    async def run(self) -> int:
+        """Load, wait for the word, serve; the exit code."""
+        beating = asyncio.create_task(self._beat())
+        try:
+            models = await self._load_models()
+            if models is None or await self._channel.receive() is None:
+                return 1
+            await self._serve(create_app(self._settings, load=_first_then(models, self._load)))
+            return 0
+        finally:
+            beating.cancel()
+
+    async def _load_models(self) -> Models | None:
+        try:
+            models = await asyncio.to_thread(self._load, self._settings)
+        except Exception as error:
+            is_refusal = isinstance(error, (ValueError, OSError))  # written for the operator, with the reason
+            if not is_refusal:
+                logger.exception("loading failed")
+            await self._channel.send("failed", reason=_reason(error), refused=is_refusal)
+            return None
+        await self._channel.send("loaded", models=[f"{facts.name} ({facts.kind})" for facts in models.facts])
+        return models
+
+    async def _serve(self, app: FastAPI) -> None:
+        self._app = app
+        index, directory = self._hello["index"], self._hello["directory"]
+        app.state.metrics.engine = index
+        app.state.metrics.process_restarts.inc(self._hello["restarts"])
+        if directory is not None:
+            await app.state.exposition.join(Path(directory), index, self._settings.processes)
+        serving = asyncio.Event()
+        server = DrainingServer(app, self._settings, serving.set)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
+        with share(Address(self._settings.host, self._settings.port)) as listener:
+            companions = [asyncio.create_task(self._announce(serving)), asyncio.create_task(self._obey(app))]
+            try:
+                await server.serve(sockets=[listener])
+            finally:
+                app.state.exposition.leave()
+                for task in companions:
+                    task.cancel()
+
+    async def _announce(self, serving: asyncio.Event) -> None:
+        await serving.wait()
+        await self._channel.send("serving")
+
+    async def _beat(self) -> None:
+        while True:
+            engine = self._app.state.engine if self._app is not None else None
+            await self._channel.send("beat", stalled=engine.stalled_for() if engine is not None else 0.0)
+            await asyncio.sleep(min(LONGEST_BEAT_SECONDS, self._settings.stall_seconds / 4))
+
+    async def _obey(self, app: FastAPI) -> None:
+        while await self._channel.receive() is not None:  # to reload is all that a serving process is asked for
+            await self._channel.send("reloaded", reason=await _reload(app))
+        logger.error("the supervisor is gone; this process ends")
+        os._exit(1)
+
+
+async def _reload(app: FastAPI) -> str | None:
+    """Why the bundles were not loaded anew; None when they were."""
+    reload = getattr(app.state, "reload", None)
+    if reload is None:
+        return "this server cannot reload"
+    try:
+        answer = reload()
+        if inspect.isawaitable(answer):
+            await answer
+    except Exception as error:
+        logger.exception("the bundles were not loaded anew; the old ones go on serving")
+        return _reason(error)
+    return None
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _first_then(models: Models, load: Load) -> Load:
+    """A loader that gives what is loaded already, and loads anew when asked again."""
+    loaded = [models]
+    return lambda settings: loaded.pop() if loaded else load(settings)
+
+
+def _end_with_supervisor() -> None:
+    """Let the kernel kill this process when its supervisor dies, however that dies and whatever hangs here.
+
+    Where the kernel has no such service, the end of the channel does it, as long as the event loop runs.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

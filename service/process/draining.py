@@ -1,0 +1,128 @@
+"""uvicorn, ended in the right order.
+
+On a stop signal uvicorn closes the listener and idle connections, cuts WebSockets, waits for requests and only then
+tells the application. Here the application hears of it first: readiness turns false, the listener closes, the engine
+ends live streams and gives requests their time, their handlers send what there is to send, and the rest is uvicorn's.
+
+Written against uvicorn 0.54: `Server.startup`, `shutdown`, `on_tick`, `capture_signals` and `server_state`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from service.process.patience import FLUSH_SECONDS, QUANTUM_SECONDS
+from service.protocol import GuardedHTTP, StallGuard, guarded_http, guarded_websocket
+from service.settings import Settings
+
+logger = logging.getLogger("rfa.server")
+LOOK_SECONDS = 0.02
+TICKS_PER_SECOND = 10
+
+
+class DrainingServer(uvicorn.Server):
+    """A uvicorn server of one application that leaves signals to its owner, sees stuck readers off, and drains.
+
+    Args:
+        app: the application; `app.state.draining` turns true first of all.
+        on_serving: called once the listener takes connections.
+    """
+
+    def __init__(self, app: FastAPI, settings: Settings, on_serving: Callable[[], None] = lambda: None) -> None:
+        super().__init__(server_config(app, settings))
+        self._app = app
+        self._settings = settings
+        self._on_serving = on_serving
+        app.state.metrics.watch("open_connections", "Open sockets of clients.", self.open_connections)
+
+    def open_connections(self) -> int:
+        """Connections at this moment."""
+        return len(self.server_state.connections)
+
+    def stop(self) -> None:
+        """Begin to drain; harmless when it has begun."""
+        self.should_exit = True
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals belong to the owner of this server."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_serving()
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % TICKS_PER_SECOND == 0:
+            self._drop_stalled_readers()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Drain, then shut down.
+
+        Takes `shutdown_grace_seconds` at most, and a few more where jobs have to be handed back at their end.
+        """
+        deadline = time.monotonic() + self._settings.shutdown_grace_seconds
+        self._app.state.draining = True
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, GuardedHTTP):
+                connection.close_after_answer()
+        drained = await self._drain_engine()
+        await self._handlers_ended(max(deadline, drained + FLUSH_SECONDS))
+        self.config.timeout_graceful_shutdown = 1
+        await super().shutdown(sockets)
+
+    async def _drain_engine(self) -> float:
+        """When the engine has ended its jobs; at once if there is no engine that can."""
+        drain = getattr(self._app.state.engine, "drain", None)
+        seconds = self._settings.shutdown_grace_seconds
+        if drain is not None:
+            work = drain(seconds) if inspect.iscoroutinefunction(drain) else asyncio.to_thread(drain, seconds)
+            try:
+                await asyncio.wait_for(work, seconds + QUANTUM_SECONDS + FLUSH_SECONDS)
+            except TimeoutError:
+                logger.error("the engine did not drain in time")
+        return time.monotonic()
+
+    async def _handlers_ended(self, deadline: float) -> None:
+        while self.server_state.tasks and time.monotonic() < deadline:
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _drop_stalled_readers(self) -> None:
+        now = time.monotonic()
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, StallGuard):
+                connection.drop_if_stalled(now)
+
+
+def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    """uvicorn with our limits."""
+    options: dict[str, Any] = {
+        "loop": "uvloop",
+        "http": guarded_http(settings, app.state.metrics),
+        "ws": guarded_websocket(settings, app.state.metrics),
+        "ws_max_size": settings.max_message_bytes,
+        # Compression costs memory per connection and lets a small message grow to the limit.
+        "ws_per_message_deflate": False,
+        "lifespan": "on",
+        "log_config": None,
+        "log_level": "warning",
+        "access_log": False,
+        "server_header": False,
+        "timeout_keep_alive": settings.keep_alive_seconds,
+    }
+    return uvicorn.Config(app, **options)

@@ -1,0 +1,36 @@
+"""Settings on their way from a supervisor to its processes: as JSON, secrets included, through a private channel."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from typing import Any
+
+from pydantic import SecretStr
+
+from service.settings import Settings
+
+KEY_BYTES = 32
+
+
+def write_settings(settings: Settings) -> dict[str, Any]:
+    """Every setting in plain JSON types; the secrets are readable."""
+    document = settings.model_dump(mode="json")
+    for name in document:
+        value = getattr(settings, name)
+        if isinstance(value, SecretStr):
+            document[name] = value.get_secret_value()
+    return document
+
+
+def read_settings(document: dict[str, Any]) -> Settings:
+    """The settings that were written; the environment has no say."""
+    return Settings(**document)
+
+
+def with_state_key(settings: Settings) -> Settings:
+    """Settings with a key for states: one for all processes, drawn now if the operator gave none."""
+    if settings.state_keys is not None or settings.state_keys_file is not None:
+        return settings
+    key = base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
+    return settings.model_copy(update={"state_keys": SecretStr(key)})

@@ -1,0 +1,135 @@
+"""A real server in a thread of the test's process, and raw connections to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import uvloop
+from fastapi import FastAPI
+
+from service.app import create_app
+from service.engine.engine import Models
+from service.process.draining import DrainingServer
+from service.settings import Settings
+from service.testing import fake_models
+
+LONG_SECONDS = 20
+
+
+@dataclass
+class Live:
+    """A running server."""
+
+    app: FastAPI
+    server: DrainingServer
+    port: int
+    stop: Callable[[], None]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def connect(self, receive_buffer: int | None = None) -> socket.socket:
+        """A raw connection; a small receive buffer lets the server notice soon that nobody reads."""
+        connection = socket.socket()
+        if receive_buffer is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        connection.settimeout(LONG_SECONDS)
+        try:
+            connection.connect(("127.0.0.1", self.port))
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+
+@contextmanager
+def running(
+    models: Models | None = None, prepare: Callable[[FastAPI], None] = lambda app: None, **settings: Any
+) -> Iterator[Live]:
+    """A server of hand-made models, drained at the end."""
+    given = Settings.model_validate({"bundles": (), "workers": 2, "shutdown_grace_seconds": 5, **settings})
+    app = create_app(given, load=lambda _: models or fake_models())
+    prepare(app)
+    serving = threading.Event()
+    server = DrainingServer(app, given, serving.set)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(server.serve(sockets=[listener]))
+
+        thread = threading.Thread(target=serve, daemon=True)
+
+        def stop() -> None:
+            server.stop()
+            thread.join(timeout=2 * LONG_SECONDS)
+            assert not thread.is_alive()
+
+        port = listener.getsockname()[1]
+        thread.start()
+        assert serving.wait(LONG_SECONDS)
+        try:
+            yield Live(app, server, port, stop)
+        finally:
+            stop()
+
+
+def wait_until(claim: Callable[[], bool], seconds: float = LONG_SECONDS) -> None:
+    """Fail when the claim does not come true."""
+    end = time.monotonic() + seconds
+    while not claim():
+        assert time.monotonic() < end, "it did not come true in time"
+        time.sleep(0.01)
+
+
+def read_to_end(connection: socket.socket) -> bytes:
+    """Everything until the server closes its side."""
+    pieces = []
+    while piece := connection.recv(65536):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def read_answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
+    """One answer with a declared length, byte by byte, so that nothing of the next one is taken."""
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        piece = connection.recv(1)
+        assert piece, f"the server closed after {head!r}"
+        head += piece
+    status, headers = parse_head(head)
+    body = b""
+    while len(body) < int(headers["content-length"]):
+        piece = connection.recv(int(headers["content-length"]) - len(body))
+        assert piece
+        body += piece
+    return status, headers, body
+
+
+def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
+    """Status and headers, names in lower case."""
+    first, *lines = head.decode("latin-1").rstrip("\r\n").split("\r\n")
+    pairs = (line.partition(":") for line in lines)
+    return int(first.split()[1]), {name.lower(): value.strip() for name, _, value in pairs}
+
+
+def check_refusal(answer: bytes, status: int, code: str) -> None:
+    """A whole answer in the one error shape, after which the connection is closed."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    got, headers = parse_head(head)
+    assert got == status, answer[:200]
+    assert headers["connection"] == "close"
+    assert headers["content-type"] == "application/json"
+    assert int(headers["content-length"]) == len(body)
+    error = json.loads(body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["code"] == code

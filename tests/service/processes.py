@@ -1,0 +1,116 @@
+"""A whole server, supervisor and all, as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from tests.service.live import LONG_SECONDS, wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+FAKE_CHILD = Path(__file__).with_name("fake_child.py")
+SERVE = (
+    "import sys; from service.server import serve; from service.settings import Settings; "
+    "serve(Settings(), (sys.executable, *sys.argv[1:]))"
+)
+
+
+class Server:
+    """A running supervisor and what it wrote."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        self.process = process
+        self._log = log
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    @property
+    def url(self) -> str:
+        """Where it serves, once it does."""
+        wait_until(lambda: "http://" in self.log or self.process.poll() is not None)
+        found = re.search(r"http://127\.0\.0\.1:\d+", self.log)
+        assert found is not None, self.log
+        return found[0]
+
+    def children(self) -> list[int]:
+        """Process ids of the server processes that live now."""
+        return [pid for pid in _all_children(self.process.pid) if is_alive(pid)]
+
+    def engines(self) -> set[str]:
+        """Numbers of the processes that the metrics tell of; none while nobody listens."""
+        try:
+            text = httpx.get(f"{self.url}/metrics", timeout=LONG_SECONDS).text
+        except httpx.TransportError:
+            return set()
+        return set(re.findall(r'rfa_open_connections\{engine="(\d+)"\}', text))
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and wait for the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(LONG_SECONDS)
+
+
+@contextmanager
+def started(folder: Path, program: Sequence[str | Path] = (FAKE_CHILD,), **settings: object) -> Iterator[Server]:
+    """A server that was just started; what is left of it at the end is killed."""
+    given = {"port": 0, "bundles": "", "processes": 2, "shutdown_grace_seconds": 10, **settings}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RFA_")} | {
+        **{f"RFA_{name.upper()}": str(value) for name, value in given.items()},
+        "PYTHONPATH": str(ROOT),
+        "FAKE_CHILD_NOTES": str(folder),
+    }
+    log = folder / "log"
+    with (
+        log.open("w") as sink,
+        subprocess.Popen(
+            [sys.executable, "-c", SERVE, *map(str, program)], env=environment, stderr=sink, cwd=folder, text=True
+        ) as process,
+    ):
+        server = Server(process, log)
+        children: list[int] = []
+        try:
+            yield server
+        finally:
+            children = server.children()
+            process.kill()
+            process.wait()
+            wait_until(lambda: not any(map(is_alive, children)))
+
+
+@contextmanager
+def serving(folder: Path, **settings: object) -> Iterator[Server]:
+    """A server all of whose processes serve."""
+    with started(folder, **settings) as server:
+        assert server.url
+        yield server
+
+
+def is_alive(pid: int) -> bool:
+    """The process runs: it is there, and is not only waiting to be buried."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in ("Z", "X")
+
+
+def _all_children(pid: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(stat.parent.name))
+    return found

@@ -1,0 +1,378 @@
+"""Slow, silent, greedy and broken clients, on raw sockets: each is seen off in the one error shape."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+
+import pytest
+from fastapi import FastAPI, Request, WebSocket
+from starlette.websockets import WebSocketDisconnect
+from websockets.sync.client import connect as connect_websocket
+
+from service.body import read_bounded
+from service.testing import FakeLanguage, fake_models
+from tests.service.live import Live, check_refusal, read_answer, read_to_end, running, wait_until
+
+GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+JSON_POST = "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+NEVER_SECONDS = 600
+
+
+def gone(live: Live) -> bool:
+    return live.server.open_connections() == 0
+
+
+@pytest.mark.parametrize("piece", [b"GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"G", b"\r\n"])
+def test_headers_that_never_end_are_timed_out(piece: bytes) -> None:
+    with running(header_timeout_seconds=0.3) as live, live.connect() as client:
+        client.sendall(piece)
+        check_refusal(read_to_end(client), 408, "header_timeout")
+        wait_until(lambda: gone(live))
+
+
+def test_headers_that_trickle_do_not_win_time() -> None:
+    with running(header_timeout_seconds=0.5) as live, live.connect() as client:
+        ended = threading.Event()
+
+        def trickle() -> None:
+            while not ended.wait(0.05):
+                client.sendall(b"x")
+
+        client.sendall(b"GET /health HTTP/1.1\r\nX-Slow: ")
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        try:
+            check_refusal(client.recv(65536), 408, "header_timeout")
+        finally:
+            ended.set()
+            thread.join()
+
+
+def test_a_connection_that_says_nothing_is_closed_without_a_word() -> None:
+    with running(header_timeout_seconds=0.2) as live, live.connect() as client:
+        assert read_to_end(client) == b""
+
+
+def test_the_next_request_of_a_connection_is_timed_out_too() -> None:
+    with running(header_timeout_seconds=0.3, keep_alive_seconds=NEVER_SECONDS) as live, live.connect() as client:
+        client.sendall(GET)
+        assert read_answer(client)[0] == 200
+        client.sendall(GET[:10])
+        check_refusal(read_to_end(client), 408, "header_timeout")
+
+
+def test_an_idle_connection_is_kept_and_then_closed() -> None:
+    with running(header_timeout_seconds=0.2, keep_alive_seconds=1) as live, live.connect() as client:
+        client.sendall(GET)
+        assert read_answer(client)[0] == 200
+        assert read_to_end(client) == b""
+
+
+def test_a_long_answer_is_not_taken_for_slow_headers() -> None:
+    gate = threading.Semaphore(0)
+    models = fake_models(FakeLanguage(gate=gate))
+    body = json.dumps({"inputs": "say |", "parameters": {"max_new_tokens": 5}}).encode()
+    with running(models, header_timeout_seconds=0.2) as live, live.connect() as client:
+        client.sendall(JSON_POST.format(path="/generate", length=len(body)).encode() + body + GET[:10])
+        with pytest.raises(TimeoutError):
+            client.settimeout(1)
+            client.recv(1)
+        gate.release(100)
+        client.settimeout(20)
+        assert json.loads(read_answer(client)[2])["generated_text"] == "the q"
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_headers_beyond_the_limit_are_refused(is_complete: bool) -> None:
+    with running(max_header_bytes=2000, header_timeout_seconds=NEVER_SECONDS) as live, live.connect() as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nX-Big: " + b"a" * 2000 + b"\r\n\r\n" * is_complete)
+        check_refusal(read_to_end(client), 431, "headers_too_large")
+
+
+def test_headers_up_to_the_limit_are_read() -> None:
+    fixed = len("/health") + len("Host: x\r\n") + len("X-Big: \r\n")
+    with running(max_header_bytes=2000) as live, live.connect() as client:
+        for size, status in ((2000 - fixed, 200), (2001 - fixed, 431)):
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nX-Big: " + b"a" * size + b"\r\n\r\n")
+            assert read_answer(client)[0] == status
+
+
+def test_an_endless_header_takes_no_memory() -> None:
+    with running(max_header_bytes=4096) as live, live.connect() as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nX-Big: ")
+        answer = b""
+        client.settimeout(0.01)
+        for _ in range(2000):
+            client.sendall(b"a" * 4096)
+            try:
+                answer = client.recv(65536)
+                break
+            except TimeoutError:
+                continue
+        check_refusal(answer, 431, "headers_too_large")
+
+
+@pytest.mark.parametrize("junk", [b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\nA B: c\r\n\r\n"])
+def test_what_is_not_http_is_refused(junk: bytes) -> None:
+    with running() as live, live.connect() as client:
+        client.sendall(junk)
+        check_refusal(read_to_end(client), 400, "malformed_request")
+
+
+def test_a_body_with_broken_chunks_is_refused() -> None:
+    head = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with running() as live, live.connect() as client:
+        client.sendall(head + b"zz\r\n")
+        check_refusal(read_to_end(client), 400, "malformed_request")
+
+
+def test_a_body_that_stops_coming_is_timed_out() -> None:
+    with running(body_timeout_seconds=0.3) as live, live.connect() as client:
+        client.sendall(JSON_POST.format(path="/generate", length=1000).encode() + b'{"inputs":')
+        check_refusal(read_to_end(client), 408, "request_timeout")
+        wait_until(lambda: gone(live))
+
+
+@pytest.mark.anyio
+async def test_only_a_gap_in_a_body_counts_not_its_length() -> None:
+    pieces = 25
+
+    async def receive() -> dict[str, object]:
+        nonlocal pieces
+        pieces -= 1
+        await asyncio.sleep(0.1)
+        return {"type": "http.request", "body": b"x", "more_body": pieces > 0}
+
+    request = Request({"type": "http", "headers": []}, receive)
+    assert await read_bounded(request, 100, gap_seconds=2.0) == b"x" * 25
+
+
+def test_an_answer_before_the_end_of_the_body_leaves_the_connection_usable() -> None:
+    with running() as live, live.connect() as client:
+        client.sendall(JSON_POST.format(path="/nope", length=100_000).encode() + b" " * 10)
+        assert read_answer(client)[0] == 404
+        client.sendall(b" " * 99_990)
+        client.sendall(GET)
+        assert read_answer(client)[0] == 200
+
+
+def test_the_rest_of_an_answered_body_is_not_waited_for_for_ever() -> None:
+    with running(body_timeout_seconds=0.3, keep_alive_seconds=NEVER_SECONDS) as live, live.connect() as client:
+        client.sendall(JSON_POST.format(path="/nope", length=100_000).encode() + b" " * 10)
+        assert read_answer(client)[0] == 404
+        assert read_to_end(client) == b""
+
+
+def test_a_client_in_the_middle_of_sending_sees_why_it_is_refused() -> None:
+    size = 8_000_000
+    with running(max_body_bytes=10_000) as live, live.connect() as client:
+        client.sendall(JSON_POST.format(path="/generate", length=size).encode())
+        for _ in range(size // 100_000):
+            client.sendall(b" " * 100_000)  # a reset would fail here, or lose the answer
+        check_refusal(read_to_end(client), 413, "payload_too_large")
+
+
+def test_connections_beyond_the_limit_hear_so() -> None:
+    with running(max_connections=2) as live, live.connect() as first, live.connect() as second:
+        for client in (first, second):
+            client.sendall(GET)
+            assert read_answer(client)[0] == 200
+        with live.connect() as third:
+            check_refusal(read_to_end(third), 503, "too_many_connections")
+        first.close()
+        wait_until(lambda: live.server.open_connections() == 1)
+        with live.connect() as fourth:
+            fourth.sendall(GET)
+            assert read_answer(fourth)[0] == 200
+
+
+@pytest.mark.parametrize("connection", ["keep-alive", "close"])
+def test_a_reader_that_takes_nothing_is_cut(connection: str) -> None:
+    body = json.dumps({"observations": [[0.5, 0.25]] * 10_000, "samples": 60}).encode()
+    head = JSON_POST.format(path="/filter", length=len(body)).replace("Host: x", f"Host: x\r\nConnection: {connection}")
+    limits = {"send_timeout_seconds": 0.5, "keep_alive_seconds": 1, "max_reply_numbers": 10**8}
+    with running(**limits) as live, live.connect(receive_buffer=4096) as client:
+        client.sendall(head.encode() + body)
+        wait_until(lambda: not gone(live))
+        wait_until(lambda: gone(live))
+        text = live.app.state.metrics.render().decode()
+    assert 'rfa_connections_refused_total{reason="stalled_reader"} 1.0' in text
+
+
+def test_a_reader_that_takes_its_time_gets_everything() -> None:
+    body = json.dumps({"observations": [[0.5, 0.25]] * 5_000, "samples": 60}).encode()
+    with (
+        running(send_timeout_seconds=1.5, max_reply_numbers=10**8) as live,
+        live.connect(receive_buffer=65536) as client,
+    ):
+        client.sendall(JSON_POST.format(path="/filter", length=len(body)).encode() + body)
+        pause = threading.Event()
+        pieces = []
+        for _ in range(40):
+            pause.wait(0.05)
+            pieces.append(client.recv(16384))
+        head, _, rest = b"".join(pieces).partition(b"\r\n\r\n")
+        length = int(dict(line.split(b": ") for line in head.lower().split(b"\r\n")[1:])[b"content-length"])
+        while len(rest) < length:
+            rest += client.recv(1 << 20)
+    assert len(json.loads(rest)["steps"]) == 5_000
+
+
+def test_pipelined_requests_are_answered_in_order() -> None:
+    with running() as live, live.connect() as client:
+        client.sendall(b"".join(GET.replace(b"/health", path) for path in [b"/health", b"/nope", b"/ready"] * 6))
+        assert [read_answer(client)[0] for _ in range(18)] == [200, 404, 200] * 6
+
+
+def test_an_endless_pipeline_is_cut() -> None:
+    with running() as live, live.connect() as client:
+        client.sendall(GET * 500)
+        assert read_to_end(client).count(b"HTTP/1.1 200") < 500
+        wait_until(lambda: gone(live))
+
+
+def test_a_stream_with_a_request_behind_it_ends_when_its_client_leaves() -> None:
+    gate = threading.Semaphore(0)
+    models = fake_models(FakeLanguage(script="x" * 5000, gate=gate))
+    body = json.dumps({"inputs": "say |", "parameters": {"max_new_tokens": 4000}, "stream": True}).encode()
+    with running(models) as live:
+        with live.connect() as client:
+            client.sendall(JSON_POST.format(path="/generate", length=len(body)).encode() + body + GET)
+            gate.release()
+            assert client.recv(1) == b"H"
+        wait_until(lambda: gone(live))
+        gate.release(100)
+        wait_until(lambda: live.app.state.engine._scheduler.running == 0)
+        gate.release(10_000)
+
+
+# WebSockets.
+
+
+def echoing(app: FastAPI) -> None:
+    async def echo(socket: WebSocket) -> None:
+        await socket.accept()
+        try:
+            while True:
+                await socket.send_text(await socket.receive_text())
+        except WebSocketDisconnect:
+            pass
+
+    async def flood(socket: WebSocket) -> None:
+        await socket.accept()
+        try:
+            while True:
+                await socket.send_text("x" * 100_000)
+        except WebSocketDisconnect:
+            pass
+
+    app.add_api_websocket_route("/echo", echo)
+    app.add_api_websocket_route("/flood", flood)
+
+
+def test_a_websocket_carries_messages_up_to_the_limit_and_uncompressed() -> None:
+    with running(prepare=echoing, max_message_bytes=2000) as live:
+        with connect_websocket(f"ws://127.0.0.1:{live.port}/echo") as client:
+            assert "Sec-WebSocket-Extensions" not in client.response.headers
+            client.send("a" * 2000)
+            assert client.recv(timeout=20) == "a" * 2000
+            client.send("a" * 2001)
+            with pytest.raises(Exception, match="1009"):
+                client.recv(timeout=20)
+        wait_until(lambda: gone(live))
+
+
+def test_a_handshake_that_only_one_parser_takes_is_refused_and_leaves_nothing() -> None:
+    head = (
+        b"GET /echo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    )
+    key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    with running(prepare=echoing) as live:
+        with live.connect() as client:
+            client.sendall(head + key + b"X-Big: " + b"a" * 10_000 + b"\r\n\r\n")
+            check_refusal(read_to_end(client), 400, "malformed_request")
+        with live.connect() as client:
+            client.sendall(head + b"\r\n")
+            assert read_to_end(client).startswith(b"HTTP/1.1 400")
+        wait_until(lambda: gone(live))
+
+
+def test_a_websocket_reader_that_takes_nothing_is_cut() -> None:
+    key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    head = (
+        b"GET /flood HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    )
+    with running(prepare=echoing, send_timeout_seconds=0.5) as live, live.connect(receive_buffer=4096) as client:
+        client.sendall(head + key + b"\r\n")
+        wait_until(lambda: not gone(live))
+        wait_until(lambda: gone(live))
+
+
+# The end.
+
+
+def test_readiness_turns_false_and_connections_close_while_requests_end() -> None:
+    gate = threading.Semaphore(0)
+    body = json.dumps({"inputs": "say |", "parameters": {"max_new_tokens": 5}}).encode()
+    with running(fake_models(FakeLanguage(gate=gate)), shutdown_grace_seconds=20) as live:
+        busy, idle = live.connect(), live.connect()
+        with busy, idle:
+            idle.sendall(GET)
+            assert "connection" not in read_answer(idle)[1]
+            busy.sendall(JSON_POST.format(path="/generate", length=len(body)).encode() + body)
+            wait_until(lambda: live.app.state.engine._scheduler.running == 1)
+            live.server.stop()
+            wait_until(lambda: live.app.state.draining)
+            with pytest.raises(OSError):
+                live.connect()
+            idle.sendall(GET.replace(b"/health", b"/ready"))
+            check_refusal(read_to_end(idle), 503, "not_ready")
+            gate.release(100)
+            status, headers, answer = read_answer(busy)
+            assert (status, headers["connection"]) == (200, "close")
+            assert json.loads(answer)["generated_text"] == "the q"
+            assert read_to_end(busy) == b""
+            live.stop()
+
+
+def test_a_websocket_handler_says_its_last_words() -> None:
+    ended = asyncio.Event()
+
+    class Draining:
+        """The part of an engine that a drain calls."""
+
+        def __init__(self) -> None:
+            self.seconds: list[float] = []
+
+        async def drain(self, seconds: float) -> None:
+            self.seconds.append(seconds)
+            ended.set()
+
+        def close(self) -> None:
+            pass
+
+    engine = Draining()
+
+    def prepare(app: FastAPI) -> None:
+        async def stream(socket: WebSocket) -> None:
+            app.state.engine = engine
+            await socket.accept()
+            await socket.send_text("hello")
+            await ended.wait()
+            await asyncio.sleep(0.1)
+            await socket.send_text("done")
+            await socket.close(1012)
+
+        app.add_api_websocket_route("/stream", stream)
+
+    with running(prepare=prepare, shutdown_grace_seconds=3) as live:
+        with connect_websocket(f"ws://127.0.0.1:{live.port}/stream") as client:
+            assert client.recv(timeout=20) == "hello"
+            live.server.stop()
+            assert client.recv(timeout=20) == "done"
+            with pytest.raises(Exception, match="1012"):
+                client.recv(timeout=20)
+        live.stop()
+    assert engine.seconds == [3]
