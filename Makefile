@@ -25,7 +25,7 @@ TORCH := torch==2.13.0
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format clean
+.PHONY: help serve test check format image-test clean
 # Two goals of one call share one environment: they must not install into it at once.
 .NOTPARALLEL:
 # An interrupted set-up leaves no stamp behind.
@@ -49,6 +49,10 @@ format: $(VENV)/.develop
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The CPU image, really built and run: needs root and buildah; IMAGE_BASE names a base image that exists here.
+image-test: $(VENV)/.develop
+	IMAGE_TEST=$(or $(IMAGE_BASE),1) $(BIN)/python -m pytest tests/deploy/test_image.py
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
@@ -66,5 +70,5 @@ $(VENV)/.serve: $(VENV)/.python pyproject.toml constraints.txt
 # torch comes before everything that asks for it, so that nothing else picks its version or build.
 $(VENV)/.develop: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) $(TORCH)
-	$(PIP) --editable '.[train,dev,redis,tracing,load]'
+	$(PIP) --editable '.[train,dev,redis,tracing,bench]'
 	@touch $@

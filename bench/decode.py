@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from bench.hardware import hardware
 from export.bundle import Bundle, open_bundle
-from training.provenance import git_commit
+from training.commit import git_commit
 
 RECURRENT_POSITIONS = (100, 100_000)
 CACHE_LENGTHS = (512, 4096)

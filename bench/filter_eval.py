@@ -24,7 +24,7 @@ from model.checkpoint import load_model
 from model.config import Mode
 from model.linear_filter import LinearFilter, LinearFilterConfig
 from model.state_filter import StateFilter
-from training.provenance import git_commit
+from training.commit import git_commit
 from training.simulate import (
     INITIAL_VARIANCE,
     NOISE_SETTINGS,

@@ -24,8 +24,8 @@ from bench.hardware import hardware
 from model.checkpoint import load_model
 from model.config import Mode
 from model.language import LanguageModel
+from training.commit import git_commit
 from training.corpus import END_OF_TEXT, encode_files, file_hashes, split_files
-from training.provenance import git_commit
 
 LENGTHS = (256, 1024, 4096)
 # A batch holds about this many tokens: bounds the logits at 4,096 tokens × vocabulary.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -45,3 +46,71 @@ def bench_filter(
         print_json(document)
     else:
         typer.echo(markdown(document["rows"]))
+
+
+@app.command("load")
+def bench_load(
+    scenario: Annotated[str, typer.Argument(help="Name in the scenario file.", metavar="SCENARIO")],
+    url: Annotated[
+        str | None, typer.Option(help="A running server; its key in RFA_API_KEY. Default: start one for the run.")
+    ] = None,
+    pid: Annotated[int | None, typer.Option(help="Process of that server, to watch its memory.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Length of the measured part.")] = None,
+    warmup: Annotated[float | None, typer.Option(help="Seconds before it.")] = None,
+    generators: Annotated[int | None, typer.Option(help="Processes that offer the load.")] = None,
+    text_rate: Annotated[float | None, typer.Option(help="Texts a second, Poisson.")] = None,
+    text_streams: Annotated[int | None, typer.Option(help="Texts at a time instead.")] = None,
+    filter_streams: Annotated[int | None, typer.Option(help="Live filter streams.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Observations a second of each live stream.")] = None,
+    batch_rate: Annotated[float | None, typer.Option(help="Whole series a second, Poisson.")] = None,
+    bundles: Annotated[
+        list[Path] | None, typer.Option("--bundle", help="Bundle that the server serves; repeat for more.")
+    ] = None,
+    budgets: Annotated[Path | None, typer.Option(help="Scenario file; default bench/budgets.toml.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Figure to write: latency over time, distribution.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Offer load to a server in an open loop and check every answer; exit code 1 when a latency budget is missed."""
+    from bench.load.run import run_scenario
+    from bench.load.scenario import SCENARIO_FILE, changed, find_scenario
+    from cli.locate import served_bundles
+
+    given = {
+        "seconds": seconds,
+        "warmup_seconds": warmup,
+        "generators": generators,
+        "text.rate": text_rate,
+        "text.streams": text_streams,
+        "live.streams": filter_streams,
+        "live.rate": rate,
+        "batch.rate": batch_rate,
+    }
+    wanted = changed(
+        find_scenario(scenario, budgets or SCENARIO_FILE),
+        {name: value for name, value in given.items() if value is not None},
+    )
+    result, run = run_scenario(wanted, served_bundles(bundles), url, pid)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
+    if plot is not None:
+        from bench.load.plot import draw_run
+
+        if run is None:
+            raise ValueError(f"{wanted.name} has no latencies to draw")
+        draw_run(run, plot)
+    _show_load(result, as_json)
+
+
+def _show_load(result: dict[str, Any], as_json: bool) -> None:
+    from bench.load.report import BudgetMissed, table
+
+    if as_json:
+        print_json(result)
+    else:
+        for line in table(result):
+            typer.echo(line)
+    missed = [verdict["name"] for verdict in result["budgets"] if not verdict["met"]]
+    if missed:
+        raise BudgetMissed(f"{result['scenario']} missed {', '.join(missed)}")

@@ -22,8 +22,10 @@ EXPLAINED = (ValueError, FloatingPointError, MemoryError)
 # Characters of a value that a line shows; --json has all of it.
 SHOWN = 90
 # Which extra brings what the serving set does not have.
-EXTRAS = {"matplotlib": "plot", "triton": "gpu"} | dict.fromkeys(
-    ("torch", "numba", "onnx", "onnxscript", "scipy"), "train"
+EXTRAS = (
+    {"matplotlib": "plot", "triton": "gpu"}
+    | dict.fromkeys(("torch", "numba", "onnx", "onnxscript", "scipy"), "train")
+    | dict.fromkeys(("aiohttp", "picows", "psutil"), "bench")
 )
 
 

@@ -22,22 +22,15 @@ from service.engine.engine import Engine, Models, load_models
 from service.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, ServiceError
 from service.exposition import Exposition
 from service.metrics import Metrics
-from service.routes import filter, generate, health, info, openai, page, tgi
+from service.routes import filter, filter_stream, generate, health, info, openai, page, tgi
 from service.routes.common import error_response
-from service.schemas import FieldError
 from service.settings import Settings
 from service.state.keeper import make_keeper
+from service.validation import validation_failure
 
 NO_SUCH_PATH = "There is no such path; /openapi.json lists them."
-LONGEST_FIELD_NAME = 64
 # FastAPI's own exports bodies that fail validation and messages of exceptions; `service.access.tracing` does not.
 NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
-PLAIN_WORDS = {
-    "missing": "Field required",
-    "extra_forbidden": "Unknown field",
-    "model_type": "Must be a JSON object",
-    "int_type": "Must be an integer of at most 64 bits",
-}
 
 
 def create_app(settings: Settings | None = None, load: Callable[[Settings], Models] = load_models) -> FastAPI:
@@ -52,12 +45,9 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        # Before the models: a bad key or address should not wait for them.
-        keeper = make_keeper(settings)
         models = await asyncio.to_thread(load, settings)
         engine = Engine(models, settings, app.state.metrics)
         app.state.engine = engine
-        app.state.keeper = keeper
         if tracing:
             tracing.start()
         try:
@@ -65,7 +55,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
         finally:
             app.state.engine = None
             await asyncio.to_thread(engine.close)
-            await keeper.aclose()
+            await app.state.keeper.aclose()
             if tracing:
                 await asyncio.to_thread(tracing.stop)
 
@@ -82,11 +72,12 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     )
     app.state.settings = settings
     app.state.keys = load_keys(settings)
+    app.state.keeper = make_keeper(settings)
     app.state.metrics = Metrics()
     app.state.exposition = Exposition(app.state.metrics)
     app.state.draining = False
     app.state.engine = None
-    for route in (generate, tgi, openai, filter, health, info, page):
+    for route in (generate, tgi, openai, filter, filter_stream, health, info, page):
         app.include_router(route.router)
     app.router.default = _no_such_path
     app.add_exception_handler(ServiceError, _handle_service_error)
@@ -132,29 +123,4 @@ def _methods_of_path(request: Request) -> list[str]:
 
 async def _handle_validation_error(request: Request, error: Exception) -> Response:
     details: list[dict[str, Any]] = list(error.errors()) if isinstance(error, RequestValidationError) else []
-    return error_response(validation_failure(details))
-
-
-def validation_failure(details: list[dict[str, Any]]) -> InvalidRequest:
-    """The first of pydantic's complaints in our shape: field and expectation, never the input."""
-    first = details[0]
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, FieldError):
-        return InvalidRequest(cause.message, param=cause.param, code=cause.code)
-    param = field_path(first["loc"][1:])
-    code = first["type"].replace("model_attributes_type", "model_type")
-    expected = PLAIN_WORDS.get(code, first["msg"])
-    more = f" ({len(details) - 1} more)" if len(details) > 1 else ""
-    return InvalidRequest(f"{param or 'The body'}: {expected}.{more}", param=param or None, code=code)
-
-
-def field_path(location: tuple[int | str, ...]) -> str:
-    """`("observations", 2, 0)` as `observations[2][0]`; a name the client made up is cut and cleaned."""
-    path = ""
-    for part in location:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        else:
-            name = "".join(character if character.isalnum() or character in "_-" else "?" for character in part)
-            path += ("." if path else "") + name[:LONGEST_FIELD_NAME]
-    return path
+    return error_response(validation_failure([{**detail, "loc": detail["loc"][1:]} for detail in details]))

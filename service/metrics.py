@@ -41,6 +41,14 @@ class Metrics:
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens processed.", ["model_name"])
         self.generation_tokens = self._counter("generation_tokens", "Tokens generated.", ["model_name"])
         self.filter_observations = self._counter("filter_observations", "Observations filtered.", ["model_name"])
+        self.filter_scored = self._counter(
+            "filter_scored_observations", "Observations that have an anomaly score.", ["model_name"]
+        )
+        self.filter_inside = self._counter(
+            "filter_inside_observations",
+            "Scored observations with a score of at most the level: where the filter is calibrated, just that share.",
+            ["model_name", "level"],
+        )
         self.time_to_first_token = self._histogram(
             "time_to_first_token_seconds", "From arrival to the first token.", ["model_name"]
         )

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.access.guard import is_open
-from service.errors import STATUS, RequestTimeout, ServiceError, Unauthorized
+from service.errors import STATUS, HeadersTooLarge, MalformedRequest, RequestTimeout, ServiceError, Unauthorized
 from service.routes.common import NDJSON, SSE
 from service.schemas import ErrorReply, FilterDone, FilterStepReply, GenerateEvent
 from service.schemas_openai import CompletionChunk
@@ -57,13 +57,13 @@ def _item(media_type: str, line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_refusals(document: dict[str, Any], *, has_keys: bool) -> None:
-    """What the layers around the routes answer: 408 to a body that stalls, and 401 to whoever lacks a key."""
+    """What the layers around the routes answer: 400, 408 and 431 to bytes that make no request, 401 without a key."""
     if has_keys:
         document["components"]["securitySchemes"] = KEY_SCHEMES
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            if "requestBody" in operation:
-                _add_response(operation, RequestTimeout)
+            for kind in (MalformedRequest, RequestTimeout, HeadersTooLarge):
+                _add_response(operation, kind)
             if has_keys and not is_open(method.upper(), path):
                 operation["security"] = [{name: []} for name in KEY_SCHEMES]
                 _add_response(operation, Unauthorized)

@@ -164,6 +164,7 @@ class GuardedHTTP(StallGuard, HttpToolsProtocol):
             if self._head_bytes > self.guard.settings.max_header_bytes:
                 self._refuse(self._too_large())
                 return
+        # While an answer is under way it is us who keep the client waiting; after it the keep-alive time runs.
         if self._in_head and not self._is_busy() and self._timer is None and self.timeout_keep_alive_task is None:
             self._set_timer(self.guard.settings.header_timeout_seconds, self._head_timed_out)
 
@@ -212,9 +213,7 @@ class GuardedHTTP(StallGuard, HttpToolsProtocol):
 
     def _head_timed_out(self) -> None:
         self._timer = None
-        if self._is_busy() or self.flow.read_paused:  # it is us who keep the client waiting
-            self._set_timer(self.guard.settings.header_timeout_seconds, self._head_timed_out)
-        elif self._head_bytes:
+        if self._head_bytes:
             seconds = self.guard.settings.header_timeout_seconds
             self._refuse(RequestTimeout(f"The headers must end within {seconds:g} s.", code="header_timeout"))
         else:

@@ -170,8 +170,15 @@ class FilterRequest(_Request):
     mode: Literal["recurrent", "attention"] = "recurrent"
     smooth: bool = Field(default=False, description="also the trajectory given all observations")
     stream: bool = False
-    state: str | None = Field(default=None, max_length=4_000_000, description="not supported yet: must be null")
-    return_state: bool = Field(default=False, description="not supported yet: must be false")
+    state: StateReference | None = None
+    return_state: ReturnState = False
+
+    @model_validator(mode="after")
+    def check_state(self) -> Self:
+        """A state is of the recurrent mode."""
+        if self.mode != "recurrent" and (self.state is not None or self.return_state is not False):
+            raise FieldError("mode", 'mode must be "recurrent" with a state', "no_state")
+        return self
 
     @model_validator(mode="after")
     def check_lengths_and_order(self) -> Self:
@@ -186,6 +193,48 @@ class FilterRequest(_Request):
                     raise FieldError(name, f"{name} must not be smaller than the time before it", "time_not_monotonic")
         if self.noise is not None and len(self.noise) != count:
             raise FieldError("noise", f"noise must have one value per observation, {count}", "length_mismatch")
+        return self
+
+
+class FilterStreamRequest(_Request):
+    """First frame of a live stream: what to tell about each observation."""
+
+    model: ModelName | None = Field(default=None, description="null is the first filter of the server")
+    levels: list[Level] | None = Field(
+        default=None, max_length=16, description="of the intervals; null is the model's calibrated levels"
+    )
+    horizon: list[Horizon] = Field(
+        default_factory=list, max_length=256, description="forecast so far ahead of each observation, in time units"
+    )
+    samples: int = Field(default=0, ge=0, le=1024, description="draws from the posterior of each step")
+    seed: Seed | None = Field(
+        default=None, description="null is the seed of the state, or draws one; the reply tells which"
+    )
+    state: StateReference | None = None
+    return_state: ReturnState = False
+    state_every: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="also the state with every so many-th step"
+    )
+
+
+class StreamObservation(_Request):
+    """A frame of a live stream: one observation."""
+
+    t: Time | None = Field(default=None, description="not before the time ahead of it; null is the step's index")
+    y: Observation | None = Field(description="null predicts only; a null component is missing")
+    noise: NoiseScale | None = Field(default=None, description="scale of the measurement noise; null is 1")
+
+
+class StreamClose(_Request):
+    """The last frame of a live stream."""
+
+    close: bool = Field(description="true")
+
+    @model_validator(mode="after")
+    def check_close(self) -> Self:
+        """Only true closes; 1 is not true."""
+        if not self.close:
+            raise FieldError("close", "close must be true", "literal_error")
         return self
 
 
@@ -362,7 +411,7 @@ class FilterReply(_Reply):
     log_likelihood: float
     seed: int
     timings: FilterTimings
-    state: None
+    state: ReplyState
 
 
 class FilterDone(_Reply):
@@ -374,7 +423,34 @@ class FilterDone(_Reply):
     log_likelihood: float
     seed: int
     timings: FilterTimings
-    state: None
+    state: ReplyState
+
+
+class StreamReady(_Reply):
+    """Answer to the first frame of a live stream."""
+
+    ready: Literal[True]
+    model: str
+    seed: int
+    observation_size: int
+    levels: list[float]
+    index: int = Field(description="of the first step: the observations that are in the state")
+
+
+class StreamStepReply(FilterStepReply):
+    """Answer to an observation of a live stream; `state` is left out where it is not due."""
+
+    state: str | None = None
+
+
+class StreamDone(_Reply):
+    """The last frame of a live stream that ended well."""
+
+    done: Literal[True]
+    steps: int = Field(description="of this stream, without those in the state that it began with")
+    log_likelihood: float = Field(description="of these steps")
+    reason: Literal["close", "drain"]
+    state: ReplyState
 
 
 class Health(_Reply):

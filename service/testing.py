@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +13,10 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from service.engine.engine import ModelFacts, Models
-from service.engine.filter_runtime import FilterInputError
+from service.engine.filter_runtime import FilterInputError, FilterStep, ForecastPoint, Row, Stepped
 from service.engine.language_runtime import StepOutput
 from service.engine.language_state import unusable_state
+from service.engine.pool import Slot, StateField, StatePool
 from service.engine.text import Vocabulary
 
 END_OF_TEXT = "<|endoftext|>"
@@ -128,47 +130,108 @@ class FakeLanguage:
         return weights / weights.sum(axis=-1, keepdims=True)
 
 
-@dataclass
-class Step:
-    """The step of a reply."""
+@dataclass(frozen=True)
+class Means:
+    """State of the fake filter: sum and number of what was seen of each component."""
 
-    index: int
-    t: float
-    mean: list[float]
-    std: list[float]
-    precision: float
-    confidence: float
-    weight: float | None
-    innovation: list[float | None] | None
-    nis: float | None
-    anomaly: float | None
-    interval: dict[str, list[list[float]]]
-    forecast: list[dict[str, Any]]
-    samples: list[list[float]]
+    sums: np.ndarray
+    seen: np.ndarray
+    time: float = 0.0
+    count: int = 0
+    seed: int = 0
 
 
 @dataclass
 class Result:
-    steps: list[Step]
+    steps: list[FilterStep]
     log_likelihood: float
-    state: Any
+    state: Means
     smoothed: list[dict[str, Any]] | None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a request of the fake filter wants to be told."""
+
+    levels: tuple[float, ...]
+    horizon: tuple[float, ...]
+    samples: int
 
 
 @dataclass
 class FakeFilter:
     """A running mean of each component, with unit errors; log-likelihood 1 per observation seen.
 
-    An observation of `poison` makes everything after it NaN.
+    An observation of `poison` makes the numbers NaN; one of `bomb` makes every step that it takes part in raise.
     """
 
     name: str = "mean"
     observation_size: int = 2
     levels: tuple[float, ...] = (0.5, 0.9)
     poison: float | None = None
+    bomb: float | None = None
     gate: threading.Semaphore | None = None
+    batches: list[int] = field(default_factory=list)
 
-    def filter(
+    @property
+    def state_fields(self) -> dict[str, StateField]:
+        size = (self.observation_size,)
+        return {
+            "sums": StateField(size, np.float64),
+            "seen": StateField(size, np.int64),
+            "time": StateField((), np.float64),
+            "count": StateField((), np.int64),
+        }
+
+    @property
+    def state_bytes(self) -> int:
+        return 16 * self.observation_size + 24
+
+    def start(self, seed: int = 0) -> Means:
+        return Means(np.zeros(self.observation_size), np.zeros(self.observation_size, np.int64), seed=seed)
+
+    def put(self, pool: StatePool, slot: Slot, state: Means) -> None:
+        pool.write(slot, {"sums": state.sums, "seen": state.seen, "time": state.time, "count": state.count})
+
+    def get(self, pool: StatePool, slot: Slot, seed: int) -> Means:
+        values = pool.read(slot)
+        return Means(values["sums"], values["seen"], float(values["time"]), int(values["count"]), seed)
+
+    def pack(self, state: Means) -> bytes:
+        return (
+            struct.pack("<dQQ", state.time, state.count, state.seed)
+            + state.sums.astype("<f8").tobytes()
+            + state.seen.astype("<i8").tobytes()
+        )
+
+    def unpack(self, data: bytes) -> Means:
+        if len(data) != self.state_bytes:
+            raise FilterInputError("state is not a state of this filter", "state", "state_invalid")
+        time, count, seed = struct.unpack_from("<dQQ", data)
+        sums = np.frombuffer(data, "<f8", self.observation_size, 24)
+        return Means(sums, np.frombuffer(data, "<i8", offset=24 + sums.nbytes), time, count, seed)
+
+    def readout(self, levels: tuple[float, ...], horizon: tuple[float, ...], samples: int) -> Wanted:
+        if any(level not in self.levels for level in levels):
+            raise FilterInputError("levels must be calibrated ones", "levels", "level_not_calibrated")
+        return Wanted(levels, horizon, samples)
+
+    def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
+        self.batches.append(len(rows))
+        pool.rows([row.slot for row in rows])
+        if any(self.bomb in (row.observation or ()) for row in rows if self.bomb is not None):
+            raise RuntimeError("the graph failed at /secret/place")
+        stepped: list[Stepped | None] = []
+        for row in rows:
+            step, state = self._observe(self.get(pool, row.slot, row.seed), row.t, row.observation, row.readout)
+            if not np.isfinite(state.sums).all():
+                stepped.append(None)
+                continue
+            self.put(pool, row.slot, state)
+            stepped.append(Stepped(step, float(row.observation is not None)))
+        return stepped
+
+    def work(
         self,
         times: Sequence[float],
         observations: Sequence[Sequence[float | None] | None],
@@ -180,34 +243,36 @@ class FakeFilter:
         seed: int,
         mode: str,
         smooth: bool,
-        state: Any,
-    ) -> Result:
-        for level in levels:
-            if level not in self.levels:
-                raise FilterInputError("levels must be calibrated ones", "levels", "level_not_calibrated")
-        count, sums, seen = state or (0, [0.0] * self.observation_size, [0] * self.observation_size)
-        sums, seen, steps, likelihood = list(sums), list(seen), [], 0.0
+        state: Means | None,
+    ) -> Generator[None, None, Result]:
+        wanted = self.readout(tuple(levels), tuple(horizon), samples)
+        state, steps = state or self.start(seed), []
         for t, observation in zip(times, observations, strict=True):
-            if self.gate is not None:
-                self.gate.acquire()
-            for index, value in enumerate(observation or ()):
-                if value is not None:
-                    sums[index] += math.nan if value == self.poison else value
-                    seen[index] += 1
-            likelihood += observation is not None
-            mean = [total / max(n, 1) for total, n in zip(sums, seen, strict=True)]
-            interval = {f"{level:g}": [[value - level, value + level] for value in mean] for level in levels}
-            steps.append(
-                Step(
-                    count, t, mean, [1.0] * len(mean), 1.0, 0.9, None if observation is None else 1.0,
-                    observation if observation is None else list(observation), None, None, interval,
-                    [{"t": t + h, "mean": mean, "std": [1.0] * len(mean), "interval": interval} for h in horizon],
-                    [mean] * samples,
-                )
-            )  # fmt: skip
-            count += 1
+            step, state = self._observe(state, t, observation, wanted)
+            steps.append(step)
+            yield
         smoothed = [{"index": s.index, "t": s.t, "mean": s.mean, "std": s.std} for s in steps] if smooth else None
-        return Result(steps, likelihood, (count, sums, seen), smoothed)
+        return Result(steps, float(sum(y is not None for y in observations)), state, smoothed)
+
+    def _observe(
+        self, state: Means, t: float, observation: Sequence[float | None] | None, wanted: Any
+    ) -> tuple[FilterStep, Means]:
+        if self.gate is not None:
+            self.gate.acquire()
+        sums, seen = state.sums.copy(), state.seen.copy()
+        for index, value in enumerate(observation or ()):
+            if value is not None:
+                sums[index] += math.nan if value == self.poison else value
+                seen[index] += 1
+        mean = (sums / np.maximum(seen, 1)).tolist()
+        interval = {f"{level:g}": [[value - level, value + level] for value in mean] for level in wanted.levels}
+        step = FilterStep(
+            state.count, t, mean, [1.0] * len(mean), 1.0, 0.9, None if observation is None else 1.0,
+            observation if observation is None else list(observation), None, None, interval,
+            [ForecastPoint(t + h, mean, [1.0] * len(mean), interval) for h in wanted.horizon],
+            [mean] * wanted.samples,
+        )  # fmt: skip
+        return step, Means(sums, seen, t, state.count + 1, state.seed)
 
 
 def fake_models(language: FakeLanguage | None = None, filter: FakeFilter | None = None) -> Models:

@@ -23,8 +23,15 @@ class BatchSizes:
         self.sizes = tuple(sorted(sizes))
 
     def padded(self, rows: int) -> int:
-        """The smallest of the sizes that holds `rows`."""
-        return next(size for size in self.sizes if size >= rows)
+        """The smallest of the sizes that holds `rows`.
+
+        Raises:
+            ValueError: none does.
+        """
+        for size in self.sizes:
+            if size >= rows:
+                return size
+        raise ValueError(f"a batch of {rows} rows, where the model was loaded for {self.sizes[-1]}")
 
 
 def agreeing_sizes(run: Run, candidates: Sequence[int]) -> BatchSizes:

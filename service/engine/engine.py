@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from export.bundle import Bundle, BundleError, check_golden, open_bundle
-from service.engine.filter_runtime import FilterRuntime
-from service.engine.filtering import Filter, FilterJob, FilterOptions, FilterStage
+from service.engine.filter_runtime import FilterInputError, FilterRuntime
+from service.engine.filter_stream import StreamJob, StreamOptions
+from service.engine.filtering import (
+    Filter,
+    FilterJob,
+    FilterOptions,
+    FilterStage,
+    SequenceJob,
+    SequenceStage,
+    check_size,
+)
 from service.engine.generation import DecodeStage, GenerateJob, GenerateOptions, PrefillStage, PromptLimits
 from service.engine.language_runtime import Decode, Language, LanguageRuntime
 from service.engine.language_state import LanguageState, largest_state
+from service.engine.pool import StatePool
 from service.engine.scheduler import Job, Scheduler
 from service.errors import InvalidRequest, NotFound, NotReady
 from service.metrics import Metrics
@@ -112,10 +123,16 @@ class Engine:
             for decode in modes
         }
         self._digests = {facts.name: facts.digest for facts in models.facts}
-        self._filtering = {name: FilterStage(model, metrics) for name, model in models.filters.items()}
+        places = settings.max_running + settings.max_streams
+        self._pools = {name: StatePool(model.state_fields, places) for name, model in models.filters.items()}
+        self._filtering = {
+            name: FilterStage(model, self._pools[name], metrics) for name, model in models.filters.items()
+        }
+        self._sequences = {name: SequenceStage(model, metrics) for name, model in models.filters.items()}
         metrics.watch("num_requests_running", "Requests that hold model state.", lambda: self._scheduler.running)
         metrics.watch("num_requests_waiting", "Requests that wait for a place.", lambda: self._scheduler.waiting)
         metrics.watch("num_streams", "Live filter streams, idle ones included.", lambda: self._scheduler.streams)
+        metrics.watch("filter_state_slots", "State slots of filters that have an owner.", self._slots_in_use)
         metrics.watch("engine_stalled_seconds", "Age of the last progress.", self._scheduler.stalled_for)
 
     def stalled_for(self) -> float:
@@ -164,32 +181,66 @@ class Engine:
         """
         return LanguageState.unpack(payload, len(self._language(model_name).vocabulary))
 
-    def filter(self, model_name: str | None, options: FilterOptions) -> FilterJob:
+    def filter_state(self, model_name: str | None) -> StateKind:
+        """What a state of this filter is.
+
+        Raises:
+            NotFound
+        """
+        model = self._filter(model_name)
+        return StateKind(self._digests[model.name], "filter", model.state_bytes)
+
+    def read_filter_state(self, model_name: str | None, payload: bytes) -> Any:
+        """A state that was opened; it has a `count`, a `time` and a `seed`.
+
+        Raises:
+            InvalidRequest: it does not fit the model (`state_invalid`).
+        """
+        with _refusing():
+            return self._filter(model_name).unpack(payload)
+
+    def filter(self, model_name: str | None, options: FilterOptions) -> FilterJob | SequenceJob:
         """Queue a filter run.
 
         Raises:
             InvalidRequest, NotFound, Overloaded, NotReady
         """
-        model = self._model(self.models.filters, model_name, "filter")
-        count, size = len(options.observations), model.observation_size
+        model = self._filter(model_name)
+        count = len(options.observations)
         self._limit("observations", count, self._settings.max_observations, "have at most {} items")
         for index, observation in enumerate(options.observations):
-            if observation is not None and len(observation) != size:
-                name = f"observations[{index}]"
-                raise InvalidRequest(
-                    f"{name} has {len(observation)} values, model {model.name!r} takes {size}",
-                    param=name,
-                    code="shape_mismatch",
-                )
+            if observation is not None:
+                check_size(f"observations[{index}]", observation, model.observation_size, model.name)
         options = replace(options, levels=options.levels or model.levels)
-        intervals = 2 * len(options.levels)
-        numbers = size * (4 + intervals + len(options.horizon) * (2 + intervals) + options.samples)
-        self._limit_reply("observations", count * numbers)
-        return self._submit(FilterJob(self._filtering[model.name], options))
+        self._limit_reply("observations", count * _numbers_per_step(model, options))
+        if options.needs_whole:
+            return self._submit(SequenceJob(self._sequences[model.name], options))
+        with _refusing():
+            return self._submit(FilterJob(self._filtering[model.name], options))
+
+    def filter_stream(self, model_name: str | None, options: StreamOptions) -> StreamJob:
+        """Open a live stream.
+
+        Raises:
+            InvalidRequest, NotFound, Overloaded, NotReady
+        """
+        model = self._filter(model_name)
+        options = replace(options, levels=options.levels or model.levels)
+        self._limit_reply("samples", _numbers_per_step(model, options))
+        with _refusing():
+            return self._submit(StreamJob(self._filtering[model.name], options, limit=self._settings.stream_buffer))
+
+    def filter_model(self, model_name: str | None) -> Filter:
+        """The filter that answers: its name, observation size and levels.
+
+        Raises:
+            NotFound
+        """
+        return self._filter(model_name)
 
     def filter_name(self, model_name: str | None) -> str:
         """Name of the filter that answers."""
-        return self._model(self.models.filters, model_name, "filter").name
+        return self._filter(model_name).name
 
     def drain(self, seconds: float) -> None:
         """Take nothing new, end live streams, and give requests `seconds` to end before they are interrupted.
@@ -202,9 +253,16 @@ class Engine:
         """Stop the workers; unfinished requests end with NotReady."""
         self._scheduler.close()
 
+    def _filter(self, name: str | None) -> Filter:
+        model: Filter = self._model(self.models.filters, name, "filter")
+        return model
+
     def _language(self, name: str | None) -> Language:
         model: Language = self._model(self.models.languages, name, "language model")
         return model
+
+    def _slots_in_use(self) -> int:
+        return sum(pool.in_use for pool in self._pools.values())
 
     def _submit(self, job: AnyJob) -> AnyJob:
         self._scheduler.submit(job)
@@ -237,3 +295,17 @@ class Engine:
 def draw_seed() -> int:
     """A seed for a request that names none."""
     return secrets.randbits(SEED_BITS)
+
+
+def _numbers_per_step(model: Filter, options: FilterOptions | StreamOptions) -> int:
+    intervals = 2 * len(options.levels)
+    return model.observation_size * (4 + intervals + len(options.horizon) * (2 + intervals) + options.samples)
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """What a filter cannot take is the client's mistake."""
+    try:
+        yield
+    except FilterInputError as error:
+        raise InvalidRequest(str(error), param=error.param, code=error.code) from None

@@ -1,76 +1,94 @@
-"""The filter on NumPy and ONNX Runtime: steps with calibrated intervals, forecasts, anomaly scores, samples and
-smoothing.
+"""The filter on NumPy and ONNX Runtime: one step of many streams at once, whole sequences, portable states.
 
-One stream at a time, so a stream's numbers cannot depend on other requests. Random numbers are keyed by (seed, position
-in the stream): a stream gives the same samples in one request, in segments and observation by observation.
+Streams keep their state in slots of a pool. A step takes any rows of it, pads them to one of a few row counts, runs
+the graph once and writes the new states back. At these counts a row's numbers are bit for bit the same whatever its
+neighbours are: the vector loops of the graph have no scalar tail. Random numbers are keyed by (seed, position in the
+stream). So a stream gives the same numbers alone or in a crowd, in one request, in segments or one by one.
 
-Calibration: an interval's half width is std × multiplier(level, horizon). Between calibrated levels the ratio of the
-multiplier to the normal quantile is interpolated (held constant outside); between horizons the multiplier is
-interpolated in log time.
+A row whose numbers are not finite is left as it was, and its neighbours go on.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
-from typing import Any, Literal
+from typing import NamedTuple
 
 import numpy as np
 
 from export.bundle import Bundle
-from export.surprise import running_surprise, wilson_hilferty
+from service.engine.calibration import Calibration
+from service.engine.filter_input import (
+    FilterInputError,
+    Mode,
+    Observation,
+    check_mode,
+    check_noise,
+    check_observations,
+    check_readout,
+    check_times,
+)
+from service.engine.filter_steps import (
+    FilterStep,
+    ForecastPoint,
+    Readout,
+    RowFacts,
+    by_readout,
+    describe,
+    draw_states,
+    forecast_points,
+    score,
+)
+from service.engine.pool import Slot, StateField, StatePool
+from service.engine.smoothing import TRACE_OUTPUTS, Trace, draw_paths, smooth
+
+__all__ = [
+    "FilterInputError",
+    "FilterResult",
+    "FilterRuntime",
+    "FilterState",
+    "FilterStep",
+    "ForecastPoint",
+    "Readout",
+    "Row",
+    "Stepped",
+]
 
 Array = np.ndarray
-Observation = Sequence[float | None] | None
-Mode = Literal["recurrent", "attention"]
 
-# Attention keeps one row per observation and looks at all of them at every step.
-MAX_ATTENTION = 1024
+# Multiples of every vector width of the graph's loops; see the module's docstring.
+ROW_COUNTS = (16, 32, 64, 128, 256)
+# A longer horizon fills the vectors alone: such rows are forecast one by one, without padding.
+LONG_HORIZON = 16
 CACHE_BLOCK = 128
-STATE_MAGIC = b"RFAF\x01"
-_HEADER = struct.Struct("<5sQdd")
-_NORMAL = NormalDist()
-
-
-class FilterInputError(ValueError):
-    """A value that this filter cannot take; `param` names the field."""
-
-    def __init__(self, message: str, param: str, code: str) -> None:
-        super().__init__(message)
-        self.param = param
-        self.code = code
+KEPT_READOUTS = 1024
+STATE_MAGIC = b"RFAF\x02"
+_HEADER = struct.Struct("<5sQQdd")  # magic, seed, count, time, surprise
+# Log of the smallest float32. The graph's likelihood of an absurd outlier underflows to 0; the state is sound then.
+LOWEST_LOG_LIKELIHOOD = float(np.log(np.finfo(np.float32).smallest_subnormal))
+_NUMBERS = ("mean", "covariance", "precision", "weight", "innovation", "nis", "log_likelihood")
 
 
 @dataclass(frozen=True)
-class ForecastPoint:
-    """A future observation."""
+class FilterState:
+    """A stream between two observations.
 
-    t: float
-    mean: list[float]
-    std: list[float]
-    interval: dict[str, list[list[float]]]
+    Attributes:
+        tensors: the graph's state, without batch.
+        time: of the last observation; meaningless at count 0.
+        count: observations so far.
+        surprise: running surprise, which the confidence is read from.
+        seed: of the samples.
+    """
 
-
-@dataclass(frozen=True)
-class FilterStep:
-    """The state in observation units after one observation; None where nothing was observed."""
-
-    index: int
-    t: float
-    mean: list[float]
-    std: list[float]
-    precision: float
-    confidence: float
-    weight: float | None
-    innovation: list[float | None] | None
-    nis: float | None
-    anomaly: float | None
-    interval: dict[str, list[list[float]]]
-    forecast: list[ForecastPoint]
-    samples: list[list[float]]
+    tensors: dict[str, Array]
+    time: float
+    count: int
+    surprise: float
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,16 +102,6 @@ class SmoothedStep:
 
 
 @dataclass(frozen=True)
-class FilterState:
-    """tensors: the graph's state without batch; time of the last observation (meaningless at count 0); count so far."""
-
-    tensors: dict[str, Array]
-    time: float
-    count: int
-    surprise: float
-
-
-@dataclass(frozen=True)
 class FilterResult:
     """Everything about a sequence; `state` continues it."""
 
@@ -103,112 +111,101 @@ class FilterResult:
     smoothed: list[SmoothedStep] | None
 
 
-@dataclass(frozen=True)
-class _Trace:
-    """What smoothing needs of a step, in state coordinates, float64."""
+class Row(NamedTuple):
+    """One observation of one stream, checked."""
 
-    transition: Array
-    predicted_mean: Array
-    predicted_covariance: Array
-    mean: Array
-    covariance: Array
-
-
-@dataclass(frozen=True)
-class _Request:
-    levels: tuple[float, ...]
-    horizon: tuple[float, ...]
-    samples: int
+    slot: Slot
+    t: float
+    observation: Observation
+    noise: float
+    readout: Readout
     seed: int
-    mode: Mode
 
 
-class Calibration:
-    """The calibration of one mode; see export/filter_calibration.py for the fit."""
+class Stepped(NamedTuple):
+    """What a row's observation led to."""
 
-    def __init__(self, document: dict[str, Any]) -> None:
-        self.levels: tuple[float, ...] = tuple(document["levels"])
-        self._quantiles = np.array([_NORMAL.inv_cdf((1 + level) / 2) for level in self.levels])
-        self._state = np.array(document["state"]["multipliers"])
-        self._state_scale = math.sqrt(document["state"]["variance_scale"])
-        self._horizons = np.log(np.array(document["forecast"]["horizons"]))
-        self._forecast = np.array(document["forecast"]["multipliers"])
-        self._forecast_scale = np.sqrt(np.array(document["forecast"]["variance_scale"]))
-        self._anomaly = document["anomaly"]
-        self._confidence = document["confidence"]
+    step: FilterStep
+    log_likelihood: float
 
-    def _multiplier(self, multipliers: Array, level: float) -> float:
-        ratio = np.interp(level, self.levels, multipliers / self._quantiles)
-        return float(ratio) * _NORMAL.inv_cdf((1 + level) / 2)
 
-    def state(self, level: float) -> float:
-        """Half width of a state interval per model std."""
-        return self._multiplier(self._state, level)
-
-    @property
-    def state_scale(self) -> float:
-        return self._state_scale
-
-    def _at(self, values: Array, horizon: float) -> Array:
-        position = math.log(max(horizon, 1e-300))
-        columns = values.reshape(len(self._horizons), -1).T
-        return np.array([np.interp(position, self._horizons, column) for column in columns])
-
-    def forecast(self, level: float, horizon: float) -> float:
-        return self._multiplier(self._at(self._forecast, horizon), level)
-
-    def forecast_scale(self, horizon: float) -> float:
-        return float(self._at(self._forecast_scale, horizon)[0])
-
-    def anomaly(self, z: float) -> float:
-        """1 - tail probability of a surprise: the empirical table, then a normal tail that continues it."""
-        table, shares = self._anomaly["quantiles"], self._anomaly["shares"]
-        if z <= table[-1]:
-            return float(np.interp(z, table, shares, left=0.0))
-        tail = _NORMAL.inv_cdf(shares[-1]) + (z - table[-1]) / self._anomaly["tail_scale"]
-        return min(1.0, _NORMAL.cdf(tail))
-
-    def confidence(self, surprise: float) -> float:
-        return float(np.interp(surprise, self._confidence["surprise"], self._confidence["inside"]))
+@dataclass(frozen=True)
+class _Batch:
+    rows: Sequence[Row]
+    index: Array  # rows of the pool, padded with the first
+    inputs: dict[str, Array]
+    facts: RowFacts
 
 
 class FilterRuntime:
-    """A filter bundle, ready to run."""
+    """A filter bundle, ready to run.
 
-    def __init__(self, bundle: Bundle) -> None:
+    Args:
+        bundle: of kind "filter".
+        row_counts: that batches are padded to, ascending; `()` pads nothing, which loses the independence of rows.
+    """
+
+    def __init__(self, bundle: Bundle, *, row_counts: Sequence[int] = ROW_COUNTS) -> None:
         if bundle.kind != "filter":
             raise ValueError(f"bundle {bundle.name!r} is of kind {bundle.kind!r}, not a filter")
         self.name = bundle.name
+        self._row_counts = row_counts
         self._step = bundle.session("step")
         self._attend = bundle.session("prefill")
         self._forecast = bundle.session("forecast")
-        self._outputs = [node.name for node in self._step.get_outputs()]
-        self._attend_outputs = [node.name for node in self._attend.get_outputs()]
+        self._forecast_inputs = {node.name for node in self._forecast.get_inputs()}
         weights = bundle.weights()
         self._names = [spec.name for spec in bundle.manifest.state]
-        self._initial = {name: np.array(weights[f"initial.{name}"]) for name in self._names}
+        self._initial = {name: np.array(weights[f"initial.{name}"], np.float32) for name in self._names}
+        self._next = [f"next.{name}" for name in self._names]
         self._readout = weights["initial.readout_matrix"].astype(np.float64)
         self._offset = weights["initial.readout_offset"].astype(np.float64)
         self.observation_size: int = self._readout.shape[0]
-        self._rows = {
+        self._cache_shapes = {
             node.name.removeprefix("cache."): tuple(node.shape[2:])
             for node in self._attend.get_inputs()
             if node.name.startswith("cache.")
         }
-        document = bundle.calibration
         self._calibration: dict[str, Calibration] = {
-            mode: Calibration(document[mode]) for mode in ("recurrent", "attention")
+            mode: Calibration(bundle.calibration[mode]) for mode in ("recurrent", "attention")
         }
         self.levels: tuple[float, ...] = self._calibration["recurrent"].levels
+        self.state_fields: dict[str, StateField] = {
+            **{name: StateField(array.shape, np.float32) for name, array in self._initial.items()},
+            "clock.time": StateField((), np.float64),
+            "clock.count": StateField((), np.int64),
+            "clock.surprise": StateField((), np.float64),
+        }
+        self.state_bytes: int = _HEADER.size + 4 * sum(array.size for array in self._initial.values())
+        self.readout = functools.lru_cache(KEPT_READOUTS)(self._make_readout)
 
-    def start(self) -> FilterState:
+    # States.
+
+    def start(self, seed: int = 0) -> FilterState:
         """The state before the first observation."""
-        return FilterState({name: array.copy() for name, array in self._initial.items()}, 0.0, 0, 0.0)
+        return FilterState({name: array.copy() for name, array in self._initial.items()}, 0.0, 0, 0.0, seed)
+
+    def put(self, pool: StatePool, slot: Slot, state: FilterState) -> None:
+        """Set a slot to a state."""
+        clock = {"clock.time": state.time, "clock.count": state.count, "clock.surprise": state.surprise}
+        pool.write(slot, {**state.tensors, **clock})
+
+    def get(self, pool: StatePool, slot: Slot, seed: int) -> FilterState:
+        """The state in a slot."""
+        values = pool.read(slot)
+        return FilterState(
+            {name: values[name] for name in self._names},
+            float(values["clock.time"]),
+            int(values["clock.count"]),
+            float(values["clock.surprise"]),
+            seed,
+        )
 
     def pack(self, state: FilterState) -> bytes:
-        """Little-endian bytes: magic, count, time, surprise, then the tensors in the manifest's order as float32."""
+        """`state_bytes` little-endian bytes: magic, seed, count, time, surprise, then the tensors as float32 in the
+        manifest's order."""
         body = b"".join(state.tensors[name].astype("<f4").tobytes() for name in self._names)
-        return _HEADER.pack(STATE_MAGIC, state.count, state.time, state.surprise) + body
+        return _HEADER.pack(STATE_MAGIC, state.seed & (2**64 - 1), state.count, state.time, state.surprise) + body
 
     def unpack(self, data: bytes) -> FilterState:
         """The inverse of `pack`.
@@ -216,18 +213,151 @@ class FilterRuntime:
         Raises:
             FilterInputError: not a state of this filter.
         """
-        sizes = {name: array.size for name, array in self._initial.items()}
-        if len(data) != _HEADER.size + 4 * sum(sizes.values()) or not data.startswith(STATE_MAGIC):
+        if len(data) != self.state_bytes or not data.startswith(STATE_MAGIC):
             raise FilterInputError("state is not a state of this filter", "state", "state_invalid")
-        _, count, time, surprise = _HEADER.unpack_from(data)
+        _, seed, count, time, surprise = _HEADER.unpack_from(data)
         values = np.frombuffer(data, "<f4", offset=_HEADER.size).astype(np.float32)
         if not (np.isfinite(values).all() and math.isfinite(time) and math.isfinite(surprise)):
             raise FilterInputError("state holds a value that is not finite", "state", "state_invalid")
+        if count >= 2**63:
+            raise FilterInputError("state holds more steps than a stream can have", "state", "state_invalid")
         tensors, position = {}, 0
+        for name, array in self._initial.items():
+            tensors[name] = values[position : position + array.size].reshape(array.shape)
+            position += array.size
+        return FilterState(tensors, time, count, surprise, seed)
+
+    # One step of many streams.
+
+    def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
+        """One observation of each row; None for a row whose numbers are not finite: its slot stays as it was.
+
+        Rows have been checked: shapes, finite values, times that do not decrease.
+        """
+        batch = self._gather(pool, rows, self._padded(len(rows)))
+        outputs = self._run(self._step, [*_NUMBERS, *self._next], batch.inputs)
+        return self._conclude(pool, batch, outputs, "recurrent")
+
+    def _padded(self, count: int) -> int:
+        if not self._row_counts:
+            return count
+        for size in self._row_counts:
+            if count <= size:
+                return size
+        raise ValueError(f"a batch has at most {self._row_counts[-1]} rows, got {count}")
+
+    def _gather(self, pool: StatePool, rows: Sequence[Row], size: int) -> _Batch:
+        count = len(rows)
+        index = np.empty(size, np.int64)
+        index[:count] = pool.rows([row.slot for row in rows])
+        index[count:] = index[0]
+        values = np.full((size, self.observation_size), np.nan)
+        nothing = [None] * self.observation_size
+        values[:count] = np.array([nothing if row.observation is None else row.observation for row in rows], np.float64)
+        present = ~np.isnan(values)
+        times = np.zeros(size)
+        times[:count] = [row.t for row in rows]
+        noise = np.ones(size, np.float32)
+        noise[:count] = [row.noise for row in rows]
+        counts = pool.arrays["clock.count"][index]
+        lags = np.where(counts > 0, times - pool.arrays["clock.time"][index], 0.0)
+        lags[count:] = 0.0
+        inputs = {
+            "observation": np.where(present, values, 0.0).astype(np.float32),
+            "present": present.astype(np.float32),
+            "dt": lags.astype(np.float32),
+            "noise_scale": noise,
+            **{f"state.{name}": pool.arrays[name][index] for name in self._names},
+        }
+        facts = RowFacts(
+            counts=counts[:count].tolist(),
+            times=[row.t for row in rows],
+            seeds=[row.seed for row in rows],
+            readouts=[row.readout for row in rows],
+            present=present,
+            surprise=pool.arrays["clock.surprise"][index],
+        )
+        return _Batch(rows, index, inputs, facts)
+
+    @staticmethod
+    def _run(session: object, names: list[str], inputs: dict[str, Array]) -> dict[str, Array]:
+        return dict(zip(names, session.run(names, inputs), strict=True))  # type: ignore[attr-defined]
+
+    def _conclude(
+        self, pool: StatePool, batch: _Batch, outputs: dict[str, Array], mode: Mode, *, draws: bool = True
+    ) -> list[Stepped | None]:
+        """Describe and commit the rows whose numbers are all finite."""
+        count, facts = len(batch.rows), batch.facts
+        likelihoods = outputs["log_likelihood"]
+        likelihoods[np.isneginf(likelihoods)] = LOWEST_LOG_LIKELIHOOD
+        with np.errstate(all="ignore"):  # rows that are not finite are dropped below
+            scores = score(outputs, facts, self._calibration[mode])
+            fit = _finite_rows([*outputs.values(), scores.surprise, scores.anomaly])[:count]
+            good = np.flatnonzero(fit).tolist()
+            steps = describe(outputs, facts, scores, good)
+            for readout, members in by_readout(facts.readouts, good):
+                if readout.horizon:
+                    self._add_forecasts(outputs, facts, steps, readout, members)
+        if draws:
+            for row in good:
+                if facts.readouts[row].samples:
+                    steps[row].samples = draw_states(outputs, facts, row)
+        self._commit(pool, batch, outputs, scores.surprise, [row for row in good if row in steps])
+        sums = likelihoods.tolist()
+        return [Stepped(steps[row], sums[row]) if row in steps else None for row in range(count)]
+
+    def _commit(
+        self, pool: StatePool, batch: _Batch, outputs: dict[str, Array], surprise: Array, rows: list[int]
+    ) -> None:
+        index = batch.index[rows]
         for name in self._names:
-            tensors[name] = values[position : position + sizes[name]].reshape(self._initial[name].shape)
-            position += sizes[name]
-        return FilterState(tensors, time, count, surprise)
+            pool.arrays[name][index] = outputs[f"next.{name}"][rows]
+        pool.arrays["clock.time"][index] = [batch.rows[row].t for row in rows]
+        pool.arrays["clock.count"][index] += 1
+        pool.arrays["clock.surprise"][index] = surprise[rows]
+
+    # Forecasts.
+
+    def _add_forecasts(
+        self,
+        outputs: dict[str, Array],
+        facts: RowFacts,
+        steps: dict[int, FilterStep],
+        readout: Readout,
+        members: list[int],
+    ) -> None:
+        """Forecast rows of one readout; a row whose forecast is not finite loses its step."""
+        pieces = [[row] for row in members] if len(readout.horizon) >= LONG_HORIZON else [members]
+        for piece in pieces:
+            size = 1 if len(readout.horizon) >= LONG_HORIZON else self._padded(len(piece))
+            means, covariances = self._forecast_rows(outputs, readout, piece + piece[:1] * (size - len(piece)))
+            finite = _finite_rows([means, covariances])
+            points = forecast_points(readout, [facts.times[row] for row in piece], means, covariances)
+            for i, row in enumerate(piece):
+                if finite[i]:
+                    steps[row].forecast = points[i]
+                else:
+                    del steps[row]
+
+    def _forecast_rows(self, outputs: dict[str, Array], readout: Readout, rows: list[int]) -> tuple[Array, Array]:
+        inputs = {f"state.{name}": outputs[f"next.{name}"][rows] for name in self._names}
+        inputs["horizon"] = np.array(readout.horizon, np.float32)
+        known = {name: array for name, array in inputs.items() if name in self._forecast_inputs}
+        means, covariances = self._forecast.run(["forecast_mean", "forecast_covariance"], known)
+        return means, covariances
+
+    def _make_readout(
+        self, levels: tuple[float, ...], horizon: tuple[float, ...], samples: int, mode: Mode = "recurrent"
+    ) -> Readout:
+        """What a request wants to be told; equal requests share one, and share the work.
+
+        Raises:
+            FilterInputError: naming the field.
+        """
+        check_readout(levels, horizon, samples)
+        return Readout(self._calibration[mode], levels, horizon, samples)
+
+    # Whole sequences.
 
     def step(
         self,
@@ -273,271 +403,149 @@ class FilterRuntime:
         Raises:
             FilterInputError: naming the field.
         """
-        carried = state if state is not None and state.count else self.start()
-        values, present = self._check_observations(observations)
-        self._check_times(times, len(observations), carried)
-        scales = self._check_noise(noise, len(observations))
-        request = self._check_request(levels, horizon, samples, seed, mode, carried, len(observations))
-        cache = {name: np.zeros((1, 0, *shape), np.float32) for name, shape in self._rows.items()}
-        steps: list[FilterStep] = []
-        traces: list[_Trace] = []
-        total = 0.0
-        for i, t in enumerate(times):
-            outputs = self._run(carried, t, values[i], present[i], scales[i], mode, cache, times, i)
-            step, carried = self._finish(outputs, carried, float(t), present[i], request, draw=not smooth)
-            steps.append(step)
-            total += float(outputs["log_likelihood"][0])
-            if smooth:
-                traces.append(_trace(outputs))
-        smoothed = None
-        if smooth:
-            smoothed = self._smooth(traces, steps, request)
-            steps = self._with_trajectories(traces, steps, request)
-        return FilterResult(steps, total, carried, smoothed)
-
-    # Running the graphs.
-
-    def _run(
-        self,
-        state: FilterState,
-        t: float,
-        value: Array,
-        present: Array,
-        scale: float,
-        mode: str,
-        cache: dict[str, Array],
-        times: Sequence[float],
-        i: int,
-    ) -> dict[str, Array]:
-        lag = t - state.time if state.count else 0.0
-        inputs: dict[str, Array] = {
-            "observation": value[None],
-            "present": present[None],
-            "dt": np.array([lag], np.float32),
-            "noise_scale": np.array([scale], np.float32),
-            **{f"state.{name}": tensor[None] for name, tensor in state.tensors.items()},
-        }
-        if mode == "recurrent":
-            return dict(zip(self._outputs, self._step.run(None, inputs), strict=True))
-        self._grow(cache, i)
-        size = next(iter(cache.values())).shape[1]
-        lags = np.zeros((1, size), np.float32)
-        lags[0, :i] = t - np.asarray(times[:i])
-        valid = np.zeros((1, size), np.float32)
-        valid[0, :i] = 1
-        inputs |= {"lag": lags, "valid": valid, **{f"cache.{name}": rows for name, rows in cache.items()}}
-        outputs = dict(zip(self._attend_outputs, self._attend.run(None, inputs), strict=True))
-        for name, rows in cache.items():
-            rows[:, i] = outputs[f"row.{name}"]
-        return outputs
-
-    def _grow(self, cache: dict[str, Array], needed: int) -> None:
-        for name, rows in cache.items():
-            if rows.shape[1] <= needed:
-                more = np.zeros((1, CACHE_BLOCK, *rows.shape[2:]), np.float32)
-                cache[name] = np.concatenate([rows, more], axis=1)
-
-    def _finish(
-        self, outputs: dict[str, Array], state: FilterState, t: float, present: Array, request: _Request, *, draw: bool
-    ) -> tuple[FilterStep, FilterState]:
-        if not all(np.isfinite(array).all() for array in outputs.values()):
-            raise FilterInputError("the numbers are too large for this filter", "observations", "out_of_range")
-        calibration = self._calibration[request.mode]
-        mean = outputs["mean"][0].astype(np.float64)
-        covariance = outputs["covariance"][0].astype(np.float64)
-        deviation = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
-        seen = int(present.sum())
-        nis = float(outputs["nis"][0])
-        surprise, anomaly = state.surprise, None
-        if seen:
-            z = float(wilson_hilferty(nis, seen))
-            surprise, anomaly = float(running_surprise(surprise, z)), calibration.anomaly(z)
-        tensors = {name: outputs[f"next.{name}"][0] for name in self._names}
-        following = FilterState(tensors, t, state.count + 1, surprise)
-        innovation = [float(x) if p else None for x, p in zip(outputs["innovation"][0], present, strict=True)]
-        samples = _draw(mean, covariance * calibration.state_scale**2, request, state.count) if draw else []
-        step = FilterStep(
-            index=state.count,
-            t=t,
-            mean=mean.tolist(),
-            std=(deviation * calibration.state_scale).tolist(),
-            precision=float(outputs["precision"][0]),
-            confidence=calibration.confidence(surprise),
-            weight=float(outputs["weight"][0]) if seen else None,
-            innovation=innovation if seen else None,
-            nis=nis if seen else None,
-            anomaly=anomaly,
-            interval={f"{level:g}": _bands(mean, deviation * calibration.state(level)) for level in request.levels},
-            forecast=self._forecasts(following, t, request) if request.horizon else [],
+        work = self.work(
+            times,
+            observations,
+            noise=noise,
+            levels=levels,
+            horizon=horizon,
             samples=samples,
+            seed=seed,
+            mode=mode,
+            smooth=smooth,
+            state=state,
         )
-        return step, following
+        while True:
+            try:
+                next(work)
+            except StopIteration as stop:
+                return stop.value
 
-    def _forecasts(self, state: FilterState, t: float, request: _Request) -> list[ForecastPoint]:
-        inputs = {f"state.{name}": tensor[None] for name, tensor in state.tensors.items()}
-        inputs["horizon"] = np.array(request.horizon, np.float32)
-        known = {node.name for node in self._forecast.get_inputs()}
-        means, covariances = self._forecast.run(
-            ["forecast_mean", "forecast_covariance"], {name: array for name, array in inputs.items() if name in known}
-        )
-        calibration = self._calibration[request.mode]
-        points = []
-        for i, lead in enumerate(request.horizon):
-            mean = means[0, i].astype(np.float64)
-            deviation = np.sqrt(np.maximum(np.diagonal(covariances[0, i]).astype(np.float64), 0.0))
-            interval = {
-                f"{level:g}": _bands(mean, deviation * calibration.forecast(level, lead)) for level in request.levels
-            }
-            scaled = (deviation * calibration.forecast_scale(lead)).tolist()
-            points.append(ForecastPoint(t + lead, mean.tolist(), scaled, interval))
-        return points
-
-    # Smoothing.
-
-    def _smooth(self, traces: list[_Trace], steps: list[FilterStep], request: _Request) -> list[SmoothedStep]:
-        """Rauch-Tung-Striebel over the steps of this request."""
-        scale = self._calibration[request.mode].state_scale
-        mean, covariance = traces[-1].mean, traces[-1].covariance
-        smoothed = [(mean, covariance)]
-        for now, after in zip(traces[-2::-1], traces[:0:-1], strict=True):
-            gain = _smoother_gain(now, after)
-            mean = now.mean + gain @ (mean - after.predicted_mean)
-            covariance = now.covariance + gain @ (covariance - after.predicted_covariance) @ gain.T
-            smoothed.append((mean, covariance))
-        result = []
-        for step, (m, c) in zip(steps, reversed(smoothed), strict=True):
-            variance = np.maximum(np.diagonal(self._readout @ c @ self._readout.T), 0.0)
-            result.append(
-                SmoothedStep(
-                    step.index,
-                    step.t,
-                    (self._readout @ m + self._offset).tolist(),
-                    (scale * np.sqrt(variance)).tolist(),
-                )
-            )
-        return result
-
-    def _with_trajectories(self, traces: list[_Trace], steps: list[FilterStep], request: _Request) -> list[FilterStep]:
-        """Forward filter, backward sample: the k-th samples of all steps are one path."""
-        if not request.samples:
-            return steps
-        scale = self._calibration[request.mode].state_scale
-        last = traces[-1]
-        paths = _draw_array(last.mean, scale**2 * last.covariance, request, steps[-1].index)
-        drawn = [paths]
-        for i in range(len(traces) - 2, -1, -1):
-            now, after = traces[i], traces[i + 1]
-            gain = _smoother_gain(now, after)
-            left = now.covariance - gain @ after.predicted_covariance @ gain.T
-            noise = _draw_array(np.zeros_like(now.mean), scale**2 * left, request, steps[i].index)
-            paths = now.mean + (paths - after.predicted_mean) @ gain.T + noise
-            drawn.append(paths)
-        observed = [path @ self._readout.T + self._offset for path in reversed(drawn)]
-        return [replace(step, samples=paths.tolist()) for step, paths in zip(steps, observed, strict=True)]
-
-    # Validation.
-
-    def _check_observations(self, observations: Sequence[Observation]) -> tuple[Array, Array]:
-        if not len(observations):
-            raise FilterInputError("observations must not be empty", "observations", "empty")
-        size = self.observation_size
-        values = np.zeros((len(observations), size), np.float32)
-        present = np.zeros((len(observations), size), np.float32)
-        for i, row in enumerate(observations):
-            if row is None:
-                continue
-            if len(row) != size:
-                raise FilterInputError(
-                    f"observations[{i}] has {len(row)} values, model {self.name!r} takes {size}",
-                    f"observations[{i}]",
-                    "shape_mismatch",
-                )
-            for j, value in enumerate(row):
-                if value is None:
-                    continue
-                # Squares of the values must fit into float32.
-                if not abs(value) <= 1e15:
-                    raise FilterInputError(
-                        f"observations[{i}][{j}] must be finite and at most 1e15 in size",
-                        f"observations[{i}][{j}]",
-                        "out_of_range",
-                    )
-                values[i, j], present[i, j] = value, 1
-        return values, present
-
-    def _check_times(self, times: Sequence[float], length: int, state: FilterState) -> None:
-        if len(times) != length:
-            raise FilterInputError(f"times has {len(times)} values, observations {length}", "times", "shape_mismatch")
-        previous = state.time if state.count else -math.inf
-        for i, t in enumerate(times):
-            if not math.isfinite(t):
-                raise FilterInputError(f"times[{i}] must be finite", f"times[{i}]", "not_finite")
-            if t < previous:
-                raise FilterInputError(
-                    f"times[{i}] lies before the time ahead of it; times must not decrease", f"times[{i}]", "not_sorted"
-                )
-            previous = t
-
-    def _check_noise(self, noise: Sequence[float | None] | None, length: int) -> list[float]:
-        if noise is None:
-            return [1.0] * length
-        if len(noise) != length:
-            raise FilterInputError(f"noise has {len(noise)} values, observations {length}", "noise", "shape_mismatch")
-        for i, scale in enumerate(noise):
-            if scale is not None and not 1e-6 <= scale <= 1e6:
-                raise FilterInputError(f"noise[{i}] must be between 1e-6 and 1e6", f"noise[{i}]", "out_of_range")
-        return [1.0 if scale is None else float(scale) for scale in noise]
-
-    def _check_request(
+    def work(
         self,
+        times: Sequence[float],
+        observations: Sequence[Observation],
+        *,
+        noise: Sequence[float | None] | None,
         levels: Sequence[float],
         horizon: Sequence[float],
         samples: int,
         seed: int,
         mode: Mode,
-        state: FilterState,
-        length: int,
-    ) -> _Request:
-        for i, level in enumerate(levels):
-            if not 0 < level < 1:
-                raise FilterInputError(f"levels[{i}] must lie between 0 and 1", f"levels[{i}]", "out_of_range")
-        for i, lead in enumerate(horizon):
-            if not 0 <= lead <= 1e30:
-                raise FilterInputError(f"horizon[{i}] must be >= 0 and finite", f"horizon[{i}]", "out_of_range")
-        if samples < 0:
-            raise FilterInputError("samples must be >= 0", "samples", "out_of_range")
-        if mode not in ("recurrent", "attention"):
-            raise FilterInputError("mode must be 'recurrent' or 'attention'", "mode", "unknown_mode")
-        if mode == "attention" and state.count:
-            raise FilterInputError("a state continues in recurrent mode only", "mode", "state_needs_recurrent")
-        if mode == "attention" and length > MAX_ATTENTION:
-            raise FilterInputError(
-                f"attention mode takes at most {MAX_ATTENTION} observations, got {length}", "observations", "too_long"
-            )
-        return _Request(tuple(levels), tuple(horizon), samples, seed, mode)
+        smooth: bool,
+        state: FilterState | None,
+    ) -> Generator[None, None, FilterResult]:
+        """`filter` in small pieces: pauses after every observation, so that others can have the thread.
+
+        Raises:
+            FilterInputError: naming the field.
+        """
+        carried = self.start() if state is None or not state.count else state
+        check_observations(observations, self.observation_size, self.name)
+        check_times(times, len(observations), carried.time if carried.count else -math.inf)
+        scales = check_noise(noise, len(observations))
+        check_mode(mode, continues=carried.count > 0, length=len(observations))
+        readout = self.readout(tuple(levels), tuple(horizon), samples, mode)
+        pool = StatePool(self.state_fields, 1)
+        slot = pool.acquire()
+        self.put(pool, slot, carried)
+        memory = _Memory(self._cache_shapes, times) if mode == "attention" else None
+        steps: list[FilterStep] = []
+        traces: list[Trace] = []
+        total = 0.0
+        for t, observation, scale in zip(times, observations, scales, strict=True):
+            row = Row(slot, float(t), observation, scale, readout, seed)
+            stepped, outputs = self._advance_alone(pool, row, memory, smooth=smooth)
+            steps.append(stepped.step)
+            total += stepped.log_likelihood
+            if smooth:
+                traces.append(Trace.of(outputs))
+            yield
+        smoothed = None
+        if smooth:
+            smoothed = yield from self._smooth(traces, steps, readout)
+            steps = yield from self._with_trajectories(traces, steps, readout, seed)
+        return FilterResult(steps, total, self.get(pool, slot, seed), smoothed)
+
+    def _advance_alone(
+        self, pool: StatePool, row: Row, memory: _Memory | None, *, smooth: bool
+    ) -> tuple[Stepped, dict[str, Array]]:
+        """One observation of one sequence, with the outputs that smoothing needs."""
+        batch = self._gather(pool, [row], self._padded(1) if memory is None else 1)
+        names = [*_NUMBERS, *self._next]
+        if smooth:
+            names += [name for name in TRACE_OUTPUTS if name not in names]
+        if memory is None:
+            outputs = self._run(self._step, names, batch.inputs)
+        else:
+            names += [f"row.{name}" for name in self._cache_shapes]
+            outputs = self._run(self._attend, names, batch.inputs | memory.inputs(row.t))
+            memory.add(outputs)
+        mode: Mode = "recurrent" if memory is None else "attention"
+        (stepped,) = self._conclude(pool, batch, outputs, mode, draws=not smooth)
+        if stepped is None:
+            raise FilterInputError("the numbers are too large for this filter", "observations", "out_of_range")
+        return stepped, outputs
+
+    def _smooth(
+        self, traces: list[Trace], steps: list[FilterStep], readout: Readout
+    ) -> Generator[None, None, list[SmoothedStep]]:
+        scale = readout.calibration.state_scale
+        smoothed = []
+        for step, (mean, covariance) in zip(reversed(steps), smooth(traces), strict=True):
+            variance = np.maximum(np.diagonal(self._readout @ covariance @ self._readout.T), 0.0)
+            seen = (self._readout @ mean + self._offset).tolist()
+            smoothed.append(SmoothedStep(step.index, step.t, seen, (scale * np.sqrt(variance)).tolist()))
+            yield
+        return smoothed[::-1]
+
+    def _with_trajectories(
+        self, traces: list[Trace], steps: list[FilterStep], readout: Readout, seed: int
+    ) -> Generator[None, None, list[FilterStep]]:
+        if not readout.samples:
+            return steps
+        paths = draw_paths(traces, readout.calibration.state_scale, readout.samples, seed, steps[0].index)
+        drawn = []
+        for step, path in zip(reversed(steps), paths, strict=True):
+            drawn.append(replace(step, samples=(path @ self._readout.T + self._offset).tolist()))
+            yield
+        return drawn[::-1]
 
 
-def _bands(mean: Array, half: Array) -> list[list[float]]:
-    return np.stack([mean - half, mean + half], axis=-1).tolist()
+class _Memory:
+    """What attention looks back at: one row per earlier observation, grown in blocks."""
+
+    def __init__(self, shapes: dict[str, tuple[int, ...]], times: Sequence[float]) -> None:
+        self._times = np.asarray(times, np.float64)
+        self._count = 0
+        self._rows = {name: np.zeros((1, 0, *shape), np.float32) for name, shape in shapes.items()}
+
+    def inputs(self, t: float) -> dict[str, Array]:
+        """The memory as the graph takes it, with room for one more row."""
+        size = next(iter(self._rows.values())).shape[1]
+        if size == self._count:
+            size += CACHE_BLOCK
+            for name, rows in self._rows.items():
+                more = np.zeros((1, CACHE_BLOCK, *rows.shape[2:]), np.float32)
+                self._rows[name] = np.concatenate([rows, more], axis=1)
+        lags = np.zeros((1, size), np.float32)
+        lags[0, : self._count] = t - self._times[: self._count]
+        valid = np.zeros((1, size), np.float32)
+        valid[0, : self._count] = 1
+        return {"lag": lags, "valid": valid, **{f"cache.{name}": rows for name, rows in self._rows.items()}}
+
+    def add(self, outputs: dict[str, Array]) -> None:
+        """Remember the observation that these outputs belong to."""
+        for name, rows in self._rows.items():
+            rows[:, self._count] = outputs[f"row.{name}"]
+        self._count += 1
 
 
-def _trace(outputs: dict[str, Array]) -> _Trace:
-    names = ("transition", "predicted_mean", "predicted_covariance", "next.mean", "next.covariance")
-    return _Trace(*(outputs[name][0].astype(np.float64) for name in names))
-
-
-def _smoother_gain(now: _Trace, after: _Trace) -> Array:
-    # A pseudo-inverse: without process noise a long gap makes the predicted covariance singular.
-    return now.covariance @ after.transition.T @ np.linalg.pinv(after.predicted_covariance, hermitian=True)
-
-
-def _draw_array(mean: Array, covariance: Array, request: _Request, index: int) -> Array:
-    """`samples` normal draws `[samples, n]`, keyed by (seed, index)."""
-    key = np.array([request.seed & (2**64 - 1), index], np.uint64)
-    normal = np.random.Generator(np.random.Philox(key=key)).standard_normal((request.samples, len(mean)))
-    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
-    return mean + (normal * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
-
-
-def _draw(mean: Array, covariance: Array, request: _Request, index: int) -> list[list[float]]:
-    return _draw_array(mean, covariance, request, index).tolist() if request.samples else []
+def _finite_rows(arrays: Iterable[Array]) -> Array:
+    """Which rows are finite in every array."""
+    arrays = list(arrays)
+    finite = np.ones(len(arrays[0]), bool)
+    for array in arrays:
+        if not math.isfinite(array.sum(dtype=np.float64)):
+            finite &= np.isfinite(array.reshape(len(array), -1)).all(axis=1)
+    return finite

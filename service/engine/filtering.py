@@ -1,19 +1,30 @@
-"""A filter request at work: a piece of the sequence per quantum, one observation where the reader watches."""
+"""Filter requests at work.
+
+Recurrent requests and live streams share steps: a quantum takes one observation of each job. Where nobody watches, it
+goes on until its time is up; where somebody does, the answers leave at once. So a long request makes good use of an
+idle machine, and never keeps a live stream waiting for longer than a quantum. Attention and smoothing look at a whole
+sequence: such a request has its quanta to itself.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, Protocol
 
-from service.engine.filter_runtime import FilterInputError
+from service.engine.filter_runtime import FilterInputError, Row, Stepped
+from service.engine.pool import Slot, StateField, StatePool
 from service.engine.scheduler import Job
-from service.errors import EngineFailure, InvalidRequest
+from service.errors import EngineFailure, InvalidRequest, NotReady
 from service.metrics import Metrics
 
-PIECE = 64  # observations per quantum of a request that is not streamed
+QUANTUM_SECONDS = 0.002
+ROWS_PER_STEP = 64
+# Forecasts and samples that cost about as much as the step itself.
+FORECASTS_PER_ROW = 4
+SAMPLES_PER_ROW = 32
 
 
 class Filter(Protocol):
@@ -23,7 +34,36 @@ class Filter(Protocol):
     observation_size: int
     levels: tuple[float, ...]
 
-    def filter(
+    @property
+    def state_fields(self) -> Mapping[str, StateField]:
+        """What a slot of its pool holds."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Size of a packed state."""
+
+    def start(self, seed: int = 0) -> Any:
+        """The state before the first observation; it has a `count`, a `time` and a `seed`."""
+
+    def put(self, pool: StatePool, slot: Slot, state: Any) -> None:
+        """Set a slot to a state."""
+
+    def get(self, pool: StatePool, slot: Slot, seed: int) -> Any:
+        """The state in a slot."""
+
+    def pack(self, state: Any) -> bytes:
+        """A state as `state_bytes` bytes."""
+
+    def unpack(self, data: bytes) -> Any:
+        """The inverse of `pack`; raises FilterInputError."""
+
+    def readout(self, levels: tuple[float, ...], horizon: tuple[float, ...], samples: int) -> Any:
+        """What to tell about each row; raises FilterInputError."""
+
+    def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
+        """One observation of each row; None where the numbers are not finite and the slot is as it was."""
+
+    def work(
         self,
         times: Sequence[float],
         observations: Sequence[Sequence[float | None] | None],
@@ -36,13 +76,17 @@ class Filter(Protocol):
         mode: Literal["recurrent", "attention"],
         smooth: bool,
         state: Any,
-    ) -> Any:
-        """Steps, log-likelihood, state after the last step, and the smoothed trajectory."""
+    ) -> Generator[None, None, Any]:
+        """A whole sequence in pieces; returns steps, log-likelihood, the state after the last step, and the smoothed
+        trajectory."""
 
 
 @dataclass(frozen=True)
 class FilterOptions:
-    """What to filter and what to tell about it."""
+    """What to filter and what to tell about it.
+
+    `state` is where to continue, as the model unpacked it; `wants_state` asks for the packed state at the end.
+    """
 
     times: list[float]
     observations: list[list[float | None] | None]
@@ -54,6 +98,13 @@ class FilterOptions:
     mode: Literal["recurrent", "attention"]
     smooth: bool
     is_streamed: bool
+    state: Any = None
+    wants_state: bool = False
+
+    @property
+    def needs_whole(self) -> bool:
+        """Whether the answer needs the whole sequence at once."""
+        return self.smooth or self.mode == "attention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +115,14 @@ class FilterTimings:
     compute_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class PackedState:
+    """A stream's state, and how many observations are in it."""
+
+    payload: bytes
+    count: int
+
+
 @dataclass(frozen=True)
 class Filtered:
     """A finished sequence; `steps` is empty where they were streamed."""
@@ -72,84 +131,270 @@ class Filtered:
     smoothed: list[Any] | None
     log_likelihood: float
     timings: FilterTimings
+    state: PackedState | None
 
 
-class FilterJob(Job):
-    """A filter request."""
+class RecurrentJob(Job):
+    """A job that feeds observations to a recurrent filter, one after the other.
+
+    Its slot is taken with its first observation and given back when it leaves the scheduler.
+    """
+
+    def __init__(self, stage: FilterStage, options: Any) -> None:
+        super().__init__(stage)
+        self.filtering = stage
+        self.readout = stage.model.readout(options.levels, options.horizon, options.samples)
+        self.seed: int = options.seed
+        self._resumed: Any = options.state
+        self.slot: Slot | None = None
+        self.log_likelihood = 0.0
+        self._rows = 1 + len(options.horizon) // FORECASTS_PER_ROW + options.samples // SAMPLES_PER_ROW
+
+    @property
+    def rows(self) -> int:
+        return self._rows
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether each answer is sent as it is made."""
+        raise NotImplementedError
+
+    @property
+    def has_next(self) -> bool:
+        """Whether an observation is there."""
+        raise NotImplementedError
+
+    def next_row(self) -> Row:
+        """The next observation, which stays the next one until `accept`."""
+        raise NotImplementedError
+
+    def accept(self, stepped: Stepped) -> None:
+        """Take the answer to the next observation."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Finish if nothing more will come."""
+        raise NotImplementedError
+
+    def ensure_slot(self) -> Slot:
+        """The slot, set to the state on first use."""
+        if self.slot is None:
+            self.slot = self.filtering.pool.acquire()
+            self.filtering.model.put(self.filtering.pool, self.slot, self._first_state())
+            self._resumed = None
+        return self.slot
+
+    def pack(self) -> PackedState:
+        """The state as it is now; on the worker that has the job."""
+        model = self.filtering.model
+        if self.slot is None:
+            state = self._first_state()
+        else:
+            state = model.get(self.filtering.pool, self.slot, self.seed)
+        return PackedState(model.pack(state), state.count)
+
+    def _first_state(self) -> Any:
+        if self._resumed is None or not self._resumed.count:
+            return self.filtering.model.start(self.seed)
+        return replace(self._resumed, seed=self.seed)
+
+    def release(self) -> None:
+        if self.slot is not None:
+            self.filtering.pool.release(self.slot)
+            self.slot = None
+
+
+class FilterJob(RecurrentJob):
+    """A recurrent filter request."""
 
     def __init__(self, stage: FilterStage, options: FilterOptions) -> None:
-        super().__init__(stage)
+        super().__init__(stage, options)
         self.options = options
         self.position = 0
-        self.state: Any = None
-        self.log_likelihood = 0.0
         self.steps: list[Any] = []
 
+    @property
+    def is_watched(self) -> bool:
+        return self.options.is_streamed
 
-class FilterStage:
-    """Filters a piece of one sequence; the state carries over to the next piece."""
+    @property
+    def has_next(self) -> bool:
+        return self.position < len(self.options.observations)
 
-    max_rows = 1
+    def next_row(self) -> Row:
+        options, i = self.options, self.position
+        noise = None if options.noise is None else options.noise[i]
+        return Row(
+            self.ensure_slot(),
+            float(options.times[i]),
+            options.observations[i],
+            1.0 if noise is None else noise,
+            self.readout,
+            options.seed,
+        )
 
-    def __init__(self, model: Filter, metrics: Metrics) -> None:
-        self._model = model
-        self._metrics = metrics
+    def accept(self, stepped: Stepped) -> None:
+        self.position += 1
+        self.log_likelihood += stepped.log_likelihood
+        if self.options.is_streamed:
+            self.emit(stepped.step)
+        else:
+            self.steps.append(stepped.step)
 
-    def run(self, jobs: Sequence[FilterJob]) -> None:
-        for job in jobs:
-            try:
-                self._advance(job)
-            except FilterInputError as error:
-                raise InvalidRequest(str(error), param=error.param, code=error.code) from None
+    def settle(self) -> None:
+        if not self.has_next:
+            state = self.pack() if self.options.wants_state else None
+            timings = self.filtering.observe_end(self)
+            self.finish(Filtered(self.steps, None, self.log_likelihood, timings, state))
+        elif self.interrupted:
+            self.fail(NotReady("The server is shutting down."))
 
-    def _advance(self, job: FilterJob) -> None:
-        options = job.options
-        begun = time.monotonic()
-        end = job.position + self._piece(options)
-        piece = slice(job.position, end)
-        result = self._model.filter(
-            options.times[piece],
-            options.observations[piece],
-            noise=None if options.noise is None else options.noise[piece],
+
+class SequenceJob(Job):
+    """A filter request that needs its whole sequence at once."""
+
+    def __init__(self, stage: SequenceStage, options: FilterOptions) -> None:
+        super().__init__(stage)
+        self.options = options
+        self.work: Generator[None, None, Any] = stage.model.work(
+            options.times,
+            options.observations,
+            noise=options.noise,
             levels=options.levels,
             horizon=options.horizon,
             samples=options.samples,
             seed=options.seed,
             mode=options.mode,
             smooth=options.smooth,
-            state=job.state,
+            state=options.state,
         )
+
+
+class FilterStage:
+    """Advances recurrent requests and live streams of one filter together."""
+
+    max_rows = ROWS_PER_STEP
+
+    def __init__(self, model: Filter, pool: StatePool, metrics: Metrics) -> None:
+        self.model = model
+        self.pool = pool
+        self._metrics = metrics
+        self._observations = metrics.filter_observations.labels(model.name)
+        self._step_time = metrics.filter_step.labels(model.name)
+        self._corrupted = metrics.corrupted_requests.labels(model.name)
+        self._scored = metrics.filter_scored.labels(model.name)
+        self._inside = [(level, metrics.filter_inside.labels(model.name, f"{level:g}")) for level in model.levels]
+
+    def run(self, jobs: Sequence[RecurrentJob]) -> None:
+        begun = time.monotonic()
+        steps: list[Any] = []
+        active = [job for job in jobs if job.has_next and not job.interrupted]
+        is_watched = any(job.is_watched for job in active)
+        while active:
+            steps += self._advance(active)
+            if is_watched or time.monotonic() >= begun + QUANTUM_SECONDS:
+                break
+            active = [job for job in active if job.has_next and not job.done and not job.cancelled]
+        if steps:
+            self._observe(steps, time.monotonic() - begun)
+        for job in jobs:
+            if not job.done:
+                job.settle()
+
+    def observe_end(self, job: Job) -> FilterTimings:
+        """Count a finished request."""
+        return _observe_end(job, self._metrics, self.model.name)
+
+    def _advance(self, jobs: Sequence[RecurrentJob]) -> list[Any]:
+        """One observation of each job; a job whose numbers are not finite fails alone."""
+        steps = []
+        for job, stepped in zip(jobs, self.model.advance(self.pool, [job.next_row() for job in jobs]), strict=True):
+            if stepped is None:
+                self._corrupted.inc()
+                job.fail(not_finite())
+            else:
+                job.accept(stepped)
+                steps.append(stepped.step)
+        return steps
+
+    def _observe(self, steps: Sequence[Any], seconds: float) -> None:
+        self._observations.inc(len(steps))
+        self._step_time.observe(seconds / len(steps))
+        scores = [step.anomaly for step in steps if step.anomaly is not None]
+        self._scored.inc(len(scores))
+        for level, counter in self._inside:
+            counter.inc(sum(score <= level for score in scores))
+
+
+class SequenceStage:
+    """Attention and smoothing: a piece of one sequence per quantum."""
+
+    max_rows = 1
+
+    def __init__(self, model: Filter, metrics: Metrics) -> None:
+        self.model = model
+        self._metrics = metrics
+
+    def run(self, jobs: Sequence[SequenceJob]) -> None:
+        for job in jobs:
+            if job.interrupted:
+                job.fail(NotReady("The server is shutting down."))
+                continue
+            try:
+                self._advance(job)
+            except StopIteration as stop:
+                self._conclude(job, stop.value)
+            except FilterInputError as error:
+                raise InvalidRequest(str(error), param=error.param, code=error.code) from None
+
+    def _advance(self, job: SequenceJob) -> None:
+        until = time.monotonic() + QUANTUM_SECONDS
+        next(job.work)
+        while time.monotonic() < until:
+            next(job.work)
+
+    def _conclude(self, job: SequenceJob, result: Any) -> None:
         if not all(_is_finite(part) for part in (result.steps, result.smoothed, result.log_likelihood)):
-            self._metrics.corrupted_requests.labels(self._model.name).inc()
-            raise EngineFailure("The model gave a value that is not finite for this request.", code="non_finite_output")
-        job.state = result.state
-        job.position += len(result.steps)
-        job.log_likelihood += result.log_likelihood
-        self._metrics.filter_observations.labels(self._model.name).inc(len(result.steps))
-        self._metrics.filter_step.labels(self._model.name).observe((time.monotonic() - begun) / len(result.steps))
-        if options.is_streamed:
-            for step in result.steps:
+            self._metrics.corrupted_requests.labels(self.model.name).inc()
+            raise not_finite()
+        self._metrics.filter_observations.labels(self.model.name).inc(len(result.steps))
+        state = None
+        if job.options.wants_state:
+            state = PackedState(self.model.pack(result.state), result.state.count)
+        steps = result.steps
+        if job.options.is_streamed:
+            for step in steps:
                 job.emit(step)
-        else:
-            job.steps.extend(result.steps)
-        if job.position == len(options.observations):
-            self._conclude(job, result.smoothed)
+            steps = []
+        timings = _observe_end(job, self._metrics, self.model.name)
+        job.finish(Filtered(steps, result.smoothed, result.log_likelihood, timings, state))
 
-    def _piece(self, options: FilterOptions) -> int:
-        """Observations of one quantum: all of them where the answer needs the whole sequence."""
-        if options.mode == "attention" or options.smooth:
-            return len(options.observations)
-        return 1 if options.is_streamed else PIECE
 
-    def _conclude(self, job: FilterJob, smoothed: list[Any] | None) -> None:
-        now = time.monotonic()
-        started = job.started or now
-        timings = FilterTimings(
-            queue_ms=round(1000 * (started - job.submitted), 3), compute_ms=round(1000 * (now - started), 3)
+def check_size(name: str, observation: Sequence[float | None], size: int, model: str) -> None:
+    """Hold an observation to the size that the model takes.
+
+    Raises:
+        InvalidRequest: naming the field.
+    """
+    if len(observation) != size:
+        raise InvalidRequest(
+            f"{name} has {len(observation)} values, model {model!r} takes {size}", param=name, code="shape_mismatch"
         )
-        self._metrics.request_queue_time.labels(self._model.name).observe(started - job.submitted)
-        self._metrics.e2e_request_latency.labels(self._model.name).observe(now - job.submitted)
-        job.finish(Filtered(job.steps, smoothed, job.log_likelihood, timings))
+
+
+def not_finite() -> EngineFailure:
+    """The failure of a request whose numbers left the range of floats."""
+    return EngineFailure("The model gave a value that is not finite for this request.", code="non_finite_output")
+
+
+def _observe_end(job: Job, metrics: Metrics, name: str) -> FilterTimings:
+    now = time.monotonic()
+    started = job.started or now
+    metrics.request_queue_time.labels(name).observe(started - job.submitted)
+    metrics.e2e_request_latency.labels(name).observe(now - job.submitted)
+    return FilterTimings(
+        queue_ms=round(1000 * (started - job.submitted), 3), compute_ms=round(1000 * (now - started), 3)
+    )
 
 
 def _is_finite(value: Any) -> bool:

@@ -252,10 +252,10 @@ class Scheduler:
             if job in self._waiting and patience < math.inf:
                 job._patience = job._loop.call_later(patience, self._give_up, job)
 
-    def consumed(self, job: Job) -> None:
-        """The reader took one event; a parked job may go on once half of its buffer is free."""
+    def consumed(self, job: Job, events: int = 1) -> None:
+        """The reader took events; a parked job may go on once half of its buffer is free."""
         with self._lock:
-            job._backlog -= 1
+            job._backlog -= events
             if job in self._parked and job._backlog <= self._stream_buffer // 2:
                 self._parked.remove(job)
                 self._queue(job)
@@ -351,6 +351,7 @@ class Scheduler:
             if len(jobs) == 1:
                 jobs[0].fail(error)
                 return
+            logger.warning("a batch of %d requests failed and is tried one by one", len(jobs), exc_info=error)
             for job in jobs:
                 self._advance([job])
 

@@ -76,17 +76,21 @@ class ServerProcess:
         """Load, wait for the word, serve; the exit code."""
         beating = asyncio.create_task(self._beat())
         try:
-            models = await self._load_models()
-            if models is None or await self._channel.receive() is None:
+            app = await self._prepare()
+            if app is None or await self._channel.receive() is None:
                 return 1
-            await self._serve(create_app(self._settings, load=_first_then(models, self._load)))
+            await self._serve(app)
             return 0
         finally:
             beating.cancel()
 
-    async def _load_models(self) -> Models | None:
+    async def _prepare(self) -> FastAPI | None:
+        """The application, its bundles loaded; None after the supervisor was told why there is none."""
         try:
+            loaded: list[Models] = []
+            app = create_app(self._settings, load=lambda given: loaded.pop() if loaded else self._load(given))
             models = await asyncio.to_thread(self._load, self._settings)
+            loaded.append(models)
         except Exception as error:
             is_refusal = isinstance(error, (ValueError, OSError))  # written for the operator, with the reason
             if not is_refusal:
@@ -94,7 +98,7 @@ class ServerProcess:
             await self._channel.send("failed", reason=_reason(error), refused=is_refusal)
             return None
         await self._channel.send("loaded", models=[f"{facts.name} ({facts.kind})" for facts in models.facts])
-        return models
+        return app
 
     async def _serve(self, app: FastAPI) -> None:
         self._app = app
@@ -102,7 +106,10 @@ class ServerProcess:
         app.state.metrics.engine = index
         app.state.metrics.process_restarts.inc(self._hello["restarts"])
         if directory is not None:
-            await app.state.exposition.join(Path(directory), index, self._settings.processes)
+            try:
+                await app.state.exposition.join(Path(directory), index, self._settings.processes)
+            except OSError as error:  # such as a path too long for a socket
+                logger.warning("no socket for the metrics of all processes (%s): /metrics tells of one", error.strerror)
         serving = asyncio.Event()
         server = DrainingServer(app, self._settings, serving.set)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
@@ -129,6 +136,7 @@ class ServerProcess:
         while await self._channel.receive() is not None:  # to reload is all that a serving process is asked for
             await self._channel.send("reloaded", reason=await _reload(app))
         logger.error("the supervisor is gone; this process ends")
+        logging.shutdown()
         os._exit(1)
 
 
@@ -149,12 +157,6 @@ async def _reload(app: FastAPI) -> str | None:
 
 def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-def _first_then(models: Models, load: Load) -> Load:
-    """A loader that gives what is loaded already, and loads anew when asked again."""
-    loaded = [models]
-    return lambda settings: loaded.pop() if loaded else load(settings)
 
 
 def _end_with_supervisor() -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import secrets
 from typing import Any
 
 from pydantic import SecretStr
 
 from service.settings import Settings
-
-KEY_BYTES = 32
+from service.state.keys import ephemeral_key, read_keys
 
 
 def write_settings(settings: Settings) -> dict[str, Any]:
@@ -30,7 +27,6 @@ def read_settings(document: dict[str, Any]) -> Settings:
 
 def with_state_key(settings: Settings) -> Settings:
     """Settings with a key for states: one for all processes, drawn now if the operator gave none."""
-    if settings.state_keys is not None or settings.state_keys_file is not None:
+    if read_keys(settings):
         return settings
-    key = base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
-    return settings.model_copy(update={"state_keys": SecretStr(key)})
+    return settings.model_copy(update={"state_keys": SecretStr(ephemeral_key())})

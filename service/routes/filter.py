@@ -10,9 +10,11 @@ from fastapi import APIRouter, Request, Response
 from service.access.record import record_of
 from service.body import StrictJSONRoute
 from service.engine.engine import draw_seed
-from service.engine.filtering import Filtered, FilterJob, FilterOptions
+from service.engine.filtering import Filtered, FilterJob, FilterOptions, SequenceJob
+from service.errors import InvalidRequest
 from service.routes.common import NDJSON, SSE, EngineDep, json_response, open_stream, unless_disconnected
-from service.routes.generate import MODEL_ERRORS, refuse_state
+from service.routes.generate import MODEL_ERRORS
+from service.routes.state import StateExchange, open_exchange
 from service.schemas import FilterReply, FilterRequest
 
 router = APIRouter(route_class=StrictJSONRoute)
@@ -33,48 +35,74 @@ router = APIRouter(route_class=StrictJSONRoute)
 )
 async def filter_sequence(body: FilterRequest, request: Request, engine: EngineDep) -> Response:
     """Estimate the state behind a sequence of observations."""
-    refuse_state(body.state, body.return_state)
-    options = _options(body)
+    kind = engine.filter_state(body.model)
+    exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
+    resumed = None if exchange.opened is None else engine.read_filter_state(body.model, exchange.opened.payload)
+    options = _options(body, exchange, resumed)
     name = engine.filter_name(body.model)
     job = engine.filter(body.model, options)
     record_of(request).filtered(name, len(options.observations))
     if body.stream:
         wants_events = SSE in request.headers.get("accept", "").lower()
-        return await open_stream(request, _lines(job, name), SSE if wants_events else NDJSON)
+        return await open_stream(request, _lines(job, name, exchange), SSE if wants_events else NDJSON)
     filtered = await unless_disconnected(request, job.result())
-    return json_response({"steps": filtered.steps, **_summary(filtered, name, options)})
+    return json_response({"steps": filtered.steps, **await _summary(filtered, name, options, exchange)})
 
 
-def _options(body: FilterRequest) -> FilterOptions:
-    count = len(body.observations)
+def _options(body: FilterRequest, exchange: StateExchange, resumed: Any) -> FilterOptions:
     return FilterOptions(
-        times=[float(index) for index in range(count)] if body.times is None else body.times,
+        times=_times(body, resumed),
         observations=body.observations,
         noise=body.noise,
         levels=tuple(body.levels or ()),
         horizon=tuple(body.horizon),
         samples=body.samples,
-        seed=draw_seed() if body.seed is None else body.seed,
+        seed=choose_seed(body.seed, resumed),
         mode=body.mode,
         smooth=body.smooth,
         is_streamed=body.stream,
+        state=resumed,
+        wants_state=exchange.is_wanted,
     )
 
 
-def _summary(filtered: Filtered, name: str, options: FilterOptions) -> dict[str, Any]:
+def _times(body: FilterRequest, resumed: Any) -> list[float]:
+    """The times that were given, else the indices of the steps.
+
+    Raises:
+        InvalidRequest: the first lies before the last of the state.
+    """
+    begin = 0 if resumed is None else resumed.count
+    times = body.times or [float(begin + index) for index in range(len(body.observations))]
+    if begin and times[0] < resumed.time:
+        name = "times" if body.times is None else "times[0]"
+        message = f"{name} must not begin before the last time of the state"
+        raise InvalidRequest(message, param=name, code="time_not_monotonic")
+    return times
+
+
+def choose_seed(given: int | None, resumed: Any) -> int:
+    """The one that was asked for, else the one of the stream that goes on, else a new one."""
+    if given is not None:
+        return given
+    return draw_seed() if resumed is None else resumed.seed
+
+
+async def _summary(filtered: Filtered, name: str, options: FilterOptions, exchange: StateExchange) -> dict[str, Any]:
+    state = None if filtered.state is None else await exchange.save(filtered.state.payload, filtered.state.count)
     return {
         "model": name,
         "smoothed": filtered.smoothed,
         "log_likelihood": filtered.log_likelihood,
         "seed": options.seed,
         "timings": filtered.timings,
-        "state": None,
+        "state": state,
     }
 
 
-async def _lines(job: FilterJob, name: str) -> AsyncIterator[Any]:
+async def _lines(job: FilterJob | SequenceJob, name: str, exchange: StateExchange) -> AsyncIterator[Any]:
     async for event in job.events():
         if isinstance(event, Filtered):
-            yield {"done": True, **_summary(event, name, job.options)}
+            yield {"done": True, **await _summary(event, name, job.options, exchange)}
         else:
             yield event

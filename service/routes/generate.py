@@ -13,6 +13,7 @@ from service.engine.engine import draw_seed
 from service.engine.generation import Continuation, GenerateJob, GenerateOptions, Generation, TokenEvent
 from service.engine.language_state import LanguageState
 from service.errors import (
+    Conflict,
     EngineFailure,
     InvalidRequest,
     MethodNotAllowed,
@@ -30,6 +31,7 @@ router = APIRouter(route_class=StrictJSONRoute)
 MODEL_ERRORS = error_responses(
     NotFound,
     MethodNotAllowed,
+    Conflict,
     PayloadTooLarge,
     UnsupportedMediaType,
     InvalidRequest,
@@ -37,17 +39,6 @@ MODEL_ERRORS = error_responses(
     EngineFailure,
     NotReady,
 )
-
-
-def refuse_state(state: str | None, return_state: bool) -> None:
-    """State tokens are not served yet.
-
-    Raises:
-        InvalidRequest: when a request uses them.
-    """
-    if state is not None or return_state:
-        name = "state" if state is not None else "return_state"
-        raise InvalidRequest(f"{name}: resuming from a state is not supported yet.", param=name, code="not_supported")
 
 
 @router.post(

@@ -112,11 +112,9 @@ def make_keeper(settings: Settings) -> StateKeeper:
     Without configured keys a single process makes its own, and its tokens end with it.
 
     Raises:
-        ValueError: a key is badly sized, weak or repeated, or several processes would not share keys or sessions.
+        ValueError: a key is badly sized, weak or repeated, or several processes would not share sessions.
     """
     keys = read_keys(settings)
-    if not keys and settings.processes > 1:
-        raise ValueError("several processes need common state keys: set state_keys, or processes to 1")
     if not keys:
         logger.info("no state keys are set: state tokens end with this process")
     sealer = Sealer(KeyRing(keys or [secrets.token_bytes(KEY_BYTES)]), settings.state_audience)

@@ -56,7 +56,9 @@ def running(
     models: Models | None = None, prepare: Callable[[FastAPI], None] = lambda app: None, **settings: Any
 ) -> Iterator[Live]:
     """A server of hand-made models, drained at the end."""
-    given = Settings.model_validate({"bundles": (), "workers": 2, "shutdown_grace_seconds": 5, **settings})
+    given = Settings.model_validate(
+        {"bundles": (), "processes": 1, "workers": 2, "shutdown_grace_seconds": 5, **settings}
+    )
     app = create_app(given, load=lambda _: models or fake_models())
     prepare(app)
     serving = threading.Event()

@@ -68,6 +68,7 @@ def started(folder: Path, program: Sequence[str | Path] = (FAKE_CHILD,), **setti
         **{f"RFA_{name.upper()}": str(value) for name, value in given.items()},
         "PYTHONPATH": str(ROOT),
         "FAKE_CHILD_NOTES": str(folder),
+        "TMPDIR": str(folder),  # a killed supervisor cannot clear up
     }
     log = folder / "log"
     with (

@@ -99,7 +99,10 @@ async def test_smoothing_covers_the_sequence(connect: Any) -> None:
         ({"mode": "magic"}, "mode", "literal_error"),
         ({"seed": 2**64}, "seed", "int_type"),
         ({"seed": -1}, "seed", "greater_than_equal"),
-        ({"state": "token"}, "state", "not_supported"),
+        ({"state": "token"}, "state", "state_invalid"),
+        ({"state": "session:a b"}, "state", "session_name"),
+        ({"mode": "attention", "return_state": True}, "mode", "no_state"),
+        ({"mode": "attention", "state": "token"}, "mode", "no_state"),
         ({"what": 1}, "what", "extra_forbidden"),
     ],
 )
@@ -137,3 +140,31 @@ async def test_a_broken_sequence_fails_alone(connect: Any) -> None:
     first, last = lines(stream)
     assert first["mean"] == [1, 2] and last["error"]["code"] == "non_finite_output"
     assert [step["mean"] for step in after.json()["steps"]] == MEANS
+
+
+async def test_a_sequence_goes_on_from_its_state(connect: Any) -> None:
+    """The steps of two requests are those of one; index, times and seed go on by themselves."""
+    observations = [[float(i), 1.0] for i in range(6)]
+    async with connect(sessions="memory") as client:
+        whole = (await client.post("/filter", json={"observations": observations, "seed": 3})).json()
+        assert whole["state"] is None
+        for wanted in (True, "session:one"):
+            body = {"observations": observations[:4], "seed": 3, "return_state": wanted}
+            first = (await client.post("/filter", json=body)).json()
+            rest = {"observations": observations[4:], "state": first["state"]}
+            second = (await client.post("/filter", json={**rest, "return_state": wanted is True})).json()
+            assert first["steps"] + second["steps"] == whole["steps"]
+            assert (second["seed"], first["log_likelihood"] + second["log_likelihood"]) == (3, 6.0)
+            assert (second["state"] == "session:one@6") is isinstance(wanted, str)
+        stale = await client.post("/filter", json=rest)
+        assert (stale.status_code, stale.json()["error"]["type"]) == (409, "conflict")
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+async def test_the_last_line_of_a_stream_has_the_state(connect: Any, smooth: bool) -> None:
+    async with connect() as client:
+        body = {**SEQUENCE, "stream": True, "return_state": True, "smooth": smooth}
+        last = FilterDone.model_validate_json(json.dumps(lines(await client.post("/filter", json=body))[-1]))
+        more = {"observations": [[2.0, 3.0]], "times": [2.0], "state": last.state, "smooth": smooth}
+        reply = (await client.post("/filter", json=more)).json()
+    assert (reply["steps"][0]["index"], reply["steps"][0]["mean"]) == (4, [2.0, 3.0])

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from service.access.guard import is_open
-from service.errors import STATUS, Conflict, RequestTimeout
+from service.errors import STATUS, Conflict, HeadersTooLarge, MalformedRequest, RequestTimeout
 from service.openapi import openapi_of
 from service.testing import FakeFilter, FakeLanguage, fake_models
 
@@ -40,8 +40,9 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
         "/v1/completions": {"prompt": "bad |"},
     }
     async with connect(
-        models, api_keys=KEY, workers=1, max_running=1, max_waiting=0, max_body_bytes=5000, stall_seconds=0.01
-    ) as client:
+        models, api_keys=KEY, workers=1, max_running=1, max_waiting=0, max_body_bytes=5000, stall_seconds=0.01,
+        sessions="memory",
+    ) as client:  # fmt: skip
         app = client.app
         for path in bodies:
             yield "post", path, await client.post(path, json=bodies[path])
@@ -60,6 +61,8 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
                 await client.post(path, content=b"{}"),
                 await client.post(path, json={**body, "nope": 1}),
                 await client.post(path, json={**body, "state": "x"}),
+                await client.post(path, json={**body, "return_state": "session:of" + path.replace("/", "-")}),
+                await client.post(path, json={**body, "return_state": "session:of" + path.replace("/", "-")}),
                 await client.post(path, json=bad[path]),
             ):
                 yield "post", path, answer
@@ -98,10 +101,11 @@ async def test_every_answer_is_documented(connect: Any) -> None:
         media_type = response.headers["content-type"].partition(";")[0]
         assert media_type in documented[str(response.status_code)]["content"], (path, response.status_code, media_type)
         seen.setdefault(path, set()).add(response.status_code)
-    # A body that stalls takes a real connection: the tests of the protocol have one.
-    in_process = {200, *STATUS.values()} - {STATUS[RequestTimeout]}
-    assert seen["/generate"] == seen["/filter"] == in_process
-    assert "408" in paths["/generate"]["post"]["responses"]
+    # What is refused before or below the application takes a real connection: the tests of the protocol have one.
+    below = {STATUS[kind] for kind in (MalformedRequest, RequestTimeout, HeadersTooLarge)}
+    for path in ("/generate", "/filter"):
+        assert seen[path] == {200, *STATUS.values()} - below
+        assert {str(status) for status in below} <= set(paths[path]["post"]["responses"])
     assert seen["/generate"] == seen["/generate_stream"] == seen["/"]
     assert seen["/v1/completions"] == seen["/generate"] - {STATUS[Conflict]}  # it continues from no state
     assert seen["/v1/models/{model}"] == {200, 401, 404, 405, 422, 503}

@@ -21,6 +21,7 @@ from pydantic import SecretStr
 from service.process.address import reserve, share
 from service.process.handover import read_settings, with_state_key, write_settings
 from service.settings import Settings
+from service.state.keys import ephemeral_key
 from tests.service.live import LONG_SECONDS, wait_until
 from tests.service.processes import ROOT, is_alive, serving, started
 
@@ -35,7 +36,7 @@ def test_all_processes_serve_and_end_with_the_signal(tmp_path: Path) -> None:
         assert server.engines() == {"0", "1", "2"}
         assert server.end() == 0
         assert not any(map(is_alive, children))
-        assert server.log.count("\n") == 1, server.log
+        assert server.log.count(" rfa.supervisor: ") == 1 and " ERROR " not in server.log, server.log
 
 
 def test_connections_are_spread_over_the_processes() -> None:
@@ -179,7 +180,7 @@ def test_the_state_key_is_one_for_all_and_the_operators_if_there_is_one(tmp_path
         keys = [path.read_text() for path in tmp_path.glob("key-*")]
     assert len(keys) == 2 and len(set(keys)) == 1
     assert len(base64.b64decode(keys[0], validate=True)) == 32
-    given = Settings(bundles=(), state_keys=SecretStr("mine"))
+    given = Settings(bundles=(), state_keys=SecretStr(ephemeral_key()))
     assert with_state_key(given) is given
     assert with_state_key(Settings(bundles=())).state_keys != with_state_key(Settings(bundles=())).state_keys
 
@@ -239,3 +240,13 @@ def test_a_taken_port_is_one_clear_line(linear_bundle: Path) -> None:
         done = run_rfa("--port", str(port), "--bundle", str(linear_bundle))
     assert done.returncode == 1
     assert done.stderr == f"rfa: 127.0.0.1:{port}: Address already in use\n"
+
+
+@pytest.mark.parametrize(("name", "value"), [("RFA_SESSIONS", "memory"), ("RFA_STATE_KEYS", "c2hvcnQ=")])
+def test_settings_that_only_the_processes_can_judge_are_one_clear_line(
+    linear_bundle: Path, name: str, value: str
+) -> None:
+    done = run_rfa("--port", "0", "--bundle", str(linear_bundle), **{name: value})
+    assert done.returncode == 1
+    assert done.stderr.startswith("rfa: ") and done.stderr.count("\n") == 1, done.stderr
+    assert name.removeprefix("RFA_").lower() in done.stderr.replace(" ", "_") and value not in done.stderr.split()

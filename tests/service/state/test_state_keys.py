@@ -127,12 +127,6 @@ def test_an_ephemeral_key_is_a_good_key_and_never_the_same() -> None:
         assert len(read_keys(settings(state_keys=key))[0]) == 32
 
 
-def test_several_processes_without_common_keys_stop_the_start() -> None:
-    with pytest.raises(ValueError, match="common state keys"):
-        make_keeper(settings(processes=2))
-    make_keeper(settings(processes=2, state_keys=ephemeral_key()))
-
-
 def test_settings_do_not_show_keys() -> None:
     shown = settings(state_keys=text(KEY))
     assert text(KEY) not in repr(shown) + str(shown) + shown.model_dump_json()

@@ -1,0 +1,85 @@
+# rfa-server as an image. Two targets:
+#
+#   docker build -t rfa-server .                      serving on CPUs, without torch (the default: the last stage)
+#   docker build -t rfa-server:cuda --target cuda .   training, kernels and serving on a machine with an NVIDIA GPU
+#
+# A package index of your own, or a proxy's certificate, comes in as a secret that no layer keeps:
+#   docker build --secret id=pip,src=pip.conf .
+#
+# Both images run as user 10001 on a read-only root, log to stderr and end well on SIGTERM. They listen on every
+# interface of the container, so the server refuses to start without API keys (RFA_API_KEYS_FILE) unless RFA_INSECURE=true.
+
+# The digest is the pin, the tag is for readers. Another base needs Python 3.11 or newer as python3.
+ARG BASE=docker.io/library/python:3.11.16-slim-bookworm@sha256:528257d48c1da0dcecc2e725d1ae34498d60c965f1241e39cd6a85a8859bdf84
+# torch brings the CUDA libraries that it was built with: `base` has what the driver needs and no second copy of them.
+# Pinned by version; pin a mirror by digest with --build-arg CUDA_BASE=…@sha256:….
+ARG CUDA_BASE=docker.io/nvidia/cuda:13.0.2-base-ubuntu24.04
+# Extras of pyproject.toml to serve with, separated by commas: durable sessions and traces.
+ARG EXTRAS=redis,tracing
+
+
+# pip stays in this stage: the environment that it fills has none.
+FROM ${BASE} AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/rfa
+WORKDIR /src
+# Dependencies first: a change of code does not install them again.
+COPY pyproject.toml constraints.txt ./
+COPY docs/deploy/requirements.py docs/deploy/
+ARG EXTRAS
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    /opt/pip/bin/python docs/deploy/requirements.py "${EXTRAS}" > requirements.txt && \
+    /opt/pip/bin/pip --python /opt/rfa/bin/python install --constraint constraints.txt --requirement requirements.txt
+COPY . .
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    /opt/pip/bin/pip --python /opt/rfa/bin/python install --no-deps .
+
+
+FROM ${CUDA_BASE} AS cuda
+# Triton compiles a small launcher when a kernel first runs, hence the compiler and Python's headers.
+# hadolint ignore=DL3008
+RUN apt-get update && \
+    apt-get install --yes --no-install-recommends gcc libc6-dev python3 python3-dev python3-venv && \
+    rm -rf /var/lib/apt/lists/*
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/rfa
+WORKDIR /src
+COPY . .
+ARG EXTRAS
+# torch's wheel on PyPI for Linux is the CUDA build.
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    /opt/pip/bin/pip --python /opt/rfa/bin/python install --constraint constraints.txt ".[train,gpu,${EXTRAS}]" && \
+    rm -rf /src
+ENV PATH=/opt/rfa/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# Triton, numba and matplotlib keep what they compile at home: where a read-only root has its writable mount.
+ENV HOME=/tmp
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+WORKDIR /srv/rfa
+COPY LICENSE docs/deploy/healthcheck.py ./
+COPY bundles bundles
+USER 10001:10001
+EXPOSE 8000
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["python", "/srv/rfa/healthcheck.py"]
+ENTRYPOINT ["rfa", "serve", "--host", "0.0.0.0"]
+LABEL org.opencontainers.image.title="rfa-server (CUDA)" \
+      org.opencontainers.image.description="Robust Filter Attention: train, measure and serve on an NVIDIA GPU's machine" \
+      org.opencontainers.image.licenses="Apache-2.0"
+
+
+FROM ${BASE} AS cpu
+COPY --from=build /opt/rfa /opt/rfa
+ENV PATH=/opt/rfa/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# `rfa serve` finds ./bundles; mount a folder of bundles here to serve others.
+WORKDIR /srv/rfa
+COPY LICENSE docs/deploy/healthcheck.py ./
+COPY bundles bundles
+# A number, so that Kubernetes can see that it is not root.
+USER 10001:10001
+EXPOSE 8000
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["python", "/srv/rfa/healthcheck.py"]
+ENTRYPOINT ["rfa", "serve", "--host", "0.0.0.0"]
+LABEL org.opencontainers.image.title="rfa-server" \
+      org.opencontainers.image.description="Text generation and state estimation that say how sure they are (Robust Filter Attention)" \
+      org.opencontainers.image.licenses="Apache-2.0"

@@ -1,0 +1,110 @@
+"""Latencies in bounded memory: logarithmic bins, by time slice.
+
+A bin is `RESOLUTION` wide relative to its value, from a microsecond up, so a percentile is at most so much too high and
+never too low; the maximum is exact. Counts add up, over slices and over processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+RESOLUTION = 0.01
+SMALLEST_SECONDS = 1e-6
+LARGEST_SECONDS = 1e4
+_LOG_RATIO = math.log1p(RESOLUTION)
+BINS = math.ceil(math.log(LARGEST_SECONDS / SMALLEST_SECONDS) / _LOG_RATIO) + 2
+PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99_9": 99.9}
+
+
+def bin_of(seconds: float) -> int:
+    """Index of the bin that holds a latency; the first holds everything below a microsecond."""
+    if seconds <= SMALLEST_SECONDS:
+        return 0
+    return min(BINS - 1, 1 + int(math.log(seconds / SMALLEST_SECONDS) / _LOG_RATIO))
+
+
+# Upper edges of the bins, seconds.
+UPPER_EDGES = SMALLEST_SECONDS * np.exp(_LOG_RATIO * np.arange(BINS))
+
+
+class Histogram:
+    """Counts per time slice and bin.
+
+    Args:
+        slices: how many time slices to keep.
+        slice_seconds: length of one; later times go into the last.
+    """
+
+    def __init__(self, slices: int, slice_seconds: float) -> None:
+        self.slice_seconds = slice_seconds
+        self.counts = np.zeros((slices, BINS), np.int64)
+        self.largest = 0.0
+
+    def record(self, since_start: float, seconds: float) -> None:
+        """Count one latency of a request that was due `since_start` seconds into the run."""
+        position = min(max(int(since_start / self.slice_seconds), 0), len(self.counts) - 1)
+        self.counts[position, bin_of(seconds)] += 1
+        if seconds > self.largest:
+            self.largest = seconds
+
+    @property
+    def total(self) -> int:
+        """Latencies recorded."""
+        return int(self.counts.sum())
+
+    def percentile(self, percent: float) -> float:
+        """Seconds that `percent` % of the latencies do not exceed; NaN when there are none."""
+        return _percentile(self.counts.sum(axis=0), percent, self.largest)
+
+    def summary_ms(self) -> dict[str, float | int] | None:
+        """Count, percentiles and maximum in milliseconds; None when there is nothing."""
+        if not self.total:
+            return None
+        percentiles = {name: round(1e3 * self.percentile(percent), 4) for name, percent in PERCENTILES.items()}
+        return {"count": self.total, **percentiles, "max": round(1e3 * self.largest, 4)}
+
+    def over_time(self, percent: float) -> list[float]:
+        """The percentile of every slice, seconds; NaN where a slice is empty."""
+        return [_percentile(row, percent, self.largest) for row in self.counts]
+
+    def to_document(self) -> dict[str, Any]:
+        """Non-empty bins as JSON."""
+        slices, bins = np.nonzero(self.counts)
+        return {
+            "slices": len(self.counts),
+            "slice_seconds": self.slice_seconds,
+            "largest": self.largest,
+            "cells": [slices.tolist(), bins.tolist(), self.counts[slices, bins].tolist()],
+        }
+
+    @classmethod
+    def from_documents(cls, documents: Iterable[dict[str, Any]]) -> Histogram:
+        """The sum of histograms of one layout.
+
+        Raises:
+            ValueError: there are none, or their slices differ.
+        """
+        merged: Histogram | None = None
+        for document in documents:
+            if merged is None:
+                merged = cls(document["slices"], document["slice_seconds"])
+            elif (len(merged.counts), merged.slice_seconds) != (document["slices"], document["slice_seconds"]):
+                raise ValueError("histograms with different time slices cannot be added")
+            slices, bins, counts = document["cells"]
+            np.add.at(merged.counts, (slices, bins), counts)
+            merged.largest = max(merged.largest, document["largest"])
+        if merged is None:
+            raise ValueError("no histogram to add")
+        return merged
+
+
+def _percentile(counts: np.ndarray, percent: float, largest: float) -> float:
+    cumulative = np.cumsum(counts)
+    if not cumulative[-1]:
+        return math.nan
+    rank = max(1, math.ceil(percent / 100 * cumulative[-1]))
+    return min(float(UPPER_EDGES[np.searchsorted(cumulative, rank)]), largest)

@@ -1,0 +1,70 @@
+"""When to send. The schedule is drawn before the run and does not depend on the answers: an open loop.
+
+The generator wakes at most once a millisecond and sends all that is due. So it never spins, which would take a core
+from the server, and may be a millisecond late; how late it really was is recorded with every send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+TICK_SECONDS = 0.001
+CHUNK = 1024
+Action = Callable[[float], None]
+
+
+def poisson(rate: float, start: float, rng: np.random.Generator) -> Iterator[float]:
+    """Times of a Poisson process with `rate` events a second, from `start` on, without end."""
+    now = start
+    while True:
+        for gap in rng.exponential(1 / rate, CHUNK).tolist():
+            now += gap
+            yield now
+
+
+def periodic(rate: float, start: float, rng: np.random.Generator) -> Iterator[float]:
+    """`rate` equally spaced times a second with a random phase, without end."""
+    phase = float(rng.random())
+    return (start + (k + phase) / rate for k in itertools.count())
+
+
+class Pacer:
+    """Calls actions at the times of their schedules, until the end."""
+
+    def __init__(self, end: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._end = end
+        self._clock = clock
+        self._order = itertools.count()
+        self._heap: list[tuple[float, int, Action, Iterator[float]]] = []
+
+    def add(self, schedule: Iterator[float], action: Action) -> None:
+        """Call `action(due)` at every time of the schedule that lies before the end."""
+        self._push(schedule, action)
+
+    def _push(self, schedule: Iterator[float], action: Action) -> None:
+        due = next(schedule, self._end)
+        if due < self._end:
+            heapq.heappush(self._heap, (due, next(self._order), action, schedule))
+
+    async def run(self) -> None:
+        """Until every schedule has reached the end."""
+        while self._heap:
+            delay = self._heap[0][0] - self._clock()
+            if delay > 0:
+                await asyncio.sleep(max(delay, TICK_SECONDS))
+            self._send_due()
+            await asyncio.sleep(0)  # answers are read between two batches, also when the generator is behind
+        await asyncio.sleep(max(0.0, self._end - self._clock()))
+
+    def _send_due(self) -> None:
+        now = self._clock()
+        while self._heap and self._heap[0][0] <= now:
+            due, _, action, schedule = heapq.heappop(self._heap)
+            action(due)
+            self._push(schedule, action)

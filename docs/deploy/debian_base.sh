@@ -1,0 +1,16 @@
+#!/bin/sh
+# A base image for the Dockerfile's BASE where no registry can be reached: Debian's Python 3.11 from a package mirror.
+#
+#   sudo docs/deploy/debian_base.sh localhost/python-base [MIRROR]
+#
+# Needs root, debootstrap and buildah.
+set -eu
+name=${1:?name of the image}
+mirror=${2:-http://deb.debian.org/debian}
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+debootstrap --variant=minbase --include=ca-certificates,python3,python3-venv bookworm "$root" "$mirror"
+rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/*
+container=$(buildah --storage-driver vfs from scratch)
+buildah --storage-driver vfs add --quiet "$container" "$root" /
+buildah --storage-driver vfs commit --quiet --rm "$container" "$name"

@@ -1,0 +1,25 @@
+"""Print what pyproject.toml asks for, one requirement a line: the core, and the extras named in the first argument.
+
+An image installs these in a layer of their own, which a change of code leaves in the cache.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+
+
+def requirements(project: dict, extras: list[str]) -> list[str]:
+    """The core requirements, then those of each extra.
+
+    Raises:
+        KeyError: there is no such extra.
+    """
+    return [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
+
+
+if __name__ == "__main__":
+    declared = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    wanted = [extra for extra in sys.argv[1].split(",") if extra]
+    sys.stdout.write("\n".join(requirements(declared, wanted)) + "\n")

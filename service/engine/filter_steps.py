@@ -1,0 +1,189 @@
+"""What the filter tells about a batch of rows: calibrated numbers, computed for all rows at once.
+
+A row's numbers do not depend on its neighbours: everything that is not exactly rounded (powers, interpolation) runs on
+contiguous arrays padded to whole vectors, the rest is exactly rounded or done row by row. Random numbers are keyed by
+(seed, position in the stream).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from export.surprise import running_surprise, wilson_hilferty
+from service.engine.calibration import Calibration
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastPoint:
+    """A future observation."""
+
+    t: float
+    mean: list[float]
+    std: list[float]
+    interval: dict[str, list[list[float]]]
+
+
+@dataclass(slots=True)
+class FilterStep:
+    """The state in observation units after one observation; None where nothing was observed.
+
+    Not frozen: thousands are made each second, and freezing costs more than the fields.
+    """
+
+    index: int
+    t: float
+    mean: list[float]
+    std: list[float]
+    precision: float
+    confidence: float
+    weight: float | None
+    innovation: list[float | None] | None
+    nis: float | None
+    anomaly: float | None
+    interval: dict[str, list[list[float]]]
+    forecast: list[ForecastPoint]
+    samples: list[list[float]]
+
+
+class Readout:
+    """What a request wants to be told, with the calibration looked up once. Rows of one readout are described together.
+
+    Args:
+        levels: of the intervals, between 0 and 1.
+        horizon: forecasts so far ahead, in time units.
+        samples: draws of the state per step.
+    """
+
+    def __init__(
+        self, calibration: Calibration, levels: tuple[float, ...], horizon: tuple[float, ...], samples: int
+    ) -> None:
+        self.calibration = calibration
+        self.names = tuple(f"{level:g}" for level in levels)
+        self.horizon = horizon
+        self.samples = samples
+        self.state = calibration.state(levels)[:, None]  # [levels, 1]
+        self.forecast = calibration.forecast(levels, horizon)[..., None]  # [horizon, levels, 1]
+        self.forecast_scale = calibration.forecast_scale(horizon)[:, None]  # [horizon, 1]
+
+    def intervals(self, mean: Array, deviation: Array, multipliers: Array) -> list[dict[str, list[list[float]]]]:
+        """Bands by level name; mean and deviation `[rows, P]`, multipliers `[levels, 1]` or `[rows, levels, 1]`."""
+        half = deviation[:, None] * multipliers
+        bands = np.stack([mean[:, None] - half, mean[:, None] + half], axis=-1).tolist()
+        return [dict(zip(self.names, row, strict=True)) for row in bands]
+
+
+@dataclass(frozen=True)
+class RowFacts:
+    """What is known of the rows before the graph ran; arrays are padded, sequences are not."""
+
+    counts: list[int]  # observations before this one
+    times: list[float]
+    seeds: list[int]
+    readouts: list[Readout]
+    present: Array  # [padded, P], bool
+    surprise: Array  # [padded]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Padded: running surprise after the step, score of this observation, confidence in the next."""
+
+    surprise: Array
+    anomaly: Array
+    confidence: Array
+
+
+def score(outputs: Mapping[str, Array], facts: RowFacts, calibration: Calibration) -> Scores:
+    """How surprising each row's observation is."""
+    seen = facts.present.sum(axis=1)
+    # A sum of squares that rounding took below zero is zero.
+    nis = np.maximum(outputs["nis"].astype(np.float64), 0.0)
+    z = wilson_hilferty(nis, seen)
+    surprise = np.where(seen > 0, running_surprise(facts.surprise, z), facts.surprise)
+    return Scores(surprise, calibration.anomaly(z), calibration.confidence(surprise))
+
+
+def by_readout(readouts: Sequence[Readout], rows: Sequence[int]) -> list[tuple[Readout, list[int]]]:
+    """Rows that are told the same together."""
+    groups: dict[Readout, list[int]] = {}
+    for row in rows:
+        groups.setdefault(readouts[row], []).append(row)
+    return list(groups.items())
+
+
+def describe(
+    outputs: Mapping[str, Array], facts: RowFacts, scores: Scores, rows: Sequence[int]
+) -> dict[int, FilterStep]:
+    """Steps of these rows, without forecasts and samples, by row."""
+    mean = outputs["mean"].astype(np.float64)
+    deviation = np.sqrt(np.maximum(np.diagonal(outputs["covariance"], axis1=1, axis2=2).astype(np.float64), 0.0))
+    means, precisions, nis = mean.tolist(), outputs["precision"].tolist(), outputs["nis"].tolist()
+    weights, innovations = outputs["weight"].tolist(), outputs["innovation"].tolist()
+    anomalies, confidences = scores.anomaly.tolist(), scores.confidence.tolist()
+    steps: dict[int, FilterStep] = {}
+    for readout, members in by_readout(facts.readouts, rows):
+        deviations = deviation[members]
+        intervals = readout.intervals(mean[members], deviations, readout.state)
+        spreads = (deviations * readout.calibration.state_scale).tolist()
+        for row, spread, interval in zip(members, spreads, intervals, strict=True):
+            steps[row] = FilterStep(
+                facts.counts[row], facts.times[row], means[row], spread, precisions[row], confidences[row],
+                weights[row], innovations[row], nis[row], anomalies[row], interval, [], [],
+            )  # fmt: skip
+    _forget_unseen(steps, facts.present)
+    return steps
+
+
+def _forget_unseen(steps: Mapping[int, FilterStep], present: Array) -> None:
+    """Put None where nothing was observed."""
+    if present.all():
+        return
+    for row, step in steps.items():
+        known = present[row].tolist()
+        if not any(known):
+            step.weight = step.innovation = step.nis = step.anomaly = None
+        elif not all(known) and step.innovation is not None:
+            step.innovation = [
+                value if is_known else None for value, is_known in zip(step.innovation, known, strict=True)
+            ]
+
+
+def forecast_points(
+    readout: Readout, times: Sequence[float], means: Array, covariances: Array
+) -> list[list[ForecastPoint]]:
+    """Forecasts of rows of one readout; means `[rows, horizon, P]`, covariances `[rows, horizon, P, P]`."""
+    mean = means.astype(np.float64)
+    variance = np.diagonal(covariances, axis1=2, axis2=3).astype(np.float64)
+    deviation = np.sqrt(np.maximum(variance, 0.0))
+    spreads = (deviation * readout.forecast_scale).tolist()
+    points = []
+    for row, t in enumerate(times):
+        intervals = readout.intervals(mean[row], deviation[row], readout.forecast)
+        points.append(
+            [
+                ForecastPoint(t + lead, *numbers)
+                for lead, *numbers in zip(readout.horizon, mean[row].tolist(), spreads[row], intervals, strict=True)
+            ]
+        )
+    return points
+
+
+def draw(mean: Array, covariance: Array, samples: int, seed: int, index: int) -> Array:
+    """Normal draws `[samples, n]`, keyed by (seed, index)."""
+    key = np.array([seed & (2**64 - 1), index], np.uint64)
+    normal = np.random.Generator(np.random.Philox(key=key)).standard_normal((samples, len(mean)))
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    return mean + (normal * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+
+
+def draw_states(outputs: Mapping[str, Array], facts: RowFacts, row: int) -> list[list[float]]:
+    """Samples of one row's state."""
+    readout = facts.readouts[row]
+    mean = outputs["mean"][row].astype(np.float64)
+    covariance = outputs["covariance"][row].astype(np.float64) * readout.calibration.state_scale**2
+    return draw(mean, covariance, readout.samples, facts.seeds[row], facts.counts[row]).tolist()

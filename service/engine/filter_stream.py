@@ -1,0 +1,169 @@
+"""A live stream of observations: fed by its client, answered step by step, idle in between."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from service.engine.filter_runtime import Row, Stepped
+from service.engine.filtering import FilterStage, PackedState, RecurrentJob
+from service.errors import ServiceError
+
+EndReason = Literal["close", "drain"]
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """What to tell about each observation.
+
+    Attributes:
+        state: where to continue, as the model unpacked it; None is a fresh start.
+        state_every: pack the state with every so many-th step; 0 never.
+        wants_state: pack the state at the end.
+    """
+
+    levels: tuple[float, ...]
+    horizon: tuple[float, ...]
+    samples: int
+    seed: int
+    state: Any = None
+    state_every: int = 0
+    wants_state: bool = False
+
+
+class Observed(NamedTuple):
+    """One observation, checked."""
+
+    t: float
+    y: list[float | None] | None
+    noise: float
+
+
+class StreamStep(NamedTuple):
+    """The answer to one observation."""
+
+    step: Any
+    state: PackedState | None
+
+
+@dataclass(frozen=True)
+class StreamEnd:
+    """The last event of a stream that ended well; `steps` and `log_likelihood` are those of this stream's own steps."""
+
+    steps: int
+    log_likelihood: float
+    reason: EndReason
+    state: PackedState | None
+
+
+class ReaderGone(Exception):
+    """The client left: nobody is there to answer."""
+
+
+class StreamJob(RecurrentJob):
+    """A live stream.
+
+    The event loop calls `push`, `close`, `leave` and `replies`; observations are answered in the order of `push`.
+
+    Args:
+        limit: observations without an answer from which on `is_full` holds.
+    """
+
+    is_stream = True
+    is_watched = True
+
+    def __init__(self, stage: FilterStage, options: StreamOptions, *, limit: int) -> None:
+        super().__init__(stage, options)
+        self.options = options
+        self._limit = limit
+        self._pending: deque[Observed] = deque()
+        self._closing = False
+        self._refusal: ServiceError | None = None
+        self._steps = 0
+
+    # On the event loop.
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client should wait."""
+        return len(self._pending) + self._backlog >= self._limit
+
+    def push(self, observed: Observed) -> None:
+        """Take an observation."""
+        self._pending.append(observed)
+        if len(self._pending) == 1:
+            self._wake()
+
+    def close(self, refusal: ServiceError | None = None) -> None:
+        """Nothing more will come: end after the observations taken so far, with an error if there is one."""
+        self._refusal = refusal
+        self._closing = True
+        self._wake()
+
+    def leave(self) -> None:
+        """The client has left."""
+        self.cancel()
+        self.deliver([ReaderGone()])
+
+    async def replies(self) -> list[StreamStep] | StreamEnd:
+        """The answers that are there, at least one, or the end.
+
+        Raises:
+            ServiceError: instead of the end, when the job failed or the client's frame was refused.
+            ReaderGone: the client left.
+        """
+        while not self._inbox:
+            self._arrival.clear()
+            await self._arrival.wait()
+        ready: list[StreamStep] = []
+        while self._inbox and isinstance(self._inbox[0], StreamStep):
+            ready.append(self._inbox.popleft())
+        if ready:
+            if self._scheduler is not None:
+                self._scheduler.consumed(self, len(ready))
+            return ready
+        event = self._inbox.popleft()
+        if isinstance(event, Exception):
+            raise event
+        end: StreamEnd = event.result
+        return end
+
+    def _wake(self) -> None:
+        if self._scheduler is not None:
+            self._scheduler.wake(self)
+
+    # On a worker thread.
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._pending and not self._closing
+
+    @property
+    def has_next(self) -> bool:
+        return bool(self._pending)
+
+    def next_row(self) -> Row:
+        observed = self._pending[0]
+        return Row(self.ensure_slot(), observed.t, observed.y, observed.noise, self.readout, self.seed)
+
+    def accept(self, stepped: Stepped) -> None:
+        self._pending.popleft()
+        self._steps += 1
+        self.log_likelihood += stepped.log_likelihood
+        every = self.options.state_every
+        self.emit(StreamStep(stepped.step, self.pack() if every and self._steps % every == 0 else None))
+
+    def settle(self) -> None:
+        if self.interrupted:
+            self._end("drain")
+        elif self._closing and not self._pending:
+            if self._refusal is not None:
+                self.fail(self._refusal)
+            else:
+                self._end("close")
+
+    def _end(self, reason: EndReason) -> None:
+        self.finish(
+            StreamEnd(self._steps, self.log_likelihood, reason, self.pack() if self.options.wants_state else None)
+        )

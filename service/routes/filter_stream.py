@@ -1,0 +1,281 @@
+"""WS /filter/stream: a live filter, one frame per observation and one reply frame each, in order.
+
+    → {"model", "levels", "horizon", "samples", "seed", "state", "return_state", "state_every"}    all optional
+    ← {"ready": true, "model", "seed", "observation_size", "levels", "index"}
+    → {"t", "y", "noise"} …                  pipelining is welcome
+    ← a step of POST /filter … plus "state" where it is due
+    → {"close": true}
+    ← {"done": true, "steps", "log_likelihood", "reason", "state"}, then a normal close
+
+Exactly one terminal frame ends every stream that the client did not leave: `done`, or `{"error": …}`. A bad frame ends
+the stream after the answers to what came before it. A client that pipelines faster than the filter works, or does not
+take its replies, is read no further until it has caught up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ValidationError
+from starlette.requests import HTTPConnection
+from starlette.routing import WebSocketRoute
+from starlette.types import Receive, Scope, Send
+
+from service.engine.engine import Engine
+from service.engine.filter_steps import FilterStep
+from service.engine.filter_stream import (
+    Observed,
+    ReaderGone,
+    StreamEnd,
+    StreamJob,
+    StreamOptions,
+    StreamStep,
+)
+from service.engine.filtering import check_size
+from service.errors import InvalidRequest, NotReady, RequestTimeout, ServiceError, as_service_error
+from service.routes.filter import choose_seed
+from service.routes.state import StateExchange, open_exchange
+from service.schemas import (
+    LARGEST_OBSERVATION,
+    LARGEST_TIME,
+    FilterStreamRequest,
+    StreamClose,
+    StreamObservation,
+)
+from service.settings import Settings
+from service.validation import validation_failure
+from service.websocket import NORMAL, SERVICE_RESTART, JsonSocket, PeerGone, close_code
+
+logger = logging.getLogger("rfa.stream")
+
+Model = TypeVar("Model", bound=BaseModel)
+_STEP_FIELDS = tuple(field.name for field in fields(FilterStep))
+_FRAME_FIELDS = frozenset(StreamObservation.model_fields)
+_NUMBERS = (float, int)  # as `type(…)` says: a bool is neither
+
+
+class FilterStream:
+    """The endpoint, as an ASGI application."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Starlette names only the routes of HTTP; logs and metrics want this one, too.
+        scope["route"] = ROUTE
+        settings: Settings = scope["app"].state.settings
+        socket = JsonSocket(
+            receive, send, max_bytes=settings.max_message_bytes, send_timeout=settings.send_timeout_seconds
+        )
+        try:
+            await socket.accept()
+            await _serve(HTTPConnection(scope), socket)
+        except (PeerGone, ReaderGone):
+            logger.debug("the client left")
+
+
+ROUTE = WebSocketRoute("/filter/stream", FilterStream())
+router = APIRouter(routes=[ROUTE])
+
+
+async def _serve(connection: HTTPConnection, socket: JsonSocket) -> None:
+    """One stream from its first frame to its terminal one."""
+    try:
+        document, code = await _run(connection, socket)
+    except (PeerGone, ReaderGone):
+        raise
+    except Exception as error:
+        if not isinstance(error, ServiceError):
+            logger.exception("stream failed")
+        failure = as_service_error(error)
+        document, code = failure.payload(), close_code(failure)
+    await socket.end(document, code)
+
+
+async def _run(connection: HTTPConnection, socket: JsonSocket) -> tuple[dict[str, Any], int]:
+    """Everything up to the terminal frame, which is returned with its close code."""
+    state = connection.app.state
+    engine: Engine | None = state.engine
+    if engine is None:
+        raise NotReady("The bundles are not loaded.")
+    request = await _read_request(socket, state.settings.body_timeout_seconds)
+    stream = await _open(connection, engine, request)
+    await socket.write([stream.ready()])
+    reading = asyncio.create_task(_read(socket, stream))
+    try:
+        return await _reply(socket, stream)
+    finally:
+        reading.cancel()
+        stream.job.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+
+async def _read_request(socket: JsonSocket, seconds: float) -> FilterStreamRequest:
+    try:
+        async with asyncio.timeout(seconds):
+            document = await socket.read()
+    except TimeoutError:
+        raise RequestTimeout(f"The first frame must come within {seconds:g} seconds.") from None
+    return _validated(FilterStreamRequest, document)
+
+
+@dataclass
+class _Stream:
+    """An open stream."""
+
+    job: StreamJob
+    exchange: StateExchange
+    model: str
+    size: int
+    index: int
+    time: float
+    room: asyncio.Event
+
+    def ready(self) -> dict[str, Any]:
+        """The answer to the first frame."""
+        return {
+            "ready": True,
+            "model": self.model,
+            "seed": self.job.seed,
+            "observation_size": self.size,
+            "levels": self.job.options.levels,
+            "index": self.index,
+        }
+
+    def take(self, document: Any) -> Observed | None:
+        """Check a frame; None closes the stream.
+
+        Raises:
+            InvalidRequest: naming the field.
+        """
+        if type(document) is dict and "close" in document:
+            _validated(StreamClose, document)
+            return None
+        t, y, noise = _observation(document)
+        if t is None:
+            t = float(self.index)
+        if y is not None:
+            check_size("y", y, self.size, self.model)
+        if t < self.time:
+            raise InvalidRequest("t must not be smaller than the time before it.", param="t", code="time_not_monotonic")
+        self.time = t
+        self.index += 1
+        return Observed(t, y, 1.0 if noise is None else noise)
+
+
+async def _open(connection: HTTPConnection, engine: Engine, request: FilterStreamRequest) -> _Stream:
+    kind = engine.filter_state(request.model)
+    exchange = await open_exchange(connection, kind, state=request.state, return_state=request.return_state)
+    resumed = None if exchange.opened is None else engine.read_filter_state(request.model, exchange.opened.payload)
+    model = engine.filter_model(request.model)
+    job = engine.filter_stream(
+        request.model,
+        StreamOptions(
+            levels=tuple(request.levels or ()),
+            horizon=tuple(request.horizon),
+            samples=request.samples,
+            seed=choose_seed(request.seed, resumed),
+            state=resumed,
+            # A session is stored before each answer.
+            state_every=1 if exchange.is_durable else request.state_every or 0,
+            wants_state=exchange.is_wanted,
+        ),
+    )
+    count, time = (0, -LARGEST_TIME) if resumed is None or not resumed.count else (resumed.count, resumed.time)
+    return _Stream(job, exchange, model.name, model.observation_size, count, time, asyncio.Event())
+
+
+async def _read(socket: JsonSocket, stream: _Stream) -> None:
+    """Hand the client's observations over until it closes, errs or leaves."""
+    job = stream.job
+    try:
+        while True:
+            observed = stream.take(await socket.read())
+            if observed is None:
+                job.close()
+                return
+            job.push(observed)
+            while job.is_full:
+                stream.room.clear()
+                await stream.room.wait()
+    except PeerGone:
+        job.leave()
+    except ServiceError as error:
+        job.close(error)
+    except Exception as error:
+        logger.exception("stream failed")
+        job.close(as_service_error(error))
+
+
+async def _reply(socket: JsonSocket, stream: _Stream) -> tuple[dict[str, Any], int]:
+    """Send the answers as they come; returns the terminal frame and its close code."""
+    while True:
+        replies = await stream.job.replies()
+        if isinstance(replies, StreamEnd):
+            code = SERVICE_RESTART if replies.reason == "drain" else NORMAL
+            return await _done(replies, stream.exchange), code
+        await _answer(socket, replies, stream.exchange)
+        stream.room.set()
+
+
+async def _answer(socket: JsonSocket, replies: Sequence[StreamStep], exchange: StateExchange) -> None:
+    """Send answers; one whose state cannot be kept is not sent, those before it are."""
+    documents: list[Any] = []
+    try:
+        for reply in replies:
+            documents.append(await _document(reply, exchange))
+    finally:
+        await socket.write(documents)
+
+
+async def _document(reply: StreamStep, exchange: StateExchange) -> Any:
+    step, state = reply.step, reply.state
+    if state is None:
+        return step
+    reference = await exchange.save(state.payload, state.count)
+    return {**{name: getattr(step, name) for name in _STEP_FIELDS}, "state": reference}
+
+
+async def _done(end: StreamEnd, exchange: StateExchange) -> dict[str, Any]:
+    state = None if end.state is None else await exchange.save(end.state.payload, end.state.count)
+    return {
+        "done": True,
+        "steps": end.steps,
+        "log_likelihood": end.log_likelihood,
+        "reason": end.reason,
+        "state": state,
+    }
+
+
+def _observation(document: Any) -> tuple[float | None, list[float | None] | None, float | None]:
+    """`t`, `y` and `noise` of a frame, by the rules of `StreamObservation`, without its cost where all is well."""
+    if type(document) is dict and "y" in document and document.keys() <= _FRAME_FIELDS:
+        t, y, noise = document.get("t"), document["y"], document.get("noise")
+        if (
+            (t is None or (type(t) in _NUMBERS and -LARGEST_TIME <= t <= LARGEST_TIME))
+            and (y is None or _is_observation(y))
+            and (noise is None or (type(noise) in _NUMBERS and 1e-6 <= noise <= 1e6))
+        ):
+            return None if t is None else float(t), y, None if noise is None else float(noise)
+    frame = _validated(StreamObservation, document)
+    return frame.t, frame.y, frame.noise
+
+
+def _is_observation(y: Any) -> bool:
+    if type(y) is not list or not 1 <= len(y) <= 4096:
+        return False
+    for value in y:
+        if value is not None and (
+            type(value) not in _NUMBERS or not -LARGEST_OBSERVATION <= value <= LARGEST_OBSERVATION
+        ):
+            return False
+    return True
+
+
+def _validated(model: type[Model], document: Any) -> Model:
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise validation_failure([dict(detail) for detail in error.errors()], "The frame") from None

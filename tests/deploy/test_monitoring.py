@@ -1,0 +1,224 @@
+"""Dashboard and alerts ask only for metrics that the server really exports, with labels that these really have."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import httpx
+import promql_parser
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.app import create_app
+from service.settings import Settings
+from service.testing import FakeLanguage, fake_models
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "docs" / "deploy"
+DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "dashboards" / "rfa-server.json").read_text())
+RULES: list[dict[str, Any]] = yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text())["groups"][0]["rules"]
+# What Prometheus adds to every series, and the series that it makes itself.
+ADDED_LABELS = {"job", "instance"}
+MADE_BY_PROMETHEUS = {"up": {"job", "instance"}, "ALERTS": {"alertname", "alertstate", "severity"}}
+# Metrics that dashboard and alerts may ask for before the code that exports them is there.
+PROMISED: dict[str, set[str]] = {
+    "rfa_state_pool_slots": {"state"},
+    "rfa_quarantined_rows_total": {"model_name"},
+}
+SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
+
+
+def expressions() -> list[tuple[str, str]]:
+    """Where a query stands, and the query with Grafana's variables replaced by values of their kind."""
+    panels = [(panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
+    annotations = [(item["name"], item["expr"]) for item in DASHBOARD["annotations"]["list"]]
+    alerts = [(rule["alert"], rule["expr"]) for rule in RULES]
+    return [
+        (where, text.replace("$__rate_interval", "5m").replace("$model", ".*"))
+        for where, text in (*panels, *annotations, *alerts)
+    ]
+
+
+def selectors(text: str) -> list[promql_parser.VectorSelector]:
+    """Every vector selector of a query."""
+    found: list[promql_parser.VectorSelector] = []
+
+    def collect(node: Any) -> None:
+        if isinstance(node, promql_parser.MatrixSelector):
+            found.append(node.vector_selector)
+        elif isinstance(node, promql_parser.VectorSelector):
+            found.append(node)
+        for child in ("lhs", "rhs", "expr", "param"):
+            if getattr(node, child, None) is not None:
+                collect(getattr(node, child))
+        for argument in getattr(node, "args", ()):
+            collect(argument)
+
+    collect(promql_parser.parse(text))
+    return found
+
+
+async def scrape() -> str:
+    """/metrics of a server that has answered, failed and refused."""
+    models = fake_models(FakeLanguage(poison="poison"))
+    app = create_app(Settings(bundles=(), processes=1), load=lambda _: models)
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            for text in ("say |", "poison |"):
+                await client.post("/generate", json={"inputs": text, "parameters": {"max_new_tokens": 3}})
+            await client.post("/filter", json={"observations": [[0.0, 0.0]]})
+            app.state.metrics.admission_rejections.labels("queue_full").inc()
+            return (await client.get("/metrics")).text
+
+
+def scrape_server() -> str:
+    """/metrics of `rfa serve` as it runs: names that only a whole server has."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "cli", "serve", "--port", str(port), "--bundle", "bundles/linear"]
+    environment = {**os.environ, "RFA_PROCESSES": "1"}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL) as server:
+        try:
+            return when_it_answers(f"http://127.0.0.1:{port}/metrics", server)
+        finally:
+            server.terminate()
+
+
+def when_it_answers(address: str, server: subprocess.Popen[bytes]) -> str:
+    """The first answer of a server that is on its way; the test's own timeout bounds the wait."""
+    while server.poll() is None:
+        try:
+            return httpx.get(address, timeout=60).raise_for_status().text
+        except httpx.ConnectError:
+            time.sleep(0.1)
+    raise RuntimeError("the server ended before it answered")
+
+
+@pytest.fixture(scope="module")
+def exported() -> dict[str, set[str]]:
+    """Labels by name of series; one that nothing has counted yet has its name and no labels."""
+    labels: dict[str, set[str]] = defaultdict(set)
+    for text in (asyncio.run(scrape()), scrape_server()):
+        for family in text_string_to_metric_families(text):
+            for suffix in SUFFIXES.get(family.type, ()):
+                labels[family.name + suffix] |= set()
+            for sample in family.samples:
+                labels[sample.name] |= set(sample.labels)
+    return dict(labels)
+
+
+def known_labels(exported: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Of every series that Prometheus has of this server, or will have."""
+    return {name: labels | ADDED_LABELS for name, labels in {**PROMISED, **exported}.items()} | MADE_BY_PROMETHEUS
+
+
+def test_a_promise_that_is_kept_is_a_promise_no_more(exported: dict[str, set[str]]) -> None:
+    kept = set(PROMISED) & set(exported)
+    assert not kept, f"take out of PROMISED: {sorted(kept)}"
+
+
+@pytest.mark.parametrize(("where", "text"), expressions())
+def test_a_query_asks_for_what_is_exported(where: str, text: str, exported: dict[str, set[str]]) -> None:
+    known = known_labels(exported)
+    asked = selectors(text)
+    assert asked
+    for selector in asked:
+        assert selector.name in known, f"{where}: there is no metric {selector.name}"
+        matched = {matcher.name for matcher in selector.matchers.matchers}
+        assert matched <= known[selector.name], f"{where}: {selector.name} has labels {sorted(known[selector.name])}"
+
+
+@pytest.mark.parametrize(("where", "text"), expressions())
+def test_a_sum_keeps_labels_that_its_series_have(where: str, text: str, exported: dict[str, set[str]]) -> None:
+    known = known_labels(exported)
+    kept = {label.strip() for group in re.findall(r"\bby ?\(([^)]*)\)", text) for label in group.split(",")}
+    for selector in selectors(text):
+        assert kept <= known[selector.name], f"{where}: {selector.name} has labels {sorted(known[selector.name])}"
+
+
+def test_a_metric_that_nobody_exports_is_noticed(exported: dict[str, set[str]]) -> None:
+    (selector,) = selectors("sum(rate(rfa_invented_total[5m]))")
+    assert selector.name == "rfa_invented_total"
+    assert selector.name not in exported
+
+
+def test_selectors_are_found_wherever_they_stand() -> None:
+    text = "histogram_quantile(0.9, sum by (le) (rate(a_bucket[5m]))) / (b - c) > bool 2 or topk(3, d) and -e"
+    assert {selector.name for selector in selectors(text)} == {"a_bucket", "b", "c", "d", "e"}
+
+
+def test_the_variable_of_models_reads_series_that_have_the_label(exported: dict[str, set[str]]) -> None:
+    (variable,) = [item for item in DASHBOARD["templating"]["list"] if item["name"] == "model"]
+    pattern, label = re.fullmatch(  # type: ignore[union-attr]
+        r'label_values\(\{__name__=~"(.+)"\}, (\w+)\)', variable["query"]["query"]
+    ).groups()
+    series = [name for name in exported if re.fullmatch(pattern, name)]
+    assert len(series) == 2
+    assert all(label in exported[name] for name in series)
+
+
+def test_panels_explain_themselves_and_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+        assert panel["type"] == "row" or panel["description"]
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+
+
+def test_every_alert_says_how_bad_it_is_and_is_shown_to_fire() -> None:
+    cases = yaml.safe_load((DEPLOY / "prometheus" / "rules_test.yml").read_text())["tests"]
+    fires = {case["alertname"] for test in cases for case in test["alert_rule_test"] if case.get("exp_alerts")}
+    for rule in RULES:
+        assert rule["labels"]["severity"] in {"critical", "warning"}
+        assert rule["annotations"]["summary"]
+    assert fires == {rule["alert"] for rule in RULES}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed: apt-get install prometheus")
+def test_promtool_sees_every_alert_fire() -> None:
+    command = ["promtool", "test", "rules", "rules_test.yml"]
+    run = subprocess.run(command, cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_prometheus_scrapes_the_services_of_the_compose_file() -> None:
+    prometheus = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    (job,) = prometheus["scrape_configs"]
+    (discovery,) = job["dns_sd_configs"]
+    assert job["job_name"] == "rfa"  # the dashboard and the alerts ask for this job
+    assert set(discovery["names"]) == {name for name in services if name.startswith("server")}
+    assert discovery["port"] == Settings.model_fields["port"].default
+    assert all("watch" in services[name]["networks"] for name in (*discovery["names"], "prometheus"))
+
+
+def test_grafana_finds_the_dashboard_and_its_source() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    mounts = dict(volume.split(":")[:2] for volume in services["grafana"]["volumes"])
+    provisioning = DEPLOY / "grafana" / "provisioning"
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "rfa-server.yml").read_text())["providers"]
+    assert provider["options"]["path"] == mounts["./docs/deploy/grafana/dashboards"]
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
+    assert source["type"] == "prometheus"
+    assert source["url"] == "http://prometheus:9090"

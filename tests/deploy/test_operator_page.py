@@ -1,0 +1,51 @@
+"""docs/deploy/README.md says what is true of the files beside it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from service.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "docs" / "deploy"
+PAGE = (DEPLOY / "README.md").read_text()
+
+
+def test_every_setting_it_names_exists() -> None:
+    named = set(re.findall(r"\bRFA_[A-Z_]+", PAGE))
+    assert len(named) > 5
+    assert named <= {f"RFA_{name.upper()}" for name in Settings.model_fields}
+
+
+def test_it_explains_every_alert_and_no_other() -> None:
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text())["groups"][0]["rules"]
+    assert set(re.findall(r"\bRfa[A-Z]\w+", PAGE)) == {rule["alert"] for rule in rules}
+
+
+def test_every_file_it_names_is_there() -> None:
+    named = re.findall(r"`((?:[\w.-]+/)*[\w-]+(?:/|\.(?:py|sh|yml|yaml|json)))`", PAGE)
+    made_by_the_reader = {"docker-compose.override.yml"}
+    missing = [
+        path
+        for path in named
+        if path not in made_by_the_reader and not (ROOT / path).exists() and not (DEPLOY / path).exists()
+    ]
+    assert len(named) > 8
+    assert not missing
+
+
+def test_it_makes_every_secret_that_compose_mounts() -> None:
+    secrets = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["secrets"]
+    assert set(re.findall(r"> (secrets/\w+)$", PAGE, flags=re.MULTILINE)) == {
+        secret["file"].removeprefix("./") for secret in secrets.values()
+    }
+
+
+def test_the_compose_file_gives_the_same_commands() -> None:
+    commands = re.findall(r"^    ((?:mkdir|openssl|\(openssl|docker compose up).*)$", PAGE, flags=re.MULTILINE)
+    header = (ROOT / "docker-compose.yml").read_text().split("\nname:")[0]
+    assert len(commands) == 6
+    assert all(f"#   {command}" in header for command in commands)

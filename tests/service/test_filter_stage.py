@@ -1,0 +1,248 @@
+"""Filter jobs at work: shared steps, fair quanta, a bad row alone, slots that come back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from service.engine import filtering
+from service.engine.engine import Engine
+from service.engine.filter_stream import Observed, ReaderGone, StreamEnd, StreamJob, StreamOptions, StreamStep
+from service.engine.filtering import Filtered, FilterJob, FilterOptions, FilterStage
+from service.engine.pool import StatePool
+from service.errors import EngineFailure, InternalError, InvalidRequest, NotReady, Overloaded
+from service.metrics import Metrics
+from service.settings import Settings
+from service.testing import FakeFilter, fake_models
+
+pytestmark = pytest.mark.anyio
+
+
+def options(count: int, **change: Any) -> FilterOptions:
+    given: dict[str, Any] = {
+        "times": [float(i) for i in range(count)],
+        "observations": [[float(i), 0.0] for i in range(count)],
+        "noise": None, "levels": (0.5,), "horizon": (), "samples": 0, "seed": 1, "mode": "recurrent",
+        "smooth": False, "is_streamed": False,
+    }  # fmt: skip
+    return FilterOptions(**{**given, **change})
+
+
+def stream_options(**change: Any) -> StreamOptions:
+    return StreamOptions(**{"levels": (), "horizon": (), "samples": 0, "seed": 1, **change})
+
+
+@asynccontextmanager
+async def running(model: FakeFilter | None = None, **settings: Any) -> AsyncIterator[tuple[Engine, Metrics]]:
+    metrics = Metrics()
+    engine = Engine(
+        fake_models(filter=model or FakeFilter()), Settings(**{"bundles": (), "workers": 1, **settings}), metrics
+    )
+    try:
+        yield engine, metrics
+    finally:
+        await asyncio.to_thread(engine.close)
+
+
+async def drained(job: StreamJob) -> tuple[list[StreamStep], StreamEnd]:
+    steps: list[StreamStep] = []
+    while not isinstance(replies := await job.replies(), StreamEnd):
+        steps += replies
+    return steps, replies
+
+
+async def slots_are_free(engine: Engine) -> None:
+    async with asyncio.timeout(10):
+        while engine._slots_in_use():
+            await asyncio.sleep(0.01)
+
+
+def number(metrics: Metrics, name: str, **labels: str) -> float:
+    return metrics.registry.get_sample_value(name, {"model_name": "mean", **labels}) or 0.0
+
+
+async def test_a_quantum_gives_every_job_one_observation_when_somebody_watches() -> None:
+    """So a long request cannot keep a live stream waiting."""
+    model = FakeFilter()
+    stage = FilterStage(model, StatePool(model.state_fields, 8), Metrics())
+    long = FilterJob(stage, options(1000))
+    stream = StreamJob(stage, stream_options(), limit=10)
+    stream.push(Observed(0.0, [5.0, 5.0], 1.0))
+    stage.run([long, stream])
+    assert model.batches == [2]
+    assert (long.position, len(stream._outbox)) == (1, 1)
+    stage.run([long])
+    assert long.position > 1
+
+
+async def test_a_quantum_ends_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filtering, "QUANTUM_SECONDS", 0.0)
+    model = FakeFilter()
+    stage = FilterStage(model, StatePool(model.state_fields, 8), Metrics())
+    jobs = [FilterJob(stage, options(100)) for _ in range(3)]
+    for _ in range(5):
+        stage.run(jobs)
+    assert [job.position for job in jobs] == [5, 5, 5]
+    assert model.batches == [3] * 5
+
+
+async def test_costly_answers_count_as_more_rows() -> None:
+    model = FakeFilter()
+    stage = FilterStage(model, StatePool(model.state_fields, 8), Metrics())
+    plain, costly = (
+        FilterJob(stage, options(1, **extra)) for extra in ({}, {"horizon": (1.0,) * 256, "samples": 1024})
+    )
+    assert plain.rows == 1 and costly.rows > stage.max_rows
+
+
+async def test_a_bad_row_fails_alone() -> None:
+    async with running(FakeFilter(poison=666)) as (engine, metrics):
+        jobs = [engine.filter(None, options(200)) for _ in range(3)]
+        jobs[1].options.observations[150] = [666.0, 0.0]
+        stream = engine.filter_stream(None, stream_options())
+        results = await asyncio.gather(*(job.result() for job in jobs), return_exceptions=True)
+        stream.push(Observed(0.0, [1.0, 1.0], 1.0))
+        stream.push(Observed(1.0, [666.0, 1.0], 1.0))
+        with pytest.raises(EngineFailure):
+            await drained(stream)
+        await slots_are_free(engine)
+    assert isinstance(results[1], EngineFailure)
+    for result in (results[0], results[2]):
+        assert isinstance(result, Filtered)
+        assert [step.index for step in result.steps] == list(range(200))
+        assert result.steps[-1].mean == [99.5, 0.0]
+    assert number(metrics, "rfa_corrupted_requests_total") == 2
+
+
+async def test_a_failing_step_is_pinned_on_its_job() -> None:
+    async with running(FakeFilter(bomb=13.0)) as (engine, _):
+        jobs = [engine.filter(None, options(40)) for _ in range(4)]
+        jobs[2].options.observations[:] = [[20.0, 0.0]] * 40
+        results = await asyncio.gather(*(job.result() for job in jobs), return_exceptions=True)
+        await slots_are_free(engine)
+    assert [type(result) for result in results] == [InternalError, InternalError, Filtered, InternalError]
+    assert [step.mean[0] for step in results[2].steps] == [20.0] * 40
+
+
+async def test_streams_have_their_own_bound_and_rest_between_observations() -> None:
+    async with running(max_streams=3, max_running=1) as (engine, _):
+        streams = [engine.filter_stream(None, stream_options()) for _ in range(3)]
+        with pytest.raises(Overloaded, match="live streams"):
+            engine.filter_stream(None, stream_options())
+        assert len((await engine.filter(None, options(5)).result()).steps) == 5
+        assert engine._slots_in_use() <= 1
+        for step in range(4):
+            for stream in streams:
+                stream.push(Observed(float(step), [float(step), 0.0], 1.0))
+            for stream in streams:
+                (reply,) = await stream.replies()
+                assert (reply.step.index, reply.step.mean) == (step, [step / 2, 0.0])
+        assert engine._slots_in_use() == 3
+        for stream in streams:
+            stream.close()
+            steps, end = await drained(stream)
+            assert (steps, end.steps, end.log_likelihood, end.reason, end.state) == ([], 4, 4.0, "close", None)
+        await slots_are_free(engine)
+        engine.filter_stream(None, stream_options())
+
+
+async def test_a_stream_answers_in_order_and_ends_after_its_last_observation() -> None:
+    async with running() as (engine, _):
+        stream = engine.filter_stream(None, stream_options(state_every=40, wants_state=True))
+        for i in range(200):
+            stream.push(Observed(float(i), None, 1.0))
+        stream.close()
+        steps, end = await drained(stream)
+    assert [reply.step.index for reply in steps] == list(range(200))
+    assert [i + 1 for i, reply in enumerate(steps) if reply.state] == [40, 80, 120, 160, 200]
+    assert [reply.state.count for reply in steps if reply.state] == [40, 80, 120, 160, 200]
+    assert end.steps == 200 and end.state == steps[-1].state
+
+
+async def test_a_stream_that_is_not_read_is_full_and_goes_on_when_it_is_read() -> None:
+    async with running(stream_buffer=8) as (engine, _):
+        stream = engine.filter_stream(None, stream_options())
+        for i in range(20):
+            stream.push(Observed(float(i), [1.0, 1.0], 1.0))
+        await asyncio.sleep(0.1)
+        assert stream.is_full and len(stream._inbox) == 8
+        stream.close()
+        steps, _ = await drained(stream)
+    assert [reply.step.index for reply in steps] == list(range(20))
+    assert not stream.is_full
+
+
+async def test_a_client_that_leaves_frees_the_slot() -> None:
+    async with running() as (engine, _):
+        stream = engine.filter_stream(None, stream_options())
+        stream.push(Observed(0.0, [1.0, 1.0], 1.0))
+        await stream.replies()
+        assert engine._slots_in_use() == 1
+        stream.leave()
+        with pytest.raises(ReaderGone):
+            await stream.replies()
+        await slots_are_free(engine)
+        assert engine._scheduler.streams == 0
+
+
+async def test_a_refused_frame_ends_the_stream_after_what_came_before_it() -> None:
+    async with running() as (engine, _):
+        stream = engine.filter_stream(None, stream_options())
+        for i in range(3):
+            stream.push(Observed(float(i), [1.0, 1.0], 1.0))
+        stream.close(InvalidRequest("t must not be smaller"))
+        seen: list[StreamStep] = []
+        with pytest.raises(InvalidRequest, match="smaller"):
+            while isinstance(replies := await stream.replies(), list):
+                seen += replies
+    assert [reply.step.index for reply in seen] == [0, 1, 2]
+
+
+async def test_draining_hands_streams_their_state_and_refuses_what_cannot_end() -> None:
+    async with running(max_observations=60_000, max_reply_numbers=10**9) as (engine, _):
+        streams = [engine.filter_stream(None, stream_options(wants_state=True)) for _ in range(3)]
+        streams[0].push(Observed(0.0, [1.0, 1.0], 1.0))
+        await streams[0].replies()
+        kinds: list[dict[str, Any]] = [{}, {"smooth": True}]
+        endless = [engine.filter(None, options(60_000, **kind)) for kind in kinds]
+        await asyncio.to_thread(engine.drain, 0.05)
+        for count, stream in zip((1, 0, 0), streams, strict=True):
+            _, end = await drained(stream)
+            assert end.state is not None
+            assert (end.reason, end.steps, end.state.count) == ("drain", count, count)
+        for job in endless:
+            with pytest.raises(NotReady):
+                await job.result()
+        with pytest.raises(NotReady):
+            engine.filter_stream(None, stream_options())
+        await slots_are_free(engine)
+
+
+@pytest.mark.parametrize("kind", [{}, {"smooth": True}, {"is_streamed": True}])
+async def test_a_long_request_does_not_hold_up_a_live_stream(kind: dict[str, Any]) -> None:
+    async with running(max_observations=60_000, max_reply_numbers=10**9) as (engine, _):
+        long = engine.filter(None, options(60_000, **kind))
+        stream = engine.filter_stream(None, stream_options())
+        for i in range(5):
+            stream.push(Observed(float(i), [1.0, 1.0], 1.0))
+            await stream.replies()
+        assert not long.done
+        long.cancel()
+
+
+async def test_calibration_can_be_watched() -> None:
+    """Anomaly scores are counted by level; the fake gives none, the stage counts what there is."""
+    model = FakeFilter()
+    metrics = Metrics()
+    stage = FilterStage(model, StatePool(model.state_fields, 1), metrics)
+    (stepped,) = model.advance(stage.pool, [FilterJob(stage, options(1)).next_row()])
+    assert stepped is not None
+    stage._observe([replace(stepped.step, anomaly=score) for score in (None, 0.2, 0.5, 0.7, 0.95)], 0.01)
+    assert number(metrics, "rfa_filter_scored_observations_total") == 4
+    assert number(metrics, "rfa_filter_inside_observations_total", level="0.5") == 2
+    assert number(metrics, "rfa_filter_inside_observations_total", level="0.9") == 3

@@ -1,0 +1,533 @@
+"""WS /filter/stream: one reply per observation in order, one terminal frame, states that continue bit for bit."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import socket as socketlib
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from websockets.asyncio.client import connect as connect_websocket
+from websockets.exceptions import ConnectionClosedError
+
+from service.app import create_app
+from service.errors import Conflict, InvalidRequest
+from service.routes.filter_stream import _observation
+from service.schemas import ErrorReply, FilterStepReply, StreamDone, StreamObservation, StreamReady, StreamStepReply
+from service.settings import Settings
+from service.testing import FakeFilter, fake_models
+
+pytestmark = pytest.mark.anyio
+BUNDLES = Path(__file__).parents[2] / "bundles"
+
+
+class Socket:
+    """A WebSocket client that speaks ASGI to the application."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self.app = app
+        self.sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.received: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.open = asyncio.Event()
+        self.open.set()
+        self.sent.put_nowait({"type": "websocket.connect"})
+        scope = {
+            "type": "websocket", "asgi": {"version": "3.0", "spec_version": "2.4"}, "http_version": "1.1",
+            "scheme": "ws", "path": "/filter/stream", "raw_path": b"/filter/stream", "query_string": b"",
+            "root_path": "", "headers": [], "client": ("test", 1), "server": ("test", 80), "subprotocols": [],
+            "state": {}, "extensions": {},
+        }  # fmt: skip
+        self.task = asyncio.ensure_future(app(scope, self.sent.get, self._take))
+
+    async def _take(self, message: Any) -> None:
+        await self.open.wait()
+        self.received.put_nowait(message)
+
+    def text(self, text: str) -> None:
+        self.sent.put_nowait({"type": "websocket.receive", "text": text})
+
+    def frame(self, document: Any) -> None:
+        self.text(json.dumps(document))
+
+    async def reply(self) -> Any:
+        async with asyncio.timeout(20):
+            message = await self.received.get()
+        if message["type"] == "websocket.accept":
+            return await self.reply()
+        return json.loads(message["text"]) if message["type"] == "websocket.send" else message
+
+    async def start(self, **request: Any) -> Any:
+        self.frame(request)
+        return StreamReady.model_validate_json(json.dumps(await self.reply()))
+
+    async def rest(self) -> tuple[list[Any], int]:
+        """Every frame up to the close, and its code; the application has ended and says nothing more."""
+        frames = []
+        while not (isinstance(frame := await self.reply(), dict) and frame.get("type") == "websocket.close"):
+            frames.append(frame)
+        async with asyncio.timeout(20):
+            await self.task
+        assert self.received.empty()
+        return frames, frame["code"]
+
+    async def leave(self) -> None:
+        self.sent.put_nowait({"type": "websocket.disconnect", "code": 1006})
+        async with asyncio.timeout(20):
+            await self.task
+
+
+async def slots_are_free(app: FastAPI) -> None:
+    engine = app.state.engine
+    async with asyncio.timeout(10):
+        while engine._slots_in_use() or engine._scheduler.streams:
+            await asyncio.sleep(0.01)
+
+
+def terminal(frame: Any) -> bool:
+    return "done" in frame or "error" in frame
+
+
+async def test_one_reply_per_observation(connect: Any) -> None:
+    async with connect() as http:
+        socket = Socket(http.app)
+        ready = await socket.start(levels=[0.5], horizon=[0.25], samples=2, seed=9)
+        assert (ready.model, ready.seed, ready.observation_size, ready.levels, ready.index) == ("mean", 9, 2, [0.5], 0)
+        means = [[1.0, 2.0], [1.0, 2.0], [2.0, 2.0], [2.0, 3.0]]
+        for i, y in enumerate([[1, 2.0], None, [3.0, None], [None, 4]]):
+            socket.frame({"t": i / 2, "y": y, "noise": 2} if i else {"y": y})
+            step = FilterStepReply.model_validate_json(json.dumps(await socket.reply()))
+            assert (step.index, step.t, step.mean, step.forecast[0].t) == (i, i / 2, means[i], i / 2 + 0.25)
+            assert len(step.samples) == 2 and set(step.interval) == {"0.5"}
+        socket.frame({"close": True})
+        frames, code = await socket.rest()
+        done = StreamDone.model_validate_json(json.dumps(frames[0]))
+        assert (len(frames), code) == (1, 1000)
+        assert (done.steps, done.log_likelihood, done.reason, done.state) == (4, 3.0, "close", None)
+        await slots_are_free(http.app)
+        counted = {"route": "/filter/stream", "method": "WEBSOCKET", "status": "101"}
+        assert http.app.state.metrics.registry.get_sample_value("rfa_http_requests_total", counted) == 1
+
+
+async def test_pipelined_observations_are_answered_in_order(connect: Any) -> None:
+    """Streams side by side, each with its own numbers; everything was sent before anything was read."""
+    async with connect(stream_buffer=16) as http:
+        sockets = [Socket(http.app) for _ in range(10)]
+        for k, socket in enumerate(sockets):
+            await socket.start(seed=k)
+            for i in range(100):
+                socket.frame({"t": i + k, "y": [float(k), float(i)]})
+            socket.frame({"close": True})
+        for k, socket in enumerate(sockets):
+            (*steps, done), code = await socket.rest()
+            assert [(step["index"], step["t"]) for step in steps] == [(i, i + k) for i in range(100)]
+            assert [step["mean"] for step in steps] == [[float(k), i / 2] for i in range(100)]
+            assert (done["steps"], code) == (100, 1000)
+        await slots_are_free(http.app)
+
+
+@pytest.mark.parametrize(
+    ("text", "param", "code"),
+    [
+        ("{", None, "invalid_json"),
+        ("", None, "invalid_json"),
+        ('{"y": [NaN, 1]}', None, "invalid_json"),
+        ('{"y": ["\\ud800", 1]}', None, "invalid_json"),
+        ("[" * 2000 + "]" * 2000, None, "invalid_json"),
+        ("[1, 2]", None, "model_type"),
+        ("null", None, "model_type"),
+        ('"close"', None, "model_type"),
+        ("{}", "y", "missing"),
+        ('{"t": 1}', "y", "missing"),
+        ('{"y": [1, 2], "what": 1}', "what", "extra_forbidden"),
+        ('{"y": [1, 2], "close": true}', "y", "extra_forbidden"),
+        ('{"close": false}', "close", "literal_error"),
+        ('{"close": 1}', "close", "bool_type"),
+        ('{"y": []}', "y", "too_short"),
+        ('{"y": 1}', "y", "list_type"),
+        ('{"y": {"0": 1}}', "y", "list_type"),
+        ('{"y": [1, [2]]}', "y[1]", "float_type"),
+        ('{"y": [1, "2"]}', "y[1]", "float_type"),
+        ('{"y": [true, 1]}', "y[0]", "float_type"),
+        ('{"y": [1, 1e13]}', "y[1]", "less_than_equal"),
+        ('{"y": [1, -1e300]}', "y[1]", "greater_than_equal"),
+        ('{"y": [1, 123456789012345678901234567890]}', "y[1]", "less_than_equal"),
+        ('{"y": [1, 2, 3]}', "y", "shape_mismatch"),
+        ('{"y": [1]}', "y", "shape_mismatch"),
+        ('{"y": null, "t": "1"}', "t", "float_type"),
+        ('{"y": null, "t": true}', "t", "float_type"),
+        ('{"y": null, "t": 1e16}', "t", "less_than_equal"),
+        ('{"y": null, "t": 0.5}', "t", "time_not_monotonic"),
+        ('{"y": null, "noise": 0}', "noise", "greater_than_equal"),
+        ('{"y": null, "noise": 1e7}', "noise", "less_than_equal"),
+        ('{"y": [1, 2], "t": 3, "noise": ' + "9" * 400 + "}", None, None),
+        ('{"y": [1, 2], "t": ' + " " * 5000 + "3}", None, "payload_too_large"),
+        ('{"y": [1, 2], "s": "' + "é" * 1000 + '"}', None, "payload_too_large"),
+    ],
+)
+async def test_a_bad_frame_ends_the_stream_with_its_reason(
+    connect: Any, text: str, param: str | None, code: str | None
+) -> None:
+    async with connect(max_message_bytes=5000 if code != "payload_too_large" else 1500) as http:
+        socket = Socket(http.app)
+        await socket.start()
+        socket.frame({"t": 1.0, "y": [1, 2]})
+        socket.text(text)
+        socket.frame({"t": 9.0, "y": [1, 2]})
+        (step, failure), closed = await socket.rest()
+        assert step["mean"] == [1, 2] and closed == 1008
+        error = ErrorReply.model_validate_json(json.dumps(failure)).error
+        if code is not None:
+            assert (error.param, error.code) == (param, code)
+        assert param is None or param.partition("[")[0] in error.message
+        await slots_are_free(http.app)
+
+
+async def test_binary_frames_are_refused(connect: Any) -> None:
+    async with connect() as http:
+        for before in (False, True):
+            socket = Socket(http.app)
+            if before:
+                await socket.start()
+            socket.sent.put_nowait({"type": "websocket.receive", "bytes": b'{"y": [1, 2]}'})
+            (failure,), closed = await socket.rest()
+            assert (failure["error"]["code"], closed) == ("not_text", 1008)
+
+
+@pytest.mark.parametrize(
+    ("request_frame", "param", "code", "closed"),
+    [
+        ([], None, "model_type", 1008),
+        ({"y": [1, 2]}, "y", "extra_forbidden", 1008),
+        ({"levels": [1.5]}, "levels[0]", "less_than", 1008),
+        ({"levels": [0.77]}, "levels", "level_not_calibrated", 1008),
+        ({"horizon": [0]}, "horizon[0]", "greater_than", 1008),
+        ({"samples": 1.0}, "samples", "int_type", 1008),
+        ({"samples": 1024}, "samples", "reply_too_large", 1008),
+        ({"seed": -1}, "seed", "greater_than_equal", 1008),
+        ({"model": "other"}, "model", "model_not_found", 1008),
+        ({"state": "v1.forged"}, "state", "state_invalid", 1008),
+        ({"state": "session:unknown"}, None, "sessions_off", 1008),
+        ({"state_every": 0}, "state_every", "greater_than_equal", 1008),
+    ],
+)
+async def test_a_bad_first_frame_is_named(
+    connect: Any, request_frame: Any, param: str | None, code: str, closed: int
+) -> None:
+    async with connect(max_reply_numbers=1000) as http:
+        socket = Socket(http.app)
+        socket.frame(request_frame)
+        (failure,), found = await socket.rest()
+        error = ErrorReply.model_validate_json(json.dumps(failure)).error
+        assert (error.code, found) == (code, closed)
+        assert param is None or error.param == param
+        await slots_are_free(http.app)
+
+
+async def test_a_silent_client_does_not_hold_a_stream(connect: Any) -> None:
+    async with connect(body_timeout_seconds=0.05) as http:
+        (failure,), code = await Socket(http.app).rest()
+    assert (failure["error"]["code"], code) == ("request_timeout", 1008)
+
+
+async def test_one_stream_too_many_is_told_to_come_later(connect: Any) -> None:
+    async with connect(max_streams=1) as http:
+        first = Socket(http.app)
+        await first.start()
+        second = Socket(http.app)
+        second.frame({})
+        (failure,), code = await second.rest()
+        assert (failure["error"]["type"], code) == ("overloaded", 1013)
+        await first.leave()
+        await slots_are_free(http.app)
+        await Socket(http.app).start()
+
+
+async def test_a_server_without_models_says_so(connect: Any) -> None:
+    async with connect() as http:
+        engine, http.app.state.engine = http.app.state.engine, None
+        (failure,), code = await Socket(http.app).rest()
+        http.app.state.engine = engine
+    assert (failure["error"]["code"], code) == ("not_ready", 1013)
+
+
+async def test_a_broken_stream_fails_alone(connect: Any) -> None:
+    async with connect(fake_models(filter=FakeFilter(poison=666))) as http:
+        broken, healthy = Socket(http.app), Socket(http.app)
+        await broken.start()
+        await healthy.start()
+        for socket in (broken, healthy):
+            socket.frame({"y": [1, 2]})
+        broken.frame({"y": [666, 2]})
+        healthy.frame({"y": [3, 2]})
+        (step, failure), code = await broken.rest()
+        assert step["index"] == 0
+        assert (failure["error"]["code"], code) == ("non_finite_output", 1011)
+        healthy.frame({"close": True})
+        (*steps, done), code = await healthy.rest()
+        assert [step["mean"] for step in steps] == [[1, 2], [2, 2]]
+        assert (done["steps"], code) == (2, 1000)
+
+
+async def test_a_fault_of_the_server_is_not_explained(connect: Any) -> None:
+    async with connect(fake_models(filter=FakeFilter(bomb=13.0))) as http:
+        socket = Socket(http.app)
+        await socket.start()
+        socket.frame({"y": [13, 2]})
+        (failure,), code = await socket.rest()
+    assert (failure["error"]["code"], code) == ("internal_error", 1011)
+    assert "secret" not in json.dumps(failure)
+
+
+@pytest.mark.parametrize("moment", ["before the first frame", "idle", "working", "full"])
+async def test_a_client_that_leaves_frees_its_slot(connect: Any, moment: str) -> None:
+    gate = threading.Semaphore(0)
+    async with connect(fake_models(filter=FakeFilter(gate=gate)), workers=1, stream_buffer=4) as http:
+        socket = Socket(http.app)
+        if moment != "before the first frame":
+            await socket.start()
+        if moment == "idle":
+            gate.release()
+            socket.frame({"y": [1, 2]})
+            await socket.reply()
+            assert http.app.state.engine._slots_in_use() == 1
+        if moment in ("working", "full"):
+            for _ in range(2 if moment == "working" else 50):
+                socket.frame({"y": [1, 2]})
+            await asyncio.sleep(0.05)
+        if moment == "full":  # it reads no further, so it learns of the end from the socket it writes to
+            gate.release(1)
+        await asyncio.sleep(0.05)
+        leaving = asyncio.ensure_future(socket.leave())
+        gate.release(1000)
+        await leaving
+        await slots_are_free(http.app)
+
+
+async def test_a_client_that_takes_nothing_is_dropped(connect: Any) -> None:
+    async with connect(send_timeout_seconds=0.05, stream_buffer=4) as http:
+        socket = Socket(http.app)
+        await socket.start()
+        socket.open.clear()
+        for _ in range(100):
+            socket.frame({"y": [1, 2]})
+        async with asyncio.timeout(10):
+            await socket.task
+        await slots_are_free(http.app)
+        assert socket.sent.qsize() > 80  # and was not read meanwhile
+
+
+async def test_draining_ends_a_stream_in_an_orderly_way(connect: Any) -> None:
+    async with connect() as http:
+        socket = Socket(http.app)
+        await socket.start(return_state=True, seed=4)
+        socket.frame({"y": [1, 2]})
+        await socket.reply()
+        await asyncio.to_thread(http.app.state.engine.drain, 1)
+        (done,), code = await socket.rest()
+        assert (done["reason"], done["steps"], code) == ("drain", 1, 1012)
+        assert done["state"].startswith("v1.")
+        late = Socket(http.app)
+        late.frame({})
+        (failure,), code = await late.rest()
+        assert (failure["error"]["code"], code) == ("not_ready", 1013)
+
+
+# States.
+
+
+@asynccontextmanager
+async def serving(name: str, **settings: Any) -> AsyncIterator[FastAPI]:
+    app = create_app(Settings(bundles=(BUNDLES / name,), workers=1, processes=1, **settings))
+    async with app.router.lifespan_context(app):
+        yield app
+
+
+async def run(app: FastAPI, observations: list[Any], **request: Any) -> tuple[StreamReady, list[Any], Any]:
+    socket = Socket(app)
+    ready = await socket.start(**request)
+    for t, y in observations:
+        socket.frame({"t": t, "y": y})
+    socket.frame({"close": True})
+    (*steps, done), code = await socket.rest()
+    assert code == 1000, done
+    return ready, steps, done
+
+
+def random_observations(count: int) -> list[Any]:
+    rng = random.Random(3)
+    times = sorted(rng.uniform(0, 20) for _ in range(count))
+    return [(t, None if rng.random() < 0.1 else [rng.gauss(0, 1), rng.gauss(0, 1)]) for t in times]
+
+
+@pytest.mark.parametrize("name", ["linear", "oscillator"])
+async def test_saved_and_restored_is_uninterrupted_bit_for_bit(name: str) -> None:
+    """Cut at random places, across WS and POST, tokens and a session; the seed and the index go on by themselves."""
+    observations, wanted = random_observations(40), {"levels": [0.9], "horizon": [0.3], "samples": 2}
+    rng = random.Random(1)
+    async with serving(name, sessions="memory") as app:
+        _, whole, _ = await run(app, observations, seed=11, **wanted)
+        for session in (None, "session:needle"):
+            cuts = [0, *sorted(rng.sample(range(1, 40), 5)), 40]
+            steps: list[Any] = []
+            state: str | None = None
+            for begin, end in itertools.pairwise(cuts):
+                request = {"state": state} if state else {"seed": 11}
+                keep = {} if state and session else {"return_state": session or True}
+                ready, part, done = await run(app, observations[begin:end], **request, **keep, **wanted)
+                assert (ready.index, ready.seed, done["steps"]) == (begin, 11, end - begin)
+                steps += [{key: value for key, value in step.items() if key != "state"} for step in part]
+                state = done["state"]
+                assert state is not None
+            assert steps == whole
+            assert not session or state == f"{session}@40"
+
+
+async def test_state_comes_with_every_so_many_th_step_and_forks(connect: Any) -> None:
+    observations = [(float(i), [float(i), 1.0]) for i in range(10)]
+    async with connect() as http:
+        _, steps, done = await run(http.app, observations, seed=5, state_every=4)
+        states = {step["index"]: step["state"] for step in steps if "state" in step}
+        assert (sorted(states), done["state"]) == ([3, 7], None)
+        for step in steps:
+            StreamStepReply.model_validate_json(json.dumps(step))
+        for _ in range(2):  # the same token twice: a fork
+            ready, again, _ = await run(http.app, observations[4:], state=states[3])
+            assert (ready.index, ready.seed) == (4, 5)
+            assert [step["mean"] for step in again] == [step["mean"] for step in steps[4:]]
+        reply = await http.post("/filter", json={"observations": [[4.0, 1.0]], "state": states[3]})
+        assert reply.json()["steps"][0]["mean"] == steps[4]["mean"] and reply.json()["seed"] == 5
+        assert reply.json()["steps"][0]["t"] == 4.0
+
+
+async def test_time_does_not_run_backwards_across_a_state(connect: Any) -> None:
+    async with connect() as http:
+        _, _, done = await run(http.app, [(7.0, [1, 2])], return_state=True)
+        socket = Socket(http.app)
+        await socket.start(state=done["state"])
+        socket.frame({"t": 6.0, "y": None})
+        (failure,), code = await socket.rest()
+        assert (failure["error"]["param"], failure["error"]["code"], code) == ("t", "time_not_monotonic", 1008)
+        body = {"observations": [None], "times": [6.0], "state": done["state"]}
+        reply = await http.post("/filter", json=body)
+        assert (reply.status_code, reply.json()["error"]["param"]) == (422, "times[0]")
+        reply = await http.post("/filter", json={**body, "times": None})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (422, "times")
+
+
+async def test_a_session_is_stored_before_its_answer(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third step cannot be stored: two answers, then the reason."""
+    async with connect(sessions="memory") as http:
+        keeper = http.app.state.keeper
+        save, saved = keeper.save, []
+
+        async def save_two(*arguments: Any, **more: Any) -> str:
+            if len(saved) == 2:
+                raise Conflict("state: the session has moved on.", param="state", code="session_moved")
+            saved.append(await save(*arguments, **more))
+            return saved[-1]
+
+        monkeypatch.setattr(keeper, "save", save_two)
+        socket = Socket(http.app)
+        await socket.start(return_state="session:one")
+        for i in range(5):
+            socket.frame({"y": [float(i), 0.0]})
+        (*steps, failure), code = await socket.rest()
+        assert [step["state"] for step in steps] == ["session:one@1", "session:one@2"] == saved
+        assert (failure["error"]["code"], code) == ("session_moved", 1008)
+        await slots_are_free(http.app)
+        monkeypatch.undo()
+        ready, steps, _ = await run(http.app, [(2.0, [2.0, 0.0])], state="session:one")
+        assert (ready.index, steps[0]["mean"]) == (2, [1.0, 0.0])
+
+
+# On a real socket.
+
+
+@pytest.fixture
+def address() -> Iterator[tuple[str, FastAPI]]:
+    """Of a server in a thread of this process."""
+    app = create_app(Settings(bundles=(), workers=1, processes=1), load=lambda _: fake_models())
+    config = uvicorn.Config(app, loop="uvloop", ws="websockets-sansio", ws_per_message_deflate=False, log_level="error")
+    server = uvicorn.Server(config)
+    with socketlib.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        yield f"ws://127.0.0.1:{listener.getsockname()[1]}/filter/stream", app
+        server.should_exit = True
+        thread.join(timeout=20)
+    assert not thread.is_alive()
+
+
+async def test_a_real_client_gets_replies_in_order_and_close_codes(address: tuple[str, FastAPI]) -> None:
+    url, app = address
+    async with connect_websocket(url) as client:
+        await client.send(json.dumps({"levels": [0.5]}))
+        assert json.loads(await client.recv())["ready"] is True
+        for i in range(500):
+            await client.send(json.dumps({"t": i, "y": [i, 0]}))
+        await client.send('{"close": true}')
+        frames = [json.loads(frame) async for frame in client]
+        assert [frame["index"] for frame in frames[:-1]] == list(range(500))
+        assert (frames[-1]["steps"], client.close_code) == (500, 1000)
+    async with connect_websocket(url) as client:
+        await client.send("{}")
+        await client.recv()
+        await client.send('{"y": "1"}')
+        failure = json.loads(await client.recv())
+        with pytest.raises(ConnectionClosedError):
+            await client.recv()
+        assert (failure["error"]["param"], client.close_code) == ("y", 1008)
+    clients = [await connect_websocket(url) for _ in range(20)]
+    for client in clients:
+        await client.send("{}")
+        await client.recv()
+        await client.send('{"y": [1, 2]}')
+        await client.recv()
+    assert app.state.engine._slots_in_use() == 20
+    for client in clients:
+        client.transport.abort()
+    await slots_are_free(app)
+
+
+# The fast path of frames.
+
+numbers = st.one_of(
+    st.floats(), st.integers(), st.booleans(), st.none(), st.text(max_size=2), st.sampled_from([1e12, -1e15, 1e-6, 1e6])
+)
+values = st.one_of(numbers, st.lists(numbers, max_size=3), st.lists(st.lists(numbers, max_size=1), max_size=2))
+frames = st.one_of(values, st.dictionaries(st.sampled_from(["t", "y", "noise", "close", "Y", ""]), values, max_size=4))
+
+
+@given(frames)
+def test_frames_are_read_by_the_rules_of_their_schema(document: Any) -> None:
+    try:
+        slow = StreamObservation.model_validate(document)
+        expected: Any = (slow.t, slow.y, slow.noise)
+    except ValidationError:
+        expected = None
+    try:
+        found: Any = _observation(document)
+    except InvalidRequest:
+        found = None
+    assert found == expected
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(-1e12, 1e12)), min_size=1, max_size=3), st.floats(-1e15, 1e15))
+def test_good_frames_take_the_fast_path(y: list[float | None], t: float) -> None:
+    document = orjson.loads(orjson.dumps({"y": y, "t": t, "noise": 2}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("service.routes.filter_stream._validated", None)
+        assert _observation(document) == (t, y, 2.0)
