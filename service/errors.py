@@ -137,6 +137,10 @@ class EngineFailure(ServiceError):
 
     default_code = "engine_error"
 
+    def headers(self) -> dict[str, str]:
+        # The same request fails again; OpenAI's clients would send it twice more.
+        return {"x-should-retry": "false"}
+
 
 class InternalError(ServiceError):
     """A fault of the server that has no better name."""

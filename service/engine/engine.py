@@ -160,6 +160,11 @@ class Engine:
         """
         model = self._language(model_name)
         self._limit("parameters.max_new_tokens", options.max_new_tokens, self._settings.max_new_tokens)
+        size = len(model.vocabulary)
+        if not isinstance(options.prompt, str) and not all(0 <= token < size for token in options.prompt):
+            raise InvalidRequest(
+                f"inputs must hold token ids below {size} for this model.", param="inputs", code="unknown_token"
+            )
         per_token = NUMBERS_PER_TOKEN + 2 * options.top_n_tokens
         if options.return_latents:
             per_token += math.prod(model.latent_shape)

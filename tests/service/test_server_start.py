@@ -17,6 +17,7 @@ from pydantic import SecretStr
 from service.process.address import reserve, share
 from service.process.handover import read_settings, with_state_key, write_settings
 from service.settings import Settings
+from service.state.keys import ephemeral_key
 from tests.service.live import LONG_SECONDS
 from tests.service.processes import ROOT, serving, started
 
@@ -63,7 +64,7 @@ def test_the_state_key_is_one_for_all_and_the_operators_if_there_is_one(tmp_path
         keys = [path.read_text() for path in tmp_path.glob("key-*")]
     assert len(keys) == 2 and len(set(keys)) == 1
     assert len(base64.b64decode(keys[0], validate=True)) == 32
-    given = Settings(bundles=(), state_keys=SecretStr("mine"))
+    given = Settings(bundles=(), state_keys=SecretStr(ephemeral_key()))
     assert with_state_key(given) is given
     assert with_state_key(Settings(bundles=())).state_keys != with_state_key(Settings(bundles=())).state_keys
 
