@@ -86,6 +86,7 @@ class FakeLanguage:
     vocabulary: Vocabulary = field(default_factory=byte_vocabulary)
     latent_shape: tuple[int, int] = (2, 4)
     context_bytes: int = 100_000
+    pool: StatePool = field(default_factory=lambda: StatePool({"seen": StateField((), np.float64)}, 1))
     batches: list[int] = field(default_factory=list)
 
     def start(self, decode: str) -> Seen:

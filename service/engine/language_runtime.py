@@ -158,6 +158,7 @@ class Language(Protocol):
     name: str
     vocabulary: Vocabulary
     latent_shape: tuple[int, int]
+    pool: StatePool  # of recurrent contexts
     context_bytes: int  # at most, of a packed context
 
     def start(self, decode: Decode) -> Any:

@@ -197,5 +197,5 @@ async def test_sessions_weigh_what_is_computed(size: int) -> None:
         measured, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # What was asked for, without the rounding of the allocator: `rfa bench load idle-sessions` measures resident memory.
+    # What was asked for, without the allocator's rounding: `rfa bench load idle-sessions` measures resident memory.
     assert 0.8 * store.bytes_held < measured < store.bytes_held
