@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from service.neutral import NullIs, Only
+from service.neutral import NullIs, OneOf, Only
 from service.state.names import SESSION_PREFIX
 
 LARGEST_OBSERVATION = 1e12
@@ -41,6 +41,7 @@ StateReference = Annotated[
 NewSession = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^session:[A-Za-z0-9_-]{1,64}$")]
 ReturnState = Annotated[
     bool | NewSession,
+    OneOf("true, false, or `session:NAME` with a NAME of 1 to 64 letters, digits, _ and -"),
     Field(description="true: the reply holds the state after it; `session:NAME`: the server keeps it under a new name"),
 ]
 ReplyState = Annotated[str | None, Field(description="where to go on: a sealed token or `session:NAME@STEP`")]

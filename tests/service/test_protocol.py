@@ -279,7 +279,7 @@ def test_a_websocket_carries_messages_up_to_the_limit_and_uncompressed() -> None
             assert "Sec-WebSocket-Extensions" not in client.response.headers
             client.send("a" * 2000)
             assert client.recv(timeout=20) == "a" * 2000
-            client.send("a" * 2001)
+            client.send("a" * 4001)
             with pytest.raises(Exception, match="1009"):
                 client.recv(timeout=20)
         wait_until(lambda: gone(live))
