@@ -8,6 +8,7 @@ go on taking its share of the connections of whoever listens on the port next.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import logging
 import os
@@ -24,6 +25,7 @@ from fastapi import FastAPI
 from service.access.logs import configure_logging
 from service.app import create_app
 from service.engine.engine import Models, load_models
+from service.process.accepting import Shares
 from service.process.address import Address, share
 from service.process.channel import Channel
 from service.process.draining import DrainingServer
@@ -104,13 +106,16 @@ class ServerProcess:
         index, directory = self._hello["index"], self._hello["directory"]
         app.state.metrics.engine = index
         app.state.metrics.process_restarts.inc(self._hello["restarts"])
+        shares = None
         if directory is not None:
             try:
                 await app.state.exposition.join(Path(directory), index, self._settings.processes)
             except OSError as error:  # such as a path too long for a socket
                 logger.warning("no socket for the metrics of all processes (%s): /metrics tells of one", error.strerror)
+            with contextlib.suppress(OSError):  # the same folder: it was warned of already
+                shares = Shares(Path(directory), index, self._settings.processes)
         serving = asyncio.Event()
-        server = DrainingServer(app, self._settings, serving.set)
+        server = DrainingServer(app, self._settings, serving.set, shares)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
         with share(Address(self._settings.host, self._settings.port)) as listener:
             companions = [asyncio.create_task(self._announce(serving)), asyncio.create_task(self._obey(app))]

@@ -21,6 +21,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from service.process.accepting import Acceptor, Shares
 from service.process.patience import FLUSH_SECONDS, QUANTUM_SECONDS
 from service.protocol import GuardedHTTP, StallGuard, guarded_http, guarded_websocket
 from service.settings import Settings
@@ -36,10 +37,19 @@ class DrainingServer(uvicorn.Server):
     Args:
         app: the application; `app.state.draining` turns true first of all.
         on_serving: called once the listener takes connections.
+        shares: of the connections, where there are other processes.
     """
 
-    def __init__(self, app: FastAPI, settings: Settings, on_serving: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        settings: Settings,
+        on_serving: Callable[[], None] = lambda: None,
+        shares: Shares | None = None,
+    ) -> None:
         super().__init__(server_config(app, settings))
+        self._shares = shares
+        self._acceptors: list[Acceptor] = []
         self._app = app
         self._settings = settings
         self._on_serving = on_serving
@@ -59,10 +69,27 @@ class DrainingServer(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        # uvicorn listens here, on none; the acceptors do it.
+        await super().startup([])
+        self._acceptors = [
+            Acceptor(listener, self._protocol, self.open_connections, self._shares) for listener in sockets or []
+        ]
+        self.servers = list[Any](self._acceptors)
+        for acceptor in self._acceptors:
+            acceptor.open()
         self._on_serving()
 
+    def _protocol(self) -> asyncio.Protocol:
+        """The protocol of a new connection, as `uvicorn.Server.startup` makes it."""
+        make: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
+
     async def on_tick(self, counter: int) -> bool:
+        for acceptor in self._acceptors:
+            acceptor.tell()
         if counter % TICKS_PER_SECOND == 0:
             self._drop_stalled_readers()
         return await super().on_tick(counter)
