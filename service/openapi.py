@@ -39,9 +39,21 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
             line = {"anyOf": [{"$ref": REFERENCE.format(model=model.__name__)} for model in models]}
             content = document["paths"][path]["post"]["responses"]["200"]["content"]
             content.update({media_type: {"schema": line} for media_type in media_types})
+            _add_link(document["paths"][path]["post"])
         _add_refusals(document, has_keys=len(app.state.keys) > 0)
         app.openapi_schema = document
     return app.openapi_schema
+
+
+def _add_link(operation: dict[str, Any]) -> None:
+    """A reply's `state` is where the same operation goes on."""
+    operation["responses"]["200"]["links"] = {
+        "continue": {
+            "operationId": operation["operationId"],
+            "requestBody": {"state": "$response.body#/state"},
+            "description": "Goes on from the state that `return_state` asked for.",
+        }
+    }
 
 
 def _add_refusals(document: dict[str, Any], *, has_keys: bool) -> None:
