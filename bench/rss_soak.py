@@ -73,7 +73,9 @@ def send_round(url: str, requests: int, clients: int, seed: int) -> Counter[str]
     return tally
 
 
-def soak(url: str, pid: int, requests: int, clients: int, *, progress: bool = False) -> tuple[list[Memory], Counter[str]]:
+def soak(
+    url: str, pid: int, requests: int, clients: int, *, progress: bool = False
+) -> tuple[list[Memory], Counter[str]]:
     """Memory after each round, and what was sent."""
     readings: list[Memory] = []
     tally: Counter[str] = Counter()
@@ -83,7 +85,7 @@ def soak(url: str, pid: int, requests: int, clients: int, *, progress: bool = Fa
             tally += send_round(url, share, clients, number)
             time.sleep(SETTLE_SECONDS)
             bar.update(share)
-            readings.append(read_memory(pid, bar.n if progress else requests * (number + 1) // ROUNDS))
+            readings.append(read_memory(pid, requests * (number + 1) // ROUNDS))
     return readings, tally
 
 

@@ -27,7 +27,10 @@ def request_bytes(method: str, path: str, body: bytes = b"", headers: str = "") 
         headers: further lines, each with its line break.
     """
     kind = "Content-Type: application/json\r\n" if body else ""
-    return f"{method} {path} HTTP/1.1\r\nHost: server\r\n{kind}Content-Length: {len(body)}\r\n{headers}\r\n".encode() + body
+    return (
+        f"{method} {path} HTTP/1.1\r\nHost: server\r\n{kind}Content-Length: {len(body)}\r\n{headers}\r\n".encode()
+        + body
+    )
 
 
 class Connection:
