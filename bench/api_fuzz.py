@@ -51,6 +51,7 @@ SETTINGS: dict[str, str | int] = {
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 PHASES = "examples,coverage,fuzzing,stateful"
 SETTLE_SECONDS = 20.0
+EVENTS = "text/event-stream"
 ERROR_KEYS = {"message", "type", "param", "code"}
 TERMINAL = ("done", "error")
 MOST_EXAMPLES = 10
@@ -111,7 +112,7 @@ class Judge:
             return
         if answer.status >= 400 and not (len(documents) == 1 and is_error(documents[0])):
             self._tally.mistake("error of another shape", told)
-        schema = content.get(media_type, {}).get("schema")
+        schema = _schema_of_documents(media_type, content.get(media_type, {}))
         if schema and documents and not all(self._fits(document, schema) for document in documents):
             self._tally.mistake("not its schema", told)
 
@@ -121,6 +122,14 @@ class Judge:
             whole = {**schema, "components": self._document["components"]}
             self._validators[key] = jsonschema.Draft202012Validator(whole)
         return self._validators[key].is_valid(document)
+
+
+def _schema_of_documents(media_type: str, content: dict[str, Any]) -> dict[str, Any] | None:
+    """Of each JSON document in a body: of a stream its lines, of server-sent events their data."""
+    if "itemSchema" not in content:
+        return content.get("schema")
+    item: dict[str, Any] = content["itemSchema"]
+    return item["properties"]["data"]["contentSchema"] if media_type == EVENTS else item
 
 
 def is_error(document: Any) -> bool:
@@ -145,7 +154,7 @@ def _documents(media_type: str, body: bytes) -> list[Any]:
             parts = [body]
         case "application/x-ndjson":
             parts = body.splitlines()
-        case "text/event-stream":
+        case _ if media_type == EVENTS:
             parts = [line[6:] for line in body.split(b"\n\n") if line and line != b"data: [DONE]"]
         case _:
             parts = []

@@ -10,9 +10,10 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
-from service.access.boundary import Boundary
+from service.access.boundary import METHODS, Boundary
 from service.access.guard import Guard
 from service.access.keys import load_keys
 from service.access.refusal import refuse
@@ -21,7 +22,7 @@ from service.engine.engine import Engine, Models, load_models
 from service.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, ServiceError
 from service.exposition import Exposition
 from service.metrics import Metrics
-from service.routes import filter, filter_stream, generate, health, info, page
+from service.routes import filter, filter_stream, generate, health, info, openai, page, tgi
 from service.routes.common import error_response
 from service.settings import Settings
 from service.state.keeper import make_keeper
@@ -41,6 +42,11 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     """
     settings = settings or Settings()
     tracing = open_tracing(settings)
+
+    async def reload() -> None:
+        """Load the bundles anew; the old ones serve until the new ones passed their golden checks, or for ever."""
+        models = await asyncio.to_thread(load, settings)
+        app.state.engine.reload(models)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -76,7 +82,8 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     app.state.exposition = Exposition(app.state.metrics)
     app.state.draining = False
     app.state.engine = None
-    for route in (generate, filter, filter_stream, health, info, page):
+    app.state.reload = reload
+    for route in (generate, tgi, openai, filter, filter_stream, health, info, page):
         app.include_router(route.router)
     app.router.default = _no_such_path
     app.add_exception_handler(ServiceError, _handle_service_error)
@@ -105,9 +112,19 @@ async def _handle_http_exception(request: Request, error: Exception) -> Response
     if status == 404:
         return error_response(NotFound(NO_SUCH_PATH))
     if status == 405:
-        allow = (getattr(error, "headers", None) or {}).get("Allow", "")
-        return error_response(MethodNotAllowed(f"This path takes {allow or 'another method'}.", allow=allow))
+        allow = ", ".join(_methods_of_path(request))
+        return error_response(MethodNotAllowed(f"This path takes {allow}.", allow=allow))
     return error_response(InvalidRequest("The request cannot be read."))
+
+
+def _methods_of_path(request: Request) -> list[str]:
+    """What the path of this request can be asked with, by any of its routes: the router knows of the first only."""
+    routes = request.app.router.routes
+    return [
+        method
+        for method in sorted(METHODS)
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
 
 
 async def _handle_validation_error(request: Request, error: Exception) -> Response:

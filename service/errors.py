@@ -137,9 +137,19 @@ class EngineFailure(ServiceError):
 
     default_code = "engine_error"
 
+    def headers(self) -> dict[str, str]:
+        # The same request fails again; OpenAI's clients would send it twice more.
+        return {"x-should-retry": "false"}
+
 
 class InternalError(ServiceError):
     """A fault of the server that has no better name."""
+
+
+def invalid_state() -> InvalidRequest:
+    """The one answer to a state that cannot be continued from: it does not say why, and so tells a forger nothing."""
+    message = "state: not a state that this server gave out for this model and API key, or it has expired."
+    return InvalidRequest(message, param="state", code="state_invalid")
 
 
 # The one status table: class → (HTTP status, `type` on the wire).

@@ -68,6 +68,8 @@ class Metrics:
         self.filter_step = self._histogram(
             "filter_step_seconds", "Filtering, per observation of a quantum.", ["model_name"]
         )
+        self.state_slots = self._gauge("state_slots", "Places for the state of streams and requests.", ["model_name"])
+        self.state_slots_used = self._gauge("state_slots_used", "Those that have an owner.", ["model_name"])
         self.iteration_rows = self._histogram(
             "iteration_rows", "Sequences in one decode step.", ["model_name"], buckets=(1, 2, 4, 8, 16, 32, 64, 128)
         )
@@ -96,6 +98,9 @@ class Metrics:
 
     def _counter(self, name: str, description: str, labels: list[str]) -> Counter:
         return Counter(f"rfa_{name}", description, labels, registry=self.registry)
+
+    def _gauge(self, name: str, description: str, labels: list[str]) -> Gauge:
+        return Gauge(f"rfa_{name}", description, labels, registry=self.registry)
 
     def _histogram(
         self, name: str, description: str, labels: list[str], buckets: tuple[float, ...] = FAST_SECONDS

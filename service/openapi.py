@@ -13,12 +13,18 @@ from service.access.guard import is_open
 from service.errors import STATUS, HeadersTooLarge, MalformedRequest, RequestTimeout, ServiceError, Unauthorized
 from service.routes.common import NDJSON, SSE
 from service.schemas import ErrorReply, FilterDone, FilterStepReply, GenerateEvent
+from service.schemas_openai import CompletionChunk
 
 REFERENCE = "#/components/schemas/{model}"
 STREAMS: dict[str, tuple[tuple[str, ...], tuple[type[BaseModel], ...]]] = {
     "/generate": ((SSE,), (GenerateEvent, ErrorReply)),
+    "/": ((SSE,), (GenerateEvent, ErrorReply)),
+    "/generate_stream": ((SSE,), (GenerateEvent, ErrorReply)),
+    "/v1/completions": ((SSE,), (CompletionChunk, ErrorReply)),
     "/filter": ((NDJSON, SSE), (FilterStepReply, FilterDone, ErrorReply)),
 }
+# Whose replies hold a state to go on from.
+CONTINUED = ("/generate", "/filter")
 # The header of the OpenAI clients, and one for those whose Authorization header a proxy has taken.
 KEY_SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -38,7 +44,8 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
         for path, (media_types, models) in STREAMS.items():
             line = {"anyOf": [{"$ref": REFERENCE.format(model=model.__name__)} for model in models]}
             content = document["paths"][path]["post"]["responses"]["200"]["content"]
-            content.update({media_type: {"schema": line} for media_type in media_types})
+            content.update({media_type: {"itemSchema": _item(media_type, line)} for media_type in media_types})
+        for path in CONTINUED:
             _add_link(document["paths"][path]["post"])
         _add_refusals(document, has_keys=len(app.state.keys) > 0)
         app.openapi_schema = document
@@ -54,6 +61,14 @@ def _add_link(operation: dict[str, Any]) -> None:
             "description": "Goes on from the state that `return_state` asked for.",
         }
     }
+
+
+def _item(media_type: str, line: dict[str, Any]) -> dict[str, Any]:
+    """Schema of one item of a stream, as OpenAPI 3.2 and FastAPI write it: a server-sent event holds JSON as text."""
+    if media_type != SSE:
+        return line
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": line}
+    return {"type": "object", "properties": {"data": data}, "required": ["data"]}
 
 
 def _add_refusals(document: dict[str, Any], *, has_keys: bool) -> None:

@@ -16,6 +16,9 @@ on raw sockets.
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import termios
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -73,12 +76,12 @@ class StallGuard:
     _pending_since = 0.0
 
     def is_quiet(self) -> bool:
-        """Nothing is added to the buffer now, so that it can only shrink."""
+        """Nothing is added to the buffer now, so that what the peer has to take can only shrink."""
         raise NotImplementedError
 
     def drop_if_stalled(self, now: float) -> None:
-        """Cut the connection when its buffer has not shrunk for the send timeout."""
-        pending = self.transport.get_write_buffer_size() if self.is_quiet() else 0
+        """Cut the connection when its peer has taken nothing for the send timeout."""
+        pending = untaken_bytes(self.transport) if self.is_quiet() else 0
         if pending == 0 or pending < self._pending or self._pending == 0:
             self._pending_since = now
         elif now - self._pending_since >= self.guard.settings.send_timeout_seconds:
@@ -300,6 +303,23 @@ class GuardedWebSocket(StallGuard, WebSocketsSansIOProtocol):
             self.guard.count(error.code)
             self.transport.write(refusal(error))
             self.transport.close()
+
+
+def untaken_bytes(transport: asyncio.Transport) -> int:
+    """Bytes that the peer has not acknowledged, where some of them are still ours to write; else 0.
+
+    The kernel's part counts because it takes more from us only once a third of its megabytes is free: a slow reader
+    would look like one that takes nothing.
+    """
+    ours = transport.get_write_buffer_size()
+    if ours == 0:
+        return 0
+    queued = array("i", [0])
+    try:
+        fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, queued)
+    except OSError:
+        return ours
+    return ours + queued[0]
 
 
 def refusal(error: ServiceError) -> bytes:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from service.neutral import NullIs, OneOf, Only
 from service.state.names import SESSION_PREFIX
 
 LARGEST_OBSERVATION = 1e12
@@ -40,6 +41,7 @@ StateReference = Annotated[
 NewSession = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^session:[A-Za-z0-9_-]{1,64}$")]
 ReturnState = Annotated[
     bool | NewSession,
+    OneOf("true, false, or `session:NAME` with a NAME of 1 to 64 letters, digits, _ and -"),
     Field(description="true: the reply holds the state after it; `session:NAME`: the server keeps it under a new name"),
 ]
 ReplyState = Annotated[str | None, Field(description="where to go on: a sealed token or `session:NAME@STEP`")]
@@ -56,7 +58,7 @@ class _Reply(BaseModel):
 class GenerateParameters(_Request):
     """How to continue the prompt; names and meanings are TGI's where TGI has them."""
 
-    max_new_tokens: int = Field(default=100, ge=1, le=1_000_000)
+    max_new_tokens: Annotated[int, NullIs(100)] = Field(default=100, ge=1, le=1_000_000)
     temperature: float | None = Field(default=None, ge=0, le=100, description="0 is greedy; null is 1")
     top_k: int | None = Field(default=None, ge=1, le=1_000_000, description="keep the k most probable tokens")
     top_p: float | None = Field(default=None, gt=0, le=1, description="keep the smallest set with this probability")
@@ -68,9 +70,22 @@ class GenerateParameters(_Request):
         default_factory=list, max_length=16, description="ends the text before the first of these; not part of it"
     )
     details: bool = Field(default=True, description="tokens, confidence and timings in the reply")
-    top_n_tokens: int = Field(default=0, ge=0, le=32, description="also the n most probable tokens at each position")
-    return_full_text: bool = Field(default=False, description="put the prompt before generated_text")
+    top_n_tokens: Annotated[int, NullIs(0)] = Field(
+        default=0, ge=0, le=32, description="also the n most probable tokens at each position"
+    )
+    return_full_text: Annotated[bool, NullIs(False)] = Field(
+        default=False, description="put the prompt before generated_text"
+    )
     truncate: int | None = Field(default=None, ge=1, le=1_000_000, description="keep only the last n prompt tokens")
+    # TGI has these; its clients send some of them at these values.
+    best_of: Annotated[Any, Only(None, 1)] = None
+    decoder_input_details: Annotated[Any, Only(None, False)] = None
+    repetition_penalty: Annotated[Any, Only(None, 1.0)] = None
+    frequency_penalty: Annotated[Any, Only(None, 0.0)] = None
+    typical_p: Annotated[Any, Only(None, 1.0)] = None
+    watermark: Annotated[Any, Only(None, False)] = None
+    grammar: Annotated[Any, Only(None)] = None
+    adapter_id: Annotated[Any, Only(None)] = None
     decode: Literal["recurrent", "attention"] = Field(
         default="recurrent", description="constant-memory filter slots, or exact attention over a growing cache"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,9 +18,18 @@ def default_bundles(root: Path = BUNDLE_ROOT) -> tuple[Path, ...]:
     return tuple(sorted(manifest.parent for manifest in root.glob("*/manifest.json")))
 
 
-def available_cores() -> int:
-    """Cores this process may run on, which in a container is fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+def available_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Cores this process may use: in a container fewer than the machine has, by affinity or by a quota of time.
+
+    Args:
+        quota: the kernel's file on the quota of this control group, such as `400000 100000` or `max 100000`.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    try:
+        time, period = quota.read_text().split()
+        return max(1, min(cores, math.ceil(int(time) / int(period))))
+    except (OSError, ValueError):  # no such file, or no quota
+        return cores
 
 
 class ConfigurationError(ValueError):

@@ -15,9 +15,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from service.engine.engine import ModelFacts, Models
 from service.engine.filter_runtime import FilterInputError, FilterStep, ForecastPoint, Row, Stepped
 from service.engine.language_runtime import StepOutput
-from service.engine.language_state import unusable_state
 from service.engine.pool import Slot, StateField, StatePool
 from service.engine.text import Vocabulary
+from service.errors import invalid_state
 
 END_OF_TEXT = "<|endoftext|>"
 
@@ -86,6 +86,7 @@ class FakeLanguage:
     vocabulary: Vocabulary = field(default_factory=byte_vocabulary)
     latent_shape: tuple[int, int] = (2, 4)
     context_bytes: int = 100_000
+    pool: StatePool = field(default_factory=lambda: StatePool({"seen": StateField((), np.float64)}, 1))
     batches: list[int] = field(default_factory=list)
 
     def start(self, decode: str) -> Seen:
@@ -122,7 +123,7 @@ class FakeLanguage:
 
     def unpack(self, data: bytes) -> Seen:
         if len(data) % 4 or len(data) < 8:
-            raise unusable_state()
+            raise invalid_state()
         return Seen(tuple(np.frombuffer(data, "<u4", offset=8).tolist()), float(np.frombuffer(data, "<f8", 1)[0]))
 
     def confidence(self, logits: np.ndarray, decode: str) -> np.ndarray:

@@ -23,23 +23,26 @@ STRANGE_PATHS = ("/nothing", "/%00", "//filter", "/filter/", "/generate?x=1")
 NESTED = 200
 # Written into the text as they are; JSON has none of them, or no reader of doubles can hold them.
 WORDS = ("NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1e-999", "0x10", "01", "9" * 400, "1." + "0" * 400 + "1")
-# One valid document of each POST route that there may be; a route of the server without one gets the others'.
-DOCUMENTS: Mapping[str, Sequence[Any]] = {
-    "/generate": (
-        {
-            "inputs": "It was",
-            "model": None,
-            "parameters": {
-                "max_new_tokens": 2, "temperature": 0.8, "top_k": 5, "top_p": 0.9, "do_sample": True, "seed": 3,
-                "stop": ["the"], "details": True, "top_n_tokens": 1, "return_full_text": True, "truncate": 4,
-                "decode": "recurrent", "latent_noise": 0.1, "n": 1, "return_latents": False, "deadline_ms": 1000,
-            },
-            "stream": False,
-            "state": None,
-            "return_state": True,
+TEXTS = (
+    {
+        "inputs": "It was",
+        "model": None,
+        "parameters": {
+            "max_new_tokens": 2, "temperature": 0.8, "top_k": 5, "top_p": 0.9, "do_sample": True, "seed": 3,
+            "stop": ["the"], "details": True, "top_n_tokens": 1, "return_full_text": True, "truncate": 4,
+            "decode": "recurrent", "latent_noise": 0.1, "n": 1, "return_latents": False, "deadline_ms": 1000,
         },
-        {"inputs": "It", "parameters": {"max_new_tokens": 2, "decode": "attention", "n": 2}, "stream": True},
-    ),
+        "stream": False,
+        "state": None,
+        "return_state": True,
+    },
+    {"inputs": "It", "parameters": {"max_new_tokens": 2, "decode": "attention", "n": 2}, "stream": True},
+)  # fmt: skip
+# Valid documents of each POST route.
+DOCUMENTS: Mapping[str, Sequence[Any]] = {
+    "/": TEXTS,
+    "/generate": TEXTS,
+    "/generate_stream": TEXTS,
     "/filter": (
         {
             "model": "linear", "times": [0.0, 0.5], "observations": [[1.0, 0.2], [None, 0.1]], "noise": [1.0, None],
@@ -51,9 +54,11 @@ DOCUMENTS: Mapping[str, Sequence[Any]] = {
     "/v1/completions": (
         {
             "model": "books", "prompt": "It was", "max_tokens": 2, "temperature": 0.7, "top_p": 0.9, "n": 1,
-            "stream": False, "logprobs": 1, "echo": False, "stop": ["the"], "seed": 1, "user": "u",
+            "stream": False, "logprobs": 1, "echo": False, "stop": ["the"], "seed": 1, "user": "u", "latent_noise": 0.1,
+            "decode": "recurrent", "deadline_ms": 1000, "truncate_prompt_tokens": 4, "presence_penalty": 0,
         },
-        {"model": "books", "prompt": ["It"], "max_tokens": 1, "stream": True},
+        {"prompt": ["It", "She"], "max_tokens": 1, "stream": True, "stream_options": {"include_usage": True}},
+        {"prompt": [[5, 6], [7]], "max_tokens": 2, "echo": True, "n": 2, "best_of": 2, "suffix": None, "top_k": 3},
     ),
 }  # fmt: skip
 FRAMES = (

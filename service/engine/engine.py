@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from export.bundle import Bundle, BundleError, check_golden, open_bundle
@@ -21,7 +22,14 @@ from service.engine.filtering import (
     SequenceStage,
     check_size,
 )
-from service.engine.generation import DecodeStage, GenerateJob, GenerateOptions, PrefillStage, PromptLimits
+from service.engine.generation import (
+    LONG_PROMPT,
+    DecodeStage,
+    GenerateJob,
+    GenerateOptions,
+    PrefillStage,
+    PromptLimits,
+)
 from service.engine.language_runtime import Decode, Language, LanguageRuntime
 from service.engine.language_state import LanguageState, largest_state
 from service.engine.pool import StatePool
@@ -34,6 +42,7 @@ from service.settings import Settings
 SEED_BITS = 53  # a drawn seed survives a JSON reader that keeps numbers as doubles
 NUMBERS_PER_TOKEN = 5
 Kind = Literal["lm", "filter"]
+DECODES: tuple[Decode, ...] = ("recurrent", "attention")
 AnyJob = TypeVar("AnyJob", bound=Job)
 
 
@@ -99,11 +108,41 @@ def _facts(bundle: Bundle, golden_values: int) -> ModelFacts:
     )
 
 
+@dataclass(frozen=True)
+class _Served:
+    """Models with the stages that run them; replaced as a whole when bundles are loaded anew."""
+
+    models: Models
+    digests: Mapping[str, str]
+    prefill: Mapping[tuple[str, Decode], tuple[PrefillStage, PrefillStage]]  # of short prompts, of long ones
+    filtering: Mapping[str, FilterStage]
+    sequences: Mapping[str, SequenceStage]
+    pools: Mapping[str, StatePool]
+
+    @classmethod
+    def build(cls, models: Models, settings: Settings, metrics: Metrics) -> _Served:
+        limits = PromptLimits(settings.max_prompt_tokens, settings.max_attention_tokens)
+        places = settings.max_running + settings.max_streams
+        pools = {name: StatePool(model.state_fields, places) for name, model in models.filters.items()}
+        prefill: dict[tuple[str, Decode], tuple[PrefillStage, PrefillStage]] = {}
+        for name, model in models.languages.items():
+            for mode in DECODES:
+                decode = DecodeStage(model, mode, settings.max_batch_rows, metrics)
+                prefill[name, mode] = PrefillStage(limits, decode), PrefillStage(limits, decode)
+        return cls(
+            models,
+            {facts.name: facts.digest for facts in models.facts},
+            prefill,
+            {name: FilterStage(model, pools[name], metrics) for name, model in models.filters.items()},
+            {name: SequenceStage(model, metrics) for name, model in models.filters.items()},
+            {**pools, **{name: model.pool for name, model in models.languages.items()}},
+        )
+
+
 class Engine:
     """Checks what depends on a model or on the server's limits, and turns requests into jobs."""
 
     def __init__(self, models: Models, settings: Settings, metrics: Metrics) -> None:
-        self.models = models
         self._settings = settings
         self._metrics = metrics
         self._scheduler = Scheduler(
@@ -115,25 +154,38 @@ class Engine:
             queue_seconds=settings.queue_seconds,
             count_refusal=lambda reason: metrics.admission_rejections.labels(reason).inc(),
         )
-        limits = PromptLimits(settings.max_prompt_tokens, settings.max_attention_tokens)
-        modes: tuple[Decode, ...] = ("recurrent", "attention")
-        self._prefill = {
-            (name, decode): PrefillStage(limits, DecodeStage(model, decode, settings.max_batch_rows, metrics))
-            for name, model in models.languages.items()
-            for decode in modes
-        }
-        self._digests = {facts.name: facts.digest for facts in models.facts}
-        places = settings.max_running + settings.max_streams
-        self._pools = {name: StatePool(model.state_fields, places) for name, model in models.filters.items()}
-        self._filtering = {
-            name: FilterStage(model, self._pools[name], metrics) for name, model in models.filters.items()
-        }
-        self._sequences = {name: SequenceStage(model, metrics) for name, model in models.filters.items()}
         metrics.watch("num_requests_running", "Requests that hold model state.", lambda: self._scheduler.running)
         metrics.watch("num_requests_waiting", "Requests that wait for a place.", lambda: self._scheduler.waiting)
         metrics.watch("num_streams", "Live filter streams, idle ones included.", lambda: self._scheduler.streams)
-        metrics.watch("filter_state_slots", "State slots of filters that have an owner.", self._slots_in_use)
         metrics.watch("engine_stalled_seconds", "Age of the last progress.", self._scheduler.stalled_for)
+        self.reload(models)
+
+    @property
+    def models(self) -> Models:
+        """What new requests are answered with."""
+        return self._served.models
+
+    @property
+    def slots_in_use(self) -> int:
+        """State slots that have an owner, of all models that new requests are answered with."""
+        return sum(pool.in_use for pool in self._served.pools.values())
+
+    def reload(self, models: Models) -> None:
+        """Answer new requests with these models; requests and streams at work keep the ones that they began with.
+
+        Called on the event loop, so that no request sees half of each.
+        """
+        self._served = _Served.build(models, self._settings, self._metrics)
+        self._metrics.state_slots.clear()
+        self._metrics.state_slots_used.clear()
+        for name, pool in self._served.pools.items():
+            self._metrics.state_slots.labels(name).set(pool.capacity)
+            self._metrics.state_slots_used.labels(name).set_function(partial(getattr, pool, "in_use"))
+
+    def check_current(self, kind: StateKind) -> None:
+        """Raise NotReady where bundles were loaded anew while a request's state was fetched: the two do not fit."""
+        if kind.digest not in self._served.digests.values():
+            raise NotReady("The bundle was replaced at this moment; try again.")
 
     def stalled_for(self) -> float:
         """Seconds since the last progress while there is work to do, else 0."""
@@ -153,11 +205,18 @@ class Engine:
         """
         model = self._language(model_name)
         self._limit("parameters.max_new_tokens", options.max_new_tokens, self._settings.max_new_tokens)
+        size = len(model.vocabulary)
+        if not isinstance(options.prompt, str) and not all(0 <= token < size for token in options.prompt):
+            raise InvalidRequest(
+                f"inputs must hold token ids below {size} for this model.", param="inputs", code="unknown_token"
+            )
         per_token = NUMBERS_PER_TOKEN + 2 * options.top_n_tokens
         if options.return_latents:
             per_token += math.prod(model.latent_shape)
         self._limit_reply("parameters", per_token * options.max_new_tokens * options.samples)
-        return self._submit(GenerateJob(self._prefill[model.name, options.decode], model, options))
+        short, long = self._served.prefill[model.name, options.decode]
+        stage = long if len(options.prompt) > LONG_PROMPT else short
+        return self._submit(GenerateJob(stage, model, options))
 
     def language_state(self, model_name: str | None) -> StateKind:
         """What a state of this language model is.
@@ -166,7 +225,7 @@ class Engine:
             NotFound
         """
         model = self._language(model_name)
-        return StateKind(self._digests[model.name], "lm", largest_state(model.context_bytes))
+        return StateKind(self._served.digests[model.name], "lm", largest_state(model.context_bytes))
 
     def read_language_state(self, model_name: str | None, payload: bytes) -> LanguageState:
         """A state that was opened.
@@ -183,7 +242,7 @@ class Engine:
             NotFound
         """
         model = self._filter(model_name)
-        return StateKind(self._digests[model.name], "filter", model.state_bytes)
+        return StateKind(self._served.digests[model.name], "filter", model.state_bytes)
 
     def read_filter_state(self, model_name: str | None, payload: bytes) -> Any:
         """A state that was opened; it has a `count`, a `time` and a `seed`.
@@ -209,9 +268,9 @@ class Engine:
         options = replace(options, levels=options.levels or model.levels)
         self._limit_reply("observations", count * _numbers_per_step(model, options))
         if options.needs_whole:
-            return self._submit(SequenceJob(self._sequences[model.name], options))
+            return self._submit(SequenceJob(self._served.sequences[model.name], options))
         with _refusing():
-            return self._submit(FilterJob(self._filtering[model.name], options))
+            return self._submit(FilterJob(self._served.filtering[model.name], options))
 
     def filter_stream(self, model_name: str | None, options: StreamOptions) -> StreamJob:
         """Open a live stream.
@@ -223,7 +282,9 @@ class Engine:
         options = replace(options, levels=options.levels or model.levels)
         self._limit_reply("samples", _numbers_per_step(model, options))
         with _refusing():
-            return self._submit(StreamJob(self._filtering[model.name], options, limit=self._settings.stream_buffer))
+            return self._submit(
+                StreamJob(self._served.filtering[model.name], options, limit=self._settings.stream_buffer)
+            )
 
     def filter_model(self, model_name: str | None) -> Filter:
         """The filter that answers: its name, observation size and levels.
@@ -255,9 +316,6 @@ class Engine:
     def _language(self, name: str | None) -> Language:
         model: Language = self._model(self.models.languages, name, "language model")
         return model
-
-    def _slots_in_use(self) -> int:
-        return sum(pool.in_use for pool in self._pools.values())
 
     def _submit(self, job: AnyJob) -> AnyJob:
         self._scheduler.submit(job)

@@ -23,14 +23,19 @@ from service.errors import EngineFailure, InvalidRequest, NotReady
 from service.metrics import Metrics
 
 PREFILL_TOKENS = 64  # per quantum: long enough to be efficient, short enough not to stall running streams
+LONG_PROMPT = 1_000  # characters; prompts beyond take turns with shorter ones, which therefore never wait for them
 FinishReason = Literal["length", "eos_token", "stop_sequence", "cancelled", "deadline", "error"]
 
 
 @dataclass(frozen=True)
 class GenerateOptions:
-    """What to generate, complete: no default depends on the model any more."""
+    """What to generate, complete: no default depends on the model any more.
 
-    prompt: str
+    Args:
+        prompt: text, or tokens of the model's vocabulary.
+    """
+
+    prompt: str | tuple[int, ...]
     max_new_tokens: int
     seed: int
     temperature: float = 1.0
@@ -169,6 +174,17 @@ class GenerateJob(Job):
         return len(self.live) if self.streams else 1
 
     @property
+    def keeps_place(self) -> bool:
+        """Prompts are read one after another: in turns, all of them would be late."""
+        return not self.streams
+
+    @property
+    def prompt_text(self) -> str:
+        """The prompt as the request has it, as text."""
+        prompt = self.options.prompt
+        return prompt if isinstance(prompt, str) else self.model.vocabulary.decode(prompt)
+
+    @property
     def live(self) -> list[_Stream]:
         """Continuations that still grow."""
         return [stream for stream in self.streams if stream.finish_reason is None]
@@ -201,7 +217,7 @@ class GenerateJob(Job):
     def conclude(self, last: TokenEvent | None) -> Generation:
         """The finished request; continuations that still grew ran into the deadline, or the server goes down."""
         early: FinishReason = "cancelled" if self.interrupted else "deadline"
-        prefix = self.options.prompt if self.options.return_full_text else ""
+        prefix = self.prompt_text if self.options.return_full_text else ""
         continuations = [
             Continuation(
                 prefix + "".join(event.token.text for event in stream.events),
@@ -278,7 +294,8 @@ class PrefillStage:
             job.begin_decoding(self._decode)
 
     def _tokenize(self, model: Language, options: GenerateOptions) -> list[int]:
-        tokens = model.vocabulary.encode(options.prompt)
+        prompt = options.prompt
+        tokens = model.vocabulary.encode(prompt) if isinstance(prompt, str) else list(prompt)
         if options.truncate is not None:
             tokens = tokens[-options.truncate :]
         if options.resumed is not None:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from export.bundle import Bundle
 from service.engine.batching import Run, agreeing_sizes
-from service.engine.language_state import unusable_state
 from service.engine.pool import StateField, StatePool
 from service.engine.sampling import log_softmax
 from service.engine.text import Vocabulary
+from service.errors import invalid_state
 
 Array = NDArray[np.float32]
 Decode = Literal["recurrent", "attention"]
@@ -158,6 +158,7 @@ class Language(Protocol):
     name: str
     vocabulary: Vocabulary
     latent_shape: tuple[int, int]
+    pool: StatePool  # of recurrent contexts
     context_bytes: int  # at most, of a packed context
 
     def start(self, decode: Decode) -> Any:
@@ -279,12 +280,12 @@ class LanguageRuntime:
     def unpack(self, data: bytes) -> SlotContext:
         """Inverse of `pack`; see `Language`."""
         if len(data) != self.context_bytes:
-            raise unusable_state()
+            raise invalid_state()
         position = int(np.frombuffer(data, _POSITION, 1)[0])
         numbers = np.frombuffer(data, _FLOAT, offset=_POSITION.itemsize).astype(np.float32)
         means, precisions = np.split(numbers, [self._initial_means.size])
         if position > LONGEST_STREAM or not np.isfinite(numbers).all() or precisions.min() < 0:
-            raise unusable_state()
+            raise invalid_state()
         context = SlotContext(self.pool, position)
         context.write(means.reshape(self._initial_means.shape), precisions.reshape(self._initial_precisions.shape))
         return context

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from service.errors import InvalidRequest
+from service.errors import invalid_state
 
 _VERSION = 1
 _HEADER = struct.Struct("<BBHQQIB3s")
@@ -55,24 +55,19 @@ class LanguageState:
             InvalidRequest: these bytes are not such a state (`state_invalid`).
         """
         if len(payload) < _HEADER.size:
-            raise unusable_state()
+            raise invalid_state()
         version, flags, tail_size, seed, generated, pending, count, undecoded = _HEADER.unpack_from(payload)
         end = _HEADER.size + tail_size
         is_sound = version == _VERSION and flags == 0 and pending < vocabulary_size and count <= len(undecoded)
         if not is_sound or tail_size > LONGEST_TAIL_BYTES or end > len(payload):
-            raise unusable_state()
+            raise invalid_state()
         try:
             tail = payload[_HEADER.size : end].decode()
         except UnicodeDecodeError:
-            raise unusable_state() from None
+            raise invalid_state() from None
         return cls(seed, generated, pending, undecoded[:count], tail, payload[end:])
 
 
 def largest_state(context_bytes: int) -> int:
     """Bytes of the largest state of a model whose packed context has at most `context_bytes`."""
     return _HEADER.size + LONGEST_TAIL_BYTES + context_bytes
-
-
-def unusable_state() -> InvalidRequest:
-    """The one failure of a state that opened but does not fit the model: it tells nothing of its content."""
-    return InvalidRequest("state is not one that this server can continue from.", param="state", code="state_invalid")

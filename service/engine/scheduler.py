@@ -80,6 +80,11 @@ class Job:
         """Whether there is nothing to do until `Scheduler.wake`."""
         return False
 
+    @property
+    def keeps_place(self) -> bool:
+        """Whether the next quantum of this job comes before other jobs of its stage, instead of in turn."""
+        return False
+
     def release(self) -> None:
         """Give back what the job holds; called once, when it has left the scheduler, whatever the reason."""
 
@@ -160,8 +165,8 @@ class Scheduler:
         max_waiting: requests beyond that before `submit` refuses.
         max_streams: live streams, idle ones included; they never wait: one too many is refused.
         stream_buffer: undelivered events at which a job is parked until its reader catches up.
-        queue_seconds: a request that waited longer is refused.
-        count_refusal: told the reason of every refusal: queue_full, queue_timeout or streams_full.
+        queue_seconds: a request that would wait longer, or did, is refused.
+        count_refusal: told the reason of every refusal: queue_full, queue_slow, queue_timeout or streams_full.
     """
 
     def __init__(
@@ -244,8 +249,12 @@ class Scheduler:
                     "queue_full",
                     f"The server works on {self._running} requests and {len(self._waiting)} wait; try again later.",
                 )
+            if self._running >= self._max_running and self._expected_wait() > self._queue_seconds:
+                raise self._refusal("queue_slow", "The requests that wait already will take too long; try again later.")
             job._scheduler = self
             self._jobs.add(job)
+            if not self._waiting:
+                self._last_departure = time.monotonic()
             self._waiting[job] = None
             self._admit()
             patience = min(self._queue_seconds, job.deadline - job.submitted)
@@ -369,7 +378,7 @@ class Scheduler:
                 elif job.is_idle and not job.interrupted:
                     self._idle.add(job)
                 else:
-                    self._queue(job)
+                    self._queue(job, first=job.keeps_place)
         self._deliver(jobs)
 
     def _deliver(self, jobs: list[Job]) -> None:
@@ -390,8 +399,12 @@ class Scheduler:
     def _has_work(self) -> bool:
         return bool(self._busy or self._runnable or self._waiting)
 
-    def _queue(self, job: Job) -> None:
-        self._runnable.setdefault(job.stage, deque()).append(job)
+    def _queue(self, job: Job, first: bool = False) -> None:
+        queue = self._runnable.setdefault(job.stage, deque())
+        if first:
+            queue.appendleft(job)
+        else:
+            queue.append(job)
         self._work_arrived.notify()
 
     def _admit(self) -> None:
@@ -422,10 +435,7 @@ class Scheduler:
         if job.is_stream:
             self._streams -= 1
         else:
-            now = time.monotonic()
-            interval = min(now - self._last_departure, LONGEST_RETRY_SECONDS)
-            self._departure_interval += SMOOTHING * (interval - self._departure_interval)
-            self._last_departure = now
+            self._measure_departure()
             self._running -= 1
             self._admit()
         if not self._jobs:
@@ -459,10 +469,22 @@ class Scheduler:
         self._count_refusal(reason)
         return Overloaded(message, retry_after_seconds=self._retry_after())
 
+    def _measure_departure(self) -> None:
+        """How fast requests leave, while others wait: an empty queue says nothing about that."""
+        if not self._waiting:
+            return
+        now = time.monotonic()
+        interval = min(now - self._last_departure, LONGEST_RETRY_SECONDS)
+        self._last_departure = now
+        weight = SMOOTHING if self._departure_interval else 1.0
+        self._departure_interval += weight * (interval - self._departure_interval)
+
+    def _expected_wait(self) -> float:
+        """Seconds until a request that came now would begin, at the rate at which requests left lately."""
+        return (len(self._waiting) + 1) * self._departure_interval
+
     def _retry_after(self) -> int:
-        """Seconds until the queue has drained at the rate at which requests left lately."""
-        seconds = (len(self._waiting) + 1) * self._departure_interval
-        return max(1, min(LONGEST_RETRY_SECONDS, math.ceil(seconds)))
+        return max(1, min(LONGEST_RETRY_SECONDS, math.ceil(self._expected_wait())))
 
 
 def _deliver_all(deliveries: list[tuple[Job, list[Any]]]) -> None:

@@ -65,6 +65,10 @@ class Vocabulary:
         """The bytes that a token adds to the text."""
         return b"" if token in self._special else self._bytes[token]
 
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of a token sequence, broken characters replaced."""
+        return b"".join(map(self.bytes_of, tokens)).decode(errors="replace")
+
     def label(self, token: int) -> str:
         """A token on its own, for display: its name if special, broken characters replaced."""
         return self._names[token] if token in self._special else self._bytes[token].decode(errors="replace")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import inspect
 import logging
 import os
 import signal
@@ -142,13 +141,8 @@ class ServerProcess:
 
 async def _reload(app: FastAPI) -> str | None:
     """Why the bundles were not loaded anew; None when they were."""
-    reload = getattr(app.state, "reload", None)
-    if reload is None:
-        return "this server cannot reload"
     try:
-        answer = reload()
-        if inspect.isawaitable(answer):
-            await answer
+        await app.state.reload()
     except Exception as error:
         logger.exception("the bundles were not loaded anew; the old ones go on serving")
         return _reason(error)

@@ -115,7 +115,8 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         "loop": "uvloop",
         "http": guarded_http(settings, app.state.metrics),
         "ws": guarded_websocket(settings, app.state.metrics),
-        "ws_max_size": settings.max_message_bytes,
+        # A message a little too large is refused in words by whoever reads it; one far too large is not even read.
+        "ws_max_size": 2 * settings.max_message_bytes,
         # Compression costs memory per connection and lets a small message grow to the limit.
         "ws_per_message_deflate": False,
         "lifespan": "on",

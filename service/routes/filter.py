@@ -37,6 +37,7 @@ async def filter_sequence(body: FilterRequest, request: Request, engine: EngineD
     """Estimate the state behind a sequence of observations."""
     kind = engine.filter_state(body.model)
     exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
+    engine.check_current(kind)
     resumed = None if exchange.opened is None else engine.read_filter_state(body.model, exchange.opened.payload)
     options = _options(body, exchange, resumed)
     name = engine.filter_name(body.model)

@@ -168,6 +168,7 @@ class _Stream:
 async def _open(connection: HTTPConnection, engine: Engine, request: FilterStreamRequest) -> _Stream:
     kind = engine.filter_state(request.model)
     exchange = await open_exchange(connection, kind, state=request.state, return_state=request.return_state)
+    engine.check_current(kind)
     resumed = None if exchange.opened is None else engine.read_filter_state(request.model, exchange.opened.payload)
     model = engine.filter_model(request.model)
     job = engine.filter_stream(

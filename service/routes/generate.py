@@ -58,6 +58,7 @@ async def generate(body: GenerateRequest, request: Request, engine: EngineDep) -
     """Continue a prompt."""
     kind = engine.language_state(body.model)
     exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
+    engine.check_current(kind)
     resumed = None if exchange.opened is None else engine.read_language_state(body.model, exchange.opened.payload)
     job = engine.generate(body.model, _options(body, exchange, resumed))
     record = record_of(request)

@@ -15,7 +15,7 @@ import struct
 import time
 from collections.abc import Callable
 
-from service.errors import InvalidRequest
+from service.errors import invalid_state
 from service.state.names import Opened, StateScope
 from service.state.sealer import OVERHEAD_BYTES, SealBroken, Sealer
 
@@ -24,7 +24,6 @@ PREFIX = "v1."
 CLOCK_SKEW_SECONDS = 60
 _HEADER = struct.Struct("<QQQI")
 _PURPOSE = "token"
-_REFUSAL = "state: not a state that this server gave out for this model and API key, or it has expired."
 
 logger = logging.getLogger("rfa.state")
 
@@ -65,7 +64,7 @@ class Tokens:
             return self._open(token, scope, max_bytes)
         except SealBroken as reason:
             logger.debug("state token refused: %s", reason)
-        raise InvalidRequest(_REFUSAL, param="state", code="state_invalid")
+        raise invalid_state()
 
     def _open(self, token: str, scope: StateScope, max_bytes: int) -> Opened:
         # Length first: nothing of an oversized text is copied or decoded.

@@ -211,7 +211,7 @@ def test_generate_writes_tokens_as_they_come(books_bundle: Path) -> None:
     ("arguments", "reason"),
     [
         (("verify", "nowhere"), "no bundle 'nowhere'"),
-        (("info", EXAMPLE.parent), "manifest.json"),
+        (("info", EXAMPLE.parent / "deploy" / "prometheus"), "manifest.json"),
         (("filter", "nowhere.csv"), "nowhere.csv"),
         (("filter", EXAMPLE, "--out", "table.xlsx"), "--out must end in .csv or .json"),
         (("filter", EXAMPLE, "--horizon", "soon"), "--horizon"),

@@ -32,11 +32,6 @@ RULES: list[dict[str, Any]] = yaml.safe_load((DEPLOY / "prometheus" / "rules.yml
 # What Prometheus adds to every series, and the series that it makes itself.
 ADDED_LABELS = {"job", "instance"}
 MADE_BY_PROMETHEUS = {"up": {"job", "instance"}, "ALERTS": {"alertname", "alertstate", "severity"}}
-# Metrics that dashboard and alerts may ask for before the code that exports them is there.
-PROMISED: dict[str, set[str]] = {
-    "rfa_state_pool_slots": {"state"},
-    "rfa_quarantined_rows_total": {"model_name"},
-}
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
 
 
@@ -122,12 +117,7 @@ def exported() -> dict[str, set[str]]:
 
 def known_labels(exported: dict[str, set[str]]) -> dict[str, set[str]]:
     """Of every series that Prometheus has of this server, or will have."""
-    return {name: labels | ADDED_LABELS for name, labels in {**PROMISED, **exported}.items()} | MADE_BY_PROMETHEUS
-
-
-def test_a_promise_that_is_kept_is_a_promise_no_more(exported: dict[str, set[str]]) -> None:
-    kept = set(PROMISED) & set(exported)
-    assert not kept, f"take out of PROMISED: {sorted(kept)}"
+    return {name: labels | ADDED_LABELS for name, labels in exported.items()} | MADE_BY_PROMETHEUS
 
 
 @pytest.mark.parametrize(("where", "text"), expressions())

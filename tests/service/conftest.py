@@ -1,11 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 
 from service.app import create_app
 from service.engine.engine import Models
@@ -13,6 +17,7 @@ from service.settings import Settings
 from service.testing import fake_models
 
 Connect = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
+Live = Callable[..., AbstractContextManager[str]]
 
 
 @asynccontextmanager
@@ -37,3 +42,29 @@ def connect() -> Connect:
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@contextmanager
+def _live(models: Models | None = None, **settings: Any) -> Iterator[str]:
+    load = {} if "bundles" in settings else {"load": lambda _: models or fake_models()}
+    app = create_app(Settings.model_validate({"bundles": (), "processes": 1, "workers": 2, **settings}), **load)
+    server = uvicorn.Server(uvicorn.Config(app, loop="uvloop", http="httptools", lifespan="on", log_level="error"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        while not server.started:
+            assert thread.is_alive(), "the server did not start"
+            time.sleep(0.005)
+        host, port = listener.getsockname()
+        try:
+            yield f"http://{host}:{port}"
+        finally:
+            server.should_exit = True
+            thread.join(timeout=20)
+    assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def live() -> Live:
+    """A server on a socket, in a thread: `with live(models, max_running=1) as address`, or `live(bundles=(path,))`."""
+    return _live

@@ -1,7 +1,7 @@
 """A server process with hand-made models, for the tests of what is around it. Its texts do what their names say:
 
     hang     the engine takes the request and never comes back
-    slow     each token takes a twentieth of a second
+    slow     each token takes a fiftieth of a second
 
 In the folder FAKE_CHILD_NOTES it leaves notes: the state keys that it was given, and each reload. A file `refuse`
 there makes a reload fail.
@@ -34,7 +34,7 @@ class Moody(FakeLanguage):
 
     def step(self, contexts: Sequence[Seen], tokens: Sequence[int], noise: Any) -> Any:
         if any("slow" in self._text(context.tokens) for context in contexts):
-            time.sleep(0.05)
+            time.sleep(0.02)
         return super().step(contexts, tokens, noise)
 
     def _text(self, tokens: Sequence[int]) -> str:

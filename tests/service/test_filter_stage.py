@@ -58,7 +58,7 @@ async def drained(job: StreamJob) -> tuple[list[StreamStep], StreamEnd]:
 
 async def slots_are_free(engine: Engine) -> None:
     async with asyncio.timeout(10):
-        while engine._slots_in_use():
+        while engine.slots_in_use:
             await asyncio.sleep(0.01)
 
 
@@ -135,14 +135,14 @@ async def test_streams_have_their_own_bound_and_rest_between_observations() -> N
         with pytest.raises(Overloaded, match="live streams"):
             engine.filter_stream(None, stream_options())
         assert len((await engine.filter(None, options(5)).result()).steps) == 5
-        assert engine._slots_in_use() <= 1
+        assert engine.slots_in_use <= 1
         for step in range(4):
             for stream in streams:
                 stream.push(Observed(float(step), [float(step), 0.0], 1.0))
             for stream in streams:
                 (reply,) = await stream.replies()
                 assert (reply.step.index, reply.step.mean) == (step, [step / 2, 0.0])
-        assert engine._slots_in_use() == 3
+        assert engine.slots_in_use == 3
         for stream in streams:
             stream.close()
             steps, end = await drained(stream)
@@ -182,7 +182,7 @@ async def test_a_client_that_leaves_frees_the_slot() -> None:
         stream = engine.filter_stream(None, stream_options())
         stream.push(Observed(0.0, [1.0, 1.0], 1.0))
         await stream.replies()
-        assert engine._slots_in_use() == 1
+        assert engine.slots_in_use == 1
         stream.leave()
         with pytest.raises(ReaderGone):
             await stream.replies()

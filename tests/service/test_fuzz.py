@@ -24,6 +24,7 @@ from service.schemas import (
     GenerateRequest,
 )
 from service.schemas import FilterRequest as FilterBody
+from service.schemas_openai import Completion, CompletionChunk, CompletionRequest, StreamOptions
 from service.settings import Settings
 from service.testing import fake_models
 
@@ -64,6 +65,21 @@ sane = {
     "smooth": st.booleans(),
     "mode": st.sampled_from(["recurrent", "attention"]),
     "decode": st.sampled_from(["recurrent", "attention"]),
+    "prompt": st.none()
+    | st.text(max_size=20)
+    | st.lists(st.integers(0, 260), min_size=1, max_size=20)
+    | st.lists(st.text(max_size=20), min_size=1, max_size=4)
+    | st.lists(st.lists(st.integers(0, 256), min_size=1, max_size=9), min_size=1, max_size=4),
+    "max_tokens": st.none() | st.integers(1, 20),
+    "logprobs": st.none() | st.integers(0, 5),
+    "echo": st.booleans(),
+    "stream_options": st.none()
+    | st.fixed_dictionaries({}, optional={name: st.booleans() for name in StreamOptions.model_fields}),
+    "suffix": st.sampled_from(["", None, "x"]),
+    "logit_bias": st.sampled_from([{}, None, {"1": 1}]),
+    "presence_penalty": st.sampled_from([0, 0.0, -0.0, None, False, 1]),
+    "watermark": st.sampled_from([False, None, 0]),
+    "typical_p": st.sampled_from([1, 1.0, None, True]),
 }
 
 
@@ -92,6 +108,14 @@ generate_bodies = st.one_of(
             ),
         },
         optional={"stream": sane["stream"]},
+    ),
+    anything,
+)
+completion_bodies = st.one_of(
+    documents(list(CompletionRequest.model_fields), "prompt"),
+    st.fixed_dictionaries(
+        {"prompt": sane["prompt"]},
+        optional={k: v for k, v in sane.items() if k in set(CompletionRequest.model_fields) - {"prompt", "echo"}},
     ),
     anything,
 )
@@ -148,10 +172,20 @@ def check(response: httpx.Response, plain: type, *lines: type) -> None:
         plain.model_validate_json(response.content)  # type: ignore[attr-defined]
         return
     *steps, last = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
+    if CompletionChunk in lines:
+        assert last == "[DONE]"
+        *steps, last = steps
     for line in steps:
         lines[0].model_validate_json(line)  # type: ignore[attr-defined]
     lines[-1].model_validate_json(last)  # type: ignore[attr-defined]
-    assert json.loads(last).get("done") or json.loads(last).get("details")
+    assert is_terminal(json.loads(last))
+
+
+def is_terminal(document: dict[str, Any]) -> bool:
+    """Whether a stream may end here: a summary, or the usage or the end of a choice of a completion."""
+    if "choices" in document:
+        return all(choice["finish_reason"] for choice in document["choices"])
+    return bool(document.get("done") or document.get("details"))
 
 
 def encoded(document: Any) -> bytes:
@@ -172,6 +206,23 @@ def test_generate(server: Server, document: Any) -> None:
 
 
 @SLOW_IS_FINE
+@given(document=generate_bodies)
+def test_generate_by_its_other_names(server: Server, document: Any) -> None:
+    check(server.post("/", encoded(document)), GenerateReply, GenerateEvent)
+    streamed = server.post("/generate_stream", encoded(document))
+    assert streamed.status_code != 200 or streamed.headers["content-type"].startswith("text/event-stream")
+    check(streamed, GenerateReply, GenerateEvent)
+
+
+@SLOW_IS_FINE
+@given(document=completion_bodies)
+def test_completions(server: Server, document: Any) -> None:
+    check(server.post("/v1/completions", encoded(document)), Completion, CompletionChunk)
+    after = server.post("/v1/completions", b'{"prompt": ["say |", "|"], "max_tokens": 3, "temperature": 0}')
+    assert [choice["text"] for choice in after.json()["choices"]] == ["the", "the"]
+
+
+@SLOW_IS_FINE
 @given(document=filter_bodies)
 def test_filter(server: Server, document: Any) -> None:
     check(server.post("/filter", encoded(document)), FilterReply, FilterStepReply, FilterDone)
@@ -182,5 +233,5 @@ def test_filter(server: Server, document: Any) -> None:
 @SLOW_IS_FINE
 @given(body=st.binary(max_size=60) | st.text(alphabet='{}[]",:\\u0d8einputs1-.', max_size=60).map(str.encode))
 def test_bytes_that_may_be_no_json(server: Server, body: bytes) -> None:
-    for path in ("/generate", "/filter"):
+    for path in ("/generate", "/filter", "/", "/generate_stream", "/v1/completions"):
         assert server.post(path, body).status_code == 422

@@ -11,13 +11,13 @@ import httpx
 import pytest
 
 from service.access.guard import is_open
-from service.errors import STATUS, HeadersTooLarge, MalformedRequest, RequestTimeout
+from service.errors import STATUS, Conflict, HeadersTooLarge, MalformedRequest, RequestTimeout
 from service.openapi import openapi_of
 from service.testing import FakeFilter, FakeLanguage, fake_models
 
 pytestmark = pytest.mark.anyio
 KEY = "a-key-of-sixteen-or-more"
-PAGES = ("/health", "/ready", "/metrics", "/info", "/", "/docs", "/openapi.json")
+PAGES = ("/health", "/ready", "/metrics", "/info", "/", "/docs", "/openapi.json", "/v1/models")
 JSON = {"content-type": "application/json"}
 
 
@@ -28,8 +28,17 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
     bodies: dict[str, dict[str, Any]] = {
         "/generate": {"inputs": "say |"},
         "/filter": {"observations": [[1.0, 2.0], None]},
+        "/generate_stream": {"inputs": "say |"},
+        "/": {"inputs": "say |"},
+        "/v1/completions": {"prompt": "say |"},
     }
-    bad = {"/generate": {"inputs": "bad |"}, "/filter": {"observations": [[666, 0]]}}
+    bad: dict[str, dict[str, Any]] = {
+        "/generate": {"inputs": "bad |"},
+        "/filter": {"observations": [[666, 0]]},
+        "/generate_stream": {"inputs": "bad |"},
+        "/": {"inputs": "bad |"},
+        "/v1/completions": {"prompt": "bad |"},
+    }
     async with connect(
         models, api_keys=KEY, workers=1, max_running=1, max_waiting=0, max_body_bytes=5000, stall_seconds=0.01,
         sessions="memory",
@@ -39,6 +48,7 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
             yield "post", path, await client.post(path, json=bodies[path])
         for path in PAGES:
             yield "get", path, await client.get(path)
+        yield "get", "/v1/models/{model}", await client.get("/v1/models/recite")
         client.headers["Authorization"] = f"Bearer {KEY}"
         for path, body in bodies.items():
             for answer in (
@@ -51,14 +61,17 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
                 await client.post(path, content=b"{}"),
                 await client.post(path, json={**body, "nope": 1}),
                 await client.post(path, json={**body, "state": "x"}),
-                await client.post(path, json={**body, "return_state": f"session:{path[1:]}"}),
-                await client.post(path, json={**body, "return_state": f"session:{path[1:]}"}),
+                await client.post(path, json={**body, "return_state": "session:of" + path.replace("/", "-")}),
+                await client.post(path, json={**body, "return_state": "session:of" + path.replace("/", "-")}),
                 await client.post(path, json=bad[path]),
             ):
                 yield "post", path, answer
         for path in PAGES:
             yield "get", path, await client.get(path)
-            yield "get", path, await client.post(path)
+            yield "get", path, await client.put(path)
+        for name in ("recite", "nope", "x" * 300):
+            yield "get", "/v1/models/{model}", await client.get(f"/v1/models/{name}")
+        yield "get", "/v1/models/{model}", await client.put("/v1/models/recite")
         while gate.acquire(blocking=False):
             pass
         async with anyio.create_task_group() as tasks:
@@ -74,6 +87,7 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
             yield "post", path, await client.post(path, json=body)
         for path in PAGES:
             yield "get", path, await client.get(path)
+        yield "get", "/v1/models/{model}", await client.get("/v1/models/recite")
         app.state.engine = engine
 
 
@@ -92,6 +106,9 @@ async def test_every_answer_is_documented(connect: Any) -> None:
     for path in ("/generate", "/filter"):
         assert seen[path] == {200, *STATUS.values()} - below
         assert {str(status) for status in below} <= set(paths[path]["post"]["responses"])
+    assert seen["/generate"] == seen["/generate_stream"] == seen["/"]
+    assert seen["/v1/completions"] == seen["/generate"] - {STATUS[Conflict]}  # it continues from no state
+    assert seen["/v1/models/{model}"] == {200, 401, 404, 405, 422, 503}
     assert all(path in seen for path in paths)
 
 
@@ -140,6 +157,15 @@ async def test_every_reference_leads_somewhere(connect: Any) -> None:
     )
 
 
+async def test_a_stream_is_described_item_by_item(connect: Any) -> None:
+    async with connect() as client:
+        paths = openapi_of(client.app)["paths"]
+    for path, line in (("/generate", "GenerateEvent"), ("/v1/completions", "CompletionChunk")):
+        item = paths[path]["post"]["responses"]["200"]["content"]["text/event-stream"]["itemSchema"]
+        assert {"$ref": f"#/components/schemas/{line}"} in item["properties"]["data"]["contentSchema"]["anyOf"]
+    assert "anyOf" in paths["/filter"]["post"]["responses"]["200"]["content"]["application/x-ndjson"]["itemSchema"]
+
+
 async def test_requests_are_bounded_in_every_field(connect: Any) -> None:
     """No string, number or array that a client sends is without a limit."""
     async with connect() as client:
@@ -161,7 +187,7 @@ async def test_requests_are_bounded_in_every_field(connect: Any) -> None:
             found for part in inner for found in unbounded(part, f"{where}/{(part or {}).get('title', '')}")
         ]
 
-    for name in ("GenerateRequest", "GenerateParameters", "FilterRequest"):
+    for name in ("GenerateRequest", "GenerateParameters", "FilterRequest", "CompletionRequest", "StreamOptions"):
         assert schemas[name]["additionalProperties"] is False
         assert unbounded(schemas[name], name) == []
 
@@ -169,6 +195,10 @@ async def test_requests_are_bounded_in_every_field(connect: Any) -> None:
 async def test_the_examples_of_the_document_work(connect: Any) -> None:
     async with connect() as client:
         schemas = openapi_of(client.app)["components"]["schemas"]
-        for path, name in (("/generate", "GenerateRequest"), ("/filter", "FilterRequest")):
+        for path, name in (
+            ("/generate", "GenerateRequest"),
+            ("/filter", "FilterRequest"),
+            ("/v1/completions", "CompletionRequest"),
+        ):
             for example in schemas[name]["examples"]:
                 assert (await client.post(path, json=example)).status_code == 200

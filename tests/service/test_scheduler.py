@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
@@ -92,6 +93,21 @@ async def test_jobs_at_one_stage_advance_together_and_others_in_turn(make: Any) 
     await asyncio.gather(*(job.result() for job in [blocker, *jobs]))
     assert first.batches == [["a", "b"], ["c", "a"], ["b", "c"]]
     assert second.batches == [["blocker"], ["x"], ["x"]]
+
+
+async def test_a_job_that_keeps_its_place_ends_before_the_next_begins(make: Any) -> None:
+    class Kept(Count):
+        keeps_place = True
+
+    gate = threading.Semaphore(0)
+    first, second = Counting(max_rows=1, gate=gate), Counting(max_rows=1, gate=gate)
+    scheduler = make()
+    jobs = [submitted(scheduler, Kept(first, 2, name)) for name in "abc"]
+    jobs += [submitted(scheduler, Count(second, 2, name)) for name in "xy"]
+    gate.release(100)
+    await asyncio.gather(*(job.result() for job in jobs))
+    assert first.batches == [["a"], ["a"], ["b"], ["b"], ["c"], ["c"]]
+    assert second.batches == [["x"], ["y"], ["x"], ["y"]]
 
 
 async def test_work_is_shared_among_workers(make: Any) -> None:
@@ -247,6 +263,37 @@ async def test_a_request_that_waits_too_long_is_refused(make: Any) -> None:
     assert (scheduler.waiting, refusals, second.started) == (0, ["queue_timeout"], None)
     gate.release()
     assert await first.result() == 1
+
+
+async def test_a_request_that_would_wait_too_long_is_refused_at_once(make: Any) -> None:
+    class Slow(Counting):
+        def run(self, jobs: Sequence[Any]) -> None:
+            time.sleep(0.02)
+            super().run(jobs)
+
+    refusals: list[str] = []
+    scheduler = make(max_running=1, max_waiting=1000, queue_seconds=1.0, count_refusal=refusals.append)
+    stage = Slow(max_rows=1)
+    waiting = [submitted(scheduler, Count(stage, 1)) for _ in range(4)]
+    await asyncio.gather(*(job.result() for job in waiting))
+    # Each takes at least a fiftieth of a second: the 51st that waits would wait longer than a second.
+    admitted: list[Count] = []
+    with pytest.raises(Overloaded) as refusal:
+        for _ in range(1000):
+            admitted.append(submitted(scheduler, Count(stage, 1)))
+    assert len(admitted) <= 51 and refusals == ["queue_slow"]
+    assert int(refusal.value.headers()["Retry-After"]) >= 1
+    for job in admitted:
+        job.cancel()
+
+
+async def test_an_idle_hour_says_nothing_about_the_queue(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = make(max_running=1, max_waiting=1000, queue_seconds=5.0)
+    assert await submitted(scheduler, Count(Counting(), 1)).result() == 1
+    real = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: real() + 3600)
+    jobs = [submitted(scheduler, Count(Counting(), 1)) for _ in range(20)]
+    assert await asyncio.gather(*(job.result() for job in jobs)) == [1] * 20
 
 
 async def test_a_request_that_was_admitted_in_time_is_not_refused_later(make: Any) -> None:

@@ -182,16 +182,20 @@ async def test_a_server_without_keys_uses_all_of_the_room() -> None:
     assert len(store) == 100
 
 
+JUST_DOUBLED = 11_000  # entries at which a table of 2^14 places has become one of 2^15: it is full at two thirds
+
+
 @pytest.mark.parametrize("size", [48, 400, 4_000])
 async def test_sessions_weigh_what_is_computed(size: int) -> None:
     store = MemorySessions(TTL, 10**6, 10**9)
     gc.collect()
     tracemalloc.start()
     try:
-        for number in range(10_000):
+        for number in range(JUST_DOUBLED):
             await store.create(address(f"session-{number}"), Opened(number.to_bytes(4, "big") + bytes(size), number))
         gc.collect()
         measured, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert measured == pytest.approx(store.bytes_held, rel=0.1)
+    # What was asked for, without the allocator's rounding: `rfa bench load idle-sessions` measures resident memory.
+    assert 0.8 * store.bytes_held < measured < store.bytes_held

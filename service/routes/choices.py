@@ -1,0 +1,75 @@
+"""From a continuation to a choice of /v1/completions, whole or in pieces: text, token records, reason of its end."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from typing import Any
+
+from service.engine.generation import FinishReason, TokenEvent
+from service.engine.text import Vocabulary
+
+# What OpenAI has no word for was cut off by something other than the text: a length, of tokens or of time.
+_OPENAI_REASONS = {"eos_token": "stop", "stop_sequence": "stop"}
+
+
+class ChoiceWriter:
+    """Writes one choice, in one piece or in many; the pieces joined say what the whole says.
+
+    Args:
+        prefix: text before the continuation, part of the first piece.
+        with_logprobs: also the tokens.
+    """
+
+    def __init__(self, index: int, seed: int, vocabulary: Vocabulary, *, prefix: str, with_logprobs: bool) -> None:
+        self._index = index
+        self._seed = seed
+        self._vocabulary = vocabulary
+        self._prefix = prefix
+        self._with_logprobs = with_logprobs
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._characters = 0
+
+    def piece(self, events: Sequence[TokenEvent], finish: FinishReason | None) -> dict[str, Any]:
+        """The choice as these tokens continue it; `finish` in the last piece only."""
+        prefix, self._prefix = self._prefix, ""
+        return {
+            "index": self._index,
+            "text": prefix + "".join(event.token.text for event in events),
+            "logprobs": self._logprobs(events) if self._with_logprobs else None,
+            "finish_reason": None if finish is None else _OPENAI_REASONS.get(finish, "length"),
+            "ended_by": finish,
+            "seed": self._seed,
+        }
+
+    def _logprobs(self, events: Sequence[TokenEvent]) -> dict[str, Any]:
+        tokens = [event.token for event in events]
+        return {
+            "tokens": [self._name(token.id) for token in tokens],
+            "token_logprobs": [token.logprob for token in tokens],
+            "top_logprobs": [self._alternatives(event) for event in events],
+            "text_offset": [self._offset(token.id) for token in tokens],
+            "token_ids": [token.id for token in tokens],
+            "confidence": [token.confidence for token in tokens],
+            "precision": [token.precision for token in tokens],
+        }
+
+    def _alternatives(self, event: TokenEvent) -> dict[str, float]:
+        named = {self._name(token.id): token.logprob for token in event.top_tokens or ()}
+        return {**named, self._name(event.token.id): event.token.logprob}
+
+    def _name(self, token: int) -> str:
+        """A name that no other token has: its text, or its bytes as OpenAI spells them where they are no text."""
+        if self._vocabulary.is_special(token):
+            return self._vocabulary.label(token)
+        data = self._vocabulary.bytes_of(token)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+    def _offset(self, token: int) -> int:
+        """Characters that were complete before this token."""
+        before = self._characters
+        self._characters += len(self._decoder.decode(self._vocabulary.bytes_of(token)))
+        return before

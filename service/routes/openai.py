@@ -1,0 +1,252 @@
+"""POST /v1/completions and GET /v1/models: what unmodified OpenAI clients ask for."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Path, Request, Response
+
+from service.body import StrictJSONRoute
+from service.engine.engine import NUMBERS_PER_TOKEN, Engine, ModelFacts, draw_seed
+from service.engine.generation import GenerateJob, GenerateOptions, Generation
+from service.errors import InvalidRequest, MethodNotAllowed, NotFound, NotReady, ServiceError
+from service.routes.choices import ChoiceWriter
+from service.routes.common import SSE, EngineDep, error_responses, json_response, open_stream, unless_disconnected
+from service.routes.generate import MODEL_ERRORS
+from service.routes.info import server_version
+from service.routes.together import events_together
+from service.schemas_openai import LONGEST_MODEL_NAME, Completion, CompletionRequest, ModelCard, ModelList
+from service.settings import Settings
+
+router = APIRouter(route_class=StrictJSONRoute, prefix="/v1", tags=["openai"])
+OWNER = "rfa-server"
+FINGERPRINT_DIGITS = 12
+DONE = orjson.Fragment(b"[DONE]")  # the one event of a stream that is no JSON
+# Fields as the engine names them in its refusals, and as these routes do; longer names first.
+_FIELD_NAMES = (
+    ("parameters.max_new_tokens", "max_tokens"),
+    ("parameters.truncate", "truncate_prompt_tokens"),
+    ("parameters", "max_tokens"),
+)
+
+
+@router.post(
+    "/completions",
+    response_model=Completion,
+    responses={
+        200: {
+            "model": Completion,
+            "description": "All choices; with `stream` one `data:` line per token and choice, then, if asked for, one "
+            'with the usage, then `data: [DONE]`. A stream that fails ends with `{"error": …}` instead.',
+        },
+        **MODEL_ERRORS,
+    },
+)
+async def complete(body: CompletionRequest, request: Request, engine: EngineDep) -> Response:
+    """Continue one prompt or several, as OpenAI's completions do."""
+    facts = _language(engine, body.model)
+    _limit(body, request.app.state.settings)
+    head = {
+        "id": f"cmpl-{uuid.uuid4().hex}",
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": facts.name,
+        "system_fingerprint": f"{OWNER}-{server_version()}-{facts.digest[:FINGERPRINT_DIGITS]}",
+    }
+    if body.stream:
+        return await open_stream(request, _chunks(body, engine, facts.name, head), SSE)
+    return json_response({**head, **await unless_disconnected(request, _completion(body, engine, facts.name))})
+
+
+@router.get("/models", response_model=ModelList, responses=error_responses(MethodNotAllowed, NotReady))
+async def list_models(engine: EngineDep) -> Response:
+    """The language models, the default one first."""
+    return json_response({"object": "list", "data": [_card(facts) for facts in _languages(engine)]})
+
+
+@router.get(
+    "/models/{model:path}",
+    response_model=ModelCard,
+    responses=error_responses(NotFound, MethodNotAllowed, InvalidRequest, NotReady),
+)
+async def retrieve_model(model: Annotated[str, Path(max_length=LONGEST_MODEL_NAME)], engine: EngineDep) -> Response:
+    """One language model."""
+    return json_response(_card(_language(engine, model)))
+
+
+def _languages(engine: Engine) -> list[ModelFacts]:
+    return [facts for facts in engine.models.facts if facts.kind == "lm"]
+
+
+def _language(engine: Engine, name: str | None) -> ModelFacts:
+    for facts in _languages(engine):
+        if name is None or facts.name == name:
+            return facts
+    raise NotFound(
+        "model must be a language model of this server; /v1/models lists them.", param="model", code="model_not_found"
+    )
+
+
+def _card(facts: ModelFacts) -> dict[str, Any]:
+    return {"id": facts.name, "object": "model", "created": 0, "owned_by": OWNER, "digest": facts.digest}
+
+
+def _prompts(body: CompletionRequest) -> list[str | tuple[int, ...]]:
+    given: Any = body.prompt
+    if not _is_list_of_prompts(body):
+        given = [given or ""]
+    return [prompt if isinstance(prompt, str) else tuple(prompt) for prompt in given]
+
+
+def _is_list_of_prompts(body: CompletionRequest) -> bool:
+    """Unlike a text, or the tokens of one."""
+    return isinstance(body.prompt, list) and not isinstance(body.prompt[0], int)
+
+
+def _limit(body: CompletionRequest, settings: Settings) -> None:
+    """Refuse what could never be admitted or answered whole; the engine sees the prompts one by one."""
+    count = len(_prompts(body))
+    places = settings.max_running + settings.max_waiting
+    if count > places:
+        raise InvalidRequest(
+            f"prompt must have at most {places} items on this server.", param="prompt", code="too_large"
+        )
+    numbers = count * body.n * body.max_tokens * (NUMBERS_PER_TOKEN + 2 * (body.logprobs or 0))
+    if numbers > settings.max_reply_numbers:
+        raise InvalidRequest(
+            f"max_tokens, with this prompt, n and logprobs, asks for a reply of about {numbers} numbers; this server "
+            f"sends at most {settings.max_reply_numbers}.",
+            param="max_tokens",
+            code="reply_too_large",
+        )
+
+
+def _options(body: CompletionRequest, prompt: str | tuple[int, ...]) -> GenerateOptions:
+    stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    return GenerateOptions(
+        prompt=prompt,
+        max_new_tokens=body.max_tokens,
+        seed=draw_seed() if body.seed is None else body.seed,
+        temperature=body.temperature,
+        top_k=body.top_k if body.top_k is not None and body.top_k > 0 else None,
+        top_p=body.top_p,
+        is_sampled=body.temperature > 0,
+        stops=tuple(stops),
+        top_n_tokens=body.logprobs or 0,
+        truncate=body.truncate_prompt_tokens,
+        decode=body.decode,
+        latent_noise=body.latent_noise,
+        samples=body.n,
+        deadline_ms=body.deadline_ms,
+        is_streamed=body.stream,
+    )
+
+
+def _submit(body: CompletionRequest, engine: Engine, model: str) -> list[GenerateJob]:
+    """One job per prompt, all or none."""
+    jobs: list[GenerateJob] = []
+    for position, prompt in enumerate(_prompts(body)):
+        try:
+            jobs.append(engine.generate(model, _options(body, prompt)))
+        except Exception as error:
+            for job in jobs:
+                job.cancel()
+            raise _renamed(error, body, position) from None
+    return jobs
+
+
+def _writers(body: CompletionRequest, position: int, job: GenerateJob) -> list[ChoiceWriter]:
+    options = job.options
+    return [
+        ChoiceWriter(
+            position * options.samples + sample,
+            options.seed,
+            job.model.vocabulary,
+            prefix=job.prompt_text if body.echo else "",
+            with_logprobs=body.logprobs is not None,
+        )
+        for sample in range(options.samples)
+    ]
+
+
+async def _completion(body: CompletionRequest, engine: Engine, model: str) -> dict[str, Any]:
+    jobs = _submit(body, engine, model)
+    generations: dict[int, Generation] = {}
+    async with aclosing(events_together(jobs)) as events:
+        async for position, event in events:
+            if isinstance(event, ServiceError):
+                raise _renamed(event, body, position)
+            generations[position] = event
+    choices = [
+        writer.piece(continuation.events, continuation.finish_reason)
+        for position, job in enumerate(jobs)
+        for writer, continuation in zip(_writers(body, position, job), generations[position].continuations, strict=True)
+    ]
+    prompt_tokens = sum(generation.input_length for generation in generations.values())
+    return {"choices": choices, "usage": _usage(prompt_tokens, sum(map(_generated, generations.values())))}
+
+
+async def _chunks(
+    body: CompletionRequest, engine: Engine, model: str, head: dict[str, Any]
+) -> AsyncIterator[dict[str, Any] | orjson.Fragment]:
+    jobs = _submit(body, engine, model)
+    writers = [_writers(body, position, job) for position, job in enumerate(jobs)]
+    wanted = body.stream_options
+    has_running_usage = wanted is not None and wanted.include_usage and wanted.continuous_usage_stats
+    made = 0
+
+    def chunk(choices: Sequence[dict[str, Any]], with_usage: bool) -> dict[str, Any]:
+        usage = _usage(sum(len(job.prompt) for job in jobs), made) if with_usage else None
+        return {**head, "choices": choices, "usage": usage}
+
+    async with aclosing(events_together(jobs)) as events:
+        async for position, event in events:
+            if isinstance(event, ServiceError):
+                raise _renamed(event, body, position)
+            if not isinstance(event, Generation):
+                made += 1
+                yield chunk([writers[position][event.sample].piece([event], None)], has_running_usage)
+                continue
+            made += event.last is not None
+            for choice in _last_pieces(event, writers[position]):
+                yield chunk([choice], has_running_usage)
+    if wanted is not None and wanted.include_usage:
+        yield chunk([], True)
+    yield DONE
+
+
+def _last_pieces(generation: Generation, writers: Sequence[ChoiceWriter]) -> list[dict[str, Any]]:
+    """The end of every choice of a prompt; one of them also has the token that was not sent before."""
+    last = generation.last
+    return [
+        writer.piece([last] if last is not None and last.sample == sample else [], continuation.finish_reason)
+        for sample, (writer, continuation) in enumerate(zip(writers, generation.continuations, strict=True))
+    ]
+
+
+def _generated(generation: Generation) -> int:
+    return sum(len(continuation.events) for continuation in generation.continuations)
+
+
+def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
+
+
+def _renamed(error: Exception, body: CompletionRequest, position: int) -> Exception:
+    """The engine's refusal in the field names of these routes."""
+    if not isinstance(error, InvalidRequest):
+        return error
+    message, param = error.message, error.param or ""
+    prompt = f"prompt[{position}]" if _is_list_of_prompts(body) else "prompt"
+    for engine_name, name in (*_FIELD_NAMES, ("inputs", prompt)):
+        message, param = message.replace(engine_name, name), param.replace(engine_name, name)
+    return InvalidRequest(message, param=param or None, code=error.code)

@@ -1,0 +1,35 @@
+"""POST / and POST /generate_stream: /generate under the paths that clients of TGI and of its predecessors post to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from service.body import StrictJSONRoute
+from service.routes.common import SSE, EngineDep
+from service.routes.generate import MODEL_ERRORS, generate
+from service.schemas import GenerateReply, GenerateRequest
+
+router = APIRouter(route_class=StrictJSONRoute, tags=["language"])
+
+router.add_api_route(
+    "/",
+    generate,
+    methods=["POST"],
+    response_model=GenerateReply,
+    responses={200: {"model": GenerateReply, "description": "As /generate answers."}, **MODEL_ERRORS},
+    summary="Continue a prompt, as /generate",
+    description="/generate under the path that `huggingface_hub.InferenceClient(url).text_generation()` posts to.",
+    operation_id="generate_at_root",
+)
+
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"description": "As /generate answers with `stream`.", "content": {SSE: {"schema": {"type": "string"}}}}
+}
+
+
+@router.post("/generate_stream", response_class=Response, responses={**_STREAM, **MODEL_ERRORS})
+async def generate_stream(body: GenerateRequest, request: Request, engine: EngineDep) -> Response:
+    """Continue a prompt and stream, whatever `stream` says."""
+    return await generate(body.model_copy(update={"stream": True}), request, engine)

@@ -1,0 +1,195 @@
+"""The JSON of the OpenAI routes: OpenAI's fields with OpenAI's meanings, and ours beside them.
+
+Bounds and strictness are those of `service.schemas`: what is not listed here is refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from service.neutral import NullIs, OneOf, Only
+from service.schemas import MAX_ITEMS, FieldError, FinishReason, Seed, StopSequence, _Reply, _Request
+
+MAX_PROMPTS = 256
+MAX_STOPS = 16
+LONGEST_MODEL_NAME = 256  # what other servers call theirs is unknown here, not malformed
+
+TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+PromptText = Annotated[str, Field(max_length=2_000_000)]
+PromptTokens = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_ITEMS)]
+Stops = Annotated[list[StopSequence], Field(max_length=MAX_STOPS)]
+
+
+class StreamOptions(_Request):
+    """What a stream carries beside the text."""
+
+    include_usage: Annotated[bool, NullIs(False)] = Field(
+        default=False, description="a last chunk, without choices, that has the usage"
+    )
+    continuous_usage_stats: Annotated[bool, NullIs(False)] = Field(
+        default=False, description="with include_usage: the usage so far in every chunk"
+    )
+    include_obfuscation: Annotated[Any, Only(None, False)] = None
+
+
+class CompletionRequest(_Request):
+    """Prompts to continue. Every prompt gets `n` choices; choice j of prompt i has index i * n + j."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"prompt": "It was the", "max_tokens": 24, "temperature": 0.8, "seed": 7},
+                {"prompt": ["It was the", "She said"], "n": 2, "max_tokens": 8, "logprobs": 2},
+            ]
+        }
+    )
+
+    model: str | None = Field(
+        default=None, max_length=LONGEST_MODEL_NAME, description="null is the first language model of the server"
+    )
+    prompt: Annotated[
+        PromptText
+        | PromptTokens
+        | Annotated[list[PromptText], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[list[PromptTokens], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | None,
+        OneOf(f"a string, a list of token ids, or a list of 1 to {MAX_PROMPTS} of either"),
+    ] = Field(description="one text or several, or the tokens of one or several; null is the empty text")
+    max_tokens: Annotated[int, NullIs(16)] = Field(default=16, ge=1, le=1_000_000)
+    temperature: Annotated[float, NullIs(1.0)] = Field(default=1.0, ge=0, le=100, description="0 is greedy")
+    top_p: Annotated[float, NullIs(1.0)] = Field(
+        default=1.0, gt=0, le=1, description="keep the smallest set with this probability"
+    )
+    n: Annotated[int, NullIs(1)] = Field(default=1, ge=1, le=16, description="choices for each prompt")
+    best_of: int | None = Field(default=None, ge=1, le=16, description="only the value of n: all are returned")
+    stop: Annotated[StopSequence | Stops | None, OneOf(f"a string or a list of up to {MAX_STOPS} strings")] = Field(
+        default=None, description="ends the text before the first of these; not part of it"
+    )
+    seed: Seed | None = Field(
+        default=None, description="of every prompt; null draws one for each, and the choice tells which"
+    )
+    logprobs: int | None = Field(
+        default=None, ge=0, le=5, description="each token with so many alternatives; 0 is the token alone"
+    )
+    echo: Annotated[bool, NullIs(False)] = Field(default=False, description="put the prompt before the text")
+    stream: Annotated[bool, NullIs(False)] = False
+    stream_options: StreamOptions | None = None
+    user: str | None = Field(
+        default=None, max_length=512, description="a name of yours for the caller; changes nothing"
+    )
+    suffix: Annotated[Any, Only(None, "")] = None
+    presence_penalty: Annotated[Any, Only(None, 0.0)] = None
+    frequency_penalty: Annotated[Any, Only(None, 0.0)] = None
+    logit_bias: Annotated[Any, Only(None, {})] = None
+
+    top_k: int | None = Field(
+        default=None, ge=-1, le=1_000_000, description="keep the k most probable tokens; null, 0 and -1 keep all"
+    )
+    truncate_prompt_tokens: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="keep only the last tokens of each prompt"
+    )
+    decode: Literal["recurrent", "attention"] = Field(
+        default="recurrent", description="constant-memory filter slots, or exact attention over a growing cache"
+    )
+    latent_noise: float = Field(default=0.0, ge=0, le=10, description="scale of the latent sample of the last layer")
+    deadline_ms: int | None = Field(
+        default=None, ge=1, le=3_600_000, description='after so long the texts end as they are: ended_by "deadline"'
+    )
+
+    @model_validator(mode="after")
+    def check_combinations(self) -> Self:
+        """Refuse fields that mean nothing, or nothing that is served, together."""
+        if self.best_of is not None and self.best_of != self.n:
+            raise FieldError("best_of", "best_of must be null or equal to n: every choice is returned", "not_supported")
+        if self.stream_options is not None and not self.stream:
+            raise FieldError("stream_options", "stream_options needs stream: true", "needs_stream")
+        if self.echo and self.logprobs is not None:
+            raise FieldError(
+                "logprobs",
+                "logprobs cannot come with echo: a prompt's tokens have no log probabilities here",
+                "not_supported",
+            )
+        return self
+
+
+class CompletionLogprobs(_Reply):
+    """The tokens of a choice, or of a chunk of it; every list has one entry per token."""
+
+    tokens: list[str] = Field(description="text of the token; `bytes:\\x..` where it is not whole characters")
+    token_logprobs: list[float] = Field(description="under the model itself, before temperature and filters")
+    top_logprobs: list[dict[str, float]] = Field(description="the most probable tokens, and the one chosen")
+    text_offset: list[int] = Field(description="character of the text at which the token begins")
+    token_ids: list[int]
+    confidence: list[float] = Field(description="calibrated probability that this is the right next token")
+    precision: list[float] = Field(description="total evidence of the last layer")
+
+
+class CompletionChoice(_Reply):
+    """One continuation."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Literal["stop", "length"]
+    ended_by: FinishReason = Field(description="the precise reason")
+    seed: int = Field(description="with it, the same request repeats this choice")
+
+
+class CompletionChunkChoice(_Reply):
+    """The next piece of one continuation."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Literal["stop", "length"] | None = Field(description="not null in the last piece")
+    ended_by: FinishReason | None
+    seed: int
+
+
+class CompletionUsage(_Reply):
+    """Tokens read and made. A prompt counts once, whatever n is."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class _CompletionHead(_Reply):
+    id: str
+    object: Literal["text_completion"]
+    created: int = Field(description="seconds since 1970")
+    model: str
+    system_fingerprint: str = Field(description="changes when the server or the bundle does, and answers may")
+
+
+class Completion(_CompletionHead):
+    """All choices of all prompts."""
+
+    choices: list[CompletionChoice]
+    usage: CompletionUsage
+
+
+class CompletionChunk(_CompletionHead):
+    """One line of the stream."""
+
+    choices: list[CompletionChunkChoice] = Field(description="one, or none in the chunk that has the usage")
+    usage: CompletionUsage | None
+
+
+class ModelCard(_Reply):
+    """A language model of this server."""
+
+    id: str
+    object: Literal["model"]
+    created: int = Field(description="always 0: a bundle has no date")
+    owned_by: str
+    digest: str = Field(description="sha256 of the bundle's manifest")
+
+
+class ModelList(_Reply):
+    """The language models of this server; /info also lists the filters."""
+
+    object: Literal["list"]
+    data: list[ModelCard]

@@ -1,0 +1,499 @@
+"""OpenAI's unmodified client against a live server: texts, streams, usage, refusals and retries as it expects them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import math
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai.types import Completion
+
+from service.schemas_openai import Completion as CompletionReply
+from service.schemas_openai import CompletionChunk, CompletionRequest, ModelList
+from service.testing import FakeLanguage, byte_vocabulary, fake_models
+
+SCRIPT = "the quick brown fox"
+KEY = "a-key-of-sixteen-or-more"
+LENIENT: dict[str, Any] = {
+    "best_of": 1,
+    "suffix": "",
+    "presence_penalty": 0,
+    "frequency_penalty": 0.0,
+    "logit_bias": {},
+    "user": "someone",
+}
+
+
+def client_of(address: str, **options: Any) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{address}/v1", **{"api_key": "any", "max_retries": 0, "timeout": 20, **options})
+
+
+@pytest.fixture(scope="module")
+def address(live: Any) -> Iterator[str]:
+    with live(fake_models(FakeLanguage(poison="bad"))) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def client(address: str) -> Iterator[openai.OpenAI]:
+    with client_of(address) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def unsure(live: Any) -> Iterator[openai.OpenAI]:
+    """A model whose samples differ from its most probable text."""
+    with live(fake_models(FakeLanguage(sureness=0.3))) as address, client_of(address) as client:
+        yield client
+
+
+def create(client: openai.OpenAI, prompt: Any = "say |", **options: Any) -> Completion:
+    return client.completions.create(**{"model": "recite", "prompt": prompt, "temperature": 0, **options})
+
+
+def texts(completion: Completion) -> list[str]:
+    assert [choice.index for choice in completion.choices] == list(range(len(completion.choices)))
+    return [choice.text for choice in completion.choices]
+
+
+def until(address: str, line: str, gate: threading.Semaphore | None = None) -> None:
+    """Wait for a line of /metrics, letting the model make one step at a time; the test's time limit is the limit."""
+    while line not in httpx.get(f"{address}/metrics").text.splitlines():
+        if gate is not None:
+            gate.release()
+        time.sleep(0.005)
+
+
+def test_models(client: openai.OpenAI, address: str) -> None:
+    assert [model.id for model in client.models.list()] == ["recite"]
+    assert client.models.retrieve("recite").to_dict() == {
+        "id": "recite", "object": "model", "created": 0, "owned_by": "rfa-server", "digest": "0" * 64,
+    }  # fmt: skip
+    ModelList.model_validate_json(httpx.get(f"{address}/v1/models").content)
+    for other in ("nope", "mean", "some/where"):  # `mean` is a filter
+        with pytest.raises(openai.NotFoundError) as missing:
+            client.models.retrieve(other)
+        assert missing.value.code == "model_not_found"
+
+
+def test_a_text_to_its_end(client: openai.OpenAI) -> None:
+    completion = create(client, max_tokens=40)
+    (choice,) = completion.choices
+    assert (choice.text, choice.finish_reason, choice.index, choice.logprobs) == (SCRIPT, "stop", 0, None)
+    assert choice.ended_by == "eos_token"  # type: ignore[attr-defined]
+    assert (completion.object, completion.model) == ("text_completion", "recite")
+    assert completion.system_fingerprint is not None and completion.system_fingerprint.endswith("0" * 12)
+    assert completion.usage is not None
+    assert completion.usage.to_dict() == {
+        "prompt_tokens": 5, "completion_tokens": len(SCRIPT) + 1, "total_tokens": 5 + len(SCRIPT) + 1,
+    }  # fmt: skip
+
+
+def test_sixteen_tokens_unless_told(client: openai.OpenAI) -> None:
+    (choice,) = create(client).choices
+    assert (choice.text, choice.finish_reason) == (SCRIPT[:16], "length")
+
+
+@pytest.mark.parametrize("stop", ["ck b", ["quiet", "ck b"]])
+def test_stop_sequences(client: openai.OpenAI, stop: Any) -> None:
+    (choice,) = create(client, stop=stop).choices
+    assert (choice.text, choice.finish_reason) == ("the qui", "stop")
+    assert choice.ended_by == "stop_sequence"  # type: ignore[attr-defined]
+
+
+def test_a_null_prompt_and_an_empty_one_begin_a_document(client: openai.OpenAI) -> None:
+    for prompt in (None, "", [""]):
+        completion = create(client, prompt, max_tokens=3)
+        assert completion.choices[0].text == "ttt"
+        assert completion.usage is not None and completion.usage.prompt_tokens == 1
+
+
+def test_a_prompt_in_tokens_is_the_prompt_in_text(client: openai.OpenAI) -> None:
+    vocabulary = byte_vocabulary()
+    wanted: dict[str, Any] = {"max_tokens": 4, "echo": True}
+    one, other = vocabulary.encode("né |"), vocabulary.encode("|")
+    assert texts(create(client, one, **wanted)) == texts(create(client, "né |", **wanted)) == ["né |the "]
+    for stream in (False, True):
+        completion = create(client, [one, other], **wanted, stream=stream)
+        joined = gathered(list(completion)) if stream else None
+        assert [joined[index]["text"] for index in (0, 1)] if joined else texts(completion) == ["né |the ", "|the "]
+    alone = create(client, [vocabulary.end_of_text], max_tokens=3)
+    assert alone.choices[0].text == "ttt"
+    assert alone.usage is not None and alone.usage.prompt_tokens == 1
+
+
+def test_prompts_and_choices_come_in_order_and_do_not_depend_on_each_other(unsure: openai.OpenAI) -> None:
+    wanted: dict[str, Any] = {"temperature": 1.0, "n": 3, "seed": 5, "max_tokens": 8}
+    prompts = ["say |", "x", "say |", "go |"]
+    together = create(unsure, prompts, **wanted)
+    alone = [create(unsure, prompt, **wanted) for prompt in prompts]
+    assert texts(together) == [text for completion in alone for text in texts(completion)]
+    assert len(set(texts(alone[0]))) == 3
+    assert together.usage is not None and together.usage.to_dict() == {
+        "prompt_tokens": 5 + 1 + 5 + 4, "completion_tokens": 12 * 8, "total_tokens": 15 + 96,
+    }  # fmt: skip
+
+
+def gathered(chunks: list[Completion]) -> dict[int, dict[str, Any]]:
+    """The pieces of every choice joined."""
+    choices: dict[int, dict[str, Any]] = {}
+    for chunk in chunks:
+        CompletionChunk.model_validate_json(chunk.to_json())
+        for choice in chunk.choices:
+            joined = choices.setdefault(choice.index, {"text": "", "finish_reason": None, "logprobs": {}})
+            assert joined["finish_reason"] is None, "a piece after the last piece"
+            joined["text"] += choice.text
+            joined["finish_reason"] = choice.finish_reason
+            for name, values in (choice.logprobs.to_dict() if choice.logprobs else {}).items():
+                joined["logprobs"].setdefault(name, []).extend(values)  # type: ignore[arg-type]
+    return choices
+
+
+def test_the_stream_says_what_the_plain_reply_says(unsure: openai.OpenAI) -> None:
+    wanted: dict[str, Any] = {
+        "prompt": ["say |", "x", "né €|"], "n": 2, "seed": 11, "temperature": 1.0, "logprobs": 2, "max_tokens": 12,
+        "stop": ["k", "o", "the"],
+    }  # fmt: skip
+    plain = create(unsure, **wanted)
+    CompletionReply.model_validate_json(plain.to_json())
+    chunks = list(create(unsure, **wanted, stream=True, stream_options={"include_usage": True}))
+    assert {chunk.id for chunk in chunks} == {chunks[0].id} != {plain.id}
+    streamed = gathered(chunks)
+    for choice in plain.choices:
+        assert choice.logprobs is not None
+        assert streamed.pop(choice.index) == {
+            "text": choice.text, "finish_reason": choice.finish_reason, "logprobs": choice.logprobs.to_dict(),
+        }  # fmt: skip
+    assert streamed == {}
+    assert [chunk.usage for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert (chunks[-1].choices, chunks[-1].usage) == ([], plain.usage)
+
+
+def test_usage_in_a_stream_is_asked_for(client: openai.OpenAI) -> None:
+    assert [chunk.usage for chunk in create(client, max_tokens=3, stream=True)] == [None] * 3
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = list(create(client, max_tokens=3, stream=True, stream_options=options))
+    assert [chunk.usage.total_tokens for chunk in chunks if chunk.usage] == [6, 7, 8, 8]
+
+
+@pytest.mark.parametrize("options", [{}, {"stream_options": {"include_usage": True}}, {"n": 2, "prompt": ["a", "b|"]}])
+def test_every_stream_ends_once(address: str, options: dict[str, Any]) -> None:
+    body = {"prompt": "say |", "max_tokens": 4, "stream": True, **options}
+    response = httpx.post(f"{address}/v1/completions", json=body)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    lines = response.text.split("\n\n")
+    assert lines.pop() == ""
+    assert all(line.startswith("data: ") for line in lines)
+    assert lines.index("data: [DONE]") == len(lines) - 1
+    for line in lines[:-1]:
+        CompletionChunk.model_validate_json(line.removeprefix("data: "))
+
+
+def test_logprobs_are_those_of_the_tokens(live: Any) -> None:
+    with live(fake_models(FakeLanguage(script="né €"))) as address, client_of(address) as client:
+        records = create(client, logprobs=1, max_tokens=40).choices[0].logprobs
+    assert records is not None
+    names = ["n", "bytes:\\xc3", "bytes:\\xa9", " ", "bytes:\\xe2", "bytes:\\x82", "bytes:\\xac", "<|endoftext|>"]
+    sure = math.log(0.9)
+    assert records.tokens == names
+    assert records.token_logprobs == pytest.approx([sure] * 8, abs=1e-6)
+    assert records.top_logprobs == [{name: pytest.approx(sure, abs=1e-6)} for name in names]
+    assert records.text_offset == [0, 1, 1, 2, 3, 3, 3, 4]
+    # Ours, one per token.
+    assert records.confidence == pytest.approx([0.9] * 8, abs=1e-6)  # type: ignore[attr-defined]
+    assert records.precision == [1.0] * 8  # type: ignore[attr-defined]
+    assert len(set(records.token_ids)) == 8  # type: ignore[attr-defined]
+
+
+def test_a_chosen_token_is_always_among_the_alternatives(unsure: openai.OpenAI) -> None:
+    for count in (0, 1, 5):
+        records = create(unsure, logprobs=count, temperature=1.0, seed=2).choices[0].logprobs
+        assert records is not None and records.top_logprobs and records.tokens and records.token_logprobs
+        for token, logprob, top in zip(records.tokens, records.token_logprobs, records.top_logprobs, strict=True):
+            assert top[token] == logprob
+            assert len(top) in {max(count, 1), count + 1}
+            assert list(top.values())[:count] == sorted(top.values(), reverse=True)[:count]
+        assert any(len(top) == count + 1 for top in records.top_logprobs)
+
+
+def test_echo_puts_the_prompt_first(client: openai.OpenAI) -> None:
+    prompts = ["say |", "go |"]
+    assert texts(create(client, prompts, echo=True, max_tokens=3)) == ["say |the", "go |the"]
+    streamed = gathered(list(create(client, prompts, echo=True, max_tokens=3, stream=True)))
+    assert [streamed[index]["text"] for index in (0, 1)] == ["say |the", "go |the"]
+
+
+def test_what_samples_and_what_is_greedy(unsure: openai.OpenAI) -> None:
+    def text(**options: Any) -> str:
+        options = {"model": "recite", "prompt": "say |", "max_tokens": 19, **options}
+        return unsure.completions.create(**options).choices[0].text
+
+    greedy: list[dict[str, Any]] = [{"temperature": 0}, {"top_p": 0.01}, {"extra_body": {"top_k": 1}}]
+    assert [text(**options) for options in greedy] == [SCRIPT] * 3
+    sampled: list[dict[str, Any]] = [{}, {"temperature": None}, {"extra_body": {"top_k": -1}}]
+    assert SCRIPT not in [text(seed=0, **options) for options in sampled]
+
+
+def test_seeds(unsure: openai.OpenAI) -> None:
+    drawn = create(unsure, ["say |", "say |"], temperature=1.0)
+    assert drawn.choices[0].text != drawn.choices[1].text
+    for choice in drawn.choices:
+        again = create(unsure, temperature=1.0, seed=choice.seed)  # type: ignore[attr-defined]
+        assert again.choices[0].text == choice.text
+
+
+def test_our_own_fields(live: Any) -> None:
+    model = FakeLanguage(script="x" * 500)
+    step = model.step
+
+    def slow_step(*arguments: Any) -> Any:
+        time.sleep(0.01)
+        return step(*arguments)
+
+    model.step = slow_step  # type: ignore[method-assign]
+    with live(fake_models(model)) as address, client_of(address) as client:
+        (late,) = create(client, max_tokens=500, extra_body={"deadline_ms": 100}).choices
+        cut = create(client, "say |", max_tokens=2, extra_body={"truncate_prompt_tokens": 2, "decode": "attention"})
+        noisy = create(client, max_tokens=2, seed=1, extra_body={"latent_noise": 0.5})
+    assert (late.finish_reason, late.ended_by) == ("length", "deadline")  # type: ignore[attr-defined]
+    assert len(late.text) < 500
+    assert cut.usage is not None and cut.usage.prompt_tokens == 2
+    assert noisy.choices[0].text == "xx"
+
+
+def test_values_that_change_nothing_are_taken(client: openai.OpenAI, address: str) -> None:
+    assert create(client, max_tokens=3, **LENIENT).choices[0].text == "the"
+    nullable = set(CompletionRequest.model_fields) - {"temperature", "decode", "latent_noise"}
+    body = {**dict.fromkeys(nullable), "prompt": "say |", "temperature": 0}
+    assert httpx.post(f"{address}/v1/completions", json=body).json()["choices"][0]["text"] == SCRIPT[:16]
+
+
+REFUSALS: list[tuple[dict[str, Any], str, str]] = [
+    ({"suffix": "end"}, "suffix", "not_supported"),
+    ({"presence_penalty": 0.5}, "presence_penalty", "not_supported"),
+    ({"frequency_penalty": -1}, "frequency_penalty", "not_supported"),
+    ({"logit_bias": {"50256": -100}}, "logit_bias", "not_supported"),
+    ({"best_of": 3}, "best_of", "not_supported"),
+    ({"echo": True, "logprobs": 1}, "logprobs", "not_supported"),
+    ({"prompt": [1, 257]}, "prompt", "unknown_token"),
+    ({"prompt": [[1, 2], [257]]}, "prompt[1]", "unknown_token"),
+    ({"prompt": [-1]}, "prompt", "no_member"),
+    ({"prompt": ["a", [1]]}, "prompt", "no_member"),
+    ({"prompt": [[]]}, "prompt", "no_member"),
+    ({"prompt": []}, "prompt", "no_member"),
+    ({"stop": ["x"] * 17}, "stop", "no_member"),
+    ({"logprobs": 6}, "logprobs", "less_than_equal"),
+    ({"max_tokens": 0}, "max_tokens", "greater_than_equal"),
+    ({"max_tokens": 5000}, "max_tokens", "too_large"),
+    ({"prompt": ["x"] * 200, "max_tokens": 4000}, "max_tokens", "reply_too_large"),
+    ({"prompt": ["a", "b" * 20_000]}, "prompt[1]", "prompt_too_long"),
+    ({"prompt": "b" * 20_000}, "prompt", "prompt_too_long"),
+    ({"max_tokens": 4096, "prompt": "ab", "extra_body": {"decode": "attention"}}, "max_tokens", "context_too_long"),
+    ({"stream": False, "stream_options": {"include_usage": True}}, "stream_options", "needs_stream"),
+    ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation",
+     "not_supported"),
+    ({"extra_body": {"min_tokens": 5}}, "min_tokens", "extra_forbidden"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "param", "code"), REFUSALS, ids=[f"{r[1]}-{r[2]}" for r in REFUSALS])
+def test_what_is_not_served_is_refused_by_name(
+    client: openai.OpenAI, options: dict[str, Any], param: str, code: str
+) -> None:
+    with pytest.raises(openai.UnprocessableEntityError) as refusal:
+        create(client, **options)
+    error = refusal.value
+    assert (error.param, error.code, error.type) == (param, code, "invalid_request")
+    assert param in error.message and "inputs" not in error.message and "parameters" not in error.message
+
+
+def test_an_unknown_model(client: openai.OpenAI) -> None:
+    for name in ("gpt-3.5-turbo-instruct", "some/where", "mean"):
+        with pytest.raises(openai.NotFoundError) as missing:
+            create(client, model=name)
+        assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
+
+
+def test_the_client_s_key_is_the_server_s_key(live: Any) -> None:
+    with live(fake_models(), api_keys=KEY) as address:
+        with client_of(address) as stranger, pytest.raises(openai.AuthenticationError) as refusal:
+            create(stranger)
+        assert refusal.value.code == "invalid_api_key"
+        with client_of(address, api_key=KEY) as known:
+            assert create(known, max_tokens=3).choices[0].text == "the"
+            assert [model.id for model in known.models.list()] == ["recite"]
+
+
+class Watch:
+    """What a client's requests came to: statuses, and which retry each was."""
+
+    def __init__(self, **after: Any) -> None:
+        self.seen: list[tuple[int, str]] = []
+        self.retry_after: list[str | None] = []
+        self._after = after
+        self.http_client = openai.DefaultHttpxClient(event_hooks={"response": [self._note]})
+
+    def _note(self, response: Any) -> None:
+        self.seen.append((response.status_code, response.request.headers["x-stainless-retry-count"]))
+        self.retry_after.append(response.headers.get("retry-after"))
+        if response.status_code == 429 and "refused" in self._after:
+            self._after["refused"]()
+
+
+def test_a_full_server_is_tried_again_when_it_says(live: Any) -> None:
+    gate = threading.Semaphore(0)
+    with (
+        live(fake_models(FakeLanguage(gate=gate)), workers=1, max_running=1, max_waiting=0) as address,
+        client_of(address) as first,
+    ):
+        watch = Watch(refused=lambda: (gate.release(1000), until(address, "rfa_num_requests_running 0.0")))
+        held = threading.Thread(target=create, args=(first,))
+        held.start()
+        until(address, "rfa_num_requests_running 1.0")
+        with client_of(address) as hasty, pytest.raises(openai.RateLimitError) as refusal:
+            create(hasty)
+        assert refusal.value.code == "overloaded"
+        assert int(refusal.value.response.headers["retry-after"]) >= 1
+        with client_of(address, max_retries=2, http_client=watch.http_client) as patient:
+            assert create(patient, max_tokens=3).choices[0].text == "the"
+        held.join()
+    assert watch.seen == [(429, "0"), (200, "1")]
+    assert watch.retry_after == ["1", None]
+
+
+def test_a_failure_of_the_model_is_not_tried_again(address: str) -> None:
+    watch = Watch()
+    with client_of(address, max_retries=2, http_client=watch.http_client) as client:
+        with pytest.raises(openai.InternalServerError) as failure:
+            create(client, ["say |", "bad |"])
+        assert failure.value.code == "non_finite_output"
+        assert create(client, max_tokens=3).choices[0].text == "the"
+    assert watch.seen == [(500, "0"), (200, "0")]
+
+
+def test_a_stream_that_fails_ends_with_the_error(live: Any) -> None:
+    with live(fake_models(FakeLanguage(script="the bad fox", poison="bad"))) as address, client_of(address) as client:
+        pieces = []
+        with pytest.raises(openai.APIError, match="not finite") as failure:
+            for chunk in create(client, stream=True):
+                pieces.append(chunk.choices[0].text)
+        assert failure.value.code == "non_finite_output"
+        assert "".join(pieces) == "the bad"
+        body = {"prompt": ["say |", "bad"], "stream": True, "temperature": 0}
+        raw = httpx.post(f"{address}/v1/completions", json={**body, "prompt": "say |"}).text
+        assert json.loads(raw.split("\n\n")[-2].removeprefix("data: "))["error"]["code"] == "non_finite_output"
+        assert "[DONE]" not in raw
+        assert httpx.post(f"{address}/v1/completions", json=body).status_code in (200, 500)
+        until(address, "rfa_num_requests_running 0.0")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_prompt_that_fails_ends_the_others(live: Any, stream: bool) -> None:
+    gate = threading.Semaphore(0)
+    model = FakeLanguage(script="x" * 4000, gate=gate, bomb="bad")
+    with live(fake_models(model), workers=1) as address, client_of(address) as client:
+        gate.release(8)  # enough for the first prompt to fail, far fewer than the others would take
+        with pytest.raises(openai.APIError):
+            for _ in create(client, ["bad |", "say |", "go |"], max_tokens=4000, stream=stream):
+                pass
+        until(address, "rfa_num_requests_running 0.0", gate)
+        gate.release(10)
+        assert create(client, max_tokens=3).choices[0].text == "xxx"
+    assert len(model.batches) < 4000
+
+
+def test_prompts_are_admitted_all_or_none(live: Any) -> None:
+    gate = threading.Semaphore(0)
+    with (
+        live(fake_models(FakeLanguage(gate=gate)), workers=1, max_running=1, max_waiting=2) as address,
+        client_of(address) as client,
+    ):
+        with pytest.raises(openai.UnprocessableEntityError) as refusal:
+            create(client, ["a"] * 4)  # more than there are places: no retry would help
+        assert (refusal.value.param, refusal.value.code) == ("prompt", "too_large")
+        held = threading.Thread(target=create, args=(client,))
+        held.start()
+        until(address, "rfa_num_requests_running 1.0")
+        for stream in (False, True):
+            with pytest.raises(openai.RateLimitError):
+                create(client, ["a"] * 3, stream=stream)
+            until(address, "rfa_num_requests_waiting 0.0")
+        gate.release(1000)
+        held.join()
+        assert texts(create(client, ["|"] * 3, max_tokens=3)) == ["the"] * 3
+
+
+def test_a_client_that_leaves_frees_its_places(live: Any) -> None:
+    gate = threading.Semaphore(0)
+    model = FakeLanguage(script="x" * 4000, gate=gate)
+    with live(fake_models(model), workers=1, max_running=2) as address, client_of(address) as client:
+        gate.release(1)
+        stream = create(client, ["a", "b", "c"], max_tokens=4000, stream=True)
+        assert next(iter(stream)).choices[0].text == "x"
+        stream.close()
+        until(address, "rfa_num_requests_running 0.0", gate)
+        until(address, "rfa_num_requests_waiting 0.0")
+        with pytest.raises(openai.APITimeoutError):
+            create(client, ["a", "b", "c"], max_tokens=4000, timeout=0.3)
+        until(address, "rfa_num_requests_running 0.0", gate)
+        until(address, "rfa_num_requests_waiting 0.0")
+    assert len(model.batches) < 4000
+
+
+def test_the_async_client(address: str) -> None:
+    async def several() -> tuple[list[Completion], list[str], list[str]]:
+        async with openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0) as client:
+            asked = [
+                client.completions.create(model="recite", prompt="say |", temperature=0, max_tokens=count)
+                for count in range(1, 17)
+            ]
+            stream = await client.completions.create(
+                model="recite", prompt="say |", temperature=0, max_tokens=3, stream=True
+            )
+            pieces = [chunk.choices[0].text async for chunk in stream]
+            return await asyncio.gather(*asked), pieces, [model.id async for model in client.models.list()]
+
+    completions, pieces, models = asyncio.run(several())
+    assert [completion.choices[0].text for completion in completions] == [SCRIPT[:n] for n in range(1, 17)]
+    assert pieces == ["t", "h", "e"]
+    assert models == ["recite"]
+
+
+def test_requests_are_counted_by_route(client: openai.OpenAI, address: str) -> None:
+    """By the route's template: a label for every name that a client asks for would grow without end."""
+    create(client)
+    client.models.retrieve("recite")
+    counted = httpx.get(f"{address}/metrics").text
+    for route, method in (("/v1/completions", "POST"), ("/v1/models/{model:path}", "GET")):
+        assert f'method="{method}",route="{route}"' in counted, route
+
+
+def test_the_shipped_model_says_what_generate_says(live: Any, books_bundle: Path) -> None:
+    prompts = ["It was the", "She looked at him and"]
+    with live(bundles=(books_bundle,)) as address, client_of(address) as client:
+        sampling = {"temperature": 0.8, "top_p": 0.95, "seed": 7}
+        completion = create(client, prompts, model="books", max_tokens=12, logprobs=3, **sampling)
+        streamed = gathered(list(create(client, prompts, model="books", max_tokens=12, stream=True, **sampling)))
+        parameters = {"max_new_tokens": 12, "do_sample": True, **sampling}
+        replies = [
+            httpx.post(f"{address}/generate", json={"inputs": prompt, "parameters": parameters}, timeout=60).json()
+            for prompt in prompts
+        ]
+    for choice, reply in itertools.zip_longest(completion.choices, replies):
+        tokens = reply["details"]["tokens"]
+        assert choice.text == reply["generated_text"] == streamed[choice.index]["text"]
+        assert choice.logprobs is not None
+        assert choice.logprobs.token_logprobs == [token["logprob"] for token in tokens]
+        assert choice.logprobs.confidence == [token["confidence"] for token in tokens]  # type: ignore[attr-defined]
+        assert choice.logprobs.text_offset is not None
+        for token, offset in zip(tokens, choice.logprobs.text_offset, strict=True):
+            assert choice.text[offset:].startswith(token["text"])
