@@ -18,7 +18,7 @@ CONTENT_TYPES = (
     "application/json; charset=utf-16", "application/json; charset=utf-8", "*/*", "", "APPLICATION/JSON",
 )  # fmt: skip
 # What is wrong with a request beside its document.
-TWISTS = ("path", "method", "document", "bytes", "content type", *["nothing"] * 15)
+TWISTS = (*["nothing"] * 15, "path", "method", "document", "bytes", "content type")
 STRANGE_PATHS = ("/nothing", "/%00", "//filter", "/filter/", "/generate?x=1")
 NESTED = 200
 # Written into the text as they are; JSON has none of them, or no reader of doubles can hold them.
@@ -126,19 +126,19 @@ def mutated(draw: st.DrawFn, document: Any) -> str:
         document = _change(draw, document)
     text = json.dumps(document, ensure_ascii=draw(st.booleans()))
     match draw(st.sampled_from(range(16))):
-        case 0:
-            text = text[: draw(st.integers(0, len(text)))]
         case 1:
+            text = text[: draw(st.integers(0, len(text)))]
+        case 2:
             place = draw(st.integers(0, len(text)))
             text = text[:place] + draw(st.text(alphabet='{}[]",:\\u0d8e1-.\t ', min_size=1, max_size=4)) + text[place:]
-        case 2 if text.startswith("{") and isinstance(document, dict) and document:
+        case 3 if text.startswith("{") and isinstance(document, dict) and document:
             name = draw(st.sampled_from(sorted(map(str, document))))
             text = text[:-1] + f", {json.dumps(name)}: {json.dumps(draw(anything))}}}"
-        case 3:
+        case 4:
             words = [part for part in ("1.0", "0.9", "1", "0.5", "null") if part in text]
             if words:
                 text = text.replace(draw(st.sampled_from(words)), draw(st.sampled_from(WORDS)), 1)
-        case 4:
+        case 5:
             depth = draw(st.sampled_from((30, 33, NESTED, 5000)))
             text = '{"inputs": ' * depth + "1" + "}" * depth if draw(st.booleans()) else "[" * depth + "]" * depth
     return text
@@ -176,6 +176,7 @@ def requests(draw: st.DrawFn, operations: Mapping[str, Sequence[str]]) -> RawReq
         body = draw(st.binary(max_size=80))
     method = draw(st.sampled_from(METHODS)) if twist in ("path", "method") else "POST"
     headers = draw(st.sampled_from(("", "", "Accept: text/event-stream\r\n", "Accept: image/png\r\n")))
+    headers += "" if body else "Content-Type: application/json\r\n"
     encoded = request_bytes(method, path, body, headers)
     if twist == "content type":
         content_type = draw(st.sampled_from(CONTENT_TYPES))

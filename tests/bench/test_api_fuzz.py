@@ -115,11 +115,11 @@ def test_the_command_stores_what_it_found(
         monkeypatch.setattr(filter_route, "_times", lambda *_: {}["nothing"])
     out = tmp_path / "result.json"
     monkeypatch.setattr(api_fuzz, "started", started)
-    monkeypatch.setattr(sys, "argv", ["api_fuzz", "--cases", "60", "--examples", "0", "--out", str(out)])
+    monkeypatch.setattr(sys, "argv", ["api_fuzz", "--cases", str(CASES), "--examples", "0", "--out", str(out)])
     assert api_fuzz.main() == code
     document = json.loads(out.read_text())
-    assert document["raw_cases"] == 60 and document["schemathesis"] is None
-    assert "60 raw cases" in capsys.readouterr().out
+    assert document["raw_cases"] == CASES and document["schemathesis"] is None
+    assert f"{CASES} raw cases" in capsys.readouterr().out
 
 
 def test_what_is_left_at_the_end_counts() -> None:
