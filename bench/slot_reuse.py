@@ -101,8 +101,8 @@ class Reuse:
         self._engine = Engine(Models(self.languages, self.filters, []), settings, self._metrics)
         self._world = World(
             self._engine,
-            {name: _truths(name, row_counts, seed, COURSES, COURSE_LENGTH) for name in FILTERS},
-            {name: _truths(name, row_counts, seed, NEEDLES, NEEDLE_LENGTH) for name in FILTERS},
+            [truth for name in FILTERS for truth in _truths(name, row_counts, seed, COURSES, COURSE_LENGTH)],
+            [truth for name in FILTERS for truth in _truths(name, row_counts, seed, NEEDLES, NEEDLE_LENGTH)],
             [],
             Findings(),
         )
@@ -156,11 +156,7 @@ class Reuse:
                 if bar is not None:
                     bar.update(self.acquired - bar.n)
 
-        needles = [
-            follow_needle(self._world, name, truth, goes_on)
-            for name, truths in self._world.needles.items()
-            for truth in truths
-        ]
+        needles = (follow_needle(self._world, truth, goes_on) for truth in self._world.needles)
         await asyncio.gather(*needles, *(keep_visiting() for _ in range(VISITORS)))
 
     async def _settle(self) -> None:

@@ -38,10 +38,12 @@ class Truth:
     """What a course leads to, alone.
 
     Attributes:
+        filter: the name of the one that was asked.
         steps: the answer to each observation, as JSON: equal bytes are equal numbers to the last bit.
         states: before each observation, and after the last.
     """
 
+    filter: str
     course: Course
     steps: list[bytes]
     states: list[FilterState]
@@ -84,7 +86,7 @@ def truth_of(runtime: FilterRuntime, course: Course) -> Truth:
         )
         steps.append(as_sent(step))
         states.append(state)
-    return Truth(course, steps, states)
+    return Truth(runtime.name, course, steps, states)
 
 
 def as_sent(step: Any) -> bytes:

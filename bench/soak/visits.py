@@ -56,11 +56,11 @@ class TextTruth:
 
 @dataclass(frozen=True)
 class World:
-    """The engine and what is known about it: the truths of each filter, by name, and of some texts."""
+    """The engine and what is known about it: the truths of its filters, and of some texts."""
 
     engine: Engine
-    truths: dict[str, Sequence[Truth]]
-    needles: dict[str, Sequence[Truth]]
+    truths: Sequence[Truth]
+    needles: Sequence[Truth]
     texts: Sequence[TextTruth]
     findings: Findings
 
@@ -123,7 +123,7 @@ class Visitor:
         job = self._open(truth, start)
         self._push(job, truth, start, count - 1)
         last = truth.course.times[start + count - 1]
-        size = self._world.engine.filter_model(self._name).observation_size
+        size = self._world.engine.filter_model(truth.filter).observation_size
         job.push(Observed(last, [TOO_LARGE] * size, 1.0))
         job.close()
         end = await self._read(job, truth, start)
@@ -151,7 +151,7 @@ class Visitor:
     async def request(self) -> None:
         """A request that is read to its end."""
         truth, start, count = self._choose()
-        job = self._world.engine.filter(self._name, _request(truth, start, count))
+        job = self._world.engine.filter(truth.filter, _request(truth, start, count))
         result: Filtered = await job.result()
         self._compare(truth, start, result.steps)
         self._findings.expect("end", len(result.steps) == count)
@@ -160,7 +160,7 @@ class Visitor:
         """A request whose client goes away."""
         truth, start, count = self._choose()
         options = _request(truth, start, count, is_streamed=self._rng.random() < 0.5)
-        waiting = asyncio.ensure_future(self._world.engine.filter(self._name, options).result())
+        waiting = asyncio.ensure_future(self._world.engine.filter(truth.filter, options).result())
         await asyncio.sleep(self._rng.choice((0, 0, 0.001)))
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
@@ -169,7 +169,7 @@ class Visitor:
         """A request that needs its sequence at once, which uses no slot of the engine's."""
         truth, _, count = self._choose()
         result: Filtered = await self._world.engine.filter(
-            self._name, replace(_request(truth, 0, count), smooth=True, samples=0)
+            truth.filter, replace(_request(truth, 0, count), smooth=True, samples=0)
         ).result()
         self._findings.expect("end", len(result.steps) == count)
 
@@ -177,7 +177,7 @@ class Visitor:
         """A question that no filter answers: refused before it gets a slot."""
         truth, start, count = self._choose()
         try:
-            self._world.engine.filter(self._name, replace(_request(truth, start, count), levels=(1.5,)))
+            self._world.engine.filter(truth.filter, replace(_request(truth, start, count), levels=(1.5,)))
         except InvalidRequest:
             return
         self._findings.expect("refusal", holds=False)
@@ -197,13 +197,12 @@ class Visitor:
 
     def _choose(self) -> tuple[Truth, int, int]:
         """A course, where to begin in it, and for how long to follow it."""
-        self._name = self._rng.choice(list(self._world.truths))
-        truth = self._rng.choice(self._world.truths[self._name])
+        truth = self._rng.choice(self._world.truths)
         start = 0 if self._rng.random() < 0.7 else self._rng.randrange(len(truth.steps) - LONGEST_VISIT)
         return truth, start, self._rng.choice((1, 1, 1, 2, LONGEST_VISIT))
 
     def _open(self, truth: Truth, start: int, *, wants_state: bool = False) -> StreamJob:
-        return open_stream(self._world.engine, self._name, truth, start, wants_state=wants_state)
+        return open_stream(self._world.engine, truth, start, wants_state=wants_state)
 
     @staticmethod
     def _push(job: StreamJob, truth: Truth, start: int, count: int) -> None:
@@ -250,18 +249,18 @@ TEXT_VISITS: dict[Callable[[Visitor], Awaitable[None]], float] = {
 }
 
 
-async def follow_needle(world: World, name: str, truth: Truth, goes_on: Callable[[], bool]) -> None:
+async def follow_needle(world: World, truth: Truth, goes_on: Callable[[], bool]) -> None:
     """A long live stream, from the beginning again and again, that must not notice anybody."""
     while goes_on():
-        job = open_stream(world.engine, name, truth, 0, wants_state=True)
+        job = open_stream(world.engine, truth, 0, wants_state=True)
         try:
-            await _follow(world, name, truth, job, goes_on)
+            await _follow(world, truth, job, goes_on)
         except ServiceError:
             world.findings.expect("needle failed", holds=False)
         world.findings.ends["needle"] += 1
 
 
-async def _follow(world: World, name: str, truth: Truth, job: StreamJob, goes_on: Callable[[], bool]) -> None:
+async def _follow(world: World, truth: Truth, job: StreamJob, goes_on: Callable[[], bool]) -> None:
     course, findings = truth.course, world.findings
     for index, wanted in enumerate(truth.steps):
         job.push(Observed(course.times[index], course.observations[index], course.noise[index]))
@@ -272,10 +271,10 @@ async def _follow(world: World, name: str, truth: Truth, job: StreamJob, goes_on
     job.close()
     end = await job.replies()
     payload = end.state.payload if isinstance(end, StreamEnd) and end.state is not None else b""
-    findings.compare("needle state", payload, world.engine.filter_model(name).pack(truth.states[index + 1]))
+    findings.compare("needle state", payload, world.engine.filter_model(truth.filter).pack(truth.states[index + 1]))
 
 
-def open_stream(engine: Engine, name: str, truth: Truth, start: int, *, wants_state: bool) -> StreamJob:
+def open_stream(engine: Engine, truth: Truth, start: int, *, wants_state: bool) -> StreamJob:
     """A live stream that goes on from a place in a course."""
     course = truth.course
     options = StreamOptions(
@@ -286,7 +285,7 @@ def open_stream(engine: Engine, name: str, truth: Truth, start: int, *, wants_st
         state=truth.states[start] if start else None,
         wants_state=wants_state,
     )
-    return engine.filter_stream(name, options)
+    return engine.filter_stream(truth.filter, options)
 
 
 def _request(truth: Truth, start: int, count: int, *, is_streamed: bool = False) -> FilterOptions:
