@@ -9,14 +9,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from bench import api_fuzz
 from bench.api_fuzz import SETTINGS, Fuzz, Judge, Tally, after_all, is_met, run_cases, run_schemathesis
+from bench.load.truth import open_models
 from bench.soak.connection import Answer
 from bench.soak.raw_cases import DOCUMENTS, RawRequest
 from service.routes import filter as filter_route
 from service.routes import filter_stream
+from service.settings import BUNDLE_ROOT
 from tests.service.live import Live, running
 
 CASES = 150
@@ -56,6 +59,14 @@ def test_each_route_that_takes_a_document_has_one_to_change(live: Live) -> None:
     fuzz.close()
     assert fuzz.judge.operations == judge.operations
     assert {path for path, methods in fuzz.judge.operations.items() if "POST" in methods} <= set(DOCUMENTS)
+
+
+def test_the_documents_are_right_before_they_are_changed() -> None:
+    with running(open_models([BUNDLE_ROOT / "linear", BUNDLE_ROOT / "books"]), **SETTINGS) as live:
+        for path, documents in DOCUMENTS.items():
+            for document in documents:
+                answer = httpx.post(live.url + path, json=document)
+                assert answer.status_code == 200, (path, document, answer.text)
 
 
 def test_a_fault_of_a_route_is_noticed(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
