@@ -431,7 +431,10 @@ class Scheduler:
 
     def _depart(self, job: Job) -> None:
         self._jobs.discard(job)
-        job.release()
+        try:
+            job.release()
+        except Exception:  # the other requests of this thread must not end with it
+            logger.exception("a request could not give back what it holds")
         if job.is_stream:
             self._streams -= 1
         else:

@@ -166,6 +166,19 @@ async def test_a_stream_is_described_item_by_item(connect: Any) -> None:
     assert "anyOf" in paths["/filter"]["post"]["responses"]["200"]["content"]["application/x-ndjson"]["itemSchema"]
 
 
+async def test_a_reply_links_to_what_goes_on_from_its_state(connect: Any) -> None:
+    async with connect() as client:
+        document = (await client.get("/openapi.json")).json()
+        for path, body in (("/filter", {"observations": [[1, 2]]}), ("/generate", {"inputs": "say |"})):
+            operation = document["paths"][path]["post"]
+            (link,) = operation["responses"]["200"]["links"].values()
+            assert link["operationId"] == operation["operationId"]
+            reply = (await client.post(path, json={**body, "return_state": True})).json()
+            ((name, expression),) = link["requestBody"].items()
+            pointer = expression.removeprefix("$response.body#/")
+            assert (await client.post(path, json={**body, name: reply[pointer]})).status_code == 200
+
+
 async def test_requests_are_bounded_in_every_field(connect: Any) -> None:
     """No string, number or array that a client sends is without a limit."""
     async with connect() as client:

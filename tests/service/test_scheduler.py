@@ -72,6 +72,20 @@ async def collect(job: Job) -> list[int]:
     return [event async for event in job.events()]
 
 
+class Clinging(Count):
+    def release(self) -> None:
+        raise RuntimeError("it does not let go")
+
+
+async def test_a_job_that_cannot_be_released_ends_alone(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    scheduler = make()
+    assert await collect(submitted(scheduler, Clinging(Counting(), 2))) == [1, 2]
+    async with asyncio.timeout(10):
+        assert await collect(submitted(scheduler, Count(Counting(), 3))) == [1, 2, 3]
+    await until(lambda: scheduler.running == 0)
+    assert "it does not let go" in caplog.text
+
+
 async def test_events_arrive_in_order_and_end(make: Any) -> None:
     scheduler = make(workers=3)
     stage = Counting()

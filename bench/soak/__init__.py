@@ -1,0 +1,1 @@
+"""What the long runs share: `bench.slot_reuse`, `bench.cut_points`, `bench.api_fuzz` and `bench.rss_soak`."""
