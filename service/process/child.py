@@ -28,6 +28,7 @@ from service.process.address import Address, share
 from service.process.channel import Channel
 from service.process.draining import DrainingServer
 from service.process.handover import read_settings
+from service.process.open_files import allow_open_files
 from service.settings import Settings
 
 logger = logging.getLogger("rfa.server")
@@ -69,6 +70,7 @@ class ServerProcess:
         self._load = load
         self._settings = read_settings(hello["settings"])
         configure_logging(self._settings)
+        allow_open_files(self._settings.max_connections)
         self._app: FastAPI | None = None
 
     async def run(self) -> int:
