@@ -163,6 +163,8 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async for document in self._with_terminal_error():
             await self._send(send, self._encode(document))
+            # Where nothing waits, as when the client has just gone, a whole backlog would keep everyone else waiting.
+            await asyncio.sleep(0)
         await self._send(send, b"", more=False)
 
     async def _with_terminal_error(self) -> AsyncIterator[Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from redis_process import RedisProcess
+
+from bench.faults.redis_process import RedisProcess
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import redis
 from lossy_relay import LossyRelay
-from redis_process import RedisProcess, free_port
 from state_support import KEY, OTHER_KEY, SCOPE
 
+from bench.faults.redis_process import RedisProcess, free_port
 from service.errors import STATUS, Conflict, NotFound, NotReady, Overloaded, ServiceError
 from service.state.keys import KeyRing
 from service.state.names import Opened, SessionName, StateScope

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-from redis_process import RedisProcess
 from state_support import KEY, SCOPE, make_tokens
 
+from bench.faults.redis_process import RedisProcess
 from service.errors import Conflict, InvalidRequest, NotFound, ServiceError
 from service.state.keeper import StateKeeper
 from service.state.keys import KeyRing

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from redis_process import RedisProcess
 from state_support import SCOPE
 
+from bench.faults.redis_process import RedisProcess
 from service.app import create_app
 from service.errors import STATUS, InvalidRequest, NotFound, Overloaded
 from service.settings import Settings

@@ -1,0 +1,32 @@
+"""What clients of a scenario count and complain about."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_EXAMPLES = 10
+
+
+@dataclass
+class Findings:
+    """Counts of what went as it may, and of mistakes, which may not be; with examples of these."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    mistakes: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+
+    def mistake(self, kind: str, example: str) -> None:
+        """Count a mistake of the server."""
+        self.mistakes[kind] += 1
+        if len(self.examples) < MAX_EXAMPLES:
+            self.examples.append(f"{kind}: {example}")
+
+    def to_document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "counts": dict(sorted(self.counts.items())),
+            "mistakes": dict(sorted(self.mistakes.items())),
+            "examples": self.examples,
+        }

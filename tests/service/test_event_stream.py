@@ -1,0 +1,38 @@
+"""A streamed reply whose client leaves: what was not sent yet is not worked on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from service.routes.common import NDJSON, EventStream
+
+pytestmark = pytest.mark.anyio
+BACKLOG = 1_000
+LEAVES_AFTER = 10
+
+
+async def test_the_backlog_of_a_client_that_left_is_dropped() -> None:
+    """The server's `send` returns at once then, so that nothing but the stream itself lets others have a turn."""
+    left = asyncio.Event()
+    sent = 0
+
+    async def documents() -> AsyncIterator[int]:
+        for number in range(BACKLOG):
+            yield number
+
+    async def send(message: Any) -> None:
+        nonlocal sent
+        sent += 1
+        if sent == LEAVES_AFTER:
+            left.set()
+
+    async def receive() -> Any:
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    await EventStream(documents(), media_type=NDJSON, send_timeout=60, first=None)({}, receive, send)
+    assert sent < LEAVES_AFTER + 10
