@@ -16,6 +16,7 @@ import errno
 import logging
 import mmap
 import socket
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,7 +73,8 @@ class Shares:
         if self._counts[least] >= count:
             return False
         try:
-            socket.send_fds(self._door, [b"c"], [connection.fileno()], 0, str(self._doors[least]))  # type: ignore[arg-type]
+            # `socket.send_fds` has no use for an address, whatever its signature says.
+            self._door.sendmsg([b"c"], [_rights(connection)], 0, str(self._doors[least]))
         except OSError:  # it is gone, or does not keep up
             return False
         self._counts[least] += 1  # until it counts itself
@@ -92,6 +94,11 @@ class Shares:
         self.tell(CLOSED)
         self._doors[self._index].unlink(missing_ok=True)
         self._door.close()
+
+
+def _rights(connection: socket.socket) -> tuple[int, int, bytes]:
+    """The control message that carries a socket."""
+    return socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", connection.fileno())
 
 
 class Acceptor:
