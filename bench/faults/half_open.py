@@ -95,7 +95,7 @@ class HalfOpenPlan:
     """
 
     clients: int = 1_000
-    processes: int = 2
+    processes: int = 4
     timeout: int = 5
     patience: float = 60.0
     good_streams: int = 20

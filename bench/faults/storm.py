@@ -38,7 +38,7 @@ class StormPlan:
     """
 
     clients: int = 5_000
-    processes: int = 2
+    processes: int = 4
     good_streams: int = 20
     good_rate: float = 10.0
     window: float = 10.0

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from bench import state_mutations
 from bench.state_mutations import MUTATIONS, OTHER_SCOPE, attack, make_target
+from service.errors import InvalidRequest
 from service.state import tokens
 from service.state.sealer import Sealer
 from service.state.tokens import Tokens
@@ -88,7 +89,7 @@ def test_an_answer_that_tells_the_reason_is_caught(monkeypatch: pytest.MonkeyPat
             try:
                 return self._open(token, scope, max_bytes)  # type: ignore[arg-type]
             except tokens.SealBroken as reason:
-                raise tokens.InvalidRequest(str(reason)) from None
+                raise InvalidRequest(str(reason)) from None
 
     assert len(attack(make_target(tokens=Talkative), COUNT, seed=1).answers) > 1  # type: ignore[arg-type]
 

@@ -31,8 +31,8 @@ async def go_through(
         break_it(redis_server)
         while not findings.counts[TOLD]:
             await asyncio.sleep(0.05)
-        await asyncio.to_thread(mend_it, redis_server)
         resumed = findings.counts["resumed"]
+        await asyncio.to_thread(mend_it, redis_server)
         while findings.counts["resumed"] < resumed + 1:
             await asyncio.sleep(0.05)
         for client in clients:
