@@ -60,3 +60,33 @@ def test_decode_row():
     names = ("recurrent at 100", "recurrent at 100000", "cache of 512", "cache of 4096")
     cells = " | ".join(f"{cases[name]['median_us'] / 1000:.2f}" for name in names)
     assert f"| {cells} |" in README
+
+
+def percentiles(load, metric, *names):
+    return " / ".join(f"{read(f'load-{load}.json')['latency_ms'][metric][name]:.1f}" for name in names)
+
+
+def test_serving_rows():
+    live, text, overload, overhead, idle = (
+        read(f"load-{name}.json") for name in ("filter-live", "text-64", "overload", "overhead", "idle-sessions")
+    )
+    rows = [
+        f"{live['counts']['observation.right']:,} answers, all right; p50 / p99 / max "
+        f"{percentiles('filter-live', 'observation', 'p50', 'p99', 'max')} ms",
+        f"first token p99 {percentiles('text-64', 'ttft', 'p99')} ms, between tokens p99 "
+        f"{percentiles('text-64', 'itl', 'p99')} ms, {text['throughput']['tokens_per_second']:,.0f} tokens/s",
+        f"admitted p99 {overload['admitted_slowdown']:.2f} times the calm one; the rest 429 in "
+        f"{percentiles('overload', 'rejection', 'p99')} ms (p99)",
+        f"{100 * overhead['server_share']:.0f} % of the bare engine's tokens, "
+        f"{overhead['overhead_us_per_token']:.0f} µs a token",
+        f"{100 * idle['pool']['memory_error']:.1f} % off computed; as named sessions in memory "
+        f"{100 * idle['store']['memory_error']:.1f} %",
+    ]
+    for row in rows:
+        assert row in README
+    assert not any(measured["wrong_count"] or measured["error_count"] for measured in (live, text, overload))
+    assert live["counts"]["observation.right"] == live["counts"]["observation.sent"]
+    share = sum(live["generator_cpu_share"])
+    assert f"the load generator took {share:.2f} of a core of them" in README
+    assert len({measured["commit"] for measured in (live, text, overload, overhead, idle)}) == 1
+    assert f"commit {live['commit']}; [bench/results](bench/results)" in README
