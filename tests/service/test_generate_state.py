@@ -108,3 +108,21 @@ async def test_sessions_are_off_until_switched_on(connect: Any) -> None:
     async with connect(models()) as client:
         refusal = await post(client, "a", 1, status=422, return_state="session:a")
         assert (refusal["param"], refusal["code"]) == ("return_state", "sessions_off")
+
+
+async def test_a_state_belongs_to_the_api_key_that_it_was_given_to(connect: Any) -> None:
+    keys = [secrets.token_hex(16) for _ in range(2)]
+    body = {"inputs": "say |", "parameters": {"max_new_tokens": 1}}
+    async with connect(models(), api_keys=",".join(keys), sessions="memory") as client:
+
+        async def ask(key: str, **fields: Any) -> httpx.Response:
+            return await client.post("/generate", json={**body, **fields}, headers={"X-API-Key": key})
+
+        token = (await ask(keys[0], return_state=True)).json()["state"]
+        await ask(keys[0], return_state="session:tale")
+        assert (await ask(keys[0], state=token)).status_code == 200
+        assert (await ask(keys[1], state=token)).json()["error"]["code"] == "state_invalid"
+        assert (await ask(keys[0], state="session:tale")).status_code == 200
+        assert (await ask(keys[1], state="session:tale")).json()["error"]["code"] == "session_not_found"
+        # The name is free for everybody else.
+        assert (await ask(keys[1], return_state="session:tale")).status_code == 200
