@@ -14,8 +14,8 @@ PORT ?= 8000
 # Options for every pip call, for example PIP_FLAGS="--quiet --no-index --find-links wheels".
 PIP_FLAGS ?=
 PYTEST_FLAGS ?=
-# Processes that share the tests; the numeric libraries run one thread in each.
-TEST_WORKERS ?= 2
+# Processes that share the tests, one per core; the numeric libraries run one thread in each.
+TEST_WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 SERVE_FLAGS ?=
 
 BIN := $(VENV)/bin
