@@ -261,12 +261,15 @@ def run_schemathesis(url: str, examples: int, number: int) -> dict[str, Any]:
 
 def after_all(url: str) -> dict[str, Any]:
     """What is left at the end: readiness, and what still holds state or a place."""
-    names = ("rfa_num_requests_running", "rfa_num_requests_waiting", "rfa_num_streams", "rfa_filter_state_slots")
+    names = ("rfa_num_requests_running", "rfa_num_requests_waiting", "rfa_num_streams", "rfa_state_slots_used")
 
     def left() -> dict[str, float]:
         with urllib.request.urlopen(f"{url}/metrics", timeout=SETTLE_SECONDS) as reply:
             families = text_string_to_metric_families(reply.read().decode())
         samples = [sample for family in families for sample in family.samples]
+        missing = set(names) - {sample.name for sample in samples}
+        if missing:
+            raise RuntimeError(f"the server has no metric {', '.join(sorted(missing))}")
         return {name: sum(sample.value for sample in samples if sample.name == name) for name in names}
 
     _wait(lambda: not any(left().values()))

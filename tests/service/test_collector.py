@@ -14,7 +14,7 @@ class Node:
 
 child._spare_the_collector()
 before = gc.get_stats()[2]["collections"]
-alive = [[] for _ in range(500_000)]
+alive = [[] for _ in range(300_000)]
 node = Node()
 node.itself, gone = node, weakref.ref(node)
 del node
