@@ -34,6 +34,22 @@ def json_depth(body: bytes) -> int:
     return int(np.cumsum(_SLOPE[np.frombuffer(brackets, dtype=np.uint8)]).max(initial=0))
 
 
+def decode_json(text: bytes | str, subject: str) -> Any:
+    """Decode strict JSON; `subject` is what the message calls it.
+
+    Raises:
+        InvalidRequest: with the position of the fault, never with the text around it.
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        reason = error.msg.split(":")[0]
+        raise InvalidRequest(
+            f"{subject} must be valid JSON with finite numbers and valid Unicode: {reason} at character {error.pos}.",
+            code="invalid_json",
+        ) from None
+
+
 def parse_json(body: bytes, max_depth: int) -> Any:
     """Decode strict JSON (RFC 8259, finite numbers, valid Unicode).
 
@@ -42,14 +58,7 @@ def parse_json(body: bytes, max_depth: int) -> Any:
     """
     if json_depth(body) > max_depth:
         raise InvalidRequest(f"The body must not nest deeper than {max_depth} levels.", code="too_deep")
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        reason = error.msg.split(":")[0]
-        raise InvalidRequest(
-            f"The body must be valid JSON with finite numbers and valid Unicode: {reason} at character {error.pos}.",
-            code="invalid_json",
-        ) from None
+    return decode_json(body, "The body")
 
 
 async def read_bounded(request: Request, limit: int, gap_seconds: float) -> bytes:

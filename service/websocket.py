@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 from starlette.types import Receive, Send
 
+from service.body import decode_json
 from service.errors import (
     EngineFailure,
     InternalError,
@@ -77,14 +78,7 @@ class JsonSocket:
             raise InvalidRequest("A frame must be text.", code="not_text")
         if 4 * len(text) > self._max_bytes and len(text.encode()) > self._max_bytes:
             raise PayloadTooLarge(f"A frame must not be larger than {self._max_bytes} bytes.")
-        try:
-            return orjson.loads(text)
-        except orjson.JSONDecodeError as error:
-            reason = error.msg.split(":")[0]
-            raise InvalidRequest(
-                f"A frame must be valid JSON with finite numbers and valid Unicode: {reason} at character {error.pos}.",
-                code="invalid_json",
-            ) from None
+        return decode_json(text, "A frame")
 
     async def write(self, documents: Sequence[Any]) -> None:
         """Send documents, a frame each.
