@@ -371,6 +371,9 @@ class Scheduler:
             self._busy -= len(jobs)
             for job in jobs:
                 job._backlog += len(job._outbox)
+            # Before a job is queued: another worker that took it up would add to the same outbox, or deliver first.
+            self._deliver(jobs)
+            for job in jobs:
                 if job.done or job.cancelled:
                     self._depart(job)
                 elif job._backlog >= self._stream_buffer and not job.interrupted:
@@ -379,7 +382,6 @@ class Scheduler:
                     self._idle.add(job)
                 else:
                     self._queue(job, first=job.keeps_place)
-        self._deliver(jobs)
 
     def _deliver(self, jobs: list[Job]) -> None:
         """Wake every event loop concerned, once."""

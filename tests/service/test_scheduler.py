@@ -94,6 +94,21 @@ async def test_events_arrive_in_order_and_end(make: Any) -> None:
     await until(lambda: scheduler.running == 0)
 
 
+async def test_several_workers_lose_and_reorder_no_event(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = make(workers=4, stream_buffer=10_000)
+    deliver = scheduler._deliver
+
+    def deliver_late(jobs: list[Job]) -> None:
+        time.sleep(0.0005)  # time for another worker to take the job up
+        deliver(jobs)
+
+    monkeypatch.setattr(scheduler, "_deliver", deliver_late)
+    stage = Counting(max_rows=1)
+    jobs = [submitted(scheduler, Count(stage, 100)) for _ in range(4)]
+    for events in await asyncio.gather(*(collect(job) for job in jobs)):
+        assert events == list(range(1, 101))
+
+
 async def test_jobs_at_one_stage_advance_together_and_others_in_turn(make: Any) -> None:
     gate = threading.Semaphore(0)
     first, second = Counting(max_rows=2, gate=gate), Counting(gate=gate)
