@@ -33,7 +33,7 @@ from tqdm import tqdm
 from bench.hardware import hardware
 from bench.load.server import started
 from bench.soak.connection import Answer, Connection
-from bench.soak.raw_cases import Frames, RawRequest, cases
+from bench.soak.raw_cases import Frames, RawRequest, cases, unchanged
 from service.settings import default_bundles
 from training.provenance import git_commit
 
@@ -225,13 +225,17 @@ class Fuzz:
 
 
 def run_cases(fuzz: Fuzz, count: int, number: int, *, progress: bool = False) -> None:
-    """So many cases from Hypothesis."""
+    """So many cases: every valid document as it is, then what Hypothesis makes of them.
+
+    Hypothesis takes constants from whatever modules are loaded, so its cases are not the same in every process.
+    """
     strategy = cases(fuzz.judge.operations)
+    plain = unchanged(fuzz.judge.operations)
     with tqdm(total=count, desc="raw cases", disable=not progress, mininterval=1) as bar:
 
         @seed(number)
         @settings(
-            max_examples=count,
+            max_examples=count - len(plain),
             database=None,
             deadline=None,
             derandomize=False,
@@ -243,6 +247,9 @@ def run_cases(fuzz: Fuzz, count: int, number: int, *, progress: bool = False) ->
             fuzz.send(case)
             bar.update()
 
+        for request in plain:
+            fuzz.send(request)
+            bar.update()
         send()
 
 

@@ -195,6 +195,16 @@ def streams(draw: st.DrawFn) -> Frames:
     return Frames(tuple(frames))
 
 
+def unchanged(operations: Mapping[str, Sequence[str]]) -> list[RawRequest]:
+    """Every valid document as it is."""
+    return [
+        RawRequest("POST", path, request_bytes("POST", path, json.dumps(document).encode()))
+        for path, documents in DOCUMENTS.items()
+        if path in operations
+        for document in documents
+    ]
+
+
 def cases(operations: Mapping[str, Sequence[str]]) -> st.SearchStrategy[RawRequest | Frames]:
     """Requests and, one in six, live streams.
 
