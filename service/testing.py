@@ -271,7 +271,7 @@ class FakeFilter:
             state.count, t, mean, [1.0] * len(mean), 1.0, 0.9, None if observation is None else 1.0,
             observation if observation is None else list(observation), None, None, interval,
             [ForecastPoint(t + h, mean, [1.0] * len(mean), interval) for h in wanted.horizon],
-            [mean] * wanted.samples,
+            np.array([mean] * wanted.samples),
         )  # fmt: skip
         return step, Means(sums, seen, t, state.count + 1, state.seed)
 

@@ -507,7 +507,7 @@ class FilterRuntime:
         paths = draw_paths(traces, readout.calibration.state_scale, readout.samples, seed, steps[0].index)
         drawn = []
         for step, path in zip(reversed(steps), paths, strict=True):
-            drawn.append(replace(step, samples=(path @ self._readout.T + self._offset).tolist()))
+            drawn.append(replace(step, samples=path @ self._readout.T + self._offset))
             yield
         return drawn[::-1]
 

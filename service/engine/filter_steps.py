@@ -47,7 +47,10 @@ class FilterStep:
     anomaly: float | None
     interval: dict[str, list[list[float]]]
     forecast: list[ForecastPoint]
-    samples: list[list[float]]
+    samples: Array  # [samples, P]: a parked reply as lists, 256 steps of 128 samples, took 5 ms to free
+
+
+NO_SAMPLES = np.empty((0, 0))
 
 
 class Readout:
@@ -133,7 +136,7 @@ def describe(
         for row, spread, interval in zip(members, spreads, intervals, strict=True):
             steps[row] = FilterStep(
                 facts.counts[row], facts.times[row], means[row], spread, precisions[row], confidences[row],
-                weights[row], innovations[row], nis[row], anomalies[row], interval, [], [],
+                weights[row], innovations[row], nis[row], anomalies[row], interval, [], NO_SAMPLES,
             )  # fmt: skip
     _forget_unseen(steps, facts.present)
     return steps
@@ -181,9 +184,9 @@ def draw(mean: Array, covariance: Array, samples: int, seed: int, index: int) ->
     return mean + (normal * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
 
 
-def draw_states(outputs: Mapping[str, Array], facts: RowFacts, row: int) -> list[list[float]]:
-    """Samples of one row's state."""
+def draw_states(outputs: Mapping[str, Array], facts: RowFacts, row: int) -> Array:
+    """Samples of one row's state, `[samples, P]`."""
     readout = facts.readouts[row]
     mean = outputs["mean"][row].astype(np.float64)
     covariance = outputs["covariance"][row].astype(np.float64) * readout.calibration.state_scale**2
-    return draw(mean, covariance, readout.samples, facts.seeds[row], facts.counts[row]).tolist()
+    return draw(mean, covariance, readout.samples, facts.seeds[row], facts.counts[row])

@@ -14,6 +14,8 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, Protocol
 
+import numpy as np
+
 from service.engine.filter_runtime import FilterInputError, Row, Stepped
 from service.engine.pool import Slot, StateField, StatePool
 from service.engine.scheduler import Job
@@ -401,6 +403,8 @@ def _is_finite(value: Any) -> bool:
     """Whether every number in a reply is one: JSON has no other."""
     if isinstance(value, float):
         return math.isfinite(value)
+    if isinstance(value, np.ndarray):
+        return bool(np.isfinite(value).all())
     if isinstance(value, dict):
         return all(map(_is_finite, value.values()))
     if isinstance(value, list):

@@ -1,5 +1,6 @@
 """The runtime's replies: streaming, seeds, missing values, refusals, smoothing against brute-force conditioning."""
 
+import gc
 import math
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
+from bench.soak.courses import as_sent
 from export.bundle import open_bundle
 from service.engine.filter_runtime import FilterInputError, FilterRuntime
 
@@ -39,13 +41,13 @@ def test_segments_and_single_steps_give_the_steps_of_one_call(runtime):
     whole = runtime.filter(times, values, **OPTIONS)
     first = runtime.filter(times[:5], values[:5], **OPTIONS)
     rest = runtime.filter(times[5:], values[5:], state=runtime.unpack(runtime.pack(first.state)), **OPTIONS)
-    assert first.steps + rest.steps == whole.steps
+    assert as_sent(first.steps + rest.steps) == as_sent(whole.steps)
     assert math.isclose(first.log_likelihood + rest.log_likelihood, whole.log_likelihood, abs_tol=1e-9)
     state, steps = runtime.start(), []
     for t, value in zip(times, values, strict=True):
         step, state = runtime.step(state, t, value, **OPTIONS)
         steps.append(step)
-    assert steps == whole.steps
+    assert as_sent(steps) == as_sent(whole.steps)
 
 
 def test_every_field_is_sound(runtime):
@@ -70,11 +72,33 @@ def test_every_field_is_sound(runtime):
 def test_samples_follow_the_seed_and_the_reported_spread(linear):
     times, values = make_stream(6)
     draws = {seed: linear.filter(times, values, samples=4000, seed=seed).steps[-1] for seed in (1, 2)}
-    assert draws[1].samples != draws[2].samples
+    assert not np.array_equal(draws[1].samples, draws[2].samples)
     again = linear.filter(times, values, samples=4000, seed=1).steps[-1]
-    assert again.samples == draws[1].samples
+    assert np.array_equal(again.samples, draws[1].samples)
     assert np.allclose(np.mean(again.samples, 0), again.mean, atol=0.06)
     assert np.allclose(np.std(again.samples, 0), again.std, rtol=0.05)
+
+
+def test_an_answer_with_many_samples_is_as_quickly_freed_as_one_with_few(linear):
+    """A reader that stands still leaves hundreds of answers behind; to free them must not hold the others up."""
+    times, values = make_stream(6)
+    few, many = (
+        linear.filter(times, values, samples=samples, seed=1, levels=(0.9,), horizon=(0.1,)).steps[-1]
+        for samples in (1, 1024)
+    )
+    assert np.shape(many.samples) == (1024, 2)
+    assert count_objects(many) == count_objects(few)
+
+
+def count_objects(value: object) -> int:
+    """What goes when this goes, up to types."""
+    seen, rest = set(), [value]
+    while rest:
+        found = rest.pop()
+        if id(found) not in seen and not isinstance(found, type):
+            seen.add(id(found))
+            rest += gc.get_referents(found)
+    return len(seen)
 
 
 def test_an_outlier_is_flagged_and_discounted(runtime):
