@@ -70,5 +70,5 @@ $(VENV)/.serve: $(VENV)/.python pyproject.toml constraints.txt
 # torch comes before everything that asks for it, so that nothing else picks its version or build.
 $(VENV)/.develop: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) $(TORCH)
-	$(PIP) --editable '.[train,dev,redis,tracing,bench]'
+	$(PIP) --editable '.[train,dev,gpu,redis,tracing,bench]'
 	@touch $@

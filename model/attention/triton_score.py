@@ -1,0 +1,75 @@
+"""What every kernel of attention computes per pair of tokens: lag, E, V, U; on the device, for a block.
+
+Source: Racioppo, Robust Filter Attention, section 3, as in `reference.py`, the division by V taken out of the logit:
+
+    E = e^{-mu lag}     V = sigma2 phi(lag) + eta2 E² + gamma2     R² = |q|² + E² |k|² - 2 E q·k
+    U = V + R² / nu     L = tau ((kappa - 1) log V - kappa log U)                        Student-t
+                        L = -tau (log V + R² / (nu V))                                   Gaussian
+
+FAST takes the hardware's approximate functions (2 ulp, subnormals are zero), for inputs of 16 bits; the interpreter
+knows them not. Logarithms are to base 2: the kernels scale by ln 2 where they hand numbers out.
+"""
+
+# Kernels are typed by their compiler.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+# Below this the series of phi is exact to rounding in float32, above it the quotient is.
+SMALL_EXPONENT = tl.constexpr(0.5)
+
+
+@triton.jit
+def log2(x, FAST: tl.constexpr):
+    """Logarithm to base 2. `tl.log2` is 25 instructions of software, this one."""
+    if FAST:
+        return tl.inline_asm_elementwise(
+            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return tl.log2(x)
+
+
+@triton.jit
+def reciprocal(x, FAST: tl.constexpr):
+    """1 / x."""
+    if FAST:
+        return tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return 1.0 / x
+
+
+@triton.jit
+def transport(lag, mu):
+    """E, for lag >= 0."""
+    return tl.exp2(-mu * LOG2E * lag)
+
+
+@triton.jit
+def accumulated(lag, transport2, mu):
+    """phi(lag), with `transport2` = E²: its quotient, or its series where that cancels; lag itself at mu = 0."""
+    x = 2.0 * mu * lag
+    series = 1.0 - x * (1.0 / 9.0)
+    series = 1.0 - x * (1.0 / 8.0) * series
+    series = 1.0 - x * (1.0 / 7.0) * series
+    series = 1.0 - x * (1.0 / 6.0) * series
+    series = 1.0 - x * (1.0 / 5.0) * series
+    series = 1.0 - x * (1.0 / 4.0) * series
+    series = 1.0 - x * (1.0 / 3.0) * series
+    series = 1.0 - x * (1.0 / 2.0) * series
+    is_small = x < SMALL_EXPONENT
+    quotient = (1.0 - transport2) / tl.where(is_small, 1.0, 2.0 * mu)
+    return tl.where(is_small, lag * series, quotient)
+
+
+@triton.jit
+def spread(lag, transport2, mu, sigma2, eta2, gamma2):
+    """V, with `transport2` = E²."""
+    return sigma2 * accumulated(lag, transport2, mu) + eta2 * transport2 + gamma2
