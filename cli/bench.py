@@ -13,6 +13,7 @@ from cli.console import JsonFlag, print_json, print_result
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed and quality.")
 RESULTS = Path("bench") / "results"
+AotTable = Annotated[Path, typer.Option("--out", help="JSON file to write, or with --check to read.")]
 
 
 @app.command("decode")
@@ -27,6 +28,30 @@ def bench_decode(
 
     document = write_decode(find_bundle(bundle), out)
     print_result(document, as_json)
+
+
+@app.command("aot")
+def bench_aot(
+    out: AotTable = RESULTS / "aot.json",
+    check: Annotated[bool, typer.Option("--check", help="Compare with that file; exit code 1 on growth.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Compile the fused kernels for sm_80 and sm_90, without a GPU: registers, spills, instructions per score."""
+    from bench.aot import GrownError, bar_lines, compile_rows, document, grown, shipped, table
+
+    committed = json.loads(out.read_text()) if check else None
+    result = document(compile_rows(shipped()))
+    if committed is None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(result, indent=2) + "\n")
+    if as_json:
+        print_json(result)
+    else:
+        for line in [*table(result["rows"]), "", *bar_lines(result["bars"])]:
+            typer.echo(line)
+    problems = grown(result["rows"], committed) if committed else []
+    if problems:
+        raise GrownError("; ".join(problems))
 
 
 @app.command("filter")

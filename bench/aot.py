@@ -1,0 +1,155 @@
+"""The fused kernels compiled ahead of time, without a GPU: registers, spills, shared memory, instructions per score.
+
+Each shipped shape (`bench/aot_shapes.py`) is compiled for sm_80 and sm_90 in processes of their own, for the tests'
+interpreter must not be on there. The committed table is a regression test: a change that spills, or that takes more of
+anything, fails until the table is written anew and so appears in the change.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from training.commit import git_commit
+
+SHAPES = "bench.aot_shapes"
+ARCHITECTURES = (80, 90)
+RESULT = Path(__file__).parent / "results" / "aot.json"
+ROOT = Path(__file__).resolve().parent.parent
+Row = dict[str, Any]
+
+# What may not grow. One compiler gives the same figures every time.
+MEASURED = ("registers", "stack_bytes", "spills", "shared_bytes", "instructions_per_score", "mufu_per_score")
+# Bars of the forward pass at 64 reals without the precision output.
+BAR_KERNEL = "forward 64 bf16"
+BARS = {"instructions_per_score": 12.0, "mufu_per_score": 2.5}
+
+
+class GrownError(ValueError):
+    """A kernel takes more than the committed table says, or spills."""
+
+
+def shipped() -> list[str]:
+    """Names of all shipped shapes."""
+    return list(importlib.import_module(SHAPES).NAMES)
+
+
+def compile_rows(
+    names: Sequence[str], architectures: Sequence[int] = ARCHITECTURES, *, module: str = SHAPES, jobs: int | None = None
+) -> list[Row]:
+    """A row for every kernel and architecture, in this order, compiled by `jobs` processes (default: one a core).
+
+    Raises:
+        RuntimeError: a process failed; its last lines say why.
+    """
+    wanted = [f"{name}@{architecture}" for name in names for architecture in architectures]
+    count = max(1, min(jobs or len(os.sched_getaffinity(0)), len(wanted)))
+    with tqdm(total=len(wanted), desc="compile", disable=len(wanted) < 2) as bar, ThreadPoolExecutor(count) as pool:
+        parts = pool.map(lambda part: _compile_in_process(module, part, bar), [wanted[i::count] for i in range(count)])
+        rows = {f"{row['kernel']}@{row['architecture']}": row for part in parts for row in part}
+    return [rows[entry] for entry in wanted]
+
+
+def _compile_in_process(module: str, wanted: Sequence[str], bar: tqdm) -> list[Row]:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "bench.aot_worker", module, *wanted]
+    rows = []
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        for line in process.stdout:
+            rows.append(json.loads(line))
+            bar.update()
+        complaint = process.stderr.read()
+    if process.returncode != 0 or len(rows) != len(wanted):
+        following = wanted[len(rows)] if len(rows) < len(wanted) else "the last kernel"
+        raise RuntimeError(f"compiling {following} failed: {complaint.strip()[-2000:]}")
+    return rows
+
+
+def document(rows: Sequence[Row]) -> dict[str, Any]:
+    """A result file. The compiler's version belongs to it: another one allots registers otherwise."""
+    return {
+        "commit": git_commit(),
+        "triton": version("triton"),
+        "rows": list(rows),
+        "bars": bars(rows),
+    }
+
+
+def bars(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """What the kernels must keep to on every architecture, whatever the committed table says."""
+    verdicts = [
+        {
+            "name": "spills at the shipped shapes",
+            "bar": 0,
+            "actual": sum(row["spills"] + row["stack_bytes"] for row in rows),
+        }
+    ]
+    for row in rows:
+        if row["kernel"] == BAR_KERNEL:
+            verdicts += [
+                {"name": f"{name} of {BAR_KERNEL}, sm_{row['architecture']}", "bar": bar, "actual": row[name]}
+                for name, bar in BARS.items()
+            ]
+    return [{**verdict, "met": verdict["actual"] <= verdict["bar"]} for verdict in verdicts]
+
+
+def grown(rows: Sequence[Row], committed: Mapping[str, Any]) -> list[str]:
+    """What got worse against the committed document, a line each; and every spill.
+
+    Figures are compared only where the compiler is the one of the document.
+    """
+    before = {(row["kernel"], row["architecture"]): row for row in committed["rows"]}
+    problems = []
+    for row in rows:
+        where = f"{row['kernel']}, sm_{row['architecture']}"
+        if row["spills"] or row["stack_bytes"]:
+            problems.append(f"{where}: {row['spills']} spills, {row['stack_bytes']} bytes of stack")
+        known = before.get((row["kernel"], row["architecture"]))
+        if known is None:
+            problems.append(f"{where}: not in the committed table")
+        elif committed["triton"] == version("triton"):
+            worse = [name for name in MEASURED if row[name] > known[name]]
+            problems += [f"{where}: {name} grew from {known[name]} to {row[name]}" for name in worse]
+    return problems
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """The lines that a person reads."""
+    columns = {
+        "kernel": 28, "architecture": 5, "block": 10, "warps": 6, "stages": 7, "registers": 10, "stack_bytes": 6,
+        "spills": 7, "shared_bytes": 8, "instructions_per_score": 12, "mufu_per_score": 11,
+    }  # fmt: skip
+    titles = {
+        "architecture": "sm", "stack_bytes": "stack", "shared_bytes": "shared", "instructions_per_score": "instr/score",
+        "mufu_per_score": "MUFU/score",
+    }  # fmt: skip
+    lines = ["".join(_cell(titles.get(name, name), width, name) for name, width in columns.items())]
+    for row in rows:
+        shown = {**row, "block": "×".join(map(str, row["block"]))}
+        lines.append("".join(_cell(shown[name], width, name) for name, width in columns.items()))
+    return lines
+
+
+def _cell(value: Any, width: int, name: str) -> str:
+    return f"{value:<{width}}" if name == "kernel" else f"{value!s:>{width}}"
+
+
+def bar_lines(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line a bar: limit, measured, met or missed."""
+    return [
+        f"{verdict['name']}: {verdict['actual']:g} (bar {verdict['bar']:g}) {'met' if verdict['met'] else 'MISSED'}"
+        for verdict in verdicts
+    ]

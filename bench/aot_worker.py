@@ -1,0 +1,20 @@
+"""A process that compiles kernels: `python -m bench.aot_worker MODULE NAME@ARCHITECTURE …`, one JSON row a line.
+
+MODULE has `build(name, architecture) -> KernelCase`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+
+from bench.aot_compile import compile_case
+
+if __name__ == "__main__":
+    build = importlib.import_module(sys.argv[1]).build
+    for entry in sys.argv[2:]:
+        name, _, number = entry.rpartition("@")
+        architecture = int(number)
+        row = {"kernel": name, "architecture": architecture, **compile_case(build(name, architecture), architecture)}
+        print(json.dumps(row), flush=True)

@@ -1,0 +1,105 @@
+"""Paired timings on a GPU: cases take turns in one process, so that a change of clocks meets all of them.
+
+A sample is the time between two CUDA events around one call. A write over the whole second-level cache precedes it:
+every call starts from memory, and the host is ahead of the device when the first event is recorded, so that Python's
+part of a launch is not in the sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+QUANTILES = {"p20": 0.2, "p50": 0.5, "p80": 0.8}
+# More than the second-level cache of any GPU so far.
+CACHE_BYTES = 256 * 2**20
+
+Timer = Callable[[Callable[[], object]], float]
+
+
+@dataclass
+class EventTimer:
+    """Milliseconds of a call by CUDA events; `repeats` calls in a row make a sample, their mean is its time."""
+
+    repeats: int = 1
+    is_flushing: bool = True
+    _cache: torch.Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._cache = torch.empty(CACHE_BYTES, dtype=torch.int8, device="cuda")
+
+    def __call__(self, call: Callable[[], object]) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        if self.is_flushing:
+            self._cache.zero_()
+        start.record()
+        for _ in range(self.repeats):
+            call()
+        end.record()
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) / self.repeats
+
+
+def interleaved(
+    cases: Mapping[str, Callable[[], object]], timer: Timer, *, rounds: int, warmups: int = 3, label: str = "rounds"
+) -> dict[str, list[float]]:
+    """Samples of each case, one a round; the order turns, so that no case always follows the same one."""
+    for call in cases.values():
+        for _ in range(warmups):
+            call()
+    order = list(cases)
+    samples: dict[str, list[float]] = {name: [] for name in cases}
+    for i in tqdm(range(rounds), desc=label, leave=False):
+        shift = i % len(order)
+        for name in order[shift:] + order[:shift]:
+            samples[name].append(timer(cases[name]))
+    return samples
+
+
+def quantiles(samples: Sequence[float]) -> dict[str, float]:
+    """p20, p50 and p80 in milliseconds."""
+    return {f"{name}_ms": round(float(np.quantile(samples, q)), 5) for name, q in QUANTILES.items()}
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Median over the rounds of ours / theirs of the same round."""
+    if len(ours) != len(theirs):
+        raise ValueError(f"paired samples must be equally many, got {len(ours)} and {len(theirs)}")
+    return float(np.median(np.asarray(ours) / np.asarray(theirs)))
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bound on a measured ratio: `limit` at most, or at least where `is_minimum`."""
+
+    name: str
+    limit: float
+    actual: float | None
+    is_minimum: bool = False
+
+    @property
+    def is_met(self) -> bool:
+        """What was not measured meets nothing."""
+        if self.actual is None or not np.isfinite(self.actual):
+            return False
+        return self.actual >= self.limit if self.is_minimum else self.actual <= self.limit
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "bar": self.limit,
+            "kind": "at least" if self.is_minimum else "at most",
+            "actual": None if self.actual is None else round(self.actual, 4),
+            "met": self.is_met,
+        }
+
+    def line(self) -> str:
+        measured = "not measured" if self.actual is None else f"{self.actual:.3f}"
+        kind = "at least" if self.is_minimum else "at most"
+        return f"{self.name}: {measured} ({kind} {self.limit:g}) {'met' if self.is_met else 'MISSED'}"

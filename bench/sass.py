@@ -1,0 +1,197 @@
+"""Machine code of a kernel as a control-flow graph: its loops, and what a turn of each issues.
+
+The text is that of `nvdisasm -c`: labels on lines of their own, one instruction a line, branches to labels in
+backquotes. Loops are the natural ones: a branch back to a block that every way into the branch has passed.
+
+The main loop is, of the innermost loops that do at least the matrix work of one turn, the one that issues least per
+turn. So a masked loop over the diagonal blocks (more instructions) and a search for a maximum (fewer products) do
+not pass for it, and a loop that the compiler unrolled counts as its turns. Every instruction of a loop counts, also
+those behind a branch within it: the number is an upper bound.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+LABEL = re.compile(r"^([.$\w]+):")
+INSTRUCTION = re.compile(
+    r"^\s*/\*[0-9a-f]{4,}\*/\s+\{?\s*"  # address; braces group dual issue
+    r"(?:@(?P<predicate>!?U?P[\dT]+)\s+)?"
+    r"(?P<opcode>[A-Z][\w.]*)(?P<operands>[^;]*);"
+)
+TARGET = re.compile(r"(?P<condition>.*?)`\((?P<label>[.$\w]+)\)")
+# Multiply-accumulates of one warp: rows × columns × depth of the tile in the name.
+WARP_TILES = {"16816": 16 * 8 * 16, "1688": 16 * 8 * 8, "1684": 16 * 8 * 4}
+GROUP_TILE = re.compile(r"^HGMMA\.(\d+)x(\d+)x(\d+)")
+WARPS_OF_A_GROUP = 4
+# A loop that does less than this part of a turn's matrix work is not the main one.
+FULL_TURN = 0.9
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """Name without its predicate; where it may branch to; whether the next instruction may follow it."""
+
+    opcode: str
+    target: str | None
+    falls_through: bool
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What one pass through all blocks of a loop issues, per warp: opcode → count."""
+
+    blocks: frozenset[int]
+    opcodes: Mapping[str, int]
+
+    @property
+    def issued(self) -> int:
+        return sum(self.opcodes.values())
+
+    def count(self, *families: str) -> int:
+        """Instructions whose name, up to the first dot, is one of `families`."""
+        return sum(count for opcode, count in self.opcodes.items() if opcode.split(".")[0] in families)
+
+    @property
+    def matrix_work(self) -> float:
+        """Multiply-accumulates of the matrix instructions, one warp."""
+        return sum(count * matrix_work(opcode) for opcode, count in self.opcodes.items())
+
+
+def matrix_work(opcode: str) -> float:
+    """Multiply-accumulates that one warp contributes to a matrix instruction; 0 for any other."""
+    if group := GROUP_TILE.match(opcode):
+        rows, columns, depth = map(int, group.groups())
+        return rows * columns * depth / WARPS_OF_A_GROUP
+    family, _, rest = opcode.partition(".")
+    return WARP_TILES.get(rest.split(".")[0], 0) if family == "HMMA" else 0
+
+
+def parse(text: str) -> tuple[list[Instruction], dict[str, int]]:
+    """Instructions in the order of their addresses, and label → index of the instruction behind it."""
+    instructions: list[Instruction] = []
+    labels: dict[str, int] = {}
+    for line in text.splitlines():
+        if found := LABEL.match(line):
+            labels[found[1]] = len(instructions)
+        elif found := INSTRUCTION.match(line):
+            instructions.append(_instruction(found["predicate"], found["opcode"], found["operands"]))
+    return instructions, labels
+
+
+def _instruction(predicate: str | None, opcode: str, operands: str) -> Instruction:
+    family = opcode.split(".")[0]
+    branch = TARGET.match(operands) if family in ("BRA", "JMP") else None
+    is_certain = predicate in (None, "PT", "UPT") and not (branch and branch["condition"].strip())
+    ends = family in ("BRA", "JMP", "BRX", "EXIT", "RET") and opcode != "BRA.DIV"
+    return Instruction(opcode, branch["label"] if branch else None, not (ends and is_certain))
+
+
+def loops(text: str) -> list[Loop]:
+    """Every loop of a kernel."""
+    instructions, labels = parse(text)
+    blocks, successors = _blocks(instructions, labels)
+    return [
+        Loop(frozenset(body), Counter(instructions[i].opcode for block in body for i in blocks[block]))
+        for body in _natural_loops(successors).values()
+    ]
+
+
+def _innermost(found: list[Loop]) -> list[Loop]:
+    """Those that hold none of the others."""
+    return [loop for loop in found if not any(other.blocks < loop.blocks for other in found)]
+
+
+def _blocks(
+    instructions: list[Instruction], labels: Mapping[str, int]
+) -> tuple[dict[int, range], dict[int, tuple[int, ...]]]:
+    """Basic blocks by the index of their first instruction, and where each may go on."""
+    end = len(instructions)
+    after_jumps = {i + 1 for i, x in enumerate(instructions) if x.target is not None or not x.falls_through}
+    starts = sorted(({0} | set(labels.values()) | after_jumps) - {end})
+    blocks = {start: range(start, stop) for start, stop in zip(starts, [*starts[1:], end], strict=True)}
+    successors = {}
+    for start, block in blocks.items():
+        last = instructions[block[-1]]
+        following = [labels[last.target]] if last.target is not None and last.target in labels else []
+        if last.falls_through:
+            following.append(block.stop)
+        successors[start] = tuple(i for i in following if i in blocks)
+    return blocks, successors
+
+
+def _natural_loops(successors: Mapping[int, Iterable[int]]) -> dict[int, set[int]]:
+    """Header → blocks of its loop, for every block that dominates a predecessor of its own."""
+    dominators = _dominators(successors)
+    predecessors: dict[int, list[int]] = {block: [] for block in dominators}
+    for block in dominators:
+        for following in successors[block]:
+            predecessors[following].append(block)
+    bodies: dict[int, set[int]] = {}
+    for header in dominators:
+        ends = [block for block in predecessors[header] if header in dominators[block]]
+        if ends:
+            body, queue = {header}, ends
+            while queue:
+                block = queue.pop()
+                if block not in body:
+                    body.add(block)
+                    queue += predecessors[block]
+            bodies[header] = body
+    return bodies
+
+
+def _dominators(successors: Mapping[int, Iterable[int]]) -> dict[int, set[int]]:
+    """Block → the blocks that every way to it passes, itself included; of those that can be reached from block 0."""
+    reached, queue = {0}, [0]
+    while queue:
+        for following in successors[queue.pop()]:
+            if following not in reached:
+                reached.add(following)
+                queue.append(following)
+    dominators = {block: set(reached) for block in reached}
+    dominators[0] = {0}
+    is_changing = True
+    while is_changing:
+        is_changing = False
+        for block in sorted(reached - {0}):
+            before = [dominators[other] for other in reached if block in successors[other]]
+            now = {block}.union(set.intersection(*before))
+            is_changing |= now != dominators[block]
+            dominators[block] = now
+    return dominators
+
+
+@dataclass(frozen=True)
+class MainLoop:
+    """The main loop of a kernel and how many turns of the source one pass through it makes."""
+
+    loop: Loop
+    turns: float
+
+
+def main_loop(text: str, work_per_turn: float) -> MainLoop:
+    """The loop of the rule above.
+
+    Args:
+        work_per_turn: multiply-accumulates that one warp does by matrix instructions in a turn. 0: a kernel without
+            any, whose main loop is the innermost loop that issues most.
+
+    Raises:
+        ValueError: no loop does that much.
+    """
+    found = loops(text)
+    if not work_per_turn:
+        if not found:
+            raise ValueError("the kernel has no loop")
+        return MainLoop(max(_innermost(found), key=lambda loop: loop.issued), 1.0)
+    # Of these only, so that a loop that waits for a copy to arrive does not make the one around it an outer one.
+    working = _innermost([loop for loop in found if loop.matrix_work >= FULL_TURN * work_per_turn])
+    if not working:
+        done = sorted(loop.matrix_work for loop in found)
+        raise ValueError(f"no loop does the {work_per_turn:g} multiply-accumulates of a turn; those found do {done}")
+    candidates = [MainLoop(loop, max(1.0, round(loop.matrix_work / work_per_turn))) for loop in working]
+    return min(candidates, key=lambda candidate: candidate.loop.issued / candidate.turns)

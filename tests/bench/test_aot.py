@@ -1,0 +1,192 @@
+"""The static table of the kernels: how machine code is read, and that the committed figures still hold.
+
+Only a few of the shapes are compiled here (COMPILED_HERE), to keep the time of the tests; `rfa bench aot --check`
+compiles all of them.
+"""
+
+import copy
+import json
+
+import pytest
+
+from bench import aot
+from bench.sass import loops, main_loop, matrix_work
+
+# In the words of nvdisasm -c for sm_90, shortened: a loop that waits for its copy (an inner loop), two products a turn;
+# then the loop over the blocks of the diagonal, with more instructions; then one with half the products, fewest of all.
+RECORDED_90 = """
+	.headerflags	@"EF_CUDA_TEXMODE_UNIFIED EF_CUDA_64BIT_ADDRESS EF_CUDA_SM90"
+	.section	.text.attention,"ax",@progbits
+        .global         attention
+attention:
+.text.attention:
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0010*/               @P1 BRA `(.L_x_4) ;
+.L_x_0:
+        /*0020*/                   ULEA UR8, UR5, UR4, 0xe ;
+.L_x_1:
+        /*0030*/                   SYNCS.PHASECHK.TRANS64.TRYWAIT P2, [UR8], R4 ;
+        /*0040*/              @!P2 BRA `(.L_x_1) ;
+        /*0050*/                   WARPGROUP.ARRIVE ;
+        /*0060*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT ;
+        /*0070*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR16], R24, gsb0 ;
+        /*0080*/                   WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
+        /*0090*/              @!P3 FMUL R5, R5, 0.5 ;
+        /*00a0*/                   MUFU.EX2 R5, R5 ;
+        /*00b0*/              @!P3 FMUL R5, R5, R5 ;
+        /*00c0*/              @!P0 BRA `(.L_x_0) ;
+.L_x_2:
+        /*00d0*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT ;
+        /*00e0*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR16], R24, gsb0 ;
+        /*00f0*/                   ISETP.GE.AND P4, PT, R9, R8, PT ;
+        /*0100*/                   FSEL R5, R5, -INF , !P4 ;
+        /*0110*/                   MUFU.LG2 R6, R6 ;
+        /*0120*/                   MUFU.LG2 R7, R7 ;
+        /*0130*/                   MUFU.EX2 R5, R5 ;
+        /*0140*/                   BRA.U !UP0, `(.L_x_3) ;
+        /*0150*/                   FADD R6, R6, R7 ;
+.L_x_3:
+        /*0160*/                   FADD R8, R6, R5 ;
+        /*0170*/                   FADD R9, R6, R5 ;
+        /*0180*/                   FADD R9, R9, R5 ;
+        /*0190*/               @P5 BRA `(.L_x_2) ;
+.L_x_4:
+        /*01a0*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT ;
+        /*01b0*/                   FMNMX R9, R9, R5, !PT ;
+        /*01c0*/               @P6 BRA `(.L_x_4) ;
+        /*01d0*/                   EXIT ;
+.L_x_5:
+        /*01e0*/                   BRA `(.L_x_5);
+        /*01f0*/                   NOP;
+.L_x_6:
+"""
+# One warp's share of two HGMMA.64x64x16.
+TURN = 2 * 64 * 64 * 16 / 4
+RECORDED_80 = """
+.text.toy:
+        /*0000*/              @!P0 BRA `(.L_x_0) ;
+.L_x_1:
+        /*0010*/                   LDSM.16.M88.4 R36, [R49+UR4] ;
+        /*0020*/                   HMMA.16816.F32.BF16 R28, R36.reuse, R32, RZ ;
+        /*0030*/                   HMMA.16816.F32.BF16 R40, R36.reuse, R44, RZ ;
+        /*0040*/                   MUFU.EX2 R52, R52 ;
+        /*0050*/                   HMMA.16816.F32.BF16 R28, R36.reuse, R32, RZ ;
+        /*0060*/                   HMMA.16816.F32.BF16 R40, R36.reuse, R44, RZ ;
+        /*0070*/                   MUFU.EX2 R53, R53 ;
+        /*0080*/              @!P2 BRA `(.L_x_1) ;
+.L_x_0:
+        /*0090*/                   EXIT ;
+"""
+
+
+def test_the_main_loop_is_the_full_one_that_issues_least():
+    found = main_loop(RECORDED_90, TURN)
+    assert found.turns == 1
+    assert found.loop.issued == 11, "the wait inside belongs to a turn"
+    assert found.loop.count("MUFU") == 1
+    assert found.loop.matrix_work == TURN
+
+
+def test_every_loop_is_found_and_code_behind_the_exit_is_not():
+    assert sorted(loop.issued for loop in loops(RECORDED_90)) == [2, 3, 11, 13]
+
+
+def test_a_branch_inside_a_loop_counts_in_full():
+    masked = max(loops(RECORDED_90), key=lambda loop: loop.issued)
+    assert masked.count("MUFU") == 3
+    assert masked.count("FADD") == 4
+
+
+def test_a_loop_with_part_of_the_products_is_not_the_main_loop():
+    with pytest.raises(ValueError, match="no loop does the 65536 multiply-accumulates"):
+        main_loop(RECORDED_90, 2 * TURN)
+
+
+def test_an_unrolled_loop_counts_as_its_turns():
+    found = main_loop(RECORDED_80, 2 * 16 * 8 * 16)
+    assert found.turns == 2
+    assert found.loop.issued == 8
+
+
+def test_without_products_the_main_loop_is_the_innermost_that_issues_most():
+    assert main_loop(RECORDED_90, 0).loop.issued == 13
+    with pytest.raises(ValueError, match="no loop"):
+        main_loop(".text.k:\n        /*0000*/                   EXIT ;\n", 0)
+
+
+@pytest.mark.parametrize(
+    "opcode, work",
+    [
+        ("HMMA.16816.F32.BF16", 16 * 8 * 16),
+        ("HMMA.1688.F32.TF32", 16 * 8 * 8),
+        ("HGMMA.64x128x16.F32", 64 * 128 * 16 / 4),
+        ("FFMA", 0),
+        ("HFMA2.MMA", 0),
+    ],
+)
+def test_work_of_matrix_instructions(opcode, work):
+    assert matrix_work(opcode) == work
+
+
+@pytest.fixture(scope="module")
+def toys():
+    rows = aot.compile_rows(["toy", "toy spilling"], module="tests.bench.aot_toy", jobs=1)
+    return {(row["kernel"], row["architecture"]): row for row in rows}
+
+
+@pytest.mark.parametrize("architecture", aot.ARCHITECTURES)
+def test_a_kernel_compiled_here_has_the_figures_it_must_have(toys, architecture):
+    row = toys["toy", architecture]
+    # One exponential a score, whatever the machine; at least that, its sum, and what the products need.
+    assert row["mufu_per_score"] == 1.0
+    assert 2.5 < row["instructions_per_score"] < 6
+    # q and at least one block of k.
+    assert 128 * 64 * 2 <= row["shared_bytes"] <= 48 * 1024
+    assert 0 < row["registers"] < 128
+    assert row["spills"] == row["stack_bytes"] == 0
+    assert (row["warps"], row["stages"], row["block"]) == (8, 2, [128, 64])
+
+
+def test_spills_are_seen(toys):
+    assert toys["toy spilling", 90]["spills"] > 100
+    assert toys["toy spilling", 90]["stack_bytes"] > 100
+
+
+def test_what_grows_is_told(toys):
+    rows = [toys["toy", 90]]
+    committed = {"triton": aot.version("triton"), "rows": copy.deepcopy(rows)}
+    assert aot.grown(rows, committed) == []
+    for name in aot.MEASURED:
+        grown = [{**rows[0], name: rows[0][name] + 1}]
+        assert any(name.split("_")[0] in problem for problem in aot.grown(grown, committed)), name
+        shrunk = copy.deepcopy(committed)
+        shrunk["rows"][0][name] += 1
+        assert aot.grown(rows, shrunk) == []
+    assert aot.grown([{**rows[0], "registers": 255}], {**committed, "triton": "0.1"}) == []
+    assert aot.grown([{**rows[0], "spills": 3}], {**committed, "triton": "0.1"}) == [
+        "toy, sm_90: 3 spills, 0 bytes of stack"
+    ]
+    assert aot.grown([{**rows[0], "kernel": "new"}], committed) == ["new, sm_90: not in the committed table"]
+
+
+def test_bars_are_judged():
+    row = {"kernel": aot.BAR_KERNEL, "architecture": 90, "spills": 0, "stack_bytes": 0,
+           "instructions_per_score": 12.0, "mufu_per_score": 2.51}  # fmt: skip
+    assert [verdict["met"] for verdict in aot.bars([row])] == [True, True, False]
+    assert not aot.bars([{**row, "stack_bytes": 8}])[0]["met"]
+    assert "2.51 (bar 2.5) MISSED" in aot.bar_lines(aot.bars([row]))[-1]
+
+
+def test_a_kernel_that_does_not_compile_is_named():
+    with pytest.raises(RuntimeError, match="compiling nonsense@90 failed"):
+        aot.compile_rows(["nonsense"], [90], module="tests.bench.aot_toy")
+
+
+def test_the_table_is_readable(toys):
+    lines = aot.table(list(toys.values()))
+    assert len({len(line) for line in lines}) == 1
+    assert lines[1].split()[:3] == ["toy", "80", "128×64"]
+
+
+def committed():
+    return json.loads(aot.RESULT.read_text())
