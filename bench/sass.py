@@ -90,14 +90,15 @@ def _instruction(predicate: str | None, opcode: str, operands: str) -> Instructi
     return Instruction(opcode, branch["label"] if branch else None, not (ends and is_certain))
 
 
-def loops(text: str) -> list[Loop]:
-    """Every loop of a kernel."""
+def loops_and_whole(text: str) -> tuple[list[Loop], Loop]:
+    """Every loop of a kernel, and all of it that can be reached, as one that is gone through once."""
     instructions, labels = parse(text)
     blocks, successors = _blocks(instructions, labels)
-    return [
-        Loop(frozenset(body), Counter(instructions[i].opcode for block in body for i in blocks[block]))
-        for body in _natural_loops(successors).values()
-    ]
+
+    def counted(body: Iterable[int]) -> Loop:
+        return Loop(frozenset(body), Counter(instructions[i].opcode for block in body for i in blocks[block]))
+
+    return [counted(body) for body in _natural_loops(successors).values()], counted(_dominators(successors))
 
 
 def _innermost(found: list[Loop]) -> list[Loop]:
@@ -178,16 +179,14 @@ def main_loop(text: str, work_per_turn: float) -> MainLoop:
 
     Args:
         work_per_turn: multiply-accumulates that one warp does by matrix instructions in a turn. 0: a kernel without
-            any, whose main loop is the innermost loop that issues most.
+            any, whose main loop is the innermost loop that issues most; without a loop, the kernel is one turn.
 
     Raises:
         ValueError: no loop does that much.
     """
-    found = loops(text)
+    found, whole = loops_and_whole(text)
     if not work_per_turn:
-        if not found:
-            raise ValueError("the kernel has no loop")
-        return MainLoop(max(_innermost(found), key=lambda loop: loop.issued), 1.0)
+        return MainLoop(max(_innermost(found), key=lambda loop: loop.issued, default=whole), 1.0)
     # Of these only, so that a loop that waits for a copy to arrive does not make the one around it an outer one.
     working = _innermost([loop for loop in found if loop.matrix_work >= FULL_TURN * work_per_turn])
     if not working:

@@ -10,7 +10,7 @@ import json
 import pytest
 
 from bench import aot
-from bench.sass import loops, main_loop, matrix_work
+from bench.sass import loops_and_whole, main_loop, matrix_work
 
 # In the words of nvdisasm -c for sm_90, shortened: a loop that waits for its copy (an inner loop), two products a turn;
 # then the loop over the blocks of the diagonal, with more instructions; then one with half the products, fewest of all.
@@ -88,11 +88,13 @@ def test_the_main_loop_is_the_full_one_that_issues_least():
 
 
 def test_every_loop_is_found_and_code_behind_the_exit_is_not():
-    assert sorted(loop.issued for loop in loops(RECORDED_90)) == [2, 3, 11, 13]
+    found, whole = loops_and_whole(RECORDED_90)
+    assert sorted(loop.issued for loop in found) == [2, 3, 11, 13]
+    assert whole.issued == 2 + 11 + 13 + 3 + 1
 
 
 def test_a_branch_inside_a_loop_counts_in_full():
-    masked = max(loops(RECORDED_90), key=lambda loop: loop.issued)
+    masked = max(loops_and_whole(RECORDED_90)[0], key=lambda loop: loop.issued)
     assert masked.count("MUFU") == 3
     assert masked.count("FADD") == 4
 
@@ -110,8 +112,14 @@ def test_an_unrolled_loop_counts_as_its_turns():
 
 def test_without_products_the_main_loop_is_the_innermost_that_issues_most():
     assert main_loop(RECORDED_90, 0).loop.issued == 13
-    with pytest.raises(ValueError, match="no loop"):
-        main_loop(".text.k:\n        /*0000*/                   EXIT ;\n", 0)
+
+
+def test_a_kernel_without_a_loop_is_one_turn():
+    text = RECORDED_80.replace("BRA `(.L_x_1)", "FADD R1, R1, R1")
+    found = main_loop(text, 0)
+    assert (found.loop.issued, found.loop.count("MUFU")) == (10, 2)
+    with pytest.raises(ValueError, match="no loop does"):
+        main_loop(text, 1)
 
 
 @pytest.mark.parametrize(

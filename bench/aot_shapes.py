@@ -1,0 +1,154 @@
+"""The shipped shapes of the fused kernels, each as the launch that its own launcher makes.
+
+Attention: heads of 64 and 128 reals, bfloat16 and float16, the forward pass with and without the precision output, the
+two kernels of the backward pass. Slots: the shapes of the packaged training configs. Lengths do not matter to a
+compiled kernel, beyond being divisible by 16 here, as they are in training.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bench.aot_compile import KernelCase, KernelLaunch, recorded_launches
+from training.language import CONFIGS
+
+BATCH, LENGTH, HEADS = 2, 1024, 8
+WIDTHS = (64, 128)
+DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+Pass = Literal["forward", "backward rows", "backward columns", "slot scan", "slot scan gradient", "slot step"]
+SLOT_PASSES: tuple[Pass, ...] = ("slot scan", "slot scan gradient", "slot step")
+# The kernel of each pass, and the products of W multiply-accumulates that it makes per score.
+KERNELS: dict[Pass, tuple[str, int]] = {
+    "forward": ("_forward_kernel", 2),
+    "backward rows": ("_rows_kernel", 3),
+    "backward columns": ("_columns_kernel", 4),
+    "slot scan": ("scan_kernel", 0),
+    "slot scan gradient": ("scan_gradient_kernel", 0),
+    "slot step": ("step_kernel", 0),
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """width: reals of a head; dtype: of what the kernel reads; slots: of a head, for the recurrence."""
+
+    pass_name: Pass
+    width: int
+    dtype: str = "float32"
+    with_precision: bool = False
+    slots: int = 0
+
+
+def _attention_shapes() -> dict[str, Shape]:
+    passes: tuple[Pass, ...] = ("forward", "backward rows", "backward columns")
+    found = {}
+    for pass_name, width, (short, dtype), with_precision in product(passes, WIDTHS, DTYPES.items(), (False, True)):
+        name = f"{pass_name} {width} {short}" + (" precision" if with_precision else "")
+        found[name] = Shape(pass_name, width, dtype, with_precision)
+    return found
+
+
+def _slot_shapes() -> dict[str, Shape]:
+    found = {}
+    for path in sorted(CONFIGS.glob("*.json")):
+        model = json.loads(path.read_text()).get("model", {})
+        if model.get("mixer") == "rfa":
+            slots, width = model["n_slots"], 2 * model["head_dim"]
+            for pass_name in SLOT_PASSES:
+                found[f"{pass_name} {slots}×{width}"] = Shape(pass_name, width, slots=slots)
+    return found
+
+
+SHAPES = _attention_shapes() | _slot_shapes()
+NAMES = tuple(SHAPES)
+
+
+def build(name: str, architecture: int) -> KernelCase:
+    """The kernel of a shape on an architecture (80, 90), as the launcher would launch it there.
+
+    Raises:
+        ValueError: no such shape, or its launcher launches no such kernel.
+    """
+    if name not in SHAPES:
+        raise ValueError(f"no shape {name!r}; known are {', '.join(NAMES)}")
+    shape = SHAPES[name]
+    if shape.slots:
+        return _slots(shape, architecture)
+    return _forward(shape, architecture) if shape.pass_name == "forward" else _backward(shape, architecture)
+
+
+def _find(launches: list[KernelLaunch], shape: Shape) -> KernelLaunch:
+    wanted = KERNELS[shape.pass_name][0]
+    found = [launch for launch in launches if launch.function.__name__ == wanted]
+    if len(found) != 1:
+        names = [launch.function.__name__ for launch in launches]
+        raise ValueError(f"{shape.pass_name} should launch {wanted} once, it launched {names}")
+    return found[0]
+
+
+def _inputs(shape: Shape) -> tuple[list[Tensor], Tensor]:
+    """q, k, v and heads `[H, 6]`; only their shapes, dtypes and strides matter."""
+    dtype = getattr(torch, shape.dtype)
+    rows = [torch.zeros(BATCH, LENGTH, HEADS, shape.width, dtype=dtype) for _ in range(3)]
+    return rows, torch.ones(HEADS, 6)
+
+
+def _attention_case(launches: list[KernelLaunch], shape: Shape) -> KernelCase:
+    found = _find(launches, shape)
+    names = list(found.signature)
+    block_m, block_n = (int(found.constexprs[(names.index(name),)]) for name in ("BM", "BN"))
+    products = KERNELS[shape.pass_name][1]
+    return KernelCase(found, (block_m, block_n), block_m * block_n, products * shape.width)
+
+
+def _forward(shape: Shape, architecture: int) -> KernelCase:
+    from model.attention.launch import launch
+    from model.attention.triton_forward import forward
+
+    rows, heads = _inputs(shape)
+    blocks = launch("forward", divmod(architecture, 10), shape.width, rows[0].dtype)
+    with recorded_launches(architecture) as launches:
+        forward(*rows, heads, None, None, None, None, LENGTH, False, shape.with_precision, blocks=blocks)
+    return _attention_case(launches, shape)
+
+
+def _backward(shape: Shape, architecture: int) -> KernelCase:
+    from model.attention.launch import launch
+    from model.attention.triton_backward import backward
+
+    (q, k, v), heads = _inputs(shape)
+    statistic = torch.zeros(BATCH, LENGTH, HEADS)
+    gradients = (q, statistic, statistic if shape.with_precision else None)
+    blocks = launch("backward", divmod(architecture, 10), shape.width, q.dtype)
+    with recorded_launches(architecture) as launches:
+        backward(*gradients, q, k, v, heads, q, statistic, None, None, None, None, LENGTH, LENGTH, False, blocks=blocks)
+    return _attention_case(launches, shape)
+
+
+def _slots(shape: Shape, architecture: int) -> KernelCase:
+    """A score is one number of the state of a head at one token: of the S means of 4D reals."""
+    from model.recurrence import triton_kernels as kernels
+    from model.recurrence.slots_reference import SlotInputs, SlotParameters
+
+    slots, width = shape.slots, shape.width
+    means, precisions = torch.zeros(BATCH, HEADS, slots, 2 * width), torch.ones(BATCH, HEADS, slots)
+    parameters = SlotParameters(torch.ones(HEADS, slots), *(torch.ones(HEADS) for _ in range(7)))
+    leading = (BATCH,) if shape.pass_name == "slot step" else (BATCH, LENGTH)
+    rows = [torch.zeros(*leading, HEADS, width) for _ in range(3)]
+    tokens = SlotInputs(*rows, *(torch.ones(*leading, HEADS, slots) for _ in range(2)))
+    interval = kernels.checkpoint_interval(LENGTH)
+    with recorded_launches(architecture) as launches:
+        if shape.pass_name == "slot scan":
+            kernels.scan(tokens, means, precisions, parameters, interval)
+        elif shape.pass_name == "slot step":
+            kernels.step(tokens, means, precisions, torch.arange(BATCH), parameters)
+        else:
+            outputs = kernels.scan_outputs(tokens.k, means, precisions, interval)
+            kernels.scan_gradient(outputs[:5], tokens, parameters, *outputs[5:], interval)
+    return KernelCase(_find(launches, shape), (slots, 2 * width), slots * 2 * width, 0)
