@@ -98,8 +98,3 @@ class Bar:
             "actual": None if self.actual is None else round(self.actual, 4),
             "met": self.is_met,
         }
-
-    def line(self) -> str:
-        measured = "not measured" if self.actual is None else f"{self.actual:.3f}"
-        kind = "at least" if self.is_minimum else "at most"
-        return f"{self.name}: {measured} ({kind} {self.limit:g}) {'met' if self.is_met else 'MISSED'}"

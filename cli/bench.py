@@ -54,6 +54,27 @@ def bench_aot(
         raise GrownError("; ".join(problems))
 
 
+@app.command("kernel")
+def bench_kernel(
+    part: Annotated[
+        list[str] | None, typer.Option(help="attention, memory, slots or training; repeat for more. Default: all.")
+    ] = None,
+    width: Annotated[list[int] | None, typer.Option(help="Reals of a head, 64 or 128; repeatable.")] = None,
+    length: Annotated[list[int] | None, typer.Option(help="Tokens of a sequence, dividing 16,384; repeatable.")] = None,
+    out: Annotated[Path, typer.Option(help="JSON file to write, or to add to.")] = RESULTS / "kernel.json",
+    as_json: JsonFlag = False,
+) -> None:
+    """On a GPU: check the fused kernels, then time them beside SDPA, FlexAttention and the eager code."""
+    from bench.kernel import bar_lines, run_kernel, selected, table
+
+    document = run_kernel(out, *selected(part, width, length))
+    if as_json:
+        print_json(document)
+    else:
+        for line in [*table(document), "", *bar_lines(document)]:
+            typer.echo(line)
+
+
 @app.command("filter")
 def bench_filter(
     bundle: BundleName = "oscillator",

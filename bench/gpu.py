@@ -1,0 +1,55 @@
+"""The GPU that a figure was measured on, and the refusal where there is none."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+
+class NoGpuError(RuntimeError):
+    """A measurement that needs a GPU, where there is none."""
+
+    exit_code = 2
+
+
+def require_gpu() -> torch.device:
+    """The current CUDA device.
+
+    Raises:
+        NoGpuError: there is none.
+    """
+    if not torch.cuda.is_available():
+        raise NoGpuError(
+            f"this measurement needs an NVIDIA GPU, torch {torch.__version__} sees none; "
+            "`rfa bench aot` is what can be known of the kernels without one"
+        )
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def _driver() -> str | None:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    query = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
+    found = subprocess.run(query, capture_output=True, text=True)
+    return found.stdout.split("\n")[0].strip() or None if found.returncode == 0 else None
+
+
+def gpu_hardware(device: torch.device) -> dict[str, Any]:
+    """Device, driver, versions and date of a measurement."""
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "device": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "memory_gib": round(properties.total_memory / 2**30, 1),
+        "driver": _driver(),
+        "cuda": torch.version.cuda,
+        "torch": torch.__version__,
+        "triton": version("triton"),
+        "date": datetime.now(UTC).date().isoformat(),
+    }

@@ -1,0 +1,81 @@
+"""What attention is timed against, as functions of rotated q, k, v `[B, N, H, W]` and the dynamics → out, same shape.
+
+`flash` is other attention (softmax of dot products) at the same matrix work: what RFA's cost is measured in. `flex` and
+`eager` compute what the fused kernels compute. FlexAttention has no factor after the softmax, so RFA takes two of its
+passes: the first gives the norm of the weights, the second takes E into the logits, and what its norm lacks against the
+first one's scales the output:
+
+    out = flex(L + log E) · exp(lse₂ - lse₁),   L = tau ((kappa - 1) log V - kappa log(V + R² / nu))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from model.attention.reference import relative_attention
+from model.dynamics import Dynamics
+
+Attention = Callable[[Tensor, Tensor, Tensor, Dynamics], Tensor]
+
+
+def flash(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> Tensor:
+    """Causal softmax attention by SDPA's flash backend, or an error: never by another one."""
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
+    return out.transpose(1, 2)
+
+
+def eager(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> Tensor:
+    """The reference, one sequence at a time: its memory is O(N²) for each."""
+    rows = [
+        relative_attention(*(x[i : i + 1].float() for x in (q, k, v)), dynamics, with_precision=False).out
+        for i in range(q.shape[0])
+    ]
+    return torch.cat(rows).to(q.dtype)
+
+
+def flex(length: int, device: torch.device | str, *, is_compiled: bool = True) -> Attention:
+    """RFA by FlexAttention for one length; compiled at its first call."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length, device=str(device))
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> Tensor:
+        d = dynamics
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        q2, k2 = (x.float().square().sum(-1) for x in (q, k))  # [B, H, N]
+        kappa = d.kappa
+        # phi = (1 - E²) / (2 mu), or the lag where mu = 0.
+        is_still = d.mu == 0
+        half_life = 1 / (2 * torch.where(is_still, torch.ones_like(d.mu), d.mu))
+
+        def logit(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            lag = (i - j).to(torch.float32)
+            decay = torch.exp(-d.mu[h] * lag)
+            accumulated = torch.where(is_still[h], lag, (1 - decay * decay) * half_life[h])
+            spread = d.sigma2[h] * accumulated + d.eta2[h] * decay * decay + d.gamma2[h]
+            residual2 = q2[b, h, i] + decay * (decay * k2[b, h, j] - 2 * score)
+            total = spread + residual2.clamp_min(0) / d.nu[h]
+            return d.tau[h] * ((kappa[h] - 1) * torch.log(spread) - kappa[h] * torch.log(total))
+
+        def transported(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return logit(score, b, h, i, j) - d.mu[h] * (i - j).to(torch.float32)
+
+        options: dict[str, Any] = {"block_mask": mask, "scale": 1.0, "return_lse": True}
+        _, log_norm = flex_attention(q, k, v, score_mod=logit, **options)
+        out, log_transported = flex_attention(q, k, v, score_mod=transported, **options)
+        return (out * torch.exp(log_transported - log_norm)[..., None]).to(q.dtype).transpose(1, 2)
+
+    if not is_compiled:
+        return attention
+    import torch._functorch.config as functorch_config
+
+    # The backward pass is timed alone, again and again over one graph: its buffers must outlive a call.
+    functorch_config.donated_buffer = False
+    return torch.compile(attention, dynamic=False)
