@@ -13,7 +13,9 @@ from torch import nn
 from model import Dynamics, robust_filter_attention
 from model.attention import validation
 from model.attention.triton import attention_backward_op, attention_op, fused_attention, stack_heads
+from model.config import LanguageModelConfig
 from model.dynamics import rotate, wrapped_phase
+from model.layers import RobustMixer
 from model.testing import assert_matches_reference, rfa_inputs
 
 HAS_GPU = torch.cuda.is_available()
@@ -365,6 +367,36 @@ def test_there_is_no_second_derivative():
     (gradient,) = torch.autograd.grad(fused(q, k, v, dynamics).out.sum(), q, create_graph=True)
     with pytest.raises(RuntimeError, match="no autograd formula"):
         gradient.sum().backward()
+
+
+# The layer of the language model.
+
+
+def mixed(mixer, x, impl, with_precision):
+    """Output, log precision and the gradients of the input and of every parameter that has one."""
+    leaf = x.clone().requires_grad_()
+    result = mixer.attention(leaf, with_precision=with_precision, impl=impl)
+    loss = result.out.float().square().sum() + result.log_precision.sum()
+    parameters = [leaf, *mixer.parameters()]
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return result, [g for g in gradients if g is not None]
+
+
+@pytest.mark.parametrize("with_precision", [False, True])
+@pytest.mark.parametrize("is_lowered, tolerance", [(False, 1e-5), (True, 2e-2)], ids=["float32", "autocast"])
+def test_the_layer_agrees_with_its_reference(is_lowered, tolerance, with_precision):
+    config = LanguageModelConfig(vocab_size=16, d_model=32, n_layers=1, n_heads=2, head_dim=8, n_slots=2)
+    mixer = RobustMixer(config).to(DEVICE)
+    x = torch.randn(2, 21, 32, device=DEVICE)
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=is_lowered):
+        expected, expected_gradients = mixed(mixer, x, "reference", with_precision)
+        actual, gradients = mixed(mixer, x, "triton", with_precision)
+    for a, b in zip((*actual, *gradients), (*expected, *expected_gradients), strict=True):
+        assert a.dtype == b.dtype
+        if b.any():
+            assert relative_error(a, b) <= tolerance
+        else:
+            assert not a.any()
 
 
 # At real sizes.
