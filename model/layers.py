@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.attention.reference import attend, relative_attention
+from model.attention.api import AttentionImpl, runs_fused
+from model.attention.reference import AttentionResult, attend, relative_attention
 from model.config import LanguageModelConfig
 from model.dynamics import (
     Dynamics,
@@ -130,14 +131,32 @@ class RobustMixer(nn.Module):
             latent = latent + noise * spread[..., None]
         return MixerOutput(self.output(latent.flatten(-2)), torch.log(precision), latent)
 
-    def attention(self, x: Tensor, *, with_precision: bool) -> MixerOutput:
-        """Exact RFA over a sequence `[B, N, d]`, positions 0 … N-1."""
+    def attention(self, x: Tensor, *, with_precision: bool, impl: AttentionImpl = "auto") -> MixerOutput:
+        """Exact RFA over a sequence `[B, N, d]`, positions 0 … N-1; impl as in `robust_filter_attention`."""
         dynamics = self.dynamics()
         phase = self.phase(torch.arange(x.shape[1], device=x.device))
-        q, k, v = self.rotated(x, phase)
-        result = relative_attention(q, k, v, dynamics, kernel=self.config.kernel, with_precision=with_precision)
+        result = self._exact(x, self.rotated(x, phase), dynamics, with_precision, impl)
         precision = result.precision if with_precision else torch.ones_like(result.log_norm)
         return self.finish(result.out, phase, precision, None, dynamics.gamma2)
+
+    def _exact(
+        self,
+        x: Tensor,
+        rotated: tuple[Tensor, Tensor, Tensor],
+        dynamics: Dynamics,
+        with_precision: bool,
+        impl: AttentionImpl,
+    ) -> AttentionResult:
+        """RFA of rotated q, k, v at times 0, 1, …; fused in the dtype that the projections of `x` have."""
+        kernel, device = self.config.kernel, x.device
+        dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else x.dtype
+        if not runs_fused(impl, device, dtype, 2 * self.config.head_dim):
+            return relative_attention(*rotated, dynamics, kernel=kernel, with_precision=with_precision)
+        from model.attention.triton import fused_attention
+
+        q, k, v = (y.to(dtype) for y in rotated)
+        result = fused_attention(q, k, v, dynamics, kernel=kernel, with_precision=with_precision)
+        return result._replace(out=result.out.float())
 
     def recurrent(
         self, x: Tensor, positions: Tensor, means: Tensor, precisions: Tensor, *, impl: SlotImpl = "auto"

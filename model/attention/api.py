@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -12,10 +13,82 @@ from model.attention.validation import (
     IMPLEMENTATIONS,
     check_dynamics,
     check_inputs,
+    check_sequences,
     check_times,
+    fused_refusal,
 )
-from model.config import KERNELS, check_choice
+from model.config import KERNELS, Kernel, check_choice
 from model.dynamics import Dynamics, rotate, wrapped_phase
+
+AttentionImpl = Literal["auto", "reference", "triton"]
+
+
+def token_positions(length: int, cu_seqlens: Tensor | None, device: torch.device) -> Tensor:
+    """Token numbers `[N]`; each packed sequence counts from 0."""
+    index = torch.arange(length, device=device)
+    if cu_seqlens is None:
+        return index
+    return index - cu_seqlens[:-1].repeat_interleave(cu_seqlens.diff(), output_size=length)
+
+
+def _eager(
+    rotated: tuple[Tensor, Tensor, Tensor],
+    dynamics: Dynamics,
+    times: Tensor | None,
+    cu_seqlens: Tensor | None,
+    kernel: str,
+) -> AttentionResult:
+    """The reference on rotated q, k, v; packed sequences one after the other."""
+    q, k, v = rotated
+    if cu_seqlens is not None:
+        parts = [
+            _eager(
+                (q[:, a:b], k[:, a:b], v[:, a:b]), dynamics, None if times is None else times[..., a:b], None, kernel
+            )
+            for a, b in pairwise(cu_seqlens.tolist())
+        ]
+        return AttentionResult(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
+    if times is None:
+        return relative_attention(q, k, v, dynamics, kernel=kernel)
+    stamps = times.to(torch.float64).reshape(-1, q.shape[1])
+    return attend(q, k, v, dynamics, query_times=stamps, key_times=stamps, kernel=kernel)
+
+
+def _fused(
+    rotated: tuple[Tensor, Tensor, Tensor],
+    dynamics: Dynamics,
+    times: Tensor | None,
+    cu_seqlens: Tensor | None,
+    kernel: Kernel,
+) -> AttentionResult:
+    """The fused kernels on rotated q, k, v."""
+    from model.attention.triton import fused_attention
+
+    return fused_attention(
+        *rotated,
+        dynamics,
+        query_times=times,
+        key_times=times,
+        query_starts=cu_seqlens,
+        key_starts=cu_seqlens,
+        kernel=kernel,
+    )
+
+
+def runs_fused(
+    impl: AttentionImpl, device: torch.device, dtype: torch.dtype, width: int, times: Tensor | None = None
+) -> bool:
+    """Whether the fused kernels run heads of `width` reals; an explicit choice never falls back.
+
+    Raises:
+        ValueError: impl="triton" cannot run them, with the reason.
+    """
+    if impl == "reference" or (impl == "auto" and device.type != "cuda"):
+        return False
+    refusal = fused_refusal(device, dtype, width, times)
+    if refusal is not None and impl == "triton":
+        raise ValueError(f"impl='triton' cannot run this: {refusal}")
+    return refusal is None
 
 
 def robust_filter_attention(
@@ -25,39 +98,47 @@ def robust_filter_attention(
     dynamics: Dynamics,
     *,
     times: Tensor | None = None,
-    kernel: Literal["student_t", "gaussian"] = "student_t",
-    impl: Literal["auto", "reference"] = "auto",
+    cu_seqlens: Tensor | None = None,
+    kernel: Kernel = "student_t",
+    impl: AttentionImpl = "auto",
 ) -> AttentionResult:
     """Causal Robust Filter Attention.
 
     Args:
-        q, k, v: `[B, N, H, 2D]`, real half first, one floating dtype; float16 and bfloat16 are computed in float32.
+        q, k, v: `[B, N, H, 2D]`, real half first, one floating dtype. What is computed per pair is float32 for those of
+            16 bits, whose rotated values the fused kernels round to 16 bits again.
         dynamics: of the H heads, with a finite nu (for its limit nu → ∞ take a large one: 1e9 agrees to 1e-7).
         times: `[N]` or `[B, N]`, finite and non-decreasing, in the unit of the dynamics; None = 0, 1, 2, …
+        cu_seqlens: `[S + 1]` int32, 0 … N: S sequences of different lengths, one behind the other in a batch of one.
+            None sees its own sequence only; times, where given, are non-decreasing in each.
         kernel: "student_t" (robust) or "gaussian".
-        impl: "reference" (eager) or "auto".
+        impl: "reference" (eager, memory O(N²)), "triton" (fused, memory O(N); it never falls back), or "auto": fused on
+            a GPU where it can.
 
     Returns:
         out in the dtype of q; log_norm and precision in the computing dtype.
 
     Raises:
-        ValueError: shapes, dtypes, dynamics, times or names that do not fit, with what was expected.
+        ValueError: shapes, dtypes, dynamics, times or names that do not fit, with what was expected; or an explicit
+            impl that cannot run the inputs, with the reason.
     """
     check_choice("kernel", kernel, KERNELS)
     check_choice("impl", impl, IMPLEMENTATIONS)
     check_inputs(q, k, v, dynamics)
     check_dynamics(dynamics)
     batch, length = q.shape[:2]
-    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    positions = torch.arange(length, device=q.device) if times is None else times
+    if cu_seqlens is not None:
+        check_sequences(cu_seqlens, q)
     if times is not None:
-        check_times(times, batch, length)
+        check_times(times, batch, length, cu_seqlens)
+    is_fused = runs_fused(impl, q.device, q.dtype, q.shape[-1], times)
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    positions = token_positions(length, cu_seqlens, q.device) if times is None else times
     phase = wrapped_phase(dynamics.omega, positions, dtype)
     rotated_q, rotated_k, rotated_v = (rotate(x.to(dtype), -phase) for x in (q, k, v))
-    computed = dynamics.to(dtype)
-    if times is None:
-        result = relative_attention(rotated_q, rotated_k, rotated_v, computed, kernel=kernel)
+    if is_fused:
+        rounded = rotated_q.to(q.dtype), rotated_k.to(q.dtype), rotated_v.to(q.dtype)
+        result = _fused(rounded, dynamics, times, cu_seqlens, kernel)
     else:
-        stamps = times.to(torch.float64).reshape(-1, length)
-        result = attend(rotated_q, rotated_k, rotated_v, computed, query_times=stamps, key_times=stamps, kernel=kernel)
-    return result._replace(out=rotate(result.out, phase).to(q.dtype))
+        result = _eager((rotated_q, rotated_k, rotated_v), dynamics.to(dtype), times, cu_seqlens, kernel)
+    return result._replace(out=rotate(result.out.to(dtype), phase).to(q.dtype))

@@ -1,16 +1,27 @@
 """Every rule about the inputs of Robust Filter Attention, in one place.
 
-Rules about values look at the data, so they hold in eager code only: a compiled graph would break at them.
+`fused_refusal` says what the fused kernels cannot run, all else is refused everywhere. Rules about values look at the
+data, so they hold in eager code only: a compiled graph would break at them.
 """
 
 from __future__ import annotations
+
+import importlib.util
+import os
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from model.dynamics import Dynamics
 
-IMPLEMENTATIONS = ("auto", "reference")
+IMPLEMENTATIONS = ("auto", "reference", "triton")
+FUSED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+# Reals of a head that the fused kernels hold in one block.
+FUSED_WIDTHS = (16, 256)
+# The first NVIDIA architecture that multiplies bfloat16.
+FUSED_CAPABILITY = (8, 0)
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def check_inputs(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> None:
@@ -57,8 +68,8 @@ def check_dynamics(dynamics: Dynamics) -> None:
             raise ValueError(f"{name} must be {expected}, got {value.tolist()}")
 
 
-def check_times(times: Tensor, batch: int, length: int) -> None:
-    """times: `[N]` or `[B, N]`, finite and non-decreasing."""
+def check_times(times: Tensor, batch: int, length: int, cu_seqlens: Tensor | None = None) -> None:
+    """times: `[N]` or `[B, N]`, finite and non-decreasing, in each packed sequence by itself."""
     if tuple(times.shape) not in ((length,), (batch, length)):
         raise ValueError(f"times must have shape [{length}] or [{batch}, {length}], got {list(times.shape)}")
     if torch.compiler.is_compiling():
@@ -68,5 +79,53 @@ def check_times(times: Tensor, batch: int, length: int) -> None:
     if not bool(is_finite.all()):
         raise ValueError(f"times must be finite, got {times[~is_finite][0].item()}")
     steps = times.diff(dim=-1)
+    if cu_seqlens is not None:
+        steps[..., cu_seqlens[1:-1] - 1] = 0  # from one sequence to the next
     if bool((steps < 0).any()):
         raise ValueError(f"times must be non-decreasing, got a step of {steps.min().item()}")
+
+
+def check_sequences(cu_seqlens: Tensor, q: Tensor) -> None:
+    """cu_seqlens: int32 `[S + 1]` on the device of q, from 0 to N, every sequence with a token, in a batch of one."""
+    batch, length = q.shape[:2]
+    if batch != 1:
+        raise ValueError(f"cu_seqlens packs sequences into a batch of one, got a batch of {batch}")
+    if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2:
+        raise ValueError(f"cu_seqlens must have shape [S + 1] with S >= 1, got {list(cu_seqlens.shape)}")
+    if cu_seqlens.dtype != torch.int32:
+        raise ValueError(f"cu_seqlens must be int32, got {cu_seqlens.dtype}")
+    if cu_seqlens.device != q.device:
+        raise ValueError(f"cu_seqlens must be on the device of q, {q.device}, got {cu_seqlens.device}")
+    if torch.compiler.is_compiling():
+        return
+    starts = cu_seqlens.tolist()
+    if starts[0] != 0 or starts[-1] != length:
+        raise ValueError(f"cu_seqlens must go from 0 to N = {length}, got {starts[0]} to {starts[-1]}")
+    if any(end <= start for start, end in pairwise(starts)):
+        raise ValueError(f"cu_seqlens must increase (no sequence is empty), got {starts}")
+
+
+def fused_refusal(device: torch.device, dtype: torch.dtype, width: int, times: Tensor | None = None) -> str | None:
+    """Why the fused kernels cannot run heads of `width` reals, or None."""
+    narrowest, widest = FUSED_WIDTHS
+    if not HAS_TRITON:
+        return "triton is not installed"
+    if dtype not in FUSED_DTYPES:
+        return f"it takes {', '.join(map(str, FUSED_DTYPES))}, got {dtype}"
+    if not narrowest <= width <= widest:
+        return f"it takes heads of {narrowest} to {widest} reals, got {width}"
+    if times is not None and times.requires_grad:
+        return "it gives no gradient to times"
+    return _device_refusal(device)
+
+
+@torch.compiler.assume_constant_result
+def _device_refusal(device: torch.device) -> str | None:
+    if device.type == "cuda" and torch.version.cuda is not None:
+        capability = torch.cuda.get_device_capability(device)
+        if capability >= FUSED_CAPABILITY:
+            return None
+        return f"it needs compute capability {FUSED_CAPABILITY}, {device} has {capability}"
+    if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
+        return None
+    return f"it runs on NVIDIA GPUs, and on a CPU in triton's interpreter (TRITON_INTERPRET=1), got {device.type}"

@@ -1,0 +1,445 @@
+"""The fused kernels as operators of torch and behind the public function, against the float64 reference.
+
+Where there is no GPU they run in triton's interpreter.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from model import Dynamics, robust_filter_attention
+from model.attention import validation
+from model.attention.triton import attention_backward_op, attention_op, fused_attention, stack_heads
+from model.config import LanguageModelConfig
+from model.dynamics import rotate, wrapped_phase
+from model.layers import RobustMixer
+from model.testing import assert_matches_reference, rfa_inputs
+
+HAS_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if HAS_GPU else "cpu"
+needs_gpu = pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
+
+fused = partial(robust_filter_attention, impl="triton")
+
+
+def small(batch=1, length=9, heads=2, complex_dims=8, **options):
+    return rfa_inputs(batch, length, heads, complex_dims, **{"dtype": torch.float32, "device": DEVICE} | options)
+
+
+def relative_error(actual, expected):
+    actual, expected = actual.detach().double(), expected.detach().double()
+    return float((actual - expected).norm() / expected.norm())
+
+
+def starts_of(lengths):
+    return torch.tensor([0, *lengths], device=DEVICE).cumsum(0).to(torch.int32)
+
+
+# The tolerance rule: outputs and every gradient.
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
+@pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])
+@pytest.mark.parametrize("shape", [(2, 19, 16, 8), (1, 37, 16, 20)], ids=str)
+def test_matches_the_reference(shape, irregular, kernel, dtype):
+    assert_matches_reference(fused, small(*shape, dtype=dtype, irregular=irregular), kernel=kernel)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 8), (3, 2, 16, 9), (1, 33, 16, 64), (1, 17, 16, 128)], ids=str)
+def test_matches_the_reference_at_odd_sizes(shape):
+    assert_matches_reference(fused, small(*shape, irregular=True))
+
+
+@pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])
+def test_matches_the_reference_on_transposed_inputs(irregular):
+    inputs = small(1, 21, 16, irregular=irregular)
+    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs[:3])
+    assert not q.is_contiguous()
+    assert_matches_reference(fused, inputs._replace(q=q, k=k, v=v))
+
+
+# Packed sequences.
+
+LENGTHS = (5, 1, 19, 12)
+
+
+@pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
+@pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])
+def test_packed_sequences_match_the_reference(irregular, kernel):
+    inputs = small(1, sum(LENGTHS), 16, irregular=irregular)
+    assert_matches_reference(fused, inputs, kernel=kernel, cu_seqlens=starts_of(LENGTHS))
+
+
+@pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])
+@pytest.mark.parametrize("impl, dtype", [("reference", torch.float64), ("triton", torch.float32)])
+def test_packed_sequences_equal_each_alone(impl, dtype, irregular):
+    """Times fall from one sequence to the next: each has its own clock."""
+    inputs = small(length=sum(LENGTHS), irregular=irregular, dtype=dtype)
+    run = partial(robust_filter_attention, dynamics=inputs.dynamics, impl=impl)
+    parts = [x.split(LENGTHS, 1) for x in inputs[:3]]
+    times = [None] * len(LENGTHS)
+    if irregular:
+        times = [part - 50.0 * i for i, part in enumerate(inputs.times.split(LENGTHS, 1))]
+    alone = [run(q, k, v, times=t) for q, k, v, t in zip(*parts, times, strict=True)]
+    together = run(*inputs[:3], times=torch.cat(times, 1) if irregular else None, cu_seqlens=starts_of(LENGTHS))
+    for actual, expected in zip(together, zip(*alone, strict=True), strict=True):
+        assert relative_error(actual, torch.cat(expected, dim=1)) <= 20 * torch.finfo(dtype).eps
+
+
+def test_a_packed_sequence_does_not_see_its_neighbours():
+    inputs = small(length=sum(LENGTHS))
+    starts = starts_of(LENGTHS)
+    before = fused(*inputs[:4], cu_seqlens=starts)
+    spoilt = [x.clone().index_fill_(1, torch.arange(6, 25, device=DEVICE), 1e3) for x in inputs[:3]]
+    after = fused(*spoilt, inputs.dynamics, cu_seqlens=starts)
+    for a, b in zip(before, after, strict=True):
+        assert torch.equal(a[:, :6], b[:, :6]) and torch.equal(a[:, 25:], b[:, 25:])
+        assert not torch.equal(a[:, 6:25], b[:, 6:25])
+
+
+@pytest.mark.parametrize("impl", ["reference", "triton"])
+@pytest.mark.parametrize(
+    "starts, message",
+    [
+        (torch.tensor([0, 9]), "cu_seqlens must be int32, got torch.int64"),
+        (torch.tensor([[0, 9]], dtype=torch.int32), r"shape \[S \+ 1\] with S >= 1, got \[1, 2\]"),
+        (torch.tensor([9], dtype=torch.int32), r"shape \[S \+ 1\] with S >= 1, got \[1\]"),
+        (torch.tensor([1, 9], dtype=torch.int32), "from 0 to N = 9, got 1 to 9"),
+        (torch.tensor([0, 8], dtype=torch.int32), "from 0 to N = 9, got 0 to 8"),
+        (torch.tensor([0, 4, 4, 9], dtype=torch.int32), r"no sequence is empty\), got \[0, 4, 4, 9\]"),
+        (torch.tensor([0, 9], dtype=torch.int32, device="meta"), "cu_seqlens must be on the device of q"),
+    ],
+)
+def test_bad_sequences_are_refused(starts, message, impl):
+    moved = starts if starts.device.type == "meta" else starts.to(DEVICE)
+    with pytest.raises(ValueError, match=message):
+        robust_filter_attention(*small()[:4], impl=impl, cu_seqlens=moved)
+
+
+def test_packed_sequences_are_one_batch():
+    with pytest.raises(ValueError, match="a batch of one, got a batch of 2"):
+        fused(*small(batch=2)[:4], cu_seqlens=starts_of((4, 5)))
+
+
+def test_times_of_packed_sequences_must_not_fall_within_one():
+    times = torch.tensor([5.0, 6, 7, 1, 2, 1, 2, 3, 4], device=DEVICE)
+    inputs = small()
+    assert fused(*inputs[:4], times=times, cu_seqlens=starts_of((3, 2, 4))).out.isfinite().all()
+    with pytest.raises(ValueError, match="non-decreasing, got a step of -1"):
+        fused(*inputs[:4], times=times, cu_seqlens=starts_of((3, 6)))
+
+
+# What the choice of an implementation promises.
+
+
+@needs_gpu
+def test_auto_is_fused_on_a_gpu():
+    inputs = small()
+    for a, b in zip(robust_filter_attention(*inputs[:4]), fused(*inputs[:4]), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])
+def test_auto_is_the_reference_on_a_cpu(irregular):
+    inputs = small(irregular=irregular, device="cpu")
+    auto = robust_filter_attention(*inputs[:4], times=inputs.times)
+    eager = robust_filter_attention(*inputs[:4], times=inputs.times, impl="reference")
+    for a, b in zip(auto, eager, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    "inputs, message",
+    [
+        ({"dtype": torch.float64}, "torch.bfloat16, got torch.float64"),
+        ({"complex_dims": 7}, "heads of 16 to 256 reals, got 14"),
+        ({"complex_dims": 129}, "heads of 16 to 256 reals, got 258"),
+    ],
+)
+def test_an_explicit_choice_says_why_it_cannot_run(inputs, message):
+    with pytest.raises(ValueError, match=f"impl='triton' cannot run this: .*{message}"):
+        fused(*small(**inputs)[:4])
+
+
+def test_an_explicit_choice_needs_triton(monkeypatch):
+    monkeypatch.setattr(validation, "HAS_TRITON", False)
+    with pytest.raises(ValueError, match="cannot run this: triton is not installed"):
+        fused(*small()[:4])
+
+
+def test_an_explicit_choice_needs_a_gpu_or_the_interpreter(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match=r"interpreter \(TRITON_INTERPRET=1\), got cpu"):
+        fused(*small(device="cpu")[:4])
+
+
+def test_an_explicit_choice_refuses_times_that_want_a_gradient():
+    inputs = small(irregular=True)
+    with pytest.raises(ValueError, match="no gradient to times"):
+        fused(*inputs[:4], times=inputs.times.requires_grad_())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_dtypes_of_the_results(dtype):
+    result = fused(*small(dtype=dtype)[:4])
+    assert result.out.dtype == dtype and result.log_norm.dtype == result.precision.dtype == torch.float32
+
+
+# Times and the prefix cache, on the way to the kernels.
+
+
+def rotated(inputs):
+    """Times, then q, k, v in the rotating frame."""
+    times = inputs.times if inputs.times is not None else torch.arange(inputs.q.shape[1], device=DEVICE)
+    phase = wrapped_phase(inputs.dynamics.omega, times, torch.float32)
+    return times, *(rotate(x, -phase) for x in inputs[:3])
+
+
+def test_only_differences_of_times_matter():
+    """Gaps of a millisecond at 10^9 seconds, where a float32 resolves minutes; every stamp is exact in float64."""
+    inputs = small(length=24)
+    times = (torch.rand(24, dtype=torch.float64, device=DEVICE).cumsum(0) * 2**13).round() / 2**13
+    early, late = (fused_attention(*inputs[:4], query_times=t, key_times=t) for t in (times, times + 10.0**9))
+    for a, b in zip(early, late, strict=True):
+        assert torch.equal(a, b)
+    close = fused(*inputs[:4], times=times / 2**10), fused(*inputs[:4], times=times / 2**10 + 2.0**20)
+    for a, b in zip(*close, strict=True):
+        assert relative_error(a, b) <= 1e-6
+
+
+@pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])
+@pytest.mark.parametrize("n", [1, 6, 19])
+def test_queries_over_a_prefix_equal_rows_of_the_full_pass(n, irregular):
+    inputs = small(2, 19, irregular=irregular)
+    times, q, k, v = rotated(inputs)
+    own, past = (times[..., -n:], times) if irregular else (None, None)
+    full = fused_attention(q, k, v, inputs.dynamics, query_times=past, key_times=past)
+    late = fused_attention(q[:, -n:], k, v, inputs.dynamics, query_times=own, key_times=past)
+    for actual, expected in zip(late, full, strict=True):
+        assert relative_error(actual, expected[:, -n:]) <= 1e-6
+
+
+def test_packed_queries_over_packed_prefixes_equal_each_alone():
+    inputs = small(length=30, irregular=True)
+    times, q, k, v = rotated(inputs)
+    queries, keys = (1, 4, 7), (9, 4, 17)
+    ends = (9, 13, 30)
+    own = torch.cat([torch.arange(end - n, end) for n, end in zip(queries, ends, strict=True)]).to(DEVICE)
+    together = fused_attention(
+        q[:, own], k, v, inputs.dynamics,
+        query_times=times[:, own], key_times=times, query_starts=starts_of(queries), key_starts=starts_of(keys),
+    )  # fmt: skip
+    alone = [
+        fused_attention(
+            *(q[:, end - n : end], k[:, end - m : end], v[:, end - m : end]), inputs.dynamics,
+            query_times=times[:, end - n : end], key_times=times[:, end - m : end],
+        )
+        for n, m, end in zip(queries, keys, ends, strict=True)
+    ]  # fmt: skip
+    for actual, expected in zip(together, zip(*alone, strict=True), strict=True):
+        assert relative_error(actual, torch.cat(expected, dim=1)) <= 1e-6
+
+
+def test_the_evidence_is_left_out_on_request():
+    inputs = small()
+    full, short = (fused_attention(*inputs[:4], with_precision=wanted) for wanted in (True, False))
+    assert torch.equal(full.out, short.out) and torch.equal(full.log_norm, short.log_norm)
+    assert bool((full.precision > 0).all()) and not short.precision.any()
+
+
+@pytest.mark.parametrize("given, message", [("query_times", "query_times and"), ("key_starts", "query_starts and")])
+def test_queries_and_keys_are_placed_together(given, message):
+    with pytest.raises(ValueError, match=f"{message}.* go together"):
+        fused_attention(*small()[:4], **{given: starts_of((4, 5))})
+
+
+# The operators.
+
+
+def operator_arguments(transposed, packed, stamped, with_precision, length=6):
+    """Arguments of `rfa::attention` that want gradients."""
+    inputs = small(length=length)
+    q, k, v = inputs[:3]
+    if transposed:
+        q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
+    stamps = torch.arange(length, device=DEVICE).float()[None, :, None] * torch.tensor([1.0, 0.0], device=DEVICE)
+    starts = starts_of((length - 2, 2)) if packed else None
+    places = (stamps, stamps) if stamped else (None, None)
+    leaves = [x.detach().requires_grad_() for x in (q, k, v, stack_heads(inputs.dynamics))]
+    longest = length - 2 if packed else length
+    return (*leaves, *places, starts, starts, longest, longest, False, with_precision)
+
+
+@pytest.mark.parametrize(
+    "transposed, packed, stamped, with_precision",
+    [(False, False, False, True), (True, False, True, True), (True, True, False, False)],
+)
+def test_the_operators_keep_their_promises(transposed, packed, stamped, with_precision):
+    """Schema, autograd, shapes and strides of the fake kernels, and tracing."""
+    arguments = operator_arguments(transposed, packed, stamped, with_precision)
+    torch.library.opcheck(attention_op, arguments)
+    q, k, v, heads, *places, is_gaussian, _ = (x.detach() if isinstance(x, torch.Tensor) else x for x in arguments)
+    out, log_norm, precision = attention_op(*(x.detach() for x in arguments[:4]), *arguments[4:])
+    gradients = (torch.randn_like(out), torch.randn_like(log_norm), torch.randn_like(precision))
+    wanted = gradients if with_precision else (*gradients[:2], None)
+    torch.library.opcheck(attention_backward_op, (*wanted, q, k, v, heads, out, log_norm, *places, is_gaussian))
+
+
+class Attending(nn.Module):
+    """A module around the fused kernels, its dynamics as parameters."""
+
+    def __init__(self, dynamics):
+        super().__init__()
+        self.omega = nn.Buffer(dynamics.omega)
+        self.scalars = nn.Parameter(stack_heads(dynamics))
+
+    def forward(self, q, k, v):
+        mu, sigma2, eta2, gamma2, nu, tau = self.scalars.unbind(-1)
+        return tuple(fused_attention(q, k, v, Dynamics(mu, self.omega, sigma2, eta2, gamma2, nu, tau)))
+
+
+def transposed_copy(x):
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def exported(inputs):
+    """`Attending` as a graph of any batch and length, traced with transposed inputs."""
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
+    shapes = ({0: batch, 1: length},) * 3
+    arguments = tuple(transposed_copy(x) for x in inputs[:3])
+    return torch.export.export(Attending(inputs.dynamics), arguments, dynamic_shapes=shapes)
+
+
+def test_the_exported_graph_has_no_fixed_sizes():
+    inputs = small(2, 7)
+    graph = exported(inputs).module()
+    for batch, length in ((2, 7), (1, 12), (3, 1)):
+        q, k, v = (transposed_copy(x) for x in small(batch, length, seed=1)[:3])
+        for a, b in zip(graph(q, k, v), Attending(inputs.dynamics)(q, k, v), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_it_compiles_into_one_graph_with_its_gradient():
+    inputs = small(2, 11)
+    compiled = torch.compile(fused, backend="aot_eager", fullgraph=True)
+    grads = []
+    for run in (compiled, fused):
+        leaves = [x.clone().requires_grad_() for x in inputs[:3]]
+        result = run(*leaves, inputs.dynamics)
+        grads.append((*result, *torch.autograd.grad(sum(part.sum() for part in result), leaves)))
+    for a, b in zip(*grads, strict=True):
+        assert relative_error(a, b) <= 1e-6
+
+
+@needs_gpu
+def test_the_packaged_graph_equals_eager_code(tmp_path):
+    inputs = small(2, 70, complex_dims=16, dtype=torch.bfloat16)
+    path = torch._inductor.aoti_compile_and_package(exported(inputs), package_path=str(tmp_path / "rfa.pt2"))
+    graph = torch._inductor.aoti_load_package(path)
+    q, k, v = (transposed_copy(x) for x in small(3, 131, complex_dims=16, dtype=torch.bfloat16, seed=1)[:3])
+    for a, b in zip(graph(q, k, v), Attending(inputs.dynamics)(q, k, v), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_runs_are_the_same_bit_for_bit():
+    inputs = small(2, 45, irregular=True)
+
+    def run():
+        d = inputs.dynamics
+        names = ("mu", "sigma2", "eta2", "gamma2", "nu", "tau")
+        leaves = {name: getattr(d, name).clone().requires_grad_() for name in names}
+        tensors = [x.clone().requires_grad_() for x in inputs[:3]]
+        result = fused(*tensors, replace(d, **leaves), times=inputs.times)
+        loss = sum((part * part).sum() for part in result)
+        return (*result, *torch.autograd.grad(loss, [*tensors, *leaves.values()]))
+
+    for a, b in zip(run(), run(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_there_is_no_second_derivative():
+    q, k, v, dynamics, _ = small()
+    q.requires_grad_()
+    (gradient,) = torch.autograd.grad(fused(q, k, v, dynamics).out.sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="no autograd formula"):
+        gradient.sum().backward()
+
+
+# The layer of the language model.
+
+
+def mixed(mixer, x, impl, with_precision):
+    """Output, log precision and the gradients of the input and of every parameter that has one."""
+    leaf = x.clone().requires_grad_()
+    result = mixer.attention(leaf, with_precision=with_precision, impl=impl)
+    loss = result.out.float().square().sum() + result.log_precision.sum()
+    parameters = [leaf, *mixer.parameters()]
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return result, [g for g in gradients if g is not None]
+
+
+@pytest.mark.parametrize("with_precision", [False, True])
+@pytest.mark.parametrize("is_lowered, tolerance", [(False, 1e-5), (True, 2e-2)], ids=["float32", "autocast"])
+def test_the_layer_agrees_with_its_reference(is_lowered, tolerance, with_precision):
+    config = LanguageModelConfig(vocab_size=16, d_model=32, n_layers=1, n_heads=2, head_dim=8, n_slots=2)
+    mixer = RobustMixer(config).to(DEVICE)
+    x = torch.randn(2, 21, 32, device=DEVICE)
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=is_lowered):
+        expected, expected_gradients = mixed(mixer, x, "reference", with_precision)
+        actual, gradients = mixed(mixer, x, "triton", with_precision)
+    for a, b in zip((*actual, *gradients), (*expected, *expected_gradients), strict=True):
+        assert a.dtype == b.dtype
+        if b.any():
+            assert relative_error(a, b) <= tolerance
+        else:
+            assert not a.any()
+
+
+# At real sizes.
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
+@pytest.mark.parametrize(
+    "shape", [(1, 2048, 16, 32), (1, 1999, 16, 64), (1, 1025, 16, 128), (2, 1024, 16, 12)], ids=str
+)
+def test_matches_the_reference_on_a_gpu(shape, kernel, dtype):
+    assert_matches_reference(fused, small(*shape, dtype=dtype, irregular=True), kernel=kernel)
+
+
+def peak_memory(length):
+    """Bytes of a forward and a backward pass in bfloat16, over those of the inputs."""
+    q, k, v, dynamics, _ = small(1, length, 2, 32, dtype=torch.bfloat16)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    result = fused(*leaves, dynamics)
+    gradients = torch.autograd.grad(sum(part.float().sum() for part in result), leaves)
+    torch.cuda.synchronize()
+    assert all(bool(x.isfinite().all()) for x in (*result, *gradients))
+    return torch.cuda.max_memory_allocated() - before
+
+
+@needs_gpu
+def test_memory_is_linear_in_the_length():
+    peak_memory(4096)
+    assert peak_memory(65536) <= 4.4 * peak_memory(16384)
+
+
+@needs_gpu
+def test_runs_at_real_sizes_are_the_same_bit_for_bit():
+    inputs = small(1, 65536, 2, 32, dtype=torch.bfloat16)
+
+    def run():
+        leaves = [x.clone().requires_grad_() for x in inputs[:3]]
+        result = fused(*leaves, inputs.dynamics)
+        return (*result, *torch.autograd.grad(sum(part.float().sum() for part in result), leaves))
+
+    for a, b in zip(run(), run(), strict=True):
+        assert torch.equal(a, b)
