@@ -83,7 +83,8 @@ class Runner:
         self.dynamics = Dynamics(mu, d.omega, *rest)
 
     def out(self) -> Tensor:
-        return self.case.attention(*self.leaves[:3], self.dynamics)
+        q, k, v = self.leaves[:3]
+        return self.case.attention(q, k, v, self.dynamics)
 
     def gradients(self, out: Tensor, *, keep: bool = False) -> tuple[Tensor, ...]:
         return torch.autograd.grad(out, self.leaves, self.problem.grad_out, retain_graph=keep)

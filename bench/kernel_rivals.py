@@ -33,16 +33,16 @@ def flash(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> Tensor:
 
 def eager(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> Tensor:
     """The reference, one sequence at a time: its memory is O(N²) for each."""
-    rows = [
-        relative_attention(*(x[i : i + 1].float() for x in (q, k, v)), dynamics, with_precision=False).out
-        for i in range(q.shape[0])
-    ]
+    rows = []
+    for own in zip(q.split(1), k.split(1), v.split(1), strict=True):
+        one_q, one_k, one_v = (x.float() for x in own)
+        rows.append(relative_attention(one_q, one_k, one_v, dynamics, with_precision=False).out)
     return torch.cat(rows).to(q.dtype)
 
 
 def flex(length: int, device: torch.device | str, *, is_compiled: bool = True) -> Attention:
     """RFA by FlexAttention for one length; compiled at its first call."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
     mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length, device=str(device))
 
@@ -67,10 +67,10 @@ def flex(length: int, device: torch.device | str, *, is_compiled: bool = True) -
         def transported(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             return logit(score, b, h, i, j) - d.mu[h] * (i - j).to(torch.float32)
 
-        options: dict[str, Any] = {"block_mask": mask, "scale": 1.0, "return_lse": True}
-        _, log_norm = flex_attention(q, k, v, score_mod=logit, **options)
-        out, log_transported = flex_attention(q, k, v, score_mod=transported, **options)
-        return (out * torch.exp(log_transported - log_norm)[..., None]).to(q.dtype).transpose(1, 2)
+        options: dict[str, Any] = {"block_mask": mask, "scale": 1.0, "return_aux": AuxRequest(lse=True)}
+        _, plain = flex_attention(q, k, v, score_mod=logit, **options)
+        out, decayed = flex_attention(q, k, v, score_mod=transported, **options)
+        return (out * torch.exp(decayed.lse - plain.lse)[..., None]).to(q.dtype).transpose(1, 2)
 
     if not is_compiled:
         return attention

@@ -96,12 +96,11 @@ def config_of(mixer: Mixer) -> LanguageRun:
 
 def measure_training(timer: Timer, *, rounds: int = ROUNDS) -> tuple[list[dict[str, Any]], list[Bar]]:
     """Both models, and the bar on their ratio."""
-    steps = {mixer: TrainingStep(config_of(mixer), "cuda") for mixer in MIXERS}
+    steps: dict[str, TrainingStep] = {mixer: TrainingStep(config_of(mixer), "cuda") for mixer in MIXERS}
     errors = {mixer: check_step(step, mixer) for mixer, step in steps.items()}
     samples = interleaved(steps, timer, rounds=rounds, label="training steps")
     rows = []
-    for mixer in MIXERS:
-        times = samples[mixer]
+    for mixer, times in samples.items():
         batch, length = steps[mixer].inputs.shape
         summary = quantiles(times)
         rows.append(

@@ -1,0 +1,304 @@
+"""`rfa bench kernel` as far as it goes without a GPU: the check before the timing, pairs, rows, bars, refusals."""
+
+import dataclasses
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from typer.testing import CliRunner
+
+from bench import kernel, kernel_attention, kernel_rivals, kernel_slots, kernel_training, kernel_truth
+from bench.kernel_attention import Case, Runner
+from bench.kernel_truth import (
+    WrongResultError,
+    by_chunks,
+    make_problem,
+    robust_rows,
+    softmax_rows,
+    truth_of,
+    turned_back,
+)
+from bench.paired import Bar, interleaved, quantiles, ratio
+from cli.main import app
+from model.attention.api import robust_filter_attention
+from model.config import LanguageModelConfig
+from training.language import LanguageRun, TrainingConfig
+
+needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+
+
+@needs_no_gpu
+def test_without_a_gpu_it_says_so_and_exits_with_2(tmp_path):
+    out = tmp_path / "kernel.json"
+    result = CliRunner().invoke(app, ["bench", "kernel", "--out", str(out)], prog_name="rfa")
+    assert result.exit_code == 2
+    assert "needs an NVIDIA GPU" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("option, value", [("--part", "everything"), ("--width", "65"), ("--length", "1000")])
+def test_what_is_not_measured_is_refused(option, value):
+    result = CliRunner().invoke(app, ["bench", "kernel", option, value], prog_name="rfa")
+    assert result.exit_code == 1
+    assert f"{option[2:]} must be one of" in result.stderr
+
+
+def test_cases_take_turns():
+    seen = []
+    cases = {name: (lambda name=name: seen.append(name)) for name in "abc"}
+    clock = itertools.count(1.0)
+
+    def timer(call):
+        call()
+        return next(clock)
+
+    samples = interleaved(cases, timer, rounds=4, warmups=1)
+    assert seen == list("abc" + "abc" + "bca" + "cab" + "abc")
+    assert samples["a"] == [1.0, 6.0, 8.0, 10.0]
+
+
+def test_quantiles_and_ratio_are_of_the_samples():
+    assert quantiles([4.0, 1.0, 2.0, 3.0, 5.0, 6.0]) == {"p20_ms": 2.0, "p50_ms": 3.5, "p80_ms": 5.0}
+    # The machine slows down threefold half-way: the pairs do not see it.
+    theirs = np.array([1.0] * 6 + [3.0] * 5)
+    assert ratio(list(1.2 * theirs), list(theirs)) == pytest.approx(1.2)
+    with pytest.raises(ValueError, match="equally many, got 1 and 2"):
+        ratio([1.0], [1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    "actual, is_minimum, met",
+    [(1.25, False, True), (1.26, False, False), (2.0, True, True), (1.9, True, False), (None, False, False),
+     (float("nan"), False, False), (None, True, False)],
+)  # fmt: skip
+def test_a_bar_that_was_not_measured_is_not_met(actual, is_minimum, met):
+    assert Bar("x", 2.0 if is_minimum else 1.25, actual, is_minimum).is_met is met
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return make_problem(2, 37, 4, 8, torch.float32, "cpu")
+
+
+@pytest.fixture(scope="module")
+def truth(problem):
+    return truth_of(problem, robust_rows)
+
+
+def run(attention, problem, truth, name="it", **options):
+    return Runner(Case(attention, **options), problem).check(name, truth)
+
+
+def test_the_truth_does_not_depend_on_its_chunks(problem, truth, monkeypatch):
+    monkeypatch.setattr(kernel_truth, "CHUNK", 11)
+    for name, values in by_chunks(problem, robust_rows, torch.float64).items():
+        assert values == pytest.approx(truth.exact[name].numpy(), rel=1e-9, abs=1e-10), name
+    assert set(truth.exact) == {"out", "log_norm", "grad q", "grad k", "grad v"}
+    assert truth.exact["out"].shape == (2, 37, 2, 8)
+
+
+def test_the_truth_is_the_reference(problem, truth):
+    """Against the public function, which rotates: the given inputs, not the rotated ones."""
+    result = robust_filter_attention(*problem.given, problem.dynamics, impl="reference")
+    errors = turned_back(problem, truth).check("public", {"out": result.out})
+    assert errors["out"] < 1e-5
+    assert truth.check("statistic", {"log_norm": result.log_norm})["log_norm"] < 1e-5
+    with pytest.raises(WrongResultError):
+        truth.check("not turned back", {"out": result.out})
+
+
+def test_the_softmax_truth_is_softmax_attention(problem):
+    truth = truth_of(problem, softmax_rows)
+    assert run(kernel_rivals.flash, problem, truth)["grad k"] < 1e-5
+    q, k, v = (x.transpose(1, 2).double() for x in problem.rotated)
+    plain = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+    assert truth.check("sdpa", {"out": plain})["out"] < 1e-12
+
+
+def test_right_attention_passes(problem, truth):
+    errors = run(kernel_rivals.eager, problem, truth, has_scalar_gradients=True)
+    assert set(errors) == {"out", "grad q", "grad k", "grad v"}
+    assert max(errors.values()) < 1e-5
+
+
+def without_decay(q, k, v, d):
+    return kernel_rivals.eager(q, k, v, dataclasses.replace(d, mu=d.mu * 0))
+
+
+def with_one_lost_row(q, k, v, d):
+    out = kernel_rivals.eager(q, k, v, d).clone()
+    out[1, 17, 3] *= 1.01
+    return out
+
+
+def with_a_lost_gradient(q, k, v, d):
+    return kernel_rivals.eager(q, k.detach() + 0.999 * (k - k.detach()), v, d)
+
+
+def unnumbered(q, k, v, d):
+    return kernel_rivals.eager(q, k, v, d) * float("nan")
+
+
+@pytest.mark.parametrize(
+    "attention, quantity",
+    [(without_decay, "out"), (with_one_lost_row, "out"), (with_a_lost_gradient, "grad k"), (unnumbered, "out")],
+)
+def test_wrong_attention_is_caught(attention, quantity, problem, truth):
+    with pytest.raises(WrongResultError, match=f"it: {quantity} has relative error"):
+        run(attention, problem, truth)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_in_two_passes_is_rfa(problem, truth):
+    """Uncompiled: a CPU has no compiled FlexAttention with the norm, and no gradient of it."""
+    attention = kernel_rivals.flex(problem.length, "cpu", is_compiled=False)
+    out = attention(*problem.rotated, problem.dynamics)
+    assert truth.check("flex", {"out": out})["out"] < 1e-5
+
+
+def counting_timer():
+    clock = itertools.count(1.0)
+
+    def timer(call):
+        call()
+        return next(clock)
+
+    return timer
+
+
+def measure_tiny(given, monkeypatch):
+    monkeypatch.setattr(kernel_attention, "fused", kernel_rivals.eager)
+    return kernel_attention.measure_shape(
+        16, 64, given, counting_timer(), tokens=32, hidden=128, dtype=torch.float32, device="cpu", rounds=2
+    )
+
+
+def no_memory(q, k, v, d):
+    raise torch.cuda.OutOfMemoryError("CUDA out of memory.\nTried to allocate")
+
+
+@pytest.fixture
+def eager_public(monkeypatch):
+    """The public function without its kernels."""
+    original = robust_filter_attention
+    monkeypatch.setattr(
+        "model.attention.api.robust_filter_attention", lambda *args, impl, **kw: original(*args, impl="reference", **kw)
+    )
+
+
+def test_a_shape_gives_rows_and_bars(eager_public, monkeypatch):
+    given = {
+        "fused": Case(kernel_rivals.eager, has_scalar_gradients=True),
+        "flash": Case(kernel_rivals.flash, is_robust=False),
+        "flex": Case(without_decay),
+        "eager": Case(no_memory),
+    }
+    rows, bars = measure_tiny(given, monkeypatch)
+    timed = {(row["implementation"], row["pass"]): row for row in rows if "pass" in row}
+    assert set(timed) == {("public", "forward")} | set(
+        itertools.product(("fused", "flash"), ("forward", "backward", "forward+backward"))
+    )
+    row = timed["fused", "backward"]
+    assert (row["batch"], row["length"], row["heads"], row["width"], row["dtype"]) == (2, 16, 2, 64, "float32")
+    work = 2.5 * 2 * (2 * 2) * 16 * 16 * 64  # 10^9 operations of the backward pass: B H pairs 2 products
+    assert row["tflops"] == round(work / 1e9 / row["p50_ms"], 1)
+    assert row["p20_ms"] < row["p50_ms"] < row["p80_ms"]
+    failed = {row["implementation"]: row["failed"] for row in rows if "failed" in row}
+    assert failed["eager"] == "OutOfMemoryError: CUDA out of memory."
+    assert failed["flex"].startswith("WrongResultError: flex: out has relative error")
+    met = {bar.name.split(",")[0] + bar.name.split(",")[1]: bar for bar in bars}
+    assert met["forward ours / flash"].actual is not None
+    assert met["forward flex / ours"].actual is None
+    assert not met["forward flex / ours"].is_met
+    json.dumps(rows, allow_nan=False)
+
+
+def test_ours_must_be_right(eager_public, monkeypatch):
+    with pytest.raises(WrongResultError, match="fused: out"):
+        measure_tiny({"fused": Case(without_decay), "flash": Case(kernel_rivals.flash, is_robust=False)}, monkeypatch)
+
+
+def test_bars_are_those_of_the_issue():
+    times = {"fused": 1.0, "flash": 1.0, "flex": 3.0, "eager": 6.0}
+    samples = {(n, p): [t, t] for n, t in times.items() for p in ("forward", "backward", "forward+backward")}
+    limits = {(bar.name, bar.limit) for bar in kernel_attention.shape_bars(4096, 64, samples)}
+    assert ("forward, ours / flash, 64 reals, N = 4096", 1.25) in limits
+    assert ("backward, ours / flash, 64 reals, N = 4096", 1.4) in limits
+    assert ("forward, flex / ours, 64 reals, N = 4096", 2.0) in limits
+    assert ("forward, eager / ours, 64 reals, N = 4096", 5.0) in limits
+    assert all(bar.is_met for bar in kernel_attention.shape_bars(4096, 64, samples))
+    bars = kernel_attention.shape_bars(2048, 128, samples)
+    assert ("forward, ours / flash, 128 reals, N = 2048", 1.0) in {(bar.name, bar.limit) for bar in bars}
+    assert not any("eager" in bar.name for bar in bars)
+
+
+def test_rows_of_other_parts_are_kept_and_measured_ones_replaced(tmp_path):
+    out = tmp_path / "kernel.json"
+    here = {"commit": "abc", "hardware": {"device": "G"}}
+    row = {"measure": "attention", "implementation": "fused", "batch": 1, "length": 2, "pass": "forward", "p50_ms": 1.0}
+    first = kernel.merged(kernel.started(here, out), [row, {**row, "length": 4}], [{"name": "a", "met": False}])
+    out.write_text(json.dumps(first))
+    second = kernel.merged(kernel.started(here, out), [{**row, "p50_ms": 2.0}], [{"name": "a", "met": True}])
+    assert [(r["length"], r["p50_ms"]) for r in second["rows"]] == [(4, 1.0), (2, 2.0)]
+    assert second["bars"] == [{"name": "a", "met": True}]
+    assert kernel.started({**here, "commit": "def"}, out)["rows"] == []
+
+
+def test_the_table_shows_every_row_and_bar():
+    row = {"measure": "attention", "implementation": "fused", "batch": 1, "length": 2, "width": 64, "pass": "forward",
+           **quantiles([1.0, 2.0]), "tflops": 3.5}  # fmt: skip
+    failed = {"measure": "attention", "implementation": "eager", "batch": 1, "length": 2, "width": 64, "failed": "no"}
+    document = {"rows": [row, failed], "bars": [Bar("b", 1.0, None).to_dict(), Bar("c", 1.0, 0.5).to_dict()]}
+    lines = kernel.table(document)
+    assert "attention fused forward 64 1×2" in lines[1] and "3.5" in lines[1]
+    assert lines[2].endswith("no")
+    assert kernel.bar_lines(document) == ["b: not measured (at most 1) MISSED", "c: 0.5 (at most 1) met"]
+
+
+def test_the_slot_scan_is_checked_with_every_gradient():
+    problem = kernel_slots.make_scan("books", "cpu", batch=1, length=5)
+    truth = kernel_slots.scan_truth(problem)
+    results = problem.results("eager loop")
+    assert len(results) == 5 + 15
+    assert max(truth.check("loop", results).values()) < 1e-3
+    for name in ("out", "precisions", "grad process", "grad decay", "grad initial means"):
+        with pytest.raises(WrongResultError, match=f"loop: {name} has"):
+            truth.check("loop", {**results, name: results[name] * 1.01})
+
+
+TINY = LanguageRun(
+    LanguageModelConfig(vocab_size=64, d_model=32, n_layers=1, n_heads=2, head_dim=8, n_slots=2),
+    TrainingConfig(steps=10, batch=3, context=16, learning_rate=1e-2),
+)
+
+
+@pytest.mark.parametrize("mixer", ["rfa", "softmax"])
+def test_a_training_step_trains(mixer):
+    run = dataclasses.replace(TINY, model=dataclasses.replace(TINY.model, mixer=mixer))
+    step = kernel_training.TrainingStep(run, "cpu")
+    assert max(kernel_training.check_step(step, mixer).values()) < 0.05
+    losses = [step() for _ in range(8)]
+    assert losses[-1] < losses[0]
+
+
+def test_a_wrong_training_step_is_caught(monkeypatch):
+    step = kernel_training.TrainingStep(TINY, "cpu")
+    right = kernel_training.loss_and_gradients
+
+    def wrong(model, inputs, targets, *, is_autocast):
+        result = right(model, inputs, targets, is_autocast=is_autocast)
+        return {**result, "gradients": result["gradients"] * 1.2} if model is step.model else result
+
+    monkeypatch.setattr(kernel_training, "loss_and_gradients", wrong)
+    with pytest.raises(WrongResultError, match="step: gradients has"):
+        kernel_training.check_step(step, "step")
+
+
+def test_both_models_are_the_papers():
+    models = {mixer: kernel_training.config_of(mixer).model for mixer in kernel_training.MIXERS}
+    assert dataclasses.replace(models["softmax"], mixer="rfa") == models["rfa"]
+    assert (models["rfa"].d_model, models["rfa"].n_layers, models["rfa"].vocab_size) == (256, 6, 50257)
