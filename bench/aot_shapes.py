@@ -8,9 +8,14 @@ compiled kernel, beyond being divisible by 16 here, as they are in training.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
+from types import ModuleType
 from typing import Literal
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -107,27 +112,38 @@ def _attention_case(launches: list[KernelLaunch], shape: Shape) -> KernelCase:
     return KernelCase(found, (block_m, block_n), block_m * block_n, products * shape.width)
 
 
+@contextmanager
+def _recorded(module: ModuleType, architecture: int) -> Iterator[list[KernelLaunch]]:
+    """Launches of a module that takes its blocks from the launch table: the entries of this architecture."""
+    entry = partial(_entry, module.launch, divmod(architecture, 10))
+    with mock.patch.object(module, "launch", entry), recorded_launches(architecture) as launches:
+        yield launches
+
+
+def _entry(
+    launch: Callable[..., object], capability: tuple[int, int], pass_name: str, _: object, *options: object
+) -> object:
+    return launch(pass_name, capability, *options)
+
+
 def _forward(shape: Shape, architecture: int) -> KernelCase:
-    from model.attention.launch import launch
-    from model.attention.triton_forward import forward
+    from model.attention import triton_forward
 
     rows, heads = _inputs(shape)
-    blocks = launch("forward", divmod(architecture, 10), shape.width, rows[0].dtype)
-    with recorded_launches(architecture) as launches:
-        forward(*rows, heads, None, None, None, None, LENGTH, False, shape.with_precision, blocks=blocks)
+    with _recorded(triton_forward, architecture) as launches:
+        triton_forward.forward(*rows, heads, None, None, None, None, LENGTH, False, shape.with_precision)
     return _attention_case(launches, shape)
 
 
 def _backward(shape: Shape, architecture: int) -> KernelCase:
-    from model.attention.launch import launch
-    from model.attention.triton_backward import backward
+    from model.attention import triton_backward
 
     (q, k, v), heads = _inputs(shape)
     statistic = torch.zeros(BATCH, LENGTH, HEADS)
     gradients = (q, statistic, statistic if shape.with_precision else None)
-    blocks = launch("backward", divmod(architecture, 10), shape.width, q.dtype)
-    with recorded_launches(architecture) as launches:
-        backward(*gradients, q, k, v, heads, q, statistic, None, None, None, None, LENGTH, LENGTH, False, blocks=blocks)
+    places = (None, None, None, None, LENGTH, LENGTH, False)
+    with _recorded(triton_backward, architecture) as launches:
+        triton_backward.backward(*gradients, q, k, v, heads, q, statistic, *places)
     return _attention_case(launches, shape)
 
 

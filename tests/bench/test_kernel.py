@@ -27,6 +27,7 @@ from model.attention.api import robust_filter_attention
 from model.config import LanguageModelConfig
 from training.language import LanguageRun, TrainingConfig
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
 
@@ -302,3 +303,9 @@ def test_both_models_are_the_papers():
     models = {mixer: kernel_training.config_of(mixer).model for mixer in kernel_training.MIXERS}
     assert dataclasses.replace(models["softmax"], mixer="rfa") == models["rfa"]
     assert (models["rfa"].d_model, models["rfa"].n_layers, models["rfa"].vocab_size) == (256, 6, 50257)
+
+
+def test_the_fused_scan_passes_its_check():
+    """In Triton's interpreter where there is no GPU."""
+    problem = kernel_slots.make_scan("books", DEVICE, batch=1, length=3)
+    kernel_slots.scan_truth(problem).check("fused", problem.results("fused"))

@@ -37,7 +37,7 @@ def rfa_json(*arguments: object) -> dict:
     "command",
     [
         "serve", "generate", "filter", "export", "verify", "info", "train lm", "train filter", "eval lm", "eval filter",
-        "bench decode", "bench filter",
+        "bench aot", "bench decode", "bench filter", "bench kernel",
     ],
 )  # fmt: skip
 def test_every_command_explains_itself(command: str) -> None:
