@@ -22,6 +22,9 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 # Below this the series of phi is exact to rounding in float32, above it the quotient is.
 SMALL_EXPONENT = tl.constexpr(0.5)
+# ln 2 = LN2_HIGH + LN2_LOW, the first of so few bits that its product with a whole number is exact.
+LN2_HIGH = tl.constexpr(0.693145751953125)
+LN2_LOW = tl.constexpr(1.428606820309417e-06)
 
 
 @triton.jit
@@ -36,6 +39,13 @@ def log2(x, FAST: tl.constexpr):
 
 
 @triton.jit
+def log2_of_one_plus(x):
+    """log2(1 + x) for x >= 0, with what the sum rounds away put back."""
+    total = 1.0 + x
+    return tl.log2(total) + (x - (total - 1.0)) / total * LOG2E
+
+
+@triton.jit
 def reciprocal(x, FAST: tl.constexpr):
     """1 / x."""
     if FAST:
@@ -44,6 +54,14 @@ def reciprocal(x, FAST: tl.constexpr):
         )
     else:
         return 1.0 / x
+
+
+@triton.jit
+def exponential(x):
+    """e^x for x <= 0 to rounding. `tl.exp` rounds x log2(e) first: its relative error is |x| times that."""
+    whole = tl.floor(tl.maximum(x, -127.0) * LOG2E + 0.5)
+    rest = (tl.maximum(x, -150.0) - whole * LN2_HIGH) - whole * LN2_LOW
+    return tl.exp2(whole) * tl.exp2(rest * LOG2E)
 
 
 @triton.jit

@@ -1,0 +1,461 @@
+"""Fused forward pass of Robust Filter Attention: out, log_norm and precision in one pass over the keys, O(N) memory.
+
+Equations in `triton_score.py`, oracle in `reference.py`. A program owns the queries at the positions P0 … P0 + BM - 1
+of one head and sequence (position p is the token of key p) and takes the keys in blocks of BN:
+
+* First the blocks that reach P0 … P0 + BM - 1: masked, each pair with its own lag, under a running maximum. The row's
+  maximum over these keys then shifts its exponents for good. The token's own key is among them, so no row underflows; a
+  row that meets keys LIMIT times as likely shows it in its sum, and its program goes over all keys again with the
+  running maximum.
+* Then the blocks before them: no mask, no maximum. These keys lie before an anchor (their block's last key), the
+  queries after it, so the kernels of the lag are sums and products of a row's and a column's factor, transported over
+  s = anchor - key and then over u = query - anchor, without a cancellation and for any mu >= 0:
+
+      E = E(u) E(s)     V = [sigma2 phi(u) + gamma2] + E(u)² [sigma2 phi(s) + eta2 E(s)²]
+
+  The columns' factors and |k|² come from a kernel that reads k once, the rows' by the same sum rule from their offset
+  to the first query of the block and one scalar per block.
+
+Layout: q [B, n, H, W], k, v [B, M, H, W], W = 2D reals, even, 16 … 256; float32, float16 or bfloat16, accumulated in
+float32. float16 weights are scaled up by 2^HEADROOM, for they vanish below 2^-24.
+"""
+
+# Kernels are typed by their compiler.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from model.attention.launch import Launch, launch
+from model.attention.triton_score import (
+    LN2,
+    LOG2E,
+    accumulated,
+    exponential,
+    log2,
+    log2_of_one_plus,
+    reciprocal,
+    spread,
+)
+
+# Shift of a row that has seen no key: below every logit, and finite, so that differences are.
+NOTHING = tl.constexpr(-1.0e30)
+# A block's column vectors: E(s); sigma2 phi(s) + eta2 E(s)²; |k|².
+COLUMNS = tl.constexpr(3)
+
+
+@triton.jit
+def _sequence(p_starts, i_sequence, length, IS_PACKED: tl.constexpr):
+    """Batch row, first token and number of tokens of a sequence: a stretch of row 0 if packed, else a row."""
+    if IS_PACKED:
+        first = tl.load(p_starts + i_sequence)
+        return 0, first, tl.load(p_starts + i_sequence + 1) - first
+    else:
+        return i_sequence, 0, length
+
+
+@triton.jit
+def _first_block(first, i_sequence, n_keys, BN: tl.constexpr, IS_PACKED: tl.constexpr):
+    """Index of a sequence's first block of keys among those of all sequences; every block is whole."""
+    if IS_PACKED:
+        return first // BN + i_sequence
+    else:
+        return i_sequence * tl.cdiv(n_keys, BN)
+
+
+@triton.jit
+def _lag(hi, lo, earlier_hi, earlier_lo):
+    """Time between two stamps of the form hi + lo, >= 0."""
+    return tl.maximum((hi - earlier_hi) + (lo - earlier_lo), 0.0)
+
+
+@triton.jit
+def _columns_kernel(
+    p_k, p_heads, p_stamps, p_starts, p_columns,
+    stride_kb, stride_kt, stride_kh, stride_stamps, n_keys, n_blocks,
+    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_PACKED: tl.constexpr,
+):  # fmt: skip
+    """What a block of keys brings to every query behind it, [H, blocks, COLUMNS, BN]."""
+    i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    i_batch, first, length = _sequence(p_starts, i_sequence, n_keys, IS_PACKED)
+    if i_block * BN >= length:
+        return
+    mu = tl.load(p_heads + i_head * 6)
+    sigma2 = tl.load(p_heads + i_head * 6 + 1)
+    eta2 = tl.load(p_heads + i_head * 6 + 2)
+    o_key = i_block * BN + tl.arange(0, BN)  # [BN]
+    m_key = o_key < length
+    o_w = tl.arange(0, BLOCK_W)  # [W]
+    token = (first + o_key).to(tl.int64)
+    p_row = p_k + tl.cast(i_batch, tl.int64) * stride_kb + i_head * stride_kh
+    m_k = m_key[:, None] & (o_w < WIDTH)[None, :]
+    b_k = tl.load(p_row + token[:, None] * stride_kt + o_w[None, :], mask=m_k, other=0.0).to(tl.float32)  # [BN, W]
+    if HAS_STAMPS:
+        p_time = p_stamps + tl.cast(i_batch, tl.int64) * stride_stamps
+        # Only whole blocks are used; for the last one of a sequence any key will do.
+        p_anchor = p_time + (first + tl.minimum(i_block * BN + BN, length) - 1).to(tl.int64) * 2
+        b_hi = tl.load(p_time + token * 2, mask=m_key, other=0.0)
+        b_lo = tl.load(p_time + token * 2 + 1, mask=m_key, other=0.0)
+        b_lag = _lag(tl.load(p_anchor), tl.load(p_anchor + 1), b_hi, b_lo)  # [BN]
+    else:
+        b_lag = (BN - 1 - tl.arange(0, BN)).to(tl.float32)  # [BN]
+    b_decay = exponential(-mu * b_lag)  # [BN]
+    b_variance = spread(b_lag, exponential(-2.0 * mu * b_lag), mu, sigma2, eta2, 0.0)  # [BN]
+    i_column = _first_block(first, i_sequence, n_keys, BN, IS_PACKED) + i_block
+    p_out = p_columns + (i_head.to(tl.int64) * n_blocks + i_column) * (COLUMNS * BN) + tl.arange(0, BN)
+    tl.store(p_out, b_decay)
+    tl.store(p_out + BN, b_variance)
+    tl.store(p_out + 2 * BN, tl.sum(b_k * b_k, 1))
+
+
+@triton.jit
+def _decayed(b_exponent, IS_EXACT: tl.constexpr):
+    """e^-x for x >= 0."""
+    if IS_EXACT:
+        return exponential(-b_exponent)
+    else:
+        return tl.exp2(b_exponent * -LOG2E)
+
+
+@triton.jit
+def _logits(
+    b_decay, b_variance, b_dot, b_q2, b_k2, nu, tau, kappa,
+    IS_GAUSSIAN: tl.constexpr, WITH_PRECISION: tl.constexpr, IS_EXACT: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """L / ln 2 and the evidence of every pair; all of them [BM, BN] or a row or column vector of it."""
+    b_residual2 = tl.maximum(b_q2 + b_decay * (b_decay * b_k2 - 2.0 * b_dot), 0.0)  # [BM, BN]
+    if IS_GAUSSIAN:
+        b_precision = reciprocal(b_variance, FAST)  # [BM, BN]
+        b_excess = b_precision * b_residual2 * (1.0 / nu)  # [BM, BN]
+        b_logit = -tau * (log2(b_variance, FAST) + b_excess * LOG2E)  # [BM, BN]
+        b_evidence = _decayed(b_excess, IS_EXACT) * b_precision if WITH_PRECISION else 0.0
+    else:
+        b_total = b_variance + b_residual2 * (1.0 / nu)  # [BM, BN]
+        if IS_EXACT:
+            b_excess = b_residual2 / (nu * b_variance)  # [BM, BN]
+            b_logit = -tau * (log2(b_variance, FAST) + kappa * log2_of_one_plus(b_excess))  # [BM, BN]
+        else:
+            b_logit = tau * (kappa - 1.0) * log2(b_variance, FAST) - tau * kappa * log2(b_total, FAST)  # [BM, BN]
+        b_evidence = reciprocal(b_total, FAST) if WITH_PRECISION else 0.0
+    return b_logit, b_evidence
+
+
+@triton.jit
+def _accumulate(b_out, b_weight, b_decay, b_v, UPCAST: tl.constexpr):
+    """out + (weight · E) v, the factor in the dtype of v."""
+    b_transported = b_weight * b_decay  # [BM, BN]
+    if UPCAST:
+        return tl.dot(b_transported, b_v.to(tl.float32), b_out, input_precision="ieee")
+    else:
+        return tl.dot(b_transported.to(b_v.dtype), b_v, b_out, input_precision="ieee")
+
+
+@triton.jit
+def _similarity(b_q, b_k, UPCAST: tl.constexpr):
+    """q·k of every pair, [BM, BN]."""
+    if UPCAST:
+        return tl.dot(b_q.to(tl.float32), tl.trans(b_k.to(tl.float32)), input_precision="ieee")
+    else:
+        return tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
+
+
+@triton.jit
+def _masked_block(
+    state, b_q, b_q2, o_row, b_hi, b_lo, p_k, p_v, p_time, p_columns, stride_kt, stride_vt, i_block, length, head,
+    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_GAUSSIAN: tl.constexpr,
+    WITH_PRECISION: tl.constexpr, HEADROOM: tl.constexpr, FAST: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """Any block of keys: the causal mask, each pair with its own lag, a running maximum. Returns the new state."""
+    b_out, b_sum, b_shift, b_evidence = state  # [BM, W], [BM], [BM], [BM]
+    mu, sigma2, eta2, gamma2, nu, tau, kappa = head
+    o_key = i_block * BN + tl.arange(0, BN)  # [BN]
+    o_w = tl.arange(0, BLOCK_W)  # [W]
+    m_key = o_key < length  # [BN]
+    m_kv = m_key[:, None] & (o_w < WIDTH)[None, :]  # [BN, W]
+    token = o_key.to(tl.int64)  # [BN]
+    b_k = tl.load(p_k + token[:, None] * stride_kt + o_w[None, :], mask=m_kv, other=0.0)  # [BN, W]
+    b_v = tl.load(p_v + token[:, None] * stride_vt + o_w[None, :], mask=m_kv, other=0.0)  # [BN, W]
+    b_k2 = tl.load(p_columns + tl.cast(i_block, tl.int64) * (COLUMNS * BN) + 2 * BN + tl.arange(0, BN))  # [BN]
+    if HAS_STAMPS:
+        b_key_hi = tl.load(p_time + token * 2, mask=m_key, other=0.0)  # [BN]
+        b_key_lo = tl.load(p_time + token * 2 + 1, mask=m_key, other=0.0)  # [BN]
+        b_lag = _lag(b_hi[:, None], b_lo[:, None], b_key_hi[None, :], b_key_lo[None, :])  # [BM, BN]
+    else:
+        b_lag = tl.maximum(o_row[:, None] - o_key[None, :], 0).to(tl.float32)  # [BM, BN]
+    b_decay = _decayed(mu * b_lag, b_q.dtype == tl.float32)  # [BM, BN]
+    # The square of a rounded E would not do for the difference 1 - E².
+    b_decay2 = exponential(-2.0 * mu * b_lag) if b_q.dtype == tl.float32 else b_decay * b_decay  # [BM, BN]
+    b_variance = spread(b_lag, b_decay2, mu, sigma2, eta2, gamma2)  # [BM, BN]
+    b_dot = _similarity(b_q, b_k, UPCAST)  # [BM, BN]
+    b_logit, b_weighted_precision = _logits(
+        b_decay,
+        b_variance,
+        b_dot,
+        b_q2[:, None],
+        b_k2[None, :],
+        nu,
+        tau,
+        kappa,
+        IS_GAUSSIAN,
+        WITH_PRECISION,
+        b_q.dtype == tl.float32,
+        FAST,
+    )
+    m_pair = o_key[None, :] <= o_row[:, None]  # [BM, BN]
+    b_logit = tl.where(m_pair, b_logit, float("-inf"))  # [BM, BN]
+    b_top = tl.maximum(b_shift, tl.max(b_logit, 1) - HEADROOM)  # [BM]
+    b_rescale = tl.exp2(b_shift - b_top)  # [BM]
+    b_weight = tl.exp2(b_logit - b_top[:, None])  # [BM, BN]
+    b_out = _accumulate(b_out * b_rescale[:, None], b_weight, b_decay, b_v, UPCAST)  # [BM, W]
+    b_sum = b_sum * b_rescale + tl.sum(b_weight, 1)  # [BM]
+    if WITH_PRECISION:
+        b_evidence += tl.sum(tl.where(m_pair, b_weighted_precision, 0.0), 1)  # [BM]
+    return b_out, b_sum, b_top, b_evidence
+
+
+@triton.jit
+def _earlier_block(
+    state, b_q, b_q2, b_row_decay, b_row_process, p_k, p_v, p_columns, stride_kt, stride_vt, i_block, gap, head,
+    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, IS_GAUSSIAN: tl.constexpr,
+    WITH_PRECISION: tl.constexpr, FAST: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """A whole block of keys before all queries, its anchor `gap` before the first of them. Returns the new state."""
+    b_out, b_sum, b_shift, b_evidence = state  # [BM, W], [BM], [BM], [BM]
+    mu, sigma2, _, gamma2, nu, tau, kappa = head
+    o_w = tl.arange(0, BLOCK_W)  # [W]
+    m_w = (o_w < WIDTH)[None, :]  # [1, W]
+    token = (i_block * BN + tl.arange(0, BN)).to(tl.int64)  # [BN]
+    o_k = token[:, None] * stride_kt + o_w[None, :]  # [BN, W]
+    o_v = token[:, None] * stride_vt + o_w[None, :]  # [BN, W]
+    if WIDTH == BLOCK_W:
+        b_k = tl.load(p_k + o_k)  # [BN, W]
+        b_v = tl.load(p_v + o_v)  # [BN, W]
+    else:
+        b_k = tl.load(p_k + o_k, mask=m_w, other=0.0)  # [BN, W]
+        b_v = tl.load(p_v + o_v, mask=m_w, other=0.0)  # [BN, W]
+    o_column = tl.cast(i_block, tl.int64) * (COLUMNS * BN) + tl.arange(0, BN)  # [BN]
+    b_key_decay = tl.load(p_columns + o_column)  # [BN]
+    b_key_variance = tl.load(p_columns + o_column + BN)  # [BN]
+    b_k2 = tl.load(p_columns + o_column + 2 * BN)  # [BN]
+    gap_decay = exponential(-mu * gap)
+    gap_process = accumulated(gap, exponential(-2.0 * mu * gap), mu)
+    b_query_decay = gap_decay * b_row_decay  # [BM]
+    b_query_variance = gamma2 + sigma2 * (gap_process + gap_decay * gap_decay * b_row_process)  # [BM]
+    b_decay = b_query_decay[:, None] * b_key_decay[None, :]  # [BM, BN]
+    b_variance = b_query_variance[:, None] + (b_query_decay * b_query_decay)[:, None] * b_key_variance[None, :]
+    b_dot = _similarity(b_q, b_k, UPCAST)  # [BM, BN]
+    b_logit, b_weighted_precision = _logits(
+        b_decay,
+        b_variance,
+        b_dot,
+        b_q2[:, None],
+        b_k2[None, :],
+        nu,
+        tau,
+        kappa,
+        IS_GAUSSIAN,
+        WITH_PRECISION,
+        b_q.dtype == tl.float32,
+        FAST,
+    )
+    b_weight = tl.exp2(b_logit - b_shift[:, None])  # [BM, BN]
+    b_out = _accumulate(b_out, b_weight, b_decay, b_v, UPCAST)  # [BM, W]
+    b_sum += tl.sum(b_weight, 1)  # [BM]
+    if WITH_PRECISION:
+        b_evidence += tl.sum(b_weighted_precision, 1)  # [BM]
+    return b_out, b_sum, b_shift, b_evidence
+
+
+@triton.jit
+def _nothing(BM: tl.constexpr, BLOCK_W: tl.constexpr):
+    """The state of rows before their first key: out, sum of weights, shift of their exponents, evidence."""
+    b_zero = tl.zeros([BM], tl.float32)  # [BM]
+    return tl.zeros([BM, BLOCK_W], tl.float32), b_zero, b_zero + NOTHING, b_zero
+
+
+@triton.jit
+def _forward_kernel(
+    p_q, p_k, p_v, p_heads, p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_columns,
+    p_out, p_log_norm, p_precision,
+    stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
+    stride_query_stamps, stride_key_stamps, n_heads, n_queries, n_keys, n_blocks,
+    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr,
+    IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, WITH_PRECISION: tl.constexpr,
+    HEADROOM: tl.constexpr, LIMIT: tl.constexpr, FAST: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """The queries at the positions of one block, one head, one sequence."""
+    i_head, i_sequence = tl.program_id(1), tl.program_id(2)
+    i_batch, first_query, n_own = _sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
+    _, first_key, length = _sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
+    # The longest programs first. Positions, not queries, are cut into blocks, so that lags between blocks are whole.
+    start = length - n_own
+    i_rows = (length + BM - 1) // BM - 1 - tl.program_id(0)
+    if i_rows * BM + BM <= start or i_rows < 0:
+        return
+    o_row = i_rows * BM + tl.arange(0, BM)  # [BM] positions
+    m_row = (o_row >= start) & (o_row < length)  # [BM]
+    o_w = tl.arange(0, BLOCK_W)  # [W]
+    mu = tl.load(p_heads + i_head * 6)
+    sigma2 = tl.load(p_heads + i_head * 6 + 1)
+    eta2 = tl.load(p_heads + i_head * 6 + 2)
+    gamma2 = tl.load(p_heads + i_head * 6 + 3)
+    nu = tl.load(p_heads + i_head * 6 + 4)
+    tau = tl.load(p_heads + i_head * 6 + 5)
+    head = (mu, sigma2, eta2, gamma2, nu, tau, (nu + WIDTH // 2) / (WIDTH // 2))
+
+    batch = tl.cast(i_batch, tl.int64)
+    query = (first_query + o_row - start).to(tl.int64)  # [BM] tokens in memory
+    p_rows = p_q + batch * stride_qb + i_head * stride_qh
+    m_q = m_row[:, None] & (o_w < WIDTH)[None, :]  # [BM, W]
+    b_q = tl.load(p_rows + query[:, None] * stride_qt + o_w[None, :], mask=m_q, other=0.0)  # [BM, W]
+    b_q2 = tl.sum(b_q.to(tl.float32) * b_q.to(tl.float32), 1)  # [BM]
+    key = tl.cast(first_key, tl.int64)
+    p_own_k = p_k + batch * stride_kb + key * stride_kt + i_head * stride_kh
+    p_own_v = p_v + batch * stride_vb + key * stride_vt + i_head * stride_vh
+    i_column = i_head.to(tl.int64) * n_blocks + _first_block(first_key, i_sequence, n_keys, BN, IS_PACKED)
+    p_own_columns = p_columns + i_column * (COLUMNS * BN)
+    p_time = p_key_stamps
+    b_hi, b_lo = o_row, o_row
+    if HAS_STAMPS:
+        p_time += batch * stride_key_stamps + key * 2
+        p_query_time = p_query_stamps + batch * stride_query_stamps + query * 2
+        b_hi = tl.load(p_query_time, mask=m_row, other=0.0)  # [BM]
+        b_lo = tl.load(p_query_time + 1, mask=m_row, other=0.0)  # [BM]
+
+    n_earlier = i_rows * (BM // BN)
+    n_visible = tl.cdiv(tl.minimum(i_rows * BM + BM, length), BN)
+    state = _nothing(BM, BLOCK_W)
+    for i_block in range(n_earlier, n_visible):
+        state = _masked_block(
+            state, b_q, b_q2, o_row, b_hi, b_lo, p_own_k, p_own_v, p_time, p_own_columns, stride_kt, stride_vt,
+            i_block, length, head, WIDTH, BLOCK_W, BN, HAS_STAMPS, IS_GAUSSIAN, WITH_PRECISION, HEADROOM, FAST, UPCAST
+        )  # fmt: skip
+
+    if HAS_STAMPS:
+        p_first = p_time + tl.maximum(i_rows * BM, start).to(tl.int64) * 2
+        first_hi, first_lo = tl.load(p_first), tl.load(p_first + 1)
+        b_offset = tl.where(m_row, _lag(b_hi, b_lo, first_hi, first_lo), 0.0)  # [BM]
+    else:
+        b_offset = tl.arange(0, BM).to(tl.float32)  # [BM]
+    b_row_decay = exponential(-mu * b_offset)  # [BM]
+    b_row_process = accumulated(b_offset, exponential(-2.0 * mu * b_offset), mu)  # [BM]
+    for i_block in range(n_earlier):
+        if HAS_STAMPS:
+            p_anchor = p_time + tl.cast(i_block * BN + BN - 1, tl.int64) * 2
+            gap = _lag(first_hi, first_lo, tl.load(p_anchor), tl.load(p_anchor + 1))
+        else:
+            gap = tl.cast((n_earlier - i_block) * BN - (BN - 1), tl.float32)
+        state = _earlier_block(
+            state, b_q, b_q2, b_row_decay, b_row_process, p_own_k, p_own_v, p_own_columns, stride_kt, stride_vt,
+            i_block, gap, head, WIDTH, BLOCK_W, BN, IS_GAUSSIAN, WITH_PRECISION, FAST, UPCAST
+        )  # fmt: skip
+
+    if tl.max(tl.where(m_row, state[1], 0.0), 0) > LIMIT:
+        state = _nothing(BM, BLOCK_W)
+        for i_block in range(n_visible):
+            state = _masked_block(
+                state, b_q, b_q2, o_row, b_hi, b_lo, p_own_k, p_own_v, p_time, p_own_columns, stride_kt, stride_vt,
+                i_block, length, head, WIDTH, BLOCK_W, BN, HAS_STAMPS, IS_GAUSSIAN, WITH_PRECISION, HEADROOM, FAST,
+                UPCAST
+            )  # fmt: skip
+
+    b_out, b_sum, b_shift, b_evidence = state
+    row = (batch * n_queries + query) * n_heads + i_head  # [BM]
+    b_out = b_out / b_sum[:, None]  # [BM, W]
+    tl.store(p_out + row[:, None] * WIDTH + o_w[None, :], b_out.to(p_out.dtype.element_ty), mask=m_q)
+    tl.store(p_log_norm + row, (b_shift + tl.log2(b_sum)) * LN2, mask=m_row)
+    if WITH_PRECISION:
+        tl.store(p_precision + row, b_evidence, mask=m_row)
+
+
+def _is_interpreted() -> bool:
+    """Whether the kernels run in Triton's interpreter, which knows neither inline PTX nor products of bfloat16."""
+    return not isinstance(_forward_kernel, triton.JITFunction)
+
+
+def _last_contiguous(x: Tensor) -> Tensor:
+    """The same values, the last dim contiguous."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _launch(q: Tensor) -> Launch:
+    """The table's entry; without a GPU, that of the oldest one."""
+    capability = torch.cuda.get_device_capability(q.device) if q.is_cuda else (0, 0)
+    return launch("forward", capability, q.shape[-1], q.dtype)
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    heads: Tensor,
+    query_stamps: Tensor | None,
+    key_stamps: Tensor | None,
+    query_starts: Tensor | None,
+    key_starts: Tensor | None,
+    longest: int,
+    is_gaussian: bool,
+    with_precision: bool,
+    *,
+    blocks: Launch | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Out, log_norm and precision of rotated inputs; the caller has checked them.
+
+    Args:
+        q, k, v: `[B, n, H, W]`, `[B, M, H, W]`, the queries being those of the last n keys; any strides.
+        heads: `[H, 6]` float32: mu, sigma2, eta2, gamma2, nu, tau.
+        query_stamps, key_stamps: `[1 or B, n, 2]`, `[1 or B, M, 2]` float32, times as hi + lo; None = token numbers.
+        query_starts, key_starts: `[S + 1]` int32, sequences packed into B = 1; None = one sequence a row.
+        longest: most queries of a sequence.
+        blocks: in place of the table's entry.
+
+    Returns:
+        out `[B, n, H, W]` in the dtype of q, log_norm and precision `[B, n, H]` float32; precision `[0]` if not wanted.
+    """
+    batch, n_queries, n_heads, width = q.shape
+    n_keys = k.shape[1]
+    q, k, v = (_last_contiguous(x) for x in (q, k, v))
+    shape = blocks or _launch(q)
+    is_packed = query_starts is not None
+    has_stamps = query_stamps is not None
+    sequences = batch if query_starts is None else query_starts.numel() - 1
+    longest_keys = n_keys - n_queries + longest
+    # A packed sequence may start anywhere in a block, so each needs one more.
+    n_blocks = n_keys // shape.block_n + sequences if is_packed else sequences * triton.cdiv(n_keys, shape.block_n)
+    columns = q.new_empty((n_heads, n_blocks, COLUMNS.value, shape.block_n), dtype=torch.float32)
+    out = q.new_empty((batch, n_queries, n_heads, width))
+    log_norm = q.new_empty((batch, n_queries, n_heads), dtype=torch.float32)
+    precision = torch.empty_like(log_norm) if with_precision else log_norm.new_empty(0)
+    interpreted = _is_interpreted()
+    fast = q.dtype.itemsize == 2 and not interpreted
+    common = {
+        "WIDTH": width,
+        "BLOCK_W": max(16, triton.next_power_of_2(width)),
+        "BN": shape.block_n,
+        "HAS_STAMPS": has_stamps,
+        "IS_PACKED": is_packed,
+    }
+    _columns_kernel[(triton.cdiv(longest_keys, shape.block_n), n_heads, sequences)](
+        k, heads, key_stamps, key_starts, columns,
+        *k.stride()[:3], _batch_stride(key_stamps), n_keys, n_blocks,
+        **common, num_warps=4,
+    )  # fmt: skip
+    _forward_kernel[(triton.cdiv(longest - 1, shape.block_m) + 1, n_heads, sequences)](
+        q, k, v, heads, query_stamps, key_stamps, query_starts, key_starts, columns, out, log_norm, precision,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], _batch_stride(query_stamps), _batch_stride(key_stamps),
+        n_heads, n_queries, n_keys, n_blocks,
+        **common, BM=shape.block_m, IS_GAUSSIAN=is_gaussian, WITH_PRECISION=with_precision,
+        HEADROOM=5.0 if q.dtype == torch.float16 else 0.0, LIMIT=2.0**15 if q.dtype == torch.float16 else 2.0**100,
+        FAST=fast, UPCAST=interpreted and q.dtype == torch.bfloat16,
+        num_warps=shape.num_warps, num_stages=shape.num_stages,
+    )  # fmt: skip
+    return out, log_norm, precision
+
+
+def _batch_stride(stamps: Tensor | None) -> int:
+    """Elements between the stamps of two batch rows; 0 where all share them."""
+    return 0 if stamps is None or stamps.shape[0] == 1 else stamps.stride(0)

@@ -1,0 +1,211 @@
+"""The fused forward pass of attention, in Triton's interpreter, against the eager code in float64."""
+
+import dataclasses
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from model.attention.launch import Launch, launch
+from model.attention.reference import AttentionResult, attend
+from model.attention.triton_forward import forward
+from model.testing import rfa_inputs
+
+# Rows that need the running maximum are found by the overflow of their sums.
+pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
+BLOCKS = Launch(32, 16, 4, 1)
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+KERNELS = pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
+SPACINGS = pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])
+
+
+def inputs_of(batch, length, heads, complex_dims, dtype, **options):
+    """Rotated q, k, v of `dtype`, dynamics that float32 holds exactly, float64 times or None."""
+    inputs = rfa_inputs(batch, length, heads, complex_dims, **options)
+    return inputs.to(dtype)._replace(dynamics=inputs.dynamics.to(torch.float32))
+
+
+def head_parameters(d):
+    return torch.stack([d.mu, d.sigma2, d.eta2, d.gamma2, d.nu, d.tau], dim=1).float().contiguous()
+
+
+def stamps(times):
+    """`[B, M]` float64 times → `[B, M, 2]` float32 pairs."""
+    elapsed = times - times[:, :1]
+    high = elapsed.float()
+    return torch.stack([high, (elapsed - high.double()).float()], dim=-1)
+
+
+def fused(inputs, n_queries=None, *, kernel="student_t", blocks=BLOCKS, with_precision=True):
+    q, k, v, dynamics, times = inputs
+    length = q.shape[1]
+    n_queries = n_queries or length
+    own = slice(length - n_queries, None)
+    key_stamps = None if times is None else stamps(times)
+    query_stamps = None if key_stamps is None else key_stamps[:, own].contiguous()
+    result = forward(
+        q[:, own], k, v, head_parameters(dynamics), query_stamps, key_stamps, None, None, n_queries,
+        kernel == "gaussian", with_precision, blocks=blocks,
+    )  # fmt: skip
+    return AttentionResult(*result)
+
+
+def eager(inputs, dtype, n_queries=None, *, kernel="student_t"):
+    """The eager code on the same numbers, computed in `dtype`; out in the dtype of the inputs unless that is exact."""
+    q, k, v = (x.to(dtype) for x in inputs[:3])
+    length = q.shape[1]
+    own = slice(length - (n_queries or length), None)
+    times = torch.arange(length, dtype=torch.float64)[None] if inputs.times is None else inputs.times
+    result = attend(
+        q[:, own], k, v, inputs.dynamics.to(dtype), query_times=times[:, own], key_times=times, kernel=kernel
+    )
+    return result if dtype == torch.float64 else result._replace(out=result.out.to(inputs.q.dtype))
+
+
+def assert_close(actual, same_precision, exact):
+    """The rule of `model.testing`: twice the error of the eager code in the same precision, plus one rounding."""
+    epsilon = torch.finfo(actual.out.dtype).eps
+    for name in exact._fields:
+        got, ordinary, expected = (getattr(x, name).double() for x in (actual, same_precision, exact))
+        assert got.shape == expected.shape, name
+        error, allowed = (float((x - expected).norm() / expected.norm()) for x in (got, ordinary))
+        assert error <= 2 * allowed + epsilon, f"{name}: {error:.2e}, allowed {2 * allowed + epsilon:.2e}"
+
+
+def check(inputs, n_queries=None, *, kernel="student_t", blocks=BLOCKS):
+    actual = fused(inputs, n_queries, kernel=kernel, blocks=blocks)
+    same_precision = eager(inputs, torch.float32, n_queries, kernel=kernel)
+    assert_close(actual, same_precision, eager(inputs, torch.float64, n_queries, kernel=kernel))
+
+
+@DTYPES
+@KERNELS
+@SPACINGS
+@pytest.mark.parametrize("shape", [(1, 1, 1, 8), (2, 75, 2, 12)], ids=str)
+def test_matches_the_eager_code(shape, irregular, kernel, dtype):
+    check(inputs_of(*shape, dtype, irregular=irregular), kernel=kernel)
+
+
+@DTYPES
+@pytest.mark.parametrize("complex_dims", [8, 20, 32, 64, 128])
+def test_any_width(complex_dims, dtype):
+    check(inputs_of(1, 70, 1, complex_dims, dtype, zero_decay_heads=0), blocks=Launch(32, 32, 4, 1))
+
+
+@KERNELS
+@SPACINGS
+def test_any_decay(irregular, kernel):
+    """None, one whose lag kernels cancel, one that forgets within a token, and steady states above and below eta2."""
+    inputs = inputs_of(1, 90, 6, 8, torch.float32, irregular=irregular)
+    mu = torch.tensor([0.0, 1e-6, 1e-3, 0.05, 3.0, 60.0])
+    sigma2 = torch.tensor([0.1, 0.3, 0.01, 0.5, 1.0, 100.0])
+    check(inputs._replace(dynamics=dataclasses.replace(inputs.dynamics, mu=mu, sigma2=sigma2)), kernel=kernel)
+
+
+@DTYPES
+@SPACINGS
+@pytest.mark.parametrize("n_queries", [1, 17, 48])
+def test_queries_behind_a_prefix(n_queries, irregular, dtype):
+    check(inputs_of(2, 83, 2, 8, dtype, irregular=irregular), n_queries)
+
+
+def test_times_with_a_large_offset():
+    """A clock of seconds since 1970, and gaps that float32 could not tell apart there."""
+    inputs = inputs_of(2, 70, 2, 8, torch.float32, irregular=True)
+    inputs = inputs._replace(times=1e9 + 1e-3 * inputs.times)
+    dynamics = dataclasses.replace(inputs.dynamics, mu=300 * inputs.dynamics.mu, sigma2=300 * inputs.dynamics.sigma2)
+    check(inputs._replace(dynamics=dynamics))
+
+
+def test_stamps_shared_by_the_batch():
+    inputs = inputs_of(2, 40, 2, 8, torch.float32, irregular=True)
+    q, k, v, dynamics, times = inputs
+    shared = stamps(times[:1])
+    arguments = (q, k, v, head_parameters(dynamics), shared, shared, None, None, 40, False, True)
+    actual = AttentionResult(*forward(*arguments, blocks=BLOCKS))
+    inputs = inputs._replace(times=times[:1])
+    assert_close(actual, eager(inputs, torch.float32), eager(inputs, torch.float64))
+
+
+@DTYPES
+@SPACINGS
+@pytest.mark.parametrize("prefixes", [(0, 0, 0, 0), (3, 0, 40, 0)], ids=["no prefix", "prefix"])
+def test_packed_sequences(prefixes, irregular, dtype):
+    lengths = (1, 50, 1, 37)
+    parts = [
+        inputs_of(1, n + prefix, 2, 8, dtype, irregular=irregular, seed=i)
+        for i, (n, prefix) in enumerate(zip(lengths, prefixes, strict=True))
+    ]
+    parts = [part._replace(dynamics=parts[0].dynamics) for part in parts]
+    key_starts = torch.tensor([0, *(part.k.shape[1] for part in parts)]).cumsum(0).int()
+    query_starts = torch.tensor([0, *lengths]).cumsum(0).int()
+    k, v = (torch.cat([getattr(part, name) for part in parts], dim=1) for name in "kv")
+    q = torch.cat([part.q[:, prefix:] for part, prefix in zip(parts, prefixes, strict=True)], dim=1)
+    key_stamps = query_stamps = None
+    if irregular:
+        key_stamps = torch.cat([stamps(part.times) for part in parts], dim=1)
+        split = key_stamps.split([part.k.shape[1] for part in parts], dim=1)
+        query_stamps = torch.cat([x[:, prefix:] for x, prefix in zip(split, prefixes, strict=True)], dim=1)
+    result = forward(
+        q, k, v, head_parameters(parts[0].dynamics), query_stamps, key_stamps, query_starts, key_starts,
+        max(lengths), False, True, blocks=BLOCKS,
+    )  # fmt: skip
+    split = (x.split(lengths, dim=1) for x in result)
+    for n, part, *actual in zip(lengths, parts, *split, strict=True):
+        exact = eager(part, torch.float64, n)
+        assert_close(AttentionResult(*actual), eager(part, torch.float32, n), exact)
+
+
+@DTYPES
+@pytest.mark.parametrize("kernel, scale", [("student_t", 30.0), ("gaussian", 10.0)])
+def test_large_inputs(kernel, scale, dtype):
+    """Rows all of whose weights would vanish against the largest possible one."""
+    inputs = inputs_of(1, 75, 2, 8, dtype, scale=scale)
+    tau = 20 * inputs.dynamics.tau
+    check(inputs._replace(dynamics=dataclasses.replace(inputs.dynamics, tau=tau)), kernel=kernel)
+
+
+@DTYPES
+def test_a_distant_key_that_outweighs_the_own_one(dtype):
+    """By more than any exponent holds: the row needs a running maximum."""
+    inputs = inputs_of(1, 75, 2, 8, dtype, scale=30.0)
+    tau, mu = torch.tensor([30.0, 30.0]), torch.tensor([0.0, 1e-4])
+    inputs.k[:, 3] = inputs.q[:, 70]
+    inputs.k[:, 20] = inputs.q[:, 74]
+    check(inputs._replace(dynamics=dataclasses.replace(inputs.dynamics, tau=tau, mu=mu)))
+
+
+def test_strided_inputs():
+    inputs = inputs_of(2, 40, 3, 8, torch.float32)
+    expected = fused(inputs)
+    q = inputs.q.transpose(1, 2).contiguous().transpose(1, 2)
+    k = inputs.k.transpose(1, 3).contiguous().transpose(1, 3)
+    v = inputs.v.repeat(1, 1, 1, 2)[..., :16]
+    for got, wanted in zip(fused(inputs._replace(q=q, k=k, v=v)), expected, strict=True):
+        assert torch.equal(got, wanted) and got.is_contiguous()
+
+
+@KERNELS
+def test_the_evidence_is_optional(kernel):
+    inputs = inputs_of(1, 40, 2, 8, torch.float32)
+    wanted = fused(inputs, kernel=kernel)
+    result = fused(inputs, kernel=kernel, with_precision=False)
+    assert torch.equal(result.out, wanted.out) and torch.equal(result.log_norm, wanted.log_norm)
+    assert result.precision.shape == (0,)
+
+
+def test_repeats_bit_by_bit():
+    inputs = inputs_of(2, 75, 2, 8, torch.float16)
+    for first, second in zip(fused(inputs), fused(inputs), strict=True):
+        assert torch.equal(first, second)
+
+
+def test_launch_table():
+    """The nearest lower architecture, the next larger width."""
+    assert launch("forward", (8, 6), 64, torch.float16) == launch("forward", (8, 0), 64, torch.bfloat16)
+    assert launch("forward", (12, 0), 64, torch.float16) == launch("forward", (9, 0), 64, torch.float16)
+    assert launch("forward", (9, 0), 72, torch.float16) == launch("forward", (9, 0), 128, torch.float16)
+    assert launch("forward", (7, 5), 16, torch.float32) == launch("forward", (8, 0), 16, torch.float32)
+    with pytest.raises(ValueError, match="multiple"):
+        Launch(64, 48, 4, 1)
