@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.attention.api import AttentionImpl, runs_fused
-from model.attention.reference import AttentionResult, attend, relative_attention
+from model.attention.reference import attend, relative_attention
 from model.config import LanguageModelConfig
 from model.dynamics import (
     Dynamics,
@@ -135,28 +135,30 @@ class RobustMixer(nn.Module):
         """Exact RFA over a sequence `[B, N, d]`, positions 0 … N-1; impl as in `robust_filter_attention`."""
         dynamics = self.dynamics()
         phase = self.phase(torch.arange(x.shape[1], device=x.device))
-        result = self._exact(x, self.rotated(x, phase), dynamics, with_precision, impl)
+        if self._runs_fused(x, impl):
+            return self._fused_attention(x, phase, dynamics, with_precision)
+        q, k, v = self.rotated(x, phase)
+        result = relative_attention(q, k, v, dynamics, kernel=self.config.kernel, with_precision=with_precision)
         precision = result.precision if with_precision else torch.ones_like(result.log_norm)
         return self.finish(result.out, phase, precision, None, dynamics.gamma2)
 
-    def _exact(
-        self,
-        x: Tensor,
-        rotated: tuple[Tensor, Tensor, Tensor],
-        dynamics: Dynamics,
-        with_precision: bool,
-        impl: AttentionImpl,
-    ) -> AttentionResult:
-        """RFA of rotated q, k, v at times 0, 1, …; fused in the dtype that the projections of `x` have."""
-        kernel, device = self.config.kernel, x.device
-        dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else x.dtype
-        if not runs_fused(impl, device, dtype, 2 * self.config.head_dim):
-            return relative_attention(*rotated, dynamics, kernel=kernel, with_precision=with_precision)
-        from model.attention.triton import fused_attention
+    def _runs_fused(self, x: Tensor, impl: AttentionImpl) -> bool:
+        """Whether the fused kernels take what the projections make of `x`."""
+        device = x.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+        return runs_fused(impl, x.device, dtype, 2 * self.config.head_dim)
 
-        q, k, v = (y.to(dtype) for y in rotated)
-        result = fused_attention(q, k, v, dynamics, kernel=kernel, with_precision=with_precision)
-        return result._replace(out=result.out.float())
+    def _fused_attention(self, x: Tensor, phase: Tensor, dynamics: Dynamics, with_precision: bool) -> MixerOutput:
+        """`attention` by the fused kernels, in the dtype of the projections."""
+        from model.attention.triton import fused_attention, fused_rotation
+
+        shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
+        projected = (projection(x).reshape(shape) for projection in (self.query, self.key, self.value))
+        q, k, v = fused_rotation(*projected, phase=phase, is_inverse=True)
+        result = fused_attention(q, k, v, dynamics, kernel=self.config.kernel, with_precision=with_precision)
+        log_precision = torch.log(result.precision) if with_precision else torch.zeros_like(result.log_norm)
+        (latent,) = fused_rotation(result.out, phase=phase)
+        return MixerOutput(self.output(latent.flatten(-2)), log_precision, latent)
 
     def recurrent(
         self, x: Tensor, positions: Tensor, means: Tensor, precisions: Tensor, *, impl: SlotImpl = "auto"

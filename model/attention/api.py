@@ -55,17 +55,23 @@ def _eager(
 
 
 def _fused(
-    rotated: tuple[Tensor, Tensor, Tensor],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    phase: Tensor,
     dynamics: Dynamics,
     times: Tensor | None,
     cu_seqlens: Tensor | None,
     kernel: Kernel,
 ) -> AttentionResult:
-    """The fused kernels on rotated q, k, v."""
-    from model.attention.triton import fused_attention
+    """The fused kernels, into the rotating frame and back."""
+    from model.attention.triton import fused_attention, fused_rotation
 
-    return fused_attention(
-        *rotated,
+    q, k, v = fused_rotation(q, k, v, phase=phase, is_inverse=True)
+    result = fused_attention(
+        q,
+        k,
+        v,
         dynamics,
         query_times=times,
         key_times=times,
@@ -73,6 +79,8 @@ def _fused(
         key_starts=cu_seqlens,
         kernel=kernel,
     )
+    (out,) = fused_rotation(result.out, phase=phase)
+    return result._replace(out=out)
 
 
 def runs_fused(
@@ -135,10 +143,8 @@ def robust_filter_attention(
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     positions = token_positions(length, cu_seqlens, q.device) if times is None else times
     phase = wrapped_phase(dynamics.omega, positions, dtype)
-    rotated_q, rotated_k, rotated_v = (rotate(x.to(dtype), -phase) for x in (q, k, v))
     if is_fused:
-        rounded = rotated_q.to(q.dtype), rotated_k.to(q.dtype), rotated_v.to(q.dtype)
-        result = _fused(rounded, dynamics, times, cu_seqlens, kernel)
-    else:
-        result = _eager((rotated_q, rotated_k, rotated_v), dynamics.to(dtype), times, cu_seqlens, kernel)
-    return result._replace(out=rotate(result.out.to(dtype), phase).to(q.dtype))
+        return _fused(q, k, v, phase, dynamics, times, cu_seqlens, kernel)
+    rotated_q, rotated_k, rotated_v = (rotate(x.to(dtype), -phase) for x in (q, k, v))
+    result = _eager((rotated_q, rotated_k, rotated_v), dynamics.to(dtype), times, cu_seqlens, kernel)
+    return result._replace(out=rotate(result.out, phase).to(q.dtype))

@@ -1,7 +1,8 @@
 """Robust Filter Attention by the fused kernels: their registration as operators of torch, and the way in from Python.
 
-The equations are those of `reference.py`; `triton_forward.py` and `triton_backward.py` compute them. The operators
-`rfa::attention` and `rfa::attention_backward` are opaque: compilers and `torch.export` see their shapes and no more.
+The equations are those of `reference.py`; `triton_forward.py` and `triton_backward.py` compute them, and
+`triton_rotation.py` the way into the rotating frame and back. The operators `rfa::attention`,
+`rfa::attention_backward` and `rfa::rotate` are opaque: compilers and `torch.export` see their shapes and no more.
 Memory is O(N), gradients are the same from run to run, and there is no second derivative. The scalars of the heads
 travel as one tensor `heads` `[H, 6]`: mu, sigma2, eta2, gamma2, nu, tau. A time travels as two float32 whose sum it
 is, counted from the first key: a single float32 resolves minutes.
@@ -17,8 +18,9 @@ from torch import Tensor
 from model.attention.reference import AttentionResult
 from model.attention.triton_backward import backward
 from model.attention.triton_forward import forward
+from model.attention.triton_rotation import rotation
 from model.config import KERNELS, Kernel, check_choice
-from model.dynamics import Dynamics
+from model.dynamics import Dynamics, rotate
 
 _PLACES = (
     "Tensor? query_stamps, Tensor? key_stamps, Tensor? query_starts, Tensor? key_starts, "
@@ -147,6 +149,45 @@ def _gradient(
 
 
 attention_op.register_autograd(_gradient, setup_context=_keep)
+
+
+@torch.library.custom_op(
+    "rfa::rotate", mutates_args=(), schema="(Tensor x, Tensor cos, Tensor sin, bool is_inverse) -> Tensor"
+)
+def rotate_op(x: Tensor, cos: Tensor, sin: Tensor, is_inverse: bool) -> Tensor:
+    """x `[B, N, H, 2D]` turned by the phase whose cosine and sine these are, `[1 or B, N, H, D]`."""
+    with torch.cuda.device_of(x):
+        return rotation(x, cos, sin, is_inverse)
+
+
+@rotate_op.register_fake
+def _(x: Tensor, cos: Tensor, sin: Tensor, is_inverse: bool) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def _keep_phase(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, bool], output: Tensor) -> None:
+    _, cos, sin, ctx.is_inverse = inputs
+    ctx.save_for_backward(cos, sin)
+
+
+def _rotate_back(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+    return rotate_op(gradient, *ctx.saved_tensors, not ctx.is_inverse), None, None, None
+
+
+rotate_op.register_autograd(_rotate_back, setup_context=_keep_phase)
+
+
+def fused_rotation(*tensors: Tensor, phase: Tensor, is_inverse: bool = False) -> tuple[Tensor, ...]:
+    """Tensors `[B, N, H, 2D]` times e^{i phase}, or e^{-i phase}, each rounded to its dtype.
+
+    phase: `[N, H, D]` or `[B, N, H, D]`, float32, wrapped.
+    """
+    if phase.requires_grad:  # learned frequencies: the kernel has no gradient of the phase
+        turn = -phase if is_inverse else phase
+        return tuple(rotate(x.float(), turn).to(x.dtype) for x in tensors)
+    shape = (-1, *phase.shape[-3:])
+    cos, sin = torch.cos(phase).reshape(shape), torch.sin(phase).reshape(shape)
+    return tuple(rotate_op(x, cos, sin, is_inverse) for x in tensors)
 
 
 def stack_heads(dynamics: Dynamics) -> Tensor:
