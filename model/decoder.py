@@ -51,12 +51,12 @@ class Turn(NamedTuple):
         return cls(torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1))
 
     @property
-    def back(self) -> Turn:
-        """The inverse rotation."""
-        return Turn(self.cos, -self.sin)
+    def into_frame(self) -> Turn:
+        """The inverse rotation, for queries, keys and values at once: `[..., 3, H, 2D]`."""
+        return Turn(self.cos.unsqueeze(-3), -self.sin.unsqueeze(-3))
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x * self.cos + x.roll(x.shape[-1] // 2, -1) * self.sin
+        return torch.addcmul(x * self.cos, x.roll(x.shape[-1] // 2, -1), self.sin)
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,9 @@ class Decoder:
             noise: `[B, H, 2D]` scaled standard normal for the latent sample, zeros for the mean.
         """
         x, turn = self._embed(tokens), self._turn(positions)
+        into_frame = turn.into_frame
         for i, layer in enumerate(self._layers):
-            token = self._slot_inputs(layer, x, turn.back)
+            token = self._slot_inputs(layer, x, into_frame)
             readout = step_pooled(token, pool.means[i], pool.precisions[i], rows, layer.slots, self.config.inner)
             latent = turn(readout.out)
             if layer is self._layers[-1]:
@@ -144,9 +145,10 @@ class Decoder:
             output of the last token (a batch of one), means and precisions.
         """
         x, turn = self._embed(tokens[None]), self._turn(self._positions(position, tokens))
+        into_frame = turn.into_frame
         after_means, after_precisions = torch.empty_like(means), torch.empty_like(precisions)
         for i, layer in enumerate(self._layers):
-            inputs = self._slot_inputs(layer, x, turn.back)
+            inputs = self._slot_inputs(layer, x, into_frame)
             readout, m, p = slot_scan(inputs, means[None, i], precisions[None, i], layer.slots, inner=self.config.inner)
             after_means[i], after_precisions[i] = m[0], p[0]
             latent = turn(readout.out)
@@ -167,10 +169,11 @@ class Decoder:
         """
         own = self._positions(position, tokens)
         x, turn = self._embed(tokens[None]), self._turn(own)
+        into_frame = turn.into_frame
         times = torch.arange(position + len(tokens), device=self.device, dtype=torch.float64)[None]
         new_keys, new_values = [], []
         for i, layer in enumerate(self._layers):
-            q, k, v = self._slot_inputs(layer, x, turn.back)[:3]
+            q, k, v = self._slot_inputs(layer, x, into_frame)[:3]
             new_keys.append(k[0].transpose(0, 1))
             new_values.append(v[0].transpose(0, 1))
             result = attend(
@@ -200,17 +203,16 @@ class Decoder:
     def _embed(self, tokens: Tensor) -> Tensor:
         return F.embedding(tokens, self._embedding).float() * self._scale
 
-    def _slot_inputs(self, layer: _Layer, x: Tensor, turn: Turn) -> SlotInputs:
+    def _slot_inputs(self, layer: _Layer, x: Tensor, into_frame: Turn) -> SlotInputs:
         """What tokens bring to the slots, and their query, key and value, from the residual stream `[..., d]`."""
         heads, slots, width = self.config.n_heads, self.config.n_slots, 2 * self.config.head_dim
         joint = product(_normed(x, layer.mixer_norm), layer.mix_in)
         vectors, gates = joint.split([3 * heads * width, 2 * heads * slots], dim=-1)
         shape = (*x.shape[:-1], 3, heads, width)
-        turn = Turn(turn.cos.unsqueeze(-3), turn.sin.unsqueeze(-3))
-        q, k, v = turn(vectors.reshape(shape)).unbind(-3)
+        q, k, v = into_frame(vectors.reshape(shape)).unbind(-3)
         opened = torch.exp((gates + layer.gate_bias).clamp(*GATE_RANGE))
         write, forget = opened.reshape(*x.shape[:-1], 2, heads, slots).unbind(-3)
-        process = layer.own_process + PROCESS_GATE_SCALE * forget
+        process = torch.add(layer.own_process, forget, alpha=PROCESS_GATE_SCALE)
         return SlotInputs(q, k, v, write / layer.dynamics.eta2[:, None], process)
 
     def _finish(self, layer: _Layer, x: Tensor, latent: Tensor) -> Tensor:

@@ -92,7 +92,8 @@ def test_a_turn_is_the_rotation_of_the_model() -> None:
     x, phase = torch.randn(4, 3, 10), 3 * torch.randn(4, 3, 5)
     turn = Turn.by(phase)
     assert_close(turn(x), rotate(x, phase), 1)
-    assert_close(turn.back(turn(x)), x, 1)
+    three = torch.stack([turn(x), turn(2 * x), turn(-x)], dim=1)
+    assert_close(turn.into_frame(three), torch.stack([x, 2 * x, -x], dim=1), 1)
 
 
 def test_products_of_rounded_factors_are_not_rounded_themselves() -> None:
