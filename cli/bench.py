@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -19,15 +19,22 @@ AotTable = Annotated[Path, typer.Option("--out", help="JSON file to write, or wi
 @app.command("decode")
 def bench_decode(
     bundle: BundleName = "books",
-    out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "decode.json",
+    device: Annotated[
+        Literal["cpu", "cuda"], typer.Option(help="cuda: the paper-size model instead, in CUDA graphs.")
+    ] = "cpu",
+    out: Annotated[Path | None, typer.Option(help="JSON file to write; default in bench/results.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Cost of one token on one thread: the recurrence early and late in a stream, the cache short and long."""
+    """Cost of one token: on one thread, early and late, and over a cache; on a GPU, over batch sizes too."""
+    if device == "cuda":
+        from bench.decode_gpu import write_decode_gpu
+
+        print_result(write_decode_gpu(out or RESULTS / "decode_gpu.json"), as_json)
+        return
     from bench.decode import write_decode
     from cli.locate import find_bundle
 
-    document = write_decode(find_bundle(bundle), out)
-    print_result(document, as_json)
+    print_result(write_decode(find_bundle(bundle), out or RESULTS / "decode.json"), as_json)
 
 
 @app.command("aot")
