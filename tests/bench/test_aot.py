@@ -186,7 +186,7 @@ def test_bars_are_judged():
 
 
 def test_a_kernel_that_does_not_compile_is_named():
-    with pytest.raises(RuntimeError, match="compiling nonsense@90 failed"):
+    with pytest.raises(aot.CompilationError, match="compiling nonsense@90 failed"):
         aot.compile_rows(["nonsense"], [90], module="tests.bench.aot_toy")
 
 
