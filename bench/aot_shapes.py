@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from bench.aot_compile import KernelCase, KernelLaunch, recorded_launches
+from model.recurrence.slots_reference import SlotInputs, SlotParameters
 from training.language import CONFIGS
 
 BATCH, LENGTH, HEADS = 2, 1024, 8
@@ -149,8 +150,7 @@ def _backward(shape: Shape, architecture: int) -> KernelCase:
 
 def _slots(shape: Shape, architecture: int) -> KernelCase:
     """A score is one number of the state of a head at one token: of the S means of 4D reals."""
-    from model.recurrence import triton_kernels as kernels
-    from model.recurrence.slots_reference import SlotInputs, SlotParameters
+    import model.recurrence.triton  # registers the operators
 
     slots, width = shape.slots, shape.width
     means, precisions = torch.zeros(BATCH, HEADS, slots, 2 * width), torch.ones(BATCH, HEADS, slots)
@@ -158,13 +158,12 @@ def _slots(shape: Shape, architecture: int) -> KernelCase:
     leading = (BATCH,) if shape.pass_name == "slot step" else (BATCH, LENGTH)
     rows = [torch.zeros(*leading, HEADS, width) for _ in range(3)]
     tokens = SlotInputs(*rows, *(torch.ones(*leading, HEADS, slots) for _ in range(2)))
-    interval = kernels.checkpoint_interval(LENGTH)
     with recorded_launches(architecture) as launches:
-        if shape.pass_name == "slot scan":
-            kernels.scan(tokens, means, precisions, parameters, interval)
-        elif shape.pass_name == "slot step":
-            kernels.step(tokens, means, precisions, torch.arange(BATCH), parameters)
+        if shape.pass_name == "slot step":
+            torch.ops.rfa.slot_step_pooled(*tokens, means, precisions, torch.arange(BATCH), *parameters)
         else:
-            outputs = kernels.scan_outputs(tokens.k, means, precisions, interval)
-            kernels.scan_gradient(outputs[:5], tokens, parameters, *outputs[5:], interval)
+            means.requires_grad_(shape.pass_name == "slot scan gradient")
+            readout, *_ = model.recurrence.triton.slot_scan_triton(tokens, means, precisions, parameters)
+            if means.requires_grad:
+                readout.out.sum().backward()
     return KernelCase(_find(launches, shape), (slots, 2 * width), slots * 2 * width, 0)

@@ -3,10 +3,10 @@
 The text is that of `nvdisasm -c`: labels on lines of their own, one instruction a line, branches to labels in
 backquotes. Loops are the natural ones: a branch back to a block that every way into the branch has passed.
 
-The main loop is, of the innermost loops that do at least the matrix work of one turn, the one that issues least per
-turn. So a masked loop over the diagonal blocks (more instructions) and a search for a maximum (fewer products) do
-not pass for it, and a loop that the compiler unrolled counts as its turns. Every instruction of a loop counts, also
-those behind a branch within it: the number is an upper bound.
+The main loop is, of the loops that do at least the matrix work of one turn, the one that issues least per turn. So a
+masked loop over the diagonal blocks, or a loop around the main one (more instructions), and a search for a maximum
+(fewer products) do not pass for it, and a loop that the compiler unrolled counts as its turns. Every instruction of a
+loop counts, also those behind a branch within it or of a loop that waits: the number is an upper bound.
 """
 
 from __future__ import annotations
@@ -187,8 +187,7 @@ def main_loop(text: str, work_per_turn: float) -> MainLoop:
     found, whole = loops_and_whole(text)
     if not work_per_turn:
         return MainLoop(max(_innermost(found), key=lambda loop: loop.issued, default=whole), 1.0)
-    # Of these only, so that a loop that waits for a copy to arrive does not make the one around it an outer one.
-    working = _innermost([loop for loop in found if loop.matrix_work >= FULL_TURN * work_per_turn])
+    working = [loop for loop in found if loop.matrix_work >= FULL_TURN * work_per_turn]
     if not working:
         done = sorted(loop.matrix_work for loop in found)
         raise ValueError(f"no loop does the {work_per_turn:g} multiply-accumulates of a turn; those found do {done}")
