@@ -10,6 +10,7 @@ No gradients: the caller holds `torch.no_grad`.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from dataclasses import dataclass
 from typing import NamedTuple, cast
@@ -230,10 +231,23 @@ def step_pooled(
     token: SlotInputs, means: Tensor, precisions: Tensor, rows: Tensor, parameters: SlotParameters, inner: int
 ) -> SlotReadout:
     """`slot_step` on `rows` `[B]` of the slots of one layer, `[R, H, S, 4D]` and `[R, H, S]`, in place."""
+    if can_step_pooled(token, means, precisions, inner):
+        from model.recurrence.triton import slot_step_pooled
+
+        return slot_step_pooled(token, means, precisions, rows, parameters)
     readout, new_means, new_precisions = slot_step(token, means[rows], precisions[rows], parameters, inner=inner)
     means.index_copy_(0, rows, new_means)
     precisions.index_copy_(0, rows, new_precisions)
     return readout
+
+
+def can_step_pooled(token: SlotInputs, means: Tensor, precisions: Tensor, inner: int) -> bool:
+    """Whether the one kernel for it is there and takes these inputs."""
+    if not means.is_cuda or importlib.util.find_spec("triton") is None:
+        return False
+    from model.recurrence.triton import refusal
+
+    return refusal(token, means, precisions, inner) is None
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:

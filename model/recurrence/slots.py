@@ -70,8 +70,9 @@ def slot_scan(
         tokens: leading dims `[B, N]`, see `SlotInputs`.
         means: `[B, H, S, 4D]`, precisions `[B, H, S]` > 0: the state before the first token, float32.
         inner: IRLS passes K.
-        impl: "reference" (eager), "numba" (compiled, float32 on a CPU, K = 1), "triton" (one kernel on a GPU, K = 1; also
-            tokens of 16 bits, the state and the read-out in float32) or "auto". An explicit choice never falls back.
+        impl: "reference" (eager), "numba" (compiled, float32 on a CPU, K = 1), "triton" (one kernel on a GPU, K = 1;
+            tokens may have 16 bits, the state and the read-out are float32) or "auto". An explicit choice never falls
+            back.
 
     Returns:
         read-out of every token and the state after the last.

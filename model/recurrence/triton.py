@@ -66,10 +66,15 @@ def _scan_backward(
     decay: Tensor, nu: Tensor, kappa: Tensor, weight_exponent: Tensor, residual_noise: Tensor, gamma2: Tensor,
     tau: Tensor, delta: Tensor, kept_means: Tensor, kept_precisions: Tensor, interval: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    upstream = (grad_out, grad_log_norm, grad_precision, grad_means, grad_precisions)
     parameters = (decay, nu, kappa, weight_exponent, residual_noise, gamma2, tau, delta)
     return kernels.scan_gradient(
-        tuple(x.contiguous() for x in upstream),
+        (
+            grad_out.contiguous(),
+            grad_log_norm.contiguous(),
+            grad_precision.contiguous(),
+            grad_means.contiguous(),
+            grad_precisions.contiguous(),
+        ),
         SlotInputs(*(x.contiguous() for x in (q, k, v, measurement, process))),
         SlotParameters(*(x.float().contiguous() for x in parameters)),
         kept_means,
@@ -155,8 +160,8 @@ def slot_step_pooled(
 
     Args:
         token: leading dims `[B]`, any strides.
-        pool_means: `[P, H, S, 4D]`, pool_precisions `[P, H, S]`, float32, updated in place; they may be a layer's part of
-            a larger pool, as long as the means of a head are contiguous.
+        pool_means: `[P, H, S, 4D]`, pool_precisions `[P, H, S]`, float32, updated in place; they may be a layer's part
+            of a larger pool, as long as the means of a head are contiguous.
         rows: `[B]` int64, the row of every stream. No row may occur twice. A negative row is padding: nothing is read
             or written for it, and its outputs are 0. A row >= P writes nothing and its outputs are NaN: a check would
             have to wait for the GPU.

@@ -5,8 +5,8 @@ scalars of every pass kept per slot, and their chain run backwards. No model use
 know them.
 
 A head is a tile of its key means and one of its value means [S, W], and its precisions [S], all float32. Slots and
-dims that pad a tile to a power of two carry means 0, precision 1, measurement precision 0, process variance 1 and decay 1,
-which leaves every sum over them 0; only the softmax over the slots needs the mask.
+dims that pad a tile to a power of two carry means 0, precision 1, measurement precision 0, process variance 1 and
+decay 1, which leaves every sum over them 0; only the softmax over the slots needs the mask.
 """
 
 # Kernels are typed by their compiler.
@@ -24,6 +24,24 @@ def log1p(x):
     u = 1.0 + x
     is_lost = u == 1.0
     return tl.where(is_lost, x, tl.log(u) * (x / tl.where(is_lost, 1.0, u - 1.0)))
+
+
+@triton.jit
+def negative_power(u, exponent):
+    """u^-exponent and ln u, u >= 1, as exact as a float allows.
+
+    exp(-exponent ln u) would carry the rounding of its argument: ten times that of the result where u is far out. So u
+    is split into 2^n f, 1 <= f < 2, and exponent · n into an exact product and a small rest.
+    """
+    bits = u.to(tl.int32, bitcast=True)
+    n = ((bits >> 23) - 127).to(tl.float32)
+    log2_f = tl.log2(((bits & 0x007FFFFF) | 0x3F800000).to(tl.float32, bitcast=True))
+    # 12 bits of the exponent times 8 of n fit into the 24 of a float.
+    coarse = (exponent.to(tl.int32, bitcast=True) & -4096).to(tl.float32, bitcast=True)
+    exact = -coarse * n
+    whole = tl.floor(exact)
+    rest = (exact - whole) - (exponent * log2_f + (exponent - coarse) * n)
+    return tl.exp2(whole) * tl.exp2(rest), (n + log2_f) * 0.6931471805599453
 
 
 @triton.jit
@@ -85,8 +103,7 @@ def measure(b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, r
     b_yv = b_v[None, :] - b_decay[:, None] * b_mv  # [S, W]
     b_variance = b_decay * b_decay / b_p + b_process  # [S]
     b_x = tl.sum(b_yk * b_yk, axis=1) / (nu * (b_variance + residual_noise))  # [S]
-    b_log = log1p(b_x)  # [S]
-    b_weight = tl.exp(-exponent * b_log)  # [S]
+    b_weight, b_log = negative_power(1.0 + b_x, exponent)  # [S]
     b_weighted = b_weight * b_pi  # [S]
     b_posterior = 1.0 / b_variance + b_weighted  # [S]
     b_gain = delta * b_weighted / b_posterior  # [S]
@@ -143,8 +160,8 @@ def read_gradient(
     """Gradients of `read` with respect to its state and scalars.
 
     Returns:
-        of the query [W]; of the key means, of the value means [S, W]; of the precisions [S]; per slot [S], of nu, kappa,
-        gamma², tau.
+        of the query [W]; of the key means, of the value means [S, W]; of the precisions [S]; per slot [S], of nu,
+        kappa, gamma², tau.
     """
     b_spread, b_x, b_log, b_score, b_a, _, total = compare(b_q, b_mk, b_p, m_s, nu, kappa, gamma2, tau)
     b_a = b_a / total
@@ -180,18 +197,21 @@ def advance_gradient(
         exponent, the residual noise, delta.
     """
     b_gg = tl.sum(b_gmk * b_yk + b_gmv * b_yv, axis=1)  # [S], of the gain
-    b_gposterior = b_gp - b_gg * b_gain / b_posterior  # [S]
-    b_gweighted = b_gg * delta / b_posterior + b_gposterior  # [S]
+    b_prior = 1.0 / b_variance  # [S]
+    # gain = delta weighted / (prior + weighted): its slope is delta prior / posterior², without a difference.
+    b_gweighted = b_gp + b_gg * delta * b_prior / (b_posterior * b_posterior)  # [S]
+    b_gprior = b_gp - b_gg * b_gain / b_posterior  # [S]
     b_gw = b_gweighted * b_pi * b_weight  # [S], of ln w
     b_scale = nu * (b_variance + residual_noise)  # [S], x = r² / scale
     b_gx = -exponent * b_gw / (1.0 + b_x)  # [S]
     b_gscale = -b_gx * b_x / b_scale  # [S]
-    b_gvariance = b_gscale * nu - b_gposterior / (b_variance * b_variance)  # [S]
+    b_gvariance = b_gscale * nu - b_gprior * b_prior * b_prior  # [S]
     b_gy = (2.0 * b_gx / b_scale)[:, None] * b_yk  # [S, W], of the key's innovation through the weight
     b_gk = b_gain[:, None] * b_gmk + b_gy  # [S, W]
     b_gv = b_gain[:, None] * b_gmv  # [S, W]
-    b_gmk = b_gmk - b_gk  # [S, W], of the predicted mean: E m, less what the innovation takes
-    b_gmv = b_gmv - b_gv  # [S, W]
+    b_keep = (1.0 - b_gain)[:, None]  # [S, 1]
+    b_gmk = b_keep * b_gmk - b_gy  # [S, W], of the predicted mean
+    b_gmv = b_keep * b_gmv  # [S, W]
     b_gdecay = tl.sum(b_gmk * b_mk + b_gmv * b_mv, axis=1) + 2.0 * b_gvariance * b_decay / b_p  # [S]
     return (
         b_decay[:, None] * b_gmk,

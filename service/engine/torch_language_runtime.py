@@ -23,6 +23,7 @@ from model.checkpoint import build_model
 from model.decoder import Decoder
 from model.language import StepOutput as Stepped
 from service.engine.batching import Run, agreeing_sizes
+from service.engine.generation import PREFILL_TOKENS
 from service.engine.language_runtime import SMALLEST_CACHE, Advance, BundleLanguage, Decode, SlotContext, StepOutput
 from service.engine.torch_pool import DevicePool, Rows
 from service.engine.torch_step import StepRunner
@@ -33,6 +34,8 @@ Array = NDArray[np.float32]
 # Of the GPU's memory, beside weights and slots: the libraries' workspaces, and the activations of a piece of a prompt.
 WORKSPACE_BYTES = 512 << 20
 PROBE_POSITIONS = 1000
+# Kernels are compiled anew for a prompt of one token, of a multiple of 16 and of any other length.
+WARM_LENGTHS = (1, 3, PREFILL_TOKENS)
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,7 @@ class TorchLanguageRuntime(BundleLanguage):
         self._lock = threading.Lock()  # of the runners
         self.batch_sizes = agreeing_sizes(self._probe(max_rows), list(self._runners))
         self._runners = {size: self._runners[size] for size in self.batch_sizes.sizes}
+        self._warm_up()
 
     def start(self, decode: Decode) -> SlotContext | DeviceCache:
         """Context of a stream that has seen nothing."""
@@ -216,6 +220,13 @@ class TorchLanguageRuntime(BundleLanguage):
             for context, finite in zip(contexts, result.is_finite, strict=True)
         ]
         return StepOutput(result.logits, result.log_precision, result.latent), advances
+
+    def _warm_up(self) -> None:
+        """Compile now what the first prompts would wait for."""
+        context = self.start("recurrent")
+        for length in WARM_LENGTHS:
+            self.prefill(context, [0] * length)
+        context.release()
 
     def _probe(self, rows: int) -> Run:
         """The step on rows that all differ, for `agreeing_sizes`, in the rows of the pool that pad batches."""

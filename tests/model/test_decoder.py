@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from model import decoder as decoding
 from model.config import LanguageModelConfig
 from model.decoder import Decoder, SlotPool, Turn, product
 from model.dynamics import rotate
@@ -57,6 +58,21 @@ def test_steps_are_those_of_the_model(given: dict[str, Any]) -> None:
     for part, wanted in zip(pool, state[:2], strict=True):
         assert_close(part[:, ROWS].transpose(0, 1), wanted, tokens.shape[1])
     assert all(torch.equal(part[:, [1, 2, 3, 5]], before) for part, before in zip(pool, untouched, strict=True))
+
+
+@torch.no_grad()
+def test_one_kernel_may_take_the_slots_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    model, tokens = model_of(), tokens_of(6)
+    pools = pool_of(model), pool_of(model)
+    decoder, noise = Decoder(model, torch.float32), torch.randn(STREAMS, 2, 12)
+    for i in range(tokens.shape[1]):
+        expected = decoder.step(tokens[:, i], FAR + i, noise, pools[0], ROWS)
+        with monkeypatch.context() as patch:
+            patch.setattr(decoding, "can_step_pooled", lambda *_: True)
+            found = decoder.step(tokens[:, i], FAR + i, noise, pools[1], ROWS)
+        for part, wanted in zip((*found, *pools[1]), (*expected, *pools[0]), strict=True):
+            assert_close(part, wanted, i + 1)
 
 
 @torch.no_grad()

@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from export.bundle import Bundle, BundleError, open_bundle
+from model import decoder
 from model.checkpoint import load_model
 from model.dynamics import wrapped_phase
 from model.language import LanguageModel
 from model.layers import RobustMixer
+from model.recurrence.slots_reference import SlotReadout
 from service.engine.engine import Engine, Models
 from service.engine.generation import GenerateOptions, Generation
 from service.engine.language_runtime import LanguageRuntime, SlotContext, StepOutput
@@ -315,6 +318,38 @@ def test_a_fork_goes_its_own_way(runtime: TorchLanguageRuntime, mode: Any) -> No
     assert all(a.tobytes() == b.tobytes() for a, b in zip(other, stepped(runtime, again, [7])[-1], strict=True))
     for context in (first, second, again):
         context.release()
+
+
+class Calls(TorchDispatchMode):
+    """The operators that are called, views left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not function.is_view:
+            self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_step_can_be_captured_in_a_graph(runtime: TorchLanguageRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for no number, whose value a graph could not know, and calls the same operators every time."""
+    readout = SlotReadout(torch.zeros(MAX_ROWS, *runtime.latent_shape), *torch.ones(2, MAX_ROWS, 1))
+    calls = []
+    for fused in (False, False, True):
+        if fused:  # as on a GPU, where one kernel takes the slots of a layer
+            monkeypatch.setattr(decoder, "step_pooled", lambda *_: readout)
+        with Calls() as seen:
+            runtime._runners[MAX_ROWS]._compute()
+        calls.append(seen.names)
+    waiting = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal.default", "bincount")
+    assert not [name for name in calls[0] if any(part in name for part in waiting)]
+    assert calls[0] == calls[1]
+    layers = runtime.initial_means.shape[0]
+    # RMSNorm is one kernel on a GPU and six operators here.
+    kernels = len(calls[2]) - 5 * (2 * layers + 1)
+    assert kernels <= 30 * layers + 50, kernels
 
 
 # States.
