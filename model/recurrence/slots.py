@@ -10,7 +10,7 @@ from torch import Tensor
 
 from model.recurrence.slots_reference import SlotInputs, SlotParameters, SlotReadout, slot_scan_reference
 
-SlotImpl = Literal["auto", "reference", "numba"]
+SlotImpl = Literal["auto", "reference", "numba", "triton"]
 
 
 def _numba_refusal(tokens: SlotInputs, inner: int) -> str | None:
@@ -24,6 +24,15 @@ def _numba_refusal(tokens: SlotInputs, inner: int) -> str | None:
     if inner != 1:
         return f"it runs inner=1, got inner={inner}"
     return None
+
+
+def _triton_refusal(tokens: SlotInputs, means: Tensor, precisions: Tensor, inner: int) -> str | None:
+    """Why the GPU's scan cannot run these inputs, or None."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    from model.recurrence.triton import refusal
+
+    return refusal(tokens, means, precisions, inner)
 
 
 def _check(tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, inner: int) -> None:
@@ -61,8 +70,9 @@ def slot_scan(
         tokens: leading dims `[B, N]`, see `SlotInputs`.
         means: `[B, H, S, 4D]`, precisions `[B, H, S]` > 0: the state before the first token, float32.
         inner: IRLS passes K.
-        impl: "reference" (eager), "numba" (compiled, float32 on a CPU, K = 1) or "auto". An explicit choice never
-            falls back.
+        impl: "reference" (eager), "numba" (compiled, float32 on a CPU, K = 1), "triton" (one kernel on a GPU, K = 1;
+            tokens may have 16 bits, the state and the read-out are float32) or "auto". An explicit choice never falls
+            back.
 
     Returns:
         read-out of every token and the state after the last.
@@ -71,9 +81,17 @@ def slot_scan(
         ValueError: shapes that do not fit, or an explicit impl that cannot run the inputs.
     """
     _check(tokens, means, precisions, parameters, inner)
-    if impl not in ("auto", "reference", "numba"):
-        raise ValueError(f"impl must be 'auto', 'reference' or 'numba', got {impl!r}")
-    if impl != "reference":
+    if impl not in ("auto", "reference", "numba", "triton"):
+        raise ValueError(f"impl must be 'auto', 'reference', 'numba' or 'triton', got {impl!r}")
+    if impl == "triton" or (impl == "auto" and tokens.k.device.type == "cuda"):
+        refusal = _triton_refusal(tokens, means, precisions, inner)
+        if refusal is None:
+            from model.recurrence.triton import slot_scan_triton
+
+            return slot_scan_triton(tokens, means, precisions, parameters)
+        if impl == "triton":
+            raise ValueError(f"impl='triton' cannot run this: {refusal}")
+    if impl in ("auto", "numba"):
         refusal = _numba_refusal(tokens, inner)
         if refusal is None:
             from model.recurrence.slots_numba import slot_scan_numba
