@@ -130,9 +130,9 @@ def _entry(
 def _forward(shape: Shape, architecture: int) -> KernelCase:
     from model.attention import triton_forward
 
-    rows, heads = _inputs(shape)
+    (q, k, v), heads = _inputs(shape)
     with _recorded(triton_forward, architecture) as launches:
-        triton_forward.forward(*rows, heads, None, None, None, None, LENGTH, False, shape.with_precision)
+        triton_forward.forward(q, k, v, heads, None, None, None, None, LENGTH, False, shape.with_precision)
     return _attention_case(launches, shape)
 
 

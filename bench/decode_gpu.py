@@ -45,6 +45,8 @@ class Decoding:
         with_graph: capture a step and replay it; False, as on a CPU: run it.
     """
 
+    logits: Tensor  # [batch, V], of the last step
+
     def __init__(self, model: LanguageModel, batch: int, dtype: torch.dtype, *, with_graph: bool) -> None:
         device = model.embedding.weight.device
         self.decoder = Decoder(model, dtype)
@@ -54,7 +56,6 @@ class Decoding:
         self.tokens, self.positions = torch.ones(2, batch, dtype=torch.int64, device=device).unbind()
         self.rows = torch.arange(batch, device=device)
         self.noise = torch.zeros(batch, model.config.n_heads, 2 * model.config.head_dim, device=device)
-        self.logits = torch.zeros(batch, model.config.vocab_size, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
         if with_graph:
             self._capture()
@@ -63,10 +64,10 @@ class Decoding:
     @torch.no_grad()
     def _step(self) -> None:
         output = self.decoder.step(self.tokens, self.positions, self.noise, self.pool, self.rows)
-        self.logits.copy_(output.logits)
+        self.logits = output.logits
         # The largest of p / Exp(1) is a draw from p.
-        race = torch.empty_like(self.logits).exponential_()
-        self.tokens.copy_((self.logits / TEMPERATURE - race.log()).argmax(-1))
+        race = torch.empty_like(self.logits).exponential_().log_()
+        self.tokens.copy_(torch.sub(self.logits, race, alpha=TEMPERATURE).argmax(-1))
         self.positions.add_(1)
 
     def _capture(self) -> None:

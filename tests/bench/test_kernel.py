@@ -216,6 +216,11 @@ def test_a_shape_gives_rows_and_bars(eager_public, monkeypatch):
     json.dumps(rows, allow_nan=False)
 
 
+def test_the_work_is_that_of_a_causal_pass():
+    pairs = 5 * 3 * 1000 * 1000 / 2
+    assert kernel_attention.matrix_tflop(5, 1000, 3, 64) == pytest.approx(pairs * (64 + 64) * 2 / 1e12)
+
+
 def test_ours_must_be_right(eager_public, monkeypatch):
     with pytest.raises(WrongResultError, match="fused: out"):
         measure_tiny({"fused": Case(without_decay), "flash": Case(kernel_rivals.flash, is_robust=False)}, monkeypatch)
@@ -262,9 +267,10 @@ def test_the_slot_scan_is_checked_with_every_gradient():
     problem = kernel_slots.make_scan("books", "cpu", batch=1, length=5)
     truth = kernel_slots.scan_truth(problem)
     results = problem.results("eager loop")
-    assert len(results) == 5 + 15
+    assert len(results) == 5 + 8 + 1
+    assert results["grad scalars"].shape == (7 * 4,)
     assert max(truth.check("loop", results).values()) < 1e-3
-    for name in ("out", "precisions", "grad process", "grad decay", "grad initial means"):
+    for name in ("out", "precisions", "grad process", "grad decay", "grad initial means", "grad scalars"):
         with pytest.raises(WrongResultError, match=f"loop: {name} has"):
             truth.check("loop", {**results, name: results[name] * 1.01})
 
