@@ -37,6 +37,7 @@ from model.recurrence.triton_token import (
     read,
     read_gradient,
     store_state,
+    store_vector,
 )
 
 MAX_SLOTS = 32
@@ -51,54 +52,68 @@ def scan_kernel(
     p_decay, p_nu, p_kappa, p_exponent, p_residual_noise, p_gamma2, p_tau, p_delta,
     p_out, p_log_norm, p_evidence, p_final_means, p_final_precisions, p_kept_means, p_kept_precisions,
     n_tokens, n_heads, interval, n_checkpoints,
-    S: tl.constexpr, W: tl.constexpr, BS: tl.constexpr, BW: tl.constexpr, KEEP: tl.constexpr,
+    S: tl.constexpr, D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """Program i runs head i mod H of sequence i div H. KEEP: store the states before tokens 0, interval, …."""
     i_bh = tl.program_id(0).to(tl.int64)
     i_h = i_bh % n_heads
     o_s = tl.arange(0, BS)  # [S]
-    o_w = tl.arange(0, BW)  # [W]
+    o_d = tl.arange(0, BD)  # [D]
     m_s = o_s < S  # [S]
-    m_w = o_w < W  # [W]
-    m_sw = m_s[:, None] & m_w[None, :]  # [S, W]
+    m_d = o_d < D  # [D]
     nu, kappa, exponent, residual_noise, gamma2, tau, delta = load_head(
         p_nu, p_kappa, p_exponent, p_residual_noise, p_gamma2, p_tau, p_delta, i_h
     )
     b_decay = tl.load(p_decay + i_h * S + o_s, mask=m_s, other=1.0)  # [S]
-    b_mk, b_mv, b_p = load_state(p_means + i_bh * S * 2 * W, p_precisions + i_bh * S, o_s, o_w, m_s, m_sw, W)
+    b_mk, b_mv, b_p = load_state(p_means + i_bh * S * 4 * D, p_precisions + i_bh * S, o_s, o_d, m_s, m_d, D)
 
+    if KEEP:
+        store_state(
+            p_kept_means + i_bh * n_checkpoints * S * 4 * D, p_kept_precisions + i_bh * n_checkpoints * S,
+            b_mk, b_mv, b_p, o_s, o_d, m_s, m_d, D,
+        )  # fmt: skip
+
+    # A turn of the loop reads the state after the last token and advances it by this one: two chains that depend on
+    # nothing of each other. The token of the next turn is on its way meanwhile.
     i_row = (i_bh // n_heads) * n_tokens * n_heads + i_h  # of the token in [B, N, H]
-    b_q = load_vector(p_q + i_row * W, o_w, m_w)  # [W]
-    b_k = load_vector(p_k + i_row * W, o_w, m_w)  # [W]
-    b_v = load_vector(p_v + i_row * W, o_w, m_w)  # [W]
+    i_last_row = i_row + (n_tokens - 1) * n_heads
+    b_q = load_vector(p_q + i_row * 2 * D, o_d, m_d, D)  # [2, D]
+    b_k = load_vector(p_k + i_row * 2 * D, o_d, m_d, D)  # [2, D]
+    b_v = load_vector(p_v + i_row * 2 * D, o_d, m_d, D)  # [2, D]
     b_pi, b_process = load_gates(p_measurement + i_row * S, p_process + i_row * S, o_s, m_s)  # [S]
-    for i_t in range(n_tokens):
-        if KEEP:  # noqa: SIM102 - one is the compiler's, the other the kernel's
-            if i_t % interval == 0:
-                i_kept = (i_bh * n_checkpoints + i_t // interval) * S
-                store_state(
-                    p_kept_means + i_kept * 2 * W, p_kept_precisions + i_kept, b_mk, b_mv, b_p, o_s, o_w, m_s, m_sw, W
-                )
-        # The next token is on its way while this one is worked on; after the last, its own row once more.
-        i_next = tl.where(i_t + 1 < n_tokens, i_row + n_heads, i_row)
-        b_next_q = load_vector(p_q + i_next * W, o_w, m_w)  # [W]
-        b_next_k = load_vector(p_k + i_next * W, o_w, m_w)  # [W]
-        b_next_v = load_vector(p_v + i_next * W, o_w, m_w)  # [W]
+    b_mk, b_mv, b_p = advance(b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta)
+    i_next = tl.minimum(i_row + n_heads, i_last_row)
+    b_k = load_vector(p_k + i_next * 2 * D, o_d, m_d, D)  # [2, D]
+    b_v = load_vector(p_v + i_next * 2 * D, o_d, m_d, D)  # [2, D]
+    b_pi, b_process = load_gates(p_measurement + i_next * S, p_process + i_next * S, o_s, m_s)  # [S]
+    for i_t in range(1, n_tokens):
+        if KEEP and i_t % interval == 0:
+            i_kept = (i_bh * n_checkpoints + i_t // interval) * S
+            store_state(
+                p_kept_means + i_kept * 4 * D, p_kept_precisions + i_kept, b_mk, b_mv, b_p, o_s, o_d, m_s, m_d, D
+            )
+        b_next_q = load_vector(p_q + (i_row + n_heads) * 2 * D, o_d, m_d, D)  # [2, D]
+        i_next = tl.minimum(i_row + 2 * n_heads, i_last_row)
+        b_next_k = load_vector(p_k + i_next * 2 * D, o_d, m_d, D)  # [2, D]
+        b_next_v = load_vector(p_v + i_next * 2 * D, o_d, m_d, D)  # [2, D]
         b_next_pi, b_next_process = load_gates(p_measurement + i_next * S, p_process + i_next * S, o_s, m_s)  # [S]
 
-        b_mk, b_mv, b_p = advance(
+        b_next_mk, b_next_mv, b_next_p = advance(
             b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta
         )
         b_out, log_norm, evidence = read(b_q, b_mk, b_mv, b_p, m_s, nu, kappa, gamma2, tau)
-        tl.store(p_out + i_row * W + o_w, b_out, mask=m_w)
+        store_vector(p_out + i_row * 2 * D, b_out, o_d, m_d, D)
         tl.store(p_log_norm + i_row, log_norm)
         tl.store(p_evidence + i_row, evidence)
 
-        i_row = i_next
+        i_row += n_heads
         b_q, b_k, b_v, b_pi, b_process = b_next_q, b_next_k, b_next_v, b_next_pi, b_next_process
-    store_state(
-        p_final_means + i_bh * S * 2 * W, p_final_precisions + i_bh * S, b_mk, b_mv, b_p, o_s, o_w, m_s, m_sw, W
-    )
+        b_mk, b_mv, b_p = b_next_mk, b_next_mv, b_next_p
+    b_out, log_norm, evidence = read(b_q, b_mk, b_mv, b_p, m_s, nu, kappa, gamma2, tau)
+    store_vector(p_out + i_row * 2 * D, b_out, o_d, m_d, D)
+    tl.store(p_log_norm + i_row, log_norm)
+    tl.store(p_evidence + i_row, evidence)
+    store_state(p_final_means + i_bh * S * 4 * D, p_final_precisions + i_bh * S, b_mk, b_mv, b_p, o_s, o_d, m_s, m_d, D)
 
 
 @triton.jit(do_not_specialize=["n_tokens", "n_heads", "interval", "n_checkpoints"])
@@ -109,25 +124,24 @@ def scan_gradient_kernel(
     p_grad_out, p_grad_log_norm, p_grad_evidence, p_grad_final_means, p_grad_final_precisions,
     p_gq, p_gk, p_gv, p_gmeasurement, p_gprocess, p_gmeans, p_gprecisions, p_gparameters,
     n_tokens, n_heads, interval, n_checkpoints,
-    S: tl.constexpr, W: tl.constexpr, BS: tl.constexpr, BW: tl.constexpr, N_SUMS: tl.constexpr,
+    S: tl.constexpr, D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr, N_SUMS: tl.constexpr,
 ):  # fmt: skip
     """Programs as in `scan_kernel`. p_gparameters `[B, H, n_checkpoints, N_SUMS, S]`: sums over one segment."""
     i_bh = tl.program_id(0).to(tl.int64)
     i_h = i_bh % n_heads
     o_s = tl.arange(0, BS)  # [S]
-    o_w = tl.arange(0, BW)  # [W]
+    o_d = tl.arange(0, BD)  # [D]
     m_s = o_s < S  # [S]
-    m_w = o_w < W  # [W]
-    m_sw = m_s[:, None] & m_w[None, :]  # [S, W]
+    m_d = o_d < D  # [D]
     nu, kappa, exponent, residual_noise, gamma2, tau, delta = load_head(
         p_nu, p_kappa, p_exponent, p_residual_noise, p_gamma2, p_tau, p_delta, i_h
     )
     b_decay = tl.load(p_decay + i_h * S + o_s, mask=m_s, other=1.0)  # [S]
     i_first_row = (i_bh // n_heads) * n_tokens * n_heads + i_h
-    p_scratch_means += i_bh * interval * S * 2 * W
+    p_scratch_means += i_bh * interval * S * 4 * D
     p_scratch_precisions += i_bh * interval * S
     b_gmk, b_gmv, b_gp = load_state(
-        p_grad_final_means + i_bh * S * 2 * W, p_grad_final_precisions + i_bh * S, o_s, o_w, m_s, m_sw, W
+        p_grad_final_means + i_bh * S * 4 * D, p_grad_final_precisions + i_bh * S, o_s, o_d, m_s, m_d, D
     )
     # The gradient of a slot that is not there is 0, where its precision is 1.
     b_gp = tl.where(m_s, b_gp, 0.0)  # [S]
@@ -137,19 +151,19 @@ def scan_gradient_kernel(
         i_start = i_segment * interval
         n_inside = tl.minimum(interval, n_tokens - i_start)
         i_kept = (i_bh * n_checkpoints + i_segment) * S
-        b_mk, b_mv, b_p = load_state(p_kept_means + i_kept * 2 * W, p_kept_precisions + i_kept, o_s, o_w, m_s, m_sw, W)
+        b_mk, b_mv, b_p = load_state(p_kept_means + i_kept * 4 * D, p_kept_precisions + i_kept, o_s, o_d, m_s, m_d, D)
         i_row = i_first_row + i_start.to(tl.int64) * n_heads
-        b_k = load_vector(p_k + i_row * W, o_w, m_w)  # [W]
-        b_v = load_vector(p_v + i_row * W, o_w, m_w)  # [W]
+        b_k = load_vector(p_k + i_row * 2 * D, o_d, m_d, D)  # [2, D]
+        b_v = load_vector(p_v + i_row * 2 * D, o_d, m_d, D)  # [2, D]
         b_pi, b_process = load_gates(p_measurement + i_row * S, p_process + i_row * S, o_s, m_s)  # [S]
         for i_t in range(n_inside):
             store_state(
-                p_scratch_means + i_t * S * 2 * W, p_scratch_precisions + i_t * S,
-                b_mk, b_mv, b_p, o_s, o_w, m_s, m_sw, W,
+                p_scratch_means + i_t * S * 4 * D, p_scratch_precisions + i_t * S,
+                b_mk, b_mv, b_p, o_s, o_d, m_s, m_d, D,
             )  # fmt: skip
             i_row = tl.where(i_t + 1 < n_inside, i_row + n_heads, i_row)
-            b_next_k = load_vector(p_k + i_row * W, o_w, m_w)  # [W]
-            b_next_v = load_vector(p_v + i_row * W, o_w, m_w)  # [W]
+            b_next_k = load_vector(p_k + i_row * 2 * D, o_d, m_d, D)  # [2, D]
+            b_next_v = load_vector(p_v + i_row * 2 * D, o_d, m_d, D)  # [2, D]
             b_next_pi, b_next_process = load_gates(p_measurement + i_row * S, p_process + i_row * S, o_s, m_s)  # [S]
             b_mk, b_mv, b_p = advance(
                 b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta
@@ -170,13 +184,13 @@ def scan_gradient_kernel(
             i_t = n_inside - 1 - i_inner
             i_row = i_first_row + (i_start + i_t).to(tl.int64) * n_heads
             b_mk, b_mv, b_p = load_state(
-                p_scratch_means + i_t * S * 2 * W, p_scratch_precisions + i_t * S, o_s, o_w, m_s, m_sw, W
+                p_scratch_means + i_t * S * 4 * D, p_scratch_precisions + i_t * S, o_s, o_d, m_s, m_d, D
             )
-            b_q = load_vector(p_q + i_row * W, o_w, m_w)  # [W]
-            b_k = load_vector(p_k + i_row * W, o_w, m_w)  # [W]
-            b_v = load_vector(p_v + i_row * W, o_w, m_w)  # [W]
+            b_q = load_vector(p_q + i_row * 2 * D, o_d, m_d, D)  # [2, D]
+            b_k = load_vector(p_k + i_row * 2 * D, o_d, m_d, D)  # [2, D]
+            b_v = load_vector(p_v + i_row * 2 * D, o_d, m_d, D)  # [2, D]
             b_pi, b_process = load_gates(p_measurement + i_row * S, p_process + i_row * S, o_s, m_s)  # [S]
-            b_grad_out = load_vector(p_grad_out + i_row * W, o_w, m_w)  # [W]
+            b_grad_out = load_vector(p_grad_out + i_row * 2 * D, o_d, m_d, D)  # [2, D]
             grad_log_norm = tl.load(p_grad_log_norm + i_row)
             grad_evidence = tl.load(p_grad_evidence + i_row)
 
@@ -191,7 +205,7 @@ def scan_gradient_kernel(
             b_sum_kappa += b_gkappa
             b_sum_gamma2 += b_ggamma2
             b_sum_tau += b_gtau
-            tl.store(p_gq + i_row * W + o_w, b_gq, mask=m_w)
+            store_vector(p_gq + i_row * 2 * D, b_gq, o_d, m_d, D)
             (
                 b_gmk, b_gmv, b_gp, b_gk, b_gv, b_gpi, b_gprocess, b_gdecay, b_gnu, b_gexponent, b_gnoise, b_gdelta,
             ) = advance_gradient(
@@ -203,8 +217,8 @@ def scan_gradient_kernel(
             b_sum_exponent += b_gexponent
             b_sum_residual_noise += b_gnoise
             b_sum_delta += b_gdelta
-            tl.store(p_gk + i_row * W + o_w, b_gk, mask=m_w)
-            tl.store(p_gv + i_row * W + o_w, b_gv, mask=m_w)
+            store_vector(p_gk + i_row * 2 * D, b_gk, o_d, m_d, D)
+            store_vector(p_gv + i_row * 2 * D, b_gv, o_d, m_d, D)
             tl.store(p_gmeasurement + i_row * S + o_s, b_gpi, mask=m_s)
             tl.store(p_gprocess + i_row * S + o_s, b_gprocess, mask=m_s)
         p_sums = p_gparameters + (i_bh * n_checkpoints + i_segment) * N_SUMS * S + o_s  # [S]
@@ -218,7 +232,7 @@ def scan_gradient_kernel(
         tl.store(p_sums + 7 * S, b_sum_delta, mask=m_s)
         # The next segment overwrites the scratch.
         tl.debug_barrier()
-    store_state(p_gmeans + i_bh * S * 2 * W, p_gprecisions + i_bh * S, b_gmk, b_gmv, b_gp, o_s, o_w, m_s, m_sw, W)
+    store_state(p_gmeans + i_bh * S * 4 * D, p_gprecisions + i_bh * S, b_gmk, b_gmv, b_gp, o_s, o_d, m_s, m_d, D)
 
 
 @triton.jit
@@ -228,7 +242,7 @@ def step_kernel(
     p_out, p_log_norm, p_evidence,
     q_b, q_h, k_b, k_h, v_b, v_h, measurement_b, measurement_h, process_b, process_h,
     means_p, means_h, precisions_p, precisions_h, n_rows, n_heads,
-    S: tl.constexpr, W: tl.constexpr, BS: tl.constexpr, BW: tl.constexpr,
+    S: tl.constexpr, D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """Program i runs head i mod H of stream i div H. x_b, x_h: strides of x over streams and heads; x_p: over the
     rows of the pool.
@@ -241,22 +255,21 @@ def step_kernel(
     i_row = tl.load(p_rows + i_b).to(tl.int64)
     is_held = (i_row >= 0) & (i_row < n_rows)
     o_s = tl.arange(0, BS)  # [S]
-    o_w = tl.arange(0, BW)  # [W]
+    o_d = tl.arange(0, BD)  # [D]
     m_s = o_s < S  # [S]
-    m_w = o_w < W  # [W]
+    m_d = o_d < D  # [D]
     m_held_s = m_s & is_held  # [S]
-    m_held_w = m_w & is_held  # [W]
-    m_sw = m_held_s[:, None] & m_w[None, :]  # [S, W]
+    m_held_d = m_d & is_held  # [D]
     nu, kappa, exponent, residual_noise, gamma2, tau, delta = load_head(
         p_nu, p_kappa, p_exponent, p_residual_noise, p_gamma2, p_tau, p_delta, i_h
     )
     b_decay = tl.load(p_decay + i_h * S + o_s, mask=m_s, other=1.0)  # [S]
     p_means = p_pool_means + i_row * means_p + i_h * means_h
     p_precisions = p_pool_precisions + i_row * precisions_p + i_h * precisions_h
-    b_mk, b_mv, b_p = load_state(p_means, p_precisions, o_s, o_w, m_held_s, m_sw, W)
-    b_q = load_vector(p_q + i_b * q_b + i_h * q_h, o_w, m_held_w)  # [W]
-    b_k = load_vector(p_k + i_b * k_b + i_h * k_h, o_w, m_held_w)  # [W]
-    b_v = load_vector(p_v + i_b * v_b + i_h * v_h, o_w, m_held_w)  # [W]
+    b_mk, b_mv, b_p = load_state(p_means, p_precisions, o_s, o_d, m_held_s, m_d, D)
+    b_q = load_vector(p_q + i_b * q_b + i_h * q_h, o_d, m_held_d, D)  # [2, D]
+    b_k = load_vector(p_k + i_b * k_b + i_h * k_h, o_d, m_held_d, D)  # [2, D]
+    b_v = load_vector(p_v + i_b * v_b + i_h * v_h, o_d, m_held_d, D)  # [2, D]
     b_pi, b_process = load_gates(
         p_measurement + i_b * measurement_b + i_h * measurement_h,
         p_process + i_b * process_b + i_h * process_h,
@@ -265,23 +278,23 @@ def step_kernel(
     )  # [S]
 
     b_mk, b_mv, b_p = advance(b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta)
-    store_state(p_means, p_precisions, b_mk, b_mv, b_p, o_s, o_w, m_held_s, m_sw, W)
+    store_state(p_means, p_precisions, b_mk, b_mv, b_p, o_s, o_d, m_held_s, m_d, D)
     b_out, log_norm, evidence = read(b_q, b_mk, b_mv, b_p, m_s, nu, kappa, gamma2, tau)
     empty = tl.where(i_row < 0, 0.0, float("nan"))
-    tl.store(p_out + i_bh * W + o_w, tl.where(is_held, b_out, empty), mask=m_w)
+    store_vector(p_out + i_bh * 2 * D, tl.where(is_held, b_out, empty), o_d, m_d, D)
     tl.store(p_log_norm + i_bh, tl.where(is_held, log_norm, empty))
     tl.store(p_evidence + i_bh, tl.where(is_held, evidence, empty))
 
 
 def blocks(slots: int, width: int) -> tuple[int, int]:
-    """Powers of two that hold a head: `[BS, BW]`."""
-    return triton.next_power_of_2(slots), triton.next_power_of_2(width)
+    """Powers of two that hold the slots and the complex dims of a head."""
+    return triton.next_power_of_2(slots), triton.next_power_of_2(width // 2)
 
 
 def warps(slots: int, width: int) -> int:
     """Warps of a program: 16 floats of the state to a thread. Scan and step must agree, to sum in the same order."""
-    block_s, block_w = blocks(slots, width)
-    return max(1, 2 * block_s * block_w // 512)
+    block_s, block_d = blocks(slots, width)
+    return max(1, 4 * block_s * block_d // 512)
 
 
 def checkpoint_interval(n_tokens: int) -> int:
@@ -319,12 +332,12 @@ def scan(
     batch, n_tokens, heads, width = tokens.k.shape
     slots = precisions.shape[2]
     outputs = scan_outputs(tokens.k, means, precisions, interval)
-    block_s, block_w = blocks(slots, width)
+    block_s, block_d = blocks(slots, width)
     with torch.cuda.device_of(means):
         scan_kernel[(batch * heads,)](
             *tokens, means, precisions, *parameters, *outputs,
             n_tokens, heads, interval, outputs[5].shape[2],
-            S=slots, W=width, BS=block_s, BW=block_w, KEEP=interval > 0, num_warps=warps(slots, width),
+            S=slots, D=width // 2, BS=block_s, BD=block_d, KEEP=interval > 0, num_warps=warps(slots, width),
         )  # fmt: skip
     return outputs
 
@@ -349,13 +362,13 @@ def scan_gradient(
     sums = kept_means.new_empty((batch, heads, kept, N_PARAMETERS.value, slots))
     scratch_means = kept_means.new_empty((batch, heads, interval, slots, 2 * width))
     scratch_precisions = kept_means.new_empty((batch, heads, interval, slots))
-    block_s, block_w = blocks(slots, width)
+    block_s, block_d = blocks(slots, width)
     with torch.cuda.device_of(kept_means):
         scan_gradient_kernel[(batch * heads,)](
             *tokens, *parameters, kept_means, kept_precisions, scratch_means, scratch_precisions, *gradients,
             *token_gradients, gmeans, gprecisions, sums,
             n_tokens, heads, interval, kept,
-            S=slots, W=width, BS=block_s, BW=block_w, N_SUMS=N_PARAMETERS.value, num_warps=warps(slots, width),
+            S=slots, D=width // 2, BS=block_s, BD=block_d, N_SUMS=N_PARAMETERS.value, num_warps=warps(slots, width),
         )  # fmt: skip
     # Over sequences and segments, in float64: [H, N_PARAMETERS, S].
     summed = sums.sum((0, 2), dtype=torch.float64)
@@ -386,11 +399,11 @@ def step(
     slots = pool_precisions.shape[2]
     outputs = step_outputs(token.q, pool_means)
     token_strides = [stride for tensor in token for stride in tensor.stride()[:2]]
-    block_s, block_w = blocks(slots, width)
+    block_s, block_d = blocks(slots, width)
     with torch.cuda.device_of(pool_means):
         step_kernel[(batch * heads,)](
             *token, pool_means, pool_precisions, rows, *parameters, *outputs,
             *token_strides, *pool_means.stride()[:2], *pool_precisions.stride()[:2], pool_means.shape[0], heads,
-            S=slots, W=width, BS=block_s, BW=block_w, num_warps=warps(slots, width),
+            S=slots, D=width // 2, BS=block_s, BD=block_d, num_warps=warps(slots, width),
         )  # fmt: skip
     return outputs
