@@ -4,10 +4,10 @@ Equations: `slots_reference.py` with K = 1. More passes would need the gradient 
 scalars of every pass kept per slot, and their chain run backwards. No model uses them, so these functions do not
 know them.
 
-A head is a tile of its key means and one of its value means, real and imaginary parts [2, S, D], and its precisions [S],
-all float32. Laid out so, a thread works on one slot and sums a part of its dims alone before it asks its neighbours.
-Slots and dims that pad a tile to a power of two carry means 0, precision 1, measurement precision 0, process variance 1 and
-decay 1, which leaves every sum over them 0; only the softmax over the slots needs the mask.
+A head is a tile of its key means and one of its value means, real and imaginary parts [2, S, D], and its precisions
+[S], all float32. Laid out so, a thread works on one slot and sums its share of the dims before it asks its neighbours.
+Slots and dims that pad a tile to a power of two carry means 0, precision 1, measurement precision 0, process variance
+1 and decay 1, which leaves every sum over them 0; only the softmax over the slots needs the mask.
 """
 
 # Kernels are typed by their compiler.
@@ -109,6 +109,17 @@ def load_gates(p_measurement, p_process, o_s, m_s):
 
 
 @triton.jit
+def load_measurement(
+    p_k, p_v, p_measurement, p_process, i_row, o_s, o_d, m_s, m_d, S: tl.constexpr, D: tl.constexpr
+):  # fmt: skip
+    """Key, value [2, D] and gates [S] of row i_row of contiguous tokens, [B, N, H] flattened."""
+    b_k = load_vector(p_k + i_row * 2 * D, o_d, m_d, D)  # [2, D]
+    b_v = load_vector(p_v + i_row * 2 * D, o_d, m_d, D)  # [2, D]
+    b_pi, b_process = load_gates(p_measurement + i_row * S, p_process + i_row * S, o_s, m_s)  # [S]
+    return b_k, b_v, b_pi, b_process
+
+
+@triton.jit
 def over_dims(b_x):
     """The sum over the dims of every slot, [S]."""
     return tl.sum(tl.sum(b_x, axis=0), axis=1)
@@ -119,8 +130,8 @@ def measure(b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, r
     """Predict and weigh.
 
     Returns:
-        innovations of key and value [2, S, D]; prior variance 1/p⁻, x = r² / (nu (1/p⁻ + R)), ln(1 + x), weight, posterior
-        precision and gain, [S] each.
+        innovations of key and value [2, S, D]; prior variance 1/p⁻, x = r² / (nu (1/p⁻ + R)), ln(1 + x), weight,
+        posterior precision and gain, [S] each.
     """
     b_yk = b_k[:, None, :] - b_decay[None, :, None] * b_mk  # [2, S, D]
     b_yv = b_v[:, None, :] - b_decay[None, :, None] * b_mv  # [2, S, D]
@@ -216,8 +227,8 @@ def advance_gradient(
     """Gradients of `advance`, from what `measure` returned and the gradient of the state after the token.
 
     Returns:
-        of the state before it; of key and value [2, D]; of measurement, process; per slot [S], of decay, nu, the weight's
-        exponent, the residual noise, delta.
+        of the state before it; of key and value [2, D]; of measurement, process; per slot [S], of decay, nu, the
+        weight's exponent, the residual noise, delta.
     """
     b_gg = over_dims(b_gmk * b_yk + b_gmv * b_yv)  # [S], of the gain
     b_prior = 1.0 / b_variance  # [S]
