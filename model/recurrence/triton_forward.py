@@ -154,7 +154,7 @@ def blocks(slots: int, width: int) -> tuple[int, int]:
 
 
 def warps(slots: int, width: int) -> int:
-    """Warps of a program: 16 floats of the state to a thread, 32 in the largest. Scan and step must sum in one order."""
+    """Warps of a program: 16 floats of the state to a thread, 32 in the largest. Scan and step need the same order."""
     block_s, block_d = blocks(slots, width)
     return max(1, min(8, 4 * block_s * block_d // 512))
 
