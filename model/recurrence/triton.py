@@ -13,10 +13,13 @@ import torch
 import triton
 from torch import Tensor
 
-from model.recurrence import triton_kernels as kernels
+from model.recurrence import triton_backward as backward
+from model.recurrence import triton_forward as forward
 from model.recurrence.slots_reference import SlotInputs, SlotParameters, SlotReadout
 
 TOKEN_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MAX_SLOTS = 32
+MAX_WIDTH = 128
 
 
 def refusal(tokens: SlotInputs, means: Tensor, precisions: Tensor, inner: int) -> str | None:
@@ -28,10 +31,12 @@ def refusal(tokens: SlotInputs, means: Tensor, precisions: Tensor, inner: int) -
         return f"it takes float32, bfloat16 and float16, got {sorted({str(tensor.dtype) for tensor in tokens})}"
     if means.dtype != torch.float32 or precisions.dtype != torch.float32:
         return f"it keeps its state in float32, got {means.dtype} and {precisions.dtype}"
-    if slots > kernels.MAX_SLOTS:
-        return f"it holds up to {kernels.MAX_SLOTS} slots, got {slots}"
-    if width > kernels.MAX_WIDTH:
-        return f"it holds keys of up to {kernels.MAX_WIDTH} reals, got {width}"
+    if slots > MAX_SLOTS:
+        return f"it holds up to {MAX_SLOTS} slots, got {slots}"
+    if width > MAX_WIDTH:
+        return f"it holds keys of up to {MAX_WIDTH} reals, got {width}"
+    if width % 2:
+        return f"keys are complex, an even number of reals, got {width}"
     if inner != 1:
         return f"it runs inner=1, got inner={inner}"
     return None
@@ -47,7 +52,7 @@ def _scan(
     parameters = SlotParameters(
         *(x.float().contiguous() for x in (decay, nu, kappa, weight_exponent, residual_noise, gamma2, tau, delta))
     )
-    return kernels.scan(tokens, means.contiguous(), precisions.contiguous(), parameters, interval)
+    return forward.scan(tokens, means.contiguous(), precisions.contiguous(), parameters, interval)
 
 
 @_scan.register_fake
@@ -56,7 +61,7 @@ def _(
     decay: Tensor, nu: Tensor, kappa: Tensor, weight_exponent: Tensor, residual_noise: Tensor, gamma2: Tensor,
     tau: Tensor, delta: Tensor, interval: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    return kernels.scan_outputs(k, means, precisions, interval)
+    return forward.scan_outputs(k, means, precisions, interval)
 
 
 @torch.library.custom_op("rfa::slot_scan_backward", mutates_args=())
@@ -67,7 +72,7 @@ def _scan_backward(
     tau: Tensor, delta: Tensor, kept_means: Tensor, kept_precisions: Tensor, interval: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     parameters = (decay, nu, kappa, weight_exponent, residual_noise, gamma2, tau, delta)
-    return kernels.scan_gradient(
+    return backward.scan_gradient(
         (
             grad_out.contiguous(),
             grad_log_norm.contiguous(),
@@ -99,15 +104,24 @@ def _(
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     *tensors, ctx.interval = inputs
-    ctx.save_for_backward(*tensors, *output[5:])
-    ctx.mark_non_differentiable(*output[5:])
+    checkpoints = output[5:]
+    ctx.save_for_backward(*tensors, *checkpoints)
+    ctx.mark_non_differentiable(*checkpoints)
+    # Else the checkpoints, too, would be handed zeros of their size.
+    ctx.set_materialize_grads(False)
 
 
-def _backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
     *tensors, kept_means, kept_precisions = ctx.saved_tensors
-    tokens, parameters = tensors[:5], tensors[7:]
+    tokens, state, parameters = tensors[:5], tensors[5:7], tensors[7:]
+    row = tokens[0].shape[:3]
+    shapes = (tokens[0].shape, row, row, *(x.shape for x in state))
+    upstream = [
+        kept_means.new_zeros(shape) if gradient is None else gradient
+        for gradient, shape in zip(gradients, shapes, strict=False)
+    ]
     *found, gscalars = torch.ops.rfa.slot_scan_backward(
-        *gradients[:5], *tokens, *parameters, kept_means, kept_precisions, ctx.interval
+        *upstream, *tokens, *parameters, kept_means, kept_precisions, ctx.interval
     )
     found = [*found, *gscalars.unbind()]
     return (*(gradient.to(tensor.dtype) for gradient, tensor in zip(found, tensors, strict=True)), None)
@@ -122,7 +136,7 @@ def slot_scan_triton(
     """`slot_scan_reference` with K = 1; see `refusal` for what it takes. The read-out is float32."""
     tensors = (*tokens, means, precisions, *parameters)
     is_training = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    interval = kernels.checkpoint_interval(tokens.k.shape[1]) if is_training else 0
+    interval = backward.checkpoint_interval(tokens.k.shape[1]) if is_training else 0
     out, log_norm, precision, means, precisions, _, _ = torch.ops.rfa.slot_scan(*tensors, interval)
     return SlotReadout(out, log_norm, precision), means, precisions
 
@@ -138,7 +152,7 @@ def _step(
     parameters = SlotParameters(
         *(x.float().contiguous() for x in (decay, nu, kappa, weight_exponent, residual_noise, gamma2, tau, delta))
     )
-    return kernels.step(token, pool_means, pool_precisions, rows.contiguous(), parameters)
+    return forward.step(token, pool_means, pool_precisions, rows.contiguous(), parameters)
 
 
 @_step.register_fake
@@ -148,7 +162,7 @@ def _(
     decay: Tensor, nu: Tensor, kappa: Tensor, weight_exponent: Tensor, residual_noise: Tensor, gamma2: Tensor,
     tau: Tensor, delta: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return kernels.step_outputs(q, pool_means)
+    return forward.step_outputs(q, pool_means)
 
 
 def slot_step_pooled(

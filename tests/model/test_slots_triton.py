@@ -9,12 +9,14 @@ import pytest
 import torch
 from test_slots import make, relative
 
+from model.config import LanguageModelConfig
+from model.language import LanguageModel
 from model.recurrence.slots import slot_scan
 from model.recurrence.slots_reference import SlotInputs, SlotParameters, slot_scan_reference
 
 pytest.importorskip("triton")
 
-from model.recurrence import triton_kernels
+from model.recurrence import triton_backward, triton_forward
 from model.recurrence.triton import slot_scan_triton, slot_step_pooled
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -263,8 +265,32 @@ def test_no_checkpoints_without_gradients():
     tokens, means, precisions, parameters = inputs(1, 4, 1, 2, 2)
     readout, _, _ = slot_scan_triton(tokens, means, precisions, parameters)
     assert not readout.out.requires_grad
-    assert triton_kernels.scan_outputs(tokens.k, means, precisions, 0)[5].numel() == 0
-    assert [triton_kernels.checkpoint_interval(n) for n in (1, 4, 5, 512, 65536)] == [1, 2, 3, 23, 256]
+    assert triton_forward.scan_outputs(tokens.k, means, precisions, 0)[5].numel() == 0
+    assert [triton_backward.checkpoint_interval(n) for n in (1, 4, 5, 512, 65536)] == [1, 2, 3, 23, 256]
+
+
+@pytest.mark.parametrize("output", range(5), ids=NAMES)
+def test_every_output_carries_gradients_alone(output):
+    arguments = inputs(1, 4, 2, 3, 4)
+
+    def one(scan):
+        leaves = [leaf.detach().requires_grad_() for leaf in (*arguments[0], *arguments[1:3])]
+        readout, m, p = scan(SlotInputs(*leaves[:5]), *leaves[5:], arguments[3])
+        return torch.autograd.grad((*readout, m, p)[output].square().sum(), leaves, materialize_grads=True)
+
+    for actual, expected in zip(one(slot_scan_triton), one(slot_scan_reference), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_prefills_with_it():
+    config = LanguageModelConfig(vocab_size=32, d_model=16, n_layers=2, n_heads=2, head_dim=4, n_slots=3)
+    network = LanguageModel(config).to(DEVICE)
+    tokens = torch.arange(10, device=DEVICE).reshape(2, 5)
+    with torch.no_grad():
+        eager, eager_state = network.prefill(tokens, network.init_state(2), impl="reference")
+        fused, fused_state = network.prefill(tokens, network.init_state(2), impl="triton")
+    for actual, expected in zip((*fused, *fused_state), (*eager, *eager_state), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_auto_takes_the_kernel_on_a_gpu_only():
