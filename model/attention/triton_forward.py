@@ -31,6 +31,7 @@ import triton.language as tl
 from torch import Tensor
 
 from model.attention.launch import Launch, launch
+from model.attention.triton_distant import NODES, SCALARS, TERMS, is_slow_head, product, table_kernel, with_parts
 from model.attention.triton_score import (
     LN2,
     LOG2E,
@@ -44,8 +45,10 @@ from model.attention.triton_score import (
 
 # Shift of a row that has seen no key: below every logit, and finite, so that differences are.
 NOTHING = tl.constexpr(-1.0e30)
-# A block's column vectors: E(s); sigma2 phi(s) + eta2 E(s)²; |k|².
-COLUMNS = tl.constexpr(3)
+# A block's column vectors: E(s); sigma2 phi(s) + eta2 E(s)²; |k|²; K of a distant block.
+COLUMNS = tl.constexpr(4)
+# Of |q|²: more than the rounding of R² where q and E k cancel.
+ROUNDING = tl.constexpr(2.0**-18)
 
 
 @triton.jit
@@ -87,6 +90,7 @@ def _columns_kernel(
     mu = tl.load(p_heads + i_head * 6)
     sigma2 = tl.load(p_heads + i_head * 6 + 1)
     eta2 = tl.load(p_heads + i_head * 6 + 2)
+    nu = tl.load(p_heads + i_head * 6 + 4)
     o_key = i_block * BN + tl.arange(0, BN)  # [BN]
     m_key = o_key < length
     o_w = tl.arange(0, BLOCK_W)  # [W]
@@ -109,7 +113,12 @@ def _columns_kernel(
     p_out = p_columns + (i_head.to(tl.int64) * n_blocks + i_column) * (COLUMNS * BN) + tl.arange(0, BN)
     tl.store(p_out, b_decay)
     tl.store(p_out + BN, b_variance)
-    tl.store(p_out + 2 * BN, tl.sum(b_k * b_k, 1))
+    b_k2 = tl.sum(b_k * b_k, 1)  # [BN]
+    tl.store(p_out + 2 * BN, b_k2)
+    is_slow = is_slow_head(mu, BN)
+    b_slow = b_variance / tl.where(is_slow, b_decay * b_decay, 1.0)  # [BN]
+    steady = sigma2 / tl.where(is_slow, 1.0, 2.0 * mu)
+    tl.store(p_out + 3 * BN, 0.5 * (b_k2 + nu * tl.where(is_slow, b_slow, eta2 - steady)))
 
 
 @triton.jit
@@ -145,19 +154,19 @@ def _logits(
 
 
 @triton.jit
-def _accumulate(b_out, b_weight, b_decay, b_v, UPCAST: tl.constexpr):
+def _accumulate(b_out, b_weight, b_decay, b_v, INTERPRETED: tl.constexpr):
     """out + (weight · E) v, the factor in the dtype of v."""
     b_transported = b_weight * b_decay  # [BM, BN]
-    if UPCAST:
+    if INTERPRETED and b_v.dtype == tl.bfloat16:
         return tl.dot(b_transported, b_v.to(tl.float32), b_out, input_precision="ieee")
     else:
         return tl.dot(b_transported.to(b_v.dtype), b_v, b_out, input_precision="ieee")
 
 
 @triton.jit
-def _similarity(b_q, b_k, UPCAST: tl.constexpr):
+def _similarity(b_q, b_k, INTERPRETED: tl.constexpr):
     """q·k of every pair, [BM, BN]."""
-    if UPCAST:
+    if INTERPRETED and b_q.dtype == tl.bfloat16:
         return tl.dot(b_q.to(tl.float32), tl.trans(b_k.to(tl.float32)), input_precision="ieee")
     else:
         return tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
@@ -167,7 +176,7 @@ def _similarity(b_q, b_k, UPCAST: tl.constexpr):
 def _masked_block(
     state, b_q, b_q2, o_row, b_hi, b_lo, p_k, p_v, p_time, p_columns, stride_kt, stride_vt, i_block, length, head,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_GAUSSIAN: tl.constexpr,
-    WITH_PRECISION: tl.constexpr, HEADROOM: tl.constexpr, FAST: tl.constexpr, UPCAST: tl.constexpr,
+    WITH_PRECISION: tl.constexpr, HEADROOM: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Any block of keys: the causal mask, each pair with its own lag, a running maximum. Returns the new state."""
     b_out, b_sum, b_shift, b_evidence = state  # [BM, W], [BM], [BM], [BM]
@@ -190,7 +199,7 @@ def _masked_block(
     # The square of a rounded E would not do for the difference 1 - E².
     b_decay2 = exponential(-2.0 * mu * b_lag) if b_q.dtype == tl.float32 else b_decay * b_decay  # [BM, BN]
     b_variance = spread(b_lag, b_decay2, mu, sigma2, eta2, gamma2)  # [BM, BN]
-    b_dot = _similarity(b_q, b_k, UPCAST)  # [BM, BN]
+    b_dot = _similarity(b_q, b_k, INTERPRETED)  # [BM, BN]
     b_logit, b_weighted_precision = _logits(
         b_decay,
         b_variance,
@@ -210,7 +219,7 @@ def _masked_block(
     b_top = tl.maximum(b_shift, tl.max(b_logit, 1) - HEADROOM)  # [BM]
     b_rescale = tl.exp2(b_shift - b_top)  # [BM]
     b_weight = tl.exp2(b_logit - b_top[:, None])  # [BM, BN]
-    b_out = _accumulate(b_out * b_rescale[:, None], b_weight, b_decay, b_v, UPCAST)  # [BM, W]
+    b_out = _accumulate(b_out * b_rescale[:, None], b_weight, b_decay, b_v, INTERPRETED)  # [BM, W]
     b_sum = b_sum * b_rescale + tl.sum(b_weight, 1)  # [BM]
     if WITH_PRECISION:
         b_evidence += tl.sum(tl.where(m_pair, b_weighted_precision, 0.0), 1)  # [BM]
@@ -218,25 +227,30 @@ def _masked_block(
 
 
 @triton.jit
+def _whole_block(
+    p_k, p_v, stride_kt, stride_vt, i_block, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr
+):  # fmt: skip
+    """k and v of a block that has no key too many, [BN, W]."""
+    o_w = tl.arange(0, BLOCK_W)  # [W]
+    token = (tl.cast(i_block, tl.int64) * BN + tl.arange(0, BN))[:, None]  # [BN, 1]
+    if WIDTH == BLOCK_W:
+        return tl.load(p_k + token * stride_kt + o_w[None, :]), tl.load(p_v + token * stride_vt + o_w[None, :])
+    else:
+        m_w = (o_w < WIDTH)[None, :]  # [1, W]
+        b_k = tl.load(p_k + token * stride_kt + o_w[None, :], mask=m_w, other=0.0)  # [BN, W]
+        return b_k, tl.load(p_v + token * stride_vt + o_w[None, :], mask=m_w, other=0.0)
+
+
+@triton.jit
 def _earlier_block(
     state, b_q, b_q2, b_row_decay, b_row_process, p_k, p_v, p_columns, stride_kt, stride_vt, i_block, gap, head,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, IS_GAUSSIAN: tl.constexpr,
-    WITH_PRECISION: tl.constexpr, FAST: tl.constexpr, UPCAST: tl.constexpr,
+    WITH_PRECISION: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """A whole block of keys before all queries, its anchor `gap` before the first of them. Returns the new state."""
     b_out, b_sum, b_shift, b_evidence = state  # [BM, W], [BM], [BM], [BM]
     mu, sigma2, _, gamma2, nu, tau, kappa = head
-    o_w = tl.arange(0, BLOCK_W)  # [W]
-    m_w = (o_w < WIDTH)[None, :]  # [1, W]
-    token = (i_block * BN + tl.arange(0, BN)).to(tl.int64)  # [BN]
-    o_k = token[:, None] * stride_kt + o_w[None, :]  # [BN, W]
-    o_v = token[:, None] * stride_vt + o_w[None, :]  # [BN, W]
-    if WIDTH == BLOCK_W:
-        b_k = tl.load(p_k + o_k)  # [BN, W]
-        b_v = tl.load(p_v + o_v)  # [BN, W]
-    else:
-        b_k = tl.load(p_k + o_k, mask=m_w, other=0.0)  # [BN, W]
-        b_v = tl.load(p_v + o_v, mask=m_w, other=0.0)  # [BN, W]
+    b_k, b_v = _whole_block(p_k, p_v, stride_kt, stride_vt, i_block, WIDTH, BLOCK_W, BN)  # [BN, W]
     o_column = tl.cast(i_block, tl.int64) * (COLUMNS * BN) + tl.arange(0, BN)  # [BN]
     b_key_decay = tl.load(p_columns + o_column)  # [BN]
     b_key_variance = tl.load(p_columns + o_column + BN)  # [BN]
@@ -247,7 +261,7 @@ def _earlier_block(
     b_query_variance = gamma2 + sigma2 * (gap_process + gap_decay * gap_decay * b_row_process)  # [BM]
     b_decay = b_query_decay[:, None] * b_key_decay[None, :]  # [BM, BN]
     b_variance = b_query_variance[:, None] + (b_query_decay * b_query_decay)[:, None] * b_key_variance[None, :]
-    b_dot = _similarity(b_q, b_k, UPCAST)  # [BM, BN]
+    b_dot = _similarity(b_q, b_k, INTERPRETED)  # [BM, BN]
     b_logit, b_weighted_precision = _logits(
         b_decay,
         b_variance,
@@ -263,11 +277,54 @@ def _earlier_block(
         FAST,
     )
     b_weight = tl.exp2(b_logit - b_shift[:, None])  # [BM, BN]
-    b_out = _accumulate(b_out, b_weight, b_decay, b_v, UPCAST)  # [BM, W]
+    b_out = _accumulate(b_out, b_weight, b_decay, b_v, INTERPRETED)  # [BM, W]
     b_sum += tl.sum(b_weight, 1)  # [BM]
     if WITH_PRECISION:
         b_evidence += tl.sum(b_weighted_precision, 1)  # [BM]
     return b_out, b_sum, b_shift, b_evidence
+
+
+@triton.jit
+def _distant_block(
+    state, b_q, b_row_terms, b_row_decay, b_row_total, b_row_process, p_k, p_v, p_columns, p_table, p_scalars,
+    stride_kt, stride_vt, i_block, i_distance, head,
+    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, WITH_PRECISION: tl.constexpr,
+    FAST: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """A whole block of keys far before all queries, log V and the rows' shifts as a product. Returns the new state."""
+    b_out, b_sum, b_shift, b_evidence = state  # [BM, W], [BM], [BM], [BM]
+    _, _, _, _, nu, tau, kappa = head
+    b_k, b_v = _whole_block(p_k, p_v, stride_kt, stride_vt, i_block, WIDTH, BLOCK_W, BN)  # [BN, W]
+    o_column = tl.cast(i_block, tl.int64) * (COLUMNS * BN) + tl.arange(0, BN)  # [BN]
+    b_key_decay = tl.load(p_columns + o_column)  # [BN]
+    b_key_total = tl.load(p_columns + o_column + 3 * BN)  # [BN]
+    o_table = tl.arange(0, TERMS)[:, None] * BN + tl.arange(0, BN)[None, :]  # [TERMS, BN]
+    b_terms = tl.load(p_table + tl.cast(i_distance, tl.int64) * (TERMS * BN) + o_table)  # [TERMS, BN]
+    gap_decay = tl.load(p_scalars + i_distance * SCALARS)
+    gap_total = tl.load(p_scalars + i_distance * SCALARS + 1)
+    b_query_decay = gap_decay * b_row_decay  # [BM]
+    b_query_total = b_row_total + (gap_total + gap_decay * gap_decay * b_row_process)  # [BM]
+    b_decay = b_query_decay[:, None] * b_key_decay[None, :]  # [BM, BN]
+    b_dot = _similarity(b_q, b_k, INTERPRETED)  # [BM, BN]
+    b_total = b_query_total[:, None] + b_decay * (b_decay * b_key_total[None, :] - b_dot)  # [BM, BN] nu U / 2
+    b_level = product(b_row_terms, b_terms, INTERPRETED)  # [BM, BN]
+    b_weight = tl.exp2(b_level - tau * kappa * log2(b_total, FAST))  # [BM, BN]
+    b_out = _accumulate(b_out, b_weight, b_decay, b_v, INTERPRETED)  # [BM, W]
+    b_sum += tl.sum(b_weight, 1)  # [BM]
+    if WITH_PRECISION:
+        b_evidence += tl.sum(reciprocal(b_total, FAST), 1) * (0.5 * nu)  # [BM]
+    return b_out, b_sum, b_shift, b_evidence
+
+
+@triton.jit
+def _exact_distances(p_scalars, n_distances):
+    """The first distance from which on the table holds for all the `n_distances`."""
+    first = 0.0
+    for start in range(0, n_distances, 128):
+        o_distance = start + tl.arange(0, 128)
+        b_marked = tl.load(p_scalars + o_distance * SCALARS + 2, mask=o_distance < n_distances, other=0.0)
+        first = tl.maximum(first, tl.max(b_marked, 0))
+    return tl.cast(first, tl.int32)
 
 
 @triton.jit
@@ -280,12 +337,12 @@ def _nothing(BM: tl.constexpr, BLOCK_W: tl.constexpr):
 @triton.jit
 def _forward_kernel(
     p_q, p_k, p_v, p_heads, p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_columns,
-    p_out, p_log_norm, p_precision,
+    p_rows, p_table, p_scalars, p_out, p_log_norm, p_precision,
     stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
-    stride_query_stamps, stride_key_stamps, n_heads, n_queries, n_keys, n_blocks,
+    stride_query_stamps, stride_key_stamps, n_heads, n_queries, n_keys, n_blocks, n_distances,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr,
     IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, WITH_PRECISION: tl.constexpr,
-    HEADROOM: tl.constexpr, LIMIT: tl.constexpr, FAST: tl.constexpr, UPCAST: tl.constexpr,
+    HAS_TABLE: tl.constexpr, HEADROOM: tl.constexpr, LIMIT: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """The queries at the positions of one block, one head, one sequence."""
     i_head, i_sequence = tl.program_id(1), tl.program_id(2)
@@ -309,9 +366,9 @@ def _forward_kernel(
 
     batch = tl.cast(i_batch, tl.int64)
     query = (first_query + o_row - start).to(tl.int64)  # [BM] tokens in memory
-    p_rows = p_q + batch * stride_qb + i_head * stride_qh
+    p_own_q = p_q + batch * stride_qb + i_head * stride_qh
     m_q = m_row[:, None] & (o_w < WIDTH)[None, :]  # [BM, W]
-    b_q = tl.load(p_rows + query[:, None] * stride_qt + o_w[None, :], mask=m_q, other=0.0)  # [BM, W]
+    b_q = tl.load(p_own_q + query[:, None] * stride_qt + o_w[None, :], mask=m_q, other=0.0)  # [BM, W]
     b_q2 = tl.sum(b_q.to(tl.float32) * b_q.to(tl.float32), 1)  # [BM]
     key = tl.cast(first_key, tl.int64)
     p_own_k = p_k + batch * stride_kb + key * stride_kt + i_head * stride_kh
@@ -332,7 +389,7 @@ def _forward_kernel(
     for i_block in range(n_earlier, n_visible):
         state = _masked_block(
             state, b_q, b_q2, o_row, b_hi, b_lo, p_own_k, p_own_v, p_time, p_own_columns, stride_kt, stride_vt,
-            i_block, length, head, WIDTH, BLOCK_W, BN, HAS_STAMPS, IS_GAUSSIAN, WITH_PRECISION, HEADROOM, FAST, UPCAST
+            i_block, length, head, WIDTH, BLOCK_W, BN, HAS_STAMPS, IS_GAUSSIAN, WITH_PRECISION, HEADROOM, FAST, INTERPRETED
         )  # fmt: skip
 
     if HAS_STAMPS:
@@ -343,7 +400,11 @@ def _forward_kernel(
         b_offset = tl.arange(0, BM).to(tl.float32)  # [BM]
     b_row_decay = exponential(-mu * b_offset)  # [BM]
     b_row_process = accumulated(b_offset, exponential(-2.0 * mu * b_offset), mu)  # [BM]
-    for i_block in range(n_earlier):
+    n_distant = 0
+    if HAS_TABLE:
+        p_own_scalars = p_scalars + i_head.to(tl.int64) * n_distances * SCALARS
+        n_distant = tl.maximum(n_earlier - _exact_distances(p_own_scalars, n_earlier), 0)
+    for i_block in range(n_distant, n_earlier):
         if HAS_STAMPS:
             p_anchor = p_time + tl.cast(i_block * BN + BN - 1, tl.int64) * 2
             gap = _lag(first_hi, first_lo, tl.load(p_anchor), tl.load(p_anchor + 1))
@@ -351,8 +412,28 @@ def _forward_kernel(
             gap = tl.cast((n_earlier - i_block) * BN - (BN - 1), tl.float32)
         state = _earlier_block(
             state, b_q, b_q2, b_row_decay, b_row_process, p_own_k, p_own_v, p_own_columns, stride_kt, stride_vt,
-            i_block, gap, head, WIDTH, BLOCK_W, BN, IS_GAUSSIAN, WITH_PRECISION, FAST, UPCAST
+            i_block, gap, head, WIDTH, BLOCK_W, BN, IS_GAUSSIAN, WITH_PRECISION, FAST, INTERPRETED
         )  # fmt: skip
+
+    if HAS_TABLE:
+        is_slow = is_slow_head(mu, BN)
+        steady = sigma2 / tl.where(is_slow, 1.0, 2.0 * mu)
+        half_nu = 0.5 * nu
+        # The rounding of R² cannot exceed this much of |q|² where U is near zero: U stays positive without a maximum.
+        least = half_nu * tl.minimum(eta2 + gamma2, gamma2 + tl.where(is_slow, float("inf"), steady))
+        b_lift = tl.maximum(b_q2 * ROUNDING - 0.5 * least, 0.0)  # [BM]
+        b_row_total = 0.5 * b_q2 + half_nu * (gamma2 + tl.where(is_slow, 0.0, steady)) + b_lift  # [BM]
+        b_row_process *= tl.where(is_slow, half_nu * sigma2, 0.0)  # [BM]
+        o_term = tl.arange(0, TERMS)  # [TERMS]
+        b_row_terms = tl.load(p_rows + tl.arange(0, BM)[:, None] * TERMS + o_term[None, :]).to(tl.float32)
+        b_row_terms = with_parts(b_row_terms, o_term[None, :], 3 * NODES, -state[2][:, None])  # [BM, TERMS]
+        p_own_table = p_table + i_head.to(tl.int64) * n_distances * (TERMS * BN)
+        for i_block in range(n_distant):
+            state = _distant_block(
+                state, b_q, b_row_terms, b_row_decay, b_row_total, b_row_process, p_own_k, p_own_v, p_own_columns,
+                p_own_table, p_own_scalars, stride_kt, stride_vt, i_block, n_earlier - 1 - i_block, head,
+                WIDTH, BLOCK_W, BN, WITH_PRECISION, FAST, INTERPRETED
+            )  # fmt: skip
 
     if tl.max(tl.where(m_row, state[1], 0.0), 0) > LIMIT:
         state = _nothing(BM, BLOCK_W)
@@ -360,7 +441,7 @@ def _forward_kernel(
             state = _masked_block(
                 state, b_q, b_q2, o_row, b_hi, b_lo, p_own_k, p_own_v, p_time, p_own_columns, stride_kt, stride_vt,
                 i_block, length, head, WIDTH, BLOCK_W, BN, HAS_STAMPS, IS_GAUSSIAN, WITH_PRECISION, HEADROOM, FAST,
-                UPCAST
+                INTERPRETED
             )  # fmt: skip
 
     b_out, b_sum, b_shift, b_evidence = state
@@ -444,13 +525,25 @@ def forward(
         *k.stride()[:3], _batch_stride(key_stamps), n_keys, n_blocks,
         **common, num_warps=4,
     )  # fmt: skip
+    # The table is made for rounded inputs: float32 asks for more than its rounding.
+    has_table = not has_stamps and not is_gaussian and q.dtype != torch.float32
+    n_distances = triton.cdiv(longest_keys, shape.block_n) if has_table else 0
+    rows = q.new_empty((shape.block_m, TERMS.value), dtype=torch.bfloat16)
+    table = q.new_empty((n_heads, n_distances, TERMS.value, shape.block_n), dtype=torch.bfloat16)
+    scalars = q.new_empty((n_heads, n_distances, SCALARS.value), dtype=torch.float32)
+    if has_table:
+        table_kernel[(n_distances, n_heads)](
+            heads, rows, table, scalars, n_distances,
+            WIDTH=width, BM=shape.block_m, BN=shape.block_n, FAST=fast, INTERPRETED=interpreted, num_warps=4,
+        )  # fmt: skip
     _forward_kernel[(triton.cdiv(longest - 1, shape.block_m) + 1, n_heads, sequences)](
-        q, k, v, heads, query_stamps, key_stamps, query_starts, key_starts, columns, out, log_norm, precision,
+        q, k, v, heads, query_stamps, key_stamps, query_starts, key_starts, columns,
+        rows, table, scalars, out, log_norm, precision,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], _batch_stride(query_stamps), _batch_stride(key_stamps),
-        n_heads, n_queries, n_keys, n_blocks,
-        **common, BM=shape.block_m, IS_GAUSSIAN=is_gaussian, WITH_PRECISION=with_precision,
+        n_heads, n_queries, n_keys, n_blocks, n_distances,
+        **common, BM=shape.block_m, IS_GAUSSIAN=is_gaussian, WITH_PRECISION=with_precision, HAS_TABLE=has_table,
         HEADROOM=5.0 if q.dtype == torch.float16 else 0.0, LIMIT=2.0**15 if q.dtype == torch.float16 else 2.0**100,
-        FAST=fast, UPCAST=interpreted and q.dtype == torch.bfloat16,
+        FAST=fast, INTERPRETED=interpreted,
         num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
     return out, log_norm, precision
