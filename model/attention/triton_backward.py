@@ -1,0 +1,734 @@
+"""Fused backward pass of Robust Filter Attention: gradients of q, k, v and of the heads' scalars, O(N) memory.
+
+Equations in `triton_score.py`, oracle in `reference.py`. With dO, g, h the gradients of out, log_norm and precision:
+
+    p = exp(L - log_norm)    dL = p (E dO·v - dO·out + g)    s = -dR² nu / c, c = tau kappa (Gaussian: tau)
+    Student-t: s = (dL + h / (c U)) / U            m = -dV / c = s - (1 - 1 / kappa) dL / V
+    Gaussian:  s = (dL + h e^{-x} / (c V)) / V     m = s (1 - x),  x = R² / (nu V)
+    dq_i = -(2 c / nu) Σ_j s (q_i - E k_j)    dk_j = -(2 c / nu) Σ_i s E (E k_j - q_i)    dv_j = Σ_i p E dO_i
+    dgamma2 = -c Σ m    deta2 = -c Σ m E²    dsigma2 = -c Σ m phi    dtau = Σ dL L / tau
+    dnu = c Σ s R² / nu² + (tau / D) Σ dL log(V / U)
+    dmu = -Σ lag (E p dO·v - (2 c / nu) s E (E |k|² - q·k)) - c Σ m dV/dmu
+
+Where rounding makes R² negative it counts as 0, its gradient as that of a positive one, which vanishes there too.
+
+One kernel takes a block of queries over its keys (dq, the scalars), one a block of keys over its queries (dk, dv); two
+small ones before them describe every token by the numbers that the blocks need of it. Sums run in a fixed order. In a
+block where every key is older than every query, V and E are products of a factor of the query and one of the key: with
+an instant between them, u after the key's and s before the query's,
+
+    E = E(u) E(s)    phi = phi(u) + E(u)² phi(s)    V = sigma2 phi(u) + gamma2 + E(u)² (sigma2 phi(s) + eta2 E(s)²)
+
+Variances are in units of the head's smallest V, so that s is no larger than dL and fits 16 bits where dL does.
+"""
+
+# Kernels are typed by their compiler.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from model.attention.triton_score import LN2, LOG2E, log2, reciprocal, transport
+
+# A row that is not there: its weights vanish, and finite numbers stay finite.
+NOTHING = tl.constexpr(1e30)
+# Below this exponent mu lag the series are exact to rounding in float32, above it the quotients are.
+SMALL = tl.constexpr(0.25)
+# Numbers that describe a token, in blocks `[H, blocks, numbers, block]`, every block whole.
+KEY_NUMBERS = tl.constexpr(7)
+QUERY_NUMBERS = tl.constexpr(8)
+
+
+class Launch(NamedTuple):
+    """Blocks of queries and keys, warps per program, stages of the pipeline of loads."""
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+
+
+@triton.jit
+def _accumulated(lag, decay, mu, inverse_mu):
+    """phi(lag), with decay = E(lag): lag E sinh(y) / y of y = mu lag, or its quotient."""
+    y2 = (mu * lag) * (mu * lag)
+    series = lag * decay * (1.0 + y2 * (1.0 / 6.0 + y2 * (1.0 / 120.0 + y2 * (1.0 / 5040.0))))
+    return tl.where(mu * lag < SMALL, series, (0.5 - 0.5 * decay * decay) * inverse_mu)
+
+
+@triton.jit
+def _fall(lag, decay, accumulated, mu, inverse_mu):
+    """-dphi/dmu, with accumulated = phi(lag): (phi - lag E²) / mu, or its series."""
+    y = mu * lag
+    series = 1.0 / 6.0 - y * (1.0 / 30.0 - y * (1.0 / 120.0 - y * (1.0 / 840.0)))
+    series = lag * lag * decay * (1.0 - y * (1.0 / 3.0 - y * series))
+    return tl.where(y < SMALL, series, (accumulated - lag * decay * decay) * inverse_mu)
+
+
+@triton.jit
+def _head(p_heads, i_head, DIMS: tl.constexpr, IS_GAUSSIAN: tl.constexpr):
+    """Scalars of a head: mu, 1 / mu; sigma2, eta2, gamma2 in units of 2^log_unit; c 2 / nu likewise; c, c - tau; tau; nu.
+
+    The unit is at most the smallest V, and no more than a factor of 2 below it unless V falls far.
+    """
+    p_head = p_heads + i_head * 6
+    mu, sigma2, eta2 = tl.load(p_head), tl.load(p_head + 1), tl.load(p_head + 2)
+    gamma2, nu, tau = tl.load(p_head + 3), tl.load(p_head + 4), tl.load(p_head + 5)
+    inverse_mu = tl.where(mu > 0.0, 1.0 / tl.where(mu > 0.0, mu, 1.0), 0.0)
+    first = eta2 + gamma2
+    last = tl.where(mu > 0.0, gamma2 + 0.5 * sigma2 * inverse_mu, first)
+    # V is monotonic in the lag; it may fall to 0.
+    log_unit = tl.floor(tl.log2(tl.minimum(first, tl.maximum(last, first * 1e-3))))
+    per_unit = tl.exp2(-log_unit)
+    power = tau if IS_GAUSSIAN else tau * ((nu + DIMS) / DIMS)
+    scale = 2.0 * per_unit / nu
+    return mu, inverse_mu, sigma2 * per_unit, eta2 * per_unit, gamma2 * per_unit, scale, power, tau, nu, log_unit
+
+
+@triton.jit
+def _sequence(p_starts, i_sequence, length, IS_PACKED: tl.constexpr):
+    """Batch row, first token in it and number of tokens of a sequence: a stretch of row 0 if packed, else a row."""
+    if IS_PACKED:
+        first = tl.load(p_starts + i_sequence)
+        return tl.cast(0, tl.int64), first.to(tl.int64), tl.load(p_starts + i_sequence + 1) - first
+    else:
+        return i_sequence.to(tl.int64), tl.cast(0, tl.int64), length
+
+
+@triton.jit
+def _first_block(first, i_sequence, length, BLOCK: tl.constexpr, IS_PACKED: tl.constexpr):
+    """Index of a sequence's first block of tokens among those of all sequences."""
+    if IS_PACKED:
+        return first // BLOCK + i_sequence
+    else:
+        return i_sequence.to(tl.int64) * tl.cdiv(length, BLOCK)
+
+
+@triton.jit
+def _rows(p, start, o_row, m_row, stride_t, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, MASKED: tl.constexpr):
+    """Rows start + o_row of one head, [rows, W]."""
+    o_w = tl.arange(0, BLOCK_W)  # [W]
+    p_block = p + tl.cast(start, tl.int64) * stride_t + (o_row[:, None] * stride_t + o_w[None, :])  # [rows, W]
+    if MASKED:
+        return tl.load(p_block, mask=m_row[:, None] & (o_w < WIDTH)[None, :], other=0.0)
+    elif WIDTH == BLOCK_W:
+        return tl.load(p_block)
+    else:
+        return tl.load(p_block, mask=(o_w < WIDTH)[None, :], other=0.0)
+
+
+@triton.jit
+def _at(p_stamps, offset, HAS_STAMPS: tl.constexpr):
+    """Stamps from `offset` on, if there are any."""
+    if HAS_STAMPS:
+        return p_stamps + offset
+    else:
+        return p_stamps
+
+
+@triton.jit
+def _times(p_time, start, o_row, m_row, HAS_STAMPS: tl.constexpr):
+    """Times of the tokens start + o_row as hi + lo; their numbers without stamps."""
+    if HAS_STAMPS:
+        p_row = p_time + tl.cast(start, tl.int64) * 2 + o_row * 2
+        return tl.load(p_row, mask=m_row, other=0.0), tl.load(p_row + 1, mask=m_row, other=0.0)
+    else:
+        return (start + o_row).to(tl.float32), tl.zeros_like(o_row).to(tl.float32)
+
+
+@triton.jit
+def _time(p_time, i_row, HAS_STAMPS: tl.constexpr):
+    """Time of one token as hi + lo."""
+    if HAS_STAMPS:
+        p_row = p_time + tl.cast(i_row, tl.int64) * 2
+        return tl.load(p_row), tl.load(p_row + 1)
+    else:
+        return tl.cast(i_row, tl.float32), 0.0
+
+
+@triton.jit
+def _lag(hi, lo, earlier_hi, earlier_lo):
+    """Time between two stamps of the form hi + lo, >= 0."""
+    return tl.maximum((hi - earlier_hi) + (lo - earlier_lo), 0.0)
+
+
+@triton.jit
+def _describe_keys(
+    p_k, p_heads, p_stamps, p_starts, p_keys,
+    stride_kb, stride_kt, stride_kh, stride_stamps, n_keys, n_blocks,
+    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_PACKED: tl.constexpr,
+    IS_GAUSSIAN: tl.constexpr,
+):  # fmt: skip
+    """Of each key, s before the last key of its block of BN: -|k|² / 2; E(s), E(s)²; C = sigma2 phi(s) + eta2 E(s)²,
+    phi(s), -dC/dmu; s.
+    """
+    i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    i_batch, first, length = _sequence(p_starts, i_sequence, n_keys, IS_PACKED)
+    start = i_block * BN
+    if start >= length:
+        return
+    mu, inverse_mu, sigma2, eta2, _, _, _, _, _, _ = _head(p_heads, i_head, WIDTH // 2, IS_GAUSSIAN)
+    o_key = tl.arange(0, BN)  # [BN]
+    m_key = start + o_key < length
+    p_own = p_k + i_batch * stride_kb + i_head * stride_kh + first * stride_kt
+    b_k = _rows(p_own, start, o_key, m_key, stride_kt, WIDTH, BLOCK_W, True).to(tl.float32)  # [BN, W]
+    p_time = _at(p_stamps, i_batch * stride_stamps + first * 2, HAS_STAMPS)
+    b_hi, b_lo = _times(p_time, start, o_key, m_key, HAS_STAMPS)  # [BN]
+    # The last block may end early; nothing takes it as a whole.
+    last_hi, last_lo = _time(p_time, tl.minimum(start + BN, length) - 1, HAS_STAMPS)
+    b_lag = _lag(last_hi, last_lo, b_hi, b_lo)  # [BN]
+    b_decay = transport(b_lag, mu)  # [BN]
+    b_phi = _accumulated(b_lag, b_decay, mu, inverse_mu)  # [BN]
+    i_own = _first_block(first, i_sequence, n_keys, BN, IS_PACKED) + i_block
+    p_key = p_keys + (i_head.to(tl.int64) * n_blocks + i_own) * (KEY_NUMBERS * BN) + o_key
+    tl.store(p_key, -0.5 * tl.sum(b_k * b_k, 1))
+    tl.store(p_key + BN, b_decay)
+    tl.store(p_key + 2 * BN, b_decay * b_decay)
+    tl.store(p_key + 3 * BN, sigma2 * b_phi + eta2 * b_decay * b_decay)
+    tl.store(p_key + 4 * BN, b_phi)
+    b_fall = _fall(b_lag, b_decay, b_phi, mu, inverse_mu)  # [BN]
+    tl.store(p_key + 5 * BN, sigma2 * b_fall + 2.0 * eta2 * b_lag * b_decay * b_decay)
+    tl.store(p_key + 6 * BN, b_lag)
+
+
+@triton.jit
+def _describe_queries(
+    p_q, p_out, p_grad_out, p_log_norm, p_grad_log_norm, p_grad_precision, p_heads, p_stamps, p_starts, p_queries,
+    stride_qb, stride_qt, stride_qh, stride_stamps, n_heads, n_queries, n_blocks,
+    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_PACKED: tl.constexpr,
+    IS_GAUSSIAN: tl.constexpr, HAS_PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Of each query, u after the first query of its block of BM: -|q|² / 2; g - dO·out; log_norm / ln 2 in the units of
+    the head as hi + lo; h / c likewise; E(u), E(u)², sigma2 phi(u) + gamma2.
+    """
+    i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    i_batch, first, length = _sequence(p_starts, i_sequence, n_queries, IS_PACKED)
+    start = i_block * BM
+    if start >= length:
+        return
+    head = _head(p_heads, i_head, WIDTH // 2, IS_GAUSSIAN)
+    mu, inverse_mu, sigma2, _, gamma2, _, power, tau, _, log_unit = head
+    o_query = tl.arange(0, BM)  # [BM]
+    m_query = start + o_query < length
+    token = i_batch * n_queries + first + start
+    stride_row = n_heads * WIDTH
+    p_own = p_q + i_batch * stride_qb + i_head * stride_qh + first * stride_qt
+    b_q = _rows(p_own, start, o_query, m_query, stride_qt, WIDTH, BLOCK_W, True).to(tl.float32)  # [BM, W]
+    b_out = _rows(p_out + i_head * WIDTH, token, o_query, m_query, stride_row, WIDTH, BLOCK_W, True).to(tl.float32)
+    b_do = _rows(p_grad_out + i_head * WIDTH, token, o_query, m_query, stride_row, WIDTH, BLOCK_W, True).to(tl.float32)
+    o_row = (token + o_query) * n_heads + i_head  # [BM]
+    b_g = tl.load(p_grad_log_norm + o_row, mask=m_query, other=0.0)  # [BM]
+    # float64: an error here is one of all of a row's weights.
+    b_norm = tl.load(p_log_norm + o_row, mask=m_query, other=0.0).to(tl.float64) / 0.6931471805599453  # [BM]
+    b_norm += tau.to(tl.float64) * log_unit
+    b_high = tl.where(m_query, b_norm.to(tl.float32), NOTHING)  # [BM]
+    b_low = tl.where(m_query, (b_norm - b_high.to(tl.float64)).to(tl.float32), 0.0)  # [BM]
+    p_time = _at(p_stamps, i_batch * stride_stamps + first * 2, HAS_STAMPS)
+    b_hi, b_lo = _times(p_time, start, o_query, m_query, HAS_STAMPS)  # [BM]
+    first_hi, first_lo = _time(p_time, start, HAS_STAMPS)
+    b_lag = tl.where(m_query, _lag(b_hi, b_lo, first_hi, first_lo), 0.0)  # [BM]
+    b_decay = transport(b_lag, mu)  # [BM]
+    i_own = _first_block(first, i_sequence, n_queries, BM, IS_PACKED) + i_block
+    p_query = p_queries + (i_head.to(tl.int64) * n_blocks + i_own) * (QUERY_NUMBERS * BM) + o_query
+    tl.store(p_query, -0.5 * tl.sum(b_q * b_q, 1))
+    tl.store(p_query + BM, b_g - tl.sum(b_do * b_out, 1))
+    tl.store(p_query + 2 * BM, b_high)
+    tl.store(p_query + 3 * BM, b_low)
+    if HAS_PRECISION:
+        b_h = tl.load(p_grad_precision + o_row, mask=m_query, other=0.0)  # [BM]
+        tl.store(p_query + 4 * BM, b_h * (tl.exp2(-log_unit) / power))
+    tl.store(p_query + 5 * BM, b_decay)
+    tl.store(p_query + 6 * BM, b_decay * b_decay)
+    tl.store(p_query + 7 * BM, sigma2 * _accumulated(b_lag, b_decay, mu, inverse_mu) + gamma2)
+
+
+@triton.jit
+def _product(b_x, b_y, UPCAST: tl.constexpr):
+    """x y, x in the dtype of y; UPCAST because the interpreter multiplies the bits of bfloat16."""
+    if UPCAST:
+        return tl.dot(b_x.to(b_y.dtype).to(tl.float32), b_y.to(tl.float32), input_precision="ieee")
+    else:
+        return tl.dot(b_x.to(b_y.dtype), b_y, input_precision="ieee")
+
+
+@triton.jit
+def _pair(
+    b_dot, b_flow, b_decay, b_variance, b_query, b_key, b_offset, b_norm, b_norm_low, b_h, m_pair, head,
+    IS_GAUSSIAN: tl.constexpr, HAS_PRECISION: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """Of every pair: p, dL, s, log2 V, log2 p, match = -R² / 2, dmatch/dE = q·k - E |k|² without the last half, x.
+
+    Blocks are all one way round, `[BM, BN]` or `[BN, BM]`, the numbers of queries and keys ready to be broadcast.
+    """
+    scale, power, tau = head[5], head[6], head[7]
+    b_slope = b_decay * b_key + b_dot
+    b_match = tl.minimum(b_decay * b_slope + b_query, 0.0)
+    b_log_v = log2(b_variance, FAST)
+    if IS_GAUSSIAN:
+        b_inverse = reciprocal(b_variance, FAST)
+        b_x = -scale * b_match * b_inverse
+        b_log_p = -power * (b_log_v + b_x * LOG2E) - b_norm
+    else:
+        b_u = b_variance - scale * b_match
+        b_inverse = reciprocal(b_u, FAST)
+        b_x = b_match
+        if FAST:
+            b_log_p = ((power - tau) * b_log_v - b_norm) - power * log2(b_u, FAST)
+        else:
+            # Of the ratio, for its logarithm is the smaller number to round.
+            b_log_p = (power * log2(b_variance * b_inverse, FAST) - tau * b_log_v) - b_norm
+    if not FAST:
+        b_log_p -= b_norm_low
+    b_p = tl.exp2(b_log_p)
+    if MASKED:
+        b_p = tl.where(m_pair, b_p, 0.0)
+    b_dl = b_p * (b_decay * b_flow + b_offset)
+    b_evidence = 0.0
+    if HAS_PRECISION:
+        b_evidence = b_h * b_inverse
+        if IS_GAUSSIAN:
+            b_evidence *= tl.exp2(b_x * -LOG2E)
+        if MASKED:
+            b_evidence = tl.where(m_pair, b_evidence, 0.0)
+    b_s = (b_dl + b_evidence) * b_inverse
+    return b_p, b_dl, b_s, b_log_v, b_log_p, b_match, b_slope, b_x, b_inverse, b_evidence
+
+
+@triton.jit
+def _scalar_terms(
+    pair, sums, b_carried, b_decay, b_variance, b_key, b_offset, head, IS_GAUSSIAN: tl.constexpr, FAST: tl.constexpr
+):
+    """m and E dE (without what reaches E through V) of every pair, and the sums of rows that need no more than these.
+
+    Sums: Σ dL log2 p, Σ dL log2 V, Σ s match.
+    """
+    b_p, b_dl, b_s, b_log_v, b_log_p, b_match, b_slope, b_x, b_inverse, b_evidence = pair
+    scale, power, tau = head[5], head[6], head[7]
+    b_sum_tau, b_sum_v, b_sum_match = sums
+    b_sum_tau += tl.sum(b_dl * b_log_p, 1)
+    b_sum_match += tl.sum(b_s * b_match, 1)
+    if IS_GAUSSIAN:
+        b_m = b_s - b_s * b_x  # [BM, BN]
+    else:
+        if FAST:
+            b_m = b_s - ((power - tau) / power) * b_dl * reciprocal(b_variance, FAST)  # [BM, BN]
+        else:
+            # The same, the two terms' common part, dL / V, taken out before they cancel.
+            b_m = b_dl / b_variance * (tau / power + scale * b_match * b_inverse) + b_evidence * b_inverse
+        b_sum_v += tl.sum(b_dl * b_log_v, 1)
+    b_direct = (b_dl - b_p * b_offset) + (power * scale) * (b_carried * (b_slope + b_decay * b_key))  # [BM, BN]
+    return b_m, b_direct, (b_sum_tau, b_sum_v, b_sum_match)
+
+
+@triton.jit
+def _rows_kernel(
+    p_q, p_k, p_v, p_grad_out, p_grad_log_norm, p_heads, p_queries, p_keys,
+    p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_dq, p_sums,
+    stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
+    stride_query_stamps, stride_key_stamps, n_heads, n_queries, n_keys, n_query_blocks, n_key_blocks,
+    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+    QUERY_BLOCK: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr,
+    HAS_PRECISION: tl.constexpr, NEEDS_DYNAMICS: tl.constexpr, FAST: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """dq of a block of queries, and its share of the gradients of the head's scalars.
+
+    First the blocks of BN keys before all its queries, then those of BD keys that are not.
+    """
+    # The longest programs first.
+    i_block, i_head, i_sequence = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    i_batch, first_query, n_own = _sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
+    _, first_key, length = _sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
+    first = i_block * BM
+    if first >= n_own:
+        return
+    head = _head(p_heads, i_head, WIDTH // 2, IS_GAUSSIAN)
+    mu, inverse_mu, sigma2, eta2, gamma2, scale, power, tau, nu, log_unit = head
+    p_k += i_batch * stride_kb + first_key * stride_kt + i_head * stride_kh
+    p_v += i_batch * stride_vb + first_key * stride_vt + i_head * stride_vh
+    i_keys = i_head.to(tl.int64) * n_key_blocks + _first_block(first_key, i_sequence, n_keys, BN, IS_PACKED)
+    p_keys += i_keys * (KEY_NUMBERS * BN)
+    p_query_time = _at(p_query_stamps, i_batch * stride_query_stamps + first_query * 2, HAS_STAMPS)
+    p_key_time = _at(p_key_stamps, i_batch * stride_key_stamps + first_key * 2, HAS_STAMPS)
+
+    o_query = tl.arange(0, BM)  # [BM]
+    m_query = first + o_query < n_own
+    token = i_batch * n_queries + first_query + first
+    stride_row = n_heads * WIDTH
+    p_own = p_q + i_batch * stride_qb + first_query * stride_qt + i_head * stride_qh
+    b_q = _rows(p_own, first, o_query, m_query, stride_qt, WIDTH, BLOCK_W, True)  # [BM, W]
+    b_do = _rows(p_grad_out + i_head * WIDTH, token, o_query, m_query, stride_row, WIDTH, BLOCK_W, True)  # [BM, W]
+    i_queries = i_head.to(tl.int64) * n_query_blocks
+    i_queries += _first_block(first_query, i_sequence, n_queries, QUERY_BLOCK, IS_PACKED)
+    o_described = (first + o_query) // QUERY_BLOCK * (QUERY_NUMBERS * QUERY_BLOCK) + (first + o_query) % QUERY_BLOCK
+    p_query = p_queries + i_queries * (QUERY_NUMBERS * QUERY_BLOCK) + o_described  # [BM]
+    b_query = tl.load(p_query, mask=m_query, other=0.0)  # [BM]
+    b_offset = tl.load(p_query + QUERY_BLOCK, mask=m_query, other=0.0)  # [BM]
+    b_norm = tl.load(p_query + 2 * QUERY_BLOCK, mask=m_query, other=NOTHING)  # [BM]
+    b_norm_low, b_h = b_norm, b_norm
+    if not FAST:
+        b_norm_low = tl.load(p_query + 3 * QUERY_BLOCK, mask=m_query, other=0.0)  # [BM]
+    if HAS_PRECISION:
+        b_h = tl.load(p_query + 4 * QUERY_BLOCK, mask=m_query, other=0.0)  # [BM]
+    # Position of a query: the number of its own key. Without stamps it is the time.
+    position = length - n_own + first
+    i_time = first if HAS_STAMPS else position
+    b_hi, b_lo = _times(p_query_time, i_time, o_query, m_query, HAS_STAMPS)  # [BM]
+    hi, lo = _time(p_query_time, i_time, HAS_STAMPS)
+    b_since = _lag(b_hi, b_lo, hi, lo)  # [BM]
+    b_own_decay = transport(b_since, mu)  # [BM]
+    b_own_phi = _accumulated(b_since, b_own_decay, mu, inverse_mu)  # [BM]
+    b_own_fall = _fall(b_since, b_own_decay, b_own_phi, mu, inverse_mu)  # [BM]
+
+    b_zero = tl.zeros([BM], tl.float32)  # [BM]
+    b_dq = tl.zeros([BM, BLOCK_W], tl.float32)  # [BM, W]
+    b_sum_s = b_zero
+    sums = (b_zero, b_zero, b_zero)
+    b_sum_m, b_sum_decay2, b_sum_phi = b_zero, b_zero, b_zero  # Σ m, Σ m E², Σ m phi
+    b_sum_fall = b_zero  # -Σ m dV/dmu
+    b_sum_lag = b_zero  # Σ lag E dE
+
+    o_key = tl.arange(0, BN)  # [BN]
+    n_earlier = (position + 1) // BN
+    for i_keys in range(0, n_earlier):
+        start = i_keys * BN
+        b_k = _rows(p_k, start, o_key, o_key < BN, stride_kt, WIDTH, BLOCK_W, False)  # [BN, W]
+        b_v = _rows(p_v, start, o_key, o_key < BN, stride_vt, WIDTH, BLOCK_W, False)  # [BN, W]
+        p_key = p_keys + tl.cast(i_keys, tl.int64) * (KEY_NUMBERS * BN) + o_key
+        b_key = tl.load(p_key)  # [BN]
+        b_key_decay = tl.load(p_key + BN)  # [BN]
+        b_key_variance = tl.load(p_key + 3 * BN)  # [BN]
+        last_hi, last_lo = _time(p_key_time, start + BN - 1, HAS_STAMPS)
+        gap = _lag(hi, lo, last_hi, last_lo)
+        gap_decay = transport(gap, mu)
+        gap_decay2 = gap_decay * gap_decay
+        gap_phi = _accumulated(gap, gap_decay, mu, inverse_mu)
+        b_u_decay = gap_decay * b_own_decay  # [BM]
+        b_u_decay2 = b_u_decay * b_u_decay  # [BM]
+        b_u_phi = gap_phi + gap_decay2 * b_own_phi  # [BM]
+        b_decay = b_u_decay[:, None] * b_key_decay[None, :]  # [BM, BN]
+        b_variance = (gamma2 + sigma2 * b_u_phi)[:, None] + b_u_decay2[:, None] * b_key_variance[None, :]  # [BM, BN]
+        b_dot = _product(b_q, tl.trans(b_k), UPCAST)  # [BM, BN]
+        b_flow = _product(b_do, tl.trans(b_v), UPCAST)  # [BM, BN]
+        pair = _pair(
+            b_dot, b_flow, b_decay, b_variance, b_query[:, None], b_key[None, :], b_offset[:, None],
+            b_norm[:, None], b_norm_low[:, None], b_h[:, None], False, head, IS_GAUSSIAN, HAS_PRECISION, False, FAST,
+        )  # fmt: skip
+        b_carried = pair[2] * b_decay  # [BM, BN]
+        b_dq += _product(b_carried, b_k, UPCAST)
+        b_sum_s += tl.sum(pair[2], 1)
+        if NEEDS_DYNAMICS:
+            b_m, b_direct, sums = _scalar_terms(
+                pair, sums, b_carried, b_decay, b_variance, b_key[None, :], b_offset[:, None], head, IS_GAUSSIAN, FAST
+            )
+            b_block_m = tl.sum(b_m, 1)  # [BM]
+            b_block_decay2 = tl.sum(b_m * tl.load(p_key + 2 * BN)[None, :], 1)  # [BM]
+            b_block_phi = tl.sum(b_m * tl.load(p_key + 4 * BN)[None, :], 1)  # [BM]
+            b_block_fall = tl.sum(b_m * tl.load(p_key + 5 * BN)[None, :], 1)  # [BM]
+            b_u = gap + b_since  # [BM]
+            gap_fall = _fall(gap, gap_decay, gap_phi, mu, inverse_mu)
+            b_u_fall = gap_fall + gap_decay2 * (b_own_fall + 2.0 * gap * b_own_phi)  # [BM]
+            b_block_fall += 2.0 * b_u * (eta2 * b_block_decay2 + sigma2 * b_block_phi)
+            b_sum_m += b_block_m
+            b_sum_decay2 += b_u_decay2 * b_block_decay2
+            b_sum_phi += b_u_phi * b_block_m + b_u_decay2 * b_block_phi
+            b_sum_fall += b_u_decay2 * b_block_fall + sigma2 * b_u_fall * b_block_m
+            b_sum_lag += tl.sum((b_u[:, None] + tl.load(p_key + 6 * BN)[None, :]) * b_direct, 1)
+
+    o_near = tl.arange(0, BD)  # [BD]
+    for start in range(n_earlier * BN, tl.minimum(position + BM, length), BD):
+        m_key = start + o_near < length
+        b_k = _rows(p_k, start, o_near, m_key, stride_kt, WIDTH, BLOCK_W, True)  # [BD, W]
+        b_v = _rows(p_v, start, o_near, m_key, stride_vt, WIDTH, BLOCK_W, True)  # [BD, W]
+        b_key = tl.load(p_keys + tl.cast(start // BN, tl.int64) * (KEY_NUMBERS * BN) + start % BN + o_near)  # [BD]
+        b_key_hi, b_key_lo = _times(p_key_time, start, o_near, m_key, HAS_STAMPS)  # [BD]
+        b_lag = _lag(b_hi[:, None], b_lo[:, None], b_key_hi[None, :], b_key_lo[None, :])  # [BM, BD]
+        b_decay = transport(b_lag, mu)  # [BM, BD]
+        b_phi = _accumulated(b_lag, b_decay, mu, inverse_mu)  # [BM, BD]
+        b_variance = sigma2 * b_phi + eta2 * b_decay * b_decay + gamma2  # [BM, BD]
+        b_dot = _product(b_q, tl.trans(b_k), UPCAST)  # [BM, BD]
+        b_flow = _product(b_do, tl.trans(b_v), UPCAST)  # [BM, BD]
+        m_pair = (start + o_near)[None, :] <= (position + o_query)[:, None]  # [BM, BD]
+        pair = _pair(
+            b_dot, b_flow, b_decay, b_variance, b_query[:, None], b_key[None, :], b_offset[:, None],
+            b_norm[:, None], b_norm_low[:, None], b_h[:, None], m_pair, head, IS_GAUSSIAN, HAS_PRECISION, True, FAST,
+        )  # fmt: skip
+        b_carried = pair[2] * b_decay  # [BM, BD]
+        b_dq += _product(b_carried, b_k, UPCAST)
+        b_sum_s += tl.sum(pair[2], 1)
+        if NEEDS_DYNAMICS:
+            b_m, b_direct, sums = _scalar_terms(
+                pair, sums, b_carried, b_decay, b_variance, b_key[None, :], b_offset[:, None], head, IS_GAUSSIAN, FAST
+            )
+            b_fall = sigma2 * _fall(b_lag, b_decay, b_phi, mu, inverse_mu) + 2.0 * eta2 * b_lag * b_decay * b_decay
+            b_sum_m += tl.sum(b_m, 1)
+            b_sum_decay2 += tl.sum(b_m * b_decay * b_decay, 1)
+            b_sum_phi += tl.sum(b_m * b_phi, 1)
+            b_sum_fall += tl.sum(b_m * b_fall, 1)
+            b_sum_lag += tl.sum(b_lag * b_direct, 1)
+
+    o_w = tl.arange(0, BLOCK_W)  # [W]
+    b_dq = (power * scale) * (b_dq - b_q.to(tl.float32) * b_sum_s[:, None])  # [BM, W]
+    p_row = p_dq + i_head * WIDTH + token * stride_row + (o_query[:, None] * stride_row + o_w[None, :])  # [BM, W]
+    tl.store(p_row, b_dq.to(p_dq.dtype.element_ty), mask=m_query[:, None] & (o_w < WIDTH)[None, :])
+    if NEEDS_DYNAMICS:
+        b_sum_tau, b_sum_v, b_sum_match = sums
+        # Σ_j dL = g: from log2 p, and from V in the units of the head, to L and V.
+        b_g = tl.load(p_grad_log_norm + (token + o_query) * n_heads + i_head, mask=m_query, other=0.0)  # [BM]
+        b_logit = tl.where(m_query, b_sum_tau + (b_norm - tau * log_unit) * b_g, 0.0)  # [BM]
+        dnu = -tl.sum(b_sum_match, 0) * (power * scale / nu)
+        if not IS_GAUSSIAN:
+            # log(V / U) = log(V) / kappa + L / (tau kappa).
+            b_ratio = (tau * (b_sum_v + log_unit * b_g) + b_logit) / power  # [BM]
+            dnu += tl.sum(b_ratio, 0) * (tau / (WIDTH // 2)) * LN2
+        power_per_unit = power * tl.exp2(-log_unit)
+        stride_sum = tl.num_programs(0) * tl.num_programs(2)
+        p_sum = p_sums + i_head.to(tl.int64) * (6 * stride_sum) + i_sequence * tl.num_programs(0) + i_block
+        tl.store(p_sum, power * tl.sum(b_sum_fall, 0) - tl.sum(b_sum_lag, 0))
+        tl.store(p_sum + stride_sum, -power_per_unit * tl.sum(b_sum_phi, 0))
+        tl.store(p_sum + 2 * stride_sum, -power_per_unit * tl.sum(b_sum_decay2, 0))
+        tl.store(p_sum + 3 * stride_sum, -power_per_unit * tl.sum(b_sum_m, 0))
+        tl.store(p_sum + 4 * stride_sum, dnu)
+        tl.store(p_sum + 5 * stride_sum, tl.sum(b_logit, 0) / tau * LN2)
+
+
+@triton.jit
+def _described(p_query, STRIDE: tl.constexpr, HAS_PRECISION: tl.constexpr, FAST: tl.constexpr):
+    """-|q|² / 2, g - dO·out, log_norm and h of a whole block of queries, [BM]; where unused, the last two are any."""
+    b_norm = tl.load(p_query + 2 * STRIDE)  # [BM]
+    b_norm_low, b_h = b_norm, b_norm
+    if not FAST:
+        b_norm_low = tl.load(p_query + 3 * STRIDE)  # [BM]
+    if HAS_PRECISION:
+        b_h = tl.load(p_query + 4 * STRIDE)  # [BM]
+    return tl.load(p_query), tl.load(p_query + STRIDE), b_norm, b_norm_low, b_h
+
+
+@triton.jit
+def _columns_kernel(
+    p_q, p_k, p_v, p_grad_out, p_heads, p_queries,
+    p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_dk, p_dv,
+    stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
+    stride_query_stamps, stride_key_stamps, n_heads, n_queries, n_keys, n_query_blocks,
+    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr,
+    IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, HAS_PRECISION: tl.constexpr,
+    FAST: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """dk and dv of a block of keys: first over the blocks of queries that are not all after it, then over the others."""
+    i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    i_batch, first_query, n_own = _sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
+    _, first_key, length = _sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
+    first = i_block * BN
+    if first >= length:
+        return
+    head = _head(p_heads, i_head, WIDTH // 2, IS_GAUSSIAN)
+    mu, inverse_mu, sigma2, eta2, gamma2, scale, power, tau, nu, log_unit = head
+    stride_row = n_heads * WIDTH
+    p_q += i_batch * stride_qb + first_query * stride_qt + i_head * stride_qh
+    p_grad_out += (i_batch * n_queries + first_query) * stride_row + i_head * WIDTH
+    i_queries = i_head.to(tl.int64) * n_query_blocks + _first_block(first_query, i_sequence, n_queries, BM, IS_PACKED)
+    p_queries += i_queries * (QUERY_NUMBERS * BM)
+    p_query_time = _at(p_query_stamps, i_batch * stride_query_stamps + first_query * 2, HAS_STAMPS)
+    p_key_time = _at(p_key_stamps, i_batch * stride_key_stamps + first_key * 2, HAS_STAMPS)
+
+    o_key = tl.arange(0, BN)  # [BN]
+    m_key = first + o_key < length
+    p_own_k = p_k + i_batch * stride_kb + first_key * stride_kt + i_head * stride_kh
+    p_own_v = p_v + i_batch * stride_vb + first_key * stride_vt + i_head * stride_vh
+    b_k = _rows(p_own_k, first, o_key, m_key, stride_kt, WIDTH, BLOCK_W, True)  # [BN, W]
+    b_v = _rows(p_own_v, first, o_key, m_key, stride_vt, WIDTH, BLOCK_W, True)  # [BN, W]
+    b_key = -0.5 * tl.sum(b_k.to(tl.float32) * b_k.to(tl.float32), 1)  # [BN]
+    last = tl.minimum(first + BN, length) - 1
+    b_key_hi, b_key_lo = _times(p_key_time, first, o_key, m_key, HAS_STAMPS)  # [BN]
+    last_hi, last_lo = _time(p_key_time, last, HAS_STAMPS)
+    b_until = _lag(last_hi, last_lo, b_key_hi, b_key_lo)  # [BN]
+    b_own_decay = transport(b_until, mu)  # [BN]
+    b_own_phi = _accumulated(b_until, b_own_decay, mu, inverse_mu)  # [BN]
+
+    b_dk = tl.zeros([BN, BLOCK_W], tl.float32)  # [BN, W]
+    b_dv = tl.zeros([BN, BLOCK_W], tl.float32)  # [BN, W]
+    b_sum = tl.zeros([BN], tl.float32)  # [BN] Σ s E²
+
+    o_query = tl.arange(0, BM)  # [BM]
+    # Position of the first query.
+    base = length - n_own
+    n_blocks = tl.cdiv(n_own, BM)
+    n_near = tl.minimum(tl.cdiv(tl.maximum(last - base, 0), BM), n_blocks)
+    for i_queries in range(tl.maximum(first - base, 0) // BM, n_near):
+        start = i_queries * BM
+        m_query = start + o_query < n_own
+        b_q = _rows(p_q, start, o_query, m_query, stride_qt, WIDTH, BLOCK_W, True)  # [BM, W]
+        b_do = _rows(p_grad_out, start, o_query, m_query, stride_row, WIDTH, BLOCK_W, True)  # [BM, W]
+        p_query = p_queries + tl.cast(i_queries, tl.int64) * (QUERY_NUMBERS * BM) + o_query
+        b_query, b_offset, b_norm, b_norm_low, b_h = _described(p_query, BM, HAS_PRECISION, FAST)
+        i_time = start if HAS_STAMPS else base + start
+        b_hi, b_lo = _times(p_query_time, i_time, o_query, m_query, HAS_STAMPS)  # [BM]
+        b_lag = _lag(b_hi[None, :], b_lo[None, :], b_key_hi[:, None], b_key_lo[:, None])  # [BN, BM]
+        b_decay = transport(b_lag, mu)  # [BN, BM]
+        b_phi = _accumulated(b_lag, b_decay, mu, inverse_mu)  # [BN, BM]
+        b_variance = sigma2 * b_phi + eta2 * b_decay * b_decay + gamma2  # [BN, BM]
+        b_dot = _product(b_k, tl.trans(b_q), UPCAST)  # [BN, BM]
+        b_flow = _product(b_v, tl.trans(b_do), UPCAST)  # [BN, BM]
+        m_pair = (first + o_key)[:, None] <= (base + start + o_query)[None, :]  # [BN, BM]
+        pair = _pair(
+            b_dot, b_flow, b_decay, b_variance, b_query[None, :], b_key[:, None], b_offset[None, :],
+            b_norm[None, :], b_norm_low[None, :], b_h[None, :], m_pair, head, IS_GAUSSIAN, HAS_PRECISION, True, FAST,
+        )  # fmt: skip
+        b_carried = pair[2] * b_decay  # [BN, BM]
+        b_dv += _product(pair[0] * b_decay, b_do, UPCAST)
+        b_dk += _product(b_carried, b_q, UPCAST)
+        b_sum += tl.sum(b_carried * b_decay, 1)
+
+    for i_queries in range(n_near, n_blocks):
+        start = i_queries * BM
+        m_query = start + o_query < n_own
+        b_q = _rows(p_q, start, o_query, m_query, stride_qt, WIDTH, BLOCK_W, True)  # [BM, W]
+        b_do = _rows(p_grad_out, start, o_query, m_query, stride_row, WIDTH, BLOCK_W, True)  # [BM, W]
+        p_query = p_queries + tl.cast(i_queries, tl.int64) * (QUERY_NUMBERS * BM) + o_query
+        b_query, b_offset, b_norm, b_norm_low, b_h = _described(p_query, BM, HAS_PRECISION, FAST)
+        b_query_decay = tl.load(p_query + 5 * BM)  # [BM]
+        b_query_decay2 = tl.load(p_query + 6 * BM)  # [BM]
+        b_query_variance = tl.load(p_query + 7 * BM)  # [BM]
+        hi, lo = _time(p_query_time, start if HAS_STAMPS else base + start, HAS_STAMPS)
+        gap = _lag(hi, lo, last_hi, last_lo)
+        gap_decay = transport(gap, mu)
+        b_s_decay = gap_decay * b_own_decay  # [BN]
+        b_s_phi = _accumulated(gap, gap_decay, mu, inverse_mu) + gap_decay * gap_decay * b_own_phi  # [BN]
+        b_s_variance = sigma2 * b_s_phi + eta2 * b_s_decay * b_s_decay  # [BN]
+        b_decay = b_s_decay[:, None] * b_query_decay[None, :]  # [BN, BM]
+        b_variance = b_s_variance[:, None] * b_query_decay2[None, :] + b_query_variance[None, :]  # [BN, BM]
+        b_dot = _product(b_k, tl.trans(b_q), UPCAST)  # [BN, BM]
+        b_flow = _product(b_v, tl.trans(b_do), UPCAST)  # [BN, BM]
+        pair = _pair(
+            b_dot, b_flow, b_decay, b_variance, b_query[None, :], b_key[:, None], b_offset[None, :],
+            b_norm[None, :], b_norm_low[None, :], b_h[None, :], False, head, IS_GAUSSIAN, HAS_PRECISION, False, FAST,
+        )  # fmt: skip
+        b_carried = pair[2] * b_decay  # [BN, BM]
+        b_dv += _product(pair[0] * b_decay, b_do, UPCAST)
+        b_dk += _product(b_carried, b_q, UPCAST)
+        b_sum += tl.sum(b_carried * b_decay, 1)
+
+    o_w = tl.arange(0, BLOCK_W)  # [W]
+    b_dk = (power * scale) * (b_dk - b_k.to(tl.float32) * b_sum[:, None])  # [BN, W]
+    m_store = m_key[:, None] & (o_w < WIDTH)[None, :]  # [BN, W]
+    token = i_batch * n_keys + first_key + first
+    o_store = i_head * WIDTH + token * stride_row + (o_key[:, None] * stride_row + o_w[None, :])  # [BN, W]
+    tl.store(p_dk + o_store, b_dk.to(p_dk.dtype.element_ty), mask=m_store)
+    tl.store(p_dv + o_store, b_dv.to(p_dv.dtype.element_ty), mask=m_store)
+
+
+# (architecture, bits of the inputs, largest width) of each kernel.
+_TABLE: dict[str, dict[tuple[tuple[int, int], int, int], Launch]] = {"backward_rows": {}, "backward_columns": {}}
+
+
+def launch(pass_name: str, device_capability: tuple[int, int], width: int, dtype: torch.dtype) -> Launch:
+    return Launch(32, 32, 4, 1)
+
+
+def _is_interpreted() -> bool:
+    """Whether the kernels run in Triton's interpreter, which knows neither inline PTX nor products of bfloat16."""
+    return not isinstance(_rows_kernel, triton.JITFunction)
+
+
+def _last_contiguous(x: Tensor) -> Tensor:
+    """The same values, the last dim contiguous."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _batch_stride(stamps: Tensor | None) -> int:
+    """Elements between the stamps of two batch rows; 0 where all share them."""
+    return 0 if stamps is None or stamps.shape[0] == 1 else stamps.stride(0)
+
+
+def _all_blocks(n_tokens: int, sequences: int, block: int, is_packed: bool) -> int:
+    """Blocks that hold the tokens of all sequences; a packed one may begin anywhere in a block, so each has one more."""
+    return n_tokens // block + sequences if is_packed else sequences * triton.cdiv(n_tokens, block)
+
+
+def backward(
+    grad_out: Tensor,
+    grad_log_norm: Tensor,
+    grad_precision: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    heads: Tensor,
+    out: Tensor,
+    log_norm: Tensor,
+    query_stamps: Tensor | None,
+    key_stamps: Tensor | None,
+    query_starts: Tensor | None,
+    key_starts: Tensor | None,
+    longest: int,
+    longest_keys: int,
+    is_gaussian: bool,
+    *,
+    needs_dynamics: bool = True,
+    row_blocks: Launch | None = None,
+    column_blocks: Launch | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v and of the heads' scalars."""
+    batch, n_queries, n_heads, width = q.shape
+    n_keys = k.shape[1]
+    q, k, v = (_last_contiguous(x) for x in (q, k, v))
+    grad_out, grad_log_norm, out, log_norm = (x.contiguous() for x in (grad_out, grad_log_norm, out, log_norm))
+    capability = torch.cuda.get_device_capability(q.device) if q.is_cuda else (0, 0)
+    rows = row_blocks or launch("backward_rows", capability, width, q.dtype)
+    columns = column_blocks or launch("backward_columns", capability, width, q.dtype)
+    is_packed = query_starts is not None
+    has_precision = grad_precision is not None
+    sequences = batch if query_starts is None else query_starts.numel() - 1
+    interpreted = _is_interpreted()
+    places = {
+        "WIDTH": width,
+        "BLOCK_W": max(16, triton.next_power_of_2(width)),
+        "HAS_STAMPS": query_stamps is not None,
+        "IS_PACKED": is_packed,
+        "IS_GAUSSIAN": is_gaussian,
+    }
+    arithmetic = {
+        "HAS_PRECISION": has_precision,
+        "FAST": q.dtype.itemsize == 2 and not interpreted,
+        "UPCAST": interpreted and q.dtype == torch.bfloat16,
+    }
+    key_blocks = _all_blocks(n_keys, sequences, rows.block_n, is_packed)
+    query_blocks = _all_blocks(n_queries, sequences, columns.block_m, is_packed)
+    keys = heads.new_empty((n_heads, key_blocks, KEY_NUMBERS.value, rows.block_n))
+    queries = heads.new_empty((n_heads, query_blocks, QUERY_NUMBERS.value, columns.block_m))
+    _describe_keys[(triton.cdiv(longest_keys, rows.block_n), n_heads, sequences)](
+        k, heads, key_stamps, key_starts, keys,
+        *k.stride()[:3], _batch_stride(key_stamps), n_keys, key_blocks,
+        **places, BN=rows.block_n, num_warps=4,
+    )  # fmt: skip
+    _describe_queries[(triton.cdiv(longest, columns.block_m), n_heads, sequences)](
+        q, out, grad_out, log_norm, grad_log_norm, None if grad_precision is None else grad_precision.contiguous(),
+        heads, query_stamps, query_starts, queries,
+        *q.stride()[:3], _batch_stride(query_stamps), n_heads, n_queries, query_blocks,
+        **places, BM=columns.block_m, HAS_PRECISION=has_precision, num_warps=4,
+    )  # fmt: skip
+    starts = (query_stamps, key_stamps, query_starts, key_starts)
+    sizes = (
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], _batch_stride(query_stamps), _batch_stride(key_stamps),
+        n_heads, n_queries, n_keys, query_blocks,
+    )  # fmt: skip
+    dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    row_grid = (triton.cdiv(longest, rows.block_m), n_heads, sequences)
+    # Blocks beyond the end of a packed sequence write nothing.
+    sums = heads.new_zeros((n_heads, 6, row_grid[0] * sequences))
+    _rows_kernel[row_grid](
+        q, k, v, grad_out, grad_log_norm, heads, queries, keys, *starts, dq, sums, *sizes, key_blocks,
+        **places, **arithmetic, BM=rows.block_m, BN=rows.block_n, BD=max(16, rows.block_n // 2),
+        QUERY_BLOCK=columns.block_m, NEEDS_DYNAMICS=needs_dynamics,
+        num_warps=rows.num_warps, num_stages=rows.num_stages,
+    )  # fmt: skip
+    _columns_kernel[(triton.cdiv(longest_keys, columns.block_n), n_heads, sequences)](
+        q, k, v, grad_out, heads, queries, *starts, dk, dv, *sizes,
+        **places, **arithmetic, BM=columns.block_m, BN=columns.block_n,
+        num_warps=columns.num_warps, num_stages=columns.num_stages,
+    )  # fmt: skip
+    return dq, dk, dv, sums.sum(-1, dtype=torch.float64).to(torch.float32)

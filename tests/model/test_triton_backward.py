@@ -1,0 +1,260 @@
+"""The fused backward kernels of attention, in Triton's interpreter, against autograd through the reference in float64.
+
+The one tolerance: twice the error of autograd through the eager code on the same inputs, plus one rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from model.attention.reference import attend
+from model.dynamics import Dynamics
+from model.testing import AttentionInputs, rfa_inputs
+
+pytest.importorskip("triton")
+
+from model.attention.triton_backward import Launch, backward
+
+NAMES = ("q", "k", "v", "mu", "sigma2", "eta2", "gamma2", "nu", "tau")
+ROWS, COLUMNS = Launch(32, 32, 4, 1), Launch(16, 32, 4, 1)
+
+
+class Weights(NamedTuple):
+    """Gradients of out, log_norm and precision."""
+
+    out: Tensor
+    log_norm: Tensor
+    precision: Tensor | None
+
+    def of(self, start: int, stop: int) -> Weights:
+        """Those of a stretch of queries."""
+        return Weights(*(None if x is None else x[:, start:stop] for x in self))
+
+
+def random_weights(inputs: AttentionInputs, queries: int, with_precision: bool, seed: int = 1) -> Weights:
+    generator = torch.Generator().manual_seed(seed)
+    batch, _, heads, width = inputs.q.shape
+    out = torch.randn(batch, queries, heads, width, generator=generator).to(inputs.q.dtype)
+    log_norm, precision = torch.randn(2, batch, queries, heads, generator=generator)
+    return Weights(out, log_norm, precision if with_precision else None)
+
+
+class Oracle(NamedTuple):
+    """What the reference returns, and its gradients by name."""
+
+    out: Tensor
+    log_norm: Tensor
+    gradients: dict[str, Tensor]
+
+
+def reference(inputs: AttentionInputs, weights: Weights, kernel: str, dtype: torch.dtype) -> Oracle:
+    """Autograd through the reference, computing in `dtype`; the last queries where there are fewer than keys."""
+    d = inputs.dynamics
+    queries, total = weights.out.shape[1], inputs.k.shape[1]
+    tensors = (inputs.q[:, total - queries :], inputs.k, inputs.v, d.mu, d.sigma2, d.eta2, d.gamma2, d.nu, d.tau)
+    leaves = [x.detach().to(dtype).clone().requires_grad_() for x in tensors]
+    mu, *rest = leaves[3:]
+    times = torch.arange(total, dtype=torch.float64)[None] if inputs.times is None else inputs.times
+    result = attend(
+        *leaves[:3], Dynamics(mu, d.omega.to(dtype), *rest),
+        query_times=times[:, total - queries :], key_times=times, kernel=kernel,
+    )  # fmt: skip
+    pairs = [(x, w) for x, w in zip(result, weights, strict=True) if w is not None]
+    gradients = torch.autograd.grad([x for x, _ in pairs], leaves, [w.to(dtype) for _, w in pairs])
+    return Oracle(result.out.detach(), result.log_norm.detach(), dict(zip(NAMES, gradients, strict=True)))
+
+
+def stamps(times: Tensor | None) -> Tensor | None:
+    """Times since the first key as hi + lo, `[1 or B, M, 2]`."""
+    if times is None:
+        return None
+    since = times - times[:, :1]
+    high = since.to(torch.float32)
+    return torch.stack([high, (since - high).to(torch.float32)], -1)
+
+
+def heads(dynamics: Dynamics) -> Tensor:
+    d = dynamics
+    return torch.stack([x.float() for x in (d.mu, d.sigma2, d.eta2, d.gamma2, d.nu, d.tau)], -1)
+
+
+def named(result: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    dq, dk, dv, dheads = result
+    assert dheads.dtype == torch.float32
+    return dict(zip(NAMES, (dq, dk, dv, *dheads.unbind(-1)), strict=True))
+
+
+def fused(
+    inputs: AttentionInputs, weights: Weights, oracle: Oracle, kernel: str = "student_t",
+    rows: Launch = ROWS, columns: Launch = COLUMNS, **options: bool,
+) -> dict[str, Tensor]:  # fmt: skip
+    """The kernels on the last queries, with the row statistics of the oracle."""
+    queries, total = weights.out.shape[1], inputs.k.shape[1]
+    key_stamps = stamps(inputs.times)
+    query_stamps = None if key_stamps is None else key_stamps[:, total - queries :].contiguous()
+    return named(backward(
+        *weights, inputs.q[:, total - queries :], inputs.k, inputs.v, heads(inputs.dynamics),
+        oracle.out.to(inputs.q.dtype), oracle.log_norm.float(), query_stamps, key_stamps, None, None,
+        queries, total, kernel == "gaussian", row_blocks=rows, column_blocks=columns, **options,
+    ))  # fmt: skip
+
+
+def relative_error(actual: Tensor, expected: Tensor) -> float:
+    error = float((actual.double() - expected).norm())
+    return error / float(expected.norm()) if error else 0.0
+
+
+def assert_close(actual: dict[str, Tensor], eager: dict[str, Tensor], exact: dict[str, Tensor], dtype: torch.dtype):
+    for name, expected in exact.items():
+        rounded = eager[name].to(dtype) if name in "qkv" else eager[name]
+        assert actual[name].shape == expected.shape and actual[name].dtype == rounded.dtype, name
+        allowed = 2 * relative_error(rounded, expected) + torch.finfo(dtype).eps
+        assert relative_error(actual[name], expected) <= allowed, (name, relative_error(actual[name], expected), allowed)
+
+
+def check(
+    inputs: AttentionInputs, kernel: str = "student_t", *, queries: int | None = None, with_precision: bool = True,
+    rows: Launch = ROWS, columns: Launch = COLUMNS,
+) -> None:  # fmt: skip
+    # What the kernels get is float32: the oracle must start from the same numbers.
+    inputs = inputs._replace(dynamics=inputs.dynamics.to(torch.float32))
+    weights = random_weights(inputs, queries or inputs.q.shape[1], with_precision)
+    oracle = reference(inputs, weights, kernel, torch.float64)
+    eager = reference(inputs, weights, kernel, torch.float32)
+    actual = fused(inputs, weights, oracle, kernel, rows, columns)
+    assert_close(actual, eager.gradients, oracle.gradients, inputs.q.dtype)
+
+
+def with_mu(inputs: AttentionInputs, *mu: float) -> AttentionInputs:
+    dynamics = replace(inputs.dynamics, mu=torch.tensor(mu, dtype=inputs.dynamics.mu.dtype))
+    return inputs._replace(dynamics=dynamics)
+
+
+@pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
+@pytest.mark.parametrize("with_precision", [False, True])
+@pytest.mark.parametrize("irregular", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_gradients(dtype: torch.dtype, irregular: bool, with_precision: bool, kernel: str) -> None:
+    inputs = rfa_inputs(2, 101, 2, 12, dtype=dtype, irregular=irregular)
+    check(inputs, kernel, with_precision=with_precision)
+
+
+@pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
+def test_gradients_of_bfloat16(kernel: str) -> None:
+    check(rfa_inputs(1, 75, 2, 8, dtype=torch.bfloat16), kernel)
+
+
+@pytest.mark.parametrize("width", [16, 40, 64, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_widths(dtype: torch.dtype, width: int) -> None:
+    check(rfa_inputs(1, 70, 2, width // 2, dtype=dtype, irregular=width == 40))
+
+
+@pytest.mark.parametrize("length", [1, 2, 16, 32, 33, 64, 97])
+def test_lengths(length: int) -> None:
+    check(rfa_inputs(2, length, 2, 8, dtype=torch.float32, seed=length))
+
+
+@pytest.mark.parametrize("rows, columns", [((16, 64), (64, 16)), ((64, 16), (16, 64)), ((32, 32), (32, 32))])
+def test_shapes_of_blocks(rows: tuple[int, int], columns: tuple[int, int]) -> None:
+    inputs = rfa_inputs(1, 150, 2, 8, dtype=torch.float32, irregular=True)
+    check(inputs, rows=Launch(*rows, 4, 1), columns=Launch(*columns, 4, 1))
+
+
+@pytest.mark.parametrize("irregular", [False, True])
+@pytest.mark.parametrize("mu", [(0.0, 1e-6), (1e-3, 5e-3), (2.0, 40.0)])
+def test_decay_rates(mu: tuple[float, float], irregular: bool) -> None:
+    """Zero and tiny (the series), between, and decays that underflow within a block."""
+    check(with_mu(rfa_inputs(1, 130, 2, 8, dtype=torch.float32, irregular=irregular), *mu))
+
+
+@pytest.mark.parametrize("irregular", [False, True])
+@pytest.mark.parametrize("queries", [1, 33, 64])
+def test_queries_behind_a_prefix(queries: int, irregular: bool) -> None:
+    inputs = rfa_inputs(2, 110, 2, 8, dtype=torch.float32, irregular=irregular, seed=2)
+    check(inputs, queries=queries)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_large_inputs(dtype: torch.dtype) -> None:
+    check(rfa_inputs(1, 90, 2, 16, dtype=dtype, scale=30.0))
+
+
+def test_times_far_from_zero() -> None:
+    inputs = rfa_inputs(1, 90, 2, 8, dtype=torch.float32, irregular=True)
+    assert inputs.times is not None
+    check(inputs._replace(times=inputs.times * 1e-2 + 1e9))
+
+
+@pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
+@pytest.mark.parametrize("irregular", [False, True])
+def test_packed_sequences(irregular: bool, kernel: str) -> None:
+    """Sequences of several lengths in one row, some with a prefix, equal the same sequences one by one."""
+    lengths = [(1, 1), (37, 37), (5, 70), (66, 66), (1, 20)]
+    parts = [
+        rfa_inputs(1, total, 2, 8, dtype=torch.float32, irregular=irregular, seed=i)
+        for i, (_, total) in enumerate(lengths)
+    ]
+    dynamics = parts[0].dynamics
+    parts = [part._replace(dynamics=dynamics) for part in parts]
+    weights = [random_weights(p, n, True, seed) for seed, (p, (n, _)) in enumerate(zip(parts, lengths, strict=True))]
+    exact = [reference(p, w, kernel, torch.float64) for p, w in zip(parts, weights, strict=True)]
+    eager = [reference(p, w, kernel, torch.float32) for p, w in zip(parts, weights, strict=True)]
+
+    def joined(oracles: list[Oracle]) -> dict[str, Tensor]:
+        by_name = {name: [oracle.gradients[name] for oracle in oracles] for name in NAMES}
+        return {name: torch.cat(x, 1) if name in "qkv" else torch.stack(x).sum(0) for name, x in by_name.items()}
+
+    def starts(counts: list[int]) -> Tensor:
+        return torch.tensor([0, *counts], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+
+    queries, totals = [n for n, _ in lengths], [total for _, total in lengths]
+    q = torch.cat([p.q[:, total - n :] for p, (n, total) in zip(parts, lengths, strict=True)], 1)
+    k, v = (torch.cat([p[i] for p in parts], 1) for i in (1, 2))
+    key_stamps = [stamps(p.times) for p in parts]
+    pieces = [None if s is None else s[:, -n:] for s, n in zip(key_stamps, queries, strict=True)]
+    places = (torch.cat(pieces, 1), torch.cat(key_stamps, 1)) if irregular else (None, None)
+    actual = backward(
+        *(torch.cat(w, 1) for w in zip(*weights, strict=True)), q, k, v, heads(dynamics),
+        torch.cat([oracle.out.float() for oracle in exact], 1),
+        torch.cat([oracle.log_norm.float() for oracle in exact], 1), *places, starts(queries), starts(totals),
+        max(queries), max(totals), kernel == "gaussian", row_blocks=ROWS, column_blocks=COLUMNS,
+    )  # fmt: skip
+    assert_close(named(actual), joined(eager), joined(exact), torch.float32)
+
+
+def test_strides_do_not_matter() -> None:
+    inputs = rfa_inputs(2, 50, 3, 8, dtype=torch.float32)
+    weights = random_weights(inputs, 50, True)
+    oracle = reference(inputs, weights, "student_t", torch.float64)
+    transposed = inputs._replace(
+        q=inputs.q.transpose(1, 2).contiguous().transpose(1, 2), k=inputs.k.transpose(0, 3).contiguous().transpose(0, 3)
+    )
+    expected, actual = fused(inputs, weights, oracle), fused(transposed, weights, oracle)
+    for name in NAMES:
+        assert actual[name].is_contiguous() or name not in "qkv"
+        assert torch.equal(actual[name], expected[name]), name
+
+
+def test_two_runs_agree_to_the_bit() -> None:
+    inputs = rfa_inputs(2, 80, 2, 8, dtype=torch.float16, irregular=True)
+    weights = random_weights(inputs, 80, True)
+    oracle = reference(inputs, weights, "student_t", torch.float32)
+    first, second = fused(inputs, weights, oracle), fused(inputs, weights, oracle)
+    for name in NAMES:
+        assert torch.equal(first[name], second[name]), name
+
+
+def test_without_gradients_of_the_dynamics() -> None:
+    inputs = rfa_inputs(1, 60, 2, 8, dtype=torch.float32)
+    weights = random_weights(inputs, 60, True)
+    oracle = reference(inputs, weights, "student_t", torch.float64)
+    full, partial = fused(inputs, weights, oracle), fused(inputs, weights, oracle, needs_dynamics=False)
+    for name in NAMES:
+        expected = full[name] if name in "qkv" else torch.zeros(2)
+        assert torch.equal(partial[name], expected), name
