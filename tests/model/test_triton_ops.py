@@ -41,6 +41,10 @@ def relative_error(actual, expected):
     return float((actual - expected).norm() / expected.norm())
 
 
+def transposed_copy(x):
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
 def starts_of(lengths):
     return torch.tensor([0, *lengths], device=DEVICE).cumsum(0).to(torch.int32)
 
@@ -51,33 +55,30 @@ def starts_of(lengths):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
 @pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])
-@pytest.mark.parametrize("shape", [(2, 19, 3, 8), (1, 37, 3, 20)], ids=str)
-def test_matches_the_reference(shape, irregular, kernel, dtype):
-    assert_matches_reference(fused, small(*shape, dtype=dtype, irregular=irregular), kernel=kernel)
+def test_matches_the_reference(irregular, kernel, dtype):
+    assert_matches_reference(fused, small(1, 21, 2, dtype=dtype, irregular=irregular), kernel=kernel)
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1, 8), (3, 2, 3, 9), (1, 33, 2, 64), (1, 17, 2, 128)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1, 1, 8), (3, 2, 2, 9), (1, 37, 2, 20), (1, 33, 1, 64), (1, 9, 1, 128)], ids=str)
 def test_matches_the_reference_at_odd_sizes(shape):
     assert_matches_reference(fused, small(*shape, irregular=True))
 
 
-@pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])
-def test_matches_the_reference_on_transposed_inputs(irregular):
-    inputs = small(1, 21, 3, irregular=irregular)
-    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs[:3])
+def test_matches_the_reference_on_transposed_inputs():
+    inputs = small(2, 15, 2)
+    q, k, v = (transposed_copy(x) for x in inputs[:3])
     assert not q.is_contiguous()
     assert_matches_reference(fused, inputs._replace(q=q, k=k, v=v))
 
 
 # Packed sequences.
 
-LENGTHS = (5, 1, 41, 12)
+LENGTHS = (5, 1, 37, 12)
 
 
-@pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
-@pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])
-def test_packed_sequences_match_the_reference(irregular, kernel):
-    inputs = small(1, sum(LENGTHS), 3, irregular=irregular)
+@pytest.mark.parametrize("kernel, irregular", [("student_t", False), ("gaussian", True)])
+def test_packed_sequences_match_the_reference(kernel, irregular):
+    inputs = small(1, sum(LENGTHS), 2, irregular=irregular)
     assert_matches_reference(fused, inputs, kernel=kernel, cu_seqlens=starts_of(LENGTHS))
 
 
@@ -105,11 +106,11 @@ def test_a_packed_sequence_does_not_see_its_neighbours():
     inputs = small(length=sum(LENGTHS))
     starts = starts_of(LENGTHS)
     before = fused(*inputs[:4], cu_seqlens=starts)
-    spoilt = [x.clone().index_fill_(1, torch.arange(6, 47, device=DEVICE), 1e3) for x in inputs[:3]]
+    spoilt = [x.clone().index_fill_(1, torch.arange(6, 43, device=DEVICE), 1e3) for x in inputs[:3]]
     after = fused(*spoilt, inputs.dynamics, cu_seqlens=starts)
     for a, b in zip(before, after, strict=True):
-        assert torch.equal(a[:, :6], b[:, :6]) and torch.equal(a[:, 47:], b[:, 47:])
-        assert not torch.equal(a[:, 6:47], b[:, 6:47])
+        assert torch.equal(a[:, :6], b[:, :6]) and torch.equal(a[:, 43:], b[:, 43:])
+        assert not torch.equal(a[:, 6:43], b[:, 6:43])
 
 
 @pytest.mark.parametrize("impl", ["reference", "triton"])
@@ -342,7 +343,7 @@ def operator_arguments(transposed, packed, stamped, with_precision, length=6):
     inputs = small(length=length)
     q, k, v = inputs[:3]
     if transposed:
-        q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
+        q, k, v = (transposed_copy(x) for x in (q, k, v))
     stamps = torch.arange(length, device=DEVICE).float()[None, :, None] * torch.tensor([1.0, 0.0], device=DEVICE)
     starts = starts_of((length - 2, 2)) if packed else None
     places = (stamps, stamps) if stamped else (None, None)
@@ -387,10 +388,6 @@ class Attending(nn.Module):
         return tuple(fused_attention(q, k, v, Dynamics(mu, self.omega, sigma2, eta2, gamma2, nu, tau)))
 
 
-def transposed_copy(x):
-    return x.transpose(1, 2).contiguous().transpose(1, 2)
-
-
 def exported(inputs):
     """`Attending` as a graph of any batch and length, traced with transposed inputs."""
     batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
@@ -431,7 +428,7 @@ def test_the_packaged_graph_equals_eager_code(tmp_path):
 
 
 def test_runs_are_the_same_bit_for_bit():
-    inputs = small(2, 45, irregular=True)
+    inputs = small(1, 45, irregular=True)
 
     def run():
         d = inputs.dynamics
@@ -467,8 +464,9 @@ def mixed(mixer, x, impl, with_precision):
 
 
 @pytest.mark.parametrize("with_precision", [False, True])
-@pytest.mark.parametrize("is_lowered, tolerance", [(False, 1e-5), (True, 2e-2)], ids=["float32", "autocast"])
+@pytest.mark.parametrize("is_lowered, tolerance", [(False, 1e-4), (True, 5e-2)], ids=["float32", "autocast"])
 def test_the_layer_agrees_with_its_reference(is_lowered, tolerance, with_precision):
+    """That it is wired alike; how exact the parts are is the matter of the tests above."""
     config = LanguageModelConfig(vocab_size=16, d_model=32, n_layers=1, n_heads=2, head_dim=8, n_slots=2)
     mixer = RobustMixer(config).to(DEVICE)
     x = torch.randn(2, 21, 32, device=DEVICE)
@@ -505,6 +503,14 @@ def peak_memory(length):
     torch.cuda.synchronize()
     assert all(bool(x.isfinite().all()) for x in (*result, *gradients))
     return torch.cuda.max_memory_allocated() - before
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_packed_sequences_match_the_reference_on_a_gpu(dtype):
+    lengths = (1, 700, 129, 1, 1000)
+    inputs = small(1, sum(lengths), 4, 32, dtype=dtype, irregular=True)
+    assert_matches_reference(fused, inputs, cu_seqlens=starts_of(lengths))
 
 
 @needs_gpu
