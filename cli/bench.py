@@ -44,7 +44,7 @@ def bench_aot(
     as_json: JsonFlag = False,
 ) -> None:
     """Compile the fused kernels for sm_80 and sm_90, without a GPU: registers, spills, instructions per score."""
-    from bench.aot import GrownError, bar_lines, compile_rows, document, grown, shipped, table
+    from bench.aot import GrownError, bar_lines, compile_rows, document, grown, shipped, spilling, table
 
     committed = json.loads(out.read_text()) if check else None
     result = document(compile_rows(shipped()))
@@ -56,7 +56,7 @@ def bench_aot(
     else:
         for line in [*table(result["rows"]), "", *bar_lines(result["bars"])]:
             typer.echo(line)
-    problems = grown(result["rows"], committed) if committed else []
+    problems = grown(result["rows"], committed) + spilling(result["rows"]) if committed else []
     if problems:
         raise GrownError("; ".join(problems))
 

@@ -5,12 +5,19 @@ compiles all of them.
 """
 
 import copy
+import itertools
 import json
 
 import pytest
 
 from bench import aot
 from bench.sass import loops_and_whole, main_loop, matrix_work
+from training.language import LanguageRun, find_config
+
+COMPILED_HERE = {
+    80: ["forward 128 fp16 precision", "backward columns 64 bf16", "slot step 16×64"],
+    90: ["forward 64 bf16", "backward rows 64 bf16", "slot scan gradient 16×64"],
+}
 
 # In the words of nvdisasm -c for sm_90, shortened: a loop that waits for its copy (an inner loop), two products a turn;
 # then the loop over the blocks of the diagonal, with more instructions; then one with half the products, fewest of all.
@@ -158,6 +165,9 @@ def test_a_kernel_compiled_here_has_the_figures_it_must_have(toys, architecture)
 def test_spills_are_seen(toys):
     assert toys["toy spilling", 90]["spills"] > 100
     assert toys["toy spilling", 90]["stack_bytes"] > 100
+    assert aot.spilling([toys["toy", 90]]) == []
+    assert aot.spilling([{**toys["toy", 90], "spills": 3}]) == ["toy, sm_90: 3 spills, 0 bytes of stack"]
+    assert aot.spilling([{**toys["toy", 90], "stack_bytes": 8}]) == ["toy, sm_90: 0 spills, 8 bytes of stack"]
 
 
 def test_what_grows_is_told(toys):
@@ -171,9 +181,6 @@ def test_what_grows_is_told(toys):
         shrunk["rows"][0][name] += 1
         assert aot.grown(rows, shrunk) == []
     assert aot.grown([{**rows[0], "registers": 255}], {**committed, "triton": "0.1"}) == []
-    assert aot.grown([{**rows[0], "spills": 3}], {**committed, "triton": "0.1"}) == [
-        "toy, sm_90: 3 spills, 0 bytes of stack"
-    ]
     assert aot.grown([{**rows[0], "kernel": "new"}], committed) == ["new, sm_90: not in the committed table"]
 
 
@@ -196,5 +203,31 @@ def test_the_table_is_readable(toys):
     assert lines[1].split()[:3] == ["toy", "80", "128×64"]
 
 
+@pytest.fixture(scope="module")
 def committed():
     return json.loads(aot.RESULT.read_text())
+
+
+@pytest.mark.parametrize("architecture", COMPILED_HERE)
+def test_the_committed_figures_still_hold(architecture, committed):
+    rows = aot.compile_rows(COMPILED_HERE[architecture], [architecture], jobs=1)
+    assert aot.grown(rows, committed) == []
+
+
+def test_the_committed_table_is_complete(committed):
+    shapes = [(row["kernel"], row["architecture"]) for row in committed["rows"]]
+    assert shapes == list(itertools.product(aot.shipped(), aot.ARCHITECTURES))
+    assert committed["bars"] == aot.bars(committed["rows"])
+
+
+@pytest.mark.xfail(reason="forward at 128 reals, and on sm_80, spills", strict=True)
+def test_no_shipped_kernel_spills(committed):
+    assert aot.spilling(committed["rows"]) == []
+
+
+def test_shapes_are_those_of_the_training_configs():
+    assert {"slot scan 16×64", "slot step 16×64", "slot scan gradient 16×64"} <= set(aot.shipped())
+    assert {name.rsplit(" ", 1)[1] for name in aot.shipped() if name.startswith("slot")} == {
+        f"{run.model.n_slots}×{2 * run.model.head_dim}"
+        for run in (LanguageRun.from_file(find_config(name)) for name in ("paper", "books", "small"))
+    }
