@@ -141,10 +141,12 @@ def _backward(shape: Shape, architecture: int) -> KernelCase:
 
     (q, k, v), heads = _inputs(shape)
     statistic = torch.zeros(BATCH, LENGTH, HEADS)
-    gradients = (q, statistic, statistic if shape.with_precision else None)
-    places = (None, None, None, None, LENGTH, LENGTH, False)
+    grad_precision = statistic if shape.with_precision else None
     with _recorded(triton_backward, architecture) as launches:
-        triton_backward.backward(*gradients, q, k, v, heads, q, statistic, *places)
+        triton_backward.backward(
+            q, statistic, grad_precision, q, k, v, heads, q, statistic,
+            None, None, None, None, LENGTH, LENGTH, False,
+        )  # fmt: skip
     return _attention_case(launches, shape)
 
 

@@ -9,9 +9,11 @@ import itertools
 import json
 
 import pytest
+from typer.testing import CliRunner
 
 from bench import aot
 from bench.sass import loops_and_whole, main_loop, matrix_work
+from cli.main import app
 from training.language import LanguageRun, find_config
 
 COMPILED_HERE = {
@@ -195,6 +197,29 @@ def test_bars_are_judged():
 def test_a_kernel_that_does_not_compile_is_named():
     with pytest.raises(aot.CompilationError, match="compiling nonsense@90 failed"):
         aot.compile_rows(["nonsense"], [90], module="tests.bench.aot_toy")
+
+
+def test_the_command_writes_and_checks_the_table(toys, tmp_path, monkeypatch):
+    rows = [copy.deepcopy(toys["toy", 90])]
+    monkeypatch.setattr(aot, "compile_rows", lambda names: rows)
+    out = tmp_path / "aot.json"
+    command = ["bench", "aot", "--out", str(out)]
+
+    def run(*options):
+        result = CliRunner().invoke(app, [*command, *options], prog_name="rfa")
+        return result.exit_code, result.stdout, result.stderr
+
+    code, stdout, _ = run()
+    assert (code, stdout.splitlines()[1].split()[:2]) == (0, ["toy", "90"])
+    assert run("--check")[0] == 0
+    written = out.read_text()
+    rows[0]["registers"] += 1
+    code, _, stderr = run("--check")
+    assert code == 1
+    assert "toy, sm_90: registers grew from" in stderr
+    rows[0]["spills"] = 4
+    assert "toy, sm_90: 4 spills" in run("--check")[2]
+    assert out.read_text() == written
 
 
 def test_the_table_is_readable(toys):

@@ -159,6 +159,18 @@ def test_flex_attention_in_two_passes_is_rfa(problem, truth):
     assert truth.check("flex", {"out": out})["out"] < 1e-5
 
 
+def test_the_fused_kernels_pass_their_check():
+    """In Triton's interpreter where there is no GPU; the public function too, which rotates by itself."""
+    small = make_problem(1, 20, 2, 16, torch.float32, DEVICE)
+    truth = truth_of(small, robust_rows)
+    assert set(run(kernel_attention.fused, small, truth, has_scalar_gradients=True)) == {
+        "out", "grad q", "grad k", "grad v",
+    }  # fmt: skip
+    call, errors = kernel_attention._public(small, truth)
+    assert set(errors) == {"out"}
+    assert not call().requires_grad
+
+
 def counting_timer():
     clock = itertools.count(1.0)
 
