@@ -62,6 +62,18 @@ def test_decode_row():
     assert f"| {cells} |" in README
 
 
+def test_kernel_sentence():
+    document = read("aot.json")
+    rows = {row["architecture"]: row for row in document["rows"] if row["kernel"] == "forward 64 bf16"}
+    issued, special = (
+        " and ".join(f"{rows[architecture][name]:.1f}" for architecture in (80, 90))
+        for name in ("instructions_per_score", "mufu_per_score")
+    )
+    flat = " ".join(README.split())
+    assert f"issues {issued} instructions per score, {special} of them to the special-function unit" in flat
+    assert f"Triton {document['triton']}, commit {document['commit']}; [bench/results/aot.json]" in flat
+
+
 def percentiles(load, metric, *names):
     return " / ".join(f"{read(f'load-{load}.json')['latency_ms'][metric][name]:.1f}" for name in names)
 
