@@ -56,6 +56,14 @@ def test_the_check_passes_in_bfloat16_and_catches_a_wrong_model(model):
         check_decoding(model, decoding)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_a_graph_is_the_model():
+    model = LanguageModel(CONFIG).cuda()
+    decoding = Decoding(model, 2, torch.bfloat16, with_graph=True)
+    check_decoding(model, decoding)
+    assert decode_gpu.EventTimer(repeats=3, is_flushing=False)(decoding.step) > 0
+
+
 def test_a_step_that_depends_on_the_position_is_caught(model):
     decoding = Decoding(model, 2, torch.float32, with_graph=False)
     honest = decoding.decoder.step

@@ -20,13 +20,14 @@ from bench.kernel_truth import (
     truth_of,
     turned_back,
 )
-from bench.paired import Bar, interleaved, quantiles, ratio
+from bench.paired import Bar, EventTimer, interleaved, quantiles, ratio
 from cli.main import app
 from model.attention.api import robust_filter_attention
 from model.config import LanguageModelConfig
 from training.language import LanguageRun, TrainingConfig
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
 
@@ -228,6 +229,24 @@ def test_a_shape_gives_rows_and_bars(eager_public, monkeypatch):
     json.dumps(rows, allow_nan=False)
 
 
+@needs_gpu
+@pytest.mark.filterwarnings("ignore")
+def test_a_small_shape_is_measured_on_a_gpu():
+    given = kernel_attention.cases(256, "cuda")
+    rows, bars = kernel_attention.measure_shape(256, 64, given, EventTimer(), tokens=512, hidden=128, rounds=3)
+    assert [row for row in rows if "failed" in row] == []
+    assert all(row["p50_ms"] > 0 for row in rows)
+    assert all(bar.actual is not None for bar in bars)
+
+
+@needs_gpu
+def test_peak_memory_is_that_of_the_pass():
+    small = make_problem(1, 4096, 2, 64, torch.bfloat16, "cuda")
+    case = Case(kernel_attention.fused, has_scalar_gradients=True)
+    # q, k, v, out and their gradients, at least; a matrix of all pairs, never.
+    assert 7 * small.grad_out.nbytes < kernel_attention.peak_bytes(case, small) < 4096 * 4096 * 2
+
+
 def test_the_work_is_that_of_a_causal_pass():
     pairs = 5 * 3 * 1000 * 1000 / 2
     assert kernel_attention.matrix_tflop(5, 1000, 3, 64) == pytest.approx(pairs * (64 + 64) * 2 / 1e12)
@@ -300,6 +319,13 @@ def test_a_training_step_trains(mixer):
     assert max(kernel_training.check_step(step, mixer).values()) < 0.05
     losses = [step() for _ in range(8)]
     assert losses[-1] < losses[0]
+
+
+@needs_gpu
+def test_a_training_step_on_a_gpu_is_checked_against_the_cpu():
+    step = kernel_training.TrainingStep(TINY, "cuda")
+    assert set(kernel_training.check_step(step, "rfa")) == {"loss", "gradients"}
+    assert step() > 0
 
 
 def test_a_wrong_training_step_is_caught(monkeypatch):
