@@ -118,7 +118,7 @@ def filter_series(
     document = {
         "model": runtime.name,
         "columns": list(series.names),
-        "steps": [asdict(step) for step in steps],
+        "steps": [{**asdict(step), "samples": step.samples.tolist()} for step in steps],
         "log_likelihood": log_likelihood,
         "outliers": outliers,
     }

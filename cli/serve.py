@@ -17,7 +17,7 @@ def serve(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for a free one; default 8000.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto or cpu.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda, for language models; auto is the CPU.")] = None,
 ) -> None:
     """Serve bundles over HTTP until stopped; every limit is also an RFA_* environment variable."""
     from cli.locate import served_bundles

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from model.config import LanguageModelConfig
 from model.deep_filter import DeepFilter, DeepFilterConfig
@@ -55,9 +56,21 @@ def load_model(bundle_or_run: str | Path) -> Any:
     family = document.get("family") or config.pop("family", None)
     if family not in FAMILIES:
         raise ValueError(f"{source.name} names family {family!r}; known are {sorted(FAMILIES)}")
+    return build_model(family, config, load_file(directory / WEIGHTS_FILE))
+
+
+def build_model(family: str, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Any:
+    """The module of a family with these weights, in eval mode.
+
+    Args:
+        family: one of `FAMILIES`.
+        weights: of the module; what a bundle derives from them may be among them.
+
+    Raises:
+        ValueError: unknown config key, or weights that do not fit the config.
+    """
     config_class, module_class = FAMILIES[family]
     module: nn.Module = module_class(config_class.from_dict(config))
-    weights = load_file(directory / WEIGHTS_FILE)
     expected = set(module.state_dict())
     kept = {name: tensor for name, tensor in weights.items() if name in expected or not name.startswith(DERIVED_PREFIX)}
     if set(kept) != expected:

@@ -43,11 +43,16 @@ class Settings(BaseSettings):
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535, description="0 takes a free port")
-    device: Literal["auto", "cpu"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="of language models; auto is the CPU")
     bundles: Annotated[tuple[Path, ...], NoDecode] = Field(
         default_factory=default_bundles, description="bundle directories; in the environment separated by `:`"
     )
-    processes: int = Field(default_factory=available_cores, ge=1, le=256, description="server processes on one port")
+    processes: int = Field(
+        default_factory=lambda given: 1 if given.get("device") == "cuda" else available_cores(),
+        ge=1,
+        le=256,
+        description="server processes on one port; by default one per core, or one for a GPU, whose batches it shares",
+    )
     workers: int = Field(default=1, ge=1, le=256, description="threads that run models in each process")
 
     max_running: int = Field(default=64, ge=1, description="requests that hold model state at the same time")

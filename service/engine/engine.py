@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from export.bundle import Bundle, BundleError, check_golden, open_bundle
+from service.engine.device import language_loader
 from service.engine.filter_runtime import FilterInputError, FilterRuntime
 from service.engine.filter_stream import StreamJob, StreamOptions
 from service.engine.filtering import (
@@ -30,13 +31,12 @@ from service.engine.generation import (
     PrefillStage,
     PromptLimits,
 )
-from service.engine.language_runtime import Decode, Language, LanguageRuntime
+from service.engine.language_runtime import Decode, Language
 from service.engine.language_state import LanguageState, largest_state
 from service.engine.pool import StatePool
 from service.engine.scheduler import Job, Scheduler
 from service.errors import InvalidRequest, NotFound, NotReady
 from service.metrics import Metrics
-from service.schemas import MAX_SAMPLES
 from service.settings import Settings
 
 SEED_BITS = 53  # a drawn seed survives a JSON reader that keeps numbers as doubles
@@ -82,7 +82,9 @@ def load_models(settings: Settings) -> Models:
 
     Raises:
         BundleError: naming the bundle and the reason; nothing is served from a set with a bad bundle.
+        ConfigurationError: the device is not there or too small.
     """
+    load_language = language_loader(settings)
     languages: dict[str, Language] = {}
     filters: dict[str, Filter] = {}
     facts: list[ModelFacts] = []
@@ -92,9 +94,7 @@ def load_models(settings: Settings) -> Models:
             raise BundleError(f"two bundles are named {bundle.name!r}; names must differ")
         golden_values = check_golden(bundle)
         if bundle.kind == "lm":
-            languages[bundle.name] = LanguageRuntime(
-                bundle, streams=settings.max_running * MAX_SAMPLES, max_rows=settings.max_batch_rows
-            )
+            languages[bundle.name] = load_language(bundle)
         else:
             filters[bundle.name] = FilterRuntime(bundle)
         facts.append(_facts(bundle, golden_values))

@@ -16,17 +16,14 @@ from numpy.typing import NDArray
 
 from export.bundle import Bundle
 from service.engine.batching import Run, agreeing_sizes
+from service.engine.language_state import ContextFormat
 from service.engine.pool import StateField, StatePool
 from service.engine.sampling import log_softmax
 from service.engine.text import Vocabulary
-from service.errors import invalid_state
 
 Array = NDArray[np.float32]
 Decode = Literal["recurrent", "attention"]
 SMALLEST_CACHE = 64
-LONGEST_STREAM = 1 << 53  # positions are exact in float64 up to here
-_POSITION = np.dtype("<u8")
-_FLOAT = np.dtype("<f4")
 
 
 class StepOutput(NamedTuple):
@@ -72,7 +69,7 @@ class SlotContext:
     def fork(self) -> SlotContext:
         """An independent continuation from here."""
         twin = SlotContext(self.pool, self.position)
-        twin.write(*self.read())
+        self.pool.copy(self.slot, twin.slot)
         return twin
 
     def release(self) -> None:
@@ -186,7 +183,46 @@ class Language(Protocol):
         """
 
 
-class LanguageRuntime:
+class BundleLanguage:
+    """What a language bundle is, on whatever it runs.
+
+    Args:
+        bundle: of kind "lm".
+    """
+
+    pool: StatePool
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.name = bundle.name
+        self.vocabulary = Vocabulary(bundle.read("tokenizer.json").decode())
+        weights = bundle.weights()
+        self.initial_means: Array = weights["initial.means"]  # [L, H, S, 4D]
+        self.initial_precisions: Array = weights["initial.precisions"]  # [L, H, S]
+        self.latent_shape = (self.initial_means.shape[1], self.initial_means.shape[3] // 2)
+        self._format = ContextFormat(self.initial_means.shape, self.initial_precisions.shape)
+        self.context_bytes = self._format.size
+        self._temperatures: dict[str, float] = bundle.calibration["temperature"]
+
+    def confidence(self, logits: Array, decode: Decode) -> NDArray[np.float64]:
+        """Calibrated probabilities `[B, V]`: the softmax at the mode's temperature, fitted on validation data."""
+        probabilities: NDArray[np.float64] = np.exp(log_softmax(logits / np.float32(self._temperatures[decode])))
+        return probabilities
+
+    def pack(self, context: Context) -> bytes:
+        """A recurrent context in the format that every runtime of this bundle reads."""
+        if not isinstance(context, SlotContext):
+            raise TypeError("only a recurrent context can be packed")
+        return self._format.pack(context.position, *context.read())
+
+    def unpack(self, data: bytes) -> SlotContext:
+        """Inverse of `pack`; see `Language`."""
+        position, means, precisions = self._format.unpack(data)
+        context = SlotContext(self.pool, position)
+        context.write(means, precisions)
+        return context
+
+
+class LanguageRuntime(BundleLanguage):
     """A language bundle on ONNX Runtime, one thread per call.
 
     Args:
@@ -199,25 +235,16 @@ class LanguageRuntime:
     """
 
     def __init__(self, bundle: Bundle, *, streams: int = 64, max_rows: int = 24) -> None:
-        self.name = bundle.name
-        self.vocabulary = Vocabulary(bundle.read("tokenizer.json").decode())
-        weights = bundle.weights()
-        self._initial_means = weights["initial.means"]
-        self._initial_precisions = weights["initial.precisions"]
-        layers, heads, _, width = self._initial_means.shape
-        self.latent_shape = (heads, width // 2)
+        super().__init__(bundle)
+        layers, heads, _, width = self.initial_means.shape
         self._empty_cache = np.zeros((layers, heads, SMALLEST_CACHE, width // 2), dtype=np.float32)
-        self.context_bytes = _POSITION.itemsize + _FLOAT.itemsize * (
-            self._initial_means.size + self._initial_precisions.size
-        )
-        self._temperatures: dict[str, float] = bundle.calibration["temperature"]
         self._step = bundle.session("step")
         self._prefill = bundle.session("prefill")
         self._attention = bundle.session("attention")
         self.pool = StatePool(
             {
-                "means": StateField(self._initial_means.shape, np.float32),
-                "precisions": StateField(self._initial_precisions.shape, np.float32),
+                "means": StateField(self.initial_means.shape, np.float32),
+                "precisions": StateField(self.initial_precisions.shape, np.float32),
             },
             streams,
         )
@@ -228,7 +255,7 @@ class LanguageRuntime:
         if decode == "attention":
             return CacheContext(np.zeros_like(self._empty_cache), np.zeros_like(self._empty_cache))
         context = SlotContext(self.pool)
-        context.write(self._initial_means, self._initial_precisions)
+        context.write(self.initial_means, self.initial_precisions)
         return context
 
     def prefill(self, context: SlotContext | CacheContext, tokens: Sequence[int]) -> Advance:
@@ -265,31 +292,6 @@ class LanguageRuntime:
         outputs = [np.concatenate(parts) for parts in zip(*(output for output, _ in results), strict=True)]
         return StepOutput(*outputs), [advance for _, advance in results]
 
-    def confidence(self, logits: Array, decode: Decode) -> NDArray[np.float64]:
-        """Calibrated probabilities `[B, V]`: the softmax at the mode's temperature, fitted on validation data."""
-        probabilities: NDArray[np.float64] = np.exp(log_softmax(logits / np.float32(self._temperatures[decode])))
-        return probabilities
-
-    def pack(self, context: SlotContext | CacheContext) -> bytes:
-        """Position, means and precisions, little-endian."""
-        if not isinstance(context, SlotContext):
-            raise TypeError("only a recurrent context can be packed")
-        position = np.array(context.position, dtype=_POSITION).tobytes()
-        return position + b"".join(part.astype(_FLOAT).tobytes() for part in context.read())
-
-    def unpack(self, data: bytes) -> SlotContext:
-        """Inverse of `pack`; see `Language`."""
-        if len(data) != self.context_bytes:
-            raise invalid_state()
-        position = int(np.frombuffer(data, _POSITION, 1)[0])
-        numbers = np.frombuffer(data, _FLOAT, offset=_POSITION.itemsize).astype(np.float32)
-        means, precisions = np.split(numbers, [self._initial_means.size])
-        if position > LONGEST_STREAM or not np.isfinite(numbers).all() or precisions.min() < 0:
-            raise invalid_state()
-        context = SlotContext(self.pool, position)
-        context.write(means.reshape(self._initial_means.shape), precisions.reshape(self._initial_precisions.shape))
-        return context
-
     def _step_slots(
         self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
     ) -> tuple[StepOutput, list[SlotAdvance]]:
@@ -323,9 +325,9 @@ class LanguageRuntime:
         tokens = draw.integers(0, len(self.vocabulary), rows)
         positions = draw.integers(0, 1000, rows)
         noise = draw.standard_normal((rows, *self.latent_shape), dtype=np.float32)
-        shape = (rows, *self._initial_means.shape)
-        means = self._initial_means + draw.standard_normal(shape, dtype=np.float32)
-        precisions = np.repeat(self._initial_precisions[None], rows, axis=0)
+        shape = (rows, *self.initial_means.shape)
+        means = self.initial_means + draw.standard_normal(shape, dtype=np.float32)
+        precisions = np.repeat(self.initial_precisions[None], rows, axis=0)
 
         def run(chosen: NDArray[np.int64]) -> list[Array]:
             return self._run_step(tokens[chosen], positions[chosen], noise[chosen], means[chosen], precisions[chosen])

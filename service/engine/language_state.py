@@ -9,14 +9,21 @@ requests is the text of one, bit for bit.
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from service.errors import invalid_state
 
 _VERSION = 1
 _HEADER = struct.Struct("<BBHQQIB3s")
 LONGEST_TAIL_BYTES = 4 * 256  # of the longest stop sequence, in UTF-8
+LONGEST_STREAM = 1 << 53  # positions are exact in float64 up to here
+_POSITION = np.dtype("<u8")
+_FLOAT = np.dtype("<f4")
 
 
 @dataclass(frozen=True)
@@ -71,3 +78,41 @@ class LanguageState:
 def largest_state(context_bytes: int) -> int:
     """Bytes of the largest state of a model whose packed context has at most `context_bytes`."""
     return _HEADER.size + LONGEST_TAIL_BYTES + context_bytes
+
+
+@dataclass(frozen=True)
+class ContextFormat:
+    """A recurrent context as bytes, the same whatever it is computed on: position u64 | means f32 | precisions f32.
+
+    Args:
+        means: shape `[L, H, S, 4D]`.
+        precisions: shape `[L, H, S]`.
+    """
+
+    means: tuple[int, ...]
+    precisions: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of every context."""
+        return _POSITION.itemsize + _FLOAT.itemsize * (math.prod(self.means) + math.prod(self.precisions))
+
+    def pack(self, position: int, means: NDArray[np.float32], precisions: NDArray[np.float32]) -> bytes:
+        """The layout above, little-endian."""
+        numbers = b"".join(part.astype(_FLOAT).tobytes() for part in (means, precisions))
+        return np.array(position, dtype=_POSITION).tobytes() + numbers
+
+    def unpack(self, data: bytes) -> tuple[int, NDArray[np.float32], NDArray[np.float32]]:
+        """Inverse of `pack`.
+
+        Raises:
+            InvalidRequest: these bytes are no context of this shape (`state_invalid`).
+        """
+        if len(data) != self.size:
+            raise invalid_state()
+        position = int(np.frombuffer(data, _POSITION, 1)[0])
+        numbers = np.frombuffer(data, _FLOAT, offset=_POSITION.itemsize).astype(np.float32)
+        means, precisions = np.split(numbers, [math.prod(self.means)])
+        if position > LONGEST_STREAM or not np.isfinite(numbers).all() or precisions.min() < 0:
+            raise invalid_state()
+        return position, means.reshape(self.means), precisions.reshape(self.precisions)

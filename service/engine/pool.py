@@ -141,6 +141,17 @@ class StatePool:
         for name, value in values.items():
             self.arrays[name][slot.row] = value
 
+    def copy(self, source: Slot, target: Slot) -> None:
+        """Make a slot the same as another.
+
+        Raises:
+            StaleSlot: when one was released.
+        """
+        self._check(source)
+        self._check(target)
+        for array in self.arrays.values():
+            array[target.row] = array[source.row]
+
     def _check(self, slot: Slot) -> None:
         if self._generations[slot.row] != slot.generation:
             raise StaleSlot(f"slot {slot} was released")

@@ -15,6 +15,7 @@ take its replies, is read no further until it has caught up.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -56,6 +57,8 @@ logger = logging.getLogger("rfa.stream")
 Model = TypeVar("Model", bound=BaseModel)
 _STEP_FIELDS = tuple(field.name for field in fields(FilterStep))
 _FRAME_FIELDS = frozenset(StreamObservation.model_fields)
+# Frames that were there already are taken so many at a time, and answers sent: then others have their turn.
+FRAMES_A_TURN = 16
 _NUMBERS = (float, int)  # as `type(…)` says: a bool is neither
 
 
@@ -192,12 +195,14 @@ async def _read(socket: JsonSocket, stream: _Stream) -> None:
     """Hand the client's observations over until it closes, errs or leaves."""
     job = stream.job
     try:
-        while True:
+        for count in itertools.count(1):
             observed = stream.take(await socket.read())
             if observed is None:
                 job.close()
                 return
             job.push(observed)
+            if count % FRAMES_A_TURN == 0:
+                await asyncio.sleep(0)
             while job.is_full:
                 stream.room.clear()
                 await stream.room.wait()
@@ -217,7 +222,10 @@ async def _reply(socket: JsonSocket, stream: _Stream) -> tuple[dict[str, Any], i
         if isinstance(replies, StreamEnd):
             code = SERVICE_RESTART if replies.reason == "drain" else NORMAL
             return await _done(replies, stream.exchange), code
-        await _answer(socket, replies, stream.exchange)
+        for first in range(0, len(replies), FRAMES_A_TURN):
+            if first:
+                await asyncio.sleep(0)
+            await _answer(socket, replies[first : first + FRAMES_A_TURN], stream.exchange)
         stream.room.set()
 
 

@@ -41,12 +41,14 @@ def server_version() -> str:
 async def info(request: Request, engine: EngineDep) -> Response:
     """Bundles, versions, device, limits and calibration."""
     settings: Settings = request.app.state.settings
+    is_on_gpu = settings.device == "cuda"
+    libraries = (*LIBRARIES, "torch") if is_on_gpu else LIBRARIES
     return json_response(
         {
             "name": "rfa-server",
             "version": server_version(),
-            "device": "cpu",
-            "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
+            "device": "cuda" if is_on_gpu else "cpu",
+            "versions": {"python": platform.python_version(), **{name: version(name) for name in libraries}},
             "models": list(engine.models.facts),
             "limits": {name: getattr(settings, name) for name in LIMITS},
         }

@@ -93,7 +93,8 @@ def test_the_environment_is_one_that_the_server_reads(service: str, monkeypatch:
     assert ours <= {f"RFA_{name.upper()}" for name in Settings.model_fields}
     settings = server_settings(service, monkeypatch)
     assert settings.sessions.startswith("redis://redis:")
-    assert settings.processes == int(SERVICES[service]["deploy"]["resources"]["limits"]["cpus"])
+    cpus = int(SERVICES[service]["deploy"]["resources"]["limits"]["cpus"])
+    assert settings.processes == (1 if settings.device == "cuda" else cpus)
     assert not settings.insecure
 
 
@@ -129,8 +130,9 @@ def test_secrets_are_files_that_git_and_the_build_leave_out() -> None:
     assert used == set(COMPOSE["secrets"])
 
 
-def test_the_gpu_is_reserved_in_a_profile_of_its_own() -> None:
+def test_the_gpu_is_reserved_in_a_profile_of_its_own_and_used(monkeypatch: pytest.MonkeyPatch) -> None:
     (device,) = SERVICES["server-gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert server_settings("server-gpu", monkeypatch).device == "cuda"
     assert device["capabilities"] == ["gpu"]
     assert SERVICES["server-gpu"]["profiles"] == ["gpu"]
     assert all("profiles" not in description for name, description in SERVICES.items() if name != "server-gpu")

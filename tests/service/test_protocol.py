@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 import threading
 
 import pytest
 from fastapi import FastAPI, Request, WebSocket
 from starlette.websockets import WebSocketDisconnect
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.sync.client import connect as connect_websocket
 
 from service.body import read_bounded
+from service.protocol import BURST_BYTES
 from service.testing import FakeLanguage, fake_models
 from tests.service.live import Live, check_refusal, read_answer, read_to_end, running, wait_until
 
@@ -283,6 +287,59 @@ def test_a_websocket_carries_messages_up_to_the_limit_and_uncompressed() -> None
             with pytest.raises(Exception, match="1009"):
                 client.recv(timeout=20)
         wait_until(lambda: gone(live))
+
+
+def test_a_burst_of_frames_is_read_in_pieces_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that others have their turn between them; afterwards the connection reads on."""
+    pieces: list[int] = []
+    receive = WebSocketsSansIOProtocol.data_received
+
+    def counted(self: WebSocketsSansIOProtocol, data: bytes) -> None:
+        pieces.append(len(data))
+        receive(self, data)
+
+    monkeypatch.setattr(WebSocketsSansIOProtocol, "data_received", counted)
+    texts = ["a" * 60_000, *(f"{number:05}" for number in range(8000)), "b" * 60_000]
+    with running(prepare=echoing, max_message_bytes=100_000) as live:
+        with live.connect() as client:
+            client.sendall(ECHO_HANDSHAKE)
+            assert b"101" in client.recv(4096)
+            for burst in (texts, ["once more"]):
+                sending = threading.Thread(target=client.sendall, args=(b"".join(map(masked_frame, burst)),))
+                sending.start()
+                expected = b"".join(map(plain_frame, burst))
+                assert read_exactly(client, len(expected)) == expected
+                sending.join()
+        wait_until(lambda: gone(live))
+    handshake, *frames = pieces
+    assert handshake == len(ECHO_HANDSHAKE)
+    assert max(frames) == BURST_BYTES and sum(frames) == sum(len(masked_frame(text)) for text in [*texts, "once more"])
+
+
+ECHO_HANDSHAKE = (
+    b"GET /echo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+
+
+def plain_frame(text: str, mask: bytes = b"") -> bytes:
+    """A text frame as a server sends it, or as a client does, masked with zeros."""
+    size, flag = len(text), 0x80 if mask else 0
+    head = struct.pack("!BB", 0x81, flag | size) if size < 126 else struct.pack("!BBH", 0x81, flag | 126, size)
+    return head + mask + text.encode()
+
+
+def masked_frame(text: str) -> bytes:
+    return plain_frame(text, bytes(4))
+
+
+def read_exactly(client: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        piece = client.recv(65_536)
+        assert piece, "closed early"
+        data += piece
+    return bytes(data)
 
 
 def test_a_handshake_that_only_one_parser_takes_is_refused_and_leaves_nothing() -> None:

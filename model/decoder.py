@@ -1,0 +1,265 @@
+"""A language model arranged for decoding: constants formed once, few large products, all streams in one pool.
+
+The numbers are those of `LanguageModel.step`, `prefill` and `extend`. What these repeat for every token is done once
+here: the constrained parameters, and one matrix for all projections of the same input. The matrices are in the dtype
+that is asked for, bfloat16 on a GPU; their products are summed, and everything else is kept, in float32: the residual
+stream, the slots, the logits. Phases are wrapped in float64.
+
+No gradients: the caller holds `torch.no_grad`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from model.attention.reference import attend
+from model.dynamics import Dynamics, positive, wrapped_phase
+from model.language import LanguageModel, StepOutput
+from model.layers import GATE_RANGE, PROCESS_GATE_SCALE, Block, RobustMixer
+from model.recurrence.slots import slot_scan
+from model.recurrence.slots_reference import SlotInputs, SlotParameters, SlotReadout, slot_step
+
+NORM_EPS = 1e-6
+
+
+class SlotPool(NamedTuple):
+    """Slots of R streams, float32: means `[L, R, H, S, 4D]`, precisions `[L, R, H, S]`."""
+
+    means: Tensor
+    precisions: Tensor
+
+
+class Turn(NamedTuple):
+    """A rotation e^{i phase} of vectors `[..., H, 2D]`, real half first: `x cos + swapped(x) sin`.
+
+    cos and sin are `[..., H, 2D]`; sin has the sign of the half that it is added to.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    @classmethod
+    def by(cls, phase: Tensor) -> Turn:
+        """From phases `[..., H, D]`."""
+        cos, sin = torch.cos(phase), torch.sin(phase)
+        return cls(torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1))
+
+    @property
+    def into_frame(self) -> Turn:
+        """The inverse rotation, for queries, keys and values at once: `[..., 3, H, 2D]`."""
+        return Turn(self.cos.unsqueeze(-3), -self.sin.unsqueeze(-3))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.addcmul(x * self.cos, x.roll(x.shape[-1] // 2, -1), self.sin)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One block: matrices `[out, in]` in the decoder's dtype, all else float32."""
+
+    mixer_norm: Tensor
+    mix_in: Tensor  # query, key, value, gates: [3 · H · 2D + 2 · H · S, d]
+    gate_bias: Tensor
+    mix_out: Tensor
+    feed_forward_norm: Tensor
+    up: Tensor
+    down: Tensor
+    dynamics: Dynamics
+    slots: SlotParameters
+    own_process: Tensor  # [H, S]
+
+    @classmethod
+    def of(cls, block: Block, dtype: torch.dtype) -> _Layer:
+        mixer, feed_forward = cast(RobustMixer, block.mixer), block.feed_forward
+        dynamics = mixer.dynamics()
+        joint = torch.cat([part.weight for part in (mixer.query, mixer.key, mixer.value, mixer.gates)])
+        steady = positive(mixer.dynamics.process_raw)[:, None]
+        return cls(
+            mixer_norm=block.mixer_norm.weight,
+            mix_in=joint.to(dtype),
+            gate_bias=mixer.gates.bias,
+            mix_out=mixer.output.weight.to(dtype),
+            feed_forward_norm=block.feed_forward_norm.weight,
+            up=feed_forward.up.weight.to(dtype),
+            down=feed_forward.down.weight.to(dtype),
+            dynamics=dynamics,
+            slots=mixer.slot_parameters(dynamics),
+            own_process=-steady * torch.expm1(-2 * mixer.slot_log_mu.exp()),
+        )
+
+
+class Decoder:
+    """The recurrent and the attention mode of a trained model, for inference.
+
+    Args:
+        model: of the mixer "rfa", float32, on the device to decode on.
+        dtype: of the matrices, float32 or bfloat16.
+    """
+
+    def __init__(self, model: LanguageModel, dtype: torch.dtype) -> None:
+        self.config = model.config
+        self._scale = math.sqrt(model.config.d_model)
+        with torch.no_grad():
+            self._layers = [_Layer.of(cast(Block, block), dtype) for block in model.blocks]
+            self._embedding = model.embedding.weight.detach().to(dtype)
+            self._norm = model.norm.weight.detach()
+        # One bank of frequencies serves all layers: it follows from the configuration.
+        self._omega = self._layers[0].dynamics.omega
+
+    @property
+    def device(self) -> torch.device:
+        """Where it decodes."""
+        return self._embedding.device
+
+    def step(self, tokens: Tensor, positions: Tensor, noise: Tensor, pool: SlotPool, rows: Tensor) -> StepOutput:
+        """One token of B streams, whose slots are rewritten in place.
+
+        Args:
+            tokens, positions, rows: `[B]` int64; no row of the pool occurs twice.
+            noise: `[B, H, 2D]` scaled standard normal for the latent sample, zeros for the mean.
+        """
+        x, turn = self._embed(tokens), self._turn(positions)
+        into_frame = turn.into_frame
+        for i, layer in enumerate(self._layers):
+            token = self._slot_inputs(layer, x, into_frame)
+            readout = step_pooled(token, pool.means[i], pool.precisions[i], rows, layer.slots, self.config.inner)
+            latent = turn(readout.out)
+            if layer is self._layers[-1]:
+                spread = torch.sqrt((1 / readout.precision + layer.dynamics.gamma2) / 2)
+                latent = latent + noise * spread[..., None]
+            x = self._finish(layer, x, latent)
+        return self._output(x, readout.precision, latent)
+
+    def prefill(
+        self, tokens: Tensor, position: int, means: Tensor, precisions: Tensor
+    ) -> tuple[StepOutput, Tensor, Tensor]:
+        """N tokens `[N]` of one stream at once, from slots `[L, H, S, 4D]`, `[L, H, S]` to slots.
+
+        Returns:
+            output of the last token (a batch of one), means and precisions.
+        """
+        x, turn = self._embed(tokens[None]), self._turn(self._positions(position, tokens))
+        into_frame = turn.into_frame
+        after_means, after_precisions = torch.empty_like(means), torch.empty_like(precisions)
+        for i, layer in enumerate(self._layers):
+            inputs = self._slot_inputs(layer, x, into_frame)
+            readout, m, p = slot_scan(inputs, means[None, i], precisions[None, i], layer.slots, inner=self.config.inner)
+            after_means[i], after_precisions[i] = m[0], p[0]
+            latent = turn(readout.out)
+            x = self._finish(layer, x, latent)
+        return self._output(x[:, -1], readout.precision[:, -1], latent[:, -1]), after_means, after_precisions
+
+    def extend(
+        self, tokens: Tensor, position: int, keys: Tensor, values: Tensor, noise: Tensor
+    ) -> tuple[StepOutput, Tensor, Tensor]:
+        """n tokens `[n]` of one stream in attention mode, exact over a cache of `position` rows and themselves.
+
+        Args:
+            keys, values: `[L, H, position, 2D]` in the rotating frame.
+            noise: `[1, H, 2D]` for the last token.
+
+        Returns:
+            output of the last token (a batch of one), and the new rows `[L, H, n, 2D]` of keys and values.
+        """
+        own = self._positions(position, tokens)
+        x, turn = self._embed(tokens[None]), self._turn(own)
+        into_frame = turn.into_frame
+        times = torch.arange(position + len(tokens), device=self.device, dtype=torch.float64)[None]
+        new_keys, new_values = [], []
+        for i, layer in enumerate(self._layers):
+            q, k, v = self._slot_inputs(layer, x, into_frame)[:3]
+            new_keys.append(k[0].transpose(0, 1))
+            new_values.append(v[0].transpose(0, 1))
+            result = attend(
+                q,
+                torch.cat([keys[None, i].transpose(1, 2), k], dim=1),
+                torch.cat([values[None, i].transpose(1, 2), v], dim=1),
+                layer.dynamics,
+                query_times=times[:, position:],
+                key_times=times,
+                kernel=self.config.kernel,
+            )
+            latent = turn(result.out)
+            if layer is self._layers[-1]:
+                spread = torch.sqrt((1 / result.precision[:, -1] + layer.dynamics.gamma2) / 2)
+                latent[:, -1] += noise * spread[..., None]
+            x = self._finish(layer, x, latent)
+        output = self._output(x[:, -1], result.precision[:, -1], latent[:, -1])
+        return output, torch.stack(new_keys), torch.stack(new_values)
+
+    def _positions(self, position: int, tokens: Tensor) -> Tensor:
+        return torch.arange(position, position + len(tokens), device=self.device)
+
+    def _turn(self, positions: Tensor) -> Turn:
+        """From the rotating frame at `positions` `[...]`."""
+        return Turn.by(wrapped_phase(self._omega, positions, torch.float32))
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        return F.embedding(tokens, self._embedding).float() * self._scale
+
+    def _slot_inputs(self, layer: _Layer, x: Tensor, into_frame: Turn) -> SlotInputs:
+        """What tokens bring to the slots, and their query, key and value, from the residual stream `[..., d]`."""
+        heads, slots, width = self.config.n_heads, self.config.n_slots, 2 * self.config.head_dim
+        joint = product(_normed(x, layer.mixer_norm), layer.mix_in)
+        vectors, gates = joint.split([3 * heads * width, 2 * heads * slots], dim=-1)
+        shape = (*x.shape[:-1], 3, heads, width)
+        q, k, v = into_frame(vectors.reshape(shape)).unbind(-3)
+        opened = torch.exp((gates + layer.gate_bias).clamp(*GATE_RANGE))
+        write, forget = opened.reshape(*x.shape[:-1], 2, heads, slots).unbind(-3)
+        process = torch.add(layer.own_process, forget, alpha=PROCESS_GATE_SCALE)
+        return SlotInputs(q, k, v, write / layer.dynamics.eta2[:, None], process)
+
+    def _finish(self, layer: _Layer, x: Tensor, latent: Tensor) -> Tensor:
+        """The residual stream after the block, from the latent `[..., H, 2D]` of its mixer."""
+        x = x + product(latent.flatten(-2), layer.mix_out)
+        inner = F.gelu(product(_normed(x, layer.feed_forward_norm), layer.up))
+        return x + product(inner, layer.down)
+
+    def _output(self, x: Tensor, precision: Tensor, latent: Tensor) -> StepOutput:
+        logits = product(_normed(x, self._norm), self._embedding)
+        return StepOutput(logits, torch.log(precision).mean(-1), latent)
+
+
+def step_pooled(
+    token: SlotInputs, means: Tensor, precisions: Tensor, rows: Tensor, parameters: SlotParameters, inner: int
+) -> SlotReadout:
+    """`slot_step` on `rows` `[B]` of the slots of one layer, `[R, H, S, 4D]` and `[R, H, S]`, in place."""
+    if can_step_pooled(token, means, precisions, inner):
+        from model.recurrence.triton import slot_step_pooled
+
+        return slot_step_pooled(token, means, precisions, rows, parameters)
+    readout, new_means, new_precisions = slot_step(token, means[rows], precisions[rows], parameters, inner=inner)
+    means.index_copy_(0, rows, new_means)
+    precisions.index_copy_(0, rows, new_precisions)
+    return readout
+
+
+def can_step_pooled(token: SlotInputs, means: Tensor, precisions: Tensor, inner: int) -> bool:
+    """Whether the one kernel for it is there and takes these inputs."""
+    if not means.is_cuda or importlib.util.find_spec("triton") is None:
+        return False
+    from model.recurrence.triton import refusal
+
+    return refusal(token, means, precisions, inner) is None
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """`x @ weight.T` in float32, from factors in the dtype of the weight."""
+    rounded = x.to(weight.dtype)
+    if weight.dtype == torch.float32:
+        return F.linear(rounded, weight)
+    if not weight.is_cuda:  # the same products and sums, for measuring on a CPU what the rounding costs
+        return F.linear(rounded.float(), weight.float())
+    flat = torch.mm(rounded.flatten(0, -2), weight.t(), out_dtype=torch.float32)
+    return flat.reshape(*x.shape[:-1], -1)
+
+
+def _normed(x: Tensor, weight: Tensor) -> Tensor:
+    return F.rms_norm(x, weight.shape, weight, NORM_EPS)

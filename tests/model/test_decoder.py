@@ -1,0 +1,134 @@
+"""The decoder gives the numbers of the language model, in place, and in bfloat16 what the rounding allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from model import decoder as decoding
+from model.config import LanguageModelConfig
+from model.decoder import Decoder, SlotPool, Turn, product
+from model.dynamics import rotate
+from model.language import LanguageModel
+
+SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 3, "n_heads": 2, "head_dim": 6, "n_slots": 5}
+VARIANTS: tuple[dict[str, Any], ...] = ({}, {"inner": 2}, {"kernel": "gaussian", "frequencies": "full"})
+STREAMS = 3
+ROWS = torch.tensor([4, 0, 6])  # of a pool of 7
+FAR = torch.tensor([0, 17, 1_000_000])
+EPS = torch.finfo(torch.float32).eps
+
+
+def model_of(**given: Any) -> LanguageModel:
+    torch.manual_seed(0)
+    return LanguageModel(LanguageModelConfig(**{**SMALL, **given})).eval()
+
+
+def pool_of(model: LanguageModel) -> SlotPool:
+    state = model.init_state(7)
+    return SlotPool(state.means.transpose(0, 1).clone(), state.precisions.transpose(0, 1).clone())
+
+
+def tokens_of(count: int) -> torch.Tensor:
+    return torch.randint(61, (STREAMS, count), generator=torch.Generator().manual_seed(1))
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor, steps: int) -> None:
+    """Both round every operation; a step is at most a few dozen of them deep, and errors of steps add up."""
+    error = float((found - expected).abs().max()) / max(1.0, float(expected.abs().max()))
+    assert error <= 64 * EPS * steps**0.5, error
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("given", VARIANTS)
+def test_steps_are_those_of_the_model(given: dict[str, Any]) -> None:
+    model = model_of(**given)
+    decoder, pool = Decoder(model, torch.float32), pool_of(model)
+    untouched = [part[:, [1, 2, 3, 5]].clone() for part in pool]
+    state = model.init_state(STREAMS)._replace(position=FAR)
+    noise = torch.randn(STREAMS, 2, 12) * torch.tensor([0.0, 0.3, 1.0])[:, None, None]
+    tokens = tokens_of(20)
+    for i in range(tokens.shape[1]):
+        expected, state = model.step(tokens[:, i], state, noise)
+        found = decoder.step(tokens[:, i], FAR + i, noise, pool, ROWS)
+        for part, wanted in zip(found, expected, strict=True):
+            assert_close(part, wanted, i + 1)
+    for part, wanted in zip(pool, state[:2], strict=True):
+        assert_close(part[:, ROWS].transpose(0, 1), wanted, tokens.shape[1])
+    assert all(torch.equal(part[:, [1, 2, 3, 5]], before) for part, before in zip(pool, untouched, strict=True))
+
+
+@torch.no_grad()
+def test_one_kernel_may_take_the_slots_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    model, tokens = model_of(), tokens_of(6)
+    pools = pool_of(model), pool_of(model)
+    decoder, noise = Decoder(model, torch.float32), torch.randn(STREAMS, 2, 12)
+    for i in range(tokens.shape[1]):
+        expected = decoder.step(tokens[:, i], FAR + i, noise, pools[0], ROWS)
+        with monkeypatch.context() as patch:
+            patch.setattr(decoding, "can_step_pooled", lambda *_: True)
+            found = decoder.step(tokens[:, i], FAR + i, noise, pools[1], ROWS)
+        for part, wanted in zip((*found, *pools[1]), (*expected, *pools[0]), strict=True):
+            assert_close(part, wanted, i + 1)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("given", VARIANTS)
+def test_a_prompt_is_read_as_the_model_reads_it(given: dict[str, Any]) -> None:
+    model = model_of(**given)
+    decoder, tokens = Decoder(model, torch.float32), tokens_of(20)[:1]
+    state = model.init_state(1)._replace(position=torch.tensor([7]))
+    expected, after = model.prefill(tokens, state)
+    found, means, precisions = decoder.prefill(tokens[0], 7, state.means[0], state.precisions[0])
+    for part, wanted in zip((*found, means[None], precisions[None]), (*expected, *after[:2]), strict=True):
+        assert_close(part, wanted, 20)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("given", VARIANTS)
+def test_attention_over_a_cache_is_that_of_the_model(given: dict[str, Any]) -> None:
+    model = model_of(**given)
+    decoder, tokens = Decoder(model, torch.float32), tokens_of(20)[:1]
+    noise = 0.5 * torch.randn(1, 2, 12)
+    empty = model.init_cache(1, 16)
+    _, keys, values = model.extend(tokens[:, :16], empty)
+    cache = empty._replace(keys=keys, values=values, position=torch.tensor([16]))
+    expected = model.extend(tokens[:, 16:], cache, noise)
+    _, own_keys, own_values = decoder.extend(tokens[0, :16], 0, keys[0, :, :, :0], keys[0, :, :, :0], 0 * noise)
+    found = decoder.extend(tokens[0, 16:], 16, own_keys, own_values, noise)
+    pairs = zip((*found[0], found[1][None], found[2][None]), (*expected[0], *expected[1:]), strict=True)
+    for part, wanted in pairs:
+        assert_close(part, wanted, 20)
+
+
+def test_a_turn_is_the_rotation_of_the_model() -> None:
+    x, phase = torch.randn(4, 3, 10), 3 * torch.randn(4, 3, 5)
+    turn = Turn.by(phase)
+    assert_close(turn(x), rotate(x, phase), 1)
+    three = torch.stack([turn(x), turn(2 * x), turn(-x)], dim=1)
+    assert_close(turn.into_frame(three), torch.stack([x, 2 * x, -x], dim=1), 1)
+
+
+def test_products_of_rounded_factors_are_not_rounded_themselves() -> None:
+    x, weight = torch.randn(3, 64), torch.randn(8, 64).bfloat16()
+    exact = x.bfloat16().double() @ weight.double().t()
+    assert product(x, weight).dtype == torch.float32
+    assert float((product(x, weight) - exact).abs().max()) <= 64 * EPS * float(exact.abs().max())
+
+
+@torch.no_grad()
+def test_bfloat16_costs_no_more_than_its_rounding() -> None:
+    model, tokens = model_of(), tokens_of(20)
+    exact, rounded = Decoder(model, torch.float32), Decoder(model, torch.bfloat16)
+    pools = pool_of(model), pool_of(model)
+    noise = torch.zeros(STREAMS, 2, 12)
+    # Half a unit of the last place for each factor of the four products of a layer and of the head, all of one sign.
+    limit = 2 * (4 * SMALL["n_layers"] + 1) * torch.finfo(torch.bfloat16).eps / 2
+    for i in range(tokens.shape[1]):
+        a, b = (d.step(tokens[:, i], FAR + i, noise, p, ROWS) for d, p in zip((exact, rounded), pools, strict=True))
+        for part, wanted in zip(b, a, strict=True):
+            error = float((part - wanted).norm() / wanted.norm())
+            assert 0 < error <= limit

@@ -1,0 +1,127 @@
+"""Which device a server computes on, and what it says where that one cannot be had."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from export.bundle import open_bundle
+from service.app import create_app
+from service.engine import device
+from service.engine.engine import load_models
+from service.engine.language_runtime import LanguageRuntime
+from service.engine.torch_language_runtime import WORKSPACE_BYTES, TorchLanguageRuntime
+from service.process.handover import read_settings, write_settings
+from service.settings import ConfigurationError, Settings, available_cores
+from tests.service.conftest import Connect
+
+HAS_GPU = torch.cuda.is_available()
+
+
+def refusal(**given: Any) -> str:
+    with pytest.raises(ConfigurationError) as error:
+        load_models(Settings(**{"bundles": (), "device": "cuda", **given}))
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", ["auto", "cpu"])
+def test_a_cpu_serves_with_onnx_runtime(books_bundle: Path, name: Any) -> None:
+    (language,) = load_models(Settings(bundles=(books_bundle,), device=name)).languages.values()
+    assert isinstance(language, LanguageRuntime)
+
+
+def test_without_torch_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    message = refusal()
+    assert "needs torch" in message and "pip install 'rfa-server[gpu]'" in message and "RFA_DEVICE=cpu" in message
+
+
+def test_torch_without_cuda_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert "built without" in refusal()
+
+
+def test_a_machine_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    message = refusal()
+    assert "finds no NVIDIA GPU" in message and "nvidia-smi" in message and "--gpus" in message
+
+
+def test_a_gpu_whose_memory_is_too_small_is_refused(books_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle, free = open_bundle(books_bundle), 2 << 30
+    runtime = TorchLanguageRuntime(bundle, device="cpu", streams=1, max_rows=1)
+    weights = sum(array.nbytes for array in bundle.weights().values())
+    fitting = (free - WORKSPACE_BYTES - weights) // runtime.context_bytes
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 80 << 30))
+    runtime._check_memory(bundle, streams=(fitting - 9) // 2, max_rows=8)
+    with pytest.raises(ConfigurationError) as error:
+        runtime._check_memory(bundle, streams=fitting // 2, max_rows=8)
+    message = str(error.value)
+    assert "bundle 'books'" in message and "2,048 MiB are free" in message and "RFA_MAX_RUNNING" in message
+
+
+def test_memory_that_is_gone_while_loading_is_a_refusal(books_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr("service.engine.torch_language_runtime.DevicePool", full)
+    with pytest.raises(ConfigurationError, match="ran out while bundle 'books' was loaded"):
+        TorchLanguageRuntime(open_bundle(books_bundle), device="cpu")
+
+
+def test_a_gpu_has_one_process_unless_more_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings(bundles=()).processes == available_cores()
+    assert Settings(bundles=(), device="cuda").processes == 1
+    assert Settings(bundles=(), device="cuda", processes=3).processes == 3
+    monkeypatch.setenv("RFA_DEVICE", "cuda")
+    assert Settings(bundles=()).processes == 1
+    assert read_settings(write_settings(Settings(bundles=(), processes=2))).processes == 2
+
+
+@pytest.mark.anyio
+async def test_info_names_the_device_that_is_used(connect: Connect) -> None:
+    for name, expected in (("auto", "cpu"), ("cpu", "cpu"), ("cuda", "cuda")):
+        async with connect(device=name) as client:
+            told = (await client.get("/info")).json()
+        assert told["device"] == expected
+        assert told["versions"].get("torch") == (importlib.metadata.version("torch") if name == "cuda" else None)
+
+
+@pytest.mark.parametrize("given", [{}, {"max_running": 3, "max_batch_rows": 5}])
+def test_the_runtime_for_a_gpu_gets_the_limits_and_must_reproduce_the_golden_outputs(
+    books_bundle: Path, linear_bundle: Path, monkeypatch: pytest.MonkeyPatch, given: Any
+) -> None:
+    made: list[TorchLanguageRuntime] = []
+    checked: list[Any] = []
+    real = TorchLanguageRuntime
+
+    def on_cpu(bundle: Any, *, device: str, **limits: Any) -> TorchLanguageRuntime:
+        assert device == "cuda"
+        made.append(real(bundle, device="cpu", **limits))
+        return made[-1]
+
+    monkeypatch.setattr(device, "check_gpu", lambda: None)
+    monkeypatch.setattr("service.engine.torch_language_runtime.TorchLanguageRuntime", on_cpu)
+    monkeypatch.setattr("service.engine.torch_golden.check_golden_on", lambda runtime, _: checked.append(runtime))
+    settings = Settings(bundles=(books_bundle, linear_bundle), device="cuda", **given)
+    models = load_models(settings)
+    assert list(models.languages.values()) == made == checked
+    assert list(models.filters) == ["linear"]
+    assert made[0].pool.capacity == 16 * settings.max_running
+    assert made[0].batch_sizes.sizes[-1] == settings.max_batch_rows
+    create_app(settings, load=lambda _: models)
+
+
+@pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
+def test_the_command_says_why_in_one_line(linear_bundle: Path) -> None:
+    from tests.cli.test_cli import rfa
+
+    code, out, err = rfa("serve", "--bundle", linear_bundle, "--port", 0, "--device", "cuda")
+    assert code != 0 and out == ""
+    assert err.splitlines()[-1].startswith("rfa: RFA_DEVICE=cuda") and "Traceback" not in err

@@ -1,0 +1,222 @@
+"""The runtime for a GPU, on one: graphs, bfloat16, memory, and time. Skipped where there is none."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from export.bundle import Bundle, open_bundle
+from service.engine.engine import load_models
+from service.engine.language_runtime import LanguageRuntime
+from service.engine.torch_golden import check_golden_on
+from service.engine.torch_language_runtime import TorchLanguageRuntime
+from service.engine.torch_step import StepRunner
+from service.settings import Settings
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of NVIDIA")
+
+MAX_ROWS = 8
+TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness"
+
+
+@pytest.fixture(scope="module")
+def bundle(books_bundle: Path) -> Bundle:
+    return open_bundle(books_bundle)
+
+
+@pytest.fixture(scope="module")
+def runtime(bundle: Bundle) -> TorchLanguageRuntime:
+    return TorchLanguageRuntime(bundle, device="cuda", streams=32, max_rows=MAX_ROWS)
+
+
+@pytest.fixture(scope="module")
+def unrounded(bundle: Bundle) -> TorchLanguageRuntime:
+    return TorchLanguageRuntime(bundle, device="cuda", streams=32, max_rows=MAX_ROWS, dtype=torch.float32)
+
+
+def silence(runtime: Any, rows: int = 1) -> np.ndarray:
+    return np.zeros((rows, *runtime.latent_shape), dtype=np.float32)
+
+
+def begun(runtime: Any, tokens: list[int], position: int = 0) -> Any:
+    context = runtime.start("recurrent")
+    context.position = position
+    advance = runtime.prefill(context, tokens)
+    assert advance.is_finite()
+    advance.commit()
+    return context
+
+
+def logits_of(runtime: Any, context: Any, tokens: list[int]) -> np.ndarray:
+    rows = []
+    for token in tokens:
+        output, (advance,) = runtime.step([context], [token], silence(runtime))
+        assert advance.is_finite()
+        advance.commit()
+        rows.append(output.logits[0])
+    return np.stack(rows)
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    return torch.log_softmax(torch.from_numpy(logits).double(), dim=-1).numpy()
+
+
+@pytest.mark.parametrize("size", [1, 4, MAX_ROWS])
+def test_a_graph_gives_the_bits_of_its_kernels_launched_one_by_one(runtime: TorchLanguageRuntime, size: int) -> None:
+    contexts = [begun(runtime, [5 + index, 6], 1000 * index) for index in range(size)]
+    slots = [context.slot for context in contexts]
+    draw = np.random.default_rng(0)
+    graph, eager = (
+        StepRunner(runtime._decoder, runtime._slots, size, with_graph=with_graph) for with_graph in (True, False)
+    )
+    for _ in range(3):
+        inputs = (
+            draw.integers(0, len(runtime.vocabulary), size),
+            draw.integers(0, 1_000_000, size),
+            runtime._slots.current(slots),
+            runtime._slots.spare(slots),
+            draw.standard_normal((size, *runtime.latent_shape), dtype=np.float32),
+        )
+        results, states = [], []
+        for runner in (graph, eager):
+            results.append(runner.run(*inputs))
+            states.append([part[:, inputs[3]].cpu().numpy() for part in runtime._slots.slots])
+        for found, wanted in zip((*results[0], *states[0]), (*results[1], *states[1]), strict=True):
+            assert found.tobytes() == wanted.tobytes()
+        for slot in slots:
+            runtime._slots.turn(slot)
+    for context in contexts:
+        context.release()
+
+
+def test_a_replayed_step_allocates_nothing(runtime: TorchLanguageRuntime) -> None:
+    context = begun(runtime, [1, 2, 3])
+    logits_of(runtime, context, [4])
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    logits_of(runtime, context, [5] * 20)
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+    context.release()
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, MAX_ROWS])
+def test_a_stream_has_the_same_bits_alone_and_among_others(runtime: TorchLanguageRuntime, count: int) -> None:
+    alone, together = ([begun(runtime, [7 + i, 8], 100 * i) for i in range(count)] for _ in range(2))
+    for token in range(9, 13):
+        output, advances = runtime.step(together, [token + i for i in range(count)], silence(runtime, count))
+        for row, context in enumerate(alone):
+            assert logits_of(runtime, context, [token + row])[0].tobytes() == output.logits[row].tobytes()
+            advances[row].commit()
+            assert runtime.pack(context) == runtime.pack(together[row])
+    for context in (*alone, *together):
+        context.release()
+
+
+def test_a_state_goes_on_bit_for_bit(runtime: TorchLanguageRuntime) -> None:
+    tokens = runtime.vocabulary.encode(TEXT)[:16]
+    whole, part = begun(runtime, tokens[:8]), begun(runtime, tokens[:8])
+    for token in tokens[8:]:
+        packed = runtime.pack(part)
+        part.release()
+        part = runtime.unpack(packed)
+        assert logits_of(runtime, part, [token]).tobytes() == logits_of(runtime, whole, [token]).tobytes()
+    whole.release()
+    part.release()
+
+
+def test_the_golden_outputs_are_reproduced_rounded_and_unrounded(
+    runtime: TorchLanguageRuntime, unrounded: TorchLanguageRuntime, bundle: Bundle
+) -> None:
+    assert check_golden_on(unrounded, bundle) == check_golden_on(runtime, bundle) > 1000
+
+
+def test_a_poisoned_row_is_alone_with_it(runtime: TorchLanguageRuntime) -> None:
+    contexts = [begun(runtime, [7 + index, 8]) for index in range(3)]
+    means, precisions = contexts[1].read()
+    means[0, 0, 0, 0] = np.nan
+    contexts[1].write(means, precisions)
+    before = [runtime.pack(context) for context in contexts]
+    _, advances = runtime.step(contexts, [4, 5, 6], silence(runtime, 3))
+    assert [advance.is_finite() for advance in advances] == [True, False, True]
+    assert [runtime.pack(context) for context in contexts] == before
+    for context in contexts:
+        context.release()
+
+
+def test_bfloat16_stays_within_its_rounding(runtime: TorchLanguageRuntime, unrounded: TorchLanguageRuntime) -> None:
+    tokens = runtime.vocabulary.encode(TEXT)[:24]
+    contexts = begun(runtime, tokens[:4]), begun(unrounded, tokens[:4])
+    found, exact = (
+        logits_of(side, context, tokens[4:]) for side, context in zip((runtime, unrounded), contexts, strict=True)
+    )
+    assert np.linalg.norm(found - exact) <= runtime.rounding * np.linalg.norm(exact)
+    p, q = log_softmax(exact), log_softmax(found)
+    assert (np.exp(p) * (p - q)).sum(-1).max() <= 1e-3  # nats per token
+    for context in contexts:
+        context.release()
+
+
+@pytest.mark.parametrize("to_gpu", [True, False])
+def test_a_state_goes_on_on_the_other_device(unrounded: TorchLanguageRuntime, bundle: Bundle, to_gpu: bool) -> None:
+    onnx = LanguageRuntime(bundle, streams=2, max_rows=2)
+    before, after = (onnx, unrounded) if to_gpu else (unrounded, onnx)
+    tokens = onnx.vocabulary.encode(TEXT)[:24]
+    first, reference = begun(before, tokens[:12]), begun(after, tokens[:12])
+    second = after.unpack(before.pack(first))
+    found, expected = (logits_of(after, context, tokens[12:]) for context in (second, reference))
+    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()  # the limit of `export.verify`
+    for context in (first, second, reference):
+        context.release()
+
+
+def test_a_step_costs_the_same_at_any_position(runtime: TorchLanguageRuntime) -> None:
+    times: dict[int, list[float]] = {10: [], 1_000_000: []}
+    contexts = {position: begun(runtime, [1, 2], position) for position in times}
+    for turn in range(300):
+        for position, context in contexts.items():
+            started = time.perf_counter()
+            logits_of(runtime, context, [3])
+            if turn >= 50:
+                times[position].append(time.perf_counter() - started)
+            context.position = position
+    near, far = (float(np.median(measured)) for measured in times.values())
+    assert 0.9 <= far / near <= 1.1, (near, far)
+    for context in contexts.values():
+        context.release()
+
+
+def test_bundles_are_loaded_while_others_serve(runtime: TorchLanguageRuntime, bundle: Bundle) -> None:
+    stop, failures = threading.Event(), []
+
+    def serve() -> None:
+        try:
+            while not stop.is_set():
+                context = begun(runtime, [1, 2, 3])
+                logits_of(runtime, context, [4, 5])
+                context.release()
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        again = TorchLanguageRuntime(bundle, device="cuda", streams=4, max_rows=4)
+        check_golden_on(again, bundle)
+    finally:
+        stop.set()
+        thread.join()
+    assert not failures
+
+
+def test_a_server_with_a_gpu_loads_its_bundles(books_bundle: Path, linear_bundle: Path) -> None:
+    models = load_models(Settings(bundles=(books_bundle, linear_bundle), device="cuda"))
+    (language,) = models.languages.values()
+    assert isinstance(language, TorchLanguageRuntime)
+    context = begun(language, [1, 2, 3])
+    assert np.isfinite(logits_of(language, context, [4])).all()
+    context.release()
