@@ -262,6 +262,26 @@ def test_operators_are_registered_rightly(layout):
     )
 
 
+def test_exports_with_any_number_of_tokens():
+    class Scan(torch.nn.Module):
+        def __init__(self, parameters):
+            super().__init__()
+            self.parameters_of_slots = parameters
+
+        def forward(self, *leaves):
+            readout, m, p = slot_scan(SlotInputs(*leaves[:5]), *leaves[5:], self.parameters_of_slots, impl="triton")
+            return *readout, m, p
+
+    tokens, *state, parameters = inputs(2, 3, 1, 4, 2)
+    n_tokens = torch.export.Dim("n_tokens", min=2, max=64)
+    scan = Scan(parameters)
+    shapes = ({1: n_tokens},) * 5 + ({}, {})
+    exported = torch.export.export(scan, (*tokens, *state), dynamic_shapes=(shapes,)).module()
+    tokens, *state, _ = inputs(2, 5, 1, 4, 2)
+    for actual, expected in zip(exported(*tokens, *state), scan(*tokens, *state), strict=True):
+        assert torch.equal(actual, expected)
+
+
 def test_no_checkpoints_without_gradients():
     tokens, means, precisions, parameters = inputs(1, 4, 1, 2, 2)
     readout, _, _ = slot_scan_triton(tokens, means, precisions, parameters)
@@ -319,7 +339,7 @@ def test_refusals_name_the_reason(monkeypatch):
     )  # fmt: skip
     refuses("up to 32 slots, got 33", *inputs(1, 2, 1, 33, 2))
     refuses("up to 128 reals, got 130", *inputs(1, 2, 1, 2, 65))
-    monkeypatch.setattr("triton.knobs.runtime.interpret", False)
+    monkeypatch.setattr("model.recurrence.triton.IS_INTERPRETED", False)
     on_cpu = [type(x)(*(y.cpu() for y in x)) if isinstance(x, tuple) else x.cpu() for x in inputs(1, 2, 1, 2, 2)]
     refuses("it runs on cuda, got cpu", *on_cpu)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
