@@ -17,6 +17,8 @@ from model.recurrence import triton_backward as backward
 from model.recurrence import triton_forward as forward
 from model.recurrence.slots_reference import SlotInputs, SlotParameters, SlotReadout
 
+# Kernels were defined for the interpreter or for a GPU when they were imported.
+IS_INTERPRETED = bool(triton.knobs.runtime.interpret)
 TOKEN_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_SLOTS = 32
 MAX_WIDTH = 128
@@ -25,7 +27,7 @@ MAX_WIDTH = 128
 def refusal(tokens: SlotInputs, means: Tensor, precisions: Tensor, inner: int) -> str | None:
     """Why the kernels cannot run these inputs, or None."""
     slots, width = precisions.shape[-1], tokens.k.shape[-1]
-    if tokens.k.device.type != "cuda" and not triton.knobs.runtime.interpret:
+    if tokens.k.device.type != "cuda" and not IS_INTERPRETED:
         return f"it runs on cuda, got {tokens.k.device.type}"
     if any(tensor.dtype not in TOKEN_DTYPES for tensor in tokens):
         return f"it takes float32, bfloat16 and float16, got {sorted({str(tensor.dtype) for tensor in tokens})}"

@@ -108,8 +108,6 @@ def scan_gradient_kernel(
     b_gmk, b_gmv, b_gp = load_state(
         p_grad_final_means + i_bh * S * 4 * D, p_grad_final_precisions + i_bh * S, o_s, o_d, m_s, m_d, D
     )
-    # The gradient of a slot that is not there is 0, where its precision is 1.
-    b_gp = tl.where(m_s, b_gp, 0.0)  # [S]
 
     for i_back in range(n_checkpoints):
         i_segment = n_checkpoints - 1 - i_back

@@ -18,6 +18,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+LN2 = tl.constexpr(0.6931471805599453)
+
 
 @triton.jit
 def log1p(x):
@@ -42,7 +44,7 @@ def negative_power(u, exponent):
     exact = -coarse * n
     whole = tl.floor(exact)
     rest = (exact - whole) - (exponent * log2_f + (exponent - coarse) * n)
-    return tl.exp2(whole) * tl.exp2(rest), (n + log2_f) * 0.6931471805599453
+    return tl.exp2(whole) * tl.exp2(rest), (n + log2_f) * LN2
 
 
 @triton.jit
