@@ -28,8 +28,6 @@ NODES = tl.constexpr(8)
 # NODES high, low, high against high, high, low; 3 of the row's shift; 3 of the block's constant; rounded up.
 TERMS = tl.constexpr(32)
 BOUND = tl.constexpr(2.0**-12)
-# Per head and distance: E(gap); nu sigma2 phi(gap) / 2 of a slow head; distance + 1 where the product is too far off.
-SCALARS = tl.constexpr(3)
 
 
 @triton.jit
@@ -90,10 +88,13 @@ def row_terms(BM: tl.constexpr):
 
 @triton.jit
 def table_kernel(
-    p_heads, p_rows, p_table, p_scalars, n_distances,
+    p_heads, p_rows, p_table, p_marks, n_distances,
     WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """One distance of one head: second factor [H, T, TERMS, BN], [H, T, SCALARS]; the first factor, [BM, TERMS]."""
+    """One distance of one head: second factor [H, T, TERMS, BN]; the first one [BM, TERMS].
+
+    And, [H, T] int32, distance + 1 where the product is too far off, else 0.
+    """
     i_distance, i_head = tl.program_id(0), tl.program_id(1)
     mu = tl.load(p_heads + i_head * 6)
     sigma2 = tl.load(p_heads + i_head * 6 + 1)
@@ -134,9 +135,7 @@ def table_kernel(
     i_entry = i_head.to(tl.int64) * n_distances + i_distance
     o_table = o_term[:, None] * BN + tl.arange(0, BN)[None, :]  # [TERMS, BN]
     tl.store(p_table + i_entry * (TERMS * BN) + o_table, b_terms.to(tl.bfloat16))
-    tl.store(p_scalars + i_entry * SCALARS, gap_decay)
-    tl.store(p_scalars + i_entry * SCALARS + 1, tl.where(is_slow_head(mu, BN), 0.5 * nu * gap_process, 0.0))
-    tl.store(p_scalars + i_entry * SCALARS + 2, tl.where(error <= BOUND, 0.0, gap * 0.0 + i_distance + 1))
+    tl.store(p_marks + i_entry, tl.where(error <= BOUND, 0, i_distance + 1))
     if (i_distance == 0) & (i_head == 0):
         o_rows = tl.arange(0, BM)[:, None] * TERMS + o_term[None, :]  # [BM, TERMS]
         tl.store(p_rows + o_rows, b_rows.to(tl.bfloat16))
