@@ -31,7 +31,7 @@ import triton.language as tl
 from torch import Tensor
 
 from model.attention.launch import Launch, launch
-from model.attention.triton_distant import NODES, TERMS, is_slow_head, product, table_kernel, with_parts
+from model.attention.triton_distant import LARGEST_SHIFT, TERMS, is_slow_head, shifted_row_terms, table_kernel
 from model.attention.triton_score import (
     LN2,
     LOG2E,
@@ -311,7 +311,7 @@ def _distant_block(
     # Sums that are written as such would become where a product starts from, and so wait for each other.
     b_match = tl.fma(b_minus_decay, tl.broadcast_to(b_key_total[None, :], (BM, BN)), b_dot)  # [BM, BN]
     b_total = tl.fma(b_minus_decay, b_match, tl.broadcast_to(b_query_total[:, None], (BM, BN)))  # [BM, BN] nu U / 2
-    b_level = product(b_row_terms, b_terms, INTERPRETED)  # [BM, BN]
+    b_level = tl.dot(b_row_terms, b_terms)  # [BM, BN]
     b_weight = tl.exp2(tl.fma(log2(b_total, FAST), tl.full((BM, BN), 0.0, tl.float32) - exponent, b_level))  # [BM, BN]
     b_minus_out = _accumulate(b_minus_out, b_weight, b_minus_decay, b_v, INTERPRETED)  # [BM, W]
     b_sums += _by_lane(b_weight, BM, BN)  # [BM, LANES]
@@ -335,6 +335,18 @@ def _exact_distances(p_marks, n_distances):
         b_marked = tl.load(p_marks + o_distance, mask=o_distance < n_distances, other=0)
         first = tl.maximum(first, tl.max(b_marked, 0))
     return first
+
+
+@triton.jit
+def _head(p_heads, i_head, WIDTH: tl.constexpr):
+    """mu, sigma2, eta2, gamma2, nu, tau, kappa; read anew for each loop, for kept they would cost registers."""
+    mu = tl.load(p_heads + i_head * 6, volatile=True)
+    sigma2 = tl.load(p_heads + i_head * 6 + 1, volatile=True)
+    eta2 = tl.load(p_heads + i_head * 6 + 2, volatile=True)
+    gamma2 = tl.load(p_heads + i_head * 6 + 3, volatile=True)
+    nu = tl.load(p_heads + i_head * 6 + 4, volatile=True)
+    tau = tl.load(p_heads + i_head * 6 + 5, volatile=True)
+    return mu, sigma2, eta2, gamma2, nu, tau, (nu + WIDTH // 2) / (WIDTH // 2)
 
 
 @triton.jit
@@ -366,13 +378,7 @@ def _forward_kernel(
     o_row = i_rows * BM + tl.arange(0, BM)  # [BM] positions
     m_row = (o_row >= start) & (o_row < length)  # [BM]
     o_w = tl.arange(0, BLOCK_W)  # [W]
-    mu = tl.load(p_heads + i_head * 6)
-    sigma2 = tl.load(p_heads + i_head * 6 + 1)
-    eta2 = tl.load(p_heads + i_head * 6 + 2)
-    gamma2 = tl.load(p_heads + i_head * 6 + 3)
-    nu = tl.load(p_heads + i_head * 6 + 4)
-    tau = tl.load(p_heads + i_head * 6 + 5)
-    head = (mu, sigma2, eta2, gamma2, nu, tau, (nu + WIDTH // 2) / (WIDTH // 2))
+    head = _head(p_heads, i_head, WIDTH)
 
     batch = tl.cast(i_batch, tl.int64)
     # Only where a block begins takes 64 bits; the first one may begin before the first query.
@@ -404,6 +410,8 @@ def _forward_kernel(
             i_block, length, head, WIDTH, BLOCK_W, BN, HAS_STAMPS, IS_GAUSSIAN, WITH_PRECISION, HEADROOM, FAST, INTERPRETED
         )  # fmt: skip
 
+    head = _head(p_heads, i_head, WIDTH)
+    mu, sigma2, eta2, gamma2, nu, tau, kappa = head
     if HAS_STAMPS:
         p_first = p_time + tl.maximum(i_rows * BM, start).to(tl.int64) * 2
         first_hi, first_lo = tl.load(p_first), tl.load(p_first + 1)
@@ -415,7 +423,8 @@ def _forward_kernel(
     n_distant = 0
     if HAS_TABLE:
         n_exact = _exact_distances(p_marks + i_head.to(tl.int64) * n_distances, n_earlier)
-        n_distant = tl.maximum(n_earlier - n_exact, 0)
+        has_small_shift = tl.max(tl.where(m_row, tl.abs(state[2]), 0.0), 0) < LARGEST_SHIFT
+        n_distant = tl.where(has_small_shift, tl.maximum(n_earlier - n_exact, 0), 0)
     for i_block in range(n_distant, n_earlier):
         if HAS_STAMPS:
             p_anchor = p_time + tl.cast(i_block * BN + BN - 1, tl.int64) * 2
@@ -437,9 +446,7 @@ def _forward_kernel(
         b_lift = tl.maximum(b_q2 * ROUNDING - 0.5 * least, 0.0)  # [BM]
         b_row_total = tl.where(b_shift > NOTHING, 0.5 * b_q2, 0.0) + half_nu * (gamma2 + tl.where(is_slow, 0.0, steady)) + b_lift  # [BM]
         process_scale = tl.where(is_slow, half_nu * sigma2, 0.0)
-        o_term = tl.arange(0, TERMS)  # [TERMS]
-        b_row_terms = tl.load(p_rows + tl.arange(0, BM)[:, None] * TERMS + o_term[None, :]).to(tl.float32)
-        b_row_terms = with_parts(b_row_terms, o_term[None, :], 3 * NODES, -b_shift[:, None])  # [BM, TERMS]
+        b_row_terms = shifted_row_terms(p_rows, b_shift, BM)  # [BM, TERMS]
         # From near to far, transport and process of the gap by their sum rule over one more block.
         gap = tl.cast((n_earlier - n_distant) * BN + 1, tl.float32)
         gap_decay = exponential(-mu * gap)
@@ -461,7 +468,7 @@ def _forward_kernel(
             b_query_total = b_row_total + process_scale * (gap_process + gap_decay2 * b_row_process)  # [BM]
             b_minus_out, b_sums, b_evidences = _distant_block(
                 b_minus_out, b_sums, b_evidences, b_q, b_row_terms, -gap_decay * b_row_decay, b_query_total,
-                b_key_decay, p_block_k, p_block_v, p_totals, p_terms, stride_kt, stride_vt, tau * head[6],
+                b_key_decay, p_block_k, p_block_v, p_totals, p_terms, stride_kt, stride_vt, tau * kappa,
                 WIDTH, BLOCK_W, BM, BN, WITH_PRECISION, FAST, INTERPRETED,
             )  # fmt: skip
             p_block_k -= step_k
@@ -473,6 +480,7 @@ def _forward_kernel(
         state = -b_minus_out, b_sum + tl.sum(b_sums, 1), b_shift, b_evidence + half_nu * tl.sum(b_evidences, 1)
 
     if tl.max(tl.where(m_row, state[1], 0.0), 0) > LIMIT:
+        head = _head(p_heads, i_head, WIDTH)
         state = _nothing(BM, BLOCK_W)
         for i_block in range(n_visible):
             state = _masked_block(
@@ -567,13 +575,13 @@ def forward(
     # The table is made for rounded inputs: float32 asks for more than its rounding.
     has_table = not has_stamps and not is_gaussian and q.dtype != torch.float32
     n_distances = triton.cdiv(longest_keys, shape.block_n) if has_table else 0
-    rows = q.new_empty((shape.block_m, TERMS.value), dtype=torch.bfloat16)
-    table = q.new_empty((n_heads, n_distances, TERMS.value, shape.block_n), dtype=torch.bfloat16)
+    rows = q.new_empty((shape.block_m, TERMS.value), dtype=torch.float16)
+    table = q.new_empty((n_heads, n_distances, TERMS.value, shape.block_n), dtype=torch.float16)
     marks = q.new_empty((n_heads, n_distances), dtype=torch.int32)
     if has_table:
         table_kernel[(n_distances, n_heads)](
             heads, rows, table, marks, n_distances,
-            WIDTH=width, BM=shape.block_m, BN=shape.block_n, FAST=fast, INTERPRETED=interpreted, num_warps=4,
+            WIDTH=width, BM=shape.block_m, BN=shape.block_n, FAST=fast, num_warps=4,
         )  # fmt: skip
     _forward_kernel[(triton.cdiv(longest - 1, shape.block_m) + 1, n_heads, sequences)](
         q, k, v, heads, query_stamps, key_stamps, query_starts, key_starts, columns,
