@@ -59,7 +59,7 @@ CASES += [(torch.float16, *case) for case in KINDS[1:3]] + [(torch.bfloat16, *ca
 
 @pytest.mark.parametrize("dtype, kernel, irregular", CASES, ids=str)
 def test_matches_the_reference(dtype, kernel, irregular):
-    assert_matches_reference(fused, small(1, 67, 2, dtype=dtype, irregular=irregular), kernel=kernel)
+    assert_matches_reference(fused, small(1, 61, 2, dtype=dtype, irregular=irregular), kernel=kernel)
 
 
 def everything(run, inputs):
@@ -378,7 +378,7 @@ def operator_arguments(transposed, packed, stamped, with_precision, length=6):
 
 @pytest.mark.parametrize(
     "transposed, packed, stamped, with_precision",
-    [(False, False, False, True), (True, False, True, True), (True, True, False, False)],
+    [(False, False, True, True), (True, True, False, False)],
 )
 def test_the_operators_keep_their_promises(transposed, packed, stamped, with_precision):
     """Schema, autograd, shapes and strides of the fake kernels, and tracing."""
