@@ -31,7 +31,7 @@ import triton.language as tl
 from torch import Tensor
 
 from model.attention.launch import Launch, launch
-from model.attention.triton_distant import NODES, SCALARS, TERMS, is_slow_head, product, table_kernel, with_parts
+from model.attention.triton_distant import LARGEST_SHIFT, TERMS, is_slow_head, shifted_row_terms, table_kernel
 from model.attention.triton_score import (
     LN2,
     LOG2E,
@@ -47,6 +47,8 @@ from model.attention.triton_score import (
 NOTHING = tl.constexpr(-1.0e30)
 # A block's column vectors: E(s); sigma2 phi(s) + eta2 E(s)²; |k|²; K of a distant block.
 COLUMNS = tl.constexpr(4)
+# A thread holds two of every so many columns of a product: sums over the others need no exchange.
+LANES = tl.constexpr(8)
 # Of |q|²: more than the rounding of R² where q and E k cancel.
 ROUNDING = tl.constexpr(2.0**-18)
 
@@ -185,20 +187,22 @@ def _masked_block(
     o_w = tl.arange(0, BLOCK_W)  # [W]
     m_key = o_key < length  # [BN]
     m_kv = m_key[:, None] & (o_w < WIDTH)[None, :]  # [BN, W]
-    token = o_key.to(tl.int64)  # [BN]
-    b_k = tl.load(p_k + token[:, None] * stride_kt + o_w[None, :], mask=m_kv, other=0.0)  # [BN, W]
-    b_v = tl.load(p_v + token[:, None] * stride_vt + o_w[None, :], mask=m_kv, other=0.0)  # [BN, W]
-    b_k2 = tl.load(p_columns + tl.cast(i_block, tl.int64) * (COLUMNS * BN) + 2 * BN + tl.arange(0, BN))  # [BN]
+    first = tl.cast(i_block, tl.int64) * BN
+    o_within = tl.arange(0, BN)  # [BN]
+    b_k = tl.load(p_k + first * stride_kt + (o_within[:, None] * stride_kt + o_w[None, :]), mask=m_kv, other=0.0)
+    b_v = tl.load(p_v + first * stride_vt + (o_within[:, None] * stride_vt + o_w[None, :]), mask=m_kv, other=0.0)
+    b_k2 = tl.load(p_columns + first * COLUMNS + 2 * BN + o_within)  # [BN]
     if HAS_STAMPS:
-        b_key_hi = tl.load(p_time + token * 2, mask=m_key, other=0.0)  # [BN]
-        b_key_lo = tl.load(p_time + token * 2 + 1, mask=m_key, other=0.0)  # [BN]
+        b_key_hi = tl.load(p_time + first * 2 + o_within * 2, mask=m_key, other=0.0)  # [BN]
+        b_key_lo = tl.load(p_time + first * 2 + o_within * 2 + 1, mask=m_key, other=0.0)  # [BN]
         b_lag = _lag(b_hi[:, None], b_lo[:, None], b_key_hi[None, :], b_key_lo[None, :])  # [BM, BN]
     else:
-        b_lag = tl.maximum(o_row[:, None] - o_key[None, :], 0).to(tl.float32)  # [BM, BN]
+        b_ahead = (o_row - i_block * BN).to(tl.float32)  # [BM]
+        b_lag = tl.maximum(b_ahead[:, None] - o_within.to(tl.float32)[None, :], 0.0)  # [BM, BN]
     b_decay = _decayed(mu * b_lag, b_q.dtype == tl.float32)  # [BM, BN]
     # The square of a rounded E would not do for the difference 1 - E².
     b_decay2 = exponential(-2.0 * mu * b_lag) if b_q.dtype == tl.float32 else b_decay * b_decay  # [BM, BN]
-    b_variance = spread(b_lag, b_decay2, mu, sigma2, eta2, gamma2)  # [BM, BN]
+    b_variance = spread(b_lag, b_decay2, mu, sigma2, eta2, gamma2, b_q.dtype == tl.float32)  # [BM, BN]
     b_dot = _similarity(b_q, b_k, INTERPRETED)  # [BM, BN]
     b_logit, b_weighted_precision = _logits(
         b_decay,
@@ -228,17 +232,16 @@ def _masked_block(
 
 @triton.jit
 def _whole_block(
-    p_k, p_v, stride_kt, stride_vt, i_block, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr
+    p_k, p_v, stride_kt, stride_vt, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr
 ):  # fmt: skip
-    """k and v of a block that has no key too many, [BN, W]."""
-    o_w = tl.arange(0, BLOCK_W)  # [W]
-    token = (tl.cast(i_block, tl.int64) * BN + tl.arange(0, BN))[:, None]  # [BN, 1]
+    """k and v of a block that has no key too many, from where it begins, [BN, W]."""
+    o_key = tl.arange(0, BN)[:, None]  # [BN, 1]
+    o_w = tl.arange(0, BLOCK_W)[None, :]  # [1, W]
     if WIDTH == BLOCK_W:
-        return tl.load(p_k + token * stride_kt + o_w[None, :]), tl.load(p_v + token * stride_vt + o_w[None, :])
+        return tl.load(p_k + (o_key * stride_kt + o_w)), tl.load(p_v + (o_key * stride_vt + o_w))
     else:
-        m_w = (o_w < WIDTH)[None, :]  # [1, W]
-        b_k = tl.load(p_k + token * stride_kt + o_w[None, :], mask=m_w, other=0.0)  # [BN, W]
-        return b_k, tl.load(p_v + token * stride_vt + o_w[None, :], mask=m_w, other=0.0)
+        b_k = tl.load(p_k + (o_key * stride_kt + o_w), mask=o_w < WIDTH, other=0.0)  # [BN, W]
+        return b_k, tl.load(p_v + (o_key * stride_vt + o_w), mask=o_w < WIDTH, other=0.0)
 
 
 @triton.jit
@@ -250,7 +253,10 @@ def _earlier_block(
     """A whole block of keys before all queries, its anchor `gap` before the first of them. Returns the new state."""
     b_out, b_sum, b_shift, b_evidence = state  # [BM, W], [BM], [BM], [BM]
     mu, sigma2, _, gamma2, nu, tau, kappa = head
-    b_k, b_v = _whole_block(p_k, p_v, stride_kt, stride_vt, i_block, WIDTH, BLOCK_W, BN)  # [BN, W]
+    b_k, b_v = _whole_block(
+        p_k + tl.cast(i_block, tl.int64) * BN * stride_kt, p_v + tl.cast(i_block, tl.int64) * BN * stride_vt,
+        stride_kt, stride_vt, WIDTH, BLOCK_W, BN,
+    )  # fmt: skip
     o_column = tl.cast(i_block, tl.int64) * (COLUMNS * BN) + tl.arange(0, BN)  # [BN]
     b_key_decay = tl.load(p_columns + o_column)  # [BN]
     b_key_variance = tl.load(p_columns + o_column + BN)  # [BN]
@@ -286,45 +292,61 @@ def _earlier_block(
 
 @triton.jit
 def _distant_block(
-    state, b_q, b_row_terms, b_row_decay, b_row_total, b_row_process, p_k, p_v, p_columns, p_table, p_scalars,
-    stride_kt, stride_vt, i_block, i_distance, head,
-    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, WITH_PRECISION: tl.constexpr,
+    b_minus_out, b_sums, b_evidences, b_q, b_row_terms, b_minus_query_decay, b_query_total, b_key_decay, p_k, p_v, p_totals, p_table,
+    stride_kt, stride_vt, exponent,
+    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, WITH_PRECISION: tl.constexpr,
     FAST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """A whole block of keys far before all queries, log V and the rows' shifts as a product. Returns the new state."""
-    b_out, b_sum, b_shift, b_evidence = state  # [BM, W], [BM], [BM], [BM]
-    _, _, _, _, nu, tau, kappa = head
-    b_k, b_v = _whole_block(p_k, p_v, stride_kt, stride_vt, i_block, WIDTH, BLOCK_W, BN)  # [BN, W]
-    o_column = tl.cast(i_block, tl.int64) * (COLUMNS * BN) + tl.arange(0, BN)  # [BN]
-    b_key_decay = tl.load(p_columns + o_column)  # [BN]
-    b_key_total = tl.load(p_columns + o_column + 3 * BN)  # [BN]
+    """A whole block of keys far before all queries, log V and the rows' shifts as a product.
+
+    Returns -out, for the tensor cores' product is not negated for nothing, and by LANES the sums of the weights and of
+    2 / (nu U).
+    """
+    b_k, b_v = _whole_block(p_k, p_v, stride_kt, stride_vt, WIDTH, BLOCK_W, BN)  # [BN, W]
+    b_key_total = tl.load(p_totals + tl.arange(0, BN))  # [BN]
     o_table = tl.arange(0, TERMS)[:, None] * BN + tl.arange(0, BN)[None, :]  # [TERMS, BN]
-    b_terms = tl.load(p_table + tl.cast(i_distance, tl.int64) * (TERMS * BN) + o_table)  # [TERMS, BN]
-    gap_decay = tl.load(p_scalars + i_distance * SCALARS)
-    gap_total = tl.load(p_scalars + i_distance * SCALARS + 1)
-    b_query_decay = gap_decay * b_row_decay  # [BM]
-    b_query_total = b_row_total + (gap_total + gap_decay * gap_decay * b_row_process)  # [BM]
-    b_decay = b_query_decay[:, None] * b_key_decay[None, :]  # [BM, BN]
+    b_terms = tl.load(p_table + o_table)  # [TERMS, BN]
+    b_minus_decay = b_minus_query_decay[:, None] * b_key_decay[None, :]  # [BM, BN]
     b_dot = _similarity(b_q, b_k, INTERPRETED)  # [BM, BN]
-    b_total = b_query_total[:, None] + b_decay * (b_decay * b_key_total[None, :] - b_dot)  # [BM, BN] nu U / 2
-    b_level = product(b_row_terms, b_terms, INTERPRETED)  # [BM, BN]
-    b_weight = tl.exp2(b_level - tau * kappa * log2(b_total, FAST))  # [BM, BN]
-    b_out = _accumulate(b_out, b_weight, b_decay, b_v, INTERPRETED)  # [BM, W]
-    b_sum += tl.sum(b_weight, 1)  # [BM]
+    # Sums that are written as such would become where a product starts from, and so wait for each other.
+    b_match = tl.fma(b_minus_decay, tl.broadcast_to(b_key_total[None, :], (BM, BN)), b_dot)  # [BM, BN]
+    b_total = tl.fma(b_minus_decay, b_match, tl.broadcast_to(b_query_total[:, None], (BM, BN)))  # [BM, BN] nu U / 2
+    b_level = tl.dot(b_row_terms, b_terms)  # [BM, BN]
+    b_weight = tl.exp2(tl.fma(log2(b_total, FAST), tl.full((BM, BN), 0.0, tl.float32) - exponent, b_level))  # [BM, BN]
+    b_minus_out = _accumulate(b_minus_out, b_weight, b_minus_decay, b_v, INTERPRETED)  # [BM, W]
+    b_sums += _by_lane(b_weight, BM, BN)  # [BM, LANES]
     if WITH_PRECISION:
-        b_evidence += tl.sum(reciprocal(b_total, FAST), 1) * (0.5 * nu)  # [BM]
-    return b_out, b_sum, b_shift, b_evidence
+        b_evidences += _by_lane(reciprocal(b_total, FAST), BM, BN)  # [BM, LANES]
+    return b_minus_out, b_sums, b_evidences
 
 
 @triton.jit
-def _exact_distances(p_scalars, n_distances):
+def _by_lane(b_pairs, BM: tl.constexpr, BN: tl.constexpr):
+    """Sums over every LANES-th column, [BM, LANES]: within a thread, for a product's columns lie so in its registers."""
+    return tl.sum(tl.reshape(b_pairs, (BM, BN // LANES, LANES)), 1)
+
+
+@triton.jit
+def _exact_distances(p_marks, n_distances):
     """The first distance from which on the table holds for all the `n_distances`."""
-    first = 0.0
+    first = 0
     for start in range(0, n_distances, 128):
         o_distance = start + tl.arange(0, 128)
-        b_marked = tl.load(p_scalars + o_distance * SCALARS + 2, mask=o_distance < n_distances, other=0.0)
+        b_marked = tl.load(p_marks + o_distance, mask=o_distance < n_distances, other=0)
         first = tl.maximum(first, tl.max(b_marked, 0))
-    return tl.cast(first, tl.int32)
+    return first
+
+
+@triton.jit
+def _head(p_heads, i_head, WIDTH: tl.constexpr):
+    """mu, sigma2, eta2, gamma2, nu, tau, kappa; read anew for each loop, for kept they would cost registers."""
+    mu = tl.load(p_heads + i_head * 6, volatile=True)
+    sigma2 = tl.load(p_heads + i_head * 6 + 1, volatile=True)
+    eta2 = tl.load(p_heads + i_head * 6 + 2, volatile=True)
+    gamma2 = tl.load(p_heads + i_head * 6 + 3, volatile=True)
+    nu = tl.load(p_heads + i_head * 6 + 4, volatile=True)
+    tau = tl.load(p_heads + i_head * 6 + 5, volatile=True)
+    return mu, sigma2, eta2, gamma2, nu, tau, (nu + WIDTH // 2) / (WIDTH // 2)
 
 
 @triton.jit
@@ -337,7 +359,7 @@ def _nothing(BM: tl.constexpr, BLOCK_W: tl.constexpr):
 @triton.jit
 def _forward_kernel(
     p_q, p_k, p_v, p_heads, p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_columns,
-    p_rows, p_table, p_scalars, p_out, p_log_norm, p_precision,
+    p_rows, p_table, p_marks, p_out, p_log_norm, p_precision,
     stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_query_stamps, stride_key_stamps, n_heads, n_queries, n_keys, n_blocks, n_distances,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr,
@@ -356,19 +378,15 @@ def _forward_kernel(
     o_row = i_rows * BM + tl.arange(0, BM)  # [BM] positions
     m_row = (o_row >= start) & (o_row < length)  # [BM]
     o_w = tl.arange(0, BLOCK_W)  # [W]
-    mu = tl.load(p_heads + i_head * 6)
-    sigma2 = tl.load(p_heads + i_head * 6 + 1)
-    eta2 = tl.load(p_heads + i_head * 6 + 2)
-    gamma2 = tl.load(p_heads + i_head * 6 + 3)
-    nu = tl.load(p_heads + i_head * 6 + 4)
-    tau = tl.load(p_heads + i_head * 6 + 5)
-    head = (mu, sigma2, eta2, gamma2, nu, tau, (nu + WIDTH // 2) / (WIDTH // 2))
+    head = _head(p_heads, i_head, WIDTH)
 
     batch = tl.cast(i_batch, tl.int64)
-    query = (first_query + o_row - start).to(tl.int64)  # [BM] tokens in memory
-    p_own_q = p_q + batch * stride_qb + i_head * stride_qh
+    # Only where a block begins takes 64 bits; the first one may begin before the first query.
+    query = tl.cast(first_query + i_rows * BM - start, tl.int64)
+    o_query = tl.arange(0, BM)  # [BM]
+    p_own_q = p_q + batch * stride_qb + query * stride_qt + i_head * stride_qh
     m_q = m_row[:, None] & (o_w < WIDTH)[None, :]  # [BM, W]
-    b_q = tl.load(p_own_q + query[:, None] * stride_qt + o_w[None, :], mask=m_q, other=0.0)  # [BM, W]
+    b_q = tl.load(p_own_q + (o_query[:, None] * stride_qt + o_w[None, :]), mask=m_q, other=0.0)  # [BM, W]
     b_q2 = tl.sum(b_q.to(tl.float32) * b_q.to(tl.float32), 1)  # [BM]
     key = tl.cast(first_key, tl.int64)
     p_own_k = p_k + batch * stride_kb + key * stride_kt + i_head * stride_kh
@@ -379,7 +397,7 @@ def _forward_kernel(
     b_hi, b_lo = o_row, o_row
     if HAS_STAMPS:
         p_time += batch * stride_key_stamps + key * 2
-        p_query_time = p_query_stamps + batch * stride_query_stamps + query * 2
+        p_query_time = p_query_stamps + batch * stride_query_stamps + query * 2 + o_query * 2
         b_hi = tl.load(p_query_time, mask=m_row, other=0.0)  # [BM]
         b_lo = tl.load(p_query_time + 1, mask=m_row, other=0.0)  # [BM]
 
@@ -392,6 +410,8 @@ def _forward_kernel(
             i_block, length, head, WIDTH, BLOCK_W, BN, HAS_STAMPS, IS_GAUSSIAN, WITH_PRECISION, HEADROOM, FAST, INTERPRETED
         )  # fmt: skip
 
+    head = _head(p_heads, i_head, WIDTH)
+    mu, sigma2, eta2, gamma2, nu, tau, kappa = head
     if HAS_STAMPS:
         p_first = p_time + tl.maximum(i_rows * BM, start).to(tl.int64) * 2
         first_hi, first_lo = tl.load(p_first), tl.load(p_first + 1)
@@ -402,8 +422,9 @@ def _forward_kernel(
     b_row_process = accumulated(b_offset, exponential(-2.0 * mu * b_offset), mu)  # [BM]
     n_distant = 0
     if HAS_TABLE:
-        p_own_scalars = p_scalars + i_head.to(tl.int64) * n_distances * SCALARS
-        n_distant = tl.maximum(n_earlier - _exact_distances(p_own_scalars, n_earlier), 0)
+        n_exact = _exact_distances(p_marks + i_head.to(tl.int64) * n_distances, n_earlier)
+        has_small_shift = tl.max(tl.where(m_row, tl.abs(state[2]), 0.0), 0) < LARGEST_SHIFT
+        n_distant = tl.where(has_small_shift, tl.maximum(n_earlier - n_exact, 0), 0)
     for i_block in range(n_distant, n_earlier):
         if HAS_STAMPS:
             p_anchor = p_time + tl.cast(i_block * BN + BN - 1, tl.int64) * 2
@@ -416,26 +437,50 @@ def _forward_kernel(
         )  # fmt: skip
 
     if HAS_TABLE:
+        b_out, b_sum, b_shift, b_evidence = state
         is_slow = is_slow_head(mu, BN)
         steady = sigma2 / tl.where(is_slow, 1.0, 2.0 * mu)
         half_nu = 0.5 * nu
         # The rounding of R² cannot exceed this much of |q|² where U is near zero: U stays positive without a maximum.
         least = half_nu * tl.minimum(eta2 + gamma2, gamma2 + tl.where(is_slow, float("inf"), steady))
         b_lift = tl.maximum(b_q2 * ROUNDING - 0.5 * least, 0.0)  # [BM]
-        b_row_total = 0.5 * b_q2 + half_nu * (gamma2 + tl.where(is_slow, 0.0, steady)) + b_lift  # [BM]
-        b_row_process *= tl.where(is_slow, half_nu * sigma2, 0.0)  # [BM]
-        o_term = tl.arange(0, TERMS)  # [TERMS]
-        b_row_terms = tl.load(p_rows + tl.arange(0, BM)[:, None] * TERMS + o_term[None, :]).to(tl.float32)
-        b_row_terms = with_parts(b_row_terms, o_term[None, :], 3 * NODES, -state[2][:, None])  # [BM, TERMS]
-        p_own_table = p_table + i_head.to(tl.int64) * n_distances * (TERMS * BN)
-        for i_block in range(n_distant):
-            state = _distant_block(
-                state, b_q, b_row_terms, b_row_decay, b_row_total, b_row_process, p_own_k, p_own_v, p_own_columns,
-                p_own_table, p_own_scalars, stride_kt, stride_vt, i_block, n_earlier - 1 - i_block, head,
-                WIDTH, BLOCK_W, BN, WITH_PRECISION, FAST, INTERPRETED
+        b_row_total = tl.where(b_shift > NOTHING, 0.5 * b_q2, 0.0) + half_nu * (gamma2 + tl.where(is_slow, 0.0, steady)) + b_lift  # [BM]
+        process_scale = tl.where(is_slow, half_nu * sigma2, 0.0)
+        b_row_terms = shifted_row_terms(p_rows, b_shift, BM)  # [BM, TERMS]
+        # From near to far, transport and process of the gap by their sum rule over one more block.
+        gap = tl.cast((n_earlier - n_distant) * BN + 1, tl.float32)
+        gap_decay = exponential(-mu * gap)
+        gap_process = accumulated(gap, exponential(-2.0 * mu * gap), mu)
+        block_decay = exponential(-mu * BN)
+        block_process = accumulated(mu * 0.0 + BN, exponential(-2.0 * mu * BN), mu)
+        b_key_decay = exponential(-mu * (BN - 1 - tl.arange(0, BN)).to(tl.float32))  # [BN]
+        b_minus_out = -b_out  # [BM, W]
+        b_sums = tl.zeros([BM, LANES], tl.float32)  # [BM, LANES]
+        b_evidences = tl.zeros([BM, LANES], tl.float32)  # [BM, LANES]
+        step_k, step_v = tl.cast(stride_kt, tl.int64) * BN, tl.cast(stride_vt, tl.int64) * BN
+        i_nearest = tl.cast(n_distant - 1, tl.int64)
+        p_block_k = p_own_k + i_nearest * BN * stride_kt
+        p_block_v = p_own_v + i_nearest * BN * stride_vt
+        p_totals = p_own_columns + i_nearest * (COLUMNS * BN) + 3 * BN
+        p_terms = p_table + (i_head.to(tl.int64) * n_distances + n_earlier - n_distant) * (TERMS * BN)
+        for _ in range(n_distant):
+            gap_decay2 = gap_decay * gap_decay
+            b_query_total = b_row_total + process_scale * (gap_process + gap_decay2 * b_row_process)  # [BM]
+            b_minus_out, b_sums, b_evidences = _distant_block(
+                b_minus_out, b_sums, b_evidences, b_q, b_row_terms, -gap_decay * b_row_decay, b_query_total,
+                b_key_decay, p_block_k, p_block_v, p_totals, p_terms, stride_kt, stride_vt, tau * kappa,
+                WIDTH, BLOCK_W, BM, BN, WITH_PRECISION, FAST, INTERPRETED,
             )  # fmt: skip
+            p_block_k -= step_k
+            p_block_v -= step_v
+            p_totals -= COLUMNS * BN
+            p_terms += TERMS * BN
+            gap_process += gap_decay2 * block_process
+            gap_decay *= block_decay
+        state = -b_minus_out, b_sum + tl.sum(b_sums, 1), b_shift, b_evidence + half_nu * tl.sum(b_evidences, 1)
 
     if tl.max(tl.where(m_row, state[1], 0.0), 0) > LIMIT:
+        head = _head(p_heads, i_head, WIDTH)
         state = _nothing(BM, BLOCK_W)
         for i_block in range(n_visible):
             state = _masked_block(
@@ -445,12 +490,14 @@ def _forward_kernel(
             )  # fmt: skip
 
     b_out, b_sum, b_shift, b_evidence = state
-    row = (batch * n_queries + query) * n_heads + i_head  # [BM]
+    row = (batch * n_queries + query) * n_heads + i_head
+    o_own = o_query * n_heads  # [BM]
     b_out = b_out / b_sum[:, None]  # [BM, W]
-    tl.store(p_out + row[:, None] * WIDTH + o_w[None, :], b_out.to(p_out.dtype.element_ty), mask=m_q)
-    tl.store(p_log_norm + row, (b_shift + tl.log2(b_sum)) * LN2, mask=m_row)
+    o_out = o_own[:, None] * WIDTH + o_w[None, :]  # [BM, W]
+    tl.store(p_out + row * WIDTH + o_out, b_out.to(p_out.dtype.element_ty), mask=m_q)
+    tl.store(p_log_norm + row + o_own, (b_shift + tl.log2(b_sum)) * LN2, mask=m_row)
     if WITH_PRECISION:
-        tl.store(p_precision + row, b_evidence, mask=m_row)
+        tl.store(p_precision + row + o_own, b_evidence, mask=m_row)
 
 
 def _is_interpreted() -> bool:
@@ -528,17 +575,17 @@ def forward(
     # The table is made for rounded inputs: float32 asks for more than its rounding.
     has_table = not has_stamps and not is_gaussian and q.dtype != torch.float32
     n_distances = triton.cdiv(longest_keys, shape.block_n) if has_table else 0
-    rows = q.new_empty((shape.block_m, TERMS.value), dtype=torch.bfloat16)
-    table = q.new_empty((n_heads, n_distances, TERMS.value, shape.block_n), dtype=torch.bfloat16)
-    scalars = q.new_empty((n_heads, n_distances, SCALARS.value), dtype=torch.float32)
+    rows = q.new_empty((shape.block_m, TERMS.value), dtype=torch.float16)
+    table = q.new_empty((n_heads, n_distances, TERMS.value, shape.block_n), dtype=torch.float16)
+    marks = q.new_empty((n_heads, n_distances), dtype=torch.int32)
     if has_table:
         table_kernel[(n_distances, n_heads)](
-            heads, rows, table, scalars, n_distances,
-            WIDTH=width, BM=shape.block_m, BN=shape.block_n, FAST=fast, INTERPRETED=interpreted, num_warps=4,
+            heads, rows, table, marks, n_distances,
+            WIDTH=width, BM=shape.block_m, BN=shape.block_n, FAST=fast, num_warps=4,
         )  # fmt: skip
     _forward_kernel[(triton.cdiv(longest - 1, shape.block_m) + 1, n_heads, sequences)](
         q, k, v, heads, query_stamps, key_stamps, query_starts, key_starts, columns,
-        rows, table, scalars, out, log_norm, precision,
+        rows, table, marks, out, log_norm, precision,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], _batch_stride(query_stamps), _batch_stride(key_stamps),
         n_heads, n_queries, n_keys, n_blocks, n_distances,
         **common, BM=shape.block_m, IS_GAUSSIAN=is_gaussian, WITH_PRECISION=with_precision, HAS_TABLE=has_table,

@@ -22,6 +22,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 # Below this the series of phi is exact to rounding in float32, above it the quotient is.
 SMALL_EXPONENT = tl.constexpr(0.5)
+# The same for results of 16 bits, and five terms.
+COARSE_EXPONENT = tl.constexpr(0.125)
 # ln 2 = LN2_HIGH + LN2_LOW, the first of so few bits that its product with a whole number is exact.
 LN2_HIGH = tl.constexpr(0.693145751953125)
 LN2_LOW = tl.constexpr(1.428606820309417e-06)
@@ -71,23 +73,29 @@ def transport(lag, mu):
 
 
 @triton.jit
-def accumulated(lag, transport2, mu):
-    """phi(lag), with `transport2` = E²: its quotient, or its series where that cancels; lag itself at mu = 0."""
+def accumulated(lag, transport2, mu, IS_EXACT: tl.constexpr = True):
+    """phi(lag), with `transport2` = E²: its quotient, or its series where that cancels; lag itself at mu = 0.
+
+    To rounding, or, for inputs of 16 bits, to 3e-6.
+    """
     x = 2.0 * mu * lag
-    series = 1.0 - x * (1.0 / 9.0)
-    series = 1.0 - x * (1.0 / 8.0) * series
-    series = 1.0 - x * (1.0 / 7.0) * series
-    series = 1.0 - x * (1.0 / 6.0) * series
-    series = 1.0 - x * (1.0 / 5.0) * series
-    series = 1.0 - x * (1.0 / 4.0) * series
-    series = 1.0 - x * (1.0 / 3.0) * series
-    series = 1.0 - x * (1.0 / 2.0) * series
-    is_small = x < SMALL_EXPONENT
-    quotient = (1.0 - transport2) / tl.where(is_small, 1.0, 2.0 * mu)
-    return tl.where(is_small, lag * series, quotient)
+    if IS_EXACT:
+        series = 1.0 - x * (1.0 / 9.0)
+        series = 1.0 - x * (1.0 / 8.0) * series
+        series = 1.0 - x * (1.0 / 7.0) * series
+        series = 1.0 - x * (1.0 / 6.0) * series
+        series = 1.0 - x * (1.0 / 5.0) * series
+        series = 1.0 - x * (1.0 / 4.0) * series
+        series = 1.0 - x * (1.0 / 3.0) * series
+        series = 1.0 - x * (1.0 / 2.0) * series
+        is_small = x < SMALL_EXPONENT
+    else:
+        series = 1.0 - x * (1.0 / 2.0 - x * (1.0 / 6.0 - x * (1.0 / 24.0 - x * (1.0 / 120.0))))
+        is_small = x < COARSE_EXPONENT
+    return tl.where(is_small, lag * series, (1.0 - transport2) * (1.0 / tl.where(mu > 0.0, 2.0 * mu, 1.0)))
 
 
 @triton.jit
-def spread(lag, transport2, mu, sigma2, eta2, gamma2):
+def spread(lag, transport2, mu, sigma2, eta2, gamma2, IS_EXACT: tl.constexpr = True):
     """V, with `transport2` = E²."""
-    return sigma2 * accumulated(lag, transport2, mu) + eta2 * transport2 + gamma2
+    return sigma2 * accumulated(lag, transport2, mu, IS_EXACT) + eta2 * transport2 + gamma2
