@@ -258,13 +258,14 @@ def _product(b_x, b_y, UPCAST: tl.constexpr):
 
 
 @triton.jit
-def _pair(
-    b_dot, b_flow, b_decay, b_variance, b_query, b_key, b_offset, b_norm, b_norm_low, b_h, m_pair, head,
-    IS_GAUSSIAN: tl.constexpr, HAS_PRECISION: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr,
+def _weigh(
+    b_dot, b_decay, b_variance, b_query, b_key, b_norm, b_norm_low, m_pair, head,
+    IS_GAUSSIAN: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """Of every pair: p, dL, s, log2 V, log2 p, match = -R² / 2, dmatch/dE = q·k - E |k|² without the last half, x.
+    """Of every pair: p; log2 p; log2 V/U; 1 / U; match = -R² / 2; its slope over E, less the last E |k|² / 2.
 
-    Blocks are all one way round, `[BM, BN]` or `[BN, BM]`, the numbers of queries and keys ready to be broadcast.
+    Gaussian: 1 / V in place of 1 / U, x in place of log2 V/U. Blocks are all one way round, `[BM, BN]` or `[BN, BM]`,
+    the numbers of queries and keys ready to be broadcast.
     """
     scale, power, tau = head[5], head[6], head[7]
     b_slope = b_decay * b_key + b_dot
@@ -272,58 +273,141 @@ def _pair(
     b_log_v = log2(b_variance, FAST)
     if IS_GAUSSIAN:
         b_inverse = reciprocal(b_variance, FAST)
-        b_x = -scale * b_match * b_inverse
-        b_log_p = -power * (b_log_v + b_x * LOG2E) - b_norm
+        b_fit = -scale * b_match * b_inverse
+        b_log_p = -tau * (b_log_v + b_fit * LOG2E) - b_norm
     else:
         b_u = b_variance - scale * b_match
         b_inverse = reciprocal(b_u, FAST)
-        b_x = b_match
         if FAST:
-            b_log_p = ((power - tau) * b_log_v - b_norm) - power * log2(b_u, FAST)
+            b_fit = b_log_v - log2(b_u, FAST)
+            b_log_p = (power * b_fit - b_norm) - tau * b_log_v
         else:
-            # Of the ratio, for its logarithm is the smaller number to round.
-            b_log_p = (power * log2(b_variance * b_inverse, FAST) - tau * b_log_v) - b_norm
+            b_fit = log2(b_variance * b_inverse, FAST)
+            b_log_p = (power * b_fit - tau * b_log_v) - b_norm
     if not FAST:
         b_log_p -= b_norm_low
     b_p = tl.exp2(b_log_p)
     if MASKED:
         b_p = tl.where(m_pair, b_p, 0.0)
-    b_dl = b_p * (b_decay * b_flow + b_offset)
+    return b_p, b_log_p, b_fit, b_inverse, b_match, b_slope
+
+
+@triton.jit
+def _differentiate(
+    weighed, b_gain, b_offset, b_h, m_pair, IS_GAUSSIAN: tl.constexpr, HAS_PRECISION: tl.constexpr, MASKED: tl.constexpr
+):
+    """dL, s and what the gradient h of precision adds to s, of every pair; b_gain = E dO·v."""
+    b_p, _, b_fit, b_inverse, _, _ = weighed
+    b_dl = b_p * (b_gain + b_offset)
     b_evidence = 0.0
     if HAS_PRECISION:
-        b_evidence = b_h * b_inverse
+        b_evidence = b_h * b_inverse * b_inverse
         if IS_GAUSSIAN:
-            b_evidence *= tl.exp2(b_x * -LOG2E)
+            b_evidence *= tl.exp2(b_fit * -LOG2E)
         if MASKED:
             b_evidence = tl.where(m_pair, b_evidence, 0.0)
-    b_s = (b_dl + b_evidence) * b_inverse
-    return b_p, b_dl, b_s, b_log_v, b_log_p, b_match, b_slope, b_x, b_inverse, b_evidence
+    return b_dl, b_dl * b_inverse + b_evidence, b_evidence
 
 
 @triton.jit
 def _scalar_terms(
-    pair, sums, b_carried, b_decay, b_variance, b_key, b_offset, head, IS_GAUSSIAN: tl.constexpr, FAST: tl.constexpr
-):
-    """m and E dE (without what reaches E through V) of every pair, and the sums of rows that need no more than these.
-
-    Sums: Σ dL log2 p, Σ dL log2 V, Σ s match.
+    weighed, b_gain, b_dl, b_s, b_evidence, b_carried, b_decay, b_variance, b_key, head, sums,
+    IS_GAUSSIAN: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """m and E dE (without what reaches E through V) of every pair, and the sums of rows that need no more than these:
+    Σ dL log2 p, Σ dL log2 V/U, Σ s match.
     """
-    b_p, b_dl, b_s, b_log_v, b_log_p, b_match, b_slope, b_x, b_inverse, b_evidence = pair
+    b_p, b_log_p, b_fit, b_inverse, b_match, b_slope = weighed
     scale, power, tau = head[5], head[6], head[7]
-    b_sum_tau, b_sum_v, b_sum_match = sums
+    b_sum_tau, b_sum_fit, b_sum_match = sums
     b_sum_tau += tl.sum(b_dl * b_log_p, 1)
     b_sum_match += tl.sum(b_s * b_match, 1)
     if IS_GAUSSIAN:
-        b_m = b_s - b_s * b_x  # [BM, BN]
+        b_m = b_s - b_s * b_fit  # [BM, BN]
     else:
+        b_sum_fit += tl.sum(b_dl * b_fit, 1)
         if FAST:
             b_m = b_s - ((power - tau) / power) * b_dl * reciprocal(b_variance, FAST)  # [BM, BN]
         else:
-            # The same, the two terms' common part, dL / V, taken out before they cancel.
-            b_m = b_dl / b_variance * (tau / power + scale * b_match * b_inverse) + b_evidence * b_inverse
-        b_sum_v += tl.sum(b_dl * b_log_v, 1)
-    b_direct = (b_dl - b_p * b_offset) + (power * scale) * (b_carried * (b_slope + b_decay * b_key))  # [BM, BN]
-    return b_m, b_direct, (b_sum_tau, b_sum_v, b_sum_match)
+            # The same, what the two terms share, dL / V, taken out before they cancel.
+            b_m = b_dl / b_variance * (tau / power + scale * b_match * b_inverse) + b_evidence  # [BM, BN]
+    b_direct = b_p * b_gain + (power * scale) * (b_carried * (b_slope + b_decay * b_key))  # [BM, BN]
+    return b_m, b_direct, (b_sum_tau, b_sum_fit, b_sum_match)
+
+
+@triton.jit
+def _described(p_query, STRIDE: tl.constexpr, HAS_PRECISION: tl.constexpr, FAST: tl.constexpr):
+    """-|q|² / 2, g - dO·out, log_norm and h of a whole block of queries, [BM]; where unused, the last two are any."""
+    b_norm = tl.load(p_query + 2 * STRIDE)  # [BM]
+    b_norm_low, b_h = b_norm, b_norm
+    if not FAST:
+        b_norm_low = tl.load(p_query + 3 * STRIDE)  # [BM]
+    if HAS_PRECISION:
+        b_h = tl.load(p_query + 4 * STRIDE)  # [BM]
+    return tl.load(p_query), tl.load(p_query + STRIDE), b_norm, b_norm_low, b_h
+
+
+@triton.jit
+def _settle_rows(
+    p_q, p_k, p_v, p_grad_out, p_grad_log_norm, p_heads, p_queries, p_keys,
+    p_query_stamps, p_key_stamps, p_query_starts, p_key_starts,
+    stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
+    stride_query_stamps, stride_key_stamps, n_heads, n_queries, n_keys, n_query_blocks, n_key_blocks,
+    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr,
+    IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, FAST: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """For float32: log_norm and dO·out of a block of queries once more, from the very weights of the other kernels.
+
+    What `out` and `log_norm` were rounded by shifts all of a row's dL, whose sums nearly cancel.
+    """
+    i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    i_batch, first_query, n_own = _sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
+    _, first_key, length = _sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
+    first = i_block * BM
+    if first >= n_own:
+        return
+    head = _head(p_heads, i_head, WIDTH // 2, IS_GAUSSIAN)
+    mu, inverse_mu, sigma2, eta2, gamma2, scale, power, tau, nu, log_unit = head
+    p_k += i_batch * stride_kb + first_key * stride_kt + i_head * stride_kh
+    p_v += i_batch * stride_vb + first_key * stride_vt + i_head * stride_vh
+    i_keys = i_head.to(tl.int64) * n_key_blocks + _first_block(first_key, i_sequence, n_keys, BN, IS_PACKED)
+    i_queries = i_head.to(tl.int64) * n_query_blocks + _first_block(first_query, i_sequence, n_queries, BM, IS_PACKED)
+    p_key_time = _at(p_key_stamps, i_batch * stride_key_stamps + first_key * 2, HAS_STAMPS)
+    p_query_time = _at(p_query_stamps, i_batch * stride_query_stamps + first_query * 2, HAS_STAMPS)
+
+    o_query, o_key = tl.arange(0, BM), tl.arange(0, BN)  # [BM], [BN]
+    m_query = first + o_query < n_own
+    token = i_batch * n_queries + first_query + first
+    p_own = p_q + i_batch * stride_qb + first_query * stride_qt + i_head * stride_qh
+    b_q = _rows(p_own, first, o_query, m_query, stride_qt, WIDTH, BLOCK_W, True)  # [BM, W]
+    b_do = _rows(p_grad_out + i_head * WIDTH, token, o_query, m_query, n_heads * WIDTH, WIDTH, BLOCK_W, True)
+    p_query = p_queries + (i_queries + i_block) * (QUERY_NUMBERS * BM) + o_query
+    b_query, b_offset, b_norm, b_norm_low, b_h = _described(p_query, BM, False, FAST)
+    position = length - n_own + first
+    b_hi, b_lo = _times(p_query_time, first if HAS_STAMPS else position, o_query, m_query, HAS_STAMPS)  # [BM]
+    b_sum = tl.zeros([BM], tl.float32)
+    b_sum_gain = tl.zeros([BM], tl.float32)
+    for start in range(0, tl.minimum(position + BM, length), BN):
+        m_key = start + o_key < length
+        b_k = _rows(p_k, start, o_key, m_key, stride_kt, WIDTH, BLOCK_W, True)  # [BN, W]
+        b_v = _rows(p_v, start, o_key, m_key, stride_vt, WIDTH, BLOCK_W, True)  # [BN, W]
+        b_key = tl.load(p_keys + (i_keys + start // BN) * (KEY_NUMBERS * BN) + o_key)  # [BN]
+        b_key_hi, b_key_lo = _times(p_key_time, start, o_key, m_key, HAS_STAMPS)  # [BN]
+        b_lag = _lag(b_hi[:, None], b_lo[:, None], b_key_hi[None, :], b_key_lo[None, :])  # [BM, BN]
+        b_decay = transport(b_lag, mu)  # [BM, BN]
+        b_phi = _accumulated(b_lag, b_decay, mu, inverse_mu)  # [BM, BN]
+        b_variance = sigma2 * b_phi + eta2 * b_decay * b_decay + gamma2  # [BM, BN]
+        m_pair = (start + o_key)[None, :] <= (position + o_query)[:, None]  # [BM, BN]
+        weighed = _weigh(
+            _product(b_q, tl.trans(b_k), UPCAST), b_decay, b_variance, b_query[:, None], b_key[None, :],
+            b_norm[:, None], b_norm_low[:, None], m_pair, head, IS_GAUSSIAN, True, FAST,
+        )  # fmt: skip
+        b_sum += tl.sum(weighed[0], 1)
+        b_sum_gain += tl.sum(weighed[0] * b_decay * _product(b_do, tl.trans(b_v), UPCAST), 1)
+    b_g = tl.load(p_grad_log_norm + (token + o_query) * n_heads + i_head, mask=m_query, other=0.0)  # [BM]
+    b_sum = tl.where(m_query, b_sum, 1.0)  # [BM]
+    tl.store(p_query + BM, b_g - b_sum_gain / b_sum)
+    tl.store(p_query + 3 * BM, b_norm_low + tl.log2(b_sum))
 
 
 @triton.jit
@@ -415,17 +499,22 @@ def _rows_kernel(
         b_variance = (gamma2 + sigma2 * b_u_phi)[:, None] + b_u_decay2[:, None] * b_key_variance[None, :]  # [BM, BN]
         b_dot = _product(b_q, tl.trans(b_k), UPCAST)  # [BM, BN]
         b_flow = _product(b_do, tl.trans(b_v), UPCAST)  # [BM, BN]
-        pair = _pair(
-            b_dot, b_flow, b_decay, b_variance, b_query[:, None], b_key[None, :], b_offset[:, None],
-            b_norm[:, None], b_norm_low[:, None], b_h[:, None], False, head, IS_GAUSSIAN, HAS_PRECISION, False, FAST,
+        weighed = _weigh(
+            b_dot, b_decay, b_variance, b_query[:, None], b_key[None, :], b_norm[:, None], b_norm_low[:, None], False,
+            head, IS_GAUSSIAN, False, FAST,
         )  # fmt: skip
-        b_carried = pair[2] * b_decay  # [BM, BN]
+        b_gain = b_decay * b_flow  # [BM, BN]
+        b_dl, b_s, b_evidence = _differentiate(
+            weighed, b_gain, b_offset[:, None], b_h[:, None], False, IS_GAUSSIAN, HAS_PRECISION, False
+        )
+        b_carried = b_s * b_decay  # [BM, BN]
         b_dq += _product(b_carried, b_k, UPCAST)
-        b_sum_s += tl.sum(pair[2], 1)
+        b_sum_s += tl.sum(b_s, 1)
         if NEEDS_DYNAMICS:
             b_m, b_direct, sums = _scalar_terms(
-                pair, sums, b_carried, b_decay, b_variance, b_key[None, :], b_offset[:, None], head, IS_GAUSSIAN, FAST
-            )
+                weighed, b_gain, b_dl, b_s, b_evidence, b_carried, b_decay, b_variance, b_key[None, :], head, sums,
+                IS_GAUSSIAN, FAST,
+            )  # fmt: skip
             b_block_m = tl.sum(b_m, 1)  # [BM]
             b_block_decay2 = tl.sum(b_m * tl.load(p_key + 2 * BN)[None, :], 1)  # [BM]
             b_block_phi = tl.sum(b_m * tl.load(p_key + 4 * BN)[None, :], 1)  # [BM]
@@ -454,17 +543,22 @@ def _rows_kernel(
         b_dot = _product(b_q, tl.trans(b_k), UPCAST)  # [BM, BD]
         b_flow = _product(b_do, tl.trans(b_v), UPCAST)  # [BM, BD]
         m_pair = (start + o_near)[None, :] <= (position + o_query)[:, None]  # [BM, BD]
-        pair = _pair(
-            b_dot, b_flow, b_decay, b_variance, b_query[:, None], b_key[None, :], b_offset[:, None],
-            b_norm[:, None], b_norm_low[:, None], b_h[:, None], m_pair, head, IS_GAUSSIAN, HAS_PRECISION, True, FAST,
+        weighed = _weigh(
+            b_dot, b_decay, b_variance, b_query[:, None], b_key[None, :], b_norm[:, None], b_norm_low[:, None], m_pair,
+            head, IS_GAUSSIAN, True, FAST,
         )  # fmt: skip
-        b_carried = pair[2] * b_decay  # [BM, BD]
+        b_gain = b_decay * b_flow  # [BM, BD]
+        b_dl, b_s, b_evidence = _differentiate(
+            weighed, b_gain, b_offset[:, None], b_h[:, None], m_pair, IS_GAUSSIAN, HAS_PRECISION, True
+        )
+        b_carried = b_s * b_decay  # [BM, BD]
         b_dq += _product(b_carried, b_k, UPCAST)
-        b_sum_s += tl.sum(pair[2], 1)
+        b_sum_s += tl.sum(b_s, 1)
         if NEEDS_DYNAMICS:
             b_m, b_direct, sums = _scalar_terms(
-                pair, sums, b_carried, b_decay, b_variance, b_key[None, :], b_offset[:, None], head, IS_GAUSSIAN, FAST
-            )
+                weighed, b_gain, b_dl, b_s, b_evidence, b_carried, b_decay, b_variance, b_key[None, :], head, sums,
+                IS_GAUSSIAN, FAST,
+            )  # fmt: skip
             b_fall = sigma2 * _fall(b_lag, b_decay, b_phi, mu, inverse_mu) + 2.0 * eta2 * b_lag * b_decay * b_decay
             b_sum_m += tl.sum(b_m, 1)
             b_sum_decay2 += tl.sum(b_m * b_decay * b_decay, 1)
@@ -473,19 +567,19 @@ def _rows_kernel(
             b_sum_lag += tl.sum(b_lag * b_direct, 1)
 
     o_w = tl.arange(0, BLOCK_W)  # [W]
+    # Loaded again: kept, it would take registers from the loops.
+    b_q = _rows(p_own, first, o_query, m_query, stride_qt, WIDTH, BLOCK_W, True)  # [BM, W]
     b_dq = (power * scale) * (b_dq - b_q.to(tl.float32) * b_sum_s[:, None])  # [BM, W]
     p_row = p_dq + i_head * WIDTH + token * stride_row + (o_query[:, None] * stride_row + o_w[None, :])  # [BM, W]
     tl.store(p_row, b_dq.to(p_dq.dtype.element_ty), mask=m_query[:, None] & (o_w < WIDTH)[None, :])
     if NEEDS_DYNAMICS:
-        b_sum_tau, b_sum_v, b_sum_match = sums
-        # Σ_j dL = g: from log2 p, and from V in the units of the head, to L and V.
+        b_sum_tau, b_sum_fit, b_sum_match = sums
+        # Σ_j dL = g: from log2 p to L.
         b_g = tl.load(p_grad_log_norm + (token + o_query) * n_heads + i_head, mask=m_query, other=0.0)  # [BM]
         b_logit = tl.where(m_query, b_sum_tau + (b_norm - tau * log_unit) * b_g, 0.0)  # [BM]
         dnu = -tl.sum(b_sum_match, 0) * (power * scale / nu)
         if not IS_GAUSSIAN:
-            # log(V / U) = log(V) / kappa + L / (tau kappa).
-            b_ratio = (tau * (b_sum_v + log_unit * b_g) + b_logit) / power  # [BM]
-            dnu += tl.sum(b_ratio, 0) * (tau / (WIDTH // 2)) * LN2
+            dnu += tl.sum(b_sum_fit, 0) * (tau / (WIDTH // 2)) * LN2
         power_per_unit = power * tl.exp2(-log_unit)
         stride_sum = tl.num_programs(0) * tl.num_programs(2)
         p_sum = p_sums + i_head.to(tl.int64) * (6 * stride_sum) + i_sequence * tl.num_programs(0) + i_block
@@ -495,18 +589,6 @@ def _rows_kernel(
         tl.store(p_sum + 3 * stride_sum, -power_per_unit * tl.sum(b_sum_m, 0))
         tl.store(p_sum + 4 * stride_sum, dnu)
         tl.store(p_sum + 5 * stride_sum, tl.sum(b_logit, 0) / tau * LN2)
-
-
-@triton.jit
-def _described(p_query, STRIDE: tl.constexpr, HAS_PRECISION: tl.constexpr, FAST: tl.constexpr):
-    """-|q|² / 2, g - dO·out, log_norm and h of a whole block of queries, [BM]; where unused, the last two are any."""
-    b_norm = tl.load(p_query + 2 * STRIDE)  # [BM]
-    b_norm_low, b_h = b_norm, b_norm
-    if not FAST:
-        b_norm_low = tl.load(p_query + 3 * STRIDE)  # [BM]
-    if HAS_PRECISION:
-        b_h = tl.load(p_query + 4 * STRIDE)  # [BM]
-    return tl.load(p_query), tl.load(p_query + STRIDE), b_norm, b_norm_low, b_h
 
 
 @triton.jit
@@ -575,12 +657,15 @@ def _columns_kernel(
         b_dot = _product(b_k, tl.trans(b_q), UPCAST)  # [BN, BM]
         b_flow = _product(b_v, tl.trans(b_do), UPCAST)  # [BN, BM]
         m_pair = (first + o_key)[:, None] <= (base + start + o_query)[None, :]  # [BN, BM]
-        pair = _pair(
-            b_dot, b_flow, b_decay, b_variance, b_query[None, :], b_key[:, None], b_offset[None, :],
-            b_norm[None, :], b_norm_low[None, :], b_h[None, :], m_pair, head, IS_GAUSSIAN, HAS_PRECISION, True, FAST,
+        weighed = _weigh(
+            b_dot, b_decay, b_variance, b_query[None, :], b_key[:, None], b_norm[None, :], b_norm_low[None, :], m_pair,
+            head, IS_GAUSSIAN, True, FAST,
         )  # fmt: skip
-        b_carried = pair[2] * b_decay  # [BN, BM]
-        b_dv += _product(pair[0] * b_decay, b_do, UPCAST)
+        b_dl, b_s, b_evidence = _differentiate(
+            weighed, b_decay * b_flow, b_offset[None, :], b_h[None, :], m_pair, IS_GAUSSIAN, HAS_PRECISION, True
+        )
+        b_carried = b_s * b_decay  # [BN, BM]
+        b_dv += _product(weighed[0] * b_decay, b_do, UPCAST)
         b_dk += _product(b_carried, b_q, UPCAST)
         b_sum += tl.sum(b_carried * b_decay, 1)
 
@@ -604,16 +689,21 @@ def _columns_kernel(
         b_variance = b_s_variance[:, None] * b_query_decay2[None, :] + b_query_variance[None, :]  # [BN, BM]
         b_dot = _product(b_k, tl.trans(b_q), UPCAST)  # [BN, BM]
         b_flow = _product(b_v, tl.trans(b_do), UPCAST)  # [BN, BM]
-        pair = _pair(
-            b_dot, b_flow, b_decay, b_variance, b_query[None, :], b_key[:, None], b_offset[None, :],
-            b_norm[None, :], b_norm_low[None, :], b_h[None, :], False, head, IS_GAUSSIAN, HAS_PRECISION, False, FAST,
+        weighed = _weigh(
+            b_dot, b_decay, b_variance, b_query[None, :], b_key[:, None], b_norm[None, :], b_norm_low[None, :], False,
+            head, IS_GAUSSIAN, False, FAST,
         )  # fmt: skip
-        b_carried = pair[2] * b_decay  # [BN, BM]
-        b_dv += _product(pair[0] * b_decay, b_do, UPCAST)
+        b_dl, b_s, b_evidence = _differentiate(
+            weighed, b_decay * b_flow, b_offset[None, :], b_h[None, :], False, IS_GAUSSIAN, HAS_PRECISION, False
+        )
+        b_carried = b_s * b_decay  # [BN, BM]
+        b_dv += _product(weighed[0] * b_decay, b_do, UPCAST)
         b_dk += _product(b_carried, b_q, UPCAST)
         b_sum += tl.sum(b_carried * b_decay, 1)
 
     o_w = tl.arange(0, BLOCK_W)  # [W]
+    # Loaded again: kept, it would take registers from the loops.
+    b_k = _rows(p_own_k, first, o_key, m_key, stride_kt, WIDTH, BLOCK_W, True)  # [BN, W]
     b_dk = (power * scale) * (b_dk - b_k.to(tl.float32) * b_sum[:, None])  # [BN, W]
     m_store = m_key[:, None] & (o_w < WIDTH)[None, :]  # [BN, W]
     token = i_batch * n_keys + first_key + first
@@ -717,6 +807,11 @@ def backward(
         n_heads, n_queries, n_keys, query_blocks,
     )  # fmt: skip
     dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    if q.dtype == torch.float32:
+        _settle_rows[(triton.cdiv(longest, columns.block_m), n_heads, sequences)](
+            q, k, v, grad_out, grad_log_norm, heads, queries, keys, *starts, *sizes, key_blocks,
+            **places, BM=columns.block_m, BN=rows.block_n, FAST=False, UPCAST=False, num_warps=4, num_stages=1,
+        )  # fmt: skip
     row_grid = (triton.cdiv(longest, rows.block_m), n_heads, sequences)
     # Blocks beyond the end of a packed sequence write nothing.
     sums = heads.new_zeros((n_heads, 6, row_grid[0] * sequences))
