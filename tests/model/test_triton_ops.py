@@ -49,26 +49,47 @@ def starts_of(lengths):
     return torch.tensor([0, *lengths], device=DEVICE).cumsum(0).to(torch.int32)
 
 
-# The tolerance rule: outputs and every gradient.
+# The tolerance rule: outputs and every gradient. The weights come again from a stored log_norm in the backward pass, an
+# error of its rounding in all of a row, which the rule grants where there are keys enough for errors of their own.
+
+KINDS = [("student_t", False), ("student_t", True), ("gaussian", False), ("gaussian", True)]
+CASES = [(torch.float32, *case) for case in KINDS]
+CASES += [(torch.float16, *case) for case in KINDS[1:3]] + [(torch.bfloat16, *case) for case in KINDS[::3]]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype, kernel, irregular", CASES, ids=str)
+def test_matches_the_reference(dtype, kernel, irregular):
+    assert_matches_reference(fused, small(1, 61, 2, dtype=dtype, irregular=irregular), kernel=kernel)
+
+
+def everything(run, inputs):
+    """Outputs, and the gradients of every input and scalar of one random loss."""
+    names = ("mu", "sigma2", "eta2", "gamma2", "nu", "tau")
+    leaves = {name: getattr(inputs.dynamics, name).clone().requires_grad_() for name in names}
+    tensors = [x.clone().requires_grad_() for x in inputs[:3]]
+    result = run(*tensors, replace(inputs.dynamics, **leaves), times=inputs.times)
+    generator = torch.Generator().manual_seed(1)
+    weights = [torch.randn(x.shape, generator=generator).to(DEVICE) for x in result]
+    loss = sum((w * x).sum() for w, x in zip(weights, result, strict=True))
+    return *result, *torch.autograd.grad(loss, [*tensors, *leaves.values()])
+
+
 @pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
-@pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])
-def test_matches_the_reference(irregular, kernel, dtype):
-    assert_matches_reference(fused, small(1, 21, 2, dtype=dtype, irregular=irregular), kernel=kernel)
-
-
 @pytest.mark.parametrize("shape", [(1, 1, 1, 8), (3, 2, 2, 9), (1, 37, 2, 20), (1, 33, 1, 64), (1, 9, 1, 128)], ids=str)
-def test_matches_the_reference_at_odd_sizes(shape):
-    assert_matches_reference(fused, small(*shape, irregular=True))
+def test_odd_sizes(shape, kernel):
+    inputs = small(*shape, irregular=True)
+    exact = everything(partial(robust_filter_attention, impl="reference", kernel=kernel), inputs.to(torch.float64))
+    for a, b in zip(everything(partial(fused, kernel=kernel), inputs), exact, strict=True):
+        assert a.shape == b.shape
+        assert relative_error(a, b) <= 1e-4 if b.any() else not a.any()
 
 
-def test_matches_the_reference_on_transposed_inputs():
+def test_transposed_inputs():
     inputs = small(2, 15, 2)
-    q, k, v = (transposed_copy(x) for x in inputs[:3])
-    assert not q.is_contiguous()
-    assert_matches_reference(fused, inputs._replace(q=q, k=k, v=v))
+    spread = inputs._replace(**{name: transposed_copy(getattr(inputs, name)) for name in "qkv"})
+    assert not spread.q.is_contiguous()
+    for a, b in zip(everything(fused, spread), everything(fused, inputs), strict=True):
+        assert torch.equal(a, b)
 
 
 # Packed sequences.
@@ -77,9 +98,12 @@ LENGTHS = (5, 1, 37, 12)
 
 
 @pytest.mark.parametrize("kernel, irregular", [("student_t", False), ("gaussian", True)])
-def test_packed_sequences_match_the_reference(kernel, irregular):
+def test_packed_sequences_give_the_gradients_of_the_reference(kernel, irregular):
     inputs = small(1, sum(LENGTHS), 2, irregular=irregular)
-    assert_matches_reference(fused, inputs, kernel=kernel, cu_seqlens=starts_of(LENGTHS))
+    run = partial(robust_filter_attention, kernel=kernel, cu_seqlens=starts_of(LENGTHS))
+    exact = everything(partial(run, impl="reference"), inputs.to(torch.float64))
+    for a, b in zip(everything(partial(run, impl="triton"), inputs), exact, strict=True):
+        assert relative_error(a, b) <= 1e-4
 
 
 @pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])
@@ -354,7 +378,7 @@ def operator_arguments(transposed, packed, stamped, with_precision, length=6):
 
 @pytest.mark.parametrize(
     "transposed, packed, stamped, with_precision",
-    [(False, False, False, True), (True, False, True, True), (True, True, False, False)],
+    [(False, False, True, True), (True, True, False, False)],
 )
 def test_the_operators_keep_their_promises(transposed, packed, stamped, with_precision):
     """Schema, autograd, shapes and strides of the fake kernels, and tracing."""
@@ -429,17 +453,7 @@ def test_the_packaged_graph_equals_eager_code(tmp_path):
 
 def test_runs_are_the_same_bit_for_bit():
     inputs = small(1, 45, irregular=True)
-
-    def run():
-        d = inputs.dynamics
-        names = ("mu", "sigma2", "eta2", "gamma2", "nu", "tau")
-        leaves = {name: getattr(d, name).clone().requires_grad_() for name in names}
-        tensors = [x.clone().requires_grad_() for x in inputs[:3]]
-        result = fused(*tensors, replace(d, **leaves), times=inputs.times)
-        loss = sum((part * part).sum() for part in result)
-        return (*result, *torch.autograd.grad(loss, [*tensors, *leaves.values()]))
-
-    for a, b in zip(run(), run(), strict=True):
+    for a, b in zip(everything(fused, inputs), everything(fused, inputs), strict=True):
         assert torch.equal(a, b)
 
 
