@@ -30,8 +30,8 @@ class Launch:
 
 # (pass, capability, bits of the inputs) → {largest width: launch}
 _TABLE: dict[tuple[PassName, tuple[int, int], int], dict[int, Launch]] = {
-    ("forward", (8, 0), 16): {64: Launch(128, 64, 8, 2), 128: Launch(128, 64, 8, 2), 256: Launch(64, 32, 4, 2)},
-    ("forward", (9, 0), 16): {64: Launch(128, 64, 8, 3), 128: Launch(128, 64, 8, 2), 256: Launch(64, 32, 4, 2)},
+    ("forward", (8, 0), 16): {64: Launch(128, 64, 8, 2), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
+    ("forward", (9, 0), 16): {64: Launch(128, 64, 8, 2), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
     ("forward", (8, 0), 32): {64: Launch(32, 32, 4, 1), 128: Launch(32, 32, 4, 1), 256: Launch(16, 16, 4, 1)},
 }
 

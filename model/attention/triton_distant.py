@@ -5,8 +5,8 @@ apart it is smooth. Per column c its Chebyshev series in the row r is therefore 
 
     f(r, c) = tau (kappa - 1) log2 V(gap + r + BN - 1 - c) + constant  ≈  Σ_k a_k(c) T_k(x_r),    -1 <= x_r <= 1
 
-a product [BM, TERMS] @ [TERMS, BN] of float16 numbers. The larger coefficients are split in high + low, T_2 too, and two
-terms subtract the row's shift. The second factor is the same for all pairs of blocks of a head that are equally far
+a product [BM, TERMS] @ [TERMS, BN] of float16 numbers. The larger coefficients are split in high + low, T_2 too, and
+two terms subtract the row's shift. The second factor is the same for all pairs of blocks of a head that are equally far
 apart: a table over that distance, computed here with less work than the pairs' by a factor of BM.
 
 Error: the same kernel forms the product and the exact f of all pairs of the blocks, and marks the distance as one to be

@@ -292,8 +292,8 @@ def _earlier_block(
 
 @triton.jit
 def _distant_block(
-    b_minus_out, b_sums, b_evidences, b_q, b_row_terms, b_minus_query_decay, b_query_total, b_key_decay, p_k, p_v, p_totals, p_table,
-    stride_kt, stride_vt, exponent,
+    b_minus_out, b_sums, b_evidences, b_q, b_row_terms, b_minus_query_decay, b_query_total, b_key_decay,
+    p_k, p_v, p_totals, p_table, stride_kt, stride_vt, exponent,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, WITH_PRECISION: tl.constexpr,
     FAST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
@@ -322,7 +322,7 @@ def _distant_block(
 
 @triton.jit
 def _by_lane(b_pairs, BM: tl.constexpr, BN: tl.constexpr):
-    """Sums over every LANES-th column, [BM, LANES]: within a thread, for a product's columns lie so in its registers."""
+    """Sums over every LANES-th column, [BM, LANES]: within a thread, where a product's columns lie so."""
     return tl.sum(tl.reshape(b_pairs, (BM, BN // LANES, LANES)), 1)
 
 
@@ -407,7 +407,8 @@ def _forward_kernel(
     for i_block in range(n_earlier, n_visible):
         state = _masked_block(
             state, b_q, b_q2, o_row, b_hi, b_lo, p_own_k, p_own_v, p_time, p_own_columns, stride_kt, stride_vt,
-            i_block, length, head, WIDTH, BLOCK_W, BN, HAS_STAMPS, IS_GAUSSIAN, WITH_PRECISION, HEADROOM, FAST, INTERPRETED
+            i_block, length, head, WIDTH, BLOCK_W, BN, HAS_STAMPS, IS_GAUSSIAN, WITH_PRECISION, HEADROOM, FAST,
+            INTERPRETED
         )  # fmt: skip
 
     head = _head(p_heads, i_head, WIDTH)
@@ -444,7 +445,9 @@ def _forward_kernel(
         # The rounding of R² cannot exceed this much of |q|² where U is near zero: U stays positive without a maximum.
         least = half_nu * tl.minimum(eta2 + gamma2, gamma2 + tl.where(is_slow, float("inf"), steady))
         b_lift = tl.maximum(b_q2 * ROUNDING - 0.5 * least, 0.0)  # [BM]
-        b_row_total = tl.where(b_shift > NOTHING, 0.5 * b_q2, 0.0) + half_nu * (gamma2 + tl.where(is_slow, 0.0, steady)) + b_lift  # [BM]
+        b_row_total = (
+            tl.where(b_shift > NOTHING, 0.5 * b_q2, 0.0) + half_nu * (gamma2 + tl.where(is_slow, 0.0, steady)) + b_lift
+        )  # [BM]
         process_scale = tl.where(is_slow, half_nu * sigma2, 0.0)
         b_row_terms = shifted_row_terms(p_rows, b_shift, BM)  # [BM, TERMS]
         # From near to far, transport and process of the gap by their sum rule over one more block.
