@@ -49,17 +49,19 @@ def starts_of(lengths):
     return torch.tensor([0, *lengths], device=DEVICE).cumsum(0).to(torch.int32)
 
 
-# The tolerance rule: outputs and every gradient. The weights come again from a stored log_norm in the backward pass, an
-# error of its rounding in all of a row, which the rule grants where there are keys enough for errors of their own.
+# The tolerance rule: outputs and every gradient.
 
-KINDS = [("student_t", False), ("student_t", True), ("gaussian", False), ("gaussian", True)]
-CASES = [(torch.float32, *case) for case in KINDS]
-CASES += [(torch.float16, *case) for case in KINDS[1:3]] + [(torch.bfloat16, *case) for case in KINDS[::3]]
+CASES = [
+    (torch.float32, "student_t", True),
+    (torch.float32, "gaussian", False),
+    (torch.float16, "student_t", False),
+    (torch.bfloat16, "student_t", True),
+]
 
 
 @pytest.mark.parametrize("dtype, kernel, irregular", CASES, ids=str)
 def test_matches_the_reference(dtype, kernel, irregular):
-    assert_matches_reference(fused, small(1, 61, 2, dtype=dtype, irregular=irregular), kernel=kernel)
+    assert_matches_reference(fused, small(1, 67, 3, dtype=dtype, irregular=irregular), kernel=kernel)
 
 
 def everything(run, inputs):
@@ -74,8 +76,18 @@ def everything(run, inputs):
     return *result, *torch.autograd.grad(loss, [*tensors, *leaves.values()])
 
 
-@pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
-@pytest.mark.parametrize("shape", [(1, 1, 1, 8), (3, 2, 2, 9), (1, 37, 2, 20), (1, 33, 1, 64), (1, 9, 1, 128)], ids=str)
+@pytest.mark.parametrize(
+    "shape, kernel",
+    [
+        ((1, 1, 1, 8), "student_t"),
+        ((1, 1, 1, 8), "gaussian"),
+        ((3, 2, 2, 9), "student_t"),
+        ((1, 37, 2, 20), "gaussian"),
+        ((1, 33, 1, 64), "student_t"),
+        ((1, 9, 1, 128), "gaussian"),
+    ],
+    ids=str,
+)
 def test_odd_sizes(shape, kernel):
     inputs = small(*shape, irregular=True)
     exact = everything(partial(robust_filter_attention, impl="reference", kernel=kernel), inputs.to(torch.float64))
@@ -364,7 +376,7 @@ def test_learned_frequencies_get_their_gradient():
 
 def operator_arguments(transposed, packed, stamped, with_precision, length=6):
     """Arguments of `rfa::attention` that want gradients."""
-    inputs = small(length=length)
+    inputs = small(length=length, heads=1)
     q, k, v = inputs[:3]
     if transposed:
         q, k, v = (transposed_copy(x) for x in (q, k, v))
