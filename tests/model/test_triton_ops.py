@@ -374,9 +374,9 @@ def test_learned_frequencies_get_their_gradient():
 # The operators.
 
 
-def operator_arguments(transposed, packed, stamped, with_precision, length=6):
+def operator_arguments(transposed, packed, stamped, with_precision, length=5):
     """Arguments of `rfa::attention` that want gradients."""
-    inputs = small(length=length, heads=1)
+    inputs = small(length=length)
     q, k, v = inputs[:3]
     if transposed:
         q, k, v = (transposed_copy(x) for x in (q, k, v))
