@@ -42,7 +42,7 @@ NOTHING = tl.constexpr(1e30)
 SMALL = tl.constexpr(0.25)
 # Numbers that describe a token, in blocks `[H, blocks, numbers, block]`, every block whole.
 KEY_NUMBERS = tl.constexpr(7)
-QUERY_NUMBERS = tl.constexpr(8)
+QUERY_NUMBERS = tl.constexpr(9)
 
 
 class Launch(NamedTuple):
@@ -205,7 +205,7 @@ def _describe_queries(
     IS_GAUSSIAN: tl.constexpr, HAS_PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Of each query, u after the first query of its block of BM: -|q|² / 2; g - dO·out; log_norm / ln 2 in the units of
-    the head as hi + lo; h / c likewise; E(u), E(u)², sigma2 phi(u) + gamma2.
+    the head as hi + lo; h / c likewise; E(u), E(u)², sigma2 phi(u) + gamma2; g log_norm / ln 2.
     """
     i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i_batch, first, length = _sequence(p_starts, i_sequence, n_queries, IS_PACKED)
@@ -246,6 +246,7 @@ def _describe_queries(
     tl.store(p_query + 5 * BM, b_decay)
     tl.store(p_query + 6 * BM, b_decay * b_decay)
     tl.store(p_query + 7 * BM, sigma2 * _accumulated(b_lag, b_decay, mu, inverse_mu) + gamma2)
+    tl.store(p_query + 8 * BM, b_g * tl.load(p_log_norm + o_row, mask=m_query, other=0.0) * LOG2E)
 
 
 @triton.jit
@@ -315,24 +316,25 @@ def _scalar_terms(
     IS_GAUSSIAN: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """m and E dE (without what reaches E through V) of every pair, and the sums of rows that need no more than these:
-    Σ dL log2 p, Σ dL log2 V/U, Σ s match.
+    Σ dL log2 p, and the gradient of nu.
     """
     b_p, b_log_p, b_fit, b_inverse, b_match, b_slope = weighed
-    scale, power, tau = head[5], head[6], head[7]
-    b_sum_tau, b_sum_fit, b_sum_match = sums
+    scale, power, tau, nu = head[5], head[6], head[7], head[8]
+    b_sum_tau, b_sum_nu = sums
     b_sum_tau += tl.sum(b_dl * b_log_p, 1)
-    b_sum_match += tl.sum(b_s * b_match, 1)
+    b_sum_nu -= (power * scale / nu) * tl.sum(b_s * b_match, 1)
     if IS_GAUSSIAN:
         b_m = b_s - b_s * b_fit  # [BM, BN]
     else:
-        b_sum_fit += tl.sum(b_dl * b_fit, 1)
+        # power - tau = tau nu / D.
+        b_sum_nu += ((power - tau) / nu * LN2) * tl.sum(b_dl * b_fit, 1)
         if FAST:
             b_m = b_s - ((power - tau) / power) * b_dl * reciprocal(b_variance, FAST)  # [BM, BN]
         else:
             # The same, what the two terms share, dL / V, taken out before they cancel.
             b_m = b_dl / b_variance * (tau / power + scale * b_match * b_inverse) + b_evidence  # [BM, BN]
     b_direct = b_p * b_gain + (power * scale) * (b_carried * (b_slope + b_decay * b_key))  # [BM, BN]
-    return b_m, b_direct, (b_sum_tau, b_sum_fit, b_sum_match)
+    return b_m, b_direct, (b_sum_tau, b_sum_nu)
 
 
 @triton.jit
@@ -412,7 +414,7 @@ def _settle_rows(
 
 @triton.jit
 def _rows_kernel(
-    p_q, p_k, p_v, p_grad_out, p_grad_log_norm, p_heads, p_queries, p_keys,
+    p_q, p_k, p_v, p_grad_out, p_heads, p_queries, p_keys,
     p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_dq, p_sums,
     stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_query_stamps, stride_key_stamps, n_heads, n_queries, n_keys, n_query_blocks, n_key_blocks,
@@ -422,7 +424,7 @@ def _rows_kernel(
 ):  # fmt: skip
     """dq of a block of queries, and its share of the gradients of the head's scalars.
 
-    First the blocks of BN keys before all its queries, then those of BD keys that are not.
+    First the blocks of BD keys that are not before all its queries, then those of BN keys that are.
     """
     # The longest programs first.
     i_block, i_head, i_sequence = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -463,72 +465,16 @@ def _rows_kernel(
     position = length - n_own + first
     i_time = first if HAS_STAMPS else position
     b_hi, b_lo = _times(p_query_time, i_time, o_query, m_query, HAS_STAMPS)  # [BM]
-    hi, lo = _time(p_query_time, i_time, HAS_STAMPS)
-    b_since = _lag(b_hi, b_lo, hi, lo)  # [BM]
-    b_own_decay = transport(b_since, mu)  # [BM]
-    b_own_phi = _accumulated(b_since, b_own_decay, mu, inverse_mu)  # [BM]
-    b_own_fall = _fall(b_since, b_own_decay, b_own_phi, mu, inverse_mu)  # [BM]
 
     b_zero = tl.zeros([BM], tl.float32)  # [BM]
     b_dq = tl.zeros([BM, BLOCK_W], tl.float32)  # [BM, W]
     b_sum_s = b_zero
-    sums = (b_zero, b_zero, b_zero)
+    # Σ_j dL = g, and L = log p + log_norm.
+    sums = (tl.load(p_query + 8 * QUERY_BLOCK, mask=m_query, other=0.0), b_zero)
     b_sum_m, b_sum_decay2, b_sum_phi = b_zero, b_zero, b_zero  # Σ m, Σ m E², Σ m phi
-    b_sum_fall = b_zero  # -Σ m dV/dmu
-    b_sum_lag = b_zero  # Σ lag E dE
+    b_sum_mu = b_zero  # -c Σ m dV/dmu - Σ lag E dE
 
-    o_key = tl.arange(0, BN)  # [BN]
     n_earlier = (position + 1) // BN
-    for i_keys in range(0, n_earlier):
-        start = i_keys * BN
-        b_k = _rows(p_k, start, o_key, o_key < BN, stride_kt, WIDTH, BLOCK_W, False)  # [BN, W]
-        b_v = _rows(p_v, start, o_key, o_key < BN, stride_vt, WIDTH, BLOCK_W, False)  # [BN, W]
-        p_key = p_keys + tl.cast(i_keys, tl.int64) * (KEY_NUMBERS * BN) + o_key
-        b_key = tl.load(p_key)  # [BN]
-        b_key_decay = tl.load(p_key + BN)  # [BN]
-        b_key_variance = tl.load(p_key + 3 * BN)  # [BN]
-        last_hi, last_lo = _time(p_key_time, start + BN - 1, HAS_STAMPS)
-        gap = _lag(hi, lo, last_hi, last_lo)
-        gap_decay = transport(gap, mu)
-        gap_decay2 = gap_decay * gap_decay
-        gap_phi = _accumulated(gap, gap_decay, mu, inverse_mu)
-        b_u_decay = gap_decay * b_own_decay  # [BM]
-        b_u_decay2 = b_u_decay * b_u_decay  # [BM]
-        b_u_phi = gap_phi + gap_decay2 * b_own_phi  # [BM]
-        b_decay = b_u_decay[:, None] * b_key_decay[None, :]  # [BM, BN]
-        b_variance = (gamma2 + sigma2 * b_u_phi)[:, None] + b_u_decay2[:, None] * b_key_variance[None, :]  # [BM, BN]
-        b_dot = _product(b_q, tl.trans(b_k), UPCAST)  # [BM, BN]
-        b_flow = _product(b_do, tl.trans(b_v), UPCAST)  # [BM, BN]
-        weighed = _weigh(
-            b_dot, b_decay, b_variance, b_query[:, None], b_key[None, :], b_norm[:, None], b_norm_low[:, None], False,
-            head, IS_GAUSSIAN, False, FAST,
-        )  # fmt: skip
-        b_gain = b_decay * b_flow  # [BM, BN]
-        b_dl, b_s, b_evidence = _differentiate(
-            weighed, b_gain, b_offset[:, None], b_h[:, None], False, IS_GAUSSIAN, HAS_PRECISION, False
-        )
-        b_carried = b_s * b_decay  # [BM, BN]
-        b_dq += _product(b_carried, b_k, UPCAST)
-        b_sum_s += tl.sum(b_s, 1)
-        if NEEDS_DYNAMICS:
-            b_m, b_direct, sums = _scalar_terms(
-                weighed, b_gain, b_dl, b_s, b_evidence, b_carried, b_decay, b_variance, b_key[None, :], head, sums,
-                IS_GAUSSIAN, FAST,
-            )  # fmt: skip
-            b_block_m = tl.sum(b_m, 1)  # [BM]
-            b_block_decay2 = tl.sum(b_m * tl.load(p_key + 2 * BN)[None, :], 1)  # [BM]
-            b_block_phi = tl.sum(b_m * tl.load(p_key + 4 * BN)[None, :], 1)  # [BM]
-            b_block_fall = tl.sum(b_m * tl.load(p_key + 5 * BN)[None, :], 1)  # [BM]
-            b_u = gap + b_since  # [BM]
-            gap_fall = _fall(gap, gap_decay, gap_phi, mu, inverse_mu)
-            b_u_fall = gap_fall + gap_decay2 * (b_own_fall + 2.0 * gap * b_own_phi)  # [BM]
-            b_block_fall += 2.0 * b_u * (eta2 * b_block_decay2 + sigma2 * b_block_phi)
-            b_sum_m += b_block_m
-            b_sum_decay2 += b_u_decay2 * b_block_decay2
-            b_sum_phi += b_u_phi * b_block_m + b_u_decay2 * b_block_phi
-            b_sum_fall += b_u_decay2 * b_block_fall + sigma2 * b_u_fall * b_block_m
-            b_sum_lag += tl.sum((b_u[:, None] + tl.load(p_key + 6 * BN)[None, :]) * b_direct, 1)
-
     o_near = tl.arange(0, BD)  # [BD]
     for start in range(n_earlier * BN, tl.minimum(position + BM, length), BD):
         m_key = start + o_near < length
@@ -563,32 +509,81 @@ def _rows_kernel(
             b_sum_m += tl.sum(b_m, 1)
             b_sum_decay2 += tl.sum(b_m * b_decay * b_decay, 1)
             b_sum_phi += tl.sum(b_m * b_phi, 1)
-            b_sum_fall += tl.sum(b_m * b_fall, 1)
-            b_sum_lag += tl.sum(b_lag * b_direct, 1)
+            b_sum_mu += tl.sum(power * b_m * b_fall - b_lag * b_direct, 1)
 
-    o_w = tl.arange(0, BLOCK_W)  # [W]
-    # Loaded again: kept, it would take registers from the loops.
-    b_q = _rows(p_own, first, o_query, m_query, stride_qt, WIDTH, BLOCK_W, True)  # [BM, W]
-    b_dq = (power * scale) * (b_dq - b_q.to(tl.float32) * b_sum_s[:, None])  # [BM, W]
-    p_row = p_dq + i_head * WIDTH + token * stride_row + (o_query[:, None] * stride_row + o_w[None, :])  # [BM, W]
-    tl.store(p_row, b_dq.to(p_dq.dtype.element_ty), mask=m_query[:, None] & (o_w < WIDTH)[None, :])
+    hi, lo = _time(p_query_time, i_time, HAS_STAMPS)
+    b_since = _lag(b_hi, b_lo, hi, lo)  # [BM]
+    b_own_decay = transport(b_since, mu)  # [BM]
+    b_own_phi = _accumulated(b_since, b_own_decay, mu, inverse_mu)  # [BM]
+    b_own_fall = _fall(b_since, b_own_decay, b_own_phi, mu, inverse_mu)  # [BM]
+    o_key = tl.arange(0, BN)  # [BN]
+    for i_keys in range(0, n_earlier):
+        start = i_keys * BN
+        b_k = _rows(p_k, start, o_key, o_key < BN, stride_kt, WIDTH, BLOCK_W, False)  # [BN, W]
+        b_v = _rows(p_v, start, o_key, o_key < BN, stride_vt, WIDTH, BLOCK_W, False)  # [BN, W]
+        p_key = p_keys + tl.cast(i_keys, tl.int64) * (KEY_NUMBERS * BN) + o_key
+        b_key = tl.load(p_key)  # [BN]
+        b_key_decay = tl.load(p_key + BN)  # [BN]
+        b_key_variance = tl.load(p_key + 3 * BN)  # [BN]
+        last_hi, last_lo = _time(p_key_time, start + BN - 1, HAS_STAMPS)
+        gap = _lag(hi, lo, last_hi, last_lo)
+        gap_decay = transport(gap, mu)
+        gap_decay2 = gap_decay * gap_decay
+        gap_phi = _accumulated(gap, gap_decay, mu, inverse_mu)
+        b_u_decay = gap_decay * b_own_decay  # [BM]
+        b_u_decay2 = b_u_decay * b_u_decay  # [BM]
+        b_u_phi = gap_phi + gap_decay2 * b_own_phi  # [BM]
+        b_decay = b_u_decay[:, None] * b_key_decay[None, :]  # [BM, BN]
+        b_variance = (gamma2 + sigma2 * b_u_phi)[:, None] + b_u_decay2[:, None] * b_key_variance[None, :]  # [BM, BN]
+        b_dot = _product(b_q, tl.trans(b_k), UPCAST)  # [BM, BN]
+        weighed = _weigh(
+            b_dot, b_decay, b_variance, b_query[:, None], b_key[None, :], b_norm[:, None], b_norm_low[:, None], False,
+            head, IS_GAUSSIAN, False, FAST,
+        )  # fmt: skip
+        b_gain = b_decay * _product(b_do, tl.trans(b_v), UPCAST)  # [BM, BN]
+        b_dl, b_s, b_evidence = _differentiate(
+            weighed, b_gain, b_offset[:, None], b_h[:, None], False, IS_GAUSSIAN, HAS_PRECISION, False
+        )
+        b_carried = b_s * b_decay  # [BM, BN]
+        b_dq += _product(b_carried, b_k, UPCAST)
+        b_sum_s += tl.sum(b_s, 1)
+        if NEEDS_DYNAMICS:
+            b_m, b_direct, sums = _scalar_terms(
+                weighed, b_gain, b_dl, b_s, b_evidence, b_carried, b_decay, b_variance, b_key[None, :], head, sums,
+                IS_GAUSSIAN, FAST,
+            )  # fmt: skip
+            b_block_m = tl.sum(b_m, 1)  # [BM]
+            b_block_decay2 = tl.sum(b_m * tl.load(p_key + 2 * BN)[None, :], 1)  # [BM]
+            b_block_phi = tl.sum(b_m * tl.load(p_key + 4 * BN)[None, :], 1)  # [BM]
+            b_block_fall = tl.sum(b_m * tl.load(p_key + 5 * BN)[None, :], 1)  # [BM]
+            b_u = gap + b_since  # [BM]
+            gap_fall = _fall(gap, gap_decay, gap_phi, mu, inverse_mu)
+            b_u_fall = gap_fall + gap_decay2 * (b_own_fall + 2.0 * gap * b_own_phi)  # [BM]
+            b_block_fall += 2.0 * b_u * (eta2 * b_block_decay2 + sigma2 * b_block_phi)
+            b_sum_m += b_block_m
+            b_sum_decay2 += b_u_decay2 * b_block_decay2
+            b_sum_phi += b_u_phi * b_block_m + b_u_decay2 * b_block_phi
+            b_sum_mu += power * (b_u_decay2 * b_block_fall + sigma2 * b_u_fall * b_block_m)
+            b_sum_mu -= tl.sum((b_u[:, None] + tl.load(p_key + 6 * BN)[None, :]) * b_direct, 1)
+
     if NEEDS_DYNAMICS:
-        b_sum_tau, b_sum_fit, b_sum_match = sums
-        # Σ_j dL = g: from log2 p to L.
-        b_g = tl.load(p_grad_log_norm + (token + o_query) * n_heads + i_head, mask=m_query, other=0.0)  # [BM]
-        b_logit = tl.where(m_query, b_sum_tau + (b_norm - tau * log_unit) * b_g, 0.0)  # [BM]
-        dnu = -tl.sum(b_sum_match, 0) * (power * scale / nu)
-        if not IS_GAUSSIAN:
-            dnu += tl.sum(b_sum_fit, 0) * (tau / (WIDTH // 2)) * LN2
+        b_sum_tau, b_sum_nu = sums
         power_per_unit = power * tl.exp2(-log_unit)
         stride_sum = tl.num_programs(0) * tl.num_programs(2)
         p_sum = p_sums + i_head.to(tl.int64) * (6 * stride_sum) + i_sequence * tl.num_programs(0) + i_block
-        tl.store(p_sum, power * tl.sum(b_sum_fall, 0) - tl.sum(b_sum_lag, 0))
+        tl.store(p_sum, tl.sum(b_sum_mu, 0))
         tl.store(p_sum + stride_sum, -power_per_unit * tl.sum(b_sum_phi, 0))
         tl.store(p_sum + 2 * stride_sum, -power_per_unit * tl.sum(b_sum_decay2, 0))
         tl.store(p_sum + 3 * stride_sum, -power_per_unit * tl.sum(b_sum_m, 0))
-        tl.store(p_sum + 4 * stride_sum, dnu)
-        tl.store(p_sum + 5 * stride_sum, tl.sum(b_logit, 0) / tau * LN2)
+        tl.store(p_sum + 4 * stride_sum, tl.sum(b_sum_nu, 0))
+        tl.store(p_sum + 5 * stride_sum, tl.sum(b_sum_tau, 0) / tau * LN2)
+
+    o_w = tl.arange(0, BLOCK_W)  # [W]
+    # Loaded again: kept, it or its addresses would take registers from the loops.
+    b_q = _rows(p_own, 0, (first + o_query).to(tl.int64), m_query, stride_qt, WIDTH, BLOCK_W, True)  # [BM, W]
+    b_dq = (power * scale) * (b_dq - b_q.to(tl.float32) * b_sum_s[:, None])  # [BM, W]
+    p_row = p_dq + i_head * WIDTH + token * stride_row + (o_query[:, None] * stride_row + o_w[None, :])  # [BM, W]
+    tl.store(p_row, b_dq.to(p_dq.dtype.element_ty), mask=m_query[:, None] & (o_w < WIDTH)[None, :])
 
 
 @triton.jit
@@ -623,14 +618,10 @@ def _columns_kernel(
     p_own_k = p_k + i_batch * stride_kb + first_key * stride_kt + i_head * stride_kh
     p_own_v = p_v + i_batch * stride_vb + first_key * stride_vt + i_head * stride_vh
     b_k = _rows(p_own_k, first, o_key, m_key, stride_kt, WIDTH, BLOCK_W, True)  # [BN, W]
-    b_v = _rows(p_own_v, first, o_key, m_key, stride_vt, WIDTH, BLOCK_W, True)  # [BN, W]
     b_key = -0.5 * tl.sum(b_k.to(tl.float32) * b_k.to(tl.float32), 1)  # [BN]
     last = tl.minimum(first + BN, length) - 1
     b_key_hi, b_key_lo = _times(p_key_time, first, o_key, m_key, HAS_STAMPS)  # [BN]
-    last_hi, last_lo = _time(p_key_time, last, HAS_STAMPS)
-    b_until = _lag(last_hi, last_lo, b_key_hi, b_key_lo)  # [BN]
-    b_own_decay = transport(b_until, mu)  # [BN]
-    b_own_phi = _accumulated(b_until, b_own_decay, mu, inverse_mu)  # [BN]
+    b_v = _rows(p_own_v, first, o_key, m_key, stride_vt, WIDTH, BLOCK_W, True)  # [BN, W]
 
     b_dk = tl.zeros([BN, BLOCK_W], tl.float32)  # [BN, W]
     b_dv = tl.zeros([BN, BLOCK_W], tl.float32)  # [BN, W]
@@ -669,6 +660,10 @@ def _columns_kernel(
         b_dk += _product(b_carried, b_q, UPCAST)
         b_sum += tl.sum(b_carried * b_decay, 1)
 
+    last_hi, last_lo = _time(p_key_time, last, HAS_STAMPS)
+    b_until = _lag(last_hi, last_lo, b_key_hi, b_key_lo)  # [BN]
+    b_own_decay = transport(b_until, mu)  # [BN]
+    b_own_phi = _accumulated(b_until, b_own_decay, mu, inverse_mu)  # [BN]
     for i_queries in range(n_near, n_blocks):
         start = i_queries * BM
         m_query = start + o_query < n_own
@@ -702,14 +697,14 @@ def _columns_kernel(
         b_sum += tl.sum(b_carried * b_decay, 1)
 
     o_w = tl.arange(0, BLOCK_W)  # [W]
-    # Loaded again: kept, it would take registers from the loops.
-    b_k = _rows(p_own_k, first, o_key, m_key, stride_kt, WIDTH, BLOCK_W, True)  # [BN, W]
-    b_dk = (power * scale) * (b_dk - b_k.to(tl.float32) * b_sum[:, None])  # [BN, W]
     m_store = m_key[:, None] & (o_w < WIDTH)[None, :]  # [BN, W]
-    token = i_batch * n_keys + first_key + first
-    o_store = i_head * WIDTH + token * stride_row + (o_key[:, None] * stride_row + o_w[None, :])  # [BN, W]
-    tl.store(p_dk + o_store, b_dk.to(p_dk.dtype.element_ty), mask=m_store)
-    tl.store(p_dv + o_store, b_dv.to(p_dv.dtype.element_ty), mask=m_store)
+    o_store = o_key[:, None] * stride_row + o_w[None, :]  # [BN, W]
+    o_first = i_head * WIDTH + (i_batch * n_keys + first_key + first) * stride_row
+    tl.store(p_dv + o_first + o_store, b_dv.to(p_dv.dtype.element_ty), mask=m_store)
+    # Loaded again: kept, it or its addresses would take registers from the loops.
+    b_k = _rows(p_own_k, 0, (first + o_key).to(tl.int64), m_key, stride_kt, WIDTH, BLOCK_W, True)  # [BN, W]
+    b_dk = (power * scale) * (b_dk - b_k.to(tl.float32) * b_sum[:, None])  # [BN, W]
+    tl.store(p_dk + o_first + o_store, b_dk.to(p_dk.dtype.element_ty), mask=m_store)
 
 
 # (architecture, bits of the inputs, largest width) of each kernel.
@@ -816,7 +811,7 @@ def backward(
     # Blocks beyond the end of a packed sequence write nothing.
     sums = heads.new_zeros((n_heads, 6, row_grid[0] * sequences))
     _rows_kernel[row_grid](
-        q, k, v, grad_out, grad_log_norm, heads, queries, keys, *starts, dq, sums, *sizes, key_blocks,
+        q, k, v, grad_out, heads, queries, keys, *starts, dq, sums, *sizes, key_blocks,
         **places, **arithmetic, BM=rows.block_m, BN=rows.block_n, BD=max(16, rows.block_n // 2),
         QUERY_BLOCK=columns.block_m, NEEDS_DYNAMICS=needs_dynamics,
         num_warps=rows.num_warps, num_stages=rows.num_stages,
