@@ -52,16 +52,16 @@ def starts_of(lengths):
 # The tolerance rule: outputs and every gradient.
 
 CASES = [
-    (torch.float32, "student_t", True),
-    (torch.float32, "gaussian", False),
-    (torch.float16, "student_t", False),
-    (torch.bfloat16, "student_t", True),
+    (43, torch.float32, "student_t", True),
+    (43, torch.float32, "gaussian", False),
+    (67, torch.float16, "student_t", False),
+    (67, torch.bfloat16, "student_t", True),
 ]
 
 
-@pytest.mark.parametrize("dtype, kernel, irregular", CASES, ids=str)
-def test_matches_the_reference(dtype, kernel, irregular):
-    assert_matches_reference(fused, small(1, 67, 3, dtype=dtype, irregular=irregular), kernel=kernel)
+@pytest.mark.parametrize("length, dtype, kernel, irregular", CASES, ids=str)
+def test_matches_the_reference(length, dtype, kernel, irregular):
+    assert_matches_reference(fused, small(1, length, 3, dtype=dtype, irregular=irregular), kernel=kernel)
 
 
 def everything(run, inputs):
@@ -374,9 +374,9 @@ def test_learned_frequencies_get_their_gradient():
 # The operators.
 
 
-def operator_arguments(transposed, packed, stamped, with_precision, length=6):
+def operator_arguments(transposed, packed, stamped, with_precision, length=5):
     """Arguments of `rfa::attention` that want gradients."""
-    inputs = small(length=length, heads=1)
+    inputs = small(length=length)
     q, k, v = inputs[:3]
     if transposed:
         q, k, v = (transposed_copy(x) for x in (q, k, v))
