@@ -13,7 +13,8 @@ Equations in `triton_score.py`, oracle in `reference.py`. With dO, g, h the grad
 Where rounding makes R² negative it counts as 0, its gradient as that of a positive one, which vanishes there too.
 
 One kernel takes a block of queries over its keys (dq, the scalars), one a block of keys over its queries (dk, dv); two
-small ones before them describe every token by the numbers that the blocks need of it. Sums run in a fixed order. In a
+small ones before them describe every token by the numbers that the blocks need of it, and for float32 a third settles
+the norms of the rows. Sums run in a fixed order. In a
 block where every key is older than every query, V and E are products of a factor of the query and one of the key: with
 an instant between them, u after the key's and s before the query's,
 
@@ -27,7 +28,7 @@ Variances are in units of the head's smallest V, so that s is no larger than dL 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import triton
@@ -43,6 +44,9 @@ SMALL = tl.constexpr(0.25)
 # Numbers that describe a token, in blocks `[H, blocks, numbers, block]`, every block whole.
 KEY_NUMBERS = tl.constexpr(7)
 QUERY_NUMBERS = tl.constexpr(9)
+
+
+PassName = Literal["backward_rows", "backward_columns"]
 
 
 class Launch(NamedTuple):
@@ -73,7 +77,7 @@ def _fall(lag, decay, accumulated, mu, inverse_mu):
 
 @triton.jit
 def _head(p_heads, i_head, DIMS: tl.constexpr, IS_GAUSSIAN: tl.constexpr):
-    """Scalars of a head: mu, 1 / mu; sigma2, eta2, gamma2 in units of 2^log_unit; c 2 / nu likewise; c, c - tau; tau; nu.
+    """Scalars of a head: mu, 1 / mu; sigma2, eta2, gamma2, 2 / nu in units of 2^log_unit; c; tau; nu; log_unit.
 
     The unit is at most the smallest V, and no more than a factor of 2 below it unless V falls far.
     """
@@ -369,7 +373,7 @@ def _settle_rows(
     if first >= n_own:
         return
     head = _head(p_heads, i_head, WIDTH // 2, IS_GAUSSIAN)
-    mu, inverse_mu, sigma2, eta2, gamma2, scale, power, tau, nu, log_unit = head
+    mu, inverse_mu, sigma2, eta2, gamma2, _, _, _, _, _ = head
     p_k += i_batch * stride_kb + first_key * stride_kt + i_head * stride_kh
     p_v += i_batch * stride_vb + first_key * stride_vt + i_head * stride_vh
     i_keys = i_head.to(tl.int64) * n_key_blocks + _first_block(first_key, i_sequence, n_keys, BN, IS_PACKED)
@@ -384,7 +388,7 @@ def _settle_rows(
     b_q = _rows(p_own, first, o_query, m_query, stride_qt, WIDTH, BLOCK_W, True)  # [BM, W]
     b_do = _rows(p_grad_out + i_head * WIDTH, token, o_query, m_query, n_heads * WIDTH, WIDTH, BLOCK_W, True)
     p_query = p_queries + (i_queries + i_block) * (QUERY_NUMBERS * BM) + o_query
-    b_query, b_offset, b_norm, b_norm_low, b_h = _described(p_query, BM, False, FAST)
+    b_query, _offset, b_norm, b_norm_low, _h = _described(p_query, BM, False, FAST)
     position = length - n_own + first
     b_hi, b_lo = _times(p_query_time, first if HAS_STAMPS else position, o_query, m_query, HAS_STAMPS)  # [BM]
     b_sum = tl.zeros([BM], tl.float32)
@@ -434,7 +438,7 @@ def _rows_kernel(
     if first >= n_own:
         return
     head = _head(p_heads, i_head, WIDTH // 2, IS_GAUSSIAN)
-    mu, inverse_mu, sigma2, eta2, gamma2, scale, power, tau, nu, log_unit = head
+    mu, inverse_mu, sigma2, eta2, gamma2, scale, power, tau, _, log_unit = head
     p_k += i_batch * stride_kb + first_key * stride_kt + i_head * stride_kh
     p_v += i_batch * stride_vb + first_key * stride_vt + i_head * stride_vh
     i_keys = i_head.to(tl.int64) * n_key_blocks + _first_block(first_key, i_sequence, n_keys, BN, IS_PACKED)
@@ -517,7 +521,7 @@ def _rows_kernel(
     b_own_phi = _accumulated(b_since, b_own_decay, mu, inverse_mu)  # [BM]
     b_own_fall = _fall(b_since, b_own_decay, b_own_phi, mu, inverse_mu)  # [BM]
     o_key = tl.arange(0, BN)  # [BN]
-    for i_keys in range(0, n_earlier):
+    for i_keys in range(n_earlier):
         start = i_keys * BN
         b_k = _rows(p_k, start, o_key, o_key < BN, stride_kt, WIDTH, BLOCK_W, False)  # [BN, W]
         b_v = _rows(p_v, start, o_key, o_key < BN, stride_vt, WIDTH, BLOCK_W, False)  # [BN, W]
@@ -582,7 +586,7 @@ def _rows_kernel(
     # Loaded again: kept, it or its addresses would take registers from the loops.
     b_q = _rows(p_own, 0, (first + o_query).to(tl.int64), m_query, stride_qt, WIDTH, BLOCK_W, True)  # [BM, W]
     b_dq = (power * scale) * (b_dq - b_q.to(tl.float32) * b_sum_s[:, None])  # [BM, W]
-    p_row = p_dq + i_head * WIDTH + token * stride_row + (o_query[:, None] * stride_row + o_w[None, :])  # [BM, W]
+    p_row = p_dq + i_head * WIDTH + (token + o_query)[:, None] * stride_row + o_w[None, :]  # [BM, W]
     tl.store(p_row, b_dq.to(p_dq.dtype.element_ty), mask=m_query[:, None] & (o_w < WIDTH)[None, :])
 
 
@@ -596,7 +600,7 @@ def _columns_kernel(
     IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, HAS_PRECISION: tl.constexpr,
     FAST: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv of a block of keys: first over the blocks of queries that are not all after it, then over the others."""
+    """dk and dv of a block of keys: first over the blocks of queries that are not all after it, then the others."""
     i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i_batch, first_query, n_own = _sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
     _, first_key, length = _sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
@@ -604,7 +608,7 @@ def _columns_kernel(
     if first >= length:
         return
     head = _head(p_heads, i_head, WIDTH // 2, IS_GAUSSIAN)
-    mu, inverse_mu, sigma2, eta2, gamma2, scale, power, tau, nu, log_unit = head
+    mu, inverse_mu, sigma2, eta2, gamma2, scale, power, _, _, _ = head
     stride_row = n_heads * WIDTH
     p_q += i_batch * stride_qb + first_query * stride_qt + i_head * stride_qh
     p_grad_out += (i_batch * n_queries + first_query) * stride_row + i_head * WIDTH
@@ -652,7 +656,7 @@ def _columns_kernel(
             b_dot, b_decay, b_variance, b_query[None, :], b_key[:, None], b_norm[None, :], b_norm_low[None, :], m_pair,
             head, IS_GAUSSIAN, True, FAST,
         )  # fmt: skip
-        b_dl, b_s, b_evidence = _differentiate(
+        _dl, b_s, _evidence = _differentiate(
             weighed, b_decay * b_flow, b_offset[None, :], b_h[None, :], m_pair, IS_GAUSSIAN, HAS_PRECISION, True
         )
         b_carried = b_s * b_decay  # [BN, BM]
@@ -688,7 +692,7 @@ def _columns_kernel(
             b_dot, b_decay, b_variance, b_query[None, :], b_key[:, None], b_norm[None, :], b_norm_low[None, :], False,
             head, IS_GAUSSIAN, False, FAST,
         )  # fmt: skip
-        b_dl, b_s, b_evidence = _differentiate(
+        _dl, b_s, _evidence = _differentiate(
             weighed, b_decay * b_flow, b_offset[None, :], b_h[None, :], False, IS_GAUSSIAN, HAS_PRECISION, False
         )
         b_carried = b_s * b_decay  # [BN, BM]
@@ -698,21 +702,42 @@ def _columns_kernel(
 
     o_w = tl.arange(0, BLOCK_W)  # [W]
     m_store = m_key[:, None] & (o_w < WIDTH)[None, :]  # [BN, W]
-    o_store = o_key[:, None] * stride_row + o_w[None, :]  # [BN, W]
-    o_first = i_head * WIDTH + (i_batch * n_keys + first_key + first) * stride_row
-    tl.store(p_dv + o_first + o_store, b_dv.to(p_dv.dtype.element_ty), mask=m_store)
+    token = i_batch * n_keys + first_key + first
+    o_store = i_head * WIDTH + (token + o_key)[:, None] * stride_row + o_w[None, :]  # [BN, W]
+    tl.store(p_dv + o_store, b_dv.to(p_dv.dtype.element_ty), mask=m_store)
     # Loaded again: kept, it or its addresses would take registers from the loops.
     b_k = _rows(p_own_k, 0, (first + o_key).to(tl.int64), m_key, stride_kt, WIDTH, BLOCK_W, True)  # [BN, W]
     b_dk = (power * scale) * (b_dk - b_k.to(tl.float32) * b_sum[:, None])  # [BN, W]
-    tl.store(p_dk + o_first + o_store, b_dk.to(p_dk.dtype.element_ty), mask=m_store)
+    tl.store(p_dk + o_store, b_dk.to(p_dk.dtype.element_ty), mask=m_store)
 
 
-# (architecture, bits of the inputs, largest width) of each kernel.
-_TABLE: dict[str, dict[tuple[tuple[int, int], int, int], Launch]] = {"backward_rows": {}, "backward_columns": {}}
+# (pass, capability, bits of the inputs) → {largest width: launch}. At 16 bits, up to 128 reals, no register is spilled.
+_TABLE: dict[tuple[PassName, tuple[int, int], int], dict[int, Launch]] = {
+    ("backward_rows", (8, 0), 16): {64: Launch(128, 32, 8, 2), 128: Launch(128, 16, 8, 2), 256: Launch(64, 16, 4, 1)},
+    ("backward_rows", (9, 0), 16): {64: Launch(128, 32, 8, 2), 128: Launch(128, 32, 8, 2), 256: Launch(64, 16, 4, 1)},
+    ("backward_rows", (8, 0), 32): {64: Launch(32, 32, 4, 1), 128: Launch(32, 32, 4, 1), 256: Launch(16, 16, 4, 1)},
+    ("backward_columns", (8, 0), 16): {
+        64: Launch(32, 128, 8, 2),
+        128: Launch(16, 128, 8, 2),
+        256: Launch(16, 64, 4, 1),
+    },
+    ("backward_columns", (9, 0), 16): {
+        64: Launch(32, 128, 8, 2),
+        128: Launch(16, 128, 8, 2),
+        256: Launch(16, 64, 4, 1),
+    },
+    ("backward_columns", (8, 0), 32): {64: Launch(32, 32, 4, 1), 128: Launch(32, 32, 4, 1), 256: Launch(16, 16, 4, 1)},
+}
 
 
-def launch(pass_name: str, device_capability: tuple[int, int], width: int, dtype: torch.dtype) -> Launch:
-    return Launch(32, 32, 4, 1)
+def launch(pass_name: PassName, device_capability: tuple[int, int], width: int, dtype: torch.dtype) -> Launch:
+    """The entry for `width` reals of `dtype` on a device of `device_capability`, or on the nearest older one."""
+    bits = torch.finfo(dtype).bits
+    known = [architecture for name, architecture, entry in _TABLE if (name, entry) == (pass_name, bits)]
+    # A device older than all of them takes the oldest: it refuses by itself what it cannot do.
+    architecture = max((a for a in known if a <= device_capability), default=min(known))
+    by_width = _TABLE[pass_name, architecture, bits]
+    return by_width[min(limit for limit in by_width if limit >= width)]
 
 
 def _is_interpreted() -> bool:
@@ -731,7 +756,7 @@ def _batch_stride(stamps: Tensor | None) -> int:
 
 
 def _all_blocks(n_tokens: int, sequences: int, block: int, is_packed: bool) -> int:
-    """Blocks that hold the tokens of all sequences; a packed one may begin anywhere in a block, so each has one more."""
+    """Blocks for the tokens of all sequences; a packed one may begin anywhere in a block, so each has one more."""
     return n_tokens // block + sequences if is_packed else sequences * triton.cdiv(n_tokens, block)
 
 
@@ -757,7 +782,24 @@ def backward(
     row_blocks: Launch | None = None,
     column_blocks: Launch | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v and of the heads' scalars."""
+    """Gradients of the rotated q, k, v and of the heads' scalars; the caller has checked the inputs.
+
+    Args:
+        grad_out, grad_log_norm, grad_precision: `[B, n, H, W]`, `[B, n, H]`, `[B, n, H]`; None: precision has none.
+        q, k, v: `[B, n, H, W]`, `[B, M, H, W]`, the queries being those of the last n keys; any strides.
+        heads: `[H, 6]` float32: mu, sigma2, eta2, gamma2, nu, tau.
+        out, log_norm: what the forward pass returned.
+        query_stamps, key_stamps: `[1 or B, n, 2]`, `[1 or B, M, 2]` float32, time = first + second; None = the token
+            numbers.
+        query_starts, key_starts: `[S + 1]` int32, sequences packed into B = 1; None = one sequence a row.
+        longest, longest_keys: most queries and most keys of a sequence.
+        needs_dynamics: False leaves the gradients of the heads out (zeros).
+        row_blocks, column_blocks: in place of the table's entries.
+
+    Returns:
+        Gradients of q, k, v, contiguous and in their dtypes, and of heads `[H, 6]` float32. The 16-bit ones take dO·out
+        from the rounded `out`, as flash attention does.
+    """
     batch, n_queries, n_heads, width = q.shape
     n_keys = k.shape[1]
     q, k, v = (_last_contiguous(x) for x in (q, k, v))

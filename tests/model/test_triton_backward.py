@@ -113,7 +113,9 @@ def errors(actual: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str, flo
     """Relative errors; of the scalars the root mean square, for each is a few sums of terms that nearly cancel."""
     by_name = {name: relative_error(actual[name], expected) for name, expected in exact.items()}
     scalars = [by_name[name] for name in NAMES[3:]]
-    return {name: by_name[name] for name in "qkv"} | {"scalars": sum(e * e for e in scalars) ** 0.5 / len(scalars) ** 0.5}
+    return {name: by_name[name] for name in "qkv"} | {
+        "scalars": sum(e * e for e in scalars) ** 0.5 / len(scalars) ** 0.5
+    }
 
 
 def assert_close(actual: dict[str, Tensor], eager: dict[str, Tensor], exact: dict[str, Tensor], dtype: torch.dtype):
