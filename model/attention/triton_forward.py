@@ -558,10 +558,10 @@ def _last_contiguous(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _launch(q: Tensor) -> Launch:
+def _launch(q: Tensor, with_precision: bool) -> Launch:
     """The table's entry; without a GPU, that of the oldest one."""
     capability = torch.cuda.get_device_capability(q.device) if q.is_cuda else (0, 0)
-    return launch("forward", capability, q.shape[-1], q.dtype)
+    return launch("forward_precision" if with_precision else "forward", capability, q.shape[-1], q.dtype)
 
 
 def forward(
@@ -595,7 +595,7 @@ def forward(
     batch, n_queries, n_heads, width = q.shape
     n_keys = k.shape[1]
     q, k, v = (_last_contiguous(x) for x in (q, k, v))
-    shape = blocks or _launch(q)
+    shape = blocks or _launch(q, with_precision)
     is_packed = query_starts is not None
     has_stamps = query_stamps is not None
     sequences = batch if query_starts is None else query_starts.numel() - 1

@@ -226,6 +226,10 @@ def test_the_evidence_is_optional(kernel):
     assert result.precision.shape == (0,)
 
 
+def test_blocks_of_the_table_of_launches():
+    check(inputs_of(1, 40, 1, 8, torch.float16), blocks=None)
+
+
 def test_repeats_bit_by_bit():
     inputs = inputs_of(1, 75, 2, 8, torch.float16)
     for first, second in zip(fused(inputs), fused(inputs), strict=True):
