@@ -15,6 +15,9 @@ of one head and sequence (position p is the token of key p) and takes the keys i
 
   The columns' factors and |k|² come from a kernel that reads k once, the rows' by the same sum rule from their offset
   to the first query of the block and one scalar per block.
+* Of those, for token numbers as times, inputs of 16 bits and the Student-t kernel, the distant ones: log V comes as a
+  product from a table (`triton_distant.py`, which states the error), and E stands in the weight's exponent while it is
+  above 2^-60, to be divided out of the weights' sum again.
 
 Layout: q [B, n, H, W], k, v [B, M, H, W], W = 2D reals, even, 16 … 256; float32, float16 or bfloat16, accumulated in
 float32. float16 weights are scaled up by 2^HEADROOM, for they vanish below 2^-24.

@@ -106,6 +106,13 @@ def test_any_decay(irregular, kernel):
     check(inputs._replace(dynamics=dataclasses.replace(inputs.dynamics, mu=mu, sigma2=sigma2)), kernel=kernel)
 
 
+def test_any_decay_of_distant_blocks():
+    """E in the exponent while it is not too small, then as a factor; both ways to take the process noise."""
+    inputs = inputs_of(1, 100, 6, 8, torch.float16)
+    mu = torch.tensor([0.0, 1e-6, 0.02, 0.3, 1.0, 30.0])
+    check(inputs._replace(dynamics=dataclasses.replace(inputs.dynamics, mu=mu)))
+
+
 @DTYPES
 @SPACINGS
 @pytest.mark.parametrize("n_queries", [1, 17, 48])
