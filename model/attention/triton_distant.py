@@ -22,7 +22,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from model.attention.triton_score import accumulated, exponential, log2, spread
+from model.attention.triton_score import LOG2E, accumulated, exponential, log2, spread
 
 PI = tl.constexpr(3.141592653589793)
 ORDERS = tl.constexpr(10)
@@ -31,12 +31,21 @@ TERMS = tl.constexpr(16)
 SHIFT_TERM = tl.constexpr(14)
 BOUND = tl.constexpr(2.0**-12)
 LARGEST_SHIFT = tl.constexpr(1024.0)
+# E may stand in a weight's exponent and be divided out of the sum again while it is above 2^-this.
+LIGHT_EXPONENT = tl.constexpr(60.0)
 
 
 @triton.jit
 def is_slow_head(mu, BN: tl.constexpr):
     """Whether phi(u + s) = phi(u) + E(u + s)² phi(s) / E(s)² is good for a distant block; else (1 - E²) / (2 mu) is."""
     return 2.0 * mu * BN < 1.0
+
+
+@triton.jit
+def n_light_distances(mu, BM: tl.constexpr, BN: tl.constexpr):
+    """So many distances have no pair whose E is below 2^-LIGHT_EXPONENT."""
+    longest = LIGHT_EXPONENT * 0.6931471805599453 / tl.maximum(mu, 1e-9) - (BM + BN)
+    return tl.cast(tl.maximum(longest / BN, 0.0), tl.int32)
 
 
 @triton.jit
@@ -97,6 +106,8 @@ def table_kernel(
     constant = (slope + tau) * (tl.log2(nu) - 1.0)
     gap = (i_distance * BN + 1).to(tl.float32)
     before_anchor = (BN - 1 - tl.arange(0, BN)).to(tl.float32)  # [BN]
+    # Of a light distance, the exponent of E is part of the table.
+    transported = tl.where(i_distance < n_light_distances(mu, BM, BN), mu * LOG2E, 0.0)
 
     o_term = tl.arange(0, TERMS)  # [TERMS]
     order = _order(o_term)  # [TERMS]
@@ -107,7 +118,8 @@ def table_kernel(
         node = tl.sum(tl.where(o_term == 2, polynomial, 0.0), 0) * (ORDERS / 2.0)
         lag = gap + 0.5 * (BM - 1) * (1.0 + node) + before_anchor  # [BN]
         variance = spread(lag, exponential(-2.0 * mu * lag), mu, sigma2, eta2, gamma2)  # [BN]
-        b_terms += polynomial[:, None] * (slope * tl.log2(variance) + constant)[None, :]
+        exponent = slope * tl.log2(variance) + constant - transported * lag  # [BN]
+        b_terms += polynomial[:, None] * exponent[None, :]
     scale = tl.where(order == 0, 0.5, tl.where(order == 1, BM / (BM - 1.0), tl.where(order < ORDERS, 1.0, 0.0)))
     b_terms = b_terms * scale[:, None]  # [TERMS, BN]
     is_low = (o_term == 1) | (o_term == 3) | (o_term == 5)
@@ -124,6 +136,7 @@ def table_kernel(
     b_key_variance = spread(before_anchor, exponential(-2.0 * mu * before_anchor), mu, sigma2, eta2, 0.0)  # [BN]
     b_variance = b_row_variance[:, None] + (b_row_decay * b_row_decay)[:, None] * b_key_variance[None, :]  # [BM, BN]
     b_exact = slope * log2(b_variance, FAST) + constant  # [BM, BN]
+    b_exact -= transported * (gap + o_row[:, None] + before_anchor[None, :])
     error = tl.max(tl.max(tl.abs(tl.dot(b_rows, b_terms) - b_exact), 1), 0)
 
     i_entry = i_head.to(tl.int64) * n_distances + i_distance

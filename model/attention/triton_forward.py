@@ -15,6 +15,9 @@ of one head and sequence (position p is the token of key p) and takes the keys i
 
   The columns' factors and |k|² come from a kernel that reads k once, the rows' by the same sum rule from their offset
   to the first query of the block and one scalar per block.
+* Of those, for token numbers as times, inputs of 16 bits and the Student-t kernel, the distant ones: log V comes as a
+  product from a table (`triton_distant.py`, which states the error), and E stands in the weight's exponent while it is
+  above 2^-60, to be divided out of the weights' sum again.
 
 Layout: q [B, n, H, W], k, v [B, M, H, W], W = 2D reals, even, 16 … 256; float32, float16 or bfloat16, accumulated in
 float32. float16 weights are scaled up by 2^HEADROOM, for they vanish below 2^-24.
@@ -31,7 +34,14 @@ import triton.language as tl
 from torch import Tensor
 
 from model.attention.launch import Launch, launch
-from model.attention.triton_distant import LARGEST_SHIFT, TERMS, is_slow_head, shifted_row_terms, table_kernel
+from model.attention.triton_distant import (
+    LARGEST_SHIFT,
+    TERMS,
+    is_slow_head,
+    n_light_distances,
+    shifted_row_terms,
+    table_kernel,
+)
 from model.attention.triton_score import (
     LN2,
     LOG2E,
@@ -292,15 +302,16 @@ def _earlier_block(
 
 @triton.jit
 def _distant_block(
-    b_minus_out, b_sums, b_evidences, b_q, b_row_terms, b_minus_query_decay, b_query_total, b_key_decay,
+    b_out, b_sums, b_evidences, b_q, b_row_terms, b_minus_query_decay, b_query_total, b_key_decay, b_key_factor, factor,
     p_k, p_v, p_totals, p_table, stride_kt, stride_vt, exponent,
-    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, WITH_PRECISION: tl.constexpr,
-    FAST: tl.constexpr, INTERPRETED: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, IS_LIGHT: tl.constexpr,
+    WITH_PRECISION: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """A whole block of keys far before all queries, log V and the rows' shifts as a product.
 
-    Returns -out, for the tensor cores' product is not negated for nothing, and by LANES the sums of the weights and of
-    2 / (nu U).
+    Of a light distance the table's exponent includes that of E, and the sums are taken of weight E factor / E(s).
+    Returns out, or -out where the distance is not light (-q·k would be an instruction more), and by LANES the sums of
+    the weights and of 2 / (nu U).
     """
     b_k, b_v = _whole_block(p_k, p_v, stride_kt, stride_vt, WIDTH, BLOCK_W, BN)  # [BN, W]
     b_key_total = tl.load(p_totals + tl.arange(0, BN))  # [BN]
@@ -313,11 +324,15 @@ def _distant_block(
     b_total = tl.fma(b_minus_decay, b_match, tl.broadcast_to(b_query_total[:, None], (BM, BN)))  # [BM, BN] nu U / 2
     b_level = tl.dot(b_row_terms, b_terms)  # [BM, BN]
     b_weight = tl.exp2(tl.fma(log2(b_total, FAST), tl.full((BM, BN), 0.0, tl.float32) - exponent, b_level))  # [BM, BN]
-    b_minus_out = _accumulate(b_minus_out, b_weight, b_minus_decay, b_v, INTERPRETED)  # [BM, W]
-    b_sums += _by_lane(b_weight, BM, BN)  # [BM, LANES]
+    if IS_LIGHT:
+        b_out = _accumulate(b_out, b_weight, 1.0, b_v, INTERPRETED)  # [BM, W]
+        b_sums += factor * _by_lane(b_weight * b_key_factor[None, :], BM, BN)  # [BM, LANES]
+    else:
+        b_out = _accumulate(b_out, b_weight, b_minus_decay, b_v, INTERPRETED)  # [BM, W]
+        b_sums += _by_lane(b_weight, BM, BN)  # [BM, LANES]
     if WITH_PRECISION:
         b_evidences += _by_lane(reciprocal(b_total, FAST), BM, BN)  # [BM, LANES]
-    return b_minus_out, b_sums, b_evidences
+    return b_out, b_sums, b_evidences
 
 
 @triton.jit
@@ -438,6 +453,7 @@ def _forward_kernel(
         )  # fmt: skip
 
     if HAS_TABLE:
+        mu, sigma2, eta2, gamma2, nu, tau, kappa = _head(p_heads, i_head, WIDTH)
         b_out, b_sum, b_shift, b_evidence = state
         is_slow = is_slow_head(mu, BN)
         steady = sigma2 / tl.where(is_slow, 1.0, 2.0 * mu)
@@ -449,15 +465,23 @@ def _forward_kernel(
             tl.where(b_shift > NOTHING, 0.5 * b_q2, 0.0) + half_nu * (gamma2 + tl.where(is_slow, 0.0, steady)) + b_lift
         )  # [BM]
         process_scale = tl.where(is_slow, half_nu * sigma2, 0.0)
+        b_far_decay = tl.where(b_shift > NOTHING, b_row_decay, 0.0)  # [BM]
+        b_far_process = tl.where(b_shift > NOTHING, process_scale * b_row_process, 0.0)  # [BM]
         b_row_terms = shifted_row_terms(p_rows, b_shift, BM)  # [BM, TERMS]
         # From near to far, transport and process of the gap by their sum rule over one more block.
         gap = tl.cast((n_earlier - n_distant) * BN + 1, tl.float32)
         gap_decay = exponential(-mu * gap)
-        gap_process = accumulated(gap, exponential(-2.0 * mu * gap), mu)
+        gap_process = process_scale * accumulated(gap, exponential(-2.0 * mu * gap), mu)
         block_decay = exponential(-mu * BN)
-        block_process = accumulated(mu * 0.0 + BN, exponential(-2.0 * mu * BN), mu)
+        block_process = process_scale * accumulated(mu * 0.0 + BN, exponential(-2.0 * mu * BN), mu)
         b_key_decay = exponential(-mu * (BN - 1 - tl.arange(0, BN)).to(tl.float32))  # [BN]
-        b_minus_out = -b_out  # [BM, W]
+        n_nearer = n_earlier - n_distant
+        n_light = tl.minimum(tl.maximum(n_light_distances(mu, BM, BN) - n_nearer, 0), n_distant)
+        # Where E is divided out of sums, it is by factors that a light distance bounds.
+        light_mu = tl.where(n_light > 0, mu, 0.0)
+        factor = 1.0 / exponential(-light_mu * gap)
+        block_factor = 1.0 / exponential(-light_mu * BN)
+        b_key_factor = 1.0 / exponential(-light_mu * (BN - 1 - tl.arange(0, BN)).to(tl.float32))  # [BN]
         b_sums = tl.zeros([BM, LANES], tl.float32)  # [BM, LANES]
         b_evidences = tl.zeros([BM, LANES], tl.float32)  # [BM, LANES]
         step_k, step_v = tl.cast(stride_kt, tl.int64) * BN, tl.cast(stride_vt, tl.int64) * BN
@@ -465,14 +489,38 @@ def _forward_kernel(
         p_block_k = p_own_k + i_nearest * BN * stride_kt
         p_block_v = p_own_v + i_nearest * BN * stride_vt
         p_totals = p_own_columns + i_nearest * (COLUMNS * BN) + 3 * BN
-        p_terms = p_table + (i_head.to(tl.int64) * n_distances + n_earlier - n_distant) * (TERMS * BN)
-        for _ in range(n_distant):
+        p_terms = p_table + (i_head.to(tl.int64) * n_distances + n_nearer) * (TERMS * BN)
+        for _ in range(n_light):
             gap_decay2 = gap_decay * gap_decay
-            b_query_total = b_row_total + process_scale * (gap_process + gap_decay2 * b_row_process)  # [BM]
+            b_query_total = b_row_total + (gap_process + gap_decay2 * b_far_process)  # [BM]
+            b_out, b_sums, b_evidences = _distant_block(
+                b_out, b_sums, b_evidences, b_q, b_row_terms, -gap_decay * b_far_decay, b_query_total, b_key_decay,
+                b_key_factor, factor, p_block_k, p_block_v, p_totals, p_terms, stride_kt, stride_vt, tau * kappa,
+                WIDTH, BLOCK_W, BM, BN, True, WITH_PRECISION, FAST, INTERPRETED,
+            )  # fmt: skip
+            p_block_k -= step_k
+            p_block_v -= step_v
+            p_totals -= COLUMNS * BN
+            p_terms += TERMS * BN
+            gap_process += gap_decay2 * block_process
+            gap_decay *= block_decay
+            factor *= block_factor
+        b_row_factor = 1.0 / exponential(-light_mu * tl.arange(0, BM).to(tl.float32))  # [BM]
+        b_sum += tl.sum(b_sums, 1) * b_row_factor  # [BM]
+        b_minus_out = -b_out  # [BM, W]
+        b_sums = tl.zeros([BM, LANES], tl.float32)  # [BM, LANES]
+        i_nearest = tl.cast(n_distant - n_light - 1, tl.int64)
+        p_block_k = p_own_k + i_nearest * BN * stride_kt
+        p_block_v = p_own_v + i_nearest * BN * stride_vt
+        p_totals = p_own_columns + i_nearest * (COLUMNS * BN) + 3 * BN
+        p_terms = p_table + (i_head.to(tl.int64) * n_distances + n_nearer + n_light) * (TERMS * BN)
+        for _ in range(n_distant - n_light):
+            gap_decay2 = gap_decay * gap_decay
+            b_query_total = b_row_total + (gap_process + gap_decay2 * b_far_process)  # [BM]
             b_minus_out, b_sums, b_evidences = _distant_block(
-                b_minus_out, b_sums, b_evidences, b_q, b_row_terms, -gap_decay * b_row_decay, b_query_total,
-                b_key_decay, p_block_k, p_block_v, p_totals, p_terms, stride_kt, stride_vt, tau * kappa,
-                WIDTH, BLOCK_W, BM, BN, WITH_PRECISION, FAST, INTERPRETED,
+                b_minus_out, b_sums, b_evidences, b_q, b_row_terms, -gap_decay * b_far_decay, b_query_total,
+                b_key_decay, b_key_decay, 1.0, p_block_k, p_block_v, p_totals, p_terms, stride_kt, stride_vt,
+                tau * kappa, WIDTH, BLOCK_W, BM, BN, False, WITH_PRECISION, FAST, INTERPRETED,
             )  # fmt: skip
             p_block_k -= step_k
             p_block_v -= step_v
@@ -513,10 +561,10 @@ def _last_contiguous(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _launch(q: Tensor) -> Launch:
+def _launch(q: Tensor, with_precision: bool) -> Launch:
     """The table's entry; without a GPU, that of the oldest one."""
     capability = torch.cuda.get_device_capability(q.device) if q.is_cuda else (0, 0)
-    return launch("forward", capability, q.shape[-1], q.dtype)
+    return launch("forward_precision" if with_precision else "forward", capability, q.shape[-1], q.dtype)
 
 
 def forward(
@@ -550,7 +598,7 @@ def forward(
     batch, n_queries, n_heads, width = q.shape
     n_keys = k.shape[1]
     q, k, v = (_last_contiguous(x) for x in (q, k, v))
-    shape = blocks or _launch(q)
+    shape = blocks or _launch(q, with_precision)
     is_packed = query_starts is not None
     has_stamps = query_stamps is not None
     sequences = batch if query_starts is None else query_starts.numel() - 1

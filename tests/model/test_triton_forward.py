@@ -1,6 +1,7 @@
 """The fused forward pass of attention, in Triton's interpreter, against the eager code in float64."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ pytest.importorskip("triton")
 
 from model.attention.launch import Launch, launch
 from model.attention.reference import AttentionResult, attend
-from model.attention.triton_distant import BOUND, SHIFT_TERM, TERMS, table_kernel
+from model.attention.triton_distant import BOUND, LIGHT_EXPONENT, SHIFT_TERM, TERMS, table_kernel
 from model.attention.triton_forward import forward
 from model.dynamics import variance
 from model.testing import rfa_inputs
@@ -105,6 +106,13 @@ def test_any_decay(irregular, kernel):
     check(inputs._replace(dynamics=dataclasses.replace(inputs.dynamics, mu=mu, sigma2=sigma2)), kernel=kernel)
 
 
+def test_any_decay_of_distant_blocks():
+    """E in the exponent while it is not too small, then as a factor; both ways to take the process noise."""
+    inputs = inputs_of(1, 100, 6, 8, torch.float16)
+    mu = torch.tensor([0.0, 1e-6, 0.02, 0.3, 1.0, 30.0])
+    check(inputs._replace(dynamics=dataclasses.replace(inputs.dynamics, mu=mu)))
+
+
 @DTYPES
 @SPACINGS
 @pytest.mark.parametrize("n_queries", [1, 17, 48])
@@ -193,6 +201,10 @@ def test_the_table_of_distant_blocks_keeps_its_bound():
     lag = 32 * distance + 32 + torch.arange(64)[:, None] - torch.arange(32)
     expected = (exact.tau * exact.nu / 8)[per_head] * variance(exact, lag.double()).log2()
     expected = expected + (exact.tau * exact.kappa * (exact.nu.log2() - 1))[per_head]
+    # Of a light distance the table's exponent includes that of E.
+    smallest = exact.mu[:, None] * (32 * torch.arange(5) + 128) / math.log(2)
+    light = (smallest <= LIGHT_EXPONENT.value)[..., None, None]
+    expected = expected - torch.where(light, exact.mu[per_head] * lag / math.log(2), 0.0)
     shiftless = slice(SHIFT_TERM.value)
     actual = rows[:, shiftless].double() @ table[:, :, shiftless].double()
     error = (actual - expected).abs().amax((-1, -2))
@@ -219,6 +231,10 @@ def test_the_evidence_is_optional(kernel):
     result = fused(inputs, kernel=kernel, with_precision=False)
     assert torch.equal(result.out, wanted.out) and torch.equal(result.log_norm, wanted.log_norm)
     assert result.precision.shape == (0,)
+
+
+def test_blocks_of_the_table_of_launches():
+    check(inputs_of(1, 40, 1, 8, torch.float16), blocks=None)
 
 
 def test_repeats_bit_by_bit():
