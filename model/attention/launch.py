@@ -11,21 +11,17 @@ from typing import Literal
 
 import torch
 
-PassName = Literal["forward", "forward_precision"]
+PassName = Literal["forward", "forward_precision", "backward_rows", "backward_columns"]
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Blocks of `block_m` queries by `block_n` keys, `block_n` dividing `block_m`; warps; depth of the pipeline."""
+    """Blocks of `block_m` queries by `block_n` keys, warps per program, stages of the pipeline of loads."""
 
     block_m: int
     block_n: int
     num_warps: int
     num_stages: int
-
-    def __post_init__(self) -> None:
-        if self.block_m % self.block_n:
-            raise ValueError(f"block_m must be a multiple of block_n, got {self.block_m} and {self.block_n}")
 
 
 # (pass, capability, bits of the inputs) → {largest width: launch}
@@ -45,6 +41,20 @@ _TABLE: dict[tuple[PassName, tuple[int, int], int], dict[int, Launch]] = {
     },
     ("forward", (8, 0), 32): {64: Launch(32, 32, 4, 1), 128: Launch(32, 32, 4, 1), 256: Launch(16, 16, 4, 1)},
     ("forward_precision", (8, 0), 32): {64: Launch(32, 32, 4, 1), 128: Launch(32, 32, 4, 1), 256: Launch(16, 16, 4, 1)},
+    ("backward_rows", (8, 0), 16): {64: Launch(128, 32, 8, 2), 128: Launch(128, 16, 8, 2), 256: Launch(64, 16, 4, 1)},
+    ("backward_rows", (9, 0), 16): {64: Launch(128, 32, 8, 2), 128: Launch(128, 32, 8, 2), 256: Launch(64, 16, 4, 1)},
+    ("backward_rows", (8, 0), 32): {64: Launch(32, 32, 4, 1), 128: Launch(32, 32, 4, 1), 256: Launch(16, 16, 4, 1)},
+    ("backward_columns", (8, 0), 16): {
+        64: Launch(32, 128, 8, 2),
+        128: Launch(16, 128, 8, 2),
+        256: Launch(16, 64, 4, 1),
+    },
+    ("backward_columns", (9, 0), 16): {
+        64: Launch(32, 128, 8, 2),
+        128: Launch(16, 128, 8, 2),
+        256: Launch(16, 64, 4, 1),
+    },
+    ("backward_columns", (8, 0), 32): {64: Launch(32, 32, 4, 1), 128: Launch(32, 32, 4, 1), 256: Launch(16, 16, 4, 1)},
 }
 
 

@@ -28,13 +28,12 @@ Variances are in units of the head's smallest V, so that s is no larger than dL 
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from model.attention.launch import Launch, launch
 from model.attention.triton_score import LN2, LOG2E, log2, reciprocal, transport
 
 # A row that is not there: its weights vanish, and finite numbers stay finite.
@@ -44,18 +43,6 @@ SMALL = tl.constexpr(0.25)
 # Numbers that describe a token, in blocks `[H, blocks, numbers, block]`, every block whole.
 KEY_NUMBERS = tl.constexpr(7)
 QUERY_NUMBERS = tl.constexpr(9)
-
-
-PassName = Literal["backward_rows", "backward_columns"]
-
-
-class Launch(NamedTuple):
-    """Blocks of queries and keys, warps per program, stages of the pipeline of loads."""
-
-    block_m: int
-    block_n: int
-    num_warps: int
-    num_stages: int
 
 
 @triton.jit
@@ -709,35 +696,6 @@ def _columns_kernel(
     b_k = _rows(p_own_k, 0, (first + o_key).to(tl.int64), m_key, stride_kt, WIDTH, BLOCK_W, True)  # [BN, W]
     b_dk = (power * scale) * (b_dk - b_k.to(tl.float32) * b_sum[:, None])  # [BN, W]
     tl.store(p_dk + o_store, b_dk.to(p_dk.dtype.element_ty), mask=m_store)
-
-
-# (pass, capability, bits of the inputs) → {largest width: launch}. At 16 bits, up to 128 reals, no register is spilled.
-_TABLE: dict[tuple[PassName, tuple[int, int], int], dict[int, Launch]] = {
-    ("backward_rows", (8, 0), 16): {64: Launch(128, 32, 8, 2), 128: Launch(128, 16, 8, 2), 256: Launch(64, 16, 4, 1)},
-    ("backward_rows", (9, 0), 16): {64: Launch(128, 32, 8, 2), 128: Launch(128, 32, 8, 2), 256: Launch(64, 16, 4, 1)},
-    ("backward_rows", (8, 0), 32): {64: Launch(32, 32, 4, 1), 128: Launch(32, 32, 4, 1), 256: Launch(16, 16, 4, 1)},
-    ("backward_columns", (8, 0), 16): {
-        64: Launch(32, 128, 8, 2),
-        128: Launch(16, 128, 8, 2),
-        256: Launch(16, 64, 4, 1),
-    },
-    ("backward_columns", (9, 0), 16): {
-        64: Launch(32, 128, 8, 2),
-        128: Launch(16, 128, 8, 2),
-        256: Launch(16, 64, 4, 1),
-    },
-    ("backward_columns", (8, 0), 32): {64: Launch(32, 32, 4, 1), 128: Launch(32, 32, 4, 1), 256: Launch(16, 16, 4, 1)},
-}
-
-
-def launch(pass_name: PassName, device_capability: tuple[int, int], width: int, dtype: torch.dtype) -> Launch:
-    """The entry for `width` reals of `dtype` on a device of `device_capability`, or on the nearest older one."""
-    bits = torch.finfo(dtype).bits
-    known = [architecture for name, architecture, entry in _TABLE if (name, entry) == (pass_name, bits)]
-    # A device older than all of them takes the oldest: it refuses by itself what it cannot do.
-    architecture = max((a for a in known if a <= device_capability), default=min(known))
-    by_width = _TABLE[pass_name, architecture, bits]
-    return by_width[min(limit for limit in by_width if limit >= width)]
 
 
 def _is_interpreted() -> bool:

@@ -590,7 +590,7 @@ def forward(
         query_stamps, key_stamps: `[1 or B, n, 2]`, `[1 or B, M, 2]` float32, times as hi + lo; None = token numbers.
         query_starts, key_starts: `[S + 1]` int32, sequences packed into B = 1; None = one sequence a row.
         longest: most queries of a sequence.
-        blocks: in place of the table's entry.
+        blocks: in place of the table's entry, `block_n` dividing `block_m`.
 
     Returns:
         out `[B, n, H, W]` in the dtype of q, log_norm and precision `[B, n, H]` float32; precision `[0]` if not wanted.
@@ -599,6 +599,8 @@ def forward(
     n_keys = k.shape[1]
     q, k, v = (_last_contiguous(x) for x in (q, k, v))
     shape = blocks or _launch(q, with_precision)
+    if shape.block_m % shape.block_n:
+        raise ValueError(f"block_m must be a multiple of block_n, got {shape.block_m} and {shape.block_n}")
     is_packed = query_starts is not None
     has_stamps = query_stamps is not None
     sequences = batch if query_starts is None else query_starts.numel() - 1

@@ -18,7 +18,8 @@ from model.testing import AttentionInputs, rfa_inputs
 
 pytest.importorskip("triton")
 
-from model.attention.triton_backward import Launch, backward
+from model.attention.launch import Launch
+from model.attention.triton_backward import backward
 
 NAMES = ("q", "k", "v", "mu", "sigma2", "eta2", "gamma2", "nu", "tau")
 ROWS, COLUMNS = Launch(32, 32, 4, 1), Launch(16, 32, 4, 1)

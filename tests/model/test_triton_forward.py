@@ -249,5 +249,8 @@ def test_launch_table():
     assert launch("forward", (12, 0), 64, torch.float16) == launch("forward", (9, 0), 64, torch.float16)
     assert launch("forward", (9, 0), 72, torch.float16) == launch("forward", (9, 0), 128, torch.float16)
     assert launch("forward", (7, 5), 16, torch.float32) == launch("forward", (8, 0), 16, torch.float32)
+
+
+def test_blocks_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="multiple"):
-        Launch(64, 48, 4, 1)
+        fused(inputs_of(1, 5, 1, 8, torch.float32), blocks=Launch(64, 48, 4, 1))
