@@ -23,7 +23,8 @@ from bench.load.series import ORIGIN_SPACING, STEP
 
 # token and session get the state with every step; last is a token with the terminal frame only.
 Keeping = Literal["token", "session", "last"]
-Outcome = Literal["finished", "drained", "lost", "stopped"]
+# "refused": the server took no new conversation, which holds nothing yet.
+Outcome = Literal["finished", "drained", "lost", "refused", "stopped"]
 OPEN_SECONDS = 20.0
 # Long enough for a stalled machine: an answer that takes longer counts as a mistake, not as a lost connection.
 ANSWER_SECONDS = 60.0
@@ -104,7 +105,7 @@ class StreamClient:
                 self._findings.mistake("silence", f"{self.name} waited {ANSWER_SECONDS:g} s for an answer")
         except LOSSES:
             self._findings.counts["connections lost" if was_open else "connections refused"] += 1
-        return "lost"
+        return "lost" if was_open else "refused"
 
     def _begin_life(self) -> None:
         self._lives += 1
@@ -119,7 +120,7 @@ class StreamClient:
         await socket.send(orjson.dumps(self._question(resumes)).decode())
         ready = await _read(socket)
         if not self._is_ready(ready):
-            return "lost"
+            return "refused" if "error" in ready else "lost"
         self._findings.counts["resumed" if resumes else "begun"] += 1
         begin = self._sent = self.acknowledged
         while self.acknowledged < len(self._truth):

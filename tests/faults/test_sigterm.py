@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import pytest
+
 from bench.faults.cast import Truths
-from bench.faults.sigterm import SigtermPlan, run_sigterm
+from bench.faults.findings import Findings
+from bench.faults.sigterm import SigtermPlan, judge, run_sigterm
 
 
 def test_every_stream_is_handed_back_and_goes_on_with_the_next_server(all_truths: Truths) -> None:
@@ -11,3 +16,17 @@ def test_every_stream_is_handed_back_and_goes_on_with_the_next_server(all_truths
     verdict = run_sigterm(plan, lambda: None, all_truths)
     # How long the machine takes is not judged here.
     assert [bar for bar in verdict.missed if "grace" not in bar] == [], verdict.measured
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "is_met"),
+    [
+        ({"drained": 8}, True),
+        ({"drained": 7, "refused": 1}, True),  # it came between two series
+        ({"drained": 7, "lost": 1}, False),
+        ({"drained": 7}, False),
+    ],
+)
+def test_a_stream_that_ends_without_a_word_is_noticed(outcomes: dict[str, int], is_met: bool) -> None:
+    verdict = judge(SigtermPlan(rounds=2, streams=4), Findings(), Counter(outcomes), [(0, 0.5)], set())
+    assert ("every stream drained, each time" not in verdict.missed) == is_met
