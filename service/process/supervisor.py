@@ -78,8 +78,12 @@ class Child:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal; a process that is gone has no need of it."""
+        if self.process.returncode is not None:
+            return
+        # The process's own `send_signal` looks first whether it has ended, and takes the exit code of one that has just
+        # done so away from the event loop, which then makes it 255.
         with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(number)
+            os.kill(self.process.pid, number)
 
 
 class Supervisor:

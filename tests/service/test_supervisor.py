@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from service.process.supervisor import Child
 from tests.service.live import LONG_SECONDS, wait_until
 from tests.service.processes import is_alive, serving
 
@@ -141,3 +143,18 @@ def test_bundles_are_loaded_anew_by_one_process_after_another(tmp_path: Path) ->
         assert len(server.engines()) == 3
         assert server.end() == 0
         assert server.log.count("keeps its bundles") == 1
+
+
+def test_a_signal_to_a_process_that_is_ending_leaves_its_exit_code_alone() -> None:
+    async def end_under_signals() -> list[int | None]:
+        codes = []
+        for _ in range(20):
+            child = await Child.start(["/bin/sh", "-c", "exit 3"], {})
+            while child.process.returncode is None:
+                child.signal(signal.SIGCONT)
+                await asyncio.sleep(0)
+            codes.append(child.process.returncode)
+            child.channel.close()
+        return codes
+
+    assert asyncio.run(end_under_signals()) == [3] * 20
