@@ -59,7 +59,9 @@ class Settings(BaseSettings):
     max_streams: int = Field(default=4_096, ge=1, description="live filter streams, idle ones included, per process")
     max_waiting: int = Field(default=256, ge=0, description="requests queued beyond that before 429")
     max_batch_rows: int = Field(default=24, ge=1, le=512, description="sequences in one decode step")
-    stream_buffer: int = Field(default=256, ge=1, description="events that a reader may lag before its request pauses")
+    stream_buffer: int = Field(
+        default=256, ge=1, description="events that a reader may lag before its request pauses; costly ones count more"
+    )
     stall_seconds: float = Field(default=30.0, gt=0, description="work without progress for so long is not ready")
     send_timeout_seconds: float = Field(
         default=30.0, gt=0, description="a reader that takes nothing for so long is dropped"

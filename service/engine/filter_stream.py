@@ -87,7 +87,7 @@ class StreamJob(RecurrentJob):
     @property
     def is_full(self) -> bool:
         """Whether the client should wait."""
-        return len(self._pending) + self._backlog >= self._limit
+        return (len(self._pending) + self._backlog) * self.event_rows >= self._limit
 
     def push(self, observed: Observed) -> None:
         """Take an observation."""

@@ -157,6 +157,10 @@ class RecurrentJob(Job):
         return self._rows
 
     @property
+    def event_rows(self) -> int:
+        return self._rows
+
+    @property
     def is_watched(self) -> bool:
         """Whether each answer is sent as it is made."""
         raise NotImplementedError

@@ -76,6 +76,16 @@ class Job:
         return 1
 
     @property
+    def event_rows(self) -> int:
+        """What an event weighs in the reader's buffer."""
+        return 1
+
+    @property
+    def _lag(self) -> int:
+        """What the reader has yet to take."""
+        return self._backlog * self.event_rows
+
+    @property
     def is_idle(self) -> bool:
         """Whether there is nothing to do until `Scheduler.wake`."""
         return False
@@ -265,7 +275,7 @@ class Scheduler:
         """The reader took events; a parked job may go on once half of its buffer is free."""
         with self._lock:
             job._backlog -= events
-            if job in self._parked and job._backlog <= self._stream_buffer // 2:
+            if job in self._parked and job._lag <= self._stream_buffer // 2:
                 self._parked.remove(job)
                 self._queue(job)
 
@@ -376,7 +386,7 @@ class Scheduler:
             for job in jobs:
                 if job.done or job.cancelled:
                     self._depart(job)
-                elif job._backlog >= self._stream_buffer and not job.interrupted:
+                elif job._lag >= self._stream_buffer and not job.interrupted:
                     self._parked.add(job)
                 elif job.is_idle and not job.interrupted:
                     self._idle.add(job)

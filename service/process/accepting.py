@@ -27,6 +27,8 @@ BACKLOG = 2048
 # Accepted in one go: the event loop has others to look after, too.
 ACCEPTED_AT_ONCE = 64
 PAUSE_SECONDS = 0.5
+# The kernel's own choice grows to megabytes: what a client that does not read makes the server compute, and hold.
+SEND_BUFFER_BYTES = 131_072
 NO_MORE_FILES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 COUNT_BYTES = 4
 CLOSED = 2**30
@@ -175,6 +177,7 @@ class Acceptor:
     def _begin(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         task = self._loop.create_task(self._connect(connection))
         self._beginning.add(task)
         task.add_done_callback(self._begun)

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.process.accepting import CLOSED, Acceptor, Shares
+from service.process.accepting import CLOSED, SEND_BUFFER_BYTES, Acceptor, Shares
 from tests.service.live import LONG_SECONDS, wait_until
 from tests.service.processes import serving
 
@@ -89,6 +89,14 @@ async def test_a_process_that_is_ahead_hands_connections_on(tmp_path: Path) -> N
         taken = Counter([await made[0].greeting() for _ in range(30)])
         # A connection that is just being made may be counted twice, or not yet.
         assert taken.total() == 30 and min(taken[name] for name in (b"0", b"1", b"2")) >= 8, taken
+
+
+async def test_the_kernel_holds_no_megabytes_for_a_client_that_does_not_read(tmp_path: Path) -> None:
+    async with processes(tmp_path, 1) as (process,):
+        assert await process.greeting() == b"0"
+        (greeter,) = process.connections
+        held = greeter.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        assert held == 2 * SEND_BUFFER_BYTES  # Linux doubles it, for its own bookkeeping
 
 
 async def test_a_process_that_is_gone_gets_nothing(tmp_path: Path) -> None:

@@ -177,6 +177,21 @@ async def test_a_stream_that_is_not_read_is_full_and_goes_on_when_it_is_read() -
     assert not stream.is_full
 
 
+async def test_fewer_costly_answers_are_kept_for_a_client_that_does_not_read() -> None:
+    async with running(stream_buffer=20) as (engine, _):
+        live = engine.filter_stream(None, stream_options(samples=128))  # 5 rows an answer
+        for i in range(8):
+            assert live.is_full == (i >= 4)
+            live.push(Observed(float(i), [1.0, 1.0], 1.0))
+        reply = engine.filter(None, options(50, samples=128, is_streamed=True))
+        await asyncio.sleep(0.1)
+        assert len(live._inbox) == len(reply._inbox) == 4
+        live.close()
+        steps, _ = await drained(live)
+        assert [reply.step.index for reply in steps] == list(range(8))
+        assert len([event async for event in reply.events()]) == 51
+
+
 async def test_a_client_that_leaves_frees_the_slot() -> None:
     async with running() as (engine, _):
         stream = engine.filter_stream(None, stream_options())
