@@ -134,7 +134,9 @@ def judge(
     # A stream that has just reached its end begins the next one as the server closes: it is told to go elsewhere.
     ended = outcomes["drained"] + outcomes["refused"]
     verdict.require("every stream drained, each time", ended == outcomes.total() == plan.rounds * plan.streams)
-    verdict.require("every stream resumed, each time", findings.counts["resumed"] >= (plan.rounds - 1) * plan.streams)
+    # One that was refused had nothing to resume.
+    resumed = findings.counts["resumed"] + outcomes["refused"]
+    verdict.require("every stream resumed, each time", resumed >= (plan.rounds - 1) * plan.streams)
     verdict.require("no text was lost", findings.counts["texts lost"] == 0)
     verdict.require("exit code 0, each time", all(code == 0 for code, _ in ends))
     verdict.require("ended within the grace time", slowest <= plan.grace + FLUSH_SECONDS + EXIT_SECONDS)
