@@ -34,6 +34,15 @@ import triton.language as tl
 from torch import Tensor
 
 from model.attention.launch import Launch, launch
+from model.attention.triton_blocks import (
+    all_blocks,
+    batch_stride,
+    elapsed,
+    first_block,
+    is_interpreted,
+    last_contiguous,
+    sequence,
+)
 from model.attention.triton_distant import (
     LARGEST_SHIFT,
     TERMS,
@@ -64,31 +73,6 @@ ROUNDING = tl.constexpr(2.0**-18)
 
 
 @triton.jit
-def _sequence(p_starts, i_sequence, length, IS_PACKED: tl.constexpr):
-    """Batch row, first token and number of tokens of a sequence: a stretch of row 0 if packed, else a row."""
-    if IS_PACKED:
-        first = tl.load(p_starts + i_sequence)
-        return 0, first, tl.load(p_starts + i_sequence + 1) - first
-    else:
-        return i_sequence, 0, length
-
-
-@triton.jit
-def _first_block(first, i_sequence, n_keys, BN: tl.constexpr, IS_PACKED: tl.constexpr):
-    """Index of a sequence's first block of keys among those of all sequences; every block is whole."""
-    if IS_PACKED:
-        return first // BN + i_sequence
-    else:
-        return i_sequence * tl.cdiv(n_keys, BN)
-
-
-@triton.jit
-def _lag(hi, lo, earlier_hi, earlier_lo):
-    """Time between two stamps of the form hi + lo, >= 0."""
-    return tl.maximum((hi - earlier_hi) + (lo - earlier_lo), 0.0)
-
-
-@triton.jit
 def _columns_kernel(
     p_k, p_heads, p_stamps, p_starts, p_columns,
     stride_kb, stride_kt, stride_kh, stride_stamps, n_keys, n_blocks,
@@ -96,7 +80,7 @@ def _columns_kernel(
 ):  # fmt: skip
     """What a block of keys brings to every query behind it, [H, blocks, COLUMNS, BN]."""
     i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    i_batch, first, length = _sequence(p_starts, i_sequence, n_keys, IS_PACKED)
+    i_batch, first, length = sequence(p_starts, i_sequence, n_keys, IS_PACKED)
     if i_block * BN >= length:
         return
     mu = tl.load(p_heads + i_head * 6)
@@ -106,22 +90,22 @@ def _columns_kernel(
     o_key = i_block * BN + tl.arange(0, BN)  # [BN]
     m_key = o_key < length
     o_w = tl.arange(0, BLOCK_W)  # [W]
-    token = (first + o_key).to(tl.int64)
-    p_row = p_k + tl.cast(i_batch, tl.int64) * stride_kb + i_head * stride_kh
+    token = first + o_key
+    p_row = p_k + i_batch * stride_kb + i_head * stride_kh
     m_k = m_key[:, None] & (o_w < WIDTH)[None, :]
     b_k = tl.load(p_row + token[:, None] * stride_kt + o_w[None, :], mask=m_k, other=0.0).to(tl.float32)  # [BN, W]
     if HAS_STAMPS:
-        p_time = p_stamps + tl.cast(i_batch, tl.int64) * stride_stamps
+        p_time = p_stamps + i_batch * stride_stamps
         # Only whole blocks are used; for the last one of a sequence any key will do.
-        p_anchor = p_time + (first + tl.minimum(i_block * BN + BN, length) - 1).to(tl.int64) * 2
+        p_anchor = p_time + (first + tl.minimum(i_block * BN + BN, length) - 1) * 2
         b_hi = tl.load(p_time + token * 2, mask=m_key, other=0.0)
         b_lo = tl.load(p_time + token * 2 + 1, mask=m_key, other=0.0)
-        b_lag = _lag(tl.load(p_anchor), tl.load(p_anchor + 1), b_hi, b_lo)  # [BN]
+        b_lag = elapsed(tl.load(p_anchor), tl.load(p_anchor + 1), b_hi, b_lo)  # [BN]
     else:
         b_lag = (BN - 1 - tl.arange(0, BN)).to(tl.float32)  # [BN]
     b_decay = exponential(-mu * b_lag)  # [BN]
     b_variance = spread(b_lag, exponential(-2.0 * mu * b_lag), mu, sigma2, eta2, 0.0)  # [BN]
-    i_column = _first_block(first, i_sequence, n_keys, BN, IS_PACKED) + i_block
+    i_column = first_block(first, i_sequence, n_keys, BN, IS_PACKED) + i_block
     p_out = p_columns + (i_head.to(tl.int64) * n_blocks + i_column) * (COLUMNS * BN) + tl.arange(0, BN)
     tl.store(p_out, b_decay)
     tl.store(p_out + BN, b_variance)
@@ -205,7 +189,7 @@ def _masked_block(
     if HAS_STAMPS:
         b_key_hi = tl.load(p_time + first * 2 + o_within * 2, mask=m_key, other=0.0)  # [BN]
         b_key_lo = tl.load(p_time + first * 2 + o_within * 2 + 1, mask=m_key, other=0.0)  # [BN]
-        b_lag = _lag(b_hi[:, None], b_lo[:, None], b_key_hi[None, :], b_key_lo[None, :])  # [BM, BN]
+        b_lag = elapsed(b_hi[:, None], b_lo[:, None], b_key_hi[None, :], b_key_lo[None, :])  # [BM, BN]
     else:
         b_ahead = (o_row - i_block * BN).to(tl.float32)  # [BM]
         b_lag = tl.maximum(b_ahead[:, None] - o_within.to(tl.float32)[None, :], 0.0)  # [BM, BN]
@@ -383,8 +367,8 @@ def _forward_kernel(
 ):  # fmt: skip
     """The queries at the positions of one block, one head, one sequence."""
     i_head, i_sequence = tl.program_id(1), tl.program_id(2)
-    i_batch, first_query, n_own = _sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
-    _, first_key, length = _sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
+    i_batch, first_query, n_own = sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
+    _, first_key, length = sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
     # The longest programs first. Positions, not queries, are cut into blocks, so that lags between blocks are whole.
     start = length - n_own
     i_rows = (length + BM - 1) // BM - 1 - tl.program_id(0)
@@ -395,24 +379,22 @@ def _forward_kernel(
     o_w = tl.arange(0, BLOCK_W)  # [W]
     head = _head(p_heads, i_head, WIDTH)
 
-    batch = tl.cast(i_batch, tl.int64)
     # Only where a block begins takes 64 bits; the first one may begin before the first query.
-    query = tl.cast(first_query + i_rows * BM - start, tl.int64)
+    query = first_query + (i_rows * BM - start)
     o_query = tl.arange(0, BM)  # [BM]
-    p_own_q = p_q + batch * stride_qb + query * stride_qt + i_head * stride_qh
+    p_own_q = p_q + i_batch * stride_qb + query * stride_qt + i_head * stride_qh
     m_q = m_row[:, None] & (o_w < WIDTH)[None, :]  # [BM, W]
     b_q = tl.load(p_own_q + (o_query[:, None] * stride_qt + o_w[None, :]), mask=m_q, other=0.0)  # [BM, W]
     b_q2 = tl.sum(b_q.to(tl.float32) * b_q.to(tl.float32), 1)  # [BM]
-    key = tl.cast(first_key, tl.int64)
-    p_own_k = p_k + batch * stride_kb + key * stride_kt + i_head * stride_kh
-    p_own_v = p_v + batch * stride_vb + key * stride_vt + i_head * stride_vh
-    i_column = i_head.to(tl.int64) * n_blocks + _first_block(first_key, i_sequence, n_keys, BN, IS_PACKED)
+    p_own_k = p_k + i_batch * stride_kb + first_key * stride_kt + i_head * stride_kh
+    p_own_v = p_v + i_batch * stride_vb + first_key * stride_vt + i_head * stride_vh
+    i_column = i_head.to(tl.int64) * n_blocks + first_block(first_key, i_sequence, n_keys, BN, IS_PACKED)
     p_own_columns = p_columns + i_column * (COLUMNS * BN)
     p_time = p_key_stamps
     b_hi, b_lo = o_row, o_row
     if HAS_STAMPS:
-        p_time += batch * stride_key_stamps + key * 2
-        p_query_time = p_query_stamps + batch * stride_query_stamps + query * 2 + o_query * 2
+        p_time += i_batch * stride_key_stamps + first_key * 2
+        p_query_time = p_query_stamps + i_batch * stride_query_stamps + query * 2 + o_query * 2
         b_hi = tl.load(p_query_time, mask=m_row, other=0.0)  # [BM]
         b_lo = tl.load(p_query_time + 1, mask=m_row, other=0.0)  # [BM]
 
@@ -431,7 +413,7 @@ def _forward_kernel(
     if HAS_STAMPS:
         p_first = p_time + tl.maximum(i_rows * BM, start).to(tl.int64) * 2
         first_hi, first_lo = tl.load(p_first), tl.load(p_first + 1)
-        b_offset = tl.where(m_row, _lag(b_hi, b_lo, first_hi, first_lo), 0.0)  # [BM]
+        b_offset = tl.where(m_row, elapsed(b_hi, b_lo, first_hi, first_lo), 0.0)  # [BM]
     else:
         b_offset = tl.arange(0, BM).to(tl.float32)  # [BM]
     b_row_decay = exponential(-mu * b_offset)  # [BM]
@@ -444,7 +426,7 @@ def _forward_kernel(
     for i_block in range(n_distant, n_earlier):
         if HAS_STAMPS:
             p_anchor = p_time + tl.cast(i_block * BN + BN - 1, tl.int64) * 2
-            gap = _lag(first_hi, first_lo, tl.load(p_anchor), tl.load(p_anchor + 1))
+            gap = elapsed(first_hi, first_lo, tl.load(p_anchor), tl.load(p_anchor + 1))
         else:
             gap = tl.cast((n_earlier - i_block) * BN - (BN - 1), tl.float32)
         state = _earlier_block(
@@ -541,7 +523,7 @@ def _forward_kernel(
             )  # fmt: skip
 
     b_out, b_sum, b_shift, b_evidence = state
-    row = (batch * n_queries + query) * n_heads + i_head
+    row = (i_batch * n_queries + query) * n_heads + i_head
     o_own = o_query * n_heads  # [BM]
     b_out = b_out / b_sum[:, None]  # [BM, W]
     o_out = o_own[:, None] * WIDTH + o_w[None, :]  # [BM, W]
@@ -549,16 +531,6 @@ def _forward_kernel(
     tl.store(p_log_norm + row + o_own, (b_shift + tl.log2(b_sum)) * LN2, mask=m_row)
     if WITH_PRECISION:
         tl.store(p_precision + row + o_own, b_evidence, mask=m_row)
-
-
-def _is_interpreted() -> bool:
-    """Whether the kernels run in Triton's interpreter, which knows neither inline PTX nor products of bfloat16."""
-    return not isinstance(_forward_kernel, triton.JITFunction)
-
-
-def _last_contiguous(x: Tensor) -> Tensor:
-    """The same values, the last dim contiguous."""
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _launch(q: Tensor, with_precision: bool) -> Launch:
@@ -597,7 +569,7 @@ def forward(
     """
     batch, n_queries, n_heads, width = q.shape
     n_keys = k.shape[1]
-    q, k, v = (_last_contiguous(x) for x in (q, k, v))
+    q, k, v = (last_contiguous(x) for x in (q, k, v))
     shape = blocks or _launch(q, with_precision)
     if shape.block_m % shape.block_n:
         raise ValueError(f"block_m must be a multiple of block_n, got {shape.block_m} and {shape.block_n}")
@@ -605,13 +577,12 @@ def forward(
     has_stamps = query_stamps is not None
     sequences = batch if query_starts is None else query_starts.numel() - 1
     longest_keys = n_keys - n_queries + longest
-    # A packed sequence may start anywhere in a block, so each needs one more.
-    n_blocks = n_keys // shape.block_n + sequences if is_packed else sequences * triton.cdiv(n_keys, shape.block_n)
+    n_blocks = all_blocks(n_keys, sequences, shape.block_n, is_packed)
     columns = q.new_empty((n_heads, n_blocks, COLUMNS.value, shape.block_n), dtype=torch.float32)
     out = q.new_empty((batch, n_queries, n_heads, width))
     log_norm = q.new_empty((batch, n_queries, n_heads), dtype=torch.float32)
     precision = torch.empty_like(log_norm) if with_precision else log_norm.new_empty(0)
-    interpreted = _is_interpreted()
+    interpreted = is_interpreted()
     fast = q.dtype.itemsize == 2 and not interpreted
     common = {
         "WIDTH": width,
@@ -622,7 +593,7 @@ def forward(
     }
     _columns_kernel[(triton.cdiv(longest_keys, shape.block_n), n_heads, sequences)](
         k, heads, key_stamps, key_starts, columns,
-        *k.stride()[:3], _batch_stride(key_stamps), n_keys, n_blocks,
+        *k.stride()[:3], batch_stride(key_stamps), n_keys, n_blocks,
         **common, num_warps=4,
     )  # fmt: skip
     # The table is made for rounded inputs: float32 asks for more than its rounding.
@@ -639,7 +610,7 @@ def forward(
     _forward_kernel[(triton.cdiv(longest - 1, shape.block_m) + 1, n_heads, sequences)](
         q, k, v, heads, query_stamps, key_stamps, query_starts, key_starts, columns,
         rows, table, marks, out, log_norm, precision,
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], _batch_stride(query_stamps), _batch_stride(key_stamps),
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], batch_stride(query_stamps), batch_stride(key_stamps),
         n_heads, n_queries, n_keys, n_blocks, n_distances,
         **common, BM=shape.block_m, IS_GAUSSIAN=is_gaussian, WITH_PRECISION=with_precision, HAS_TABLE=has_table,
         HEADROOM=5.0 if q.dtype == torch.float16 else 0.0, LIMIT=2.0**15 if q.dtype == torch.float16 else 2.0**100,
@@ -647,8 +618,3 @@ def forward(
         num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
     return out, log_norm, precision
-
-
-def _batch_stride(stamps: Tensor | None) -> int:
-    """Elements between the stamps of two batch rows; 0 where all share them."""
-    return 0 if stamps is None or stamps.shape[0] == 1 else stamps.stride(0)
