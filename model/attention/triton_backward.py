@@ -33,7 +33,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.attention.launch import Launch, launch
+from model.attention.launch import Launch, PassName, launch
 from model.attention.triton_blocks import (
     all_blocks,
     batch_stride,
@@ -727,10 +727,11 @@ def backward(
     q, k, v = (last_contiguous(x) for x in (q, k, v))
     grad_out, grad_log_norm, out, log_norm = (x.contiguous() for x in (grad_out, grad_log_norm, out, log_norm))
     capability = torch.cuda.get_device_capability(q.device) if q.is_cuda else (0, 0)
-    rows = row_blocks or launch("backward_rows", capability, width, q.dtype)
+    has_precision = grad_precision is not None
+    pass_name: PassName = "backward_rows_precision" if has_precision else "backward_rows"
+    rows = row_blocks or launch(pass_name, capability, width, q.dtype)
     columns = column_blocks or launch("backward_columns", capability, width, q.dtype)
     is_packed = query_starts is not None
-    has_precision = grad_precision is not None
     sequences = batch if query_starts is None else query_starts.numel() - 1
     interpreted = is_interpreted()
     places = {
