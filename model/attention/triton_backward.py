@@ -20,6 +20,9 @@ an instant between them, u after the key's and s before the query's,
 
     E = E(u) E(s)    phi = phi(u) + E(u)² phi(s)    V = sigma2 phi(u) + gamma2 + E(u)² (sigma2 phi(s) + eta2 E(s)²)
 
+With horizons both leave out the blocks of keys that are far from all of a block of queries: a row adds the number of
+those keys times the terms of one, E = 0 and V its limit (`triton_far.py`).
+
 Variances are in units of the head's smallest V, so that s is no larger than dL and fits 16 bits where dL does.
 """
 
@@ -43,6 +46,7 @@ from model.attention.triton_blocks import (
     last_contiguous,
     sequence,
 )
+from model.attention.triton_far import n_far_blocks
 from model.attention.triton_score import LN2, LOG2E, log2, reciprocal, transport
 
 # A row that is not there: its weights vanish, and finite numbers stay finite.
@@ -313,6 +317,48 @@ def _scalar_terms(
 
 
 @triton.jit
+def _weigh_far_key(n_far, b_query, b_norm, b_norm_low, m_query, head, IS_GAUSSIAN: tl.constexpr, FAST: tl.constexpr):
+    """What `_weigh` returns for one of `n_far` far keys, [BM, 1], and V; of weight 0 and any finite V if there are
+    none.
+    """
+    limit = tl.where(n_far > 0, head[4] + 0.5 * head[2] * head[1], 1.0)
+    b_none = tl.zeros_like(b_query)[:, None]  # [BM, 1]
+    b_variance = b_none + limit  # [BM, 1]
+    weighed = _weigh(
+        b_none, b_none, b_variance, b_query[:, None], b_none, b_norm[:, None], b_norm_low[:, None],
+        m_query[:, None] & (n_far > 0), head, IS_GAUSSIAN, True, FAST,
+    )  # fmt: skip
+    return weighed, b_variance
+
+
+@triton.jit
+def _far_sums(
+    n_far, b_query, b_offset, b_norm, b_norm_low, b_h, m_query, head, sums, IS_GAUSSIAN: tl.constexpr,
+    HAS_PRECISION: tl.constexpr, NEEDS_DYNAMICS: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """Of the rows' `n_far` far keys, where E = 0, phi = 1 / (2 mu) and -dphi/dmu = 1 / (2 mu²): Σ s; Σ m; Σ m phi;
+    c Σ m sigma2 / (2 mu²); and `sums` with theirs.
+    """
+    weighed, b_variance = _weigh_far_key(n_far, b_query, b_norm, b_norm_low, m_query, head, IS_GAUSSIAN, FAST)
+    count = tl.cast(n_far, tl.float32)
+    b_none = tl.zeros_like(b_variance)  # [BM, 1]
+    m_pair = m_query[:, None] & (n_far > 0)  # [BM, 1]
+    b_dl, b_s, b_evidence = _differentiate(
+        weighed, b_none, b_offset[:, None], b_h[:, None], m_pair, IS_GAUSSIAN, HAS_PRECISION, True
+    )
+    b_dl, b_s, b_evidence = count * b_dl, count * b_s, count * b_evidence  # [BM, 1]
+    b_sum_m = tl.zeros_like(b_query)  # [BM]
+    if NEEDS_DYNAMICS:
+        b_m, _direct, sums = _scalar_terms(
+            weighed, b_none, b_dl, b_s, b_evidence, b_none, b_none, b_variance, b_none, head, sums, IS_GAUSSIAN, FAST
+        )
+        b_sum_m = tl.sum(b_m, 1)  # [BM]
+    b_sum_phi = tl.where(n_far > 0, 0.5 * head[1], 0.0) * b_sum_m  # [BM]
+    b_sum_mu = (head[6] * head[2]) * tl.where(n_far > 0, head[1], 0.0) * b_sum_phi  # [BM]
+    return tl.sum(b_s, 1), b_sum_m, b_sum_phi, b_sum_mu, sums
+
+
+@triton.jit
 def _described(p_query, STRIDE: tl.constexpr, HAS_PRECISION: tl.constexpr, FAST: tl.constexpr):
     """-|q|² / 2, g - dO·out, log_norm and h of a whole block of queries, [BM]; where unused, the last two are any."""
     b_norm = tl.load(p_query + 2 * STRIDE)  # [BM]
@@ -327,11 +373,12 @@ def _described(p_query, STRIDE: tl.constexpr, HAS_PRECISION: tl.constexpr, FAST:
 @triton.jit
 def _settle_rows(
     p_q, p_k, p_v, p_grad_out, p_grad_log_norm, p_heads, p_queries, p_keys,
-    p_query_stamps, p_key_stamps, p_query_starts, p_key_starts,
+    p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_horizons,
     stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_query_stamps, stride_key_stamps, n_heads, n_queries, n_keys, n_query_blocks, n_key_blocks,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr,
-    IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, FAST: tl.constexpr, UPCAST: tl.constexpr,
+    IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, HAS_FAR_FIELD: tl.constexpr, FAST: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):  # fmt: skip
     """For float32: log_norm and dO·out of a block of queries once more, from the very weights of the other kernels.
 
@@ -364,7 +411,12 @@ def _settle_rows(
     b_hi, b_lo = _times(p_query_time, first if HAS_STAMPS else position, o_query, m_query, HAS_STAMPS)  # [BM]
     b_sum = tl.zeros([BM], tl.float32)
     b_sum_gain = tl.zeros([BM], tl.float32)
-    for start in range(0, tl.minimum(position + BM, length), BN):
+    n_far = 0
+    if HAS_FAR_FIELD:
+        n_far = n_far_blocks(p_horizons, i_head, position, BN)
+        far_key, _variance = _weigh_far_key(n_far, b_query, b_norm, b_norm_low, m_query, head, IS_GAUSSIAN, FAST)
+        b_sum += tl.cast(n_far * BN, tl.float32) * tl.sum(far_key[0], 1)
+    for start in range(n_far * BN, tl.minimum(position + BM, length), BN):
         m_key = start + o_key < length
         b_k = _rows(p_k, start, o_key, m_key, stride_kt, WIDTH, BLOCK_W, True)  # [BN, W]
         b_v = _rows(p_v, start, o_key, m_key, stride_vt, WIDTH, BLOCK_W, True)  # [BN, W]
@@ -390,12 +442,13 @@ def _settle_rows(
 @triton.jit
 def _rows_kernel(
     p_q, p_k, p_v, p_grad_out, p_heads, p_queries, p_keys,
-    p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_dq, p_sums,
+    p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_horizons, p_dq, p_sums,
     stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_query_stamps, stride_key_stamps, n_heads, n_queries, n_keys, n_query_blocks, n_key_blocks,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
     QUERY_BLOCK: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr,
-    HAS_PRECISION: tl.constexpr, NEEDS_DYNAMICS: tl.constexpr, FAST: tl.constexpr, UPCAST: tl.constexpr,
+    HAS_FAR_FIELD: tl.constexpr, HAS_PRECISION: tl.constexpr, NEEDS_DYNAMICS: tl.constexpr, FAST: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):  # fmt: skip
     """dq of a block of queries, and its share of the gradients of the head's scalars.
 
@@ -449,6 +502,15 @@ def _rows_kernel(
     b_sum_m, b_sum_decay2, b_sum_phi = b_zero, b_zero, b_zero  # Σ m, Σ m E², Σ m phi
     b_sum_mu = b_zero  # -c Σ m dV/dmu - Σ lag E dE
 
+    # The first blocks may be far from all rows.
+    n_far = 0
+    if HAS_FAR_FIELD:
+        n_far = n_far_blocks(p_horizons, i_head, position, BN)
+        b_sum_s, b_sum_m, b_sum_phi, b_sum_mu, sums = _far_sums(
+            n_far * BN, b_query, b_offset, b_norm, b_norm_low, b_h, m_query, head, sums, IS_GAUSSIAN, HAS_PRECISION,
+            NEEDS_DYNAMICS, FAST,
+        )  # fmt: skip
+
     n_earlier = (position + 1) // BN
     o_near = tl.arange(0, BD)  # [BD]
     for start in range(n_earlier * BN, tl.minimum(position + BM, length), BD):
@@ -492,7 +554,7 @@ def _rows_kernel(
     b_own_phi = _accumulated(b_since, b_own_decay, mu, inverse_mu)  # [BM]
     b_own_fall = _fall(b_since, b_own_decay, b_own_phi, mu, inverse_mu)  # [BM]
     o_key = tl.arange(0, BN)  # [BN]
-    for i_keys in range(n_earlier):
+    for i_keys in range(n_far, n_earlier):
         start = i_keys * BN
         b_k = _rows(p_k, start, o_key, o_key < BN, stride_kt, WIDTH, BLOCK_W, False)  # [BN, W]
         b_v = _rows(p_v, start, o_key, o_key < BN, stride_vt, WIDTH, BLOCK_W, False)  # [BN, W]
@@ -564,11 +626,11 @@ def _rows_kernel(
 @triton.jit
 def _columns_kernel(
     p_q, p_k, p_v, p_grad_out, p_heads, p_queries,
-    p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_dk, p_dv,
+    p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_horizons, p_dk, p_dv,
     stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_query_stamps, stride_key_stamps, n_heads, n_queries, n_keys, n_query_blocks,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr,
-    IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, HAS_PRECISION: tl.constexpr,
+    IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, HAS_FAR_FIELD: tl.constexpr, HAS_PRECISION: tl.constexpr,
     FAST: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of a block of keys: first over the blocks of queries that are not all after it, then the others."""
@@ -606,6 +668,9 @@ def _columns_kernel(
     # Position of the first query.
     base = length - n_own
     n_blocks = tl.cdiv(n_own, BM)
+    if HAS_FAR_FIELD:
+        # Of the queries before the horizon.
+        n_blocks = tl.minimum(n_blocks, tl.cdiv(tl.maximum(tl.load(p_horizons + i_head) + last - base, 0), BM))
     n_near = tl.minimum(tl.cdiv(tl.maximum(last - base, 0), BM), n_blocks)
     for i_queries in range(tl.maximum(first - base, 0) // BM, n_near):
         start = i_queries * BM
@@ -699,6 +764,7 @@ def backward(
     longest: int,
     longest_keys: int,
     is_gaussian: bool,
+    horizons: Tensor | None = None,
     *,
     needs_dynamics: bool = True,
     row_blocks: Launch | None = None,
@@ -715,6 +781,7 @@ def backward(
             numbers.
         query_starts, key_starts: `[S + 1]` int32, sequences packed into B = 1; None = one sequence a row.
         longest, longest_keys: most queries and most keys of a sequence.
+        horizons: first far lag of each head (`far_horizons`), without stamps; None leaves no key out.
         needs_dynamics: False leaves the gradients of the heads out (zeros).
         row_blocks, column_blocks: in place of the table's entries.
 
@@ -741,6 +808,7 @@ def backward(
         "IS_PACKED": is_packed,
         "IS_GAUSSIAN": is_gaussian,
     }
+    far = {"HAS_FAR_FIELD": horizons is not None}
     arithmetic = {
         "HAS_PRECISION": has_precision,
         "FAST": q.dtype.itemsize == 2 and not interpreted,
@@ -761,7 +829,7 @@ def backward(
         *q.stride()[:3], batch_stride(query_stamps), n_heads, n_queries, query_blocks,
         **places, BM=columns.block_m, HAS_PRECISION=has_precision, num_warps=4,
     )  # fmt: skip
-    starts = (query_stamps, key_stamps, query_starts, key_starts)
+    starts = (query_stamps, key_stamps, query_starts, key_starts, horizons)
     sizes = (
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], batch_stride(query_stamps), batch_stride(key_stamps),
         n_heads, n_queries, n_keys, query_blocks,
@@ -770,20 +838,20 @@ def backward(
     if q.dtype == torch.float32:
         _settle_rows[(triton.cdiv(longest, columns.block_m), n_heads, sequences)](
             q, k, v, grad_out, grad_log_norm, heads, queries, keys, *starts, *sizes, key_blocks,
-            **places, BM=columns.block_m, BN=rows.block_n, FAST=False, UPCAST=False, num_warps=4, num_stages=1,
+            **places, **far, BM=columns.block_m, BN=rows.block_n, FAST=False, UPCAST=False, num_warps=4, num_stages=1,
         )  # fmt: skip
     row_grid = (triton.cdiv(longest, rows.block_m), n_heads, sequences)
     # Blocks beyond the end of a packed sequence write nothing.
     sums = heads.new_zeros((n_heads, 6, row_grid[0] * sequences))
     _rows_kernel[row_grid](
         q, k, v, grad_out, heads, queries, keys, *starts, dq, sums, *sizes, key_blocks,
-        **places, **arithmetic, BM=rows.block_m, BN=rows.block_n, BD=max(16, rows.block_n // 2),
+        **places, **far, **arithmetic, BM=rows.block_m, BN=rows.block_n, BD=max(16, rows.block_n // 2),
         QUERY_BLOCK=columns.block_m, NEEDS_DYNAMICS=needs_dynamics,
         num_warps=rows.num_warps, num_stages=rows.num_stages,
     )  # fmt: skip
     _columns_kernel[(triton.cdiv(longest_keys, columns.block_n), n_heads, sequences)](
         q, k, v, grad_out, heads, queries, *starts, dk, dv, *sizes,
-        **places, **arithmetic, BM=columns.block_m, BN=columns.block_n,
+        **places, **far, **arithmetic, BM=columns.block_m, BN=columns.block_n,
         num_warps=columns.num_warps, num_stages=columns.num_stages,
     )  # fmt: skip
     return dq, dk, dv, sums.sum(-1, dtype=torch.float64).to(torch.float32)

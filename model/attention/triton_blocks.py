@@ -30,7 +30,7 @@ def first_block(first, i_sequence, length, BLOCK: tl.constexpr, IS_PACKED: tl.co
     if IS_PACKED:
         return first // BLOCK + i_sequence
     else:
-        return i_sequence * tl.cdiv(length, BLOCK)
+        return i_sequence.to(tl.int64) * tl.cdiv(length, BLOCK)
 
 
 @triton.jit

@@ -18,6 +18,8 @@ of one head and sequence (position p is the token of key p) and takes the keys i
 * Of those, for token numbers as times, inputs of 16 bits and the Student-t kernel, the distant ones: log V comes as a
   product from a table (`triton_distant.py`, which states the error), and E stands in the weight's exponent while it is
   above 2^-60, to be divided out of the weights' sum again.
+* With horizons, of all of them only the blocks that hold a key before the horizon of some row; the keys of the others
+  come as one weight a row, under a maximum again (`triton_far.py`).
 
 Layout: q [B, n, H, W], k, v [B, M, H, W], W = 2D reals, even, 16 … 256; float32, float16 or bfloat16, accumulated in
 float32. float16 weights are scaled up by 2^HEADROOM, for they vanish below 2^-24.
@@ -33,7 +35,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.attention.launch import Launch, launch
+from model.attention.launch import Launch, PassName, launch
 from model.attention.triton_blocks import (
     all_blocks,
     batch_stride,
@@ -51,6 +53,7 @@ from model.attention.triton_distant import (
     shifted_row_terms,
     table_kernel,
 )
+from model.attention.triton_far import n_far_blocks
 from model.attention.triton_score import (
     LN2,
     LOG2E,
@@ -356,14 +359,38 @@ def _nothing(BM: tl.constexpr, BLOCK_W: tl.constexpr):
 
 
 @triton.jit
+def _with_far_keys(
+    state, b_q2, count, head, IS_GAUSSIAN: tl.constexpr, WITH_PRECISION: tl.constexpr, IS_EXACT: tl.constexpr,
+    FAST: tl.constexpr,
+):  # fmt: skip
+    """The state after `count` far keys, under a running maximum."""
+    b_out, b_sum, b_shift, b_evidence = state  # [BM, W], [BM], [BM], [BM]
+    mu, sigma2, _, gamma2, nu, tau, kappa = head
+    # A head without far keys need not have a limit of V.
+    limit = tl.where(count > 0.0, gamma2 + sigma2 / tl.where(count > 0.0, 2.0 * mu, 1.0), 1.0)
+    b_zero = tl.zeros_like(b_q2)  # [BM]
+    b_logit, b_far_evidence = _logits(
+        b_zero, b_zero + limit, b_zero, b_q2, b_zero, nu, tau, kappa, IS_GAUSSIAN, WITH_PRECISION, IS_EXACT, FAST
+    )
+    b_logit = tl.where(count > 0.0, b_logit + tl.log2(tl.maximum(count, 1.0)), float("-inf"))  # [BM]
+    b_top = tl.maximum(b_shift, b_logit)  # [BM]
+    b_rescale = tl.exp2(b_shift - b_top)  # [BM]
+    b_sum = b_sum * b_rescale + tl.exp2(b_logit - b_top)  # [BM]
+    if WITH_PRECISION:
+        b_evidence += count * b_far_evidence  # [BM]
+    return b_out * b_rescale[:, None], b_sum, b_top, b_evidence
+
+
+@triton.jit
 def _forward_kernel(
     p_q, p_k, p_v, p_heads, p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_columns,
-    p_rows, p_table, p_marks, p_out, p_log_norm, p_precision,
+    p_rows, p_table, p_marks, p_horizons, p_out, p_log_norm, p_precision,
     stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_query_stamps, stride_key_stamps, n_heads, n_queries, n_keys, n_blocks, n_distances,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr,
     IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, WITH_PRECISION: tl.constexpr,
-    HAS_TABLE: tl.constexpr, HEADROOM: tl.constexpr, LIMIT: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
+    HAS_TABLE: tl.constexpr, HAS_FAR_FIELD: tl.constexpr, HEADROOM: tl.constexpr, LIMIT: tl.constexpr,
+    FAST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """The queries at the positions of one block, one head, one sequence."""
     i_head, i_sequence = tl.program_id(1), tl.program_id(2)
@@ -399,6 +426,10 @@ def _forward_kernel(
         b_lo = tl.load(p_query_time + 1, mask=m_row, other=0.0)  # [BM]
 
     n_earlier = i_rows * (BM // BN)
+    # The first blocks may be far from all rows.
+    n_far = 0
+    if HAS_FAR_FIELD:
+        n_far = n_far_blocks(p_horizons, i_head, i_rows * BM, BN)
     n_visible = tl.cdiv(tl.minimum(i_rows * BM + BM, length), BN)
     state = _nothing(BM, BLOCK_W)
     for i_block in range(n_earlier, n_visible):
@@ -418,11 +449,11 @@ def _forward_kernel(
         b_offset = tl.arange(0, BM).to(tl.float32)  # [BM]
     b_row_decay = exponential(-mu * b_offset)  # [BM]
     b_row_process = accumulated(b_offset, exponential(-2.0 * mu * b_offset), mu)  # [BM]
-    n_distant = 0
+    n_distant = n_far
     if HAS_TABLE:
-        n_exact = _exact_distances(p_marks + i_head.to(tl.int64) * n_distances, n_earlier)
+        n_exact = _exact_distances(p_marks + i_head.to(tl.int64) * n_distances, n_earlier - n_far)
         has_small_shift = tl.max(tl.where(m_row, tl.abs(state[2]), 0.0), 0) < LARGEST_SHIFT
-        n_distant = tl.where(has_small_shift, tl.maximum(n_earlier - n_exact, 0), 0)
+        n_distant = tl.where(has_small_shift, tl.maximum(n_earlier - n_exact, n_far), n_far)
     for i_block in range(n_distant, n_earlier):
         if HAS_STAMPS:
             p_anchor = p_time + tl.cast(i_block * BN + BN - 1, tl.int64) * 2
@@ -458,7 +489,7 @@ def _forward_kernel(
         block_process = process_scale * accumulated(mu * 0.0 + BN, exponential(-2.0 * mu * BN), mu)
         b_key_decay = exponential(-mu * (BN - 1 - tl.arange(0, BN)).to(tl.float32))  # [BN]
         n_nearer = n_earlier - n_distant
-        n_light = tl.minimum(tl.maximum(n_light_distances(mu, BM, BN) - n_nearer, 0), n_distant)
+        n_light = tl.minimum(tl.maximum(n_light_distances(mu, BM, BN) - n_nearer, 0), n_distant - n_far)
         # Where E is divided out of sums, it is by factors that a light distance bounds.
         light_mu = tl.where(n_light > 0, mu, 0.0)
         factor = 1.0 / exponential(-light_mu * gap)
@@ -496,7 +527,7 @@ def _forward_kernel(
         p_block_v = p_own_v + i_nearest * BN * stride_vt
         p_totals = p_own_columns + i_nearest * (COLUMNS * BN) + 3 * BN
         p_terms = p_table + (i_head.to(tl.int64) * n_distances + n_nearer + n_light) * (TERMS * BN)
-        for _ in range(n_distant - n_light):
+        for _ in range(n_distant - n_far - n_light):
             gap_decay2 = gap_decay * gap_decay
             b_query_total = b_row_total + (gap_process + gap_decay2 * b_far_process)  # [BM]
             b_minus_out, b_sums, b_evidences = _distant_block(
@@ -515,12 +546,20 @@ def _forward_kernel(
     if tl.max(tl.where(m_row, state[1], 0.0), 0) > LIMIT:
         head = _head(p_heads, i_head, WIDTH)
         state = _nothing(BM, BLOCK_W)
-        for i_block in range(n_visible):
+        if HAS_FAR_FIELD:
+            n_far = n_far_blocks(p_horizons, i_head, i_rows * BM, BN)
+        for i_block in range(n_far, n_visible):
             state = _masked_block(
                 state, b_q, b_q2, o_row, b_hi, b_lo, p_own_k, p_own_v, p_time, p_own_columns, stride_kt, stride_vt,
                 i_block, length, head, WIDTH, BLOCK_W, BN, HAS_STAMPS, IS_GAUSSIAN, WITH_PRECISION, HEADROOM, FAST,
                 INTERPRETED
             )  # fmt: skip
+
+    if HAS_FAR_FIELD:
+        state = _with_far_keys(
+            state, b_q2, tl.cast(n_far_blocks(p_horizons, i_head, i_rows * BM, BN) * BN, tl.float32),
+            _head(p_heads, i_head, WIDTH), IS_GAUSSIAN, WITH_PRECISION, b_q.dtype == tl.float32, FAST,
+        )  # fmt: skip
 
     b_out, b_sum, b_shift, b_evidence = state
     row = (i_batch * n_queries + query) * n_heads + i_head
@@ -533,10 +572,11 @@ def _forward_kernel(
         tl.store(p_precision + row + o_own, b_evidence, mask=m_row)
 
 
-def _launch(q: Tensor, with_precision: bool) -> Launch:
+def _launch(q: Tensor, with_precision: bool, has_far_field: bool) -> Launch:
     """The table's entry; without a GPU, that of the oldest one."""
     capability = torch.cuda.get_device_capability(q.device) if q.is_cuda else (0, 0)
-    return launch("forward_precision" if with_precision else "forward", capability, q.shape[-1], q.dtype)
+    of_precision: PassName = "forward_precision_far" if has_far_field else "forward_precision"
+    return launch(of_precision if with_precision else "forward", capability, q.shape[-1], q.dtype)
 
 
 def forward(
@@ -551,6 +591,7 @@ def forward(
     longest: int,
     is_gaussian: bool,
     with_precision: bool,
+    horizons: Tensor | None = None,
     *,
     blocks: Launch | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -562,6 +603,7 @@ def forward(
         query_stamps, key_stamps: `[1 or B, n, 2]`, `[1 or B, M, 2]` float32, times as hi + lo; None = token numbers.
         query_starts, key_starts: `[S + 1]` int32, sequences packed into B = 1; None = one sequence a row.
         longest: most queries of a sequence.
+        horizons: first far lag of each head (`far_horizons`), without stamps; None leaves no key out.
         blocks: in place of the table's entry, `block_n` dividing `block_m`.
 
     Returns:
@@ -570,7 +612,7 @@ def forward(
     batch, n_queries, n_heads, width = q.shape
     n_keys = k.shape[1]
     q, k, v = (last_contiguous(x) for x in (q, k, v))
-    shape = blocks or _launch(q, with_precision)
+    shape = blocks or _launch(q, with_precision, horizons is not None)
     if shape.block_m % shape.block_n:
         raise ValueError(f"block_m must be a multiple of block_n, got {shape.block_m} and {shape.block_n}")
     is_packed = query_starts is not None
@@ -604,15 +646,16 @@ def forward(
     marks = q.new_empty((n_heads, n_distances), dtype=torch.int32)
     if has_table:
         table_kernel[(n_distances, n_heads)](
-            heads, rows, table, marks, n_distances,
-            WIDTH=width, BM=shape.block_m, BN=shape.block_n, FAST=fast, num_warps=4,
+            heads, rows, table, marks, horizons, n_distances,
+            WIDTH=width, BM=shape.block_m, BN=shape.block_n, HAS_FAR_FIELD=horizons is not None, FAST=fast, num_warps=4,
         )  # fmt: skip
     _forward_kernel[(triton.cdiv(longest - 1, shape.block_m) + 1, n_heads, sequences)](
         q, k, v, heads, query_stamps, key_stamps, query_starts, key_starts, columns,
-        rows, table, marks, out, log_norm, precision,
+        rows, table, marks, horizons, out, log_norm, precision,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], batch_stride(query_stamps), batch_stride(key_stamps),
         n_heads, n_queries, n_keys, n_blocks, n_distances,
         **common, BM=shape.block_m, IS_GAUSSIAN=is_gaussian, WITH_PRECISION=with_precision, HAS_TABLE=has_table,
+        HAS_FAR_FIELD=horizons is not None,
         HEADROOM=5.0 if q.dtype == torch.float16 else 0.0, LIMIT=2.0**15 if q.dtype == torch.float16 else 2.0**100,
         FAST=fast, INTERPRETED=interpreted,
         num_warps=shape.num_warps, num_stages=shape.num_stages,
