@@ -1,7 +1,8 @@
 """The shipped shapes of the fused kernels, each as the launch that its own launcher makes.
 
 Attention: heads of 64 and 128 reals, bfloat16 and float16, the forward pass with and without the precision output, the
-two kernels of the backward pass. Slots: the shapes of the packaged training configs. Lengths do not matter to a
+two kernels of the backward pass; those of bfloat16 also with the far field in closed form, which launches are without
+unless they ask for it. Slots: the shapes of the packaged training configs. Lengths do not matter to a
 compiled kernel, beyond being divisible by 16 here, as they are in training.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from types import ModuleType
@@ -42,12 +43,15 @@ KERNELS: dict[Pass, tuple[str, int]] = {
 
 @dataclass(frozen=True)
 class Shape:
-    """width: reals of a head; dtype: of what the kernel reads; slots: of a head, for the recurrence."""
+    """width: reals of a head; dtype: of what the kernel reads; has_far_field: taken in closed form; slots: of a head,
+    for the recurrence.
+    """
 
     pass_name: Pass
     width: int
     dtype: str = "float32"
     with_precision: bool = False
+    has_far_field: bool = False
     slots: int = 0
 
 
@@ -58,6 +62,14 @@ def _attention_shapes() -> dict[str, Shape]:
         name = f"{pass_name} {width} {short}" + (" precision" if with_precision else "")
         found[name] = Shape(pass_name, width, dtype, with_precision)
     return found
+
+
+def _far_field_shapes() -> dict[str, Shape]:
+    return {
+        f"{name} far": replace(shape, has_far_field=True)
+        for name, shape in _attention_shapes().items()
+        if shape.dtype == "bfloat16"
+    }
 
 
 def _slot_shapes() -> dict[str, Shape]:
@@ -71,7 +83,7 @@ def _slot_shapes() -> dict[str, Shape]:
     return found
 
 
-SHAPES = _attention_shapes() | _slot_shapes()
+SHAPES = _attention_shapes() | _far_field_shapes() | _slot_shapes()
 NAMES = tuple(SHAPES)
 
 
@@ -98,11 +110,11 @@ def _find(launches: list[KernelLaunch], shape: Shape) -> KernelLaunch:
     return found[0]
 
 
-def _inputs(shape: Shape) -> tuple[list[Tensor], Tensor]:
-    """q, k, v and heads `[H, 6]`; only their shapes, dtypes and strides matter."""
+def _inputs(shape: Shape) -> tuple[list[Tensor], Tensor, Tensor | None]:
+    """q, k, v, heads `[H, 6]` and horizons; only their shapes, dtypes and strides matter."""
     dtype = getattr(torch, shape.dtype)
     rows = [torch.zeros(BATCH, LENGTH, HEADS, shape.width, dtype=dtype) for _ in range(3)]
-    return rows, torch.ones(HEADS, 6)
+    return rows, torch.ones(HEADS, 6), torch.ones(HEADS, dtype=torch.int32) if shape.has_far_field else None
 
 
 def _attention_case(launches: list[KernelLaunch], shape: Shape) -> KernelCase:
@@ -130,22 +142,22 @@ def _entry(
 def _forward(shape: Shape, architecture: int) -> KernelCase:
     from model.attention import triton_forward
 
-    (q, k, v), heads = _inputs(shape)
+    (q, k, v), heads, horizons = _inputs(shape)
     with _recorded(triton_forward, architecture) as launches:
-        triton_forward.forward(q, k, v, heads, None, None, None, None, LENGTH, False, shape.with_precision)
+        triton_forward.forward(q, k, v, heads, None, None, None, None, LENGTH, False, shape.with_precision, horizons)
     return _attention_case(launches, shape)
 
 
 def _backward(shape: Shape, architecture: int) -> KernelCase:
     from model.attention import triton_backward
 
-    (q, k, v), heads = _inputs(shape)
+    (q, k, v), heads, horizons = _inputs(shape)
     statistic = torch.zeros(BATCH, LENGTH, HEADS)
     grad_precision = statistic if shape.with_precision else None
     with _recorded(triton_backward, architecture) as launches:
         triton_backward.backward(
             q, statistic, grad_precision, q, k, v, heads, q, statistic,
-            None, None, None, None, LENGTH, LENGTH, False,
+            None, None, None, None, LENGTH, LENGTH, False, horizons,
         )  # fmt: skip
     return _attention_case(launches, shape)
 

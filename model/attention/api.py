@@ -12,6 +12,7 @@ from model.attention.reference import AttentionResult, attend, relative_attentio
 from model.attention.validation import (
     IMPLEMENTATIONS,
     check_dynamics,
+    check_far_field,
     check_inputs,
     check_sequences,
     check_times,
@@ -37,19 +38,25 @@ def _eager(
     times: Tensor | None,
     cu_seqlens: Tensor | None,
     kernel: str,
+    far_field: float | None,
 ) -> AttentionResult:
     """The reference on rotated q, k, v; packed sequences one after the other."""
     q, k, v = rotated
     if cu_seqlens is not None:
         parts = [
             _eager(
-                (q[:, a:b], k[:, a:b], v[:, a:b]), dynamics, None if times is None else times[..., a:b], None, kernel
+                (q[:, a:b], k[:, a:b], v[:, a:b]),
+                dynamics,
+                None if times is None else times[..., a:b],
+                None,
+                kernel,
+                far_field,
             )
             for a, b in pairwise(cu_seqlens.tolist())
         ]
         return AttentionResult(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
     if times is None:
-        return relative_attention(q, k, v, dynamics, kernel=kernel)
+        return relative_attention(q, k, v, dynamics, kernel=kernel, far_field=far_field)
     stamps = times.to(torch.float64).reshape(-1, q.shape[1])
     return attend(q, k, v, dynamics, query_times=stamps, key_times=stamps, kernel=kernel)
 
@@ -63,6 +70,7 @@ def _fused(
     times: Tensor | None,
     cu_seqlens: Tensor | None,
     kernel: Kernel,
+    far_field: float | None,
 ) -> AttentionResult:
     """The fused kernels, into the rotating frame and back."""
     from model.attention.triton import fused_attention, fused_rotation
@@ -78,6 +86,7 @@ def _fused(
         query_starts=cu_seqlens,
         key_starts=cu_seqlens,
         kernel=kernel,
+        far_field=far_field,
     )
     (out,) = fused_rotation(result.out, phase=phase)
     return result._replace(out=out)
@@ -109,6 +118,7 @@ def robust_filter_attention(
     cu_seqlens: Tensor | None = None,
     kernel: Kernel = "student_t",
     impl: AttentionImpl = "auto",
+    far_field: float | None = None,
 ) -> AttentionResult:
     """Causal Robust Filter Attention.
 
@@ -122,6 +132,9 @@ def robust_filter_attention(
         kernel: "student_t" (robust) or "gaussian".
         impl: "reference" (eager, memory O(N²)), "triton" (fused, memory O(N); it never falls back), or "auto": fused on
             a GPU where it can.
+        far_field: an error, 1e-8 to 1e-2, for which decaying heads take the keys of their far past in closed form
+            (`triton_far.py`): the fused kernels then take time by the horizon log(1 / far_field) / mu, not by N. Only
+            without times. None, the default, takes every key as it is.
 
     Returns:
         out in the dtype of q; log_norm and precision in the computing dtype.
@@ -132,6 +145,7 @@ def robust_filter_attention(
     """
     check_choice("kernel", kernel, KERNELS)
     check_choice("impl", impl, IMPLEMENTATIONS)
+    check_far_field(far_field, times)
     check_inputs(q, k, v, dynamics)
     check_dynamics(dynamics)
     batch, length = q.shape[:2]
@@ -144,7 +158,7 @@ def robust_filter_attention(
     positions = token_positions(length, cu_seqlens, q.device) if times is None else times
     phase = wrapped_phase(dynamics.omega, positions, dtype)
     if is_fused:
-        return _fused(q, k, v, phase, dynamics, times, cu_seqlens, kernel)
+        return _fused(q, k, v, phase, dynamics, times, cu_seqlens, kernel, far_field)
     rotated_q, rotated_k, rotated_v = (rotate(x.to(dtype), -phase) for x in (q, k, v))
-    result = _eager((rotated_q, rotated_k, rotated_v), dynamics.to(dtype), times, cu_seqlens, kernel)
+    result = _eager((rotated_q, rotated_k, rotated_v), dynamics.to(dtype), times, cu_seqlens, kernel, far_field)
     return result._replace(out=rotate(result.out, phase).to(q.dtype))

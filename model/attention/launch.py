@@ -11,7 +11,14 @@ from typing import Literal
 
 import torch
 
-PassName = Literal["forward", "forward_precision", "backward_rows", "backward_columns"]
+PassName = Literal[
+    "forward",
+    "forward_precision",
+    "forward_precision_far",
+    "backward_rows",
+    "backward_rows_precision",
+    "backward_columns",
+]
 
 
 @dataclass(frozen=True)
@@ -39,11 +46,43 @@ _TABLE: dict[tuple[PassName, tuple[int, int], int], dict[int, Launch]] = {
         128: Launch(128, 32, 8, 3),
         256: Launch(64, 32, 8, 2),
     },
+    # And the far field's step at the end.
+    ("forward_precision_far", (8, 0), 16): {
+        64: Launch(128, 32, 8, 3),
+        128: Launch(128, 16, 8, 3),
+        256: Launch(64, 32, 8, 2),
+    },
+    ("forward_precision_far", (9, 0), 16): {
+        64: Launch(128, 64, 8, 2),
+        128: Launch(128, 32, 8, 3),
+        256: Launch(64, 32, 8, 2),
+    },
     ("forward", (8, 0), 32): {64: Launch(32, 32, 4, 1), 128: Launch(32, 32, 4, 1), 256: Launch(16, 16, 4, 1)},
     ("forward_precision", (8, 0), 32): {64: Launch(32, 32, 4, 1), 128: Launch(32, 32, 4, 1), 256: Launch(16, 16, 4, 1)},
+    ("forward_precision_far", (8, 0), 32): {
+        64: Launch(32, 32, 4, 1),
+        128: Launch(32, 32, 4, 1),
+        256: Launch(16, 16, 4, 1),
+    },
     ("backward_rows", (8, 0), 16): {64: Launch(128, 32, 8, 2), 128: Launch(128, 16, 8, 2), 256: Launch(64, 16, 4, 1)},
     ("backward_rows", (9, 0), 16): {64: Launch(128, 32, 8, 2), 128: Launch(128, 32, 8, 2), 256: Launch(64, 16, 4, 1)},
     ("backward_rows", (8, 0), 32): {64: Launch(32, 32, 4, 1), 128: Launch(32, 32, 4, 1), 256: Launch(16, 16, 4, 1)},
+    # With the gradient of precision: more sums, so other blocks or another stage do without spills.
+    ("backward_rows_precision", (8, 0), 16): {
+        64: Launch(128, 32, 8, 2),
+        128: Launch(128, 16, 8, 3),
+        256: Launch(64, 16, 4, 1),
+    },
+    ("backward_rows_precision", (9, 0), 16): {
+        64: Launch(64, 32, 8, 3),
+        128: Launch(128, 32, 8, 2),
+        256: Launch(64, 16, 4, 1),
+    },
+    ("backward_rows_precision", (8, 0), 32): {
+        64: Launch(32, 32, 4, 1),
+        128: Launch(32, 32, 4, 1),
+        256: Launch(16, 16, 4, 1),
+    },
     ("backward_columns", (8, 0), 16): {
         64: Launch(32, 128, 8, 2),
         128: Launch(16, 128, 8, 2),

@@ -41,11 +41,23 @@ class _LagTables(NamedTuple):
     is_causal: Tensor
 
 
-def _tables(dynamics: Dynamics, lag: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _collapsed(dynamics: Dynamics, transport: Tensor, spread: Tensor, far_field: float) -> tuple[Tensor, Tensor]:
+    """E and V `[H, N]`, with their limits for long lags where both are within `far_field` of them."""
+    mu, sigma2, eta2, gamma2 = (x[:, None] for x in (dynamics.mu, dynamics.sigma2, dynamics.eta2, dynamics.gamma2))
+    steady = sigma2 / (2 * torch.where(mu > 0, mu, 1))
+    limit = gamma2 + steady
+    is_near_limit = (eta2 - steady).abs() * transport.square() <= far_field * limit
+    is_far = (mu > 0) & (limit > 0) & (transport <= far_field) & is_near_limit
+    return torch.where(is_far, 0, transport), torch.where(is_far, limit, spread)
+
+
+def _tables(dynamics: Dynamics, lag: Tensor, far_field: float | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """E, log P and P / nu at every lag, `[H, *lag.shape]`."""
-    spread = variance(dynamics, lag)
+    transport, spread = decay(dynamics.mu, lag), variance(dynamics, lag)
+    if far_field is not None:
+        transport, spread = _collapsed(dynamics, transport, spread, far_field)
     nu = dynamics.nu.reshape(-1, *(1,) * lag.dim())
-    return decay(dynamics.mu, lag), -torch.log(spread), 1 / (nu * spread)
+    return transport, -torch.log(spread), 1 / (nu * spread)
 
 
 def _without_autocast(device: torch.device) -> AbstractContextManager[object]:
@@ -81,16 +93,24 @@ def _attend(
 
 
 def relative_attention(
-    q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, *, kernel: str = "student_t", with_precision: bool = True
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dynamics: Dynamics,
+    *,
+    kernel: str = "student_t",
+    with_precision: bool = True,
+    far_field: float | None = None,
 ) -> AttentionResult:
     """RFA of rotated q, k, v `[B, N, H, 2D]` at times 0, 1, …: the lag tables have N entries, not N².
 
-    with_precision=False leaves the evidence out (zeros): training does not need it.
+    with_precision=False leaves the evidence out (zeros): training does not need it. far_field: as in
+    `robust_filter_attention`.
     """
     length = q.shape[1]
     index = torch.arange(length, device=q.device)
     lag = index[:, None] - index
-    by_lag = _tables(dynamics, index.to(q.dtype))
+    by_lag = _tables(dynamics, index.to(q.dtype), far_field)
     transport, log_precision, scaled = (table[:, lag.clamp_min(0)] for table in by_lag)
     tables = _LagTables(transport, log_precision, scaled, lag >= 0)
     return _attend(q, k, v, dynamics, tables, kernel, with_precision)

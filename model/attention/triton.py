@@ -17,8 +17,10 @@ from torch import Tensor
 
 from model.attention.reference import AttentionResult
 from model.attention.triton_backward import backward
+from model.attention.triton_far import far_horizons
 from model.attention.triton_forward import forward
 from model.attention.triton_rotation import rotation
+from model.attention.validation import check_far_field
 from model.config import KERNELS, Kernel, check_choice
 from model.dynamics import Dynamics, rotate
 
@@ -31,7 +33,10 @@ _PLACES = (
 @torch.library.custom_op(
     "rfa::attention",
     mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, Tensor heads, {_PLACES}, bool with_precision) -> (Tensor, Tensor, Tensor)",
+    schema=(
+        f"(Tensor q, Tensor k, Tensor v, Tensor heads, {_PLACES}, bool with_precision, Tensor? horizons=None) "
+        "-> (Tensor, Tensor, Tensor)"
+    ),
 )
 def attention_op(
     q: Tensor,
@@ -46,14 +51,16 @@ def attention_op(
     longest_keys: int,
     is_gaussian: bool,
     with_precision: bool,
+    horizons: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """out `[B, n, H, W]`, log_norm `[B, n, H]` float32, precision likewise, or `[0]` where it is not wanted.
 
-    `longest_keys` is for the gradient only.
+    `longest_keys` is for the gradient only; `horizons` `[H]` int32, the first far lag of each head, for times that are
+    token numbers: what is beyond is taken in closed form.
     """
     places = (query_stamps, key_stamps, query_starts, key_starts)
     with torch.cuda.device_of(q):
-        return forward(q, k, v, heads, *places, longest, is_gaussian, with_precision)
+        return forward(q, k, v, heads, *places, longest, is_gaussian, with_precision, horizons)
 
 
 @attention_op.register_fake
@@ -70,6 +77,7 @@ def _(
     longest_keys: int,
     is_gaussian: bool,
     with_precision: bool,
+    horizons: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows = q.shape[:3]
     # Not `empty_like`: it would promise the strides of a transposed q, and compiled code would believe it.
@@ -82,7 +90,7 @@ def _(
     mutates_args=(),
     schema=(
         "(Tensor grad_out, Tensor grad_log_norm, Tensor? grad_precision, Tensor q, Tensor k, Tensor v, Tensor heads, "
-        f"Tensor out, Tensor log_norm, {_PLACES}) -> (Tensor, Tensor, Tensor, Tensor)"
+        f"Tensor out, Tensor log_norm, {_PLACES}, Tensor? horizons=None) -> (Tensor, Tensor, Tensor, Tensor)"
     ),
 )
 def attention_backward_op(
@@ -102,12 +110,15 @@ def attention_backward_op(
     longest: int,
     longest_keys: int,
     is_gaussian: bool,
+    horizons: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v in their dtypes and of heads `[H, 6]`."""
     gradients = (grad_out, grad_log_norm, grad_precision)
     places = (query_stamps, key_stamps, query_starts, key_starts)
     with torch.cuda.device_of(q):
-        return backward(*gradients, q, k, v, heads, out, log_norm, *places, longest, longest_keys, is_gaussian)
+        return backward(
+            *gradients, q, k, v, heads, out, log_norm, *places, longest, longest_keys, is_gaussian, horizons
+        )
 
 
 @attention_backward_op.register_fake
@@ -126,9 +137,9 @@ def _(
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     """Save what the gradient needs."""
-    q, k, v, heads, *places, longest, longest_keys, is_gaussian, with_precision = inputs
+    q, k, v, heads, *places, longest, longest_keys, is_gaussian, with_precision, horizons = inputs
     out, log_norm, _ = output
-    ctx.save_for_backward(q, k, v, heads, out, log_norm, *places)
+    ctx.save_for_backward(q, k, v, heads, out, log_norm, horizons, *places)
     ctx.sizes = longest, longest_keys, is_gaussian
     ctx.with_precision = with_precision
     ctx.set_materialize_grads(False)
@@ -138,14 +149,14 @@ def _gradient(
     ctx: Any, grad_out: Tensor | None, grad_log_norm: Tensor | None, grad_precision: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     """Of q, k, v and heads; the other arguments have none."""
-    q, k, v, heads, out, log_norm, *places = ctx.saved_tensors
+    q, k, v, heads, out, log_norm, horizons, *places = ctx.saved_tensors
     gradients = attention_backward_op(
         torch.zeros_like(out) if grad_out is None else grad_out,
         torch.zeros_like(log_norm) if grad_log_norm is None else grad_log_norm,
         grad_precision if ctx.with_precision else None,
-        q, k, v, heads, out, log_norm, *places, *ctx.sizes,
+        q, k, v, heads, out, log_norm, *places, *ctx.sizes, horizons,
     )  # fmt: skip
-    return (*gradients, *(None,) * 8)
+    return (*gradients, *(None,) * 9)
 
 
 attention_op.register_autograd(_gradient, setup_context=_keep)
@@ -232,6 +243,7 @@ def fused_attention(
     key_starts: Tensor | None = None,
     kernel: Kernel = "student_t",
     with_precision: bool = True,
+    far_field: float | None = None,
 ) -> AttentionResult:
     """RFA of rotated queries over rotated keys, each query seeing the keys up to its own.
 
@@ -244,11 +256,13 @@ def fused_attention(
         query_starts, key_starts: `[S + 1]` int32, both or neither: S sequences one behind the other in a batch of one,
             each with at least one query and aligned as above.
         with_precision: False leaves the evidence out (zeros).
+        far_field: as in `robust_filter_attention`.
 
     Returns:
         out in the dtype of q, log_norm and precision in float32.
     """
     check_choice("kernel", kernel, KERNELS)
+    check_far_field(far_field, query_times)
     for name, ours, theirs in (("times", query_times, key_times), ("starts", query_starts, key_starts)):
         if (ours is None) != (theirs is None):
             raise ValueError(f"query_{name} and key_{name} go together, got one of them")
@@ -258,8 +272,10 @@ def fused_attention(
     query_stamps = key_stamps = None
     if query_times is not None and key_times is not None:
         query_stamps, key_stamps = _stamps_of_both(query_times, key_times, query_starts, key_starts)
+    heads = stack_heads(dynamics)
+    horizons = None if far_field is None else far_horizons(heads, far_field)
     out, log_norm, precision = attention_op(
-        q, k, v, stack_heads(dynamics), query_stamps, key_stamps, query_starts, key_starts,
-        longest, longest_keys, kernel == "gaussian", with_precision,
+        q, k, v, heads, query_stamps, key_stamps, query_starts, key_starts,
+        longest, longest_keys, kernel == "gaussian", with_precision, horizons,
     )  # fmt: skip
     return AttentionResult(out, log_norm, precision if with_precision else torch.zeros_like(log_norm))

@@ -20,6 +20,9 @@ an instant between them, u after the key's and s before the query's,
 
     E = E(u) E(s)    phi = phi(u) + E(u)² phi(s)    V = sigma2 phi(u) + gamma2 + E(u)² (sigma2 phi(s) + eta2 E(s)²)
 
+With horizons both leave out the blocks of keys that are far from all of a block of queries: a row adds the number of
+those keys times the terms of one, E = 0 and V its limit (`triton_far.py`).
+
 Variances are in units of the head's smallest V, so that s is no larger than dL and fits 16 bits where dL does.
 """
 
@@ -33,7 +36,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.attention.launch import Launch, launch
+from model.attention.launch import Launch, PassName, launch
+from model.attention.triton_blocks import (
+    all_blocks,
+    batch_stride,
+    elapsed,
+    first_block,
+    is_interpreted,
+    last_contiguous,
+    sequence,
+)
+from model.attention.triton_far import n_far_blocks
 from model.attention.triton_score import LN2, LOG2E, log2, reciprocal, transport
 
 # A row that is not there: its weights vanish, and finite numbers stay finite.
@@ -83,25 +96,6 @@ def _head(p_heads, i_head, DIMS: tl.constexpr, IS_GAUSSIAN: tl.constexpr):
 
 
 @triton.jit
-def _sequence(p_starts, i_sequence, length, IS_PACKED: tl.constexpr):
-    """Batch row, first token in it and number of tokens of a sequence: a stretch of row 0 if packed, else a row."""
-    if IS_PACKED:
-        first = tl.load(p_starts + i_sequence)
-        return tl.cast(0, tl.int64), first.to(tl.int64), tl.load(p_starts + i_sequence + 1) - first
-    else:
-        return i_sequence.to(tl.int64), tl.cast(0, tl.int64), length
-
-
-@triton.jit
-def _first_block(first, i_sequence, length, BLOCK: tl.constexpr, IS_PACKED: tl.constexpr):
-    """Index of a sequence's first block of tokens among those of all sequences."""
-    if IS_PACKED:
-        return first // BLOCK + i_sequence
-    else:
-        return i_sequence.to(tl.int64) * tl.cdiv(length, BLOCK)
-
-
-@triton.jit
 def _rows(p, start, o_row, m_row, stride_t, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, MASKED: tl.constexpr):
     """Rows start + o_row of one head, [rows, W]."""
     o_w = tl.arange(0, BLOCK_W)  # [W]
@@ -144,12 +138,6 @@ def _time(p_time, i_row, HAS_STAMPS: tl.constexpr):
 
 
 @triton.jit
-def _lag(hi, lo, earlier_hi, earlier_lo):
-    """Time between two stamps of the form hi + lo, >= 0."""
-    return tl.maximum((hi - earlier_hi) + (lo - earlier_lo), 0.0)
-
-
-@triton.jit
 def _describe_keys(
     p_k, p_heads, p_stamps, p_starts, p_keys,
     stride_kb, stride_kt, stride_kh, stride_stamps, n_keys, n_blocks,
@@ -160,7 +148,7 @@ def _describe_keys(
     phi(s), -dC/dmu; s.
     """
     i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    i_batch, first, length = _sequence(p_starts, i_sequence, n_keys, IS_PACKED)
+    i_batch, first, length = sequence(p_starts, i_sequence, n_keys, IS_PACKED)
     start = i_block * BN
     if start >= length:
         return
@@ -173,10 +161,10 @@ def _describe_keys(
     b_hi, b_lo = _times(p_time, start, o_key, m_key, HAS_STAMPS)  # [BN]
     # The last block may end early; nothing takes it as a whole.
     last_hi, last_lo = _time(p_time, tl.minimum(start + BN, length) - 1, HAS_STAMPS)
-    b_lag = _lag(last_hi, last_lo, b_hi, b_lo)  # [BN]
+    b_lag = elapsed(last_hi, last_lo, b_hi, b_lo)  # [BN]
     b_decay = transport(b_lag, mu)  # [BN]
     b_phi = _accumulated(b_lag, b_decay, mu, inverse_mu)  # [BN]
-    i_own = _first_block(first, i_sequence, n_keys, BN, IS_PACKED) + i_block
+    i_own = first_block(first, i_sequence, n_keys, BN, IS_PACKED) + i_block
     p_key = p_keys + (i_head.to(tl.int64) * n_blocks + i_own) * (KEY_NUMBERS * BN) + o_key
     tl.store(p_key, -0.5 * tl.sum(b_k * b_k, 1))
     tl.store(p_key + BN, b_decay)
@@ -199,7 +187,7 @@ def _describe_queries(
     the head as hi + lo; h / c likewise; E(u), E(u)², sigma2 phi(u) + gamma2; g log_norm / ln 2.
     """
     i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    i_batch, first, length = _sequence(p_starts, i_sequence, n_queries, IS_PACKED)
+    i_batch, first, length = sequence(p_starts, i_sequence, n_queries, IS_PACKED)
     start = i_block * BM
     if start >= length:
         return
@@ -223,9 +211,9 @@ def _describe_queries(
     p_time = _at(p_stamps, i_batch * stride_stamps + first * 2, HAS_STAMPS)
     b_hi, b_lo = _times(p_time, start, o_query, m_query, HAS_STAMPS)  # [BM]
     first_hi, first_lo = _time(p_time, start, HAS_STAMPS)
-    b_lag = tl.where(m_query, _lag(b_hi, b_lo, first_hi, first_lo), 0.0)  # [BM]
+    b_lag = tl.where(m_query, elapsed(b_hi, b_lo, first_hi, first_lo), 0.0)  # [BM]
     b_decay = transport(b_lag, mu)  # [BM]
-    i_own = _first_block(first, i_sequence, n_queries, BM, IS_PACKED) + i_block
+    i_own = first_block(first, i_sequence, n_queries, BM, IS_PACKED) + i_block
     p_query = p_queries + (i_head.to(tl.int64) * n_blocks + i_own) * (QUERY_NUMBERS * BM) + o_query
     tl.store(p_query, -0.5 * tl.sum(b_q * b_q, 1))
     tl.store(p_query + BM, b_g - tl.sum(b_do * b_out, 1))
@@ -329,6 +317,48 @@ def _scalar_terms(
 
 
 @triton.jit
+def _weigh_far_key(n_far, b_query, b_norm, b_norm_low, m_query, head, IS_GAUSSIAN: tl.constexpr, FAST: tl.constexpr):
+    """What `_weigh` returns for one of `n_far` far keys, [BM, 1], and V; of weight 0 and any finite V if there are
+    none.
+    """
+    limit = tl.where(n_far > 0, head[4] + 0.5 * head[2] * head[1], 1.0)
+    b_none = tl.zeros_like(b_query)[:, None]  # [BM, 1]
+    b_variance = b_none + limit  # [BM, 1]
+    weighed = _weigh(
+        b_none, b_none, b_variance, b_query[:, None], b_none, b_norm[:, None], b_norm_low[:, None],
+        m_query[:, None] & (n_far > 0), head, IS_GAUSSIAN, True, FAST,
+    )  # fmt: skip
+    return weighed, b_variance
+
+
+@triton.jit
+def _far_sums(
+    n_far, b_query, b_offset, b_norm, b_norm_low, b_h, m_query, head, sums, IS_GAUSSIAN: tl.constexpr,
+    HAS_PRECISION: tl.constexpr, NEEDS_DYNAMICS: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """Of the rows' `n_far` far keys, where E = 0, phi = 1 / (2 mu) and -dphi/dmu = 1 / (2 mu²): Σ s; Σ m; Σ m phi;
+    c Σ m sigma2 / (2 mu²); and `sums` with theirs.
+    """
+    weighed, b_variance = _weigh_far_key(n_far, b_query, b_norm, b_norm_low, m_query, head, IS_GAUSSIAN, FAST)
+    count = tl.cast(n_far, tl.float32)
+    b_none = tl.zeros_like(b_variance)  # [BM, 1]
+    m_pair = m_query[:, None] & (n_far > 0)  # [BM, 1]
+    b_dl, b_s, b_evidence = _differentiate(
+        weighed, b_none, b_offset[:, None], b_h[:, None], m_pair, IS_GAUSSIAN, HAS_PRECISION, True
+    )
+    b_dl, b_s, b_evidence = count * b_dl, count * b_s, count * b_evidence  # [BM, 1]
+    b_sum_m = tl.zeros_like(b_query)  # [BM]
+    if NEEDS_DYNAMICS:
+        b_m, _direct, sums = _scalar_terms(
+            weighed, b_none, b_dl, b_s, b_evidence, b_none, b_none, b_variance, b_none, head, sums, IS_GAUSSIAN, FAST
+        )
+        b_sum_m = tl.sum(b_m, 1)  # [BM]
+    b_sum_phi = tl.where(n_far > 0, 0.5 * head[1], 0.0) * b_sum_m  # [BM]
+    b_sum_mu = (head[6] * head[2]) * tl.where(n_far > 0, head[1], 0.0) * b_sum_phi  # [BM]
+    return tl.sum(b_s, 1), b_sum_m, b_sum_phi, b_sum_mu, sums
+
+
+@triton.jit
 def _described(p_query, STRIDE: tl.constexpr, HAS_PRECISION: tl.constexpr, FAST: tl.constexpr):
     """-|q|² / 2, g - dO·out, log_norm and h of a whole block of queries, [BM]; where unused, the last two are any."""
     b_norm = tl.load(p_query + 2 * STRIDE)  # [BM]
@@ -343,19 +373,20 @@ def _described(p_query, STRIDE: tl.constexpr, HAS_PRECISION: tl.constexpr, FAST:
 @triton.jit
 def _settle_rows(
     p_q, p_k, p_v, p_grad_out, p_grad_log_norm, p_heads, p_queries, p_keys,
-    p_query_stamps, p_key_stamps, p_query_starts, p_key_starts,
+    p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_horizons,
     stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_query_stamps, stride_key_stamps, n_heads, n_queries, n_keys, n_query_blocks, n_key_blocks,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr,
-    IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, FAST: tl.constexpr, UPCAST: tl.constexpr,
+    IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, HAS_FAR_FIELD: tl.constexpr, FAST: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):  # fmt: skip
     """For float32: log_norm and dO·out of a block of queries once more, from the very weights of the other kernels.
 
     What `out` and `log_norm` were rounded by shifts all of a row's dL, whose sums nearly cancel.
     """
     i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    i_batch, first_query, n_own = _sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
-    _, first_key, length = _sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
+    i_batch, first_query, n_own = sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
+    _, first_key, length = sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
     first = i_block * BM
     if first >= n_own:
         return
@@ -363,8 +394,8 @@ def _settle_rows(
     mu, inverse_mu, sigma2, eta2, gamma2, _, _, _, _, _ = head
     p_k += i_batch * stride_kb + first_key * stride_kt + i_head * stride_kh
     p_v += i_batch * stride_vb + first_key * stride_vt + i_head * stride_vh
-    i_keys = i_head.to(tl.int64) * n_key_blocks + _first_block(first_key, i_sequence, n_keys, BN, IS_PACKED)
-    i_queries = i_head.to(tl.int64) * n_query_blocks + _first_block(first_query, i_sequence, n_queries, BM, IS_PACKED)
+    i_keys = i_head.to(tl.int64) * n_key_blocks + first_block(first_key, i_sequence, n_keys, BN, IS_PACKED)
+    i_queries = i_head.to(tl.int64) * n_query_blocks + first_block(first_query, i_sequence, n_queries, BM, IS_PACKED)
     p_key_time = _at(p_key_stamps, i_batch * stride_key_stamps + first_key * 2, HAS_STAMPS)
     p_query_time = _at(p_query_stamps, i_batch * stride_query_stamps + first_query * 2, HAS_STAMPS)
 
@@ -380,13 +411,18 @@ def _settle_rows(
     b_hi, b_lo = _times(p_query_time, first if HAS_STAMPS else position, o_query, m_query, HAS_STAMPS)  # [BM]
     b_sum = tl.zeros([BM], tl.float32)
     b_sum_gain = tl.zeros([BM], tl.float32)
-    for start in range(0, tl.minimum(position + BM, length), BN):
+    n_far = 0
+    if HAS_FAR_FIELD:
+        n_far = n_far_blocks(p_horizons, i_head, position, BN)
+        far_key, _variance = _weigh_far_key(n_far, b_query, b_norm, b_norm_low, m_query, head, IS_GAUSSIAN, FAST)
+        b_sum += tl.cast(n_far * BN, tl.float32) * tl.sum(far_key[0], 1)
+    for start in range(n_far * BN, tl.minimum(position + BM, length), BN):
         m_key = start + o_key < length
         b_k = _rows(p_k, start, o_key, m_key, stride_kt, WIDTH, BLOCK_W, True)  # [BN, W]
         b_v = _rows(p_v, start, o_key, m_key, stride_vt, WIDTH, BLOCK_W, True)  # [BN, W]
         b_key = tl.load(p_keys + (i_keys + start // BN) * (KEY_NUMBERS * BN) + o_key)  # [BN]
         b_key_hi, b_key_lo = _times(p_key_time, start, o_key, m_key, HAS_STAMPS)  # [BN]
-        b_lag = _lag(b_hi[:, None], b_lo[:, None], b_key_hi[None, :], b_key_lo[None, :])  # [BM, BN]
+        b_lag = elapsed(b_hi[:, None], b_lo[:, None], b_key_hi[None, :], b_key_lo[None, :])  # [BM, BN]
         b_decay = transport(b_lag, mu)  # [BM, BN]
         b_phi = _accumulated(b_lag, b_decay, mu, inverse_mu)  # [BM, BN]
         b_variance = sigma2 * b_phi + eta2 * b_decay * b_decay + gamma2  # [BM, BN]
@@ -406,12 +442,13 @@ def _settle_rows(
 @triton.jit
 def _rows_kernel(
     p_q, p_k, p_v, p_grad_out, p_heads, p_queries, p_keys,
-    p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_dq, p_sums,
+    p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_horizons, p_dq, p_sums,
     stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_query_stamps, stride_key_stamps, n_heads, n_queries, n_keys, n_query_blocks, n_key_blocks,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
     QUERY_BLOCK: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr,
-    HAS_PRECISION: tl.constexpr, NEEDS_DYNAMICS: tl.constexpr, FAST: tl.constexpr, UPCAST: tl.constexpr,
+    HAS_FAR_FIELD: tl.constexpr, HAS_PRECISION: tl.constexpr, NEEDS_DYNAMICS: tl.constexpr, FAST: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):  # fmt: skip
     """dq of a block of queries, and its share of the gradients of the head's scalars.
 
@@ -419,8 +456,8 @@ def _rows_kernel(
     """
     # The longest programs first.
     i_block, i_head, i_sequence = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    i_batch, first_query, n_own = _sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
-    _, first_key, length = _sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
+    i_batch, first_query, n_own = sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
+    _, first_key, length = sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
     first = i_block * BM
     if first >= n_own:
         return
@@ -428,7 +465,7 @@ def _rows_kernel(
     mu, inverse_mu, sigma2, eta2, gamma2, scale, power, tau, _, log_unit = head
     p_k += i_batch * stride_kb + first_key * stride_kt + i_head * stride_kh
     p_v += i_batch * stride_vb + first_key * stride_vt + i_head * stride_vh
-    i_keys = i_head.to(tl.int64) * n_key_blocks + _first_block(first_key, i_sequence, n_keys, BN, IS_PACKED)
+    i_keys = i_head.to(tl.int64) * n_key_blocks + first_block(first_key, i_sequence, n_keys, BN, IS_PACKED)
     p_keys += i_keys * (KEY_NUMBERS * BN)
     p_query_time = _at(p_query_stamps, i_batch * stride_query_stamps + first_query * 2, HAS_STAMPS)
     p_key_time = _at(p_key_stamps, i_batch * stride_key_stamps + first_key * 2, HAS_STAMPS)
@@ -441,7 +478,7 @@ def _rows_kernel(
     b_q = _rows(p_own, first, o_query, m_query, stride_qt, WIDTH, BLOCK_W, True)  # [BM, W]
     b_do = _rows(p_grad_out + i_head * WIDTH, token, o_query, m_query, stride_row, WIDTH, BLOCK_W, True)  # [BM, W]
     i_queries = i_head.to(tl.int64) * n_query_blocks
-    i_queries += _first_block(first_query, i_sequence, n_queries, QUERY_BLOCK, IS_PACKED)
+    i_queries += first_block(first_query, i_sequence, n_queries, QUERY_BLOCK, IS_PACKED)
     o_described = (first + o_query) // QUERY_BLOCK * (QUERY_NUMBERS * QUERY_BLOCK) + (first + o_query) % QUERY_BLOCK
     p_query = p_queries + i_queries * (QUERY_NUMBERS * QUERY_BLOCK) + o_described  # [BM]
     b_query = tl.load(p_query, mask=m_query, other=0.0)  # [BM]
@@ -465,6 +502,15 @@ def _rows_kernel(
     b_sum_m, b_sum_decay2, b_sum_phi = b_zero, b_zero, b_zero  # Σ m, Σ m E², Σ m phi
     b_sum_mu = b_zero  # -c Σ m dV/dmu - Σ lag E dE
 
+    # The first blocks may be far from all rows.
+    n_far = 0
+    if HAS_FAR_FIELD:
+        n_far = n_far_blocks(p_horizons, i_head, position, BN)
+        b_sum_s, b_sum_m, b_sum_phi, b_sum_mu, sums = _far_sums(
+            n_far * BN, b_query, b_offset, b_norm, b_norm_low, b_h, m_query, head, sums, IS_GAUSSIAN, HAS_PRECISION,
+            NEEDS_DYNAMICS, FAST,
+        )  # fmt: skip
+
     n_earlier = (position + 1) // BN
     o_near = tl.arange(0, BD)  # [BD]
     for start in range(n_earlier * BN, tl.minimum(position + BM, length), BD):
@@ -473,7 +519,7 @@ def _rows_kernel(
         b_v = _rows(p_v, start, o_near, m_key, stride_vt, WIDTH, BLOCK_W, True)  # [BD, W]
         b_key = tl.load(p_keys + tl.cast(start // BN, tl.int64) * (KEY_NUMBERS * BN) + start % BN + o_near)  # [BD]
         b_key_hi, b_key_lo = _times(p_key_time, start, o_near, m_key, HAS_STAMPS)  # [BD]
-        b_lag = _lag(b_hi[:, None], b_lo[:, None], b_key_hi[None, :], b_key_lo[None, :])  # [BM, BD]
+        b_lag = elapsed(b_hi[:, None], b_lo[:, None], b_key_hi[None, :], b_key_lo[None, :])  # [BM, BD]
         b_decay = transport(b_lag, mu)  # [BM, BD]
         b_phi = _accumulated(b_lag, b_decay, mu, inverse_mu)  # [BM, BD]
         b_variance = sigma2 * b_phi + eta2 * b_decay * b_decay + gamma2  # [BM, BD]
@@ -503,12 +549,12 @@ def _rows_kernel(
             b_sum_mu += tl.sum(power * b_m * b_fall - b_lag * b_direct, 1)
 
     hi, lo = _time(p_query_time, i_time, HAS_STAMPS)
-    b_since = _lag(b_hi, b_lo, hi, lo)  # [BM]
+    b_since = elapsed(b_hi, b_lo, hi, lo)  # [BM]
     b_own_decay = transport(b_since, mu)  # [BM]
     b_own_phi = _accumulated(b_since, b_own_decay, mu, inverse_mu)  # [BM]
     b_own_fall = _fall(b_since, b_own_decay, b_own_phi, mu, inverse_mu)  # [BM]
     o_key = tl.arange(0, BN)  # [BN]
-    for i_keys in range(n_earlier):
+    for i_keys in range(n_far, n_earlier):
         start = i_keys * BN
         b_k = _rows(p_k, start, o_key, o_key < BN, stride_kt, WIDTH, BLOCK_W, False)  # [BN, W]
         b_v = _rows(p_v, start, o_key, o_key < BN, stride_vt, WIDTH, BLOCK_W, False)  # [BN, W]
@@ -517,7 +563,7 @@ def _rows_kernel(
         b_key_decay = tl.load(p_key + BN)  # [BN]
         b_key_variance = tl.load(p_key + 3 * BN)  # [BN]
         last_hi, last_lo = _time(p_key_time, start + BN - 1, HAS_STAMPS)
-        gap = _lag(hi, lo, last_hi, last_lo)
+        gap = elapsed(hi, lo, last_hi, last_lo)
         gap_decay = transport(gap, mu)
         gap_decay2 = gap_decay * gap_decay
         gap_phi = _accumulated(gap, gap_decay, mu, inverse_mu)
@@ -580,17 +626,17 @@ def _rows_kernel(
 @triton.jit
 def _columns_kernel(
     p_q, p_k, p_v, p_grad_out, p_heads, p_queries,
-    p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_dk, p_dv,
+    p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_horizons, p_dk, p_dv,
     stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_query_stamps, stride_key_stamps, n_heads, n_queries, n_keys, n_query_blocks,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr,
-    IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, HAS_PRECISION: tl.constexpr,
+    IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, HAS_FAR_FIELD: tl.constexpr, HAS_PRECISION: tl.constexpr,
     FAST: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of a block of keys: first over the blocks of queries that are not all after it, then the others."""
     i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    i_batch, first_query, n_own = _sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
-    _, first_key, length = _sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
+    i_batch, first_query, n_own = sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
+    _, first_key, length = sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
     first = i_block * BN
     if first >= length:
         return
@@ -599,7 +645,7 @@ def _columns_kernel(
     stride_row = n_heads * WIDTH
     p_q += i_batch * stride_qb + first_query * stride_qt + i_head * stride_qh
     p_grad_out += (i_batch * n_queries + first_query) * stride_row + i_head * WIDTH
-    i_queries = i_head.to(tl.int64) * n_query_blocks + _first_block(first_query, i_sequence, n_queries, BM, IS_PACKED)
+    i_queries = i_head.to(tl.int64) * n_query_blocks + first_block(first_query, i_sequence, n_queries, BM, IS_PACKED)
     p_queries += i_queries * (QUERY_NUMBERS * BM)
     p_query_time = _at(p_query_stamps, i_batch * stride_query_stamps + first_query * 2, HAS_STAMPS)
     p_key_time = _at(p_key_stamps, i_batch * stride_key_stamps + first_key * 2, HAS_STAMPS)
@@ -622,6 +668,9 @@ def _columns_kernel(
     # Position of the first query.
     base = length - n_own
     n_blocks = tl.cdiv(n_own, BM)
+    if HAS_FAR_FIELD:
+        # Of the queries before the horizon.
+        n_blocks = tl.minimum(n_blocks, tl.cdiv(tl.maximum(tl.load(p_horizons + i_head) + last - base, 0), BM))
     n_near = tl.minimum(tl.cdiv(tl.maximum(last - base, 0), BM), n_blocks)
     for i_queries in range(tl.maximum(first - base, 0) // BM, n_near):
         start = i_queries * BM
@@ -632,7 +681,7 @@ def _columns_kernel(
         b_query, b_offset, b_norm, b_norm_low, b_h = _described(p_query, BM, HAS_PRECISION, FAST)
         i_time = start if HAS_STAMPS else base + start
         b_hi, b_lo = _times(p_query_time, i_time, o_query, m_query, HAS_STAMPS)  # [BM]
-        b_lag = _lag(b_hi[None, :], b_lo[None, :], b_key_hi[:, None], b_key_lo[:, None])  # [BN, BM]
+        b_lag = elapsed(b_hi[None, :], b_lo[None, :], b_key_hi[:, None], b_key_lo[:, None])  # [BN, BM]
         b_decay = transport(b_lag, mu)  # [BN, BM]
         b_phi = _accumulated(b_lag, b_decay, mu, inverse_mu)  # [BN, BM]
         b_variance = sigma2 * b_phi + eta2 * b_decay * b_decay + gamma2  # [BN, BM]
@@ -652,7 +701,7 @@ def _columns_kernel(
         b_sum += tl.sum(b_carried * b_decay, 1)
 
     last_hi, last_lo = _time(p_key_time, last, HAS_STAMPS)
-    b_until = _lag(last_hi, last_lo, b_key_hi, b_key_lo)  # [BN]
+    b_until = elapsed(last_hi, last_lo, b_key_hi, b_key_lo)  # [BN]
     b_own_decay = transport(b_until, mu)  # [BN]
     b_own_phi = _accumulated(b_until, b_own_decay, mu, inverse_mu)  # [BN]
     for i_queries in range(n_near, n_blocks):
@@ -666,7 +715,7 @@ def _columns_kernel(
         b_query_decay2 = tl.load(p_query + 6 * BM)  # [BM]
         b_query_variance = tl.load(p_query + 7 * BM)  # [BM]
         hi, lo = _time(p_query_time, start if HAS_STAMPS else base + start, HAS_STAMPS)
-        gap = _lag(hi, lo, last_hi, last_lo)
+        gap = elapsed(hi, lo, last_hi, last_lo)
         gap_decay = transport(gap, mu)
         b_s_decay = gap_decay * b_own_decay  # [BN]
         b_s_phi = _accumulated(gap, gap_decay, mu, inverse_mu) + gap_decay * gap_decay * b_own_phi  # [BN]
@@ -698,26 +747,6 @@ def _columns_kernel(
     tl.store(p_dk + o_store, b_dk.to(p_dk.dtype.element_ty), mask=m_store)
 
 
-def _is_interpreted() -> bool:
-    """Whether the kernels run in Triton's interpreter, which knows neither inline PTX nor products of bfloat16."""
-    return not isinstance(_rows_kernel, triton.JITFunction)
-
-
-def _last_contiguous(x: Tensor) -> Tensor:
-    """The same values, the last dim contiguous."""
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def _batch_stride(stamps: Tensor | None) -> int:
-    """Elements between the stamps of two batch rows; 0 where all share them."""
-    return 0 if stamps is None or stamps.shape[0] == 1 else stamps.stride(0)
-
-
-def _all_blocks(n_tokens: int, sequences: int, block: int, is_packed: bool) -> int:
-    """Blocks for the tokens of all sequences; a packed one may begin anywhere in a block, so each has one more."""
-    return n_tokens // block + sequences if is_packed else sequences * triton.cdiv(n_tokens, block)
-
-
 def backward(
     grad_out: Tensor,
     grad_log_norm: Tensor,
@@ -735,6 +764,7 @@ def backward(
     longest: int,
     longest_keys: int,
     is_gaussian: bool,
+    horizons: Tensor | None = None,
     *,
     needs_dynamics: bool = True,
     row_blocks: Launch | None = None,
@@ -751,6 +781,7 @@ def backward(
             numbers.
         query_starts, key_starts: `[S + 1]` int32, sequences packed into B = 1; None = one sequence a row.
         longest, longest_keys: most queries and most keys of a sequence.
+        horizons: first far lag of each head (`far_horizons`), without stamps; None leaves no key out.
         needs_dynamics: False leaves the gradients of the heads out (zeros).
         row_blocks, column_blocks: in place of the table's entries.
 
@@ -760,15 +791,16 @@ def backward(
     """
     batch, n_queries, n_heads, width = q.shape
     n_keys = k.shape[1]
-    q, k, v = (_last_contiguous(x) for x in (q, k, v))
+    q, k, v = (last_contiguous(x) for x in (q, k, v))
     grad_out, grad_log_norm, out, log_norm = (x.contiguous() for x in (grad_out, grad_log_norm, out, log_norm))
     capability = torch.cuda.get_device_capability(q.device) if q.is_cuda else (0, 0)
-    rows = row_blocks or launch("backward_rows", capability, width, q.dtype)
+    has_precision = grad_precision is not None
+    pass_name: PassName = "backward_rows_precision" if has_precision else "backward_rows"
+    rows = row_blocks or launch(pass_name, capability, width, q.dtype)
     columns = column_blocks or launch("backward_columns", capability, width, q.dtype)
     is_packed = query_starts is not None
-    has_precision = grad_precision is not None
     sequences = batch if query_starts is None else query_starts.numel() - 1
-    interpreted = _is_interpreted()
+    interpreted = is_interpreted()
     places = {
         "WIDTH": width,
         "BLOCK_W": max(16, triton.next_power_of_2(width)),
@@ -776,49 +808,50 @@ def backward(
         "IS_PACKED": is_packed,
         "IS_GAUSSIAN": is_gaussian,
     }
+    far = {"HAS_FAR_FIELD": horizons is not None}
     arithmetic = {
         "HAS_PRECISION": has_precision,
         "FAST": q.dtype.itemsize == 2 and not interpreted,
         "UPCAST": interpreted and q.dtype == torch.bfloat16,
     }
-    key_blocks = _all_blocks(n_keys, sequences, rows.block_n, is_packed)
-    query_blocks = _all_blocks(n_queries, sequences, columns.block_m, is_packed)
+    key_blocks = all_blocks(n_keys, sequences, rows.block_n, is_packed)
+    query_blocks = all_blocks(n_queries, sequences, columns.block_m, is_packed)
     keys = heads.new_empty((n_heads, key_blocks, KEY_NUMBERS.value, rows.block_n))
     queries = heads.new_empty((n_heads, query_blocks, QUERY_NUMBERS.value, columns.block_m))
     _describe_keys[(triton.cdiv(longest_keys, rows.block_n), n_heads, sequences)](
         k, heads, key_stamps, key_starts, keys,
-        *k.stride()[:3], _batch_stride(key_stamps), n_keys, key_blocks,
+        *k.stride()[:3], batch_stride(key_stamps), n_keys, key_blocks,
         **places, BN=rows.block_n, num_warps=4,
     )  # fmt: skip
     _describe_queries[(triton.cdiv(longest, columns.block_m), n_heads, sequences)](
         q, out, grad_out, log_norm, grad_log_norm, None if grad_precision is None else grad_precision.contiguous(),
         heads, query_stamps, query_starts, queries,
-        *q.stride()[:3], _batch_stride(query_stamps), n_heads, n_queries, query_blocks,
+        *q.stride()[:3], batch_stride(query_stamps), n_heads, n_queries, query_blocks,
         **places, BM=columns.block_m, HAS_PRECISION=has_precision, num_warps=4,
     )  # fmt: skip
-    starts = (query_stamps, key_stamps, query_starts, key_starts)
+    starts = (query_stamps, key_stamps, query_starts, key_starts, horizons)
     sizes = (
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], _batch_stride(query_stamps), _batch_stride(key_stamps),
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], batch_stride(query_stamps), batch_stride(key_stamps),
         n_heads, n_queries, n_keys, query_blocks,
     )  # fmt: skip
     dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
     if q.dtype == torch.float32:
         _settle_rows[(triton.cdiv(longest, columns.block_m), n_heads, sequences)](
             q, k, v, grad_out, grad_log_norm, heads, queries, keys, *starts, *sizes, key_blocks,
-            **places, BM=columns.block_m, BN=rows.block_n, FAST=False, UPCAST=False, num_warps=4, num_stages=1,
+            **places, **far, BM=columns.block_m, BN=rows.block_n, FAST=False, UPCAST=False, num_warps=4, num_stages=1,
         )  # fmt: skip
     row_grid = (triton.cdiv(longest, rows.block_m), n_heads, sequences)
     # Blocks beyond the end of a packed sequence write nothing.
     sums = heads.new_zeros((n_heads, 6, row_grid[0] * sequences))
     _rows_kernel[row_grid](
         q, k, v, grad_out, heads, queries, keys, *starts, dq, sums, *sizes, key_blocks,
-        **places, **arithmetic, BM=rows.block_m, BN=rows.block_n, BD=max(16, rows.block_n // 2),
+        **places, **far, **arithmetic, BM=rows.block_m, BN=rows.block_n, BD=max(16, rows.block_n // 2),
         QUERY_BLOCK=columns.block_m, NEEDS_DYNAMICS=needs_dynamics,
         num_warps=rows.num_warps, num_stages=rows.num_stages,
     )  # fmt: skip
     _columns_kernel[(triton.cdiv(longest_keys, columns.block_n), n_heads, sequences)](
         q, k, v, grad_out, heads, queries, *starts, dk, dv, *sizes,
-        **places, **arithmetic, BM=columns.block_m, BN=columns.block_n,
+        **places, **far, **arithmetic, BM=columns.block_m, BN=columns.block_n,
         num_warps=columns.num_warps, num_stages=columns.num_stages,
     )  # fmt: skip
     return dq, dk, dv, sums.sum(-1, dtype=torch.float64).to(torch.float32)

@@ -87,14 +87,18 @@ def shifted_row_terms(p_rows, b_shift, BM: tl.constexpr):
 
 @triton.jit
 def table_kernel(
-    p_heads, p_rows, p_table, p_marks, n_distances,
-    WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, FAST: tl.constexpr,
+    p_heads, p_rows, p_table, p_marks, p_horizons, n_distances,
+    WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HAS_FAR_FIELD: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """One distance of one head: second factor [H, T, TERMS, BN]; the first one [BM, TERMS] without shifts.
 
     And, [H, T] int32, distance + 1 where the product is too far off, else 0.
     """
     i_distance, i_head = tl.program_id(0), tl.program_id(1)
+    if HAS_FAR_FIELD:  # noqa: SIM102 - the outer one is decided by the compiler
+        # Nobody asks for the distances of the far field; the first one writes the rows' factor too.
+        if (i_distance > 0) & (i_distance * BN + 1 >= tl.load(p_horizons + i_head)):
+            return
     mu = tl.load(p_heads + i_head * 6)
     sigma2 = tl.load(p_heads + i_head * 6 + 1)
     eta2 = tl.load(p_heads + i_head * 6 + 2)

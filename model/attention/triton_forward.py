@@ -18,6 +18,8 @@ of one head and sequence (position p is the token of key p) and takes the keys i
 * Of those, for token numbers as times, inputs of 16 bits and the Student-t kernel, the distant ones: log V comes as a
   product from a table (`triton_distant.py`, which states the error), and E stands in the weight's exponent while it is
   above 2^-60, to be divided out of the weights' sum again.
+* With horizons, of all of them only the blocks that hold a key before the horizon of some row; the keys of the others
+  come as one weight a row, under a maximum again (`triton_far.py`).
 
 Layout: q [B, n, H, W], k, v [B, M, H, W], W = 2D reals, even, 16 … 256; float32, float16 or bfloat16, accumulated in
 float32. float16 weights are scaled up by 2^HEADROOM, for they vanish below 2^-24.
@@ -33,7 +35,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.attention.launch import Launch, launch
+from model.attention.launch import Launch, PassName, launch
+from model.attention.triton_blocks import (
+    all_blocks,
+    batch_stride,
+    elapsed,
+    first_block,
+    is_interpreted,
+    last_contiguous,
+    sequence,
+)
 from model.attention.triton_distant import (
     LARGEST_SHIFT,
     TERMS,
@@ -42,6 +53,7 @@ from model.attention.triton_distant import (
     shifted_row_terms,
     table_kernel,
 )
+from model.attention.triton_far import n_far_blocks
 from model.attention.triton_score import (
     LN2,
     LOG2E,
@@ -64,31 +76,6 @@ ROUNDING = tl.constexpr(2.0**-18)
 
 
 @triton.jit
-def _sequence(p_starts, i_sequence, length, IS_PACKED: tl.constexpr):
-    """Batch row, first token and number of tokens of a sequence: a stretch of row 0 if packed, else a row."""
-    if IS_PACKED:
-        first = tl.load(p_starts + i_sequence)
-        return 0, first, tl.load(p_starts + i_sequence + 1) - first
-    else:
-        return i_sequence, 0, length
-
-
-@triton.jit
-def _first_block(first, i_sequence, n_keys, BN: tl.constexpr, IS_PACKED: tl.constexpr):
-    """Index of a sequence's first block of keys among those of all sequences; every block is whole."""
-    if IS_PACKED:
-        return first // BN + i_sequence
-    else:
-        return i_sequence * tl.cdiv(n_keys, BN)
-
-
-@triton.jit
-def _lag(hi, lo, earlier_hi, earlier_lo):
-    """Time between two stamps of the form hi + lo, >= 0."""
-    return tl.maximum((hi - earlier_hi) + (lo - earlier_lo), 0.0)
-
-
-@triton.jit
 def _columns_kernel(
     p_k, p_heads, p_stamps, p_starts, p_columns,
     stride_kb, stride_kt, stride_kh, stride_stamps, n_keys, n_blocks,
@@ -96,7 +83,7 @@ def _columns_kernel(
 ):  # fmt: skip
     """What a block of keys brings to every query behind it, [H, blocks, COLUMNS, BN]."""
     i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    i_batch, first, length = _sequence(p_starts, i_sequence, n_keys, IS_PACKED)
+    i_batch, first, length = sequence(p_starts, i_sequence, n_keys, IS_PACKED)
     if i_block * BN >= length:
         return
     mu = tl.load(p_heads + i_head * 6)
@@ -106,22 +93,22 @@ def _columns_kernel(
     o_key = i_block * BN + tl.arange(0, BN)  # [BN]
     m_key = o_key < length
     o_w = tl.arange(0, BLOCK_W)  # [W]
-    token = (first + o_key).to(tl.int64)
-    p_row = p_k + tl.cast(i_batch, tl.int64) * stride_kb + i_head * stride_kh
+    token = first + o_key
+    p_row = p_k + i_batch * stride_kb + i_head * stride_kh
     m_k = m_key[:, None] & (o_w < WIDTH)[None, :]
     b_k = tl.load(p_row + token[:, None] * stride_kt + o_w[None, :], mask=m_k, other=0.0).to(tl.float32)  # [BN, W]
     if HAS_STAMPS:
-        p_time = p_stamps + tl.cast(i_batch, tl.int64) * stride_stamps
+        p_time = p_stamps + i_batch * stride_stamps
         # Only whole blocks are used; for the last one of a sequence any key will do.
-        p_anchor = p_time + (first + tl.minimum(i_block * BN + BN, length) - 1).to(tl.int64) * 2
+        p_anchor = p_time + (first + tl.minimum(i_block * BN + BN, length) - 1) * 2
         b_hi = tl.load(p_time + token * 2, mask=m_key, other=0.0)
         b_lo = tl.load(p_time + token * 2 + 1, mask=m_key, other=0.0)
-        b_lag = _lag(tl.load(p_anchor), tl.load(p_anchor + 1), b_hi, b_lo)  # [BN]
+        b_lag = elapsed(tl.load(p_anchor), tl.load(p_anchor + 1), b_hi, b_lo)  # [BN]
     else:
         b_lag = (BN - 1 - tl.arange(0, BN)).to(tl.float32)  # [BN]
     b_decay = exponential(-mu * b_lag)  # [BN]
     b_variance = spread(b_lag, exponential(-2.0 * mu * b_lag), mu, sigma2, eta2, 0.0)  # [BN]
-    i_column = _first_block(first, i_sequence, n_keys, BN, IS_PACKED) + i_block
+    i_column = first_block(first, i_sequence, n_keys, BN, IS_PACKED) + i_block
     p_out = p_columns + (i_head.to(tl.int64) * n_blocks + i_column) * (COLUMNS * BN) + tl.arange(0, BN)
     tl.store(p_out, b_decay)
     tl.store(p_out + BN, b_variance)
@@ -205,7 +192,7 @@ def _masked_block(
     if HAS_STAMPS:
         b_key_hi = tl.load(p_time + first * 2 + o_within * 2, mask=m_key, other=0.0)  # [BN]
         b_key_lo = tl.load(p_time + first * 2 + o_within * 2 + 1, mask=m_key, other=0.0)  # [BN]
-        b_lag = _lag(b_hi[:, None], b_lo[:, None], b_key_hi[None, :], b_key_lo[None, :])  # [BM, BN]
+        b_lag = elapsed(b_hi[:, None], b_lo[:, None], b_key_hi[None, :], b_key_lo[None, :])  # [BM, BN]
     else:
         b_ahead = (o_row - i_block * BN).to(tl.float32)  # [BM]
         b_lag = tl.maximum(b_ahead[:, None] - o_within.to(tl.float32)[None, :], 0.0)  # [BM, BN]
@@ -372,19 +359,43 @@ def _nothing(BM: tl.constexpr, BLOCK_W: tl.constexpr):
 
 
 @triton.jit
+def _with_far_keys(
+    state, b_q2, count, head, IS_GAUSSIAN: tl.constexpr, WITH_PRECISION: tl.constexpr, IS_EXACT: tl.constexpr,
+    FAST: tl.constexpr,
+):  # fmt: skip
+    """The state after `count` far keys, under a running maximum."""
+    b_out, b_sum, b_shift, b_evidence = state  # [BM, W], [BM], [BM], [BM]
+    mu, sigma2, _, gamma2, nu, tau, kappa = head
+    # A head without far keys need not have a limit of V.
+    limit = tl.where(count > 0.0, gamma2 + sigma2 / tl.where(count > 0.0, 2.0 * mu, 1.0), 1.0)
+    b_zero = tl.zeros_like(b_q2)  # [BM]
+    b_logit, b_far_evidence = _logits(
+        b_zero, b_zero + limit, b_zero, b_q2, b_zero, nu, tau, kappa, IS_GAUSSIAN, WITH_PRECISION, IS_EXACT, FAST
+    )
+    b_logit = tl.where(count > 0.0, b_logit + tl.log2(tl.maximum(count, 1.0)), float("-inf"))  # [BM]
+    b_top = tl.maximum(b_shift, b_logit)  # [BM]
+    b_rescale = tl.exp2(b_shift - b_top)  # [BM]
+    b_sum = b_sum * b_rescale + tl.exp2(b_logit - b_top)  # [BM]
+    if WITH_PRECISION:
+        b_evidence += count * b_far_evidence  # [BM]
+    return b_out * b_rescale[:, None], b_sum, b_top, b_evidence
+
+
+@triton.jit
 def _forward_kernel(
     p_q, p_k, p_v, p_heads, p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_columns,
-    p_rows, p_table, p_marks, p_out, p_log_norm, p_precision,
+    p_rows, p_table, p_marks, p_horizons, p_out, p_log_norm, p_precision,
     stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_query_stamps, stride_key_stamps, n_heads, n_queries, n_keys, n_blocks, n_distances,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr,
     IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, WITH_PRECISION: tl.constexpr,
-    HAS_TABLE: tl.constexpr, HEADROOM: tl.constexpr, LIMIT: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
+    HAS_TABLE: tl.constexpr, HAS_FAR_FIELD: tl.constexpr, HEADROOM: tl.constexpr, LIMIT: tl.constexpr,
+    FAST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """The queries at the positions of one block, one head, one sequence."""
     i_head, i_sequence = tl.program_id(1), tl.program_id(2)
-    i_batch, first_query, n_own = _sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
-    _, first_key, length = _sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
+    i_batch, first_query, n_own = sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
+    _, first_key, length = sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
     # The longest programs first. Positions, not queries, are cut into blocks, so that lags between blocks are whole.
     start = length - n_own
     i_rows = (length + BM - 1) // BM - 1 - tl.program_id(0)
@@ -395,28 +406,30 @@ def _forward_kernel(
     o_w = tl.arange(0, BLOCK_W)  # [W]
     head = _head(p_heads, i_head, WIDTH)
 
-    batch = tl.cast(i_batch, tl.int64)
     # Only where a block begins takes 64 bits; the first one may begin before the first query.
-    query = tl.cast(first_query + i_rows * BM - start, tl.int64)
+    query = first_query + (i_rows * BM - start)
     o_query = tl.arange(0, BM)  # [BM]
-    p_own_q = p_q + batch * stride_qb + query * stride_qt + i_head * stride_qh
+    p_own_q = p_q + i_batch * stride_qb + query * stride_qt + i_head * stride_qh
     m_q = m_row[:, None] & (o_w < WIDTH)[None, :]  # [BM, W]
     b_q = tl.load(p_own_q + (o_query[:, None] * stride_qt + o_w[None, :]), mask=m_q, other=0.0)  # [BM, W]
     b_q2 = tl.sum(b_q.to(tl.float32) * b_q.to(tl.float32), 1)  # [BM]
-    key = tl.cast(first_key, tl.int64)
-    p_own_k = p_k + batch * stride_kb + key * stride_kt + i_head * stride_kh
-    p_own_v = p_v + batch * stride_vb + key * stride_vt + i_head * stride_vh
-    i_column = i_head.to(tl.int64) * n_blocks + _first_block(first_key, i_sequence, n_keys, BN, IS_PACKED)
+    p_own_k = p_k + i_batch * stride_kb + first_key * stride_kt + i_head * stride_kh
+    p_own_v = p_v + i_batch * stride_vb + first_key * stride_vt + i_head * stride_vh
+    i_column = i_head.to(tl.int64) * n_blocks + first_block(first_key, i_sequence, n_keys, BN, IS_PACKED)
     p_own_columns = p_columns + i_column * (COLUMNS * BN)
     p_time = p_key_stamps
     b_hi, b_lo = o_row, o_row
     if HAS_STAMPS:
-        p_time += batch * stride_key_stamps + key * 2
-        p_query_time = p_query_stamps + batch * stride_query_stamps + query * 2 + o_query * 2
+        p_time += i_batch * stride_key_stamps + first_key * 2
+        p_query_time = p_query_stamps + i_batch * stride_query_stamps + query * 2 + o_query * 2
         b_hi = tl.load(p_query_time, mask=m_row, other=0.0)  # [BM]
         b_lo = tl.load(p_query_time + 1, mask=m_row, other=0.0)  # [BM]
 
     n_earlier = i_rows * (BM // BN)
+    # The first blocks may be far from all rows.
+    n_far = 0
+    if HAS_FAR_FIELD:
+        n_far = n_far_blocks(p_horizons, i_head, i_rows * BM, BN)
     n_visible = tl.cdiv(tl.minimum(i_rows * BM + BM, length), BN)
     state = _nothing(BM, BLOCK_W)
     for i_block in range(n_earlier, n_visible):
@@ -431,20 +444,20 @@ def _forward_kernel(
     if HAS_STAMPS:
         p_first = p_time + tl.maximum(i_rows * BM, start).to(tl.int64) * 2
         first_hi, first_lo = tl.load(p_first), tl.load(p_first + 1)
-        b_offset = tl.where(m_row, _lag(b_hi, b_lo, first_hi, first_lo), 0.0)  # [BM]
+        b_offset = tl.where(m_row, elapsed(b_hi, b_lo, first_hi, first_lo), 0.0)  # [BM]
     else:
         b_offset = tl.arange(0, BM).to(tl.float32)  # [BM]
     b_row_decay = exponential(-mu * b_offset)  # [BM]
     b_row_process = accumulated(b_offset, exponential(-2.0 * mu * b_offset), mu)  # [BM]
-    n_distant = 0
+    n_distant = n_far
     if HAS_TABLE:
-        n_exact = _exact_distances(p_marks + i_head.to(tl.int64) * n_distances, n_earlier)
+        n_exact = _exact_distances(p_marks + i_head.to(tl.int64) * n_distances, n_earlier - n_far)
         has_small_shift = tl.max(tl.where(m_row, tl.abs(state[2]), 0.0), 0) < LARGEST_SHIFT
-        n_distant = tl.where(has_small_shift, tl.maximum(n_earlier - n_exact, 0), 0)
+        n_distant = tl.where(has_small_shift, tl.maximum(n_earlier - n_exact, n_far), n_far)
     for i_block in range(n_distant, n_earlier):
         if HAS_STAMPS:
             p_anchor = p_time + tl.cast(i_block * BN + BN - 1, tl.int64) * 2
-            gap = _lag(first_hi, first_lo, tl.load(p_anchor), tl.load(p_anchor + 1))
+            gap = elapsed(first_hi, first_lo, tl.load(p_anchor), tl.load(p_anchor + 1))
         else:
             gap = tl.cast((n_earlier - i_block) * BN - (BN - 1), tl.float32)
         state = _earlier_block(
@@ -476,7 +489,7 @@ def _forward_kernel(
         block_process = process_scale * accumulated(mu * 0.0 + BN, exponential(-2.0 * mu * BN), mu)
         b_key_decay = exponential(-mu * (BN - 1 - tl.arange(0, BN)).to(tl.float32))  # [BN]
         n_nearer = n_earlier - n_distant
-        n_light = tl.minimum(tl.maximum(n_light_distances(mu, BM, BN) - n_nearer, 0), n_distant)
+        n_light = tl.minimum(tl.maximum(n_light_distances(mu, BM, BN) - n_nearer, 0), n_distant - n_far)
         # Where E is divided out of sums, it is by factors that a light distance bounds.
         light_mu = tl.where(n_light > 0, mu, 0.0)
         factor = 1.0 / exponential(-light_mu * gap)
@@ -514,7 +527,7 @@ def _forward_kernel(
         p_block_v = p_own_v + i_nearest * BN * stride_vt
         p_totals = p_own_columns + i_nearest * (COLUMNS * BN) + 3 * BN
         p_terms = p_table + (i_head.to(tl.int64) * n_distances + n_nearer + n_light) * (TERMS * BN)
-        for _ in range(n_distant - n_light):
+        for _ in range(n_distant - n_far - n_light):
             gap_decay2 = gap_decay * gap_decay
             b_query_total = b_row_total + (gap_process + gap_decay2 * b_far_process)  # [BM]
             b_minus_out, b_sums, b_evidences = _distant_block(
@@ -533,15 +546,23 @@ def _forward_kernel(
     if tl.max(tl.where(m_row, state[1], 0.0), 0) > LIMIT:
         head = _head(p_heads, i_head, WIDTH)
         state = _nothing(BM, BLOCK_W)
-        for i_block in range(n_visible):
+        if HAS_FAR_FIELD:
+            n_far = n_far_blocks(p_horizons, i_head, i_rows * BM, BN)
+        for i_block in range(n_far, n_visible):
             state = _masked_block(
                 state, b_q, b_q2, o_row, b_hi, b_lo, p_own_k, p_own_v, p_time, p_own_columns, stride_kt, stride_vt,
                 i_block, length, head, WIDTH, BLOCK_W, BN, HAS_STAMPS, IS_GAUSSIAN, WITH_PRECISION, HEADROOM, FAST,
                 INTERPRETED
             )  # fmt: skip
 
+    if HAS_FAR_FIELD:
+        state = _with_far_keys(
+            state, b_q2, tl.cast(n_far_blocks(p_horizons, i_head, i_rows * BM, BN) * BN, tl.float32),
+            _head(p_heads, i_head, WIDTH), IS_GAUSSIAN, WITH_PRECISION, b_q.dtype == tl.float32, FAST,
+        )  # fmt: skip
+
     b_out, b_sum, b_shift, b_evidence = state
-    row = (batch * n_queries + query) * n_heads + i_head
+    row = (i_batch * n_queries + query) * n_heads + i_head
     o_own = o_query * n_heads  # [BM]
     b_out = b_out / b_sum[:, None]  # [BM, W]
     o_out = o_own[:, None] * WIDTH + o_w[None, :]  # [BM, W]
@@ -551,20 +572,11 @@ def _forward_kernel(
         tl.store(p_precision + row + o_own, b_evidence, mask=m_row)
 
 
-def _is_interpreted() -> bool:
-    """Whether the kernels run in Triton's interpreter, which knows neither inline PTX nor products of bfloat16."""
-    return not isinstance(_forward_kernel, triton.JITFunction)
-
-
-def _last_contiguous(x: Tensor) -> Tensor:
-    """The same values, the last dim contiguous."""
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def _launch(q: Tensor, with_precision: bool) -> Launch:
+def _launch(q: Tensor, with_precision: bool, has_far_field: bool) -> Launch:
     """The table's entry; without a GPU, that of the oldest one."""
     capability = torch.cuda.get_device_capability(q.device) if q.is_cuda else (0, 0)
-    return launch("forward_precision" if with_precision else "forward", capability, q.shape[-1], q.dtype)
+    of_precision: PassName = "forward_precision_far" if has_far_field else "forward_precision"
+    return launch(of_precision if with_precision else "forward", capability, q.shape[-1], q.dtype)
 
 
 def forward(
@@ -579,6 +591,7 @@ def forward(
     longest: int,
     is_gaussian: bool,
     with_precision: bool,
+    horizons: Tensor | None = None,
     *,
     blocks: Launch | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -590,6 +603,7 @@ def forward(
         query_stamps, key_stamps: `[1 or B, n, 2]`, `[1 or B, M, 2]` float32, times as hi + lo; None = token numbers.
         query_starts, key_starts: `[S + 1]` int32, sequences packed into B = 1; None = one sequence a row.
         longest: most queries of a sequence.
+        horizons: first far lag of each head (`far_horizons`), without stamps; None leaves no key out.
         blocks: in place of the table's entry, `block_n` dividing `block_m`.
 
     Returns:
@@ -597,21 +611,20 @@ def forward(
     """
     batch, n_queries, n_heads, width = q.shape
     n_keys = k.shape[1]
-    q, k, v = (_last_contiguous(x) for x in (q, k, v))
-    shape = blocks or _launch(q, with_precision)
+    q, k, v = (last_contiguous(x) for x in (q, k, v))
+    shape = blocks or _launch(q, with_precision, horizons is not None)
     if shape.block_m % shape.block_n:
         raise ValueError(f"block_m must be a multiple of block_n, got {shape.block_m} and {shape.block_n}")
     is_packed = query_starts is not None
     has_stamps = query_stamps is not None
     sequences = batch if query_starts is None else query_starts.numel() - 1
     longest_keys = n_keys - n_queries + longest
-    # A packed sequence may start anywhere in a block, so each needs one more.
-    n_blocks = n_keys // shape.block_n + sequences if is_packed else sequences * triton.cdiv(n_keys, shape.block_n)
+    n_blocks = all_blocks(n_keys, sequences, shape.block_n, is_packed)
     columns = q.new_empty((n_heads, n_blocks, COLUMNS.value, shape.block_n), dtype=torch.float32)
     out = q.new_empty((batch, n_queries, n_heads, width))
     log_norm = q.new_empty((batch, n_queries, n_heads), dtype=torch.float32)
     precision = torch.empty_like(log_norm) if with_precision else log_norm.new_empty(0)
-    interpreted = _is_interpreted()
+    interpreted = is_interpreted()
     fast = q.dtype.itemsize == 2 and not interpreted
     common = {
         "WIDTH": width,
@@ -622,7 +635,7 @@ def forward(
     }
     _columns_kernel[(triton.cdiv(longest_keys, shape.block_n), n_heads, sequences)](
         k, heads, key_stamps, key_starts, columns,
-        *k.stride()[:3], _batch_stride(key_stamps), n_keys, n_blocks,
+        *k.stride()[:3], batch_stride(key_stamps), n_keys, n_blocks,
         **common, num_warps=4,
     )  # fmt: skip
     # The table is made for rounded inputs: float32 asks for more than its rounding.
@@ -633,22 +646,18 @@ def forward(
     marks = q.new_empty((n_heads, n_distances), dtype=torch.int32)
     if has_table:
         table_kernel[(n_distances, n_heads)](
-            heads, rows, table, marks, n_distances,
-            WIDTH=width, BM=shape.block_m, BN=shape.block_n, FAST=fast, num_warps=4,
+            heads, rows, table, marks, horizons, n_distances,
+            WIDTH=width, BM=shape.block_m, BN=shape.block_n, HAS_FAR_FIELD=horizons is not None, FAST=fast, num_warps=4,
         )  # fmt: skip
     _forward_kernel[(triton.cdiv(longest - 1, shape.block_m) + 1, n_heads, sequences)](
         q, k, v, heads, query_stamps, key_stamps, query_starts, key_starts, columns,
-        rows, table, marks, out, log_norm, precision,
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], _batch_stride(query_stamps), _batch_stride(key_stamps),
+        rows, table, marks, horizons, out, log_norm, precision,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], batch_stride(query_stamps), batch_stride(key_stamps),
         n_heads, n_queries, n_keys, n_blocks, n_distances,
         **common, BM=shape.block_m, IS_GAUSSIAN=is_gaussian, WITH_PRECISION=with_precision, HAS_TABLE=has_table,
+        HAS_FAR_FIELD=horizons is not None,
         HEADROOM=5.0 if q.dtype == torch.float16 else 0.0, LIMIT=2.0**15 if q.dtype == torch.float16 else 2.0**100,
         FAST=fast, INTERPRETED=interpreted,
         num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
     return out, log_norm, precision
-
-
-def _batch_stride(stamps: Tensor | None) -> int:
-    """Elements between the stamps of two batch rows; 0 where all share them."""
-    return 0 if stamps is None or stamps.shape[0] == 1 else stamps.stride(0)

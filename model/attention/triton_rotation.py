@@ -18,6 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from model.attention.triton_blocks import is_interpreted
+
 # Complex numbers that a program turns, and its warps.
 BLOCK = 2048
 WARPS = 4
@@ -47,7 +49,7 @@ def _rotation_kernel(
 
 def rotation(x: Tensor, cos: Tensor, sin: Tensor, is_inverse: bool) -> Tensor:
     """x turned by the phase, contiguous; the caller has checked them."""
-    if x.dtype == torch.bfloat16 and not isinstance(_rotation_kernel, triton.JITFunction):
+    if x.dtype == torch.bfloat16 and is_interpreted():
         # Triton's interpreter cuts bfloat16 off where the hardware rounds.
         return rotation(x.float(), cos, sin, is_inverse).to(x.dtype)
     x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()

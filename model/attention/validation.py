@@ -19,6 +19,8 @@ IMPLEMENTATIONS = ("auto", "reference", "triton")
 FUSED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Reals of a head that the fused kernels hold in one block.
 FUSED_WIDTHS = (16, 256)
+# Errors that the closed form of the far field may be asked for.
+FAR_FIELDS = (1e-8, 1e-2)
 # The first NVIDIA architecture that multiplies bfloat16.
 FUSED_CAPABILITY = (8, 0)
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -83,6 +85,17 @@ def check_times(times: Tensor, batch: int, length: int, cu_seqlens: Tensor | Non
         steps[..., cu_seqlens[1:-1] - 1] = 0  # from one sequence to the next
     if bool((steps < 0).any()):
         raise ValueError(f"times must be non-decreasing, got a step of {steps.min().item()}")
+
+
+def check_far_field(far_field: float | None, times: Tensor | None) -> None:
+    """far_field: None or an error within FAR_FIELDS, and then no times: the closed form counts tokens."""
+    if far_field is None:
+        return
+    smallest, largest = FAR_FIELDS
+    if not smallest <= far_field <= largest:
+        raise ValueError(f"far_field must be None or from {smallest:g} to {largest:g}, got {far_field}")
+    if times is not None:
+        raise ValueError("far_field needs the token numbers as times (times=None), got times")
 
 
 def check_sequences(cu_seqlens: Tensor, q: Tensor) -> None:

@@ -245,9 +245,6 @@ def test_the_committed_table_is_complete(committed):
     assert committed["bars"] == aot.bars(committed["rows"])
 
 
-@pytest.mark.xfail(
-    reason="rows of the backward pass with the gradient of precision: 64 reals on sm_90, 128 on sm_80", strict=True
-)
 def test_no_shipped_kernel_spills(committed):
     assert aot.spilling(committed["rows"]) == []
 

@@ -194,7 +194,8 @@ def test_the_table_of_distant_blocks_keeps_its_bound():
     rows = torch.zeros(64, TERMS.value, dtype=torch.float16)
     table = torch.zeros(6, 5, TERMS.value, 32, dtype=torch.float16)
     marks = torch.zeros(6, 5, dtype=torch.int32)
-    table_kernel[(5, 6)](head_parameters(dynamics), rows, table, marks, 5, WIDTH=16, BM=64, BN=32, FAST=False)
+    shape = {"WIDTH": 16, "BM": 64, "BN": 32, "HAS_FAR_FIELD": False, "FAST": False}
+    table_kernel[(5, 6)](head_parameters(dynamics), rows, table, marks, None, 5, **shape)
     exact = dynamics.to(torch.float64)
     per_head = (slice(None), None, None, None)
     distance = torch.arange(5)[:, None, None]

@@ -1,0 +1,59 @@
+"""How the kernels of attention cut sequences into blocks: places of sequences, blocks and instants; for both passes.
+
+A batch holds one sequence a row, or, packed, several in one row, one behind the other, that begin at `starts`. Each is
+cut into blocks of its own, every one whole, so a packed sequence may take one block more than its length asks for.
+"""
+
+# Kernels are typed by their compiler.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def sequence(p_starts, i_sequence, length, IS_PACKED: tl.constexpr):
+    """Batch row, first token in it and number of tokens of a sequence: a stretch of row 0 if packed, else a row."""
+    if IS_PACKED:
+        first = tl.load(p_starts + i_sequence)
+        return tl.cast(0, tl.int64), first.to(tl.int64), tl.load(p_starts + i_sequence + 1) - first
+    else:
+        return i_sequence.to(tl.int64), tl.cast(0, tl.int64), length
+
+
+@triton.jit
+def first_block(first, i_sequence, length, BLOCK: tl.constexpr, IS_PACKED: tl.constexpr):
+    """Index of a sequence's first block of tokens among those of all sequences."""
+    if IS_PACKED:
+        return first // BLOCK + i_sequence
+    else:
+        return i_sequence.to(tl.int64) * tl.cdiv(length, BLOCK)
+
+
+@triton.jit
+def elapsed(hi, lo, earlier_hi, earlier_lo):
+    """Time between two stamps of the form hi + lo, >= 0."""
+    return tl.maximum((hi - earlier_hi) + (lo - earlier_lo), 0.0)
+
+
+def is_interpreted() -> bool:
+    """Whether the kernels run in Triton's interpreter, which knows neither inline PTX nor products of bfloat16."""
+    return not isinstance(sequence, triton.JITFunction)
+
+
+def all_blocks(n_tokens: int, sequences: int, block: int, is_packed: bool) -> int:
+    """Blocks for the tokens of all sequences; a packed one may begin anywhere in a block, so each has one more."""
+    return n_tokens // block + sequences if is_packed else sequences * triton.cdiv(n_tokens, block)
+
+
+def last_contiguous(x: Tensor) -> Tensor:
+    """The same values, the last dim contiguous."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def batch_stride(stamps: Tensor | None) -> int:
+    """Elements between the stamps of two batch rows; 0 where all share them."""
+    return 0 if stamps is None or stamps.shape[0] == 1 else stamps.stride(0)

@@ -1,0 +1,445 @@
+"""The far field in closed form: against the full sum in float64 within the stated error, and against a sum in which
+just the pairs that the kernels leave out are replaced.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from model import Dynamics, robust_filter_attention
+from model.attention.launch import Launch
+from model.attention.reference import AttentionResult, attend, relative_attention
+from model.attention.triton import attention_backward_op, attention_op, fused_attention, stack_heads
+from model.attention.triton_backward import backward
+from model.attention.triton_far import NEVER, far_horizons
+from model.attention.triton_forward import forward
+from model.testing import assert_matches_reference, rfa_inputs
+
+# Rows that need the running maximum are found by the overflow of their sums.
+pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
+KERNELS = pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+TWO_DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+# The blocks of all passes in float32, so that all of them leave out the same pairs.
+BLOCK = 32
+SAME = Launch(BLOCK, BLOCK, 4, 1)
+NAMES = ("q", "k", "v", "mu", "sigma2", "eta2", "gamma2", "nu", "tau")
+
+
+def inputs_of(length, mu, dtype=torch.float32, *, batch=1, complex_dims=8, **options):
+    """Rotated q, k, v and float32 dynamics, a head for each rate."""
+    inputs = rfa_inputs(batch, length, len(mu), complex_dims, **options).to(dtype)
+    return inputs._replace(dynamics=replace(inputs.dynamics.to(torch.float32), mu=torch.tensor(mu)))
+
+
+def leaves_of(inputs, dtype):
+    d = inputs.dynamics
+    tensors = (*inputs[:3], d.mu, d.sigma2, d.eta2, d.gamma2, d.nu, d.tau)
+    return [x.detach().to(dtype).clone().requires_grad_() for x in tensors]
+
+
+def lags(length, n_queries):
+    return torch.arange(length - n_queries, length)[:, None] - torch.arange(length)
+
+
+def first_far_lag(dynamics, far_field):
+    """By trying one lag after the other, `[H]`."""
+    found = []
+    for mu, sigma2, eta2, gamma2 in zip(*(x.tolist() for x in (
+        dynamics.mu, dynamics.sigma2, dynamics.eta2, dynamics.gamma2
+    )), strict=True):  # fmt: skip
+        lag, is_far = 0, False
+        while not is_far and lag < 10_000 and mu > 0:
+            lag += 1
+            decay, limit = math.exp(-mu * lag), gamma2 + sigma2 / (2 * mu)
+            variance = sigma2 * -math.expm1(-2 * mu * lag) / (2 * mu) + eta2 * decay**2 + gamma2
+            is_far = decay <= far_field and abs(variance - limit) <= far_field * limit
+        found.append(lag if is_far else NEVER)
+    return torch.tensor(found)
+
+
+def left_out(dynamics, far_field, length, n_queries, block_m=BLOCK, block_n=BLOCK):
+    """Which pairs the kernels must leave out, `[H, n, M]`: blocks of keys that are far from a block of queries."""
+    gap = lags(length, n_queries)
+    position, key = gap[:, :1] + torch.zeros_like(gap), torch.arange(length).expand_as(gap)
+    shortest = position // block_m * block_m - (key // block_n * block_n + block_n - 1)
+    return shortest >= first_far_lag(dynamics, far_field)[:, None, None]
+
+
+def replaced_sum(leaves, is_far, kernel):
+    """Attention as a dense sum in the dtype of the leaves, E = 0 and V = beta where `is_far`; mu > 0."""
+    q, k, v = (x.transpose(1, 2) for x in leaves[:3])
+    mu, sigma2, eta2, gamma2, nu, tau = (x[:, None, None] for x in leaves[3:])
+    gap = lags(k.shape[2], q.shape[2])
+    lag = gap.clamp_min(0).to(q.dtype)
+    limit = gamma2 + sigma2 / (2 * mu)
+    decay = torch.where(is_far, 0, torch.exp(-mu * lag))
+    variance = sigma2 * -torch.expm1(-2 * mu * lag) / (2 * mu) + eta2 * decay**2 + gamma2
+    variance = torch.where(is_far, limit, variance)
+    dot = q @ k.transpose(-1, -2)
+    residual2 = (
+        q.square().sum(-1)[..., None] + decay * (decay * k.square().sum(-1)[..., None, :] - 2 * dot)
+    ).clamp_min(0)
+    excess = residual2 / (nu * variance)
+    if kernel == "student_t":
+        kappa = (nu + q.shape[-1] // 2) / (q.shape[-1] // 2)
+        logit, weight = -tau * (variance.log() + kappa * excess.log1p()), 1 / (1 + excess)
+    else:
+        logit, weight = -tau * (variance.log() + excess), torch.exp(-excess)
+    logit = torch.where(gap >= 0, logit, -math.inf)
+    out = (torch.softmax(logit, -1) * decay) @ v
+    precision = torch.where(gap >= 0, weight / variance, 0).sum(-1)
+    return AttentionResult(*(x.transpose(1, 2) for x in (out, torch.logsumexp(logit, -1), precision)))
+
+
+def full_sum(inputs, dtype, n_queries, kernel):
+    """The eager code, every pair as it is; out rounded as the inputs are unless that is exact."""
+    q, k, v = (x.to(dtype) for x in inputs[:3])
+    times = torch.arange(k.shape[1])[None]
+    options = {"query_times": times[:, -n_queries:], "key_times": times, "kernel": kernel}
+    result = attend(q[:, -n_queries:], k, v, inputs.dynamics.to(dtype), **options)
+    return result if dtype == torch.float64 else result._replace(out=result.out.to(inputs.q.dtype))
+
+
+def run_forward(inputs, far_field, n_queries=None, *, kernel="student_t", blocks=SAME):
+    q, k, v, dynamics, _ = inputs
+    n_queries = n_queries or q.shape[1]
+    heads = stack_heads(dynamics)
+    horizons = None if far_field is None else far_horizons(heads, far_field)
+    places = (None, None, None, None, n_queries)
+    q = q[:, -n_queries:]
+    return AttentionResult(*forward(q, k, v, heads, *places, kernel == "gaussian", True, horizons, blocks=blocks))
+
+
+class Gradients(NamedTuple):
+    """Of out, log_norm and precision."""
+
+    out: torch.Tensor
+    log_norm: torch.Tensor
+    precision: torch.Tensor | None
+
+
+def weights_of(inputs, n_queries, with_precision=True):
+    generator = torch.Generator().manual_seed(1)
+    batch, _, heads, width = inputs.q.shape
+    out = torch.randn(batch, n_queries, heads, width, generator=generator).to(inputs.q.dtype)
+    log_norm, precision = torch.randn(2, batch, n_queries, heads, generator=generator)
+    return Gradients(out, log_norm, precision if with_precision else None)
+
+
+def run_backward(inputs, far_field, result, weights, *, kernel="student_t", blocks=SAME):
+    q, k, v, dynamics, _ = inputs
+    n_queries, length = weights.out.shape[1], k.shape[1]
+    heads = stack_heads(dynamics)
+    horizons = None if far_field is None else far_horizons(heads, far_field)
+    *gradients, of_heads = backward(
+        *weights, q[:, length - n_queries :], k, v, heads, result.out.to(q.dtype), result.log_norm.float(),
+        None, None, None, None, n_queries, length, kernel == "gaussian", horizons,
+        row_blocks=blocks, column_blocks=blocks,
+    )  # fmt: skip
+    return dict(zip(NAMES, (*gradients, *of_heads.unbind(-1)), strict=True))
+
+
+def gradients_of(result, leaves, weights):
+    pairs = [(x, w.to(x.dtype)) for x, w in zip(result, weights, strict=True) if w is not None]
+    found = torch.autograd.grad([x for x, _ in pairs], leaves, [w for _, w in pairs], retain_graph=True)
+    return dict(zip(NAMES, found, strict=True))
+
+
+def norm_of_error(actual, expected):
+    return float((actual.double() - expected).detach().norm())
+
+
+def relative_error(actual, expected):
+    error = norm_of_error(actual, expected)
+    return error / float(expected.detach().norm()) if error else 0.0
+
+
+def rms(numbers):
+    squares = [x * x for x in numbers]
+    return (sum(squares) / len(squares)) ** 0.5
+
+
+def stated_errors(inputs, n_queries, far_field, kernel):
+    """How far out (the length of its error), log_norm and precision may be off, `[B, n, H]` each: what a relative
+    error of V, and R² from a key anywhere within far_field |k| of 0, do to a logit and an evidence.
+    """
+    q, k, v = (x.double() for x in inputs[:3])
+    d = inputs.dynamics.to(torch.float64)
+    query = q[:, -n_queries:].norm(dim=-1)
+    # A head without decay has no far keys: any limit will do.
+    limit = d.gamma2 + d.sigma2 / (2 * torch.where(d.mu > 0, d.mu, 1))
+    key, value = (x.norm(dim=-1).amax(1, keepdim=True) for x in (k, v))
+    low, high = (query - far_field * key).clamp_min(0) ** 2, (query + far_field * key) ** 2
+    smallest, largest = (1 - far_field) * limit, (1 + far_field) * limit
+    if kernel == "student_t":
+        at = limit + query**2 / d.nu
+        below, above = smallest + low / d.nu, largest + high / d.nu
+        of_total = torch.maximum((above / at).log(), (at / below).log())
+        of_logit = d.tau * ((d.kappa - 1) * -math.log1p(-far_field) + d.kappa * of_total)
+        of_evidence = 1 / below - 1 / at
+    else:
+        excess = query**2 / (d.nu * limit)
+        least, most = low / (d.nu * largest), high / (d.nu * smallest)
+        of_logit = d.tau * (-math.log1p(-far_field) + torch.maximum(most - excess, excess - least))
+        at = torch.exp(-excess) / limit
+        of_evidence = torch.maximum(torch.exp(-least) / smallest - at, at - torch.exp(-most) / largest)
+    is_decaying = d.mu > 0
+    of_out = (torch.expm1(of_logit) + far_field) * value
+    return [torch.where(is_decaying, x, 0) for x in (of_out, of_logit, k.shape[1] * of_evidence)]
+
+
+def check_stated_error(actual, inputs, n_queries, far_field, kernel):
+    exact, eager = (full_sum(inputs, dtype, n_queries, kernel) for dtype in (torch.float64, torch.float32))
+    stated = stated_errors(inputs, n_queries, far_field, kernel)
+    for name, got, ordinary, expected, error in zip(exact._fields, actual, eager, exact, stated, strict=True):
+        rounding = 2 * norm_of_error(ordinary, expected) + torch.finfo(actual.out.dtype).eps * float(expected.norm())
+        assert norm_of_error(got, expected) <= float(error.norm()) + rounding, name
+
+
+@DTYPES
+@KERNELS
+@pytest.mark.parametrize("far_field", [1e-2, 1e-6])
+def test_outputs_are_within_the_stated_error_of_the_full_sum(far_field, kernel, dtype):
+    """A head without decay, horizons within and beyond the length, ragged blocks at the end."""
+    inputs = inputs_of(109, (0.0, 0.02, 0.3, 1.5), dtype)
+    check_stated_error(run_forward(inputs, far_field, kernel=kernel), inputs, 109, far_field, kernel)
+
+
+@DTYPES
+@pytest.mark.parametrize("n_queries", [1, 20, 64])
+def test_queries_behind_a_prefix_are_within_the_stated_error(n_queries, dtype):
+    inputs = inputs_of(150, (0.0, 0.3, 2.0), dtype)
+    result = run_forward(inputs, 1e-3, n_queries, blocks=Launch(64, 16, 4, 1))
+    check_stated_error(result, inputs, n_queries, 1e-3, "student_t")
+
+
+@KERNELS
+def test_the_eager_code_is_within_the_stated_error(kernel):
+    inputs = inputs_of(150, (0.0, 0.3, 2.0))
+    q, k, v, dynamics, _ = inputs
+    result = relative_attention(q, k, v, dynamics, kernel=kernel, far_field=1e-3)
+    check_stated_error(result, inputs, 150, 1e-3, kernel)
+
+
+@KERNELS
+def test_the_eager_code_replaces_every_far_pair(kernel):
+    inputs = inputs_of(90, (0.1, 0.3, 2.0)).to(torch.float64)
+    q, k, v, dynamics, _ = inputs
+    result = relative_attention(q, k, v, dynamics, kernel=kernel, far_field=1e-2)
+    is_far = lags(90, 90) >= first_far_lag(dynamics, 1e-2)[:, None, None]
+    for got, expected in zip(result, replaced_sum(leaves_of(inputs, torch.float64), is_far, kernel), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "dtype, scale, length, n_queries, with_precision, kernel",
+    [
+        (torch.float32, 1.0, 100, 100, True, "student_t"),
+        (torch.float32, 1.0, 100, 100, True, "gaussian"),
+        (torch.float32, 1.0, 128, 64, False, "student_t"),
+        (torch.float32, 30.0, 100, 100, True, "student_t"),
+        (torch.float16, 1.0, 100, 100, False, "student_t"),
+        (torch.float16, 1.0, 100, 100, True, "gaussian"),
+    ],
+    ids=str,
+)
+def test_outputs_and_gradients_of_just_the_pairs_left_out(dtype, scale, length, n_queries, with_precision, kernel):
+    """With an error so large that any other sum would show. Large inputs: the far keys outweigh most of the near."""
+    inputs = inputs_of(length, (0.1, 0.4, 3.0), dtype, scale=scale)
+    weights = weights_of(inputs, n_queries, with_precision)
+    is_far = left_out(inputs.dynamics, 1e-2, length, n_queries)
+    assert is_far.any(1).any(1).all()
+
+    def dense(precision):
+        leaves = leaves_of(inputs, precision)
+        result = replaced_sum([leaves[0][:, -n_queries:], *leaves[1:]], is_far, kernel)
+        gradients = gradients_of(result, leaves, weights)
+        return result, gradients | {"q": gradients["q"][:, -n_queries:]}
+
+    (exact, exact_gradients), (eager, eager_gradients) = dense(torch.float64), dense(torch.float32)
+    actual = run_forward(inputs, 1e-2, n_queries, kernel=kernel)
+    gradients = run_backward(inputs, 1e-2, exact, weights, kernel=kernel)
+    epsilon = torch.finfo(dtype).eps
+    for name, got, ordinary, expected in zip(exact._fields, actual, eager, exact, strict=True):
+        error, of_eager = (relative_error(x, expected) for x in (got, ordinary.to(got.dtype)))
+        assert error <= 2 * of_eager + epsilon, f"{name}: {error:.2e}, eager {of_eager:.2e}"
+    # The heads' scalars together: each is a sum that cancels. In 16 bits they take in the rounding of out.
+    groups = [(name,) for name in "qkv"] + ([NAMES[3:]] if dtype == torch.float32 else [])
+    for group in groups:
+        error, of_eager = (
+            rms(relative_error(found[name].to(gradients[name].dtype), exact_gradients[name]) for name in group)
+            for found in (gradients, eager_gradients)
+        )
+        assert error <= 2 * of_eager + epsilon, f"{group}: {error:.2e}, eager {of_eager:.2e}"
+
+
+@TWO_DTYPES
+def test_far_keys_are_not_read(dtype):
+    """Their NaN would be in every sum."""
+    inputs = inputs_of(110, (0.0, 0.5, 2.0), dtype)
+    spoilt = inputs._replace(k=inputs.k.clone(), v=inputs.v.clone())
+    spoilt.k[:, :64], spoilt.v[:, :64] = math.nan, math.nan
+    clean, actual = (run_forward(x, 1e-3, 14) for x in (inputs, spoilt))
+    for name in clean._fields:
+        got, expected = getattr(actual, name), getattr(clean, name)
+        assert torch.equal(got[:, :, 1:], expected[:, :, 1:]), name
+        assert got[:, :, 0].isnan().all(), name
+    weights = weights_of(inputs, 14)
+    before, after = (run_backward(x, 1e-3, clean, weights) for x in (inputs, spoilt))
+    assert torch.equal(after["q"][:, :, 1:], before["q"][:, :, 1:]) and after["q"][:, :, 0].isnan().all()
+    for name in NAMES[3:]:
+        assert torch.equal(after[name][1:], before[name][1:]), name
+    for name in "kv":
+        assert not before[name][:, :64, 1:].any() and before[name][:, :64, 0].any(), name
+        assert torch.equal(after[name][:, 64:, 1:], before[name][:, 64:, 1:]), name
+
+
+@TWO_DTYPES
+def test_far_queries_are_not_read(dtype):
+    """By the kernel of the keys."""
+    inputs = inputs_of(100, (0.0, 0.5, 2.0), dtype)
+    result, weights = run_forward(inputs, 1e-3), weights_of(inputs, 100)
+    spoilt = inputs._replace(q=inputs.q.clone())
+    spoilt.q[:, 96:] = math.nan
+    before, after = (run_backward(x, 1e-3, result, weights) for x in (inputs, spoilt))
+    for name in "kv":
+        assert torch.equal(after[name][:, :64, 1:], before[name][:, :64, 1:]), name
+        assert after[name][:, :64, 0].isnan().all(), name
+
+
+@TWO_DTYPES
+def test_heads_without_a_far_field_are_untouched(dtype):
+    """No decay, and a horizon beyond the first key; beside a head that has one."""
+    inputs = inputs_of(70, (0.0, 0.05, 3.0), dtype)
+    plain, collapsed = (run_forward(inputs, far_field) for far_field in (None, 1e-4))
+    for name, got, expected in zip(plain._fields, collapsed, plain, strict=True):
+        assert torch.equal(got[:, :, :2], expected[:, :, :2]), name
+    assert not torch.equal(collapsed.log_norm[:, :, 2], plain.log_norm[:, :, 2])
+    weights = weights_of(inputs, 70)
+    expected, got = (run_backward(inputs, far_field, plain, weights) for far_field in (None, 1e-4))
+    for name in NAMES:
+        heads = (..., slice(2), slice(None)) if name in "qkv" else slice(2)
+        assert torch.equal(got[name][heads], expected[name][heads]), name
+
+
+def test_horizons_are_the_first_far_lags():
+    inputs = inputs_of(1, (0.0, 1e-6, 0.003, 0.05, 0.7, 30.0))
+    for far_field in (1e-2, 1e-8):
+        expected = first_far_lag(inputs.dynamics, far_field)
+        actual = far_horizons(stack_heads(inputs.dynamics), far_field)
+        assert actual.dtype == torch.int32 and not actual.requires_grad
+        # The lag of the second head is beyond what is tried here.
+        assert torch.equal(actual[[0, 2, 3, 4, 5]].long(), expected[[0, 2, 3, 4, 5]])
+        assert actual[1] == math.ceil(math.log(1 / far_field) / float(inputs.dynamics.mu[1]))
+
+
+def test_a_variance_without_a_limit_has_no_far_field():
+    """V falls to 0 with E², so no lag is far; and a steady state from the start depends on E alone."""
+    heads = torch.tensor([[0.5, 0.0, 1.0, 0.0, 5.0, 1.0], [0.5, 0.7, 0.7, 0.1, 5.0, 1.0]])
+    assert far_horizons(heads, 1e-3).tolist() == [NEVER, math.ceil(math.log(1e3) / 0.5)]
+
+
+# Through the operators and the public function.
+
+fused = partial(robust_filter_attention, impl="triton")
+LENGTHS = (40, 1, 70)
+STARTS = torch.tensor([0, *LENGTHS]).cumsum(0).int()
+
+
+@pytest.mark.parametrize("kernel, cu_seqlens", [("student_t", None), ("gaussian", STARTS)], ids=["rows", "packed"])
+def test_an_error_below_rounding_keeps_the_rule_of_every_faster_path(kernel, cu_seqlens):
+    inputs = inputs_of(sum(LENGTHS), (0.0, 5.0))
+    assert first_far_lag(inputs.dynamics, 1e-8)[1] + 2 * BLOCK < max(LENGTHS)
+    assert_matches_reference(partial(fused, far_field=1e-8), inputs, kernel=kernel, cu_seqlens=cu_seqlens)
+
+
+@TWO_DTYPES
+def test_packed_sequences_equal_each_alone(dtype):
+    inputs = inputs_of(sum(LENGTHS), (0.0, 0.5, 2.0), dtype)
+    run = partial(fused, dynamics=inputs.dynamics, far_field=1e-2)
+    parts = zip(*(x.split(LENGTHS, 1) for x in inputs[:3]), strict=True)
+    alone = [run(*part) for part in parts]
+    together = run(*inputs[:3], cu_seqlens=STARTS)
+    for actual, expected in zip(together, zip(*alone, strict=True), strict=True):
+        assert torch.equal(actual, torch.cat(expected, dim=1))
+
+
+def test_the_fused_and_the_eager_code_take_the_same_option():
+    """Both within the stated error, so within twice that of each other."""
+    inputs = inputs_of(100, (0.0, 0.5, 2.0))
+    actual, eager = (
+        robust_filter_attention(*inputs[:4], impl=impl, far_field=1e-4) for impl in ("triton", "reference")
+    )
+    plain = fused(*inputs[:4])
+    for got, expected, stated in zip(actual, eager, stated_errors(inputs, 100, 1e-4, "student_t"), strict=True):
+        assert norm_of_error(got, expected) <= 2 * float(stated.norm()) + 1e-5 * float(expected.norm())
+    assert not torch.equal(actual.out, plain.out)
+
+
+@pytest.mark.parametrize("impl", ["triton", "reference"])
+@pytest.mark.parametrize("far_field", [0.0, -1e-3, 1e-9, 0.1, 1.0, math.nan])
+def test_an_error_out_of_range_is_refused(far_field, impl):
+    with pytest.raises(ValueError, match=r"far_field must be None or from 1e-08 to 0\.01, got"):
+        robust_filter_attention(*inputs_of(5, (0.1,))[:4], impl=impl, far_field=far_field)
+
+
+@pytest.mark.parametrize("impl", ["triton", "reference"])
+def test_times_are_refused(impl):
+    with pytest.raises(ValueError, match="far_field needs the token numbers"):
+        robust_filter_attention(*inputs_of(5, (0.1,))[:4], impl=impl, far_field=1e-3, times=torch.arange(5))
+
+
+def test_the_operators_keep_their_promises():
+    inputs = inputs_of(40, (5.0,))
+    heads = stack_heads(inputs.dynamics)
+    horizons = far_horizons(heads, 1e-2)
+    leaves = [x.detach().requires_grad_() for x in (*inputs[:3], heads)]
+    places = (None, None, None, None, 40, 40, False)
+    torch.library.opcheck(attention_op, (*leaves, *places, True, horizons))
+    result = attention_op(*inputs[:3], heads, *places, True, horizons)
+    gradients = [torch.randn_like(x) for x in result]
+    arguments = (*gradients, *inputs[:3], heads, *result[:2], *places, horizons)
+    torch.library.opcheck(attention_backward_op, arguments)
+
+
+class Attending(torch.nn.Module):
+    def __init__(self, dynamics):
+        super().__init__()
+        self.omega = torch.nn.Buffer(dynamics.omega)
+        self.scalars = torch.nn.Parameter(stack_heads(dynamics))
+
+    def forward(self, q, k, v):
+        mu, sigma2, eta2, gamma2, nu, tau = self.scalars.unbind(-1)
+        dynamics = Dynamics(mu, self.omega, sigma2, eta2, gamma2, nu, tau)
+        return tuple(fused_attention(q, k, v, dynamics, far_field=1e-2))
+
+
+def test_the_exported_graph_has_no_fixed_length():
+    module = Attending(inputs_of(1, (0.0, 2.0)).dynamics)
+    shapes = ({1: torch.export.Dim("length")},) * 3
+    graph = torch.export.export(module, inputs_of(71, (0.0, 2.0))[:3], dynamic_shapes=shapes).module()
+    for length in (71, 100, 3):
+        tensors = inputs_of(length, (0.0, 2.0), seed=1)[:3]
+        for got, expected in zip(graph(*tensors), module(*tensors), strict=True):
+            assert torch.equal(got, expected)
+
+
+def test_one_graph_with_its_gradient():
+    inputs = inputs_of(70, (0.0, 2.0))
+    run = partial(fused, far_field=1e-2)
+    found = []
+    for function in (run, torch.compile(run, backend="aot_eager", fullgraph=True)):
+        leaves = [x.clone().requires_grad_() for x in inputs[:3]]
+        result = function(*leaves, inputs.dynamics)
+        found.append((*result, *torch.autograd.grad(sum(part.sum() for part in result), leaves)))
+    for got, expected in zip(*found, strict=True):
+        assert norm_of_error(got, expected) <= 1e-6 * float(expected.norm())
