@@ -189,11 +189,9 @@ def predictive_log_density(nis: Tensor, log_det: Tensor, count: Tensor, robustne
 
 
 class Evidence(NamedTuple):
-    """One step of the `Suspicion`.
-
-    Without batch shape given: offset `[n]` of the rival from the mean before the observation, evidence, is_jump, and
-    what a jump does: growth of the prior covariance, and inverse `[P, P]` of the innovation covariance with it.
-    """
+    """One step of the `Suspicion`: offset `[..., n]` of the rival from the mean before the observation, evidence and
+    is_jump `[...]`; growth `[...]` of the prior covariance by a jump, and the inverse `[..., P, P]` of the innovation
+    covariance with it."""
 
     offset: Tensor
     evidence: Tensor
@@ -231,7 +229,7 @@ def weigh_jump(suspicion: Suspicion, seen: _Innovation, robustness: Robustness) 
 
     # The rival goes to every observation: its covariance is the filter's, so enlarged that noise hardly counts.
     share = (seen.inverse * seen.signal).sum((-2, -1)) / count.clamp(min=1)
-    share = share.clamp(min=LEAST_SHARE, max=1)
+    share = share.clamp(min=LEAST_SHARE)
     growth = ((1 - share) / (OPEN_NOISE * share)).clamp(min=1)
     inverse, _ = spd_inverse(growth[..., None, None] * seen.signal + seen.noise)
     # One that was told from the filter's own prediction and did worse starts again from the filter.

@@ -114,8 +114,8 @@ def test_the_graph_s_likelihood_of_an_absurd_observation_is_finite(linear_bundle
         nis = 2 * sigma**2
         wide = np.log(0.02) - 0.5 * nis / 100 - np.log(2 * np.pi * 4.5 * 100)
         narrow = np.log(0.98) - 0.5 * nis - np.log(2 * np.pi * 4.5)
-        # Twenty roundings of float32.
-        assert found == pytest.approx(np.logaddexp(wide, narrow), rel=20 * 2**-24)
+        # A few roundings of float32, of terms up to a hundred times the result.
+        assert found == pytest.approx(np.logaddexp(wide, narrow), rel=500 * 2**-24)
 
 
 def test_deep_graphs_follow_the_model_for_a_thousand_steps():
