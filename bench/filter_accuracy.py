@@ -42,9 +42,9 @@ LEVELS = (0.5, 0.8, 0.9, 0.95)
 JUMPS = (20.0, 50.0, 200.0)
 # A jump is followed when both positions are within this of the truth for so many observations.
 FOLLOWED, FOLLOWED_STEPS = 5.0, 5
-NU_GRID = (3.0, 4.0, 6.0, 8.0, 12.0, 20.0)
+NU_GRID = (3.0, 4.0, 6.0, 8.0, 12.0)
 TUNING_SEED, TEST_SEED = 41_000, 97_000
-TUNING_TRIALS, TUNING_STEPS = 40, 500
+TUNING_TRIALS, TUNING_STEPS = 60, 300
 SHIFT_STEPS = 500
 # A covariance must be positive definite; this one is a known state.
 KNOWN = 1e-9
