@@ -57,6 +57,7 @@ def linear_filter(sigma2: float, eta2: float) -> LinearFilter:
         process_noise=scaled(sigma2),
         measurement_noise=scaled(eta2),
         initial_covariance=scaled(INITIAL_VARIANCE),
+        nu=4.0,
         contamination=0.02,
     )
     return LinearFilter(config).eval()

@@ -101,6 +101,24 @@ def bench_filter(
         typer.echo(markdown(document["rows"]))
 
 
+@app.command("filter-accuracy")
+def bench_filter_accuracy(
+    trials: Annotated[int, typer.Option(min=1, help="Streams per scenario.")] = 500,
+    steps: Annotated[int, typer.Option(min=20, help="Observations per stream.")] = 1000,
+    out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "filter-accuracy.json",
+    as_json: JsonFlag = False,
+) -> None:
+    """The linear filter on the literature's simulated systems: error, calibration, and delay after a jump."""
+    from bench.filter_accuracy import table, write_filter_accuracy
+
+    document = write_filter_accuracy(out, trials=trials, steps=steps)
+    if as_json:
+        print_json(document)
+    else:
+        for line in table(document):
+            typer.echo(line)
+
+
 @app.command("load")
 def bench_load(
     scenario: Annotated[str, typer.Argument(help="Name in the scenario file.", metavar="SCENARIO")],

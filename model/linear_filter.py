@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from model.config import StrictConfig
-from model.recurrence.dense import Modes, Robustness, Sensor, spd_inverse, transition
+from model.recurrence.dense import Modes, Robustness, Sensor, Suspicion, spd_inverse, transition
 from model.state_filter import FilterOutput, State, StateFilter, head_update
 
 Matrix = tuple[tuple[float, ...], ...]
@@ -73,6 +73,9 @@ class LinearFilterConfig(StrictConfig):
     (identity if null), offset b `[P]` (zero if null), nu > 2 (null = the Kalman filter), inner = passes K. The prior of
     the first observation is initial_mean (zero if null) and initial_covariance (the stationary covariance if null).
     contamination and outlier_scale: share and size of outliers that the reported log-likelihood allows for.
+    reacquire: after how many rejected observations in a row that agree with each other the state is taken to have
+    jumped (math in `model.recurrence.dense`), >= 2; null = never. The Kalman filter rejects nothing and has no need of
+    it.
     """
 
     drift: Matrix
@@ -80,12 +83,13 @@ class LinearFilterConfig(StrictConfig):
     measurement_noise: Matrix
     observation: Matrix | None = None
     offset: tuple[float, ...] | None = None
-    nu: float | None = 4.0
+    nu: float | None = 6.0
     inner: int = 3
     initial_mean: tuple[float, ...] | None = None
     initial_covariance: Matrix | None = None
     contamination: float = 0.0
     outlier_scale: float = 10.0
+    reacquire: int | None = 6
 
     def __post_init__(self) -> None:
         drift = _matrix("drift", self.drift, None, None)
@@ -117,6 +121,9 @@ class LinearFilterConfig(StrictConfig):
             raise ValueError(f"inner must be >= 1, got {self.inner}")
         if not 0 <= self.contamination < 1 or not self.outlier_scale > 1:
             raise ValueError("contamination must be in [0, 1) and outlier_scale > 1")
+        patience = self.reacquire
+        if patience is not None and (not isinstance(patience, int) or isinstance(patience, bool) or patience < 2):
+            raise ValueError(f"reacquire must be an integer >= 2 or null, got {patience!r}")
         rates, basis = np.linalg.eig(drift)
         if np.linalg.cond(basis) > MAX_CONDITION:
             raise ValueError(f"drift is not diagonalisable (condition of its eigenvectors above {MAX_CONDITION:g})")
@@ -174,11 +181,18 @@ class LinearFilter(StateFilter):
 
     def robustness(self) -> Robustness:
         constants = self.get_buffer("contamination"), self.get_buffer("outlier_scale")
-        return Robustness(self.get_buffer("inverse_nu"), self.inner, *constants)
+        return Robustness(self.get_buffer("inverse_nu"), self.inner, *constants, patience=self.config.reacquire)
+
+    def reacquires(self) -> bool:
+        """Whether the state carries the suspicion of a jump."""
+        return self.config.nu is not None and self.config.reacquire is not None
 
     def init_state(self, batch: int) -> State:
         mean, covariance = self.get_buffer("prior_mean"), self.get_buffer("prior_covariance")
-        return {"mean": mean.expand(batch, -1).clone(), "covariance": covariance.expand(batch, -1, -1).clone()}
+        state = {"mean": mean.expand(batch, -1).clone(), "covariance": covariance.expand(batch, -1, -1).clone()}
+        if self.reacquires():
+            state |= {"jump_offset": torch.zeros_like(state["mean"]), "jump_evidence": mean.new_zeros(batch, 1)}
+        return state
 
     def cache_rows(self) -> dict[str, tuple[int, ...]]:
         return {"token": (2 * self.observation_size + 1,)}
@@ -187,10 +201,16 @@ class LinearFilter(StateFilter):
         self, observation: Tensor, present: Tensor, dt: Tensor, noise_scale: Tensor, state: State
     ) -> tuple[FilterOutput, State]:
         f, _, mean, covariance = self.predict(state["mean"], state["covariance"], dt)
-        sensor = self.sensor()
-        update = head_update((mean, covariance), observation, present, sensor, noise_scale.square(), self.robustness())
-        state = {"mean": update.mean, "covariance": update.covariance}
-        return self.output(update, sensor, f, (mean, covariance)), state
+        sensor, suspicion = self.sensor(), None
+        if self.reacquires():
+            suspicion = Suspicion((f @ state["jump_offset"][..., None])[..., 0], state["jump_evidence"])
+        update = head_update(
+            (mean, covariance), observation, present, sensor, noise_scale.square(), self.robustness(), suspicion
+        )
+        following = {"mean": update.mean, "covariance": update.covariance}
+        if update.suspicion is not None:
+            following |= {"jump_offset": update.suspicion.offset, "jump_evidence": update.suspicion.evidence}
+        return self.output(update, sensor, f, (mean, update.prior_covariance)), following
 
     def attend(
         self,
@@ -206,14 +226,17 @@ class LinearFilter(StateFilter):
         f, _, mean, covariance = self.predict(state["mean"], state["covariance"], dt)
         sensor = self.sensor()
         update = head_update((mean, covariance), observation, present, sensor, noise_scale.square(), self.robustness())
-        row = torch.cat([present * observation, present, noise_scale[:, None]], dim=-1)
+        value = torch.where(present > 0, observation, torch.zeros_like(observation))
+        row = torch.cat([value, present, noise_scale[:, None]], dim=-1)
         tokens = torch.cat([cache["token"], row[:, None]], dim=1)
         lags = torch.cat([lag, torch.zeros_like(dt)[:, None]], dim=1)
         seen = torch.cat([valid, torch.ones_like(dt)[:, None]], dim=1)
         mean_now, covariance_now = self._batch_estimate(tokens, lags, seen, update.mean)
         update = update._replace(mean=mean_now, covariance=covariance_now)
-        state = {"mean": mean_now, "covariance": covariance_now}
-        return self.output(update, sensor, f, (mean, covariance)), state, {"token": row}
+        following = {"mean": mean_now, "covariance": covariance_now}
+        # The batch estimate weighs every observation anew and has no rival; a recurrence that goes on starts without.
+        following |= {name: torch.zeros_like(state[name]) for name in state if name not in following}
+        return self.output(update, sensor, f, (mean, covariance)), following, {"token": row}
 
     def _batch_estimate(self, tokens: Tensor, lag: Tensor, valid: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """Precision-weighted mean of all observations transported to now, by IRLS from `start` `[B, n]`.

@@ -14,7 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from model.config import MODES, Mode, check_choice
-from model.recurrence.dense import DenseUpdate, Modes, Robustness, Sensor, dense_update, propagate, transition
+from model.recurrence.dense import (
+    DenseUpdate,
+    Modes,
+    Robustness,
+    Sensor,
+    Suspicion,
+    dense_update,
+    propagate,
+    transition,
+)
 
 State = dict[str, Tensor]
 
@@ -197,7 +206,8 @@ def head_update(
     sensor: Sensor,
     variance_factor: Tensor,
     robustness: Robustness,
+    suspicion: Suspicion | None = None,
 ) -> DenseUpdate:
     """`dense_update` with the measurement covariance multiplied by `variance_factor` `[B]`."""
     scaled = Sensor(sensor.matrix, sensor.offset, sensor.noise * variance_factor[..., None, None])
-    return dense_update(*state, observation, present, scaled, robustness)
+    return dense_update(*state, observation, present, scaled, robustness, suspicion)

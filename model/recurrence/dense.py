@@ -13,6 +13,16 @@ with r the
 innovation in the first pass and the posterior residual afterwards; the measurement noise becomes R / w (math page
 §2, rule "capped").
 Joseph form, so that float32 keeps the covariance positive. Units: state as given by the model, lag in time units.
+
+Re-acquisition (`Suspicion`). A robust filter takes a true jump of the state for outliers and follows it late. Beside
+the mean it can carry a rival: where the state would be, had it jumped to what was seen last. Both predict the next
+observation, and the log ratio of their Student-t densities is evidence for a jump, counted in observations that agree:
+
+    evidence = max(0, evidence + min(1, (nu + d)/2 · [log(1 + e'S⁻¹e / nu) - log(1 + (e - u)'S⁻¹(e - u) / nu)] / A))
+
+with e the innovation and u the rival's. The minimum is for outliers that happen to be alike: at a share of e^-A each
+one is worth A nats at most. When it reaches N - 1 (N observations agree, the first of them included) P is enlarged, so
+that the update starts again from the observation. A component that was not seen is in neither density.
 """
 
 from __future__ import annotations
@@ -25,6 +35,14 @@ from torch import Tensor
 
 # |l_j + l_k*| below which the integral over the lag is the lag itself.
 RESONANCE = 1e-9
+# A: nats that an observation counts for at most; outliers with a share of 5 % that are all alike give that many.
+AGREEMENT = math.log(20)
+# A state that jumped is as wide as makes the measurement noise this share of it.
+OPEN_NOISE = 0.01
+# Least share of the state in an innovation's variance that is told from none.
+LEAST_SHARE = 1e-6
+# Quadratic forms beyond it are one to the test, so that no difference of infinities arises.
+LARGEST_NIS = 1e30
 
 
 class Modes(NamedTuple):
@@ -52,18 +70,27 @@ class Sensor(NamedTuple):
 
 
 class Robustness(NamedTuple):
-    """inverse_nu 1/nu `[1]` (0 = Kalman), passes K, and the share and size of outliers in the predictive density."""
+    """inverse_nu 1/nu `[1]` (0 = Kalman), passes K, the share and size of outliers in the predictive density, and N:
+    how many observations that agree make a jump (needed with a `Suspicion`, which needs 1/nu > 0)."""
 
     inverse_nu: Tensor
     inner: int
     contamination: Tensor
     outlier_scale: Tensor
+    patience: int | None = None
+
+
+class Suspicion(NamedTuple):
+    """That the state jumped: offset `[..., n]` of the rival from the mean, evidence `[..., 1]` in observations."""
+
+    offset: Tensor
+    evidence: Tensor
 
 
 class DenseUpdate(NamedTuple):
     """mean `[..., n]`, covariance `[..., n, n]`, weight, nis and log_likelihood `[...]`, innovation `[..., P]` (0
-    where missing),
-    innovation_covariance `[..., P, P]` of all components."""
+    where missing), innovation_covariance `[..., P, P]` of all components, prior_covariance `[..., n, n]` that was
+    conditioned (enlarged after a jump; nis, log_likelihood and innovation_covariance are predictions from before)."""
 
     mean: Tensor
     covariance: Tensor
@@ -72,6 +99,8 @@ class DenseUpdate(NamedTuple):
     innovation_covariance: Tensor
     nis: Tensor
     log_likelihood: Tensor
+    prior_covariance: Tensor
+    suspicion: Suspicion | None
 
 
 def transition(modes: Modes, lag: Tensor) -> tuple[Tensor, Tensor]:
@@ -152,19 +181,85 @@ def predictive_log_density(nis: Tensor, log_det: Tensor, count: Tensor, robustne
     k = robustness.outlier_scale
     wide = base + 0.5 * nis * (1 - 1 / k.square()) - count * torch.log(k)
     c = robustness.contamination
-    # log(c) of c = 0 is -inf, which logaddexp takes; its gradient would not be finite, so c > 0 wherever it is learned.
-    return torch.where(c > 0, torch.logaddexp(base + torch.log1p(-c), wide + torch.log(c.clamp(min=1e-30))), base)
+    # log(c) of c = 0 is -inf and its gradient not finite, so c > 0 wherever it is learned.
+    inlier, outlier = base + torch.log1p(-c), wide + torch.log(c.clamp(min=1e-30))
+    # logaddexp, written out: ONNX has none, and its exporter's log(exp + exp) is -inf beyond some 90 sigma.
+    both = torch.maximum(inlier, outlier) + torch.log1p(torch.exp(-(inlier - outlier).abs()))
+    return torch.where(c > 0, both, base)
+
+
+class Evidence(NamedTuple):
+    """One step of the `Suspicion`: offset `[..., n]` of the rival from the mean before the observation, evidence and
+    is_jump `[...]`; growth `[...]` of the prior covariance by a jump, and the inverse `[..., P, P]` of the innovation
+    covariance with it."""
+
+    offset: Tensor
+    evidence: Tensor
+    is_jump: Tensor
+    growth: Tensor
+    inverse: Tensor
+
+
+class _Innovation(NamedTuple):
+    """Of the components present (the others are 0, and 1 in the noise's diagonal): value and present `[..., P]`, C
+    `[..., P, n]`, P Cᵀ `[..., n, P]`, C P Cᵀ and R `[..., P, P]`, S⁻¹ and e'S⁻¹e of the value e."""
+
+    value: Tensor
+    present: Tensor
+    matrix: Tensor
+    cross: Tensor
+    signal: Tensor
+    noise: Tensor
+    inverse: Tensor
+    nis: Tensor
+
+
+def weigh_jump(suspicion: Suspicion, seen: _Innovation, robustness: Robustness) -> Evidence:
+    """What an observation says for a jump; `suspicion.offset` is carried to its time."""
+    if robustness.patience is None:
+        raise ValueError("patience must be given with a suspicion")
+    expected = (seen.matrix @ suspicion.offset[..., None])[..., 0]
+    nu, count = 1 / robustness.inverse_nu, seen.present.sum(-1)
+
+    def surprise(nis: Tensor) -> Tensor:
+        return 0.5 * (nu + count) * torch.log1p(nis.clamp(max=LARGEST_NIS) / nu)
+
+    nats = surprise(seen.nis) - surprise(_quadratic(seen.inverse, seen.value - expected))
+    evidence = (suspicion.evidence[..., 0] + (nats / AGREEMENT).clamp(max=1)).clamp(min=0)
+
+    # The rival goes to every observation: its covariance is the filter's, so enlarged that noise hardly counts.
+    share = (seen.inverse * seen.signal).sum((-2, -1)) / count.clamp(min=1)
+    share = share.clamp(min=LEAST_SHARE)
+    growth = ((1 - share) / (OPEN_NOISE * share)).clamp(min=1)
+    inverse, _ = spd_inverse(growth[..., None, None] * seen.signal + seen.noise)
+    # One that was told from the filter's own prediction and did worse starts again from the filter.
+    is_refuted = (evidence <= 0) & (_quadratic(seen.inverse, expected) >= 1)
+    kept = torch.where(is_refuted[..., None], torch.zeros_like(suspicion.offset), suspicion.offset)
+    rest = seen.value - (seen.matrix @ kept[..., None])[..., 0]
+    moved = growth[..., None] * (seen.cross @ (inverse @ rest[..., None]))[..., 0]
+    return Evidence(kept + moved, evidence, evidence >= robustness.patience - 1, growth, inverse)
 
 
 def dense_update(
-    mean: Tensor, covariance: Tensor, observation: Tensor, present: Tensor, sensor: Sensor, robustness: Robustness
+    mean: Tensor,
+    covariance: Tensor,
+    observation: Tensor,
+    present: Tensor,
+    sensor: Sensor,
+    robustness: Robustness,
+    suspicion: Suspicion | None = None,
 ) -> DenseUpdate:
-    """Condition on an observation `[..., P]` of which the components with `present` = 1 were seen (0 = ignored)."""
+    """Condition on an observation `[..., P]` of which the components with `present` = 1 were seen (0 = ignored).
+
+    Args:
+        suspicion: that the state jumped, with its offset carried to the observation's time; None = no re-acquisition.
+    """
     full_cross = covariance @ sensor.matrix.mT
     full = sensor.matrix @ full_cross
     innovation_covariance = full + sensor.noise
     predicted = (sensor.matrix @ mean[..., None])[..., 0] + sensor.offset
-    innovation = present * (observation - predicted)
+    # Selected, not multiplied: what stands in an absent component may be NaN.
+    innovation = torch.where(present > 0, observation - predicted, torch.zeros_like(predicted))
 
     both = present[..., :, None] * present[..., None, :]
     absent = torch.diag_embed(1 - present)
@@ -172,8 +267,18 @@ def dense_update(
     inverse, log_det = spd_inverse(signal + noise)
     nis = _quadratic(inverse, innovation)
     count = present.sum(-1)
+    log_likelihood = predictive_log_density(nis, log_det, count, robustness)
+    matrix, cross = present[..., :, None] * sensor.matrix, full_cross * present[..., None, :]
+    gate, found = nis, None
+    if suspicion is not None:
+        seen = _Innovation(innovation, present, matrix, cross, signal, noise, inverse, nis)
+        found = weigh_jump(suspicion, seen, robustness)
+        is_jump = found.is_jump[..., None, None]
+        growth = torch.where(is_jump, found.growth[..., None, None], torch.ones_like(signal[..., :1, :1]))
+        covariance, cross, signal = growth * covariance, growth * cross, growth * signal
+        inverse = torch.where(is_jump, found.inverse, inverse)
+        gate = _quadratic(inverse, innovation)
     weight = torch.ones_like(nis)
-    weighted, gate = inverse, nis
     for i in range(robustness.inner):
         if i > 0:
             weighted, _ = spd_inverse(signal + noise / weight[..., None, None])
@@ -182,16 +287,25 @@ def dense_update(
         weight = ((1 + count * robustness.inverse_nu) / (1 + gate * robustness.inverse_nu)).clamp(max=1)
     noise = noise / weight[..., None, None]
     weighted, _ = spd_inverse(signal + noise)
-    matrix = present[..., :, None] * sensor.matrix
-    gain = full_cross * present[..., None, :] @ weighted
+    gain = cross @ weighted
     keep = torch.eye(mean.shape[-1], dtype=mean.dtype, device=mean.device) - gain @ matrix
     posterior = keep @ covariance @ keep.mT + gain @ noise @ gain.mT
+    step = (gain @ innovation[..., None])[..., 0]
     return DenseUpdate(
-        mean=mean + (gain @ innovation[..., None])[..., 0],
+        mean=mean + step,
         covariance=(posterior + posterior.mT) / 2,
         weight=weight,
         innovation=innovation,
         innovation_covariance=innovation_covariance,
         nis=nis,
-        log_likelihood=predictive_log_density(nis, log_det, count, robustness),
+        log_likelihood=log_likelihood,
+        prior_covariance=covariance,
+        suspicion=None if found is None else _carry(found, step),
     )
+
+
+def _carry(found: Evidence, step: Tensor) -> Suspicion:
+    """The suspicion after the filter's own step; none once it has jumped."""
+    offset = torch.where(found.is_jump[..., None], torch.zeros_like(step), found.offset - step)
+    evidence = torch.where(found.is_jump, torch.zeros_like(found.evidence), found.evidence)
+    return Suspicion(offset, evidence[..., None])

@@ -26,6 +26,7 @@ def linear_bundle(tmp_path_factory):
                 "process_noise": [[0.3, 0.0], [0.0, 0.3]],
                 "measurement_noise": [[0.5, 0.0], [0.0, 0.5]],
                 "initial_covariance": [[4.0, 0.0], [0.0, 4.0]],
+                "contamination": 0.02,
             },
             "training": {"length": 24, "noise_settings": [[0.3, 0.5]], "sequences": 4},
         }
@@ -59,7 +60,62 @@ def drift_over_steps(model, session, names, n_steps: int) -> float:
 
 def test_linear_graph_follows_the_model_for_a_thousand_steps(linear_bundle):
     model, bundle = linear_bundle
-    assert drift_over_steps(model, bundle.session("step"), ["mean", "covariance"], 1000) <= 1e-5
+    assert drift_over_steps(model, bundle.session("step"), list(model.init_state(1)), 1000) <= 1e-5
+
+
+def run_graph(session, state, y, dt: float):
+    """Outputs of one stream, observation by observation, by name."""
+    outputs = []
+    for row in y:
+        inputs = {
+            "observation": row[None].astype(np.float32),
+            "present": np.ones((1, len(row)), np.float32),
+            "dt": np.full(1, dt, np.float32),
+            "noise_scale": np.ones(1, np.float32),
+            **{f"state.{name}": array for name, array in state.items()},
+        }
+        found = dict(zip([o.name for o in session.get_outputs()], session.run(None, inputs), strict=True))
+        state = {name: found[f"next.{name}"] for name in state}
+        outputs.append(found)
+    return outputs
+
+
+def start(model):
+    return {name: tensor.numpy() for name, tensor in model.init_state(1).items()}
+
+
+def test_linear_graph_follows_a_jump_as_the_model_does(linear_bundle):
+    model, bundle = linear_bundle
+    y = np.random.default_rng(4).normal(size=(60, 2)).astype(np.float32)
+    y[30:] += 60
+    found = run_graph(bundle.session("step"), start(model), y, 0.001)
+    times = torch.arange(1, 61, dtype=torch.float64)[None] * 0.001
+    with torch.no_grad():
+        expected, _ = model(
+            torch.from_numpy(y)[None],
+            torch.ones(1, 60, 2),
+            times,
+            state={**model.init_state(1), "time": torch.zeros(1, dtype=torch.float64)},
+        )
+    for i in range(60):
+        assert np.abs(found[i]["mean"] - expected.mean[:, i].numpy()).max() <= 1e-4
+    evidence = [float(step["next.jump_evidence"][0, 0]) for step in found]
+    assert evidence[34] > 3.9 and evidence[35] == 0.0
+    assert found[35]["weight"][0] == 1.0 and found[34]["weight"][0] < 0.5
+    assert np.abs(found[36]["mean"] - 60).max() < 5 and np.abs(found[34]["mean"]).max() < 20
+
+
+def test_the_graph_s_likelihood_of_an_absurd_observation_is_finite(linear_bundle):
+    """The exporter's logaddexp gave -inf from some 90 sigma on. In float64, from the two normals themselves."""
+    model, bundle = linear_bundle
+    for sigma in (80.0, 95.0, 300.0, 1e4):
+        y = np.full((1, 2), sigma * np.sqrt(4.5), np.float32)  # prior variance 4, noise 0.5
+        found = float(run_graph(bundle.session("step"), start(model), y, 0.0)[0]["log_likelihood"][0])
+        nis = 2 * sigma**2
+        wide = np.log(0.02) - 0.5 * nis / 100 - np.log(2 * np.pi * 4.5 * 100)
+        narrow = np.log(0.98) - 0.5 * nis - np.log(2 * np.pi * 4.5)
+        # A few roundings of float32, of terms up to a hundred times the result.
+        assert found == pytest.approx(np.logaddexp(wide, narrow), rel=500 * 2**-24)
 
 
 def test_deep_graphs_follow_the_model_for_a_thousand_steps():

@@ -101,6 +101,7 @@ def test_isotropic_system_gives_the_numbers_of_irkf_scan():
         measurement_noise=(np.eye(2) * eta2 / 2).tolist(),
         initial_covariance=(np.eye(2) * 1e9).tolist(),
         nu=2 * nu,
+        reacquire=None,
     )
     times, y, _ = make_data(seed=1)
     seen = np.repeat(np.random.default_rng(2).random((len(y), 1)) > 0.2, 2, axis=1)

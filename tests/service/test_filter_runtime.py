@@ -111,12 +111,12 @@ def test_an_outlier_is_flagged_and_discounted(runtime):
 
 @pytest.mark.parametrize("value", [1e2, 1e6, 1e12])
 def test_an_absurd_reading_is_survived(runtime, value):
-    """However far off: the likelihood of such a reading underflows, the state does not."""
+    """However far off: the likelihood of such a reading is small or underflows, the state is sound."""
     times, values = [0.1 * i for i in range(8)], [[1.0, 0.5]] * 4 + [[value, -value]] + [[1.0, 0.5]] * 3
     result = runtime.filter(times, values, horizon=(0.1,))
     assert 0 < result.steps[4].weight < 1e-3 and result.steps[4].anomaly > 0.99
     assert np.abs(np.array(result.steps[-1].mean) - [1.0, 0.5]).max() < 1
-    assert -300 < result.log_likelihood < -50
+    assert math.isfinite(result.log_likelihood) and result.log_likelihood < -50
 
 
 def test_a_missing_component_and_a_gap_widen_the_state(runtime):

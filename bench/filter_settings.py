@@ -1,0 +1,152 @@
+"""Simulated systems on which filters of the literature are compared, and what an oracle would have to know of them.
+
+    tracking    WoLF (Duran-Martin et al. 2024, arXiv 2405.05646): position and velocity in a plane, F = constant
+                velocity over 0.1, Q = 0.1 I, positions observed with R = 10 I, from (0, 0, 1, 1) with P = I. Clean;
+                one noise in twenty ten or twenty times as large; Student-t noise with 2.01 degrees of freedom; one
+                observation in twenty of twice the position ("mixture"); three components in ten missing.
+    level_shift the same, clean, with a jump of both positions
+    canonical   KalmanNet (arXiv 2107.10043), linear model: F = [[1, 1], [0, 1]], C = I, Q = v R, from a known zero
+    rotation    the model of RFA: two rotating planes, damped, all seen, at irregular times
+
+numpy only: nothing here comes from the filter that is measured. Seeds are the caller's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+OUTLIERS = 0.05
+MISSING = 0.3
+STUDENT_DEGREES = 2.01
+# Scenario → (factor on the outliers' standard deviation, share of missing components).
+TRACKING = {
+    "clean": (1.0, 0.0),
+    "5 % x10": (10.0, 0.0),
+    "5 % x20": (20.0, 0.0),
+    "Student-t": (1.0, 0.0),
+    "mixture": (1.0, 0.0),
+    "30 % missing": (1.0, MISSING),
+    "30 % missing, 5 % x10": (10.0, MISSING),
+}
+ROTATION = {
+    "clean": (1.0, 0.0),
+    "5 % x10": (10.0, 0.0),
+    "5 % x20": (20.0, 0.0),
+    "30 % missing, 5 % x10": (10.0, MISSING),
+}
+SHIFT_AT = 200
+CANONICAL_DB = (0, -10, -20)
+DAMPING, FREQUENCIES, MEAN_LAG = 0.1, (0.5, 2.0), 0.5
+
+
+@dataclass(frozen=True)
+class Case:
+    """Streams of one system.
+
+    transition F, process Q `[T, B or 1, n, n]`: of the step before each observation. matrix C `[P, n]`, noise R `[P,
+    P]`; mean `[n]` and covariance `[n, n]` before the first step. truth `[B, T, n]`, observations `[B, T, P]` (NaN =
+    missing). What only an oracle knows: the factor on R `[B, T]` and that on C `[B, T]` of every observation.
+    times `[B, T]` where the system is one of continuous time. scored: how many components of the state the error is of.
+    """
+
+    transition: np.ndarray
+    process: np.ndarray
+    matrix: np.ndarray
+    noise: np.ndarray
+    mean: np.ndarray
+    covariance: np.ndarray
+    truth: np.ndarray
+    observations: np.ndarray
+    noise_factor: np.ndarray
+    matrix_factor: np.ndarray
+    scored: int
+    times: np.ndarray | None = None
+
+
+def _same_every_step(matrix: np.ndarray, steps: int) -> np.ndarray:
+    return np.broadcast_to(matrix, (steps, 1, *matrix.shape))
+
+
+def _drop(observations: np.ndarray, share: float, rng: np.random.Generator, *, whole: bool) -> np.ndarray:
+    """Each component, or each whole observation, goes missing with this probability."""
+    shape = (*observations.shape[:2], 1) if whole else observations.shape
+    return np.where(rng.random(shape) < share, np.nan, observations)
+
+
+def tracking(scenario: str, trials: int, steps: int, seed: int, *, jump: float = 0.0) -> Case:
+    """The plane of WoLF. jump: both positions move by it before observation `SHIFT_AT`."""
+    scale, missing = TRACKING[scenario]
+    rng = np.random.default_rng(seed)
+    f, q, r = np.eye(4), 0.1 * np.eye(4), 10.0 * np.eye(2)
+    f[0, 2] = f[1, 3] = 0.1
+    start = np.array([0.0, 0.0, 1.0, 1.0])
+    shift = np.array([jump, jump, 0.0, 0.0])
+    state, truth = np.tile(start, (trials, 1)), np.empty((trials, steps, 4))
+    for i in range(steps):
+        state = state @ f.T + np.sqrt(0.1) * rng.standard_normal((trials, 4)) + (shift if i == SHIFT_AT else 0.0)
+        truth[:, i] = state
+    is_outlier = rng.random((trials, steps)) < OUTLIERS
+    noise_factor, matrix_factor = np.where(is_outlier, scale**2, 1.0), np.ones((trials, steps))
+    if scenario == "Student-t":
+        half = STUDENT_DEGREES / 2
+        noise_factor = half / rng.gamma(half, 1.0, (trials, steps))
+    if scenario == "mixture":
+        matrix_factor = np.where(is_outlier, 2.0, 1.0)
+    noise = np.sqrt(10.0 * noise_factor)[..., None] * rng.standard_normal((trials, steps, 2))
+    observations = _drop(matrix_factor[..., None] * truth[..., :2] + noise, missing, rng, whole=False)
+    return Case(
+        _same_every_step(f, steps), _same_every_step(q, steps), np.eye(4)[:2], r, start, np.eye(4), truth, observations,
+        noise_factor, matrix_factor, scored=2,
+    )  # fmt: skip
+
+
+def canonical(v_db: float, trials: int, seed: int, *, steps: int = 100) -> Case:
+    """KalmanNet's linear model at R = I and Q = v I, v in dB."""
+    rng = np.random.default_rng(seed)
+    f, q = np.array([[1.0, 1.0], [0.0, 1.0]]), 10 ** (v_db / 10) * np.eye(2)
+    state, truth = np.zeros((trials, 2)), np.empty((trials, steps, 2))
+    for i in range(steps):
+        state = state @ f.T + np.sqrt(q[0, 0]) * rng.standard_normal((trials, 2))
+        truth[:, i] = state
+    one = np.ones((trials, steps))
+    return Case(
+        _same_every_step(f, steps), _same_every_step(q, steps), np.eye(2), np.eye(2), np.zeros(2), np.zeros((2, 2)),
+        truth, truth + rng.standard_normal(truth.shape), one, one, scored=2,
+    )  # fmt: skip
+
+
+def rotation_drift() -> np.ndarray:
+    """A of `rotation`."""
+    a = -DAMPING * np.eye(4)
+    for k, omega in enumerate(FREQUENCIES):
+        a[2 * k, 2 * k + 1], a[2 * k + 1, 2 * k] = -omega, omega
+    return a
+
+
+def rotation(scenario: str, trials: int, steps: int, seed: int) -> Case:
+    """Two planes that turn and fade, unit noises, exponential lags; from the stationary distribution."""
+    scale, missing = ROTATION[scenario]
+    rng = np.random.default_rng(seed)
+    lags = rng.exponential(MEAN_LAG, (steps, trials))
+    lags[0] = 0.0
+    fade = np.exp(-DAMPING * lags)
+    f = np.zeros((steps, trials, 4, 4))
+    for k, omega in enumerate(FREQUENCIES):
+        cosine, sine = fade * np.cos(omega * lags), fade * np.sin(omega * lags)
+        f[..., 2 * k, 2 * k] = f[..., 2 * k + 1, 2 * k + 1] = cosine
+        f[..., 2 * k, 2 * k + 1], f[..., 2 * k + 1, 2 * k] = -sine, sine
+    spread = -np.expm1(-2 * DAMPING * lags) / (2 * DAMPING)
+    stationary = np.eye(4) / (2 * DAMPING)
+    state, truth = rng.standard_normal((trials, 4)) / np.sqrt(2 * DAMPING), np.empty((trials, steps, 4))
+    for i in range(steps):
+        state = (f[i] @ state[..., None])[..., 0] + np.sqrt(spread[i])[:, None] * rng.standard_normal((trials, 4))
+        truth[:, i] = state
+    noise_factor = np.where(rng.random((trials, steps)) < OUTLIERS, scale**2, 1.0)
+    observations = truth + np.sqrt(noise_factor)[..., None] * rng.standard_normal(truth.shape)
+    return Case(
+        f, spread[..., None, None] * np.eye(4), np.eye(4), np.eye(4), np.zeros(4), stationary, truth,
+        _drop(observations, missing, rng, whole=True), noise_factor, np.ones((trials, steps)), scored=4,
+        times=np.cumsum(lags, axis=0).T.copy(),
+    )  # fmt: skip

@@ -1,0 +1,287 @@
+"""Re-acquisition after a jump of the state, against its definition written with other formulas and other libraries."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.stats
+import torch
+
+from model.linear_filter import LinearFilter, LinearFilterConfig
+
+DRIFT = np.array([[0.9, -2.0], [1.0, -1.1]])
+Q = np.array([[0.3, 0.1], [0.1, 0.4]])
+PRIOR = np.array([[4.0, 0.5], [0.5, 3.0]])
+SENSORS = {
+    "both states": (np.eye(2), np.array([[0.5, 0.1], [0.1, 0.7]])),
+    "one sensor": (np.array([[1.0, 0.5]]), np.array([[0.4]])),
+    "more sensors than states": (np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.5]]), np.diag([0.5, 0.7, 0.6])),
+}
+
+
+def build(sensor: str = "both states", **changes) -> LinearFilter:
+    matrix, noise = SENSORS[sensor]
+    values = {
+        "drift": DRIFT, "process_noise": Q, "measurement_noise": noise, "observation": matrix,
+        "initial_covariance": PRIOR, "nu": 4.0, **changes,
+    }  # fmt: skip
+    values = {k: np.asarray(v).tolist() if isinstance(v, np.ndarray) else v for k, v in values.items()}
+    torch.set_default_dtype(torch.float64)
+    try:
+        return LinearFilter(LinearFilterConfig.from_dict(values))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def discretise(lag: float) -> tuple[np.ndarray, np.ndarray]:
+    """Van Loan's matrix exponential."""
+    block = scipy.linalg.expm(np.block([[-DRIFT, Q], [np.zeros((2, 2)), DRIFT.T]]) * lag)
+    f = block[2:, 2:].T
+    return f, f @ block[:2, 2:]
+
+
+def by_definition(times, y, seen, sensor, *, nu=4.0, inner=3, patience=6):
+    """The filter with the rows that were seen cut out of every matrix; evidence by scipy's Student-t densities.
+
+    Means, covariances, evidence after every observation, and where the state jumped.
+    """
+    matrix, noise = SENSORS[sensor]
+    mean, covariance, offset, evidence = np.zeros(2), PRIOR, np.zeros(2), 0.0
+    means, covariances, evidences, jumps = [], [], [], []
+    for i in range(len(y)):
+        if i:
+            f, q = discretise(times[i] - times[i - 1])
+            mean, covariance, offset = f @ mean, f @ covariance @ f.T + q, f @ offset
+        rows = np.flatnonzero(seen[i])
+        is_jump = False
+        if len(rows):
+            c, r = matrix[rows], noise[np.ix_(rows, rows)]
+            e, u, s = y[i][rows] - c @ mean, c @ offset, c @ covariance @ c.T + r
+            density = {
+                name: scipy.stats.multivariate_t.logpdf(e, at, s, nu) for name, at in (("rival", u), ("own", 0 * u))
+            }
+            evidence = max(0.0, evidence + min(1.0, (density["rival"] - density["own"]) / np.log(20)))
+            is_jump = evidence >= patience - 1
+            share = np.trace(np.linalg.solve(s, s - r)) / len(rows)
+            wide = max(1.0, 100 * (1 - share) / share) * covariance
+            gain = wide @ c.T @ np.linalg.inv(c @ wide @ c.T + r)
+            if evidence <= 0 and u @ np.linalg.solve(s, u) >= 1:
+                offset = np.zeros(2)
+            rival = mean + offset + gain @ (e - c @ offset)
+            prior = wide if is_jump else covariance
+            nominal = c @ prior @ c.T + r
+            residual = e
+            for _ in range(inner):
+                weight = min(1.0, (nu + len(rows)) / (nu + residual @ np.linalg.solve(nominal, residual)))
+                gain = prior @ c.T @ np.linalg.inv(c @ prior @ c.T + r / weight)
+                residual = e - c @ gain @ e
+            mean, covariance = mean + gain @ e, prior - gain @ c @ prior
+            offset = np.zeros(2) if is_jump else rival - mean
+            evidence = 0.0 if is_jump else evidence
+        means.append(mean)
+        covariances.append(covariance)
+        evidences.append(evidence)
+        jumps.append(is_jump)
+    return np.array(means), np.array(covariances), np.array(evidences), np.array(jumps)
+
+
+def jumping_data(sensor: str, seed: int = 0, n: int = 90):
+    """Irregular times, a quarter of the components missing, one observation without any, and two jumps of the state."""
+    rng = np.random.default_rng(seed)
+    matrix, noise = SENSORS[sensor]
+    times = np.cumsum(rng.exponential(0.2, n))
+    state, y = rng.multivariate_normal(np.zeros(2), PRIOR), np.empty((n, len(matrix)))
+    for i in range(n):
+        if i:
+            f, q = discretise(times[i] - times[i - 1])
+            state = f @ state + rng.multivariate_normal(np.zeros(2), q)
+        if i in (30, 60):
+            state = state + np.array([40.0, -25.0])
+        y[i] = matrix @ state + rng.multivariate_normal(np.zeros(len(matrix)), noise)
+    seen = rng.random(y.shape) > 0.25
+    seen[33] = False
+    return times, y, seen
+
+
+def steps(model: LinearFilter, times, y, seen):
+    """Outputs and states of one stream, step by step."""
+    state, outputs, states = model.init_state(1), [], []
+    lags = np.diff(times, prepend=times[0])
+    one = torch.ones(1, dtype=torch.float64)
+    for i in range(len(y)):
+        token = torch.from_numpy(y[i][None]), torch.from_numpy(seen[i][None] * 1.0), one * lags[i], one
+        output, state = model.step(*token, state)
+        outputs.append(output)
+        states.append(state)
+    return outputs, states
+
+
+@pytest.mark.parametrize("sensor", list(SENSORS))
+def test_every_number_is_that_of_the_definition(sensor):
+    times, y, seen = jumping_data(sensor)
+    means, covariances, evidence, jumps = by_definition(times, y, seen, sensor)
+    outputs, states = steps(build(sensor), times, y, seen)
+    assert jumps.sum() >= 2
+    assert max(np.abs(s["mean"][0].numpy() - m).max() for s, m in zip(states, means, strict=True)) < 1e-7
+    assert max(np.abs(s["covariance"][0].numpy() - p).max() for s, p in zip(states, covariances, strict=True)) < 1e-7
+    assert np.abs(np.array([float(s["jump_evidence"]) for s in states]) - evidence).max() < 1e-7
+    # Sensors beyond the states can contradict each other, so not all of what was seen need be used.
+    assert min(float(o.weight) for o, is_jump in zip(outputs, jumps, strict=True) if is_jump) > 0.9
+
+
+@pytest.mark.parametrize("sensor", list(SENSORS))
+def test_absent_components_leave_no_trace(sensor):
+    """Not even NaN: everything after is that of the rows that were seen."""
+    times, y, seen = jumping_data(sensor, seed=3)
+    expected, _ = steps(build(sensor), times, np.where(seen, y, 0.0), seen)
+    for absent in (77.0, -1e30, np.nan):
+        found, states = steps(build(sensor), times, np.where(seen, y, absent), seen)
+        assert all(torch.equal(a.state_mean, b.state_mean) for a, b in zip(found, expected, strict=True))
+        assert all(bool(torch.isfinite(tensor).all()) for tensor in states[-1].values())
+
+
+def test_attention_does_not_read_absent_components_either():
+    times, y, seen = jumping_data("both states", n=36)
+    model = build()
+    model.mode = "attention"
+    clock, present = torch.from_numpy(times)[None], torch.from_numpy(seen * 1.0)[None]
+    expected, _ = model(torch.from_numpy(np.where(seen, y, 0.0))[None], present, clock)
+    found, _ = model(torch.from_numpy(np.where(seen, y, np.nan))[None], present, clock)
+    assert torch.equal(found.mean, expected.mean)
+
+
+def test_a_gap_neither_confirms_nor_clears():
+    times, y, seen = jumping_data("both states")
+    seen[:] = True
+    seen[34:38] = False
+    _, states = steps(build(), times, np.where(seen, y, 0.0), seen)
+    evidence = [float(state["jump_evidence"]) for state in states]
+    assert evidence[33] > 1
+    assert evidence[33:38] == [evidence[33]] * 5
+    f, _ = discretise(times[37] - times[33])
+    carried = f @ states[33]["jump_offset"][0].numpy()
+    assert np.abs(states[37]["jump_offset"][0].numpy() - carried).max() < 1e-9
+    assert evidence[38] > evidence[37] or evidence[38] == 0.0
+
+
+def test_a_component_that_is_seen_in_turn_with_another_can_jump_alone():
+    rng = np.random.default_rng(5)
+    n = 160
+    level = np.zeros((n, 2))
+    level[80:, 0] = 30.0
+    y = level + 0.7 * rng.standard_normal((n, 2))
+    seen = np.arange(n)[:, None] % 2 == np.arange(2)
+    still = {"drift": -1e-3 * np.eye(2), "process_noise": 0.01 * np.eye(2), "measurement_noise": 0.5 * np.eye(2)}
+    error = {}
+    for patience in (6, None):
+        outputs, _ = steps(build(reacquire=patience, **still), np.arange(n) * 1.0, y, seen)
+        # Six observations of the component that jumped, which take eleven steps, and some to average.
+        error[patience] = [float((outputs[i].mean - torch.from_numpy(level[i])).abs().max()) for i in range(94, 110)]
+    assert max(error[6]) < 3.0
+    assert min(error[None]) > 6.0
+
+
+def random_walk(jump: float = 0.0, n: int = 120, streams: int = 60, seed: int = 8):
+    """Levels and observations `[streams, n]`, R = 1, Q = 0.02 per step; the level jumps at 60."""
+    rng = np.random.default_rng(seed)
+    level = np.cumsum(np.sqrt(0.02) * rng.standard_normal((streams, n)), axis=1)
+    level[:, 60:] += jump
+    return level, level + rng.standard_normal((streams, n))
+
+
+def level_filter(y, **changes):
+    """Means `[streams, n]` of the model, and the last state."""
+    config = {"drift": [[0.0]], "process_noise": [[0.02]], "measurement_noise": [[1.0]], "observation": [[1.0]]}
+    model = build(initial_covariance=[[1.0]], **config, **changes)
+    values = torch.from_numpy(y)[..., None]
+    times = torch.arange(y.shape[1], dtype=torch.float64).expand(len(y), -1)
+    output, state = model(values, torch.ones_like(values), times)
+    return output.mean[..., 0].numpy(), state
+
+
+def kalman_level(y):
+    """The Kalman filter of the random walk, in scalars."""
+    mean, variance, means = np.zeros(len(y)), 1.0, np.empty(y.shape)
+    for i in range(y.shape[1]):
+        variance += 0.02 * (i > 0)
+        gain = variance / (variance + 1)
+        mean, variance = mean + gain * (y[:, i] - mean), (1 - gain) * variance
+        means[:, i] = mean
+    return means
+
+
+def median_delay(mean, level):
+    """Steps from 60 until the error is below 2 for three steps."""
+    good = np.abs(mean - level)[:, 60:] < 2
+    run = good[:, :-2] & good[:, 1:-1] & good[:, 2:]
+    return float(np.median(np.where(run.any(1), run.argmax(1), 999)))
+
+
+@pytest.mark.parametrize("jump", [8.0, 20.0, 200.0])
+def test_a_jump_is_followed_within_twice_the_kalman_filter_s_delay(jump):
+    level, y = random_walk(jump)
+    delay = {name: median_delay(level_filter(y, reacquire=n)[0], level) for name, n in (("with", 6), ("without", None))}
+    kalman = median_delay(kalman_level(y), level)
+    assert delay["with"] <= 2 * kalman
+    assert delay["without"] > delay["with"]
+
+
+def test_isolated_spikes_change_nothing():
+    """Bit for bit: the rule is silent where there is nothing to follow."""
+    _, y = random_walk()
+    y[:, 20:110:9] += np.random.default_rng(1).choice([-1.0, 1.0], (60, 10)) * 15
+    y[:, 50] += 1e4
+    with_rule, _ = level_filter(y)
+    without, _ = level_filter(y, reacquire=None)
+    assert np.array_equal(with_rule, without)
+
+
+def test_outliers_in_a_row_that_disagree_are_no_jump():
+    _, y = random_walk()
+    y[:, 60:66] += np.array([15.0, -15.0, 30.0, -30.0, 15.0, -15.0])
+    with_rule, _ = level_filter(y)
+    without, _ = level_filter(y, reacquire=None)
+    assert np.array_equal(with_rule, without)
+
+
+def test_patience_is_the_number_of_observations_that_agree():
+    """A jump of 200 noise deviations: each observation says all that it may, and the n-th is followed."""
+    level, y = random_walk(200.0)
+    for patience in (2, 3, 6):
+        error = np.abs(level_filter(y, reacquire=patience)[0] - level)
+        # Noise may have left a stream some evidence before the jump.
+        assert np.mean(error[:, 60 + patience - 2] > 50) >= 0.9
+        # A hundredth of the jump stays, more where the level was known well; and four deviations of the noise.
+        assert (error[:, 60 + patience - 1] < 12).all()
+
+
+def test_the_kalman_filter_carries_no_suspicion():
+    _, y = random_walk(20.0)
+    (with_rule, state), (without, _) = level_filter(y, nu=None), level_filter(y, nu=None, reacquire=None)
+    assert set(state) == {"mean", "covariance", "time"}
+    assert np.array_equal(with_rule, without)
+    assert np.abs(with_rule - kalman_level(y)).max() < 1e-9
+
+
+def test_the_covariance_before_a_jump_s_observation_is_the_enlarged_one():
+    """What a smoother goes back through: it must not smooth the jump away."""
+    times, y, seen = jumping_data("both states")
+    *_, jumps = by_definition(times, y, seen, "both states")
+    outputs, _ = steps(build(), times, y, seen)
+    noise = SENSORS["both states"][1]
+    for output, is_jump in zip(outputs, jumps, strict=True):
+        stated = output.innovation_covariance[0].numpy() - noise
+        assert np.allclose(output.predicted_covariance[0].numpy(), stated) != is_jump
+
+
+def test_attention_hands_over_without_suspicion():
+    times, y, seen = jumping_data("both states", n=36)
+    model = build()
+    model.mode = "attention"
+    _, state = model(*(torch.from_numpy(a)[None] for a in (np.where(seen, y, 0.0), seen * 1.0, times)))
+    assert float(state["jump_offset"].abs().sum()) == 0 and float(state["jump_evidence"]) == 0
+
+
+@pytest.mark.parametrize("value", [1, 0, 2.5, True, "6"])
+def test_a_patience_that_is_none_is_refused(value):
+    with pytest.raises(ValueError, match="reacquire"):
+        build(reacquire=value)
