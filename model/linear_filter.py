@@ -3,8 +3,8 @@
     dx = A x dt + dw,  E[dw dwᵀ] = Q dt          y = C x + b + e,  E[e eᵀ] = R
 
 The covariance is dense, so the filter is exact for non-orthogonal eigenvectors and dense noises (nu = inf is the Kalman
-filter); where the isotropic model holds it gives the numbers of `irkf_scan`. A must be diagonalisable and not unstable,
-else it is refused.
+filter); where the isotropic model holds it gives the numbers of `irkf_scan`. A may be defective (constant velocity, a
+level with a slope): `recurrence/modes.py` says how, and which few are refused.
 
 Attention mode is the batch RFA estimate: every earlier observation is transported to now with its own covariance C F⁻¹
 Q F⁻ᵀ Cᵀ + R and the estimate is their precision-weighted mean, reweighted by Student-t weights (Kalman-IRLS, math page
@@ -22,15 +22,21 @@ import torch
 from torch import Tensor
 
 from model.config import StrictConfig
-from model.recurrence.dense import Modes, Robustness, Sensor, Suspicion, spd_inverse, transition
+from model.recurrence.dense import Modes, Robustness, Sensor, Suspicion, spd_inverse
+from model.recurrence.modes import (
+    STABILITY_TOLERANCE,
+    AnyModes,
+    ChainModes,
+    backward,
+    mode_arrays,
+    spectrum,
+    stationary,
+    transition,
+)
 from model.state_filter import FilterOutput, State, StateFilter, head_update
 
 Matrix = tuple[tuple[float, ...], ...]
 
-# Above this condition number of the eigenvectors A counts as defective; float32 keeps two digits at it.
-MAX_CONDITION = 1e4
-# Real parts of eigenvalues up to this count as zero.
-STABILITY_TOLERANCE = 1e-9
 # Attention mode counts observations as independent, though they share process noise: one whose transported process
 # noise is this share of its measurement noise counts e times less. A random walk's Kalman filter in its steady state
 # forgets at sqrt(process noise per step / R), which is near this where it averages several observations.
@@ -124,12 +130,7 @@ class LinearFilterConfig(StrictConfig):
         patience = self.reacquire
         if patience is not None and (not isinstance(patience, int) or isinstance(patience, bool) or patience < 2):
             raise ValueError(f"reacquire must be an integer >= 2 or null, got {patience!r}")
-        rates, basis = np.linalg.eig(drift)
-        if np.linalg.cond(basis) > MAX_CONDITION:
-            raise ValueError(f"drift is not diagonalisable (condition of its eigenvectors above {MAX_CONDITION:g})")
-        if rates.real.max() > STABILITY_TOLERANCE:
-            raise ValueError(f"drift is unstable: an eigenvalue has real part {rates.real.max():.3g}")
-        if rates.real.max() > -STABILITY_TOLERANCE and self.initial_covariance is None:
+        if spectrum(drift).rates.real.max() > -STABILITY_TOLERANCE and self.initial_covariance is None:
             raise ValueError(
                 "initial_covariance is needed: drift has an undamped mode, so there is no stationary covariance"
             )
@@ -137,10 +138,7 @@ class LinearFilterConfig(StrictConfig):
 
 def stationary_covariance(config: LinearFilterConfig) -> np.ndarray:
     """P with A P + P Aᵀ + Q = 0, `[n, n]`."""
-    rates, basis = np.linalg.eig(np.asarray(config.drift))
-    dual = np.linalg.inv(basis)
-    noise = dual @ np.asarray(config.process_noise) @ dual.conj().T
-    return (basis @ (noise / -(rates[:, None] + rates.conj()[None, :])) @ basis.conj().T).real
+    return stationary(spectrum(np.asarray(config.drift)), np.asarray(config.process_noise))
 
 
 class LinearFilter(StateFilter):
@@ -153,13 +151,11 @@ class LinearFilter(StateFilter):
         drift = np.asarray(config.drift)
         self.state_size = n = drift.shape[0]
         self.observation_size = p = len(config.measurement_noise)
-        rates, basis = np.linalg.eig(drift)
-        dual = np.linalg.inv(basis)
-        noise = dual @ np.asarray(config.process_noise) @ dual.conj().T
-        for name, values in zip(
-            Modes._fields, (a for m in (rates, basis, dual, noise) for a in (m.real, m.imag)), strict=True
-        ):
-            self._constant(name, values)
+        found = spectrum(drift)
+        self._modes_kind: type[Modes] | type[ChainModes] = Modes if found.terms == 1 else ChainModes
+        arrays = mode_arrays(found, np.asarray(config.process_noise))
+        for name in self._modes_kind._fields:
+            self._constant(name, arrays[name])
         self._constant("matrix", np.eye(n) if config.observation is None else config.observation)
         self._constant("offset", np.zeros(p) if config.offset is None else config.offset)
         self._constant("noise", config.measurement_noise)
@@ -173,8 +169,8 @@ class LinearFilter(StateFilter):
     def _constant(self, name: str, values: Any) -> None:
         self.register_buffer(name, torch.tensor(np.asarray(values), dtype=torch.get_default_dtype()))
 
-    def modes(self) -> Modes:
-        return Modes(*(getattr(self, name) for name in Modes._fields))
+    def modes(self) -> AnyModes:
+        return self._modes_kind(*(getattr(self, name) for name in self._modes_kind._fields))
 
     def sensor(self) -> Sensor:
         return Sensor(self.get_buffer("matrix"), self.get_buffer("offset"), self.get_buffer("noise"))
@@ -249,7 +245,7 @@ class LinearFilter(StateFilter):
         fastest = (-modes.rate_re).amax(dim=0).clamp(min=1e-12)
         useful = valid * (lag * fastest <= MAX_DECAY).to(lag.dtype)
         _, q = transition(modes, lag * useful)
-        back = self._backward(lag * useful)
+        back = backward(modes, lag * useful)
         present = seen * useful[..., None]
         matrix = present[..., :, None] * (sensor.matrix @ back)
         noise = matrix @ q @ matrix.mT + (present[..., :, None] * present[..., None, :]) * (
@@ -278,12 +274,3 @@ class LinearFilter(StateFilter):
             covariance, _ = spd_inverse(prior_information + (weight * information).sum(1))
             estimate = (covariance @ (prior_evidence + (weight * evidence).sum(1)))[..., 0]
         return estimate, covariance
-
-    def _backward(self, lag: Tensor) -> Tensor:
-        """F(lag)⁻¹ `[..., n, n]`."""
-        m = self.modes()
-        growth = torch.exp(-m.rate_re * lag[..., None])
-        turn = -m.rate_im * lag[..., None]
-        e_re, e_im = (growth * torch.cos(turn))[..., None, :], (growth * torch.sin(turn))[..., None, :]
-        f = (m.basis_re * e_re - m.basis_im * e_im) @ m.dual_re
-        return f - (m.basis_re * e_im + m.basis_im * e_re) @ m.dual_im

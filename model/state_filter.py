@@ -14,16 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from model.config import MODES, Mode, check_choice
-from model.recurrence.dense import (
-    DenseUpdate,
-    Modes,
-    Robustness,
-    Sensor,
-    Suspicion,
-    dense_update,
-    propagate,
-    transition,
-)
+from model.recurrence.dense import DenseUpdate, Robustness, Sensor, Suspicion, dense_update, propagate
+from model.recurrence.modes import AnyModes, transition
 
 State = dict[str, Tensor]
 
@@ -72,8 +64,8 @@ class StateFilter(nn.Module):
         self._mode = mode
 
     @abstractmethod
-    def modes(self) -> Modes:
-        """Eigenpairs of the dynamics."""
+    def modes(self) -> AnyModes:
+        """Eigenpairs, or blocks, of the dynamics."""
 
     @abstractmethod
     def sensor(self) -> Sensor:

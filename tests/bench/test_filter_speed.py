@@ -1,0 +1,46 @@
+"""The speed benchmark, shortened: every installed contestant agrees with the reference, and a wrong one is caught."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from bench import filter_speed
+from bench.filter_speed import ROWS, make_job, measure, ratios, reference, table
+
+
+def test_every_row_is_measured_or_says_why_not(tmp_path, monkeypatch):
+    kept = tuple(row for row in ROWS if "dynamax" not in row.name)
+    monkeypatch.setattr(filter_speed, "ROWS", (*kept, ROWS[[row.name for row in ROWS].index("dynamax")]))
+    out = tmp_path / "speed.json"
+    document = filter_speed.write_speed(out, streams=3, steps=40, online_steps=50, runs=1)
+    assert json.loads(out.read_text()) == document
+    assert len(document["rows"]) == len(kept) + 1
+    by_name = {(row["job"], row["name"]): row for row in document["rows"]}
+    for job in ("online", "batch"):
+        for name in ("rfa Kalman", "rfa robust"):
+            assert by_name[job, name]["us_per_step"] > 0
+    assert by_name["online", "dynamax"]["not_run"]
+    assert len(table(document)) == 2 + len(document["rows"])
+
+
+def test_a_row_with_other_numbers_is_not_timed():
+    job = make_job(2, 30)
+    row = next(row for row in ROWS if row.name == "rfa Kalman" and row.job == "batch")
+    assert measure(row, job, 1)["largest_error"] < 1e-9
+    wrong = dataclasses.replace(row, is_robust=True)
+    with pytest.raises(AssertionError, match="off the reference"):
+        measure(wrong, job, 1)
+    assert not np.allclose(reference(job, is_robust=True), reference(job, is_robust=False))
+
+
+def test_ratios_leave_out_peers_of_another_job():
+    rows = [
+        {"name": "rfa robust", "job": "batch", "note": "", "us_per_step": 0.1},
+        {"name": "fast", "job": "batch", "note": "shares", "us_per_step": 0.01},
+        {"name": "fair", "job": "batch", "note": "", "us_per_step": 0.5},
+        {"name": "other", "job": "online", "note": "", "us_per_step": 0.2},
+        {"name": "gone", "job": "batch", "note": "", "not_run": "not installed"},
+    ]
+    assert ratios(rows) == {"batch: rfa robust": {"fastest_peer": "fair", "times_slower": 5.0}}

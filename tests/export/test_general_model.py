@@ -1,0 +1,100 @@
+"""A constant-velocity filter from its config file through export to the serving runtime, in both modes."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+from export.bundle import open_bundle
+from export.filter_export import export_filter
+from service.engine.filter_runtime import FilterRuntime
+from training.filter import train_filter
+
+DRIFT = np.array([[0.0, 1.0], [0.0, 0.0]])
+NOISE, R, PRIOR = np.diag([0.0, 0.2]), 0.25, np.diag([9.0, 1.0])
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory) -> FilterRuntime:
+    folder = tmp_path_factory.mktemp("velocity")
+    rng = np.random.default_rng(0)
+    times = np.cumsum(rng.exponential(0.2, 600))
+    lines = ["t,x"]
+    state = np.array([0.0, 1.0])
+    for i, t in enumerate(times):
+        f, q = van_loan(t - times[i - 1] if i else 0.0)
+        state = rng.multivariate_normal(f @ state, q)
+        lines.append(f"{t:.6f},{state[0] + np.sqrt(R) * rng.standard_normal():.6f}")
+    (folder / "series.csv").write_text("\n".join(lines) + "\n")
+    config = {
+        "family": "linear",
+        "model": {
+            "drift": DRIFT.tolist(),
+            "process_noise": NOISE.tolist(),
+            "measurement_noise": [[R]],
+            "observation": [[1.0, 0.0]],
+            "initial_covariance": PRIOR.tolist(),
+            "nu": None,
+        },
+        "training": {"length": 24},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    train_filter(folder / "config.json", str(folder / "series.csv"), folder / "run", show_progress=False)
+    export_filter(folder / "run", folder / "bundle")
+    return FilterRuntime(open_bundle(folder / "bundle"))
+
+
+def van_loan(lag: float) -> tuple[np.ndarray, np.ndarray]:
+    block = scipy.linalg.expm(np.block([[-DRIFT, NOISE], [np.zeros((2, 2)), DRIFT.T]]) * lag)
+    f = block[2:, 2:].T
+    return f, f @ block[:2, 2:]
+
+
+def kalman(times, values):
+    """Means and variances of the position, and the last state."""
+    mean, covariance, rows = np.zeros(2), PRIOR, []
+    for i, value in enumerate(values):
+        if i:
+            f, q = van_loan(times[i] - times[i - 1])
+            mean, covariance = f @ mean, f @ covariance @ f.T + q
+        if value is not None:
+            gain = covariance[:, 0] / (covariance[0, 0] + R)
+            mean, covariance = mean + gain * (value[0] - mean[0]), covariance - np.outer(gain, covariance[0])
+        rows.append((mean[0], covariance[0, 0]))
+    return np.array(rows), mean, covariance
+
+
+def test_served_constant_velocity_is_the_kalman_filter_at_irregular_times(runtime):
+    rng = np.random.default_rng(4)
+    times = np.cumsum(rng.exponential(0.3, 40)).tolist()
+    times[25:] = [t + 40.0 for t in times[25:]]
+    values = [[float(2 * t + rng.normal())] for t in times]
+    values[7] = None
+    result = runtime.filter(times, values, horizon=(0.5, 20.0))
+    expected, mean, covariance = kalman(times, values)
+    # float32 of numbers up to 100: rounding 6e-6 of the size, times the few tens of steps that remember it.
+    found = np.array([step.mean[0] for step in result.steps])
+    assert np.abs(found - expected[:, 0]).max() <= 1e-3
+    assert np.allclose(result.state.tensors["covariance"], covariance, rtol=1e-4)
+    for point, ahead in zip(result.steps[-1].forecast, (0.5, 20.0), strict=True):
+        assert abs(point.mean[0] - (mean[0] + ahead * mean[1])) <= 2e-3
+    assert len(result.steps[7].mean) == 1 and result.steps[7].weight is None
+
+
+def test_served_attention_fits_a_line(runtime):
+    """Short lags, so that little process noise is shared: close to the filter, and exact on a straight line."""
+    times = [0.1 * i for i in range(20)]
+    line = [[3.0 + 2.0 * t] for t in times]
+    recurrent, attention = (runtime.filter(times, line, mode=mode).steps[-1] for mode in ("recurrent", "attention"))
+    assert abs(attention.mean[0] - recurrent.mean[0]) < 0.3
+    assert abs(attention.mean[0] - line[-1][0]) < 0.3
+
+
+def test_segments_of_a_served_stream_go_on(runtime):
+    times = [0.3 * i for i in range(12)]
+    values = [[float(np.sin(t))] for t in times]
+    whole = runtime.filter(times, values)
+    first = runtime.filter(times[:5], values[:5])
+    rest = runtime.filter(times[5:], values[5:], state=runtime.unpack(runtime.pack(first.state)))
+    assert rest.steps[-1].mean == whole.steps[-1].mean
