@@ -52,7 +52,7 @@ _ALWAYS, _NEVER = float(np.finfo(np.float32).max), -1.0
 
 
 class Tracks(NamedTuple):
-    """The adaptive state of some rows, copied out of a pool.
+    """The adaptive state of some rows, copied out of a pool; all but `shift` are without rows where nothing waits.
 
     Attributes:
         shift: v, `[rows, leads, P, levels]`; its lead 0 is the step from one observation to the next.
@@ -78,15 +78,19 @@ def adaptive_fields(leads: int, size: int, levels: int) -> dict[str, StateField]
     return {name: StateField(shape, kind) for name, shape, kind in zip(FIELDS, shapes, kinds, strict=True)}
 
 
-def read_tracks(pool: StatePool, index: Array) -> Tracks:
-    """Copies of these rows of a pool."""
-    return Tracks(*(pool.arrays[name][index] for name in FIELDS))
+def read_tracks(pool: StatePool, index: Array, *, will_wait: bool) -> Tracks:
+    """Copies of these rows of a pool; of what waits only where something does, or `will_wait`."""
+    shift, *waiting = FIELDS
+    is_needed = will_wait or pool.arrays["adaptive.radius"][index, :, :, 0, -1].any()
+    rows = index if is_needed else index[:0]
+    return Tracks(pool.arrays[shift][index], *(pool.arrays[name][rows] for name in waiting))
 
 
 def write_tracks(pool: StatePool, index: Array, tracks: Tracks, rows: Sequence[int]) -> None:
     """Put `rows` of `tracks` into rows `index` of a pool."""
     for name, values in zip(FIELDS, tracks, strict=True):
-        pool.arrays[name][index] = values[rows]
+        if len(values):
+            pool.arrays[name][index] = values[rows]
 
 
 def factor(shift: Array) -> Array:
@@ -129,9 +133,9 @@ def score_step(tracks: Tracks, multipliers: Array, scores: Array, scored: Array,
 
 def score_waiting(tracks: Tracks, times: Array, values: Array, present: Array, horizons: Array, rates: Array) -> None:
     """Follow the forecasts whose time has come; `horizons` are the leads of `tracks.due`, in time units."""
-    waiting = tracks.radius[..., 0, -1] != 0
-    if not waiting.any():
+    if not len(tracks.radius):
         return
+    waiting = tracks.radius[..., 0, -1] != 0
     late = times[:, None, None] - tracks.due
     near = TOLERANCE * horizons[:, None]
     arrived = waiting & (late >= -near)

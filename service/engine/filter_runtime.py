@@ -321,7 +321,8 @@ class FilterRuntime:
             lags=lags,
             scored=present & (counts > 0)[:, None],
         )
-        return _Batch(rows, index, inputs, facts, read_tracks(pool, index), times, values)
+        tracks = read_tracks(pool, index, will_wait=any(row.readout.followed for row in rows))
+        return _Batch(rows, index, inputs, facts, tracks, times, values)
 
     @staticmethod
     def _run(session: object, names: list[str], inputs: dict[str, Array]) -> dict[str, Array]:
@@ -337,8 +338,7 @@ class FilterRuntime:
         with np.errstate(all="ignore"):  # rows that are not finite are dropped below
             scores = score(outputs, facts, self._calibration[mode])
             tallies = self._adapt(batch, outputs, self._calibration[mode])
-            numbers = (scores.surprise, scores.anomaly, batch.tracks.shift, tallies)
-            fit = _finite_rows([*outputs.values(), *numbers])[:count]
+            fit = _finite_rows([*outputs.values(), scores.surprise, scores.anomaly])[:count]
             good = np.flatnonzero(fit).tolist()
             steps = describe(outputs, facts, scores, good)
             for readout, members in by_readout(facts.readouts, good):
