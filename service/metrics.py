@@ -49,6 +49,25 @@ class Metrics:
             "Scored observations with a score of at most the level: where the filter is calibrated, just that share.",
             ["model_name", "level"],
         )
+        self.filter_forecast_observations = self._counter(
+            "filter_forecast_observations", "Observations that the one before them had forecast.", ["model_name"]
+        )
+        self.filter_weighted_nis = self._counter(
+            "filter_weighted_nis", "Sum over them of weight × nis / components: about 1 each.", ["model_name"]
+        )
+        self.filter_forecast_scored = self._counter(
+            "filter_forecast_scored_components", "Their components.", ["model_name"]
+        )
+        self.filter_forecast_inside = self._counter(
+            "filter_forecast_inside_components",
+            "Those inside their one-step forecast interval: where it is calibrated, the share of the level.",
+            ["model_name", "level"],
+        )
+        self.filter_pit = self._counter(
+            "filter_forecast_pit_components",
+            "Those at this place in their forecast distribution, by the upper edge of ten bins; even if it is right.",
+            ["model_name", "bin"],
+        )
         self.time_to_first_token = self._histogram(
             "time_to_first_token_seconds", "From arrival to the first token.", ["model_name"]
         )

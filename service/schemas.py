@@ -403,6 +403,23 @@ class FilterTimings(_Reply):
     compute_ms: float
 
 
+class ForecastChecks(_Reply):
+    """What became of the one-step forecasts of this request or stream. Its first observation had none."""
+
+    scored: int = Field(description="components of observations that were forecast")
+    coverage: dict[str, float | None] = Field(
+        description="share of them inside the interval, by calibrated level; null where nothing was scored"
+    )
+    bound: float | None = Field(
+        description="adaptive conformal guarantee: coverage differs from the level by at most this, whatever the data"
+    )
+    gamma: float = Field(description="step of the adaptation; the bound is about components / (gamma scored)")
+    weighted_nis: float | None = Field(description="mean of weight × nis / components; about 1 for a sound filter")
+    pit: Annotated[list[int], Field(min_length=10, max_length=10)] = Field(
+        description="components by their place in the forecast distribution, in ten bins; even if it is right"
+    )
+
+
 class FilterReply(_Reply):
     """One step per observation, and the sequence as a whole."""
 
@@ -410,6 +427,7 @@ class FilterReply(_Reply):
     steps: list[FilterStepReply]
     smoothed: list[SmoothedStep] | None
     log_likelihood: float
+    calibration: ForecastChecks
     seed: int
     timings: FilterTimings
     state: ReplyState
@@ -422,6 +440,7 @@ class FilterDone(_Reply):
     model: str
     smoothed: list[SmoothedStep] | None
     log_likelihood: float
+    calibration: ForecastChecks
     seed: int
     timings: FilterTimings
     state: ReplyState
@@ -450,6 +469,7 @@ class StreamDone(_Reply):
     done: Literal[True]
     steps: int = Field(description="of this stream, without those in the state that it began with")
     log_likelihood: float = Field(description="of these steps")
+    calibration: ForecastChecks
     reason: Literal["close", "drain"]
     state: ReplyState
 

@@ -14,6 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from service.engine.engine import ModelFacts, Models
 from service.engine.filter_runtime import FilterInputError, FilterStep, ForecastPoint, Row, Stepped
+from service.engine.forecast_checks import INSIDE, OBSERVATIONS, PIT, PIT_BINS, SCORED, WEIGHTED_NIS, no_checks
 from service.engine.language_runtime import StepOutput
 from service.engine.pool import Slot, StateField, StatePool
 from service.engine.text import Vocabulary
@@ -148,6 +149,7 @@ class Result:
     log_likelihood: float
     state: Means
     smoothed: list[dict[str, Any]] | None
+    tally: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,9 @@ class Wanted:
 @dataclass
 class FakeFilter:
     """A running mean of each component, with unit errors; log-likelihood 1 per observation seen.
+
+    The mean is the forecast of the next observation, its interval of a level is the mean ± the level, and the weighted
+    nis is 2; what is above it is in the last bin of the PIT, all else in the first.
 
     An observation of `poison` makes the numbers NaN; one of `bomb` makes every step that it takes part in raise.
     """
@@ -224,12 +229,13 @@ class FakeFilter:
             raise RuntimeError("the graph failed at /secret/place")
         stepped: list[Stepped | None] = []
         for row in rows:
-            step, state = self._observe(self.get(pool, row.slot, row.seed), row.t, row.observation, row.readout)
+            before = self.get(pool, row.slot, row.seed)
+            step, state = self._observe(before, row.t, row.observation, row.readout)
             if not np.isfinite(state.sums).all():
                 stepped.append(None)
                 continue
             self.put(pool, row.slot, state)
-            stepped.append(Stepped(step, float(row.observation is not None)))
+            stepped.append(Stepped(step, float(row.observation is not None), self._check(before, row.observation)))
         return stepped
 
     def work(
@@ -247,13 +253,25 @@ class FakeFilter:
         state: Means | None,
     ) -> Generator[None, None, Result]:
         wanted = self.readout(tuple(levels), tuple(horizon), samples)
-        state, steps = state or self.start(seed), []
+        state, steps, sums = state or self.start(seed), [], no_checks(len(self.levels))
         for t, observation in zip(times, observations, strict=True):
+            sums += self._check(state, observation)
             step, state = self._observe(state, t, observation, wanted)
             steps.append(step)
             yield
         smoothed = [{"index": s.index, "t": s.t, "mean": s.mean, "std": s.std} for s in steps] if smooth else None
-        return Result(steps, float(sum(y is not None for y in observations)), state, smoothed)
+        return Result(steps, float(sum(y is not None for y in observations)), state, smoothed, sums)
+
+    def _check(self, before: Means, observation: Sequence[float | None] | None) -> np.ndarray:
+        sums = no_checks(len(self.levels))
+        mean = before.sums / np.maximum(before.seen, 1)
+        errors = [y - m for y, m in zip(observation or (), mean.tolist(), strict=False) if y is not None]
+        if before.count and errors:
+            sums[OBSERVATIONS], sums[WEIGHTED_NIS], sums[SCORED] = 1, 2, len(errors)
+            sums[INSIDE] = [sum(abs(error) <= level for error in errors) for level in self.levels]
+            above = sum(error > 0 for error in errors)
+            sums[PIT] = [len(errors) - above, *[0] * (PIT_BINS - 2), above]
+        return sums
 
     def _observe(
         self, state: Means, t: float, observation: Sequence[float | None] | None, wanted: Any

@@ -2,20 +2,45 @@
 
 An interval's half width is std × multiplier(level, horizon). Between calibrated levels the ratio of the multiplier to
 the normal quantile is interpolated (held constant outside); between horizons the multiplier is interpolated in log
-time. export/filter_calibration.py fits the tables.
+time. export/filter_calibration.py fits the tables; service/engine/adaptive.py adapts the forecasts' multipliers to a
+stream.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from service.engine.forecast_checks import PIT_LEVELS
+
 Array = np.ndarray
 _NORMAL = NormalDist()
+# The log of the lag between two observations at the same time.
+SHORTEST = 1e-300
+
+
+class Between(NamedTuple):
+    """Multipliers of any levels as weighted sums of two calibrated ones.
+
+    Attributes:
+        lower, upper: the calibrated levels, `[levels]`.
+        lower_weight, upper_weight: `[horizon, levels]`.
+    """
+
+    lower: Array
+    upper: Array
+    lower_weight: Array
+    upper_weight: Array
+
+    def __call__(self, multipliers: Array) -> Array:
+        """`[..., horizon, P, calibrated]` → `[..., horizon, P, levels]`."""
+        low, high = multipliers[..., self.lower], multipliers[..., self.upper]
+        return low * self.lower_weight[:, None] + high * self.upper_weight[:, None]
 
 
 class Calibration:
@@ -23,14 +48,17 @@ class Calibration:
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.levels: tuple[float, ...] = tuple(document["levels"])
+        self.horizons = np.array(document["forecast"]["horizons"])
         self.state_scale: float = math.sqrt(document["state"]["variance_scale"])
         self._quantiles = np.array([_NORMAL.inv_cdf((1 + level) / 2) for level in self.levels])
         self._state = np.array(document["state"]["multipliers"])
-        self._horizons = np.log(np.array(document["forecast"]["horizons"]))
+        self._log_horizons = np.log(self.horizons)
         self._forecast = np.array(document["forecast"]["multipliers"])
         self._forecast_scale = np.sqrt(np.array(document["forecast"]["variance_scale"]))
         self._anomaly = document["anomaly"]
         self._confidence = document["confidence"]
+        self.miss_rates = 1 - np.array(self.levels)
+        self.pit = self.between(PIT_LEVELS, self.horizons[:1].tolist())
 
     def state(self, levels: Sequence[float]) -> Array:
         """Half widths of the state's intervals per model std, `[levels]`."""
@@ -38,13 +66,48 @@ class Calibration:
 
     def forecast(self, levels: Sequence[float], horizon: Sequence[float]) -> Array:
         """Half widths of the forecasts' intervals per model std, `[horizon, levels]`."""
-        position = _log_time(horizon)
-        tables = np.stack([np.interp(position, self._horizons, column) for column in self._forecast.T], axis=-1)
+        tables = self.at_horizons(horizon)
         return np.array([self._multipliers(table, levels) for table in tables]).reshape(len(horizon), len(levels))
+
+    def at_horizons(self, horizon: Sequence[float]) -> Array:
+        """The same at the calibrated levels, `[horizon, calibrated]`."""
+        position = _log_time(horizon)
+        return np.stack([np.interp(position, self._log_horizons, column) for column in self._forecast.T], axis=-1)
+
+    def at_lags(self, lags: Array) -> Array:
+        """The same for a lag per row, `[rows, calibrated]`."""
+        last = len(self.horizons) - 1
+        position = np.interp(np.log(np.maximum(lags, SHORTEST)), self._log_horizons, np.arange(last + 1.0))
+        below = position.astype(np.int64)
+        low, high = self._forecast[below], self._forecast[np.minimum(below + 1, last)]
+        multipliers: Array = low + (position - below)[:, None] * (high - low)
+        return multipliers
+
+    def between(self, levels: Sequence[float], horizon: Sequence[float]) -> Between:
+        """`forecast` as weighted sums of `at_horizons`, so that it can be had of adapted multipliers, too."""
+        tables, wanted = self.at_horizons(horizon), self.forecast(levels, horizon)
+        last = len(self.levels) - 1
+        lower = [min(max(bisect.bisect_right(self.levels, level) - 1, 0), last) for level in levels]
+        is_outside = [not self.levels[0] <= level < self.levels[last] for level in levels]
+        upper = [i if outside else i + 1 for i, outside in zip(lower, is_outside, strict=True)]
+        weights = np.zeros((2, len(horizon), len(levels)))
+        for k, (i, j) in enumerate(zip(lower, upper, strict=True)):
+            low, high = tables[:, i], tables[:, j]
+            if i == j:
+                weights[0, :, k] = _ratio(wanted[:, k], low, 1.0)
+            else:
+                weights[1, :, k] = _ratio(wanted[:, k] - low, high - low, 0.0)
+                weights[0, :, k] = 1 - weights[1, :, k]
+        return Between(np.array(lower, np.int64), np.array(upper, np.int64), weights[0], weights[1])
+
+    def nearest(self, horizon: Sequence[float]) -> Array:
+        """The calibrated lead that is nearest to each horizon in log time, `[horizon]`."""
+        distance = np.abs(np.array(_log_time(horizon))[:, None] - self._log_horizons)
+        return distance.argmin(axis=1)
 
     def forecast_scale(self, horizon: Sequence[float]) -> Array:
         """Calibrated std of the forecasts per model std, `[horizon]`."""
-        return np.interp(_log_time(horizon), self._horizons, self._forecast_scale)
+        return np.interp(_log_time(horizon), self._log_horizons, self._forecast_scale)
 
     def anomaly(self, surprise: Array) -> Array:
         """1 - tail probability of a surprise: the empirical table, then a normal tail that continues it."""
@@ -65,5 +128,9 @@ class Calibration:
         return ratios * np.array([_NORMAL.inv_cdf((1 + level) / 2) for level in levels])
 
 
+def _ratio(number: Array, size: Array, otherwise: float) -> Array:
+    return np.divide(number, size, out=np.full_like(number, otherwise), where=size != 0)
+
+
 def _log_time(horizon: Sequence[float]) -> list[float]:
-    return [math.log(max(lead, 1e-300)) for lead in horizon]
+    return [math.log(max(lead, SHORTEST)) for lead in horizon]

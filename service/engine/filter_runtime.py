@@ -20,6 +20,17 @@ from typing import NamedTuple
 import numpy as np
 
 from export.bundle import Bundle
+from service.engine.adaptive import (
+    FIELDS,
+    Tracks,
+    adaptive_fields,
+    radii,
+    read_tracks,
+    score_step,
+    score_waiting,
+    wait_for,
+    write_tracks,
+)
 from service.engine.calibration import Calibration
 from service.engine.filter_input import (
     FilterInputError,
@@ -42,6 +53,7 @@ from service.engine.filter_steps import (
     forecast_points,
     score,
 )
+from service.engine.forecast_checks import no_checks, tally
 from service.engine.pool import Slot, StateField, StatePool
 from service.engine.smoothing import TRACE_OUTPUTS, Trace, draw_paths, smooth
 
@@ -65,11 +77,22 @@ ROW_COUNTS = (16, 32, 64, 128, 256)
 LONG_HORIZON = 16
 CACHE_BLOCK = 128
 KEPT_READOUTS = 1024
-STATE_MAGIC = b"RFAF\x02"
+STATE_MAGIC = b"RFAF\x03"
 _HEADER = struct.Struct("<5sQQdd")  # magic, seed, count, time, surprise
 # Log of the smallest float32. The graph's likelihood of an absurd outlier underflows to 0; the state is sound then.
 LOWEST_LOG_LIKELIHOOD = float(np.log(np.finfo(np.float32).smallest_subnormal))
-_NUMBERS = ("mean", "covariance", "precision", "weight", "innovation", "nis", "log_likelihood")
+_NUMBERS = (
+    "mean",
+    "covariance",
+    "precision",
+    "weight",
+    "innovation",
+    "innovation_covariance",
+    "nis",
+    "log_likelihood",
+)
+# A variance that rounding took to zero or below.
+LEAST_VARIANCE = 1e-300
 
 
 @dataclass(frozen=True)
@@ -81,6 +104,7 @@ class FilterState:
         time: of the last observation; meaningless at count 0.
         count: observations so far.
         surprise: running surprise, which the confidence is read from.
+        adaptive: what the stream taught its forecast intervals, by name of the field.
         seed: of the samples.
     """
 
@@ -88,6 +112,7 @@ class FilterState:
     time: float
     count: int
     surprise: float
+    adaptive: dict[str, Array]
     seed: int = 0
 
 
@@ -103,12 +128,13 @@ class SmoothedStep:
 
 @dataclass(frozen=True)
 class FilterResult:
-    """Everything about a sequence; `state` continues it."""
+    """Everything about a sequence; `state` continues it, `tally` sums those of the steps."""
 
     steps: list[FilterStep]
     log_likelihood: float
     state: FilterState
     smoothed: list[SmoothedStep] | None
+    tally: Array
 
 
 class Row(NamedTuple):
@@ -123,10 +149,11 @@ class Row(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """What a row's observation led to."""
+    """What a row's observation led to; the tally is of forecast_checks.py."""
 
     step: FilterStep
     log_likelihood: float
+    tally: Array
 
 
 @dataclass(frozen=True)
@@ -135,6 +162,9 @@ class _Batch:
     index: Array  # rows of the pool, padded with the first
     inputs: dict[str, Array]
     facts: RowFacts
+    tracks: Tracks
+    times: Array  # [padded]
+    values: Array  # [padded, P], NaN where missing
 
 
 class FilterRuntime:
@@ -169,26 +199,32 @@ class FilterRuntime:
         self._calibration: dict[str, Calibration] = {
             mode: Calibration(bundle.calibration[mode]) for mode in ("recurrent", "attention")
         }
-        self.levels: tuple[float, ...] = self._calibration["recurrent"].levels
+        recurrent = self._calibration["recurrent"]
+        self.levels: tuple[float, ...] = recurrent.levels
+        adaptive = adaptive_fields(len(recurrent.horizons), self.observation_size, len(self.levels))
         self.state_fields: dict[str, StateField] = {
             **{name: StateField(array.shape, np.float32) for name, array in self._initial.items()},
             "clock.time": StateField((), np.float64),
             "clock.count": StateField((), np.int64),
             "clock.surprise": StateField((), np.float64),
+            **adaptive,
         }
-        self.state_bytes: int = _HEADER.size + 4 * sum(array.size for array in self._initial.values())
+        self._packed = {name: self.state_fields[name] for name in (*self._names, *adaptive)}
+        self.state_bytes: int = _HEADER.size + sum(map(_size_of, self._packed.values()))
         self.readout = functools.lru_cache(KEPT_READOUTS)(self._make_readout)
 
     # States.
 
     def start(self, seed: int = 0) -> FilterState:
         """The state before the first observation."""
-        return FilterState({name: array.copy() for name, array in self._initial.items()}, 0.0, 0, 0.0, seed)
+        tensors = {name: array.copy() for name, array in self._initial.items()}
+        untaught = {name: np.zeros(*self.state_fields[name]) for name in FIELDS}
+        return FilterState(tensors, 0.0, 0, 0.0, untaught, seed)
 
     def put(self, pool: StatePool, slot: Slot, state: FilterState) -> None:
         """Set a slot to a state."""
         clock = {"clock.time": state.time, "clock.count": state.count, "clock.surprise": state.surprise}
-        pool.write(slot, {**state.tensors, **clock})
+        pool.write(slot, {**state.tensors, **clock, **state.adaptive})
 
     def get(self, pool: StatePool, slot: Slot, seed: int) -> FilterState:
         """The state in a slot."""
@@ -198,13 +234,17 @@ class FilterRuntime:
             float(values["clock.time"]),
             int(values["clock.count"]),
             float(values["clock.surprise"]),
+            {name: values[name] for name in FIELDS},
             seed,
         )
 
     def pack(self, state: FilterState) -> bytes:
-        """`state_bytes` little-endian bytes: magic, seed, count, time, surprise, then the tensors as float32 in the
-        manifest's order."""
-        body = b"".join(state.tensors[name].astype("<f4").tobytes() for name in self._names)
+        """`state_bytes` little-endian bytes: magic, seed, count, time, surprise, then the tensors in the manifest's
+        order and the adaptive fields in theirs, each in its own type."""
+        held = {**state.tensors, **state.adaptive}
+        body = b"".join(
+            held[name].astype(np.dtype(field.dtype).newbyteorder("<")).tobytes() for name, field in self._packed.items()
+        )
         return _HEADER.pack(STATE_MAGIC, state.seed & (2**64 - 1), state.count, state.time, state.surprise) + body
 
     def unpack(self, data: bytes) -> FilterState:
@@ -216,16 +256,18 @@ class FilterRuntime:
         if len(data) != self.state_bytes or not data.startswith(STATE_MAGIC):
             raise FilterInputError("state is not a state of this filter", "state", "state_invalid")
         _, seed, count, time, surprise = _HEADER.unpack_from(data)
-        values = np.frombuffer(data, "<f4", offset=_HEADER.size).astype(np.float32)
-        if not (np.isfinite(values).all() and math.isfinite(time) and math.isfinite(surprise)):
+        held, position = {}, _HEADER.size
+        for name, field in self._packed.items():
+            kind = np.dtype(field.dtype)
+            values = np.frombuffer(data, kind.newbyteorder("<"), math.prod(field.shape), position)
+            held[name] = values.astype(kind).reshape(field.shape)
+            position += values.nbytes
+        if not (math.isfinite(time) and math.isfinite(surprise) and all(np.isfinite(x).all() for x in held.values())):
             raise FilterInputError("state holds a value that is not finite", "state", "state_invalid")
         if count >= 2**63:
             raise FilterInputError("state holds more steps than a stream can have", "state", "state_invalid")
-        tensors, position = {}, 0
-        for name, array in self._initial.items():
-            tensors[name] = values[position : position + array.size].reshape(array.shape)
-            position += array.size
-        return FilterState(tensors, time, count, surprise, seed)
+        adaptive = {name: held.pop(name) for name in FIELDS}
+        return FilterState(held, time, count, surprise, adaptive, seed)
 
     # One step of many streams.
 
@@ -276,8 +318,11 @@ class FilterRuntime:
             readouts=[row.readout for row in rows],
             present=present,
             surprise=pool.arrays["clock.surprise"][index],
+            lags=lags,
+            scored=present & (counts > 0)[:, None],
         )
-        return _Batch(rows, index, inputs, facts)
+        tracks = read_tracks(pool, index, will_wait=any(row.readout.followed for row in rows))
+        return _Batch(rows, index, inputs, facts, tracks, times, values)
 
     @staticmethod
     def _run(session: object, names: list[str], inputs: dict[str, Array]) -> dict[str, Array]:
@@ -292,19 +337,34 @@ class FilterRuntime:
         likelihoods[np.isneginf(likelihoods)] = LOWEST_LOG_LIKELIHOOD
         with np.errstate(all="ignore"):  # rows that are not finite are dropped below
             scores = score(outputs, facts, self._calibration[mode])
+            tallies = self._adapt(batch, outputs, self._calibration[mode])
             fit = _finite_rows([*outputs.values(), scores.surprise, scores.anomaly])[:count]
             good = np.flatnonzero(fit).tolist()
             steps = describe(outputs, facts, scores, good)
             for readout, members in by_readout(facts.readouts, good):
                 if readout.horizon:
-                    self._add_forecasts(outputs, facts, steps, readout, members)
+                    self._add_forecasts(batch, outputs, steps, readout, members)
         if draws:
             for row in good:
                 if facts.readouts[row].samples:
                     steps[row].samples = draw_states(outputs, facts, row)
         self._commit(pool, batch, outputs, scores.surprise, [row for row in good if row in steps])
         sums = likelihoods.tolist()
-        return [Stepped(steps[row], sums[row]) if row in steps else None for row in range(count)]
+        return [Stepped(steps[row], sums[row], tallies[row]) if row in steps else None for row in range(count)]
+
+    @staticmethod
+    def _adapt(batch: _Batch, outputs: dict[str, Array], calibration: Calibration) -> Array:
+        """Hold earlier forecasts against the observations, and follow them; a tally per row."""
+        facts, tracks = batch.facts, batch.tracks
+        variance = np.diagonal(outputs["innovation_covariance"], axis1=1, axis2=2).astype(np.float64)
+        innovation = outputs["innovation"].astype(np.float64)
+        scores = np.abs(innovation) / np.sqrt(np.maximum(variance, LEAST_VARIANCE))
+        rates = calibration.miss_rates
+        score_waiting(tracks, batch.times, batch.values, facts.present, calibration.horizons[1:], rates)
+        widths = score_step(tracks, calibration.at_lags(facts.lags), scores, facts.scored, rates)
+        weighted_nis = outputs["weight"].astype(np.float64) * np.maximum(outputs["nis"], 0.0)
+        edges = calibration.pit(widths[:, None])[:, 0]
+        return tally(facts.scored, weighted_nis, innovation > 0, scores, edges, widths)
 
     def _commit(
         self, pool: StatePool, batch: _Batch, outputs: dict[str, Array], surprise: Array, rows: list[int]
@@ -315,13 +375,14 @@ class FilterRuntime:
         pool.arrays["clock.time"][index] = [batch.rows[row].t for row in rows]
         pool.arrays["clock.count"][index] += 1
         pool.arrays["clock.surprise"][index] = surprise[rows]
+        write_tracks(pool, index, batch.tracks, rows)
 
     # Forecasts.
 
     def _add_forecasts(
         self,
+        batch: _Batch,
         outputs: dict[str, Array],
-        facts: RowFacts,
         steps: dict[int, FilterStep],
         readout: Readout,
         members: list[int],
@@ -332,7 +393,14 @@ class FilterRuntime:
             size = 1 if len(readout.horizon) >= LONG_HORIZON else self._padded(len(piece))
             means, covariances = self._forecast_rows(outputs, readout, piece + piece[:1] * (size - len(piece)))
             finite = _finite_rows([means, covariances])
-            points = forecast_points(readout, [facts.times[row] for row in piece], means, covariances)
+            rows, mean = np.array(piece), means[: len(piece)].astype(np.float64)
+            variance = np.diagonal(covariances[: len(piece)], axis1=2, axis2=3).astype(np.float64)
+            deviation = np.sqrt(np.maximum(variance, 0.0))
+            widths = radii(readout.multipliers, batch.tracks.shift[rows][:, readout.leads])
+            points = forecast_points(readout, [batch.facts.times[row] for row in piece], mean, deviation, widths)
+            for lead, i in readout.followed:
+                due = batch.times[rows] + readout.horizon[i]
+                wait_for(batch.tracks, rows, lead, due, mean[:, i], deviation[:, i, :, None] * widths[:, i])
             for i, row in enumerate(piece):
                 if finite[i]:
                     steps[row].forecast = points[i]
@@ -452,12 +520,13 @@ class FilterRuntime:
         memory = _Memory(self._cache_shapes, times) if mode == "attention" else None
         steps: list[FilterStep] = []
         traces: list[Trace] = []
-        total = 0.0
+        total, sums = 0.0, no_checks(len(self.levels))
         for t, observation, scale in zip(times, observations, scales, strict=True):
             row = Row(slot, float(t), observation, scale, readout, seed)
             stepped, outputs = self._advance_alone(pool, row, memory, smooth=smooth)
             steps.append(stepped.step)
             total += stepped.log_likelihood
+            sums += stepped.tally
             if smooth:
                 traces.append(Trace.of(outputs))
             yield
@@ -465,7 +534,7 @@ class FilterRuntime:
         if smooth:
             smoothed = yield from self._smooth(traces, steps, readout)
             steps = yield from self._with_trajectories(traces, steps, readout, seed)
-        return FilterResult(steps, total, self.get(pool, slot, seed), smoothed)
+        return FilterResult(steps, total, self.get(pool, slot, seed), smoothed, sums)
 
     def _advance_alone(
         self, pool: StatePool, row: Row, memory: _Memory | None, *, smooth: bool
@@ -539,6 +608,10 @@ class _Memory:
         for name, rows in self._rows.items():
             rows[:, self._count] = outputs[f"row.{name}"]
         self._count += 1
+
+
+def _size_of(field: StateField) -> int:
+    return math.prod(field.shape) * np.dtype(field.dtype).itemsize
 
 
 def _finite_rows(arrays: Iterable[Array]) -> Array:

@@ -51,6 +51,8 @@ class FilterStep:
 
 
 NO_SAMPLES = np.empty((0, 0))
+# A forecast further ahead than so many times its calibrated lead would keep its place for too long.
+FURTHEST = 2.0
 
 
 class Readout:
@@ -70,11 +72,14 @@ class Readout:
         self.horizon = horizon
         self.samples = samples
         self.state = calibration.state(levels)[:, None]  # [levels, 1]
-        self.forecast = calibration.forecast(levels, horizon)[..., None]  # [horizon, levels, 1]
+        self.multipliers = calibration.at_horizons(horizon)[:, None]  # [horizon, 1, calibrated]
+        self.between = calibration.between(levels, horizon)
+        self.leads = calibration.nearest(horizon)  # [horizon]
+        self.followed = _followed(self.leads.tolist(), horizon, calibration.horizons.tolist())
         self.forecast_scale = calibration.forecast_scale(horizon)[:, None]  # [horizon, 1]
 
     def intervals(self, mean: Array, deviation: Array, multipliers: Array) -> list[dict[str, list[list[float]]]]:
-        """Bands by level name; mean and deviation `[rows, P]`, multipliers `[levels, 1]` or `[rows, levels, 1]`."""
+        """Bands by level name; mean and deviation `[rows, P]`, multipliers `[levels, 1]` or `[rows, levels, P]`."""
         half = deviation[:, None] * multipliers
         bands = np.stack([mean[:, None] - half, mean[:, None] + half], axis=-1).tolist()
         return [dict(zip(self.names, row, strict=True)) for row in bands]
@@ -90,6 +95,8 @@ class RowFacts:
     readouts: list[Readout]
     present: Array  # [padded, P], bool
     surprise: Array  # [padded]
+    lags: Array  # [padded], since the observation before
+    scored: Array  # [padded, P], bool: present, and forecast by the observation before
 
 
 @dataclass(frozen=True)
@@ -157,16 +164,15 @@ def _forget_unseen(steps: Mapping[int, FilterStep], present: Array) -> None:
 
 
 def forecast_points(
-    readout: Readout, times: Sequence[float], means: Array, covariances: Array
+    readout: Readout, times: Sequence[float], mean: Array, deviation: Array, multipliers: Array
 ) -> list[list[ForecastPoint]]:
-    """Forecasts of rows of one readout; means `[rows, horizon, P]`, covariances `[rows, horizon, P, P]`."""
-    mean = means.astype(np.float64)
-    variance = np.diagonal(covariances, axis1=2, axis2=3).astype(np.float64)
-    deviation = np.sqrt(np.maximum(variance, 0.0))
+    """Forecasts of rows of one readout; mean and deviation `[rows, horizon, P]`, multipliers of the calibrated levels
+    `[rows, horizon, P, calibrated]`."""
+    half = readout.between(multipliers).swapaxes(-1, -2)
     spreads = (deviation * readout.forecast_scale).tolist()
     points = []
     for row, t in enumerate(times):
-        intervals = readout.intervals(mean[row], deviation[row], readout.forecast)
+        intervals = readout.intervals(mean[row], deviation[row], half[row])
         points.append(
             [
                 ForecastPoint(t + lead, *numbers)
@@ -174,6 +180,15 @@ def forecast_points(
             ]
         )
     return points
+
+
+def _followed(leads: Sequence[int], horizon: Sequence[float], calibrated: Sequence[float]) -> list[tuple[int, int]]:
+    """Leads beyond one step whose forecasts are held against observations, and the first of the horizons near each."""
+    first: dict[int, int] = {}
+    for column, lead in enumerate(leads):
+        if lead > 0 and horizon[column] <= FURTHEST * calibrated[lead]:
+            first.setdefault(lead, column)
+    return list(first.items())
 
 
 def draw(mean: Array, covariance: Array, samples: int, seed: int, index: int) -> Array:

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from service.engine.filter_runtime import Row, Stepped
 from service.engine.filtering import FilterStage, PackedState, RecurrentJob
+from service.engine.forecast_checks import ForecastChecks
 from service.errors import ServiceError
 
 EndReason = Literal["close", "drain"]
@@ -49,10 +50,11 @@ class StreamStep(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamEnd:
-    """The last event of a stream that ended well; `steps` and `log_likelihood` are those of this stream's own steps."""
+    """The last event of a stream that ended well; all but the state is of this stream's own steps."""
 
     steps: int
     log_likelihood: float
+    calibration: ForecastChecks
     reason: EndReason
     state: PackedState | None
 
@@ -148,9 +150,9 @@ class StreamJob(RecurrentJob):
         return Row(self.ensure_slot(), observed.t, observed.y, observed.noise, self.readout, self.seed)
 
     def accept(self, stepped: Stepped) -> None:
+        super().accept(stepped)
         self._pending.popleft()
         self._steps += 1
-        self.log_likelihood += stepped.log_likelihood
         every = self.options.state_every
         self.emit(StreamStep(stepped.step, self.pack() if every and self._steps % every == 0 else None))
 
@@ -164,6 +166,5 @@ class StreamJob(RecurrentJob):
                 self._end("close")
 
     def _end(self, reason: EndReason) -> None:
-        self.finish(
-            StreamEnd(self._steps, self.log_likelihood, reason, self.pack() if self.options.wants_state else None)
-        )
+        state = self.pack() if self.options.wants_state else None
+        self.finish(StreamEnd(self._steps, self.log_likelihood, self.checks(), reason, state))

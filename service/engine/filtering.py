@@ -17,6 +17,17 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from service.engine.filter_runtime import FilterInputError, Row, Stepped
+from service.engine.forecast_checks import (
+    INSIDE,
+    OBSERVATIONS,
+    PIT,
+    PIT_BINS,
+    SCORED,
+    WEIGHTED_NIS,
+    ForecastChecks,
+    no_checks,
+    summarise,
+)
 from service.engine.pool import Slot, StateField, StatePool
 from service.engine.scheduler import Job
 from service.errors import EngineFailure, InvalidRequest, NotReady
@@ -79,8 +90,8 @@ class Filter(Protocol):
         smooth: bool,
         state: Any,
     ) -> Generator[None, None, Any]:
-        """A whole sequence in pieces; returns steps, log-likelihood, the state after the last step, and the smoothed
-        trajectory."""
+        """A whole sequence in pieces; returns steps, log-likelihood, the state after the last step, the smoothed
+        trajectory, and the tally of the forecasts."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +143,7 @@ class Filtered:
     steps: list[Any]
     smoothed: list[Any] | None
     log_likelihood: float
+    calibration: ForecastChecks
     timings: FilterTimings
     state: PackedState | None
 
@@ -150,6 +162,8 @@ class RecurrentJob(Job):
         self._resumed: Any = options.state
         self.slot: Slot | None = None
         self.log_likelihood = 0.0
+        self._is_fresh = options.state is None or not options.state.count
+        self._sums = no_checks(len(stage.model.levels))
         self._rows = 1 + len(options.horizon) // FORECASTS_PER_ROW + options.samples // SAMPLES_PER_ROW
 
     @property
@@ -176,7 +190,12 @@ class RecurrentJob(Job):
 
     def accept(self, stepped: Stepped) -> None:
         """Take the answer to the next observation."""
-        raise NotImplementedError
+        self.log_likelihood += stepped.log_likelihood
+        self._sums += stepped.tally
+
+    def checks(self) -> ForecastChecks:
+        """What became of the forecasts so far."""
+        return _summary(self.filtering.model, self._sums, is_fresh=self._is_fresh)
 
     def settle(self) -> None:
         """Finish if nothing more will come."""
@@ -240,8 +259,8 @@ class FilterJob(RecurrentJob):
         )
 
     def accept(self, stepped: Stepped) -> None:
+        super().accept(stepped)
         self.position += 1
-        self.log_likelihood += stepped.log_likelihood
         if self.options.is_streamed:
             self.emit(stepped.step)
         else:
@@ -251,7 +270,7 @@ class FilterJob(RecurrentJob):
         if not self.has_next:
             state = self.pack() if self.options.wants_state else None
             timings = self.filtering.observe_end(self)
-            self.finish(Filtered(self.steps, None, self.log_likelihood, timings, state))
+            self.finish(Filtered(self.steps, None, self.log_likelihood, self.checks(), timings, state))
         elif self.interrupted:
             self.fail(NotReady("The server is shutting down."))
 
@@ -290,19 +309,22 @@ class FilterStage:
         self._corrupted = metrics.corrupted_requests.labels(model.name)
         self._scored = metrics.filter_scored.labels(model.name)
         self._inside = [(level, metrics.filter_inside.labels(model.name, f"{level:g}")) for level in model.levels]
+        self._forecasts = _ForecastCounters(model, metrics)
 
     def run(self, jobs: Sequence[RecurrentJob]) -> None:
         begun = time.monotonic()
         steps: list[Any] = []
+        sums = no_checks(len(self.model.levels))
         active = [job for job in jobs if job.has_next and not job.interrupted]
         is_watched = any(job.is_watched for job in active)
         while active:
-            steps += self._advance(active)
+            steps += self._advance(active, sums)
             if is_watched or time.monotonic() >= begun + QUANTUM_SECONDS:
                 break
             active = [job for job in active if job.has_next and not job.done and not job.cancelled]
         if steps:
             self._observe(steps, time.monotonic() - begun)
+            self._forecasts.add(sums)
         for job in jobs:
             if not job.done:
                 job.settle()
@@ -311,8 +333,8 @@ class FilterStage:
         """Count a finished request."""
         return _observe_end(job, self._metrics, self.model.name)
 
-    def _advance(self, jobs: Sequence[RecurrentJob]) -> list[Any]:
-        """One observation of each job; a job whose numbers are not finite fails alone."""
+    def _advance(self, jobs: Sequence[RecurrentJob], sums: np.ndarray) -> list[Any]:
+        """One observation of each job, added to `sums`; a job whose numbers are not finite fails alone."""
         steps = []
         for job, stepped in zip(jobs, self.model.advance(self.pool, [job.next_row() for job in jobs]), strict=True):
             if stepped is None:
@@ -321,6 +343,7 @@ class FilterStage:
             else:
                 job.accept(stepped)
                 steps.append(stepped.step)
+                sums += stepped.tally
         return steps
 
     def _observe(self, steps: Sequence[Any], seconds: float) -> None:
@@ -340,6 +363,7 @@ class SequenceStage:
     def __init__(self, model: Filter, metrics: Metrics) -> None:
         self.model = model
         self._metrics = metrics
+        self._forecasts = _ForecastCounters(model, metrics)
 
     def run(self, jobs: Sequence[SequenceJob]) -> None:
         for job in jobs:
@@ -364,6 +388,7 @@ class SequenceStage:
             self._metrics.corrupted_requests.labels(self.model.name).inc()
             raise not_finite()
         self._metrics.filter_observations.labels(self.model.name).inc(len(result.steps))
+        self._forecasts.add(result.tally)
         state = None
         if job.options.wants_state:
             state = PackedState(self.model.pack(result.state), result.state.count)
@@ -373,7 +398,36 @@ class SequenceStage:
                 job.emit(step)
             steps = []
         timings = _observe_end(job, self._metrics, self.model.name)
-        job.finish(Filtered(steps, result.smoothed, result.log_likelihood, timings, state))
+        resumed = job.options.state
+        checks = _summary(self.model, result.tally, is_fresh=resumed is None or not resumed.count)
+        job.finish(Filtered(steps, result.smoothed, result.log_likelihood, checks, timings, state))
+
+
+class _ForecastCounters:
+    """Adds tallies to the metrics of a model."""
+
+    def __init__(self, model: Filter, metrics: Metrics) -> None:
+        name = model.name
+        columns = {
+            OBSERVATIONS: metrics.filter_forecast_observations.labels(name),
+            WEIGHTED_NIS: metrics.filter_weighted_nis.labels(name),
+            SCORED: metrics.filter_forecast_scored.labels(name),
+        }
+        for i in range(PIT.start, PIT.stop):
+            columns[i] = metrics.filter_pit.labels(name, f"{(i - PIT.start + 1) / PIT_BINS:g}")
+        for i, level in enumerate(model.levels, INSIDE.start):
+            columns[i] = metrics.filter_forecast_inside.labels(name, f"{level:g}")
+        self._counters = [columns[i] for i in range(len(columns))]
+
+    def add(self, sums: np.ndarray) -> None:
+        """Count the forecasts of a tally."""
+        for counter, value in zip(self._counters, sums.tolist(), strict=True):
+            if value:
+                counter.inc(value)
+
+
+def _summary(model: Filter, sums: np.ndarray, *, is_fresh: bool) -> ForecastChecks:
+    return summarise(sums, model.levels, model.observation_size, is_fresh=is_fresh)
 
 
 def check_size(name: str, observation: Sequence[float | None], size: int, model: str) -> None:

@@ -95,6 +95,7 @@ async def _summary(filtered: Filtered, name: str, options: FilterOptions, exchan
         "model": name,
         "smoothed": filtered.smoothed,
         "log_likelihood": filtered.log_likelihood,
+        "calibration": filtered.calibration,
         "seed": options.seed,
         "timings": filtered.timings,
         "state": state,

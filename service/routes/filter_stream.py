@@ -5,7 +5,7 @@
     → {"t", "y", "noise"} …                  pipelining is welcome
     ← a step of POST /filter … plus "state" where it is due
     → {"close": true}
-    ← {"done": true, "steps", "log_likelihood", "reason", "state"}, then a normal close
+    ← {"done": true, "steps", "log_likelihood", "calibration", "reason", "state"}, then a normal close
 
 Exactly one terminal frame ends every stream that the client did not leave: `done`, or `{"error": …}`. A bad frame ends
 the stream after the answers to what came before it. A client that pipelines faster than the filter works, or does not
@@ -253,6 +253,7 @@ async def _done(end: StreamEnd, exchange: StateExchange) -> dict[str, Any]:
         "done": True,
         "steps": end.steps,
         "log_likelihood": end.log_likelihood,
+        "calibration": end.calibration,
         "reason": end.reason,
         "state": state,
     }

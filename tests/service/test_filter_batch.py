@@ -231,10 +231,13 @@ def test_the_numbers_of_a_row_are_those_of_the_calibration_file(name: str, runti
                     assert math.isclose((high - low) / 2, std * scale, rel_tol=1e-9)
                     assert math.isclose((high + low) / 2, mean, rel_tol=1e-9, abs_tol=1e-12)
                 point = step.forecast[0]
-                scale = tables["forecast"]["multipliers"][1][column] / math.sqrt(
-                    tables["forecast"]["variance_scale"][1]
-                )
-                for std, (low, high) in zip(point.std, point.interval[level], strict=True):
+                shift = streams.pool.arrays["adaptive.shift"][row.slot.row][1]
+                for k, (std, (low, high)) in enumerate(zip(point.std, point.interval[level], strict=True)):
+                    adapted = max(
+                        tables["forecast"]["multipliers"][1][j] * ((1 + float(v)) / (1 - float(v))) ** 3
+                        for j, v in enumerate(shift[k][: column + 1])
+                    )
+                    scale = adapted / math.sqrt(tables["forecast"]["variance_scale"][1])
                     assert math.isclose((high - low) / 2, std * scale, rel_tol=1e-9)
             surprise = before
             if step.nis is not None:

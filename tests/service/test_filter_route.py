@@ -168,3 +168,51 @@ async def test_the_last_line_of_a_stream_has_the_state(connect: Any, smooth: boo
         more = {"observations": [[2.0, 3.0]], "times": [2.0], "state": last.state, "smooth": smooth}
         reply = (await client.post("/filter", json=more)).json()
     assert (reply["steps"][0]["index"], reply["steps"][0]["mean"]) == (4, [2.0, 3.0])
+
+
+# The fake forecasts the mean so far, ± the level: forecast are 3 (2 before), 4 (2 before), nothing at 0 and at null.
+CHECKS = {
+    "scored": 2,
+    "coverage": {"0.5": 0.0, "0.9": 0.0},
+    "bound": 1.0,
+    "gamma": 0.025,
+    "weighted_nis": 2.0,
+    "pit": [0] * 9 + [2],
+}
+
+
+async def test_the_reply_says_how_its_forecasts_came_true(connect: Any) -> None:
+    exact = {"observations": [[1.0, 1.0]] * 3 + [[1.7, 1.0]] + [[1.175, 1.0]] * 96}
+    async with connect() as client:
+        plain = (await client.post("/filter", json=SEQUENCE)).json()
+        stream = await client.post("/filter", json={**SEQUENCE, "stream": True})
+        smooth = (await client.post("/filter", json={**SEQUENCE, "smooth": True})).json()
+        one = (await client.post("/filter", json={"observations": [[1, 2]]})).json()
+        many = (await client.post("/filter", json=exact)).json()
+        metrics = (await client.get("/metrics")).text
+    assert plain["calibration"] == lines(stream)[-1]["calibration"] == smooth["calibration"] == CHECKS
+    nothing = {"coverage": {"0.5": None, "0.9": None}, "bound": None, "weighted_nis": None, "pit": [0] * 10}
+    assert one["calibration"] == {**CHECKS, "scored": 0, **nothing}
+    checks = many["calibration"]
+    assert (checks["scored"], checks["coverage"]) == (198, {"0.5": 197 / 198, "0.9": 1.0})
+    assert checks["bound"] == pytest.approx(2 * 1.025 / (0.025 * 198))
+    counted = {
+        "rfa_filter_forecast_observations_total": 2 * 3 + 99,
+        "rfa_filter_weighted_nis_total": 2 * (2 * 3 + 99),
+        "rfa_filter_forecast_scored_components_total": 2 * 3 + 198,
+    }
+    for name, value in counted.items():
+        assert f'{name}{{model_name="mean"}} {value:.1f}' in metrics
+    assert 'rfa_filter_forecast_inside_components_total{level="0.5",model_name="mean"} 197.0' in metrics
+    pit = [line for line in metrics.splitlines() if line.startswith("rfa_filter_forecast_pit_components_total")]
+    assert len(pit) == 10 and sum(float(line.split()[-1]) for line in pit) == 2 * 3 + 198
+
+
+async def test_a_stream_that_goes_on_may_have_begun_at_either_end(connect: Any) -> None:
+    steady = [[1.0, 1.0]] * 100
+    async with connect() as client:
+        first = (await client.post("/filter", json={"observations": steady, "return_state": True})).json()
+        second = (await client.post("/filter", json={"observations": steady, "state": first["state"]})).json()
+    assert (first["calibration"]["scored"], second["calibration"]["scored"]) == (198, 200)
+    assert first["calibration"]["bound"] == pytest.approx(2 * 1.025 / (0.025 * 198))
+    assert second["calibration"]["bound"] == pytest.approx(2 * 1.525 / (0.025 * 200))

@@ -116,6 +116,7 @@ async def test_one_reply_per_observation(connect: Any) -> None:
         done = StreamDone.model_validate_json(json.dumps(frames[0]))
         assert (len(frames), code) == (1, 1000)
         assert (done.steps, done.log_likelihood, done.reason, done.state) == (4, 3.0, "close", None)
+        assert (done.calibration.scored, done.calibration.pit) == (2, [0] * 9 + [2])
         await slots_are_free(http.app)
         counted = {"route": "/filter/stream", "method": "WEBSOCKET", "status": "101"}
         assert http.app.state.metrics.registry.get_sample_value("rfa_http_requests_total", counted) == 1
