@@ -125,6 +125,7 @@ def _times_band(x, d, u, l, out):  # type: ignore[no-untyped-def]  # noqa: E741
             out[i, j] = x[i, j] * d[j]
         for j in range(n - 1):
             out[i, j] += x[i, j + 1] * u[j]
+        for j in range(n - 1):
             out[i, j + 1] += x[i, j] * l[j]
 
 
@@ -154,11 +155,25 @@ def _band_vector(x, d, u, l, out):  # type: ignore[no-untyped-def]  # noqa: E741
             out[i] += u[i] * x[i + 1]
 
 
+@njit(cache=True, fastmath={"reassoc", "contract"})
+def _dot(x, y):  # type: ignore[no-untyped-def]
+    """Inline: at these sizes a call of BLAS costs more than the sum."""
+    total = 0.0
+    for i in range(len(x)):
+        total += x[i] * y[i]
+    return total
+
+
 @njit(cache=True)
-def _condition(mean, covariance, sensor, e, wide, mean_out, covariance_out):  # type: ignore[no-untyped-def]
-    """The update with innovation e and variance W = wide."""
+def _apply(matrix, x, out):  # type: ignore[no-untyped-def]
+    for i in range(len(x)):
+        out[i] = _dot(matrix[i], x)
+
+
+@njit(cache=True)
+def _condition(mean, covariance, h, e, wide, mean_out, covariance_out):  # type: ignore[no-untyped-def]
+    """The update with innovation e, variance W = wide and h = P⁻c."""
     n = len(mean)
-    h = covariance @ sensor
     for i in range(n):
         mean_out[i] = mean[i] + h[i] * e / wide
         for j in range(n):
@@ -172,7 +187,7 @@ def _scan(y, step, bands, measurement):  # type: ignore[no-untyped-def]
     length, n = len(y), len(prior)
     values, innovations, totals, weights = np.zeros(length), np.zeros(length), np.ones(length), np.ones(length)
     means, covariances = np.zeros((length, n)), np.zeros((length, n, n))
-    mean, covariance, half = np.zeros(n), np.diag(prior), np.zeros((n, n))
+    mean, covariance, half, h = np.zeros(n), np.diag(prior), np.zeros((n, n)), np.zeros(n)
     for i in range(length):
         if i == 0:
             covariances[0] = covariance
@@ -190,12 +205,13 @@ def _scan(y, step, bands, measurement):  # type: ignore[no-untyped-def]
             mean[:] = means[i]
             covariance[:] = covariances[i]
             continue
-        e = y[i] - np.dot(sensor, means[i]) - offset
-        s = np.dot(sensor, covariances[i] @ sensor)
+        _apply(covariances[i], sensor, h)
+        e = y[i] - _dot(sensor, means[i]) - offset
+        s = _dot(sensor, h)
         w = _weight(e, s, r, a, inner)[0]
         values[i] = _density(e, s + r, contamination, k)[0]
         innovations[i], totals[i], weights[i] = e, s + r, w
-        _condition(means[i], covariances[i], sensor, e, s + r / w, mean, covariance)
+        _condition(means[i], covariances[i], h, e, s + r / w, mean, covariance)
     return values, innovations, totals, weights, means, covariances
 
 
@@ -210,6 +226,7 @@ def _adjoint(y, step, bands, measurement, scan):  # type: ignore[no-untyped-def]
     mean_bar, next_mean_bar = np.zeros(n), np.zeros(n)
     bar, half = np.zeros((n, n)), np.zeros((n, n))
     mean, covariance = np.zeros(n), np.zeros((n, n))
+    h, v = np.zeros(n), np.zeros(n)
     for i in range(length - 1, -1, -1):
         if not np.isnan(y[i]):
             e, total = innovations[i], totals[i]
@@ -217,10 +234,10 @@ def _adjoint(y, step, bands, measurement, scan):  # type: ignore[no-untyped-def]
             w, w_e, w_s, w_r, w_a = _weight(e, s, r, a, inner)
             _, by_nis, by_contamination, by_k = _density(e, total, contamination, k)
             wide = s + r / w
-            h = covariances[i] @ sensor
-            v = bar @ h
-            along = np.dot(mean_bar, h)
-            by_wide = (np.dot(h, v) - along * e) / (wide * wide)
+            _apply(covariances[i], sensor, h)
+            _apply(bar, h, v)
+            along = _dot(mean_bar, h)
+            by_wide = (_dot(h, v) - along * e) / (wide * wide)
             by_w = -by_wide * r / (w * w)
             by_total = -0.5 / total - by_nis * e * e / (total * total)
             by_e = along / wide + by_w * w_e + by_nis * 2 * e / total
@@ -243,17 +260,19 @@ def _adjoint(y, step, bands, measurement, scan):  # type: ignore[no-untyped-def]
             covariance[:] = covariances[i - 1]
         else:
             before = totals[i - 1] - r + r / weights[i - 1]
-            _condition(means[i - 1], covariances[i - 1], sensor, innovations[i - 1], before, mean, covariance)
+            _apply(covariances[i - 1], sensor, h)
+            _condition(means[i - 1], covariances[i - 1], h, innovations[i - 1], before, mean, covariance)
         g = step[i]
         # half = P Fᵀ, so that the rows of bar and half give the entries of 2 bar F P that F has.
         _times_band(covariance, d[g], u[g], l[g], half)
         for p in range(n):
             by_noise[g, p] += bar[p, p]
-            by_d[g, p] += 2 * np.dot(bar[p], half[p]) + mean_bar[p] * mean[p]
-            if p < n - 1:
+            by_d[g, p] += 2 * _dot(bar[p], half[p]) + mean_bar[p] * mean[p]
+            # Between two blocks, and at lag 0, nothing depends on a parameter.
+            if p < n - 1 and (u[g, p] != 0 or l[g, p] != 0):
                 by_noise_upper[g, p] += 2 * bar[p, p + 1]
-                by_u[g, p] += 2 * np.dot(bar[p], half[p + 1]) + mean_bar[p] * mean[p + 1]
-                by_l[g, p] += 2 * np.dot(bar[p + 1], half[p]) + mean_bar[p + 1] * mean[p]
+                by_u[g, p] += 2 * _dot(bar[p], half[p + 1]) + mean_bar[p] * mean[p + 1]
+                by_l[g, p] += 2 * _dot(bar[p + 1], half[p]) + mean_bar[p + 1] * mean[p]
         _band_vector(mean_bar, d[g], l[g], u[g], next_mean_bar)
         mean_bar[:] = next_mean_bar
         _band_times(bar, d[g], l[g], u[g], half)
