@@ -18,6 +18,7 @@ TIMES_BACKGROUND = 18.0
 BACKGROUND_BINS = 25
 # A frequency within a bin of so many times another is its harmonic; of so many times a weaker one, its fundamental.
 HARMONICS = 12
+TAPER_BINS = 2.0
 SUBHARMONICS = 4
 MAX_PERIODS = 3
 # Cycles that the data must have of a period.
@@ -92,17 +93,18 @@ def _refine(power: np.ndarray, peak: int) -> float:
 
 
 def _is_multiple(bin_: float, base: float, most: int) -> bool:
-    """Is `bin_` about base, 2 base, … `most` base? Both are known to about half a bin."""
+    """Is `bin_` about base, 2 base, … `most` base? The taper spreads a line over two bins on each side, and the base is
+    known to about half a bin."""
     times = round(bin_ / base)
-    return 1 <= times <= most and abs(bin_ - times * base) <= 0.5 * (1 + times)
+    return 1 <= times <= most and abs(bin_ - times * base) <= TAPER_BINS + 0.5 * times
 
 
 def _snap(periods: list[float], length: int) -> list[float]:
-    """A multiple of a shorter period, or a whole number of steps, where the resolution allows it."""
+    """A whole number of steps, or a multiple of a shorter period, where the resolution allows it."""
     kept: dict[float, float] = {}
     for period in sorted(periods):
         resolution = 0.5 * period**2 / length
-        nearest = [base * round(period / base) for base in kept.values()] + [float(round(period))]
+        nearest = [float(round(period))] + [base * round(period / base) for base in kept.values()]
         close = [value for value in nearest if abs(value - period) <= resolution]
         kept[period] = close[0] if close else period
     return [kept[period] for period in periods]

@@ -13,6 +13,7 @@ from export.filter_export import export_filter
 from model.linear_filter import LinearFilter, LinearFilterConfig
 from service.engine.filter_runtime import FilterRuntime
 from training.filter import FilterRun, train_filter
+from training.language import find_config
 from training.series import Series, split
 from training.structural import (
     StructuralConfig,
@@ -350,6 +351,11 @@ def test_columns_that_cannot_be_fitted_are_refused(tmp_path, cells, message):
     with pytest.raises(ValueError, match=message):
         train_filter(RUN, str(tmp_path / "data.csv"), tmp_path / "run", show_progress=False)
     assert not (tmp_path / "run").exists()
+
+
+def test_packaged_config_is_the_default():
+    run = FilterRun.from_file(find_config("structural"))
+    assert run.family == "structural" and StructuralConfig.from_dict(run.model) == StructuralConfig()
 
 
 def test_too_few_rows_and_bad_configs_are_refused(tmp_path):
