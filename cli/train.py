@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -46,16 +47,23 @@ def train_filter(
     out: Out,
     config: Annotated[
         str | None,
-        typer.Option(help="Name of a packaged config (oscillator, linear), or a JSON file; default fits the data."),
+        typer.Option(
+            help="Name of a packaged config (structural, oscillator, linear), or a JSON file; default: a deep filter."
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Train a filter on recorded series, or on a simulated system."""
-    from training.filter import FilterRun
+    """Train a filter on recorded series, or on a simulated system; structural fits level, trend and seasons."""
+    from training.filter import RECORD_FILE, FilterRun
     from training.filter import train_filter as train
     from training.language import find_config
 
     run = FilterRun.from_file(find_config(config)) if config else FilterRun.from_dict({"family": "deep"})
     model = train(run, data, out)
+    if run.family == "structural":
+        record = json.loads((out / RECORD_FILE).read_text())
+        columns = {column["name"]: column["structure"] for column in record["columns"]}
+        print_result({"run": str(out), "family": run.family, "states": model.state_size, "columns": columns}, as_json)
+        return
     parameters = sum(parameter.numel() for parameter in model.parameters())
     print_result({"run": str(out), "family": run.family, "parameters": parameters}, as_json)

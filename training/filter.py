@@ -1,8 +1,9 @@
-"""Train a deep filter, or write the run of a linear one: what `rfa train filter` does.
+"""Train a deep filter, fit a structural one, or write the run of a linear one: what `rfa train filter` does.
 
-The loss is the negative one-step predictive log-likelihood of noisy measurements (no true states): first of the nominal
-filter alone, then of the head, averaged over both modes, so that one set of weights serves attention and recurrence.
-Inputs get outliers and gaps while training.
+The loss is the negative one-step predictive log-likelihood of noisy measurements (no true states). Of a deep filter:
+first of the nominal filter alone, then of the head, averaged over both modes, so that one set of weights serves
+attention and recurrence; inputs get outliers and gaps while training. A structural filter is fitted to a CSV by maximum
+likelihood (`training.structural`) and becomes a linear filter: what reads its run knows only that.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from model.state_filter import StateFilter
 from training.provenance import provenance
 from training.series import load_csv, split, windows
 from training.simulate import NOISE_SETTINGS, Batch, Disturbance, simulate_oscillator
+from training.structural import StructuralConfig, calibration_windows, fit_structural
 
 SIMULATED = "simulate:oscillator"
 METRICS_FILE = "metrics.jsonl"
@@ -79,7 +81,7 @@ class FilterTrainingConfig(StrictConfig):
 
 @dataclass(frozen=True)
 class FilterRun:
-    """A config file: family ("linear" or "deep"), model, and for "deep" training."""
+    """A config file: family ("linear", "structural" or "deep"), model, and for "linear" and "deep" training."""
 
     family: str
     model: dict[str, Any]
@@ -91,8 +93,10 @@ class FilterRun:
         if unknown:
             raise ValueError(f"the config has unknown sections {sorted(unknown)}; it takes family, model and training")
         family = document.get("family", "deep")
-        if family not in ("linear", "deep"):
-            raise ValueError(f"family must be 'linear' or 'deep', got {family!r}")
+        if family not in ("linear", "structural", "deep"):
+            raise ValueError(f"family must be 'linear', 'structural' or 'deep', got {family!r}")
+        if family == "structural" and "training" in document:
+            raise ValueError("a structural config takes no section training: its model section says how to fit")
         return cls(
             family, dict(document.get("model", {})), FilterTrainingConfig.from_dict(document.get("training", {}))
         )
@@ -194,8 +198,8 @@ def train_filter(
     report: Callable[[dict[str, float]], None] | None = None,
     show_progress: bool = True,
 ) -> StateFilter:
-    """Train (deep) or build (linear) a filter and write its run: config.json, model.safetensors, metrics.jsonl,
-    train.json.
+    """Train (deep), fit (structural) or build (linear) a filter and write its run: config.json, model.safetensors,
+    validation.safetensors, train.json, and of a deep one metrics.jsonl.
 
     Args:
         config: a config file, or its content.
@@ -204,6 +208,8 @@ def train_filter(
     """
     run = config if isinstance(config, FilterRun) else FilterRun.from_file(config)
     directory = Path(out)
+    if run.family == "structural":
+        return _fit_structural(run, data, directory, show_progress)
     directory.mkdir(parents=True, exist_ok=True)
     source = load_data(data, run.training)
     record: dict[str, Any] = {
@@ -223,6 +229,31 @@ def train_filter(
     model, seconds = _train_deep(run, source, directory, report, show_progress)
     record |= {"seconds": round(seconds, 1), "steps": run.training.steps}
     save_checkpoint(directory, "deep", model)
+    (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
+    return model.eval()
+
+
+def _fit_structural(run: FilterRun, data: str, directory: Path, show_progress: bool) -> StateFilter:
+    if data.startswith("simulate:"):
+        raise ValueError(f"a structural model is fitted to a CSV, not to {data!r}")
+    config = StructuralConfig.from_dict(run.model)
+    train, validation, _ = split(load_csv(data))
+    with tqdm(disable=not show_progress, unit="fit") as bar:
+
+        def advance(line: str) -> None:
+            bar.set_postfix_str(line)
+            bar.update()
+
+        found = fit_structural(train, validation, config, report=advance)
+    model = LinearFilter(found.config)
+    save_checkpoint(directory, "linear", model)
+    _save_validation(directory, calibration_windows(validation, model.state_size, found.longest))
+    record = {
+        "data": data,
+        "columns": found.columns,
+        "joint": found.joint,
+        "provenance": provenance([Path(data)], torch.device("cpu")),
+    }
     (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
     return model.eval()
 

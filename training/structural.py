@@ -1,0 +1,270 @@
+"""Fit structural models to the columns of a series and join them into one linear filter.
+
+Each column gets its own modes (`structural_fit`); the filter's state is all of them one after the other. What the
+columns share is then estimated from the correlation of their one-step innovations in the training part, as measurement
+noise (R dense) or as measurement and level noise, and kept where the validation likelihood of the joint filter gains.
+A row with missing components updates every column's state through what it has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from scipy.linalg import block_diag
+
+from model.config import StrictConfig
+from model.linear_filter import LinearFilter, LinearFilterConfig
+from training.series import Series
+from training.simulate import Batch
+from training.structural_fit import MIN_GAIN, Column, Fit, Likelihood, Limits, fit_column, make_column
+from training.structural_model import Matrices, matrices, robustness
+from training.structural_seasons import candidate_periods
+
+Shared = Literal["nothing", "measurement", "measurement and level"]
+
+# Correlations that columns with this many common values or fewer get are 0.
+MIN_COMMON = 20
+# Innovations beyond so many standard deviations count as that many in a correlation.
+CLIP = 3.0
+# Calibration filters windows of the validation part from the prior, in attention mode too: states² · rows² over all
+# windows, and the numbers that a step holds, states² · rows over all windows, stay below these.
+WINDOW_WORK, WINDOW_NUMBERS = 2e9, 2e7
+MIN_WINDOW = 96
+
+
+@dataclass(frozen=True)
+class StructuralConfig(StrictConfig):
+    """How to fit. seasons: "auto", or periods in the unit of the times (seconds for dates; empty for none).
+
+    max_harmonics of a season and max_free_modes (relaxations and cycles) bound the search; inner is K of the filter;
+    iterations bounds every fit.
+    """
+
+    seasons: str | tuple[float, ...] = "auto"
+    max_harmonics: int = 6
+    max_free_modes: int = 2
+    inner: int = 3
+    iterations: int = 60
+
+    def __post_init__(self) -> None:
+        if isinstance(self.seasons, str):
+            if self.seasons != "auto":
+                raise ValueError(f'seasons must be "auto" or a list of periods, got {self.seasons!r}')
+        else:
+            try:
+                object.__setattr__(self, "seasons", tuple(float(period) for period in self.seasons))
+            except (TypeError, ValueError):
+                raise ValueError(f'seasons must be "auto" or a list of periods, got {self.seasons!r}') from None
+            if not all(np.isfinite(p) and p > 0 for p in self.seasons):
+                raise ValueError(f"seasons must be positive periods, got {list(self.seasons)}")
+        for name, least in (("max_harmonics", 1), ("max_free_modes", 0), ("inner", 1), ("iterations", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"{name} must be an integer >= {least}, got {value!r}")
+
+
+@dataclass(frozen=True)
+class StructuralFit:
+    """The filter, the longest season in steps (0 without), and a record of the search: per column, and of the joint
+    noise."""
+
+    config: LinearFilterConfig
+    longest: float
+    columns: list[dict[str, Any]]
+    joint: dict[str, Any]
+
+
+def fit_structural(
+    train: Series, validation: Series, config: StructuralConfig, *, report: Callable[[str], None] | None = None
+) -> StructuralFit:
+    """Fit every column, then what they share.
+
+    Args:
+        train, validation: consecutive parts of one series; parameters are fitted on the first, modes chosen by the
+            likelihood of the second.
+        report: called with a line of progress after every fit.
+
+    Raises:
+        ValueError: a column is constant or (nearly) empty.
+    """
+    times = np.concatenate([train.times, validation.times])
+    values = np.concatenate([train.values, validation.values])
+    count = len(train.times)
+    columns = [make_column(name, times, values[:, i], count) for i, name in enumerate(train.names)]
+    limits = Limits(config.max_harmonics, config.max_free_modes, config.iterations, config.inner)
+    fits = []
+    for i, column in enumerate(columns):
+        fits.append(fit_column(column, _periods(column, train.times, train.values[:, i], config), limits, report))
+    start = time.monotonic()
+    chosen, shared, gains = _join(columns, fits, times, values, config.inner, report)
+    record = [_describe(column, fit) for column, fit in zip(columns, fits, strict=True)]
+    joint = {"shared_noise": shared, "validation": gains, "seconds": round(time.monotonic() - start, 1)}
+    longest = max((period for fit in fits for period, _ in fit.structure.seasons), default=0.0)
+    return StructuralFit(chosen, longest, record, joint)
+
+
+def _periods(column: Column, times: np.ndarray, values: np.ndarray, config: StructuralConfig) -> list[float]:
+    """Candidate seasons in steps."""
+    if isinstance(config.seasons, str):
+        return candidate_periods(times, values)
+    periods = [period / column.time_step for period in config.seasons]
+    if min(periods, default=np.inf) <= 2:
+        raise ValueError(f"seasons must be longer than two steps of the data ({2 * column.time_step:g})")
+    return periods
+
+
+def _describe(column: Column, fit: Fit) -> dict[str, Any]:
+    return {
+        "name": column.name,
+        "structure": fit.structure.describe(),
+        "step": column.time_step,
+        "parameters": {name: float(f"{value:.6g}") for name, value in fit.values().items()},
+        "center": column.center,
+        "spread": column.spread,
+        "train_log_likelihood": fit.train,
+        "validation_log_likelihood": fit.validation,
+        "seconds": round(fit.seconds, 1),
+        "tried": fit.tried,
+    }
+
+
+def _join(
+    columns: list[Column],
+    fits: list[Fit],
+    times: np.ndarray,
+    values: np.ndarray,
+    inner: int,
+    report: Callable[[str], None] | None,
+) -> tuple[LinearFilterConfig, Shared, dict[str, float]]:
+    """The joint filter, what its columns share, and the validation log likelihoods that decided it."""
+    systems = [
+        matrices(fit.structure, fit.raw, step=column.time_step, center=column.center, spread=column.spread)
+        for column, fit in zip(columns, fits, strict=True)
+    ]
+    robust = _joint_robustness(fits)
+    if len(columns) == 1:
+        return joint_config(systems, np.eye(1), "nothing", robust, inner), "nothing", {}
+    correlation = innovation_correlation(columns, fits, inner)
+    choices: tuple[Shared, ...] = ("nothing", "measurement", "measurement and level")
+    gains: dict[str, float] = {}
+    best, chosen = choices[0], joint_config(systems, correlation, choices[0], robust, inner)
+    for shared in choices:
+        config = joint_config(systems, correlation, shared, robust, inner)
+        gains[shared] = joint_log_likelihood(config, times, values, columns[0].fitted)
+        if report is not None:
+            report(f"columns share {shared}")
+        if gains[shared] > gains[best] + MIN_GAIN:
+            best, chosen = shared, config
+    return chosen, best, gains
+
+
+def _joint_robustness(fits: list[Fit]) -> dict[str, Any]:
+    """One weight and one density for the row: the middle of the columns' nu, contamination and outlier scale."""
+    found = [robustness(fit.structure, fit.raw) for fit in fits]
+    inverse = float(np.median([0.0 if one["nu"] is None else 1 / one["nu"] for one in found]))
+    middle = {name: float(np.median([one[name] for one in found])) for name in ("contamination", "outlier_scale")}
+    return {"nu": 1 / inverse if inverse > 0 else None, **middle}
+
+
+def innovation_correlation(columns: list[Column], fits: list[Fit], inner: int) -> np.ndarray:
+    """Correlation `[P, P]` of the standardised one-step innovations of the training part, over the rows that both
+    columns have, made positive definite."""
+    standard = np.full((columns[0].fitted, len(columns)), np.nan)
+    for i, (column, fit) in enumerate(zip(columns, fits, strict=True)):
+        scan = Likelihood(column, fit.structure, inner).scan(fit.raw, column.fitted)
+        seen = np.isfinite(column.y[: column.fitted])
+        standard[seen, i] = np.clip((scan.innovation / np.sqrt(scan.total))[seen], -CLIP, CLIP)
+    found = np.eye(len(columns))
+    for i in range(len(columns)):
+        for j in range(i):
+            both = np.isfinite(standard[:, i]) & np.isfinite(standard[:, j])
+            if both.sum() > MIN_COMMON:
+                found[i, j] = found[j, i] = np.corrcoef(standard[both, i], standard[both, j])[0, 1]
+    # Pairs seen at different rows may contradict each other; and R must stay well conditioned in float32.
+    rates, basis = np.linalg.eigh(found)
+    repaired = (basis * np.maximum(rates, 1e-3)) @ basis.T
+    scale = np.sqrt(np.diag(repaired))
+    return repaired / scale[:, None] / scale[None, :]
+
+
+def joint_config(
+    systems: list[Matrices], correlation: np.ndarray, shared: Shared, robust: dict[str, Any], inner: int
+) -> LinearFilterConfig:
+    """Block-diagonal dynamics; noises correlate in R and, for "measurement and level", equally in Q of the levels."""
+    deviation = np.sqrt([system.variance for system in systems])
+    rho = np.eye(len(systems)) if shared == "nothing" else correlation
+    process = block_diag(*(system.process for system in systems))
+    if shared == "measurement and level":
+        levels = np.cumsum([0, *(len(system.drift) for system in systems[:-1])])
+        noise = np.sqrt(np.diag(process)[levels])
+        process[np.ix_(levels, levels)] = rho * noise[:, None] * noise[None, :]
+    return LinearFilterConfig.from_dict(
+        {
+            "drift": block_diag(*(system.drift for system in systems)).tolist(),
+            "process_noise": process.tolist(),
+            "measurement_noise": (rho * deviation[:, None] * deviation[None, :]).tolist(),
+            "observation": block_diag(*(system.sensor[None] for system in systems)).tolist(),
+            "offset": [system.offset for system in systems],
+            "initial_covariance": block_diag(*(system.prior for system in systems)).tolist(),
+            "inner": inner,
+            **robust,
+        }
+    )
+
+
+def _exact(config: LinearFilterConfig) -> LinearFilter:
+    """The filter with its constants in float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        return LinearFilter(config)
+    finally:
+        torch.set_default_dtype(before)
+
+
+@torch.no_grad()
+def joint_log_likelihood(config: LinearFilterConfig, times: np.ndarray, values: np.ndarray, skip: int) -> float:
+    """Log likelihood of the rows from `skip` on under the filter as served, in float64, rows before it filtered too."""
+    model = _exact(config)
+    seen = np.isfinite(values)
+    y, present = torch.from_numpy(np.where(seen, values, 0.0)), torch.from_numpy(seen.astype(np.float64))
+    lags = torch.from_numpy(np.diff(times, prepend=times[0]))
+    one = torch.ones(1, dtype=torch.float64)
+    state = model.init_state(1)
+    total = 0.0
+    for i in range(len(times)):
+        output, state = model.step(y[i : i + 1], present[i : i + 1], lags[i : i + 1], one, state)
+        if i >= skip:
+            total += float(output.log_likelihood)
+    return total
+
+
+def calibration_windows(validation: Series, states: int, longest: float) -> Batch:
+    """Windows of the validation part for export: two of the longest period, as many as calibration can afford.
+
+    Args:
+        states: of the filter.
+        longest: period in steps, 0 without a season.
+    """
+    rows = len(validation.times)
+    length = min(rows, max(MIN_WINDOW, 2 * round(longest)))
+    starts = np.arange(0, rows - length + 1, max(1, length // 2))
+    affordable = min(WINDOW_WORK / (states**2 * length**2), WINDOW_NUMBERS / (states**2 * length))
+    most = max(2, int(affordable))
+    if len(starts) > most:
+        starts = starts[np.linspace(0, len(starts) - 1, most).round().astype(int)]
+    return Batch(
+        np.stack([validation.times[s : s + length] for s in starts]),
+        np.stack([validation.values[s : s + length] for s in starts]),
+    )
+
+
+__all__ = [
+    "StructuralConfig", "StructuralFit", "calibration_windows", "fit_structural", "innovation_correlation",
+    "joint_config", "joint_log_likelihood",
+]  # fmt: skip

@@ -1,0 +1,230 @@
+"""Maximum likelihood of a structural model of one series, and the choice of its modes by validation likelihood.
+
+The likelihood is that of the filter as it is served (capped Student-t weights, contaminated normal density), so nu and
+the contamination are fitted with the rest and outliers in the data do not spoil the noises. L-BFGS on the raw
+parameters with the exact gradient. Modes are added one kind at a time, each fitted from the best parameters so far, and
+kept where the log likelihood of the validation part gains more than `MIN_GAIN`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+
+from training.structural_model import Structure, bands, constrain, parameters, raw_bounds, raw_start, sensor
+from training.structural_scan import Bands, Measurement, Scan, gradient, scan_series
+
+# Nats of the whole validation part: less than this is noise.
+MIN_GAIN = 2.0
+# Relative change of the mean log likelihood at which the search of one fit stops.
+TOLERANCE = 1e-8
+
+
+@dataclass(frozen=True)
+class Column:
+    """One series in its own units: y `[N]` of median 0 and interquartile range 1.349 in the training part, NaN where
+    missing; `step` `[N]` rows of the distinct `lags` `[U]` in median steps; the first `fitted` values train."""
+
+    name: str
+    y: np.ndarray
+    step: np.ndarray
+    lags: np.ndarray
+    fitted: int
+    center: float
+    spread: float
+    time_step: float
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the search may use: harmonics of a season, free modes (relaxations and cycles), L-BFGS iterations of a fit,
+    passes K of the filter."""
+
+    harmonics: int
+    free_modes: int
+    iterations: int
+    inner: int
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A structure at its maximum: raw parameters, log likelihoods of both parts, and the log of the search."""
+
+    structure: Structure
+    raw: np.ndarray
+    train: float
+    validation: float
+    seconds: float = 0.0
+    tried: list[dict[str, object]] = field(default_factory=list)
+
+    def values(self) -> dict[str, float]:
+        constrained = constrain(self.structure, torch.from_numpy(self.raw))
+        return {name: float(value) for name, value in constrained.items()}
+
+
+def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -> Column:
+    """Normalise a column by its first `fitted` values.
+
+    Raises:
+        ValueError: they hold too little to fit a model to: names the column and says what.
+    """
+    known = values[:fitted][np.isfinite(values[:fitted])]
+    if not known.size:
+        raise ValueError(f"column {name!r} has no value in the training part")
+    if known.size < MIN_VALUES:
+        raise ValueError(
+            f"column {name!r} has {known.size} values in the training part; a structural model needs {MIN_VALUES}"
+        )
+    if not np.isfinite(values[fitted:]).any():
+        raise ValueError(f"column {name!r} has no value in the validation part")
+    low, middle, high = np.percentile(known, [25, 50, 75])
+    spread = (high - low) / 1.349 if high > low else float(known.std())
+    if spread <= 1e-12 * max(1.0, abs(middle)):
+        raise ValueError(f"column {name!r} is constant in the training part")
+    gaps = np.diff(times)
+    if not (gaps > 0).any():
+        raise ValueError("the times of the training part do not advance")
+    time_step = float(np.median(gaps[gaps > 0]))
+    # Lags that differ by rounding only share one transition.
+    lags, step = np.unique(np.round(np.diff(times, prepend=times[0]) / time_step, 9), return_inverse=True)
+    return Column(name, (values - middle) / spread, step, lags, fitted, float(middle), float(spread), time_step)
+
+
+# Values that a column needs in its training part: a few for every parameter of the smallest structure.
+MIN_VALUES = 40
+
+
+class Likelihood:
+    """The log likelihood of a column under a structure, as a function of the raw parameters."""
+
+    def __init__(self, column: Column, structure: Structure, inner: int) -> None:
+        self.column, self.structure, self.inner = column, structure, inner
+        self.lags = torch.from_numpy(column.lags)
+        self.sensor = sensor(structure)
+        self.count = int(np.isfinite(column.y[: column.fitted]).sum())
+
+    def scan(self, raw: np.ndarray, length: int) -> Scan:
+        """Filter the first `length` values."""
+        with torch.no_grad():
+            values = constrain(self.structure, torch.from_numpy(raw))
+            tensors = bands(self.structure, values, self.lags)
+        return scan_series(
+            self.column.y[:length], self.column.step[:length], _arrays(tensors), self._measurement(values)
+        )
+
+    def loss(self, raw: np.ndarray) -> tuple[float, np.ndarray]:
+        """Mean negative log likelihood of the training part, and its gradient."""
+        free = torch.from_numpy(raw).requires_grad_()
+        values = constrain(self.structure, free)
+        tensors = bands(self.structure, values, self.lags)
+        arrays, measurement = _arrays(tensors), self._measurement(values)
+        y, step = self.column.y[: self.column.fitted], self.column.step[: self.column.fitted]
+        scan = scan_series(y, step, arrays, measurement)
+        found = gradient(y, step, arrays, measurement, scan)
+        scalars = torch.stack([values[name] for name in SCALARS])
+        ends = [(t, torch.from_numpy(g)) for t, g in zip(tensors, found.bands, strict=True) if t.requires_grad]
+        ends.append((scalars, torch.from_numpy(found.scalars)))
+        outputs, weights = zip(*ends, strict=True)
+        (slope,) = torch.autograd.grad(outputs, free, weights)
+        return -float(scan.log_likelihood.sum()) / self.count, -slope.numpy() / self.count
+
+    def _measurement(self, values: dict[str, torch.Tensor]) -> Measurement:
+        offset, variance, inverse_nu, contamination, scale = (float(values[name].detach()) for name in SCALARS)
+        return Measurement(self.sensor, offset, variance, inverse_nu, contamination, scale, self.inner)
+
+
+# In the order of `Measurement` and of `Gradient.scalars`.
+SCALARS = ("offset", "noise", "inverse_nu", "contamination", "outlier_scale")
+
+
+def _arrays(tensors: tuple[torch.Tensor, ...]) -> Bands:
+    return Bands(*(np.ascontiguousarray(tensor.detach().numpy()) for tensor in tensors))
+
+
+def fit_structure(column: Column, structure: Structure, limits: Limits, known: dict[str, float] | None = None) -> Fit:
+    """Maximise the training likelihood of a structure, from `known` values where given."""
+    start = time.monotonic()
+    likelihood = Likelihood(column, structure, limits.inner)
+    bounds = raw_bounds(structure)
+    low, high = np.array(bounds).T
+    raw = np.clip(raw_start(structure, known), low, high)
+    options = {"maxiter": limits.iterations, "ftol": TOLERANCE}
+    found = minimize(likelihood.loss, raw, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    best = np.clip(found.x, low, high)
+    values = likelihood.scan(best, len(column.y)).log_likelihood
+    train, validation = float(values[: column.fitted].sum()), float(values[column.fitted :].sum())
+    return Fit(structure, best, train, validation, time.monotonic() - start)
+
+
+def fit_column(
+    column: Column, periods: list[float], limits: Limits, report: Callable[[str], None] | None = None
+) -> Fit:
+    """Choose the modes of a column by validation likelihood, then fit them to convergence.
+
+    Args:
+        periods: candidate seasons in steps, strongest first.
+        report: called with a line of progress after every fit.
+    """
+    start = time.monotonic()
+    tried: list[dict[str, object]] = []
+
+    def attempt(structure: Structure, known: dict[str, float] | None) -> Fit:
+        fit = fit_structure(column, structure, limits, known)
+        tried.append(
+            {"structure": structure.describe(), "validation": fit.validation, "seconds": round(fit.seconds, 2)}
+        )
+        if report is not None:
+            report(f"{column.name}: {structure.describe()}")
+        return fit
+
+    best = attempt(Structure(relaxations=min(1, limits.free_modes)), None)
+    for candidates in _stages(periods, limits):
+        for change in candidates:
+            structure = change(best.structure)
+            if structure is None or structure == best.structure:
+                continue
+            found = attempt(structure, _carry(best, structure))
+            if found.validation <= best.validation + MIN_GAIN:
+                break
+            best = found
+    return replace(best, seconds=time.monotonic() - start, tried=tried)
+
+
+Change = Callable[[Structure], Structure | None]
+
+
+def _stages(periods: list[float], limits: Limits) -> Iterator[list[Change]]:
+    """Kinds of change, each a list of growing sizes of which the search takes as many as gain."""
+    for period in periods:
+        counts = [k for k in (1, 2, 4, 6, 8, 12, 16, 24) if k <= min(limits.harmonics, (period - 1e-6) / 2)]
+        yield [_with_season(period, count) for count in counts]
+    yield [lambda s: replace(s, level="damped")]
+    yield [lambda s: None if s.level == "damped" else replace(s, has_trend=True)]
+    room = range(limits.free_modes)
+    yield [lambda s: _within(replace(s, relaxations=s.relaxations + 1), limits) for _ in room]
+    yield [lambda s: _within(replace(s, cycles=s.cycles + 1), limits) for _ in room]
+
+
+def _with_season(period: float, count: int) -> Change:
+    def change(structure: Structure) -> Structure:
+        others = tuple(season for season in structure.seasons if season[0] != period)
+        return replace(structure, seasons=(*others, (period, count)))
+
+    return change
+
+
+def _within(structure: Structure, limits: Limits) -> Structure | None:
+    return structure if structure.relaxations + structure.cycles <= limits.free_modes else None
+
+
+def _carry(best: Fit, structure: Structure) -> dict[str, float]:
+    """What the best fit so far found, for the parameters that both structures have."""
+    return {name: value for name, value in best.values().items() if name in parameters(structure)}
+
+
+__all__ = ["Column", "Fit", "Likelihood", "Limits", "fit_column", "fit_structure", "make_column"]
