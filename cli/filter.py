@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from service.engine.filter_runtime import FilterRuntime, FilterStep
     from training.series import Series
 
-DEFAULT_BUNDLE = "oscillator"
+DEFAULT_BUNDLE, METRIC_BUNDLE = "oscillator", "metrics"
+OUTLIER = 0.999
 LEVELS = (0.5, 0.9)
 WIDE = "0.9"
 # Observations between two moves of the progress bar; the state carries over, so the numbers do not depend on it.
@@ -54,8 +55,19 @@ def run_filter(runtime: FilterRuntime, series: Series, horizon: list[float]) -> 
     return steps, total
 
 
+def learned(series: Series, steps: list[FilterStep]) -> list[FilterStep]:
+    """The steps with `anomaly` by what this series has shown so far, not by what the bundle was calibrated on."""
+    from export.normal import anomalies
+
+    scores = anomalies([step.nis for step in steps], series.values)
+    return [
+        step if step.anomaly is None else replace(step, anomaly=float(score))
+        for step, score in zip(steps, scores, strict=True)
+    ]
+
+
 def flagged(steps: list[FilterStep], threshold: float) -> list[int]:
-    """Rows (from 0) whose observation is an outlier under the model."""
+    """Rows (from 0) whose anomaly score reaches the threshold."""
     return [i for i, step in enumerate(steps) if step.anomaly is not None and step.anomaly >= threshold]
 
 
@@ -96,9 +108,26 @@ def filter_series(
             dir_okay=False,
         ),
     ],
-    bundle: Annotated[str, typer.Option(help="Bundle folder, or the name of a default bundle.")] = DEFAULT_BUNDLE,
+    bundle: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Bundle folder, or the name of a default bundle; {DEFAULT_BUNDLE} unless given, "
+            f"or {METRIC_BUNDLE} for the anomalies of one column."
+        ),
+    ] = None,
     horizon: Annotated[list[float] | None, typer.Option(min=1e-9, help="Forecast so far ahead; repeatable.")] = None,
-    flag: Annotated[float, typer.Option(min=0, max=1, help="Anomaly score from which a row is an outlier.")] = 0.999,
+    anomalies: Annotated[
+        bool,
+        typer.Option(
+            "--anomalies", help="Score every row by what the series has shown so far: one setting for any series."
+        ),
+    ] = False,
+    flag: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help=f"Anomaly score from which a row is an outlier; {OUTLIER}, or stricter with --anomalies."
+        ),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw estimate, bands and outliers into this image.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the table there: .csv, or .json for everything.")] = None,
     as_json: JsonFlag = False,
@@ -106,20 +135,27 @@ def filter_series(
     """Estimate the states behind a recorded series; without --out, --plot or --json the table goes to stdout."""
     from cli.locate import find_bundle
     from export.bundle import open_bundle
+    from export.normal import THRESHOLD
     from service.engine.filter_runtime import FilterRuntime
     from training.series import load_csv
 
     if out is not None and out.suffix not in (".csv", ".json"):
         raise ValueError(f"--out must end in .csv or .json, got {out.name!r}")
     series = load_csv(data)
+    if bundle is None:
+        bundle = METRIC_BUNDLE if anomalies and len(series.names) == 1 else DEFAULT_BUNDLE
     runtime = FilterRuntime(open_bundle(find_bundle(bundle)))
     steps, log_likelihood = run_filter(runtime, series, horizon or [])
-    outliers = flagged(steps, flag)
+    if anomalies:
+        steps = learned(series, steps)
+    threshold = flag if flag is not None else THRESHOLD if anomalies else OUTLIER
+    outliers = flagged(steps, threshold)
     document = {
         "model": runtime.name,
         "columns": list(series.names),
         "steps": [{**asdict(step), "samples": step.samples.tolist()} for step in steps],
         "log_likelihood": log_likelihood,
+        "threshold": threshold,
         "outliers": outliers,
     }
     if out is not None:

@@ -14,12 +14,14 @@ from model.config import LanguageModelConfig
 from model.deep_filter import DeepFilter, DeepFilterConfig
 from model.language import LanguageModel
 from model.linear_filter import LinearFilter, LinearFilterConfig
+from model.metric_filter import MetricFilter, MetricFilterConfig
 
 # family → (config class, module class). The family is what config.json and a bundle's manifest name.
 FAMILIES: dict[str, tuple[Any, Any]] = {
     "language": (LanguageModelConfig, LanguageModel),
     "linear": (LinearFilterConfig, LinearFilter),
     "deep": (DeepFilterConfig, DeepFilter),
+    "metric": (MetricFilterConfig, MetricFilter),
 }
 CONFIG_FILE = "config.json"
 MANIFEST_FILE = "manifest.json"

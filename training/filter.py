@@ -26,7 +26,9 @@ from model.checkpoint import save_checkpoint
 from model.config import StrictConfig
 from model.deep_filter import DeepFilter, DeepFilterConfig, mean_per_component
 from model.linear_filter import LinearFilter, LinearFilterConfig
+from model.metric_filter import MetricFilter, MetricFilterConfig
 from model.state_filter import StateFilter
+from training.metric import load_metrics
 from training.provenance import provenance
 from training.series import load_csv, split, windows
 from training.simulate import NOISE_SETTINGS, Batch, Disturbance, simulate_oscillator
@@ -79,9 +81,12 @@ class FilterTrainingConfig(StrictConfig):
             raise ValueError("outliers and missing must be in [0, 1)")
 
 
+FAMILIES = ("linear", "structural", "metric", "deep")
+
+
 @dataclass(frozen=True)
 class FilterRun:
-    """A config file: family ("linear", "structural" or "deep"), model, and for "linear" and "deep" training."""
+    """A config file: family ("linear", "structural", "metric" or "deep"), model, and training but for "structural"."""
 
     family: str
     model: dict[str, Any]
@@ -93,8 +98,8 @@ class FilterRun:
         if unknown:
             raise ValueError(f"the config has unknown sections {sorted(unknown)}; it takes family, model and training")
         family = document.get("family", "deep")
-        if family not in ("linear", "structural", "deep"):
-            raise ValueError(f"family must be 'linear', 'structural' or 'deep', got {family!r}")
+        if family not in FAMILIES:
+            raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}")
         if family == "structural" and "training" in document:
             raise ValueError("a structural config takes no section training: its model section says how to fit")
         return cls(
@@ -131,13 +136,15 @@ def simulated(count: int, length: int, seed: int, settings: tuple[tuple[float, f
 
 
 def load_data(source: str, config: FilterTrainingConfig) -> FilterData:
-    """A CSV path, or "simulate:oscillator"."""
+    """A CSV path, a folder of one-column CSVs (for "metric"), or "simulate:oscillator"."""
     if source == SIMULATED:
         parts = (("train", config.sequences), ("validation", VALIDATION_SEQUENCES))
         train, validation = (simulated(n, config.length, SEEDS[name], config.noise_settings) for name, n in parts)
         return FilterData(train, validation, ())
     if source.startswith("simulate:"):
         raise ValueError(f"unknown simulation {source!r}; known is {SIMULATED!r}")
+    if Path(source).is_dir():
+        return FilterData(*load_metrics(Path(source), config.length))
     series = load_csv(source)
     train_part, validation_part, _ = split(series)
     return FilterData(windows(train_part, config.length), windows(validation_part, config.length), (Path(source),))
@@ -226,6 +233,11 @@ def train_filter(
         save_checkpoint(directory, "linear", linear)
         (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
         return linear.eval()
+    if run.family == "metric":
+        metric = MetricFilter(MetricFilterConfig.from_dict(run.model))
+        save_checkpoint(directory, "metric", metric)
+        (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
+        return metric.eval()
     model, seconds = _train_deep(run, source, directory, report, show_progress)
     record |= {"seconds": round(seconds, 1), "steps": run.training.steps}
     save_checkpoint(directory, "deep", model)
