@@ -14,6 +14,7 @@ import torch
 PassName = Literal[
     "forward",
     "forward_precision",
+    "forward_far",
     "forward_precision_far",
     "backward_rows",
     "backward_rows_precision",
@@ -46,7 +47,9 @@ _TABLE: dict[tuple[PassName, tuple[int, int], int], dict[int, Launch]] = {
         128: Launch(128, 32, 8, 3),
         256: Launch(64, 32, 8, 2),
     },
-    # And the far field's step at the end.
+    # The far field's step at the end likewise.
+    ("forward_far", (8, 0), 16): {64: Launch(128, 64, 8, 2), 128: Launch(128, 16, 8, 3), 256: Launch(64, 32, 8, 2)},
+    ("forward_far", (9, 0), 16): {64: Launch(128, 64, 8, 2), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
     ("forward_precision_far", (8, 0), 16): {
         64: Launch(128, 32, 8, 3),
         128: Launch(128, 16, 8, 3),
@@ -59,6 +62,7 @@ _TABLE: dict[tuple[PassName, tuple[int, int], int], dict[int, Launch]] = {
     },
     ("forward", (8, 0), 32): {64: Launch(32, 32, 4, 1), 128: Launch(32, 32, 4, 1), 256: Launch(16, 16, 4, 1)},
     ("forward_precision", (8, 0), 32): {64: Launch(32, 32, 4, 1), 128: Launch(32, 32, 4, 1), 256: Launch(16, 16, 4, 1)},
+    ("forward_far", (8, 0), 32): {64: Launch(32, 32, 4, 1), 128: Launch(32, 32, 4, 1), 256: Launch(16, 16, 4, 1)},
     ("forward_precision_far", (8, 0), 32): {
         64: Launch(32, 32, 4, 1),
         128: Launch(32, 32, 4, 1),

@@ -575,8 +575,10 @@ def _forward_kernel(
 def _launch(q: Tensor, with_precision: bool, has_far_field: bool) -> Launch:
     """The table's entry; without a GPU, that of the oldest one."""
     capability = torch.cuda.get_device_capability(q.device) if q.is_cuda else (0, 0)
-    of_precision: PassName = "forward_precision_far" if has_far_field else "forward_precision"
-    return launch(of_precision if with_precision else "forward", capability, q.shape[-1], q.dtype)
+    names: tuple[PassName, PassName] = ("forward", "forward_precision")
+    if has_far_field:
+        names = ("forward_far", "forward_precision_far")
+    return launch(names[with_precision], capability, q.shape[-1], q.dtype)
 
 
 def forward(
