@@ -179,7 +179,8 @@ def score(case: Case, found: Estimate) -> dict[str, Any]:
 def delays(case: Case, found: Estimate) -> np.ndarray:
     """Observations from the jump until it is followed, `[B]`; inf where it never is."""
     error = np.abs(found.mean - case.truth)[:, SHIFT_AT:, : case.scored].max(-1)
-    inside = np.lib.stride_tricks.sliding_window_view(error < FOLLOWED, FOLLOWED_STEPS, axis=1).all(-1)
+    windows = np.lib.stride_tricks.sliding_window_view(error < FOLLOWED, FOLLOWED_STEPS, axis=1)
+    inside: np.ndarray = np.asarray(windows.all(-1))
     return np.where(inside.any(1), inside.argmax(1), np.inf)
 
 
