@@ -313,7 +313,7 @@ def table(document: Mapping[str, Any]) -> list[str]:
         lines.append("")
     lines += ["| jump | filter | median delay | 95 % |", "|---|---|---|---|"]
     for jump, rows in document["level_shift"].items():
-        lines += [f"| {jump} | {label} | {row['median']:g} | {row['p95'] or 'never'} |" for label, row in rows.items()]
+        lines += [f"| {jump} | {label} | {row['median']} | {row['p95']} |" for label, row in rows.items()]
     lines += ["", "| bar | value | at most | met |", "|---|---|---|---|"]
     return lines + [
         f"| {bar['name']} | {bar['value']:.4g} | {bar['bar']:g} | {'yes' if bar['is_met'] else 'no'} |"
