@@ -179,7 +179,8 @@ def score(case: Case, found: Estimate) -> dict[str, Any]:
 def delays(case: Case, found: Estimate) -> np.ndarray:
     """Observations from the jump until it is followed, `[B]`; inf where it never is."""
     error = np.abs(found.mean - case.truth)[:, SHIFT_AT:, : case.scored].max(-1)
-    inside: np.ndarray = np.lib.stride_tricks.sliding_window_view(error < FOLLOWED, FOLLOWED_STEPS, axis=1).all(-1)
+    windows = np.lib.stride_tricks.sliding_window_view(error < FOLLOWED, FOLLOWED_STEPS, axis=1)
+    inside: np.ndarray = np.asarray(windows.all(-1))
     return np.where(inside.any(1), inside.argmax(1), np.inf)
 
 
@@ -312,7 +313,7 @@ def table(document: Mapping[str, Any]) -> list[str]:
         lines.append("")
     lines += ["| jump | filter | median delay | 95 % |", "|---|---|---|---|"]
     for jump, rows in document["level_shift"].items():
-        lines += [f"| {jump} | {label} | {row['median']:g} | {row['p95'] or 'never'} |" for label, row in rows.items()]
+        lines += [f"| {jump} | {label} | {row['median']} | {row['p95']} |" for label, row in rows.items()]
     lines += ["", "| bar | value | at most | met |", "|---|---|---|---|"]
     return lines + [
         f"| {bar['name']} | {bar['value']:.4g} | {bar['bar']:g} | {'yes' if bar['is_met'] else 'no'} |"

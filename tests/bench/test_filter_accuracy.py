@@ -44,7 +44,7 @@ def test_the_oracle_uses_the_noise_and_the_matrix_of_every_observation():
         for i in range(60):
             kf.predict()
             kf.update(
-                case.observations[0, i],
+                case.observations[0, i][:, None],
                 R=case.noise * case.noise_factor[0, i],
                 H=case.matrix * case.matrix_factor[0, i],
             )
