@@ -174,7 +174,7 @@ class MetricFilter(StateFilter):
     def _prior(self, observation: Tensor, present: Tensor, dt: Tensor, state: State) -> tuple[State, Tensor]:
         """What is known before an observation, and the typical lag `[B]`; the first observation brings its own."""
         is_first = (state["count"] == 0) & (present > 0)
-        guess = (FIRST_GUESS * observation).square() + TINY
+        guess = (FIRST_GUESS * observation).square().clamp(min=TINY)
         variance = torch.where(is_first, guess, state["variance"])
         known = {
             "mean": torch.where(is_first, observation, state["mean"]),
@@ -193,7 +193,7 @@ class MetricFilter(StateFilter):
         n = torch.where(is_bounded, (DOUBT * count).clamp(min=TRUSTED), (count + 1).clamp(max=self.config.memory))
         # The first observation has no innovation, so the second one is the first of the mean.
         rate = torch.where(count > 0, 1 / (n - 1).clamp(min=1), torch.zeros_like(n))
-        least = (RESOLUTION * known["mean"][:, 0]).square() + TINY
+        least = (RESOLUTION * known["mean"][:, 0]).square().clamp(min=TINY)
         variance = torch.maximum(known["variance"][:, 0] * (1 + rate * (z2 - 1)), least)
         is_seen = seen > 0
         return (
