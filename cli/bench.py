@@ -174,6 +174,58 @@ def bench_load(
     _show_load(result, as_json)
 
 
+@app.command("filter-speed")
+def bench_filter_speed(
+    out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "filter-speed.json",
+    as_json: JsonFlag = False,
+) -> None:
+    """The linear filter in process, on one core, beside the public Kalman filters."""
+    from bench.filter_speed import table, write_speed
+
+    document = write_speed(out)
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo("\n".join(table(document)))
+
+
+@app.command("forecast")
+def bench_forecast(
+    data: Annotated[Path, typer.Option(help="ETTh1.csv, which does not come with the project.", metavar="CSV")],
+    out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "filter-ett.json",
+    as_json: JsonFlag = False,
+) -> None:
+    """ETTh1, one and 24 hours ahead: CRPS and coverage beside persistence, seasonal naive and statsmodels."""
+    from bench.forecast_ett import markdown, write_ett
+
+    document = write_ett(data, out)
+    if as_json:
+        print_json(document)
+    else:
+        for line in markdown(document):
+            typer.echo(line)
+
+
+@app.command("nab")
+def bench_nab(
+    data: Annotated[
+        Path, typer.Option(help="Folder of NAB, with data and windows.json.", exists=True, file_okay=False)
+    ],
+    bundle: BundleName = "metrics",
+    out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "filter-nab.json",
+    as_json: JsonFlag = False,
+) -> None:
+    """Anomalies on NAB's series by its public rules, beside its windowed Gaussian."""
+    from bench.nab import markdown, write_nab
+    from cli.locate import find_bundle
+
+    document = write_nab(find_bundle(bundle), data, out)
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo(markdown(document))
+
+
 def _show_load(result: dict[str, Any], as_json: bool) -> None:
     from bench.load.report import BudgetMissed, table
 

@@ -25,7 +25,7 @@ SHOWN = 90
 EXTRAS = (
     {"matplotlib": "plot", "triton": "gpu"}
     | dict.fromkeys(("torch", "numba", "onnx", "onnxscript", "scipy"), "train")
-    | dict.fromkeys(("aiohttp", "picows", "psutil"), "bench")
+    | dict.fromkeys(("aiohttp", "picows", "psutil", "statsmodels"), "bench")
 )
 
 

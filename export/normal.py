@@ -29,7 +29,7 @@ import numpy as np
 
 Array = np.ndarray
 
-# Score from which a row is an anomaly: the best of the earlier 60 % of NAB's series, the same for every stream.
+# Score from which a row is an anomaly: chosen on the earlier 60 % of NAB's series, the same for every stream.
 THRESHOLD = 0.998
 # Observations that count for the mean, the quantile and the tail; before that all of them, the later ones more.
 MEMORY = 1000.0
