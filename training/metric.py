@@ -1,7 +1,7 @@
 """Recorded metrics for the metric filter: a folder of one-column CSVs, of which only the earlier 60 % is read.
 
-The rest can then measure what was made. The filter has nothing to train: its few constants were chosen by NAB's score on
-all of that part, and export calibrates on its last two fifths.
+The rest can then measure what was made. The filter has nothing to train: its few constants were chosen by NAB's score
+on all of that part, and export calibrates on its last two fifths.
 """
 
 from __future__ import annotations
