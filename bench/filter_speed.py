@@ -143,6 +143,7 @@ def config(job: Job, *, is_robust: bool) -> LinearFilterConfig:
             "initial_covariance": job.prior.tolist(),
             "nu": NU if is_robust else None,
             "inner": PASSES,
+            "reacquire": None,
         }
     )
 

@@ -534,9 +534,15 @@ def _scan(sizes, model, inverse_nu, inner, streams, steps, inputs, moves, state,
 
 
 class _System:
-    """What the compiled code needs of a config."""
+    """What the compiled code needs of a config.
+
+    Raises:
+        ValueError: the config asks for what the compiled code does not have.
+    """
 
     def __init__(self, config: LinearFilterConfig) -> None:
+        if config.nu is not None and config.reacquire is not None:
+            raise ValueError("the compiled filter follows no jumps: reacquire must be null, or nu null")
         drift, noise = np.asarray(config.drift), np.asarray(config.measurement_noise)
         self.n, self.p = n, p = len(drift), len(noise)
         self.sizes = n, p

@@ -39,7 +39,10 @@ CHAIN = {
     "measurement_noise": np.diag([0.3, 0.6, 1.0]).tolist(),
     "observation": [[1, 0, 0, 0, 0], [0, 1, 0, 0, 1], [0, 0, 1, 0.5, 0]],
 }
-SYSTEMS = {"oscillator": OSCILLATOR, "velocity": VELOCITY, "chain": CHAIN}
+SYSTEMS = {
+    name: {**system, "reacquire": None}
+    for name, system in (("oscillator", OSCILLATOR), ("velocity", VELOCITY), ("chain", CHAIN))
+}
 RULES = ({"nu": None}, {"nu": 4.0, "inner": 1}, {"nu": 4.0, "inner": 3}, {"nu": 2.5, "inner": 5})
 # Sums in another order, a few hundred operations deep.
 TOLERANCE = 1e-10
@@ -101,7 +104,7 @@ def test_streams_follow_the_eager_filter(name, rule):
 
 
 def test_a_stream_has_the_same_numbers_in_any_crowd():
-    config = LinearFilterConfig.from_dict(VELOCITY)
+    config = LinearFilterConfig.from_dict(SYSTEMS["velocity"])
     streams = 2 * LANES + 3
     times, y, noise = make_data(VELOCITY, streams, steps=12)
     crowd = filter_streams(config, times, y, noise=noise)
@@ -114,7 +117,7 @@ def test_a_stream_has_the_same_numbers_in_any_crowd():
 
 
 def test_streams_go_on_from_a_state():
-    config = LinearFilterConfig.from_dict(VELOCITY)
+    config = LinearFilterConfig.from_dict(SYSTEMS["velocity"])
     times, y, _ = make_data(VELOCITY, 4)
     whole = filter_streams(config, times, y)
     first = filter_streams(config, times[:, :15], y[:, :15])
@@ -138,7 +141,7 @@ def test_common_times_and_many_distinct_lags(monkeypatch):
     """More lags than are worked on at a time, or kept."""
     from model.recurrence import dense_numba
 
-    config = LinearFilterConfig.from_dict(OSCILLATOR)
+    config = LinearFilterConfig.from_dict(SYSTEMS["oscillator"])
     times, y, _ = make_data(OSCILLATOR, 5)
     expected = filter_streams(config, times[0], y)
     assert gap(expected.mean[3], eager(config, times[:1], y[3:4], np.ones((1, 40))).state_mean[0]) <= TOLERANCE
@@ -151,7 +154,7 @@ def test_common_times_and_many_distinct_lags(monkeypatch):
 
 
 def test_missing_is_nan_or_none():
-    config = LinearFilterConfig.from_dict(VELOCITY)
+    config = LinearFilterConfig.from_dict(SYSTEMS["velocity"])
     streams = [LinearStream(config) for _ in range(2)]
     for stream, values in zip(streams, ([[1.0, math.nan], [math.nan] * 2], [[1.0, None], None]), strict=True):
         for i, value in enumerate(values):
@@ -162,7 +165,7 @@ def test_missing_is_nan_or_none():
 
 
 def test_bad_arguments_are_refused_and_leave_the_stream_as_it_was():
-    config = LinearFilterConfig.from_dict(VELOCITY)
+    config = LinearFilterConfig.from_dict(SYSTEMS["velocity"])
     stream = LinearStream(config)
     with pytest.raises(ValueError, match="before its first"):
         _ = stream.state
@@ -197,3 +200,9 @@ def test_the_package_offers_it():
     assert model.LinearStream is LinearStream and model.filter_streams is filter_streams
     with pytest.raises(AttributeError, match="nothing_here"):
         _ = model.nothing_here
+
+
+def test_jumps_are_not_followed_silently_otherwise():
+    with pytest.raises(ValueError, match="reacquire must be null"):
+        LinearStream(LinearFilterConfig.from_dict({**OSCILLATOR, "nu": 4.0, "reacquire": 6}))
+    LinearStream(LinearFilterConfig.from_dict({**OSCILLATOR, "nu": None}))
