@@ -75,12 +75,16 @@ def test_a_planted_spike_is_found_and_written(folder, tmp_path):
     loud = document["series"]["loud/spike.csv"]
     # Five rows into a window of sixty: tanh(2.5 · 55/60) / tanh(2.5) = 0.9931.
     assert loud == {"windows": 1, "found": 1, "false_alarms": 0, "score": pytest.approx(0.99306, abs=1e-5)}
-    assert document["series"]["quiet/calm.csv"]["false_alarms"] == 0
+    # A calm row passes the threshold with probability 0.002: 1.5 of the 765 rows that count.
+    alarms = document["series"]["quiet/calm.csv"]["false_alarms"]
+    assert alarms <= 4
     whole = {name: parts["whole"] for name, parts in document["detectors"].items()}
-    for profile in PROFILES:
-        assert whole["null"][profile] == {"score": None, "best": 0.0, "best_threshold": None}
-        assert whole["metrics"][profile]["best"] >= whole["metrics"][profile]["score"] > 99
-    assert "| metrics, default threshold | 99.7 |" in nab.markdown(document)
+    for name, (hit, miss, false_alarm) in PROFILES.items():
+        assert whole["null"][name] == {"score": None, "best": 0.0, "best_threshold": None}
+        expected = 100 * (0.99306 * hit - alarms * false_alarm + miss) / (hit + miss)
+        assert whole["metrics"][name]["score"] == pytest.approx(expected, abs=1e-3)
+        assert whole["metrics"][name]["best"] >= whole["metrics"][name]["score"]
+    assert f"| metrics, default threshold | {whole['metrics']['standard']['score']:.1f} |" in nab.markdown(document)
 
 
 def test_a_filter_of_two_components_is_refused(folder, tmp_path):
