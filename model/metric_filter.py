@@ -165,9 +165,11 @@ class MetricFilter(StateFilter):
         unit = torch.where(following["lag"] > 0, following["lag"], torch.ones_like(following["lag"]))
         mean, covariance = self._batch_estimate(tokens, lags / unit, seen, following)
         following = {**following, "mean": mean, "covariance": covariance}
+        # Outputs of their own, not the tensors of the state: an ONNX graph gives one tensor one name.
+        matrix = self.sensor().matrix
         output = stepped._replace(
-            mean=mean, covariance=covariance, precision=1 / covariance[:, 0, 0], state_mean=mean,
-            state_covariance=covariance,
+            mean=(matrix @ mean[..., None])[..., 0], covariance=matrix @ covariance @ matrix.mT,
+            precision=1 / covariance[:, 0, 0], state_mean=mean, state_covariance=covariance,
         )  # fmt: skip
         return output, following, {"token": row}
 

@@ -155,6 +155,8 @@ def spd_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
     (There is no inverse or Cholesky operator in ONNX; p is the number of observed components.)
     """
     size = matrix.shape[-1]
+    if size == 1:  # the sweeps would square it, and a variance in the unit of the data may be 1e20
+        return 1 / matrix, torch.log(matrix[..., 0, 0])
     if size == 2:
         return _inverse_2x2(matrix)
     log_det = torch.zeros_like(matrix[..., 0, 0])
