@@ -74,6 +74,16 @@ def test_kernel_sentence():
     assert f"Triton {document['triton']}, commit {document['commit']}; [bench/results/aot.json]" in flat
 
 
+def test_nab_sentence():
+    document = read("filter-nab.json")
+    scores = {name: parts["whole"]["standard"] for name, parts in document["detectors"].items()}
+    flat = " ".join(README.split())
+    assert (
+        f"on {document['files']} of its 58 files: {scores['metrics']['score']:.1f} at the one default threshold; "
+        f"its windowed Gaussian gets {scores['windowed Gaussian']['best']:.1f} at its best threshold"
+    ) in flat
+
+
 def percentiles(load, metric, *names):
     return " / ".join(f"{read(f'load-{load}.json')['latency_ms'][metric][name]:.1f}" for name in names)
 
