@@ -274,3 +274,17 @@ def test_a_bundle_is_found_by_name_beside_the_others(linear_bundle: Path, monkey
     assert find_bundle("linear") == linear_bundle
     with pytest.raises(FileNotFoundError, match="one of linear"):
         find_bundle("oscillator")
+
+
+def test_anomalies_are_what_is_not_normal_for_the_series(tmp_path: Path) -> None:
+    generator = np.random.default_rng(3)
+    values = 1e6 * (50 + generator.standard_normal(600))
+    values[500] += 2e7
+    rows = "\n".join(f"{60 * i},{value:.9g}" for i, value in enumerate(values))
+    (tmp_path / "metric.csv").write_text(f"t,value\n{rows}\n")
+    code, out, _ = rfa("filter", str(tmp_path / "metric.csv"), "--bundle", "metrics", "--anomalies", "--json")
+    assert code == 0
+    document = json.loads(out.splitlines()[-1])
+    # A calm row passes with probability 0.002.
+    assert 500 in document["outliers"] and len(document["outliers"]) <= 6
+    assert document["steps"][500]["anomaly"] >= document["threshold"] > document["steps"][499]["anomaly"]
