@@ -5,6 +5,7 @@ from __future__ import annotations
 import cmath
 import math
 
+import filterpy.kalman
 import numpy as np
 
 
@@ -92,3 +93,20 @@ def rotary_softmax(q, k, v, omega, scale):
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
     return to_real(np.einsum("bhij,bjhd->bihd", weights, rv) * turn)
+
+
+def filterpy_filter(times, y, seen, discrete, sensor, noise, prior):
+    """filterpy's Kalman filter from mean zero; `discrete(lag)` gives F and Q. An update leaves out the unseen."""
+    kf = filterpy.kalman.KalmanFilter(dim_x=len(prior), dim_z=len(noise))
+    kf.x, kf.P = np.zeros((len(prior), 1)), np.array(prior)
+    means, covariances = [], []
+    for i in range(len(y)):
+        if i:
+            kf.F, kf.Q = discrete(times[i] - times[i - 1])
+            kf.predict()
+        rows = np.flatnonzero(seen[i])
+        if len(rows):
+            kf.update(y[i][rows, None], R=np.asarray(noise)[np.ix_(rows, rows)], H=np.asarray(sensor)[rows])
+        means.append(kf.x[:, 0].copy())
+        covariances.append(kf.P.copy())
+    return np.array(means), np.array(covariances)

@@ -2,7 +2,6 @@
 
 import math
 
-import filterpy.kalman
 import numpy as np
 import pytest
 import scipy.linalg
@@ -12,6 +11,7 @@ from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 from model.dynamics import Dynamics
 from model.linear_filter import LinearFilter, LinearFilterConfig
 from model.recurrence.irkf import irkf_scan
+from tests.model.oracles import filterpy_filter
 
 DRIFT = [[0.9, -2.0], [1.0, -1.1]]
 Q = [[0.3, 0.1], [0.1, 0.4]]
@@ -54,19 +54,7 @@ def run(model: LinearFilter, times, y, seen, mode: str = "recurrent"):
 
 
 def filterpy_run(times, y, seen):
-    kf = filterpy.kalman.KalmanFilter(dim_x=2, dim_z=2)
-    kf.x, kf.P = np.zeros((2, 1)), np.array(PRIOR)
-    means, covariances = [], []
-    for i in range(len(y)):
-        if i:
-            kf.F, kf.Q = discretise(DRIFT, Q, times[i] - times[i - 1])
-            kf.predict()
-        rows = np.flatnonzero(seen[i])
-        if len(rows):
-            kf.update(y[i][rows, None], R=np.array(R)[np.ix_(rows, rows)], H=np.eye(2)[rows])
-        means.append(kf.x[:, 0].copy())
-        covariances.append(kf.P.copy())
-    return np.array(means), np.array(covariances), None
+    return *filterpy_filter(times, y, seen, lambda lag: discretise(DRIFT, Q, lag), np.eye(2), R, PRIOR), None
 
 
 def statsmodels_run(times, y, seen):

@@ -1,6 +1,5 @@
 """F and Q of defective drifts against the matrix exponential and Van Loan; filters on them against other libraries."""
 
-import filterpy.kalman
 import numpy as np
 import pytest
 import scipy.integrate
@@ -11,6 +10,7 @@ from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 from model.linear_filter import LinearFilter, LinearFilterConfig
 from model.recurrence import dense, modes
 from model.recurrence.modes import ChainModes, Modes, backward, mode_arrays, spectrum, stationary, transition
+from tests.model.oracles import filterpy_filter
 
 VELOCITY = np.array([[0.0, 1.0], [0.0, 0.0]])
 ACCELERATION = np.diag([1.0, 1.0], 1)
@@ -225,19 +225,7 @@ def make_data(n: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.nd
 
 
 def filterpy_run(times, y, seen):
-    kf = filterpy.kalman.KalmanFilter(dim_x=4, dim_z=2)
-    kf.x, kf.P = np.zeros((4, 1)), PRIOR.copy()
-    means, covariances = [], []
-    for i in range(len(y)):
-        if i:
-            kf.F, kf.Q = oracle(PLANE, NOISE, times[i] - times[i - 1])
-            kf.predict()
-        rows = np.flatnonzero(seen[i])
-        if len(rows):
-            kf.update(y[i][rows, None], R=R[np.ix_(rows, rows)], H=SENSOR[rows])
-        means.append(kf.x[:, 0].copy())
-        covariances.append(kf.P.copy())
-    return np.array(means), np.array(covariances)
+    return filterpy_filter(times, y, seen, lambda lag: oracle(PLANE, NOISE, lag), SENSOR, R, PRIOR)
 
 
 def statsmodels_run(times, y, seen):
