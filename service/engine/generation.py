@@ -6,6 +6,7 @@ sampled from comes from the same graph, with its latent noise, and a stream is a
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,9 +15,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from service.engine.language_runtime import Advance, Decode, Language, StepOutput
+from service.engine.language_runtime import Advance, Decode, Language
 from service.engine.language_state import LanguageState
-from service.engine.sampling import draw_index, filtered_probabilities, generator, log_softmax, most_probable
+from service.engine.sampling import (
+    draw_index,
+    filtered_probabilities,
+    generator,
+    log_normaliser,
+    log_softmax,
+    most_probable,
+)
 from service.engine.scheduler import Job
 from service.engine.text import TextStream
 from service.errors import EngineFailure, InvalidRequest, NotReady
@@ -375,10 +383,21 @@ class DecodeStage:
         self._metrics.iteration_rows.labels(self._model.name).observe(len(rows))
         with np.errstate(all="ignore"):  # a broken row is found, by itself, when it is accepted
             log_probabilities = log_softmax(output.logits)
-            confidence = self._model.confidence(output.logits, self._decode)
+            calibrated = output.logits / np.float32(self._model.temperature(self._decode))
+            normalisers = log_normaliser(calibrated)
             precision = np.exp(output.log_precision.astype(np.float64))
+            finite = np.isfinite(log_probabilities).all(-1) & np.isfinite(normalisers) & np.isfinite(precision)
+            finite &= np.isfinite(output.latent).all((1, 2))
         return [
-            _Step(output, row, advances[row], log_probabilities[row], confidence[row], float(precision[row]))
+            _Step(
+                advances[row],
+                output.latent[row],
+                log_probabilities[row],
+                calibrated[row],
+                float(normalisers[row]),
+                float(precision[row]),
+                bool(finite[row]),
+            )
             for row in range(len(rows))
         ]
 
@@ -425,11 +444,11 @@ class DecodeStage:
                 text=text,
                 logprob=float(step.log_probabilities[token]),
                 special=vocabulary.is_special(token),
-                confidence=min(1.0, float(step.confidence[token])),
+                confidence=step.confidence(token),
                 precision=step.precision,
             ),
             top_tokens=self._top_tokens(step.log_probabilities, options.top_n_tokens),
-            latent=step.output.latent[step.row].tolist() if options.return_latents else None,
+            latent=step.latent.tolist() if options.return_latents else None,
         )
         stream.events.append(event)
         stream.pending = token
@@ -461,22 +480,21 @@ class DecodeStage:
 class _Step:
     """One row of a step's output, and what follows from its logits."""
 
-    output: StepOutput
-    row: int
     advance: Advance
+    latent: NDArray[np.float32]
     log_probabilities: NDArray[np.float64]
-    confidence: NDArray[np.float64]
+    calibrated: NDArray[np.float32]  # logits at the calibrated temperature
+    normaliser: float
     precision: float
+    has_numbers: bool  # whether all of the above are
 
     def is_finite(self) -> bool:
         """Whether everything that would be sent or kept is a number."""
-        return bool(
-            np.isfinite(self.log_probabilities).all()
-            and np.isfinite(self.confidence).all()
-            and np.isfinite(self.precision)
-            and np.isfinite(self.output.latent[self.row]).all()
-            and self.advance.is_finite()
-        )
+        return self.has_numbers and self.advance.is_finite()
+
+    def confidence(self, token: int) -> float:
+        """The calibrated probability that a token is the right next one."""
+        return min(1.0, math.exp(float(self.calibrated[token]) - self.normaliser))
 
 
 def _choose(options: GenerateOptions, stream: _Stream, log_probabilities: NDArray[np.float64]) -> int:

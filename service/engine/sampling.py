@@ -23,12 +23,19 @@ def generator(seed: int, sample: int, step: int, draw: Draw) -> np.random.Genera
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
+def log_normaliser(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """log Σ exp(logits) over the last axis: exponentials in float32, whose rounding is that of the logits, their sum in
+    float64.
+    """
+    top = logits.max(axis=-1, keepdims=True)
+    total: NDArray[np.float64] = np.log(np.exp(logits - top).sum(axis=-1, dtype=np.float64))
+    return top[..., 0] + total
+
+
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     """Log probabilities over the last axis, in float64."""
-    shifted = logits.astype(np.float64)
-    shifted -= shifted.max(axis=-1, keepdims=True)
-    shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return shifted
+    probabilities: NDArray[np.float64] = logits - log_normaliser(logits)[..., None]
+    return probabilities
 
 
 def filtered_probabilities(
@@ -72,7 +79,9 @@ def draw_index(weights: NDArray[np.float64], uniform: float) -> int:
     """Index whose interval of the cumulative distribution holds `uniform` in [0, 1)."""
     cumulative = np.cumsum(weights)
     index = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
-    return min(index, int(np.flatnonzero(weights)[-1]))
+    if index < weights.size and weights[index] > 0:
+        return index
+    return int(np.flatnonzero(weights)[-1])  # the product was rounded up to the last sum
 
 
 def most_probable(log_probabilities: NDArray[np.float64], count: int) -> list[int]:
