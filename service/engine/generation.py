@@ -22,7 +22,6 @@ from service.engine.sampling import (
     filtered_probabilities,
     generator,
     log_normaliser,
-    log_softmax,
     most_probable,
 )
 from service.engine.scheduler import Job
@@ -382,19 +381,20 @@ class DecodeStage:
         )
         self._metrics.iteration_rows.labels(self._model.name).observe(len(rows))
         with np.errstate(all="ignore"):  # a broken row is found, by itself, when it is accepted
-            log_probabilities = log_softmax(output.logits)
-            calibrated = output.logits / np.float32(self._model.temperature(self._decode))
-            normalisers = log_normaliser(calibrated)
+            temperature = np.float32(self._model.temperature(self._decode))
+            normaliser = log_normaliser(output.logits)
+            calibrated = log_normaliser(output.logits / temperature)
             precision = np.exp(output.log_precision.astype(np.float64))
-            finite = np.isfinite(log_probabilities).all(-1) & np.isfinite(normalisers) & np.isfinite(precision)
+            finite = np.isfinite(output.logits).all(-1) & np.isfinite(normaliser + calibrated + precision)
             finite &= np.isfinite(output.latent).all((1, 2))
         return [
             _Step(
                 advances[row],
                 output.latent[row],
-                log_probabilities[row],
-                calibrated[row],
-                float(normalisers[row]),
+                output.logits[row],
+                float(normaliser[row]),
+                temperature,
+                float(calibrated[row]),
                 float(precision[row]),
                 bool(finite[row]),
             )
@@ -412,7 +412,7 @@ class DecodeStage:
             early = "deadline"
         events = []
         for stream, step in zip(job.live, steps, strict=True):
-            token = _choose(job.options, stream, step.log_probabilities)
+            token = _choose(job.options, stream, step.logits)
             events.append(self._append(job.options, stream, step, token, early))
         self._observe_latency(job, len(events))
         last = None if job.live else events.pop()
@@ -442,12 +442,12 @@ class DecodeStage:
             token=TokenRecord(
                 id=token,
                 text=text,
-                logprob=float(step.log_probabilities[token]),
+                logprob=step.log_probability(token),
                 special=vocabulary.is_special(token),
                 confidence=step.confidence(token),
                 precision=step.precision,
             ),
-            top_tokens=self._top_tokens(step.log_probabilities, options.top_n_tokens),
+            top_tokens=self._top_tokens(step, options.top_n_tokens),
             latent=step.latent.tolist() if options.return_latents else None,
         )
         stream.events.append(event)
@@ -455,15 +455,13 @@ class DecodeStage:
         step.advance.commit()
         return event
 
-    def _top_tokens(self, log_probabilities: NDArray[np.float64], count: int) -> list[TopTokenRecord] | None:
+    def _top_tokens(self, step: _Step, count: int) -> list[TopTokenRecord] | None:
         if count == 0:
             return None
         vocabulary = self._model.vocabulary
         return [
-            TopTokenRecord(
-                token, vocabulary.label(token), float(log_probabilities[token]), vocabulary.is_special(token)
-            )
-            for token in most_probable(log_probabilities, count)
+            TopTokenRecord(token, vocabulary.label(token), step.log_probability(token), vocabulary.is_special(token))
+            for token in most_probable(step.logits, count)
         ]
 
     def _observe_latency(self, job: GenerateJob, tokens: int) -> None:
@@ -482,9 +480,10 @@ class _Step:
 
     advance: Advance
     latent: NDArray[np.float32]
-    log_probabilities: NDArray[np.float64]
-    calibrated: NDArray[np.float32]  # logits at the calibrated temperature
-    normaliser: float
+    logits: NDArray[np.float32]
+    normaliser: float  # of the logits
+    temperature: np.float32
+    calibrated: float  # normaliser at that temperature
     precision: float
     has_numbers: bool  # whether all of the above are
 
@@ -492,14 +491,18 @@ class _Step:
         """Whether everything that would be sent or kept is a number."""
         return self.has_numbers and self.advance.is_finite()
 
+    def log_probability(self, token: int) -> float:
+        """Of a token, under the model as it is."""
+        return float(self.logits[token]) - self.normaliser
+
     def confidence(self, token: int) -> float:
         """The calibrated probability that a token is the right next one."""
-        return min(1.0, math.exp(float(self.calibrated[token]) - self.normaliser))
+        return min(1.0, math.exp(float(self.logits[token] / self.temperature) - self.calibrated))
 
 
-def _choose(options: GenerateOptions, stream: _Stream, log_probabilities: NDArray[np.float64]) -> int:
+def _choose(options: GenerateOptions, stream: _Stream, logits: NDArray[np.float32]) -> int:
     if not options.is_sampled:
-        return int(np.argmax(log_probabilities))
-    weights = filtered_probabilities(log_probabilities, options.temperature, options.top_k, options.top_p)
+        return int(np.argmax(logits))
+    weights = filtered_probabilities(logits, options.temperature, options.top_k, options.top_p)
     draw = generator(options.seed, stream.sample, stream.draws, "token")
     return draw_index(weights, draw.random())
