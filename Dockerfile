@@ -14,8 +14,8 @@ ARG BASE=docker.io/library/python:3.11.16-slim-bookworm@sha256:528257d48c1da0dce
 # torch brings the CUDA libraries that it was built with: `base` has what the driver needs and no second copy of them.
 # Pinned by version; pin a mirror by digest with --build-arg CUDA_BASE=…@sha256:….
 ARG CUDA_BASE=docker.io/nvidia/cuda:13.0.2-base-ubuntu24.04
-# Extras of pyproject.toml to serve with, separated by commas: durable sessions and traces.
-ARG EXTRAS=redis,tracing
+# Extras of pyproject.toml to serve with, separated by commas: compiled texts, durable sessions and traces.
+ARG EXTRAS=fast,redis,tracing
 
 
 # pip stays in this stage: the environment that it fills has none.
@@ -70,6 +70,8 @@ LABEL org.opencontainers.image.title="rfa-server (CUDA)" \
 FROM ${BASE} AS cpu
 COPY --from=build /opt/rfa /opt/rfa
 ENV PATH=/opt/rfa/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# numba keeps what it compiles at home: where a read-only root has its writable mount.
+ENV HOME=/tmp
 # `rfa serve` finds ./bundles; mount a folder of bundles here to serve others.
 WORKDIR /srv/rfa
 COPY LICENSE docs/deploy/healthcheck.py ./

@@ -64,7 +64,7 @@ $(VENV)/.python:
 	@touch $@
 
 $(VENV)/.serve: $(VENV)/.python pyproject.toml constraints.txt
-	$(PIP) --editable '.[plot,redis,tracing]'
+	$(PIP) --editable '.[fast,plot,redis,tracing]'
 	@touch $@
 
 # torch comes before everything that asks for it, so that nothing else picks its version or build.

@@ -18,12 +18,16 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for a free one; default 8000.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda, for language models; auto is the CPU.")] = None,
+    text_runtime: Annotated[
+        str | None,
+        typer.Option(help="auto, compiled or onnx, for language models on a CPU; auto is compiled where it can."),
+    ] = None,
 ) -> None:
     """Serve bundles over HTTP until stopped; every limit is also an RFA_* environment variable."""
     from cli.locate import served_bundles
     from service.server import serve as run_server
     from service.settings import Settings
 
-    given: dict[str, Any] = {"host": host, "port": port, "device": device}
+    given: dict[str, Any] = {"host": host, "port": port, "device": device, "text_runtime": text_runtime}
     settings = {name: value for name, value in given.items() if value is not None}
     run_server(Settings(bundles=served_bundles(bundles), **settings))

@@ -60,6 +60,8 @@ Kind = Literal["lm", "filter"]
 WEIGHTS_FILE = "model.safetensors"
 CALIBRATION_FILE = "calibration.json"
 GOLDEN_FILE = "golden.json"
+# Optional: constants that an exporter with torch formed from the weights, for runtimes without.
+CONSTANTS_FILE = "decoder.safetensors"
 MAX_FILES = 64
 # Where a graph says that its constants are; nothing is read from there, open_session supplies them.
 EXTERNAL_PLACE = WEIGHTS_FILE
@@ -97,6 +99,7 @@ class Bundle:
         self._weights = _load_weights(contents.pop(WEIGHTS_FILE), manifest)
         self._calibration = _json_object(contents[CALIBRATION_FILE], CALIBRATION_FILE)
         self._golden = _json_object(contents[GOLDEN_FILE], GOLDEN_FILE)
+        self._constants = _load_constants(contents[CONSTANTS_FILE]) if CONSTANTS_FILE in contents else None
         for name, graph in manifest.graphs.items():
             _check_graph_bytes(contents[graph.file], graph.file, manifest.graphs[name].initializers)
 
@@ -127,6 +130,10 @@ class Bundle:
     def weights(self) -> dict[str, np.ndarray]:
         """The tensors of model.safetensors, read-only, shared with every session of this bundle."""
         return dict(self._weights)
+
+    def constants(self) -> dict[str, np.ndarray] | None:
+        """The arrays of decoder.safetensors, read-only; None if the bundle has none."""
+        return None if self._constants is None else dict(self._constants)
 
     def read(self, name: str) -> bytes:
         """The verified bytes of a file other than model.safetensors, for example tokenizer.json.
@@ -366,19 +373,34 @@ def _check_required(manifest: Manifest) -> None:
 
 
 def _load_weights(data: bytes, manifest: Manifest) -> dict[str, np.ndarray]:
-    try:
-        weights = safetensors.numpy.load(data)
-    except Exception as error:  # safetensors raises its own and key errors for unknown dtypes
-        raise BundleError(f"{WEIGHTS_FILE}: not readable: {str(error)[:200]}") from None
+    weights = _load_arrays(data, WEIGHTS_FILE)
     found, declared = _tensor_specs(weights), tuple(sorted(manifest.tensors, key=lambda spec: spec.name))
     if found != declared:
         differing = sorted({spec.name for spec in set(found) ^ set(declared)})
         raise BundleError(f"{WEIGHTS_FILE}: names, dtypes or shapes differ from the manifest in {differing[:5]}")
-    for name, array in weights.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise BundleError(f"{WEIGHTS_FILE}: {name} has a value that is not finite")
-        array.flags.writeable = False
+    _protect(weights, WEIGHTS_FILE)
     return weights
+
+
+def _load_constants(data: bytes) -> dict[str, np.ndarray]:
+    constants = _load_arrays(data, CONSTANTS_FILE)
+    _protect(constants, CONSTANTS_FILE)
+    return constants
+
+
+def _load_arrays(data: bytes, file: str) -> dict[str, np.ndarray]:
+    try:
+        return dict(safetensors.numpy.load(data))
+    except Exception as error:  # safetensors raises its own and key errors for unknown dtypes
+        raise BundleError(f"{file}: not readable: {str(error)[:200]}") from None
+
+
+def _protect(arrays: Mapping[str, np.ndarray], file: str) -> None:
+    """Finite, and read-only from now on."""
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise BundleError(f"{file}: {name} has a value that is not finite")
+        array.flags.writeable = False
 
 
 def _tensor_specs(weights: Mapping[str, np.ndarray]) -> tuple[TensorSpec, ...]:

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 from tqdm import tqdm
 
-from export.bundle import Bundle, Graph, TensorSpec, open_session, write_bundle
+from export.bundle import CONSTANTS_FILE, Bundle, Graph, TensorSpec, open_session, write_bundle
+from export.decoder_constants import constants_file
 from export.golden import Earlier, Filled, GoldenRecorder, Source, Stored
 from export.language_calibration import WINDOW, calibrate_language
 from export.onnx_graphs import export_graph
@@ -240,6 +241,7 @@ def export_language(run: str | Path, out: str | Path, *, name: str | None = None
         extra_files={
             TOKENIZER_FILE: tokenizer_bytes,
             "tokenizer_config.json": tokenizer_config(tokenizer),
+            CONSTANTS_FILE: constants_file(model),
         },
     )
 

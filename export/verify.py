@@ -164,6 +164,7 @@ def _compare_language(bundle: Bundle, model: Any) -> Iterator[Comparison]:
     yield from _language_steps(bundle, model, tokens)
     yield from _language_prefill(bundle, model, tokens[:, :PREFIX])
     yield from _language_attention(bundle, model, tokens[:1, : PREFIX + CONTINUATION])
+    yield from _language_constants(bundle, model)
 
 
 def _language_steps(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
@@ -235,6 +236,19 @@ def _language_attention(bundle: Bundle, model: Any, tokens: np.ndarray) -> Itera
         largest.see("logits", found["logits"], parallel.logits[:, done - 1])
         largest.see("log_precision", found["log_precision"], parallel.log_precision[:, done - 1])
     yield from largest.comparisons("attention over a cache against torch's parallel pass")
+
+
+def _language_constants(bundle: Bundle, model: Any) -> Iterator[Comparison]:
+    """What the compiled decoder takes for the constrained parameters."""
+    from model.decoder import decoder_constants
+
+    found = bundle.constants()
+    if found is None:
+        return
+    largest = _Largest()
+    for name, expected in decoder_constants(model).items():
+        largest.see(name, found.get(name, np.empty(0)), expected)
+    yield from largest.comparisons("decoder.safetensors against torch")
 
 
 def _compare_filter(bundle: Bundle, model: Any) -> Iterator[Comparison]:

@@ -95,6 +95,27 @@ class _Layer:
         )
 
 
+def decoder_constants(model: LanguageModel) -> dict[str, Tensor]:
+    """What a decoder forms once from raw parameters, for the one that knows no torch (`decoder_numba`).
+
+    nu, kappa, weight_exponent, residual_noise, gamma2, tau, delta, eta2 `[L, H]`; decay, own_process `[L, H, S]`; omega
+    `[H, D]` float64; and the numbers that the architecture fixes: the range of the gates, the scale of one, and the
+    floor of the norms.
+    """
+    with torch.no_grad():
+        layers = [_Layer.of(cast(Block, block), torch.float32) for block in model.blocks]
+    slots = {name: torch.stack([getattr(layer.slots, name) for layer in layers]) for name in SlotParameters._fields}
+    fixed = {"gate_lowest": GATE_RANGE[0], "gate_highest": GATE_RANGE[1]}
+    fixed |= {"process_gate_scale": PROCESS_GATE_SCALE, "norm_eps": NORM_EPS}
+    return {
+        **slots,
+        "eta2": torch.stack([layer.dynamics.eta2 for layer in layers]),
+        "own_process": torch.stack([layer.own_process for layer in layers]),
+        "omega": layers[0].dynamics.omega,
+        **{name: torch.tensor(value, dtype=torch.float32) for name, value in fixed.items()},
+    }
+
+
 class Decoder:
     """The recurrent and the attention mode of a trained model, for inference.
 

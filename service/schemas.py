@@ -494,6 +494,7 @@ class ModelInfo(_Reply):
     kind: Literal["lm", "filter"]
     digest: str = Field(description="sha256 of the bundle's manifest")
     golden_values: int = Field(description="golden output values that the bundle reproduced at load")
+    runtime: str = Field(description="what computes it: onnx, compiled or torch")
     config: dict[str, Any]
     metrics: dict[str, Any]
     calibration: dict[str, Any]

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+TextRuntime = Literal["auto", "compiled", "onnx"]
 BUNDLE_ROOT = Path(__file__).resolve().parent.parent / "bundles"
 
 
@@ -44,6 +45,10 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535, description="0 takes a free port")
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="of language models; auto is the CPU")
+    text_runtime: TextRuntime = Field(
+        default="auto",
+        description="of language models on a CPU; auto is compiled where it can run the bundle, else onnx",
+    )
     bundles: Annotated[tuple[Path, ...], NoDecode] = Field(
         default_factory=default_bundles, description="bundle directories; in the environment separated by `:`"
     )

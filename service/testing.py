@@ -80,6 +80,7 @@ class FakeLanguage:
 
     script: str = "the quick brown fox"
     name: str = "recite"
+    runtime: str = "fake"
     sureness: float = 0.9
     poison: str | None = None
     bomb: str | None = None
@@ -127,9 +128,8 @@ class FakeLanguage:
             raise invalid_state()
         return Seen(tuple(np.frombuffer(data, "<u4", offset=8).tolist()), float(np.frombuffer(data, "<f8", 1)[0]))
 
-    def confidence(self, logits: np.ndarray, decode: str) -> np.ndarray:
-        weights = np.exp(logits.astype(np.float64))
-        return weights / weights.sum(axis=-1, keepdims=True)
+    def temperature(self, decode: str) -> float:
+        return 1.0
 
 
 @dataclass(frozen=True)

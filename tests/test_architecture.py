@@ -25,9 +25,12 @@ ARROWS = {
 }
 # Serving on a GPU runs the model itself. These files, which are imported only then, may import it.
 GPU_RUNTIME = "service/engine/torch_*.py"
+# Compiled code on a CPU: these take the one file of the model that knows no torch.
+COMPILED_RUNTIME = "service/engine/compiled_*.py"
+COMPILED_MODEL = "model.decoder_numba"
 # Of export, the service takes what reads a bundle and what reads its calibration; the rest writes bundles.
 EXPORT_FOR_SERVICE = {"export.bundle", "export.golden", "export.manifest", "export.surprise"}
-# What `import service.server` may not pull in: serving on a CPU installs none of it.
+# What `import service.server` may not pull in: serving on a CPU does without (numba makes texts faster).
 NOT_INSTALLED_FOR_SERVING = {"torch", "triton", "numba", "onnx", "onnxscript", "scipy"}
 
 
@@ -68,13 +71,21 @@ def test_rooms_import_only_along_the_arrows(room: str) -> None:
         f"{path.relative_to(ROOT)} imports {name}"
         for path in sources(room)
         for name in imported(path)
-        if (top := name.split(".")[0]) in foreign and top != room and top not in ARROWS[room] | allowed_on_a_gpu(path)
+        if (top := name.split(".")[0]) in foreign and top != room and top not in ARROWS[room] | allowed_beyond(path)
     }
     assert not bad
 
 
-def allowed_on_a_gpu(path: Path) -> set[str]:
-    return {"model"} if path.relative_to(ROOT).match(GPU_RUNTIME) else set()
+def allowed_beyond(path: Path) -> set[str]:
+    place = path.relative_to(ROOT)
+    return {"model"} if place.match(GPU_RUNTIME) or place.match(COMPILED_RUNTIME) else set()
+
+
+def test_compiled_code_takes_one_file_of_the_model() -> None:
+    files = list(ROOT.glob(COMPILED_RUNTIME))
+    assert files
+    taken = {name for path in files for name in imported(path) if name.split(".")[0] == "model"}
+    assert {".".join(name.split(".")[:2]) for name in taken} == {COMPILED_MODEL}
 
 
 def imported_at_once(path: Path) -> Iterator[str]:
@@ -163,6 +174,22 @@ def test_the_service_works_without_what_only_training_needs() -> None:
         "assert len(result.steps) == 2\n"
     )
     result = run_without(NOT_INSTALLED_FOR_SERVING | {"matplotlib", "model"}, statement)
+    assert result.returncode == 0, result.stderr
+
+
+def test_compiled_texts_need_numba_and_nothing_else_that_training_needs() -> None:
+    pytest.importorskip("numba")
+    statement = (
+        "from pathlib import Path\n"
+        "from service.engine.engine import load_models\n"
+        "from service.settings import Settings\n"
+        "models = load_models(Settings(bundles=(Path('bundles/books'),), max_running=1, max_batch_rows=2))\n"
+        "language = models.languages['books']\n"
+        "assert language.runtime == 'compiled', language.runtime\n"
+        "context = language.start('recurrent')\n"
+        "assert language.prefill(context, [1, 2, 3]).is_finite()\n"
+    )
+    result = run_without(NOT_INSTALLED_FOR_SERVING - {"numba"} | {"matplotlib"}, statement)
     assert result.returncode == 0, result.stderr
 
 

@@ -1,17 +1,20 @@
-"""What a server's device means for its language models: ONNX Runtime on a CPU, torch on a GPU.
+"""What computes a server's language models: compiled code or ONNX Runtime on a CPU, torch on a GPU.
 
 Filters run on ONNX Runtime in either case: they are small, and their steps are spread over the processes.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from export.bundle import Bundle
 from service.engine.language_runtime import Language, LanguageRuntime
+from service.engine.runtime_golden import reproduce
 from service.schemas import MAX_SAMPLES
-from service.settings import ConfigurationError, Settings
+from service.settings import ConfigurationError, Settings, TextRuntime
 
+logger = logging.getLogger("rfa.engine")
 LoadLanguage = Callable[[Bundle], Language]
 
 
@@ -20,11 +23,16 @@ def language_loader(settings: Settings) -> LoadLanguage:
 
     Raises:
         ConfigurationError: the device is not there, with what to do about it. The loader raises it as well, when the
-            memory of the device is too small.
+            memory of the device is too small, or a runtime was asked for that a bundle cannot run on.
     """
     streams = settings.max_running * MAX_SAMPLES
     if settings.device != "cuda":
-        return lambda bundle: LanguageRuntime(bundle, streams=streams, max_rows=settings.max_batch_rows)
+        return lambda bundle: load_on_cpu(bundle, settings.text_runtime, streams, settings.max_batch_rows)
+    if settings.text_runtime != "auto":
+        raise ConfigurationError(
+            f"RFA_TEXT_RUNTIME={settings.text_runtime} is a runtime of the CPU, and RFA_DEVICE=cuda asks for the GPU: "
+            "leave one of them out"
+        )
     check_gpu()
     from service.engine.torch_golden import check_golden_on
     from service.engine.torch_language_runtime import TorchLanguageRuntime
@@ -35,6 +43,41 @@ def language_loader(settings: Settings) -> LoadLanguage:
         return runtime
 
     return load
+
+
+def load_on_cpu(bundle: Bundle, choice: TextRuntime, streams: int, max_rows: int) -> Language:
+    """A language bundle on the runtime of this choice, which must reproduce the golden outputs.
+
+    Args:
+        choice: "auto" is compiled code where that can run the bundle, and ONNX Runtime, with the reason in the log,
+            where it cannot. What was named is never replaced.
+
+    Raises:
+        ConfigurationError: compiled code was asked for, and cannot run the bundle.
+        BundleError: golden outputs that are not reproduced, or constants that do not fit.
+    """
+    if choice == "onnx":
+        return LanguageRuntime(bundle, streams=streams, max_rows=max_rows)
+    reason = compiled_refusal(bundle)
+    if reason is not None and choice == "compiled":
+        raise ConfigurationError(f"RFA_TEXT_RUNTIME=compiled: bundle {bundle.name!r} cannot run on it: {reason}")
+    if reason is not None:
+        logger.info("bundle %r runs on ONNX Runtime, not in compiled code: %s", bundle.name, reason)
+        return LanguageRuntime(bundle, streams=streams, max_rows=max_rows)
+    from service.engine.compiled_language_runtime import CompiledLanguageRuntime
+
+    runtime = CompiledLanguageRuntime(bundle, streams=streams)
+    reproduce(runtime, bundle, runtime.attention, where="the compiled runtime")
+    return runtime
+
+
+def compiled_refusal(bundle: Bundle) -> str | None:
+    """Why this bundle cannot run in compiled code here, or None."""
+    try:
+        from service.engine.compiled_language_runtime import refusal
+    except (ImportError, RuntimeError) as error:  # numba is absent, does not fit numpy, or has no place for its cache
+        return str(error)
+    return refusal(bundle)
 
 
 def check_gpu() -> None:

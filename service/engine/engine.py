@@ -54,6 +54,7 @@ class ModelFacts:
     kind: Kind
     digest: str
     golden_values: int
+    runtime: str = "onnx"  # what computes it
     config: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     calibration: Mapping[str, Any] = field(default_factory=dict)
@@ -94,17 +95,25 @@ def load_models(settings: Settings) -> Models:
             raise BundleError(f"two bundles are named {bundle.name!r}; names must differ")
         golden_values = check_golden(bundle)
         if bundle.kind == "lm":
-            languages[bundle.name] = load_language(bundle)
+            languages[bundle.name] = model = load_language(bundle)
+            facts.append(_facts(bundle, golden_values, model.runtime))
         else:
             filters[bundle.name] = FilterRuntime(bundle)
-        facts.append(_facts(bundle, golden_values))
+            facts.append(_facts(bundle, golden_values, "onnx"))
     return Models(languages, filters, facts)
 
 
-def _facts(bundle: Bundle, golden_values: int) -> ModelFacts:
+def _facts(bundle: Bundle, golden_values: int, runtime: str) -> ModelFacts:
     manifest = bundle.manifest
     return ModelFacts(
-        bundle.name, bundle.kind, bundle.digest, golden_values, manifest.config, manifest.metrics, manifest.calibration
+        bundle.name,
+        bundle.kind,
+        bundle.digest,
+        golden_values,
+        runtime,
+        manifest.config,
+        manifest.metrics,
+        manifest.calibration,
     )
 
 

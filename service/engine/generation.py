@@ -6,6 +6,7 @@ sampled from comes from the same graph, with its latent noise, and a stream is a
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,9 +15,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from service.engine.language_runtime import Advance, Decode, Language, StepOutput
+from service.engine.language_runtime import Advance, Decode, Language
 from service.engine.language_state import LanguageState
-from service.engine.sampling import draw_index, filtered_probabilities, generator, log_softmax, most_probable
+from service.engine.sampling import (
+    draw_index,
+    filtered_probabilities,
+    generator,
+    log_normaliser,
+    most_probable,
+)
 from service.engine.scheduler import Job
 from service.engine.text import TextStream
 from service.errors import EngineFailure, InvalidRequest, NotReady
@@ -374,11 +381,23 @@ class DecodeStage:
         )
         self._metrics.iteration_rows.labels(self._model.name).observe(len(rows))
         with np.errstate(all="ignore"):  # a broken row is found, by itself, when it is accepted
-            log_probabilities = log_softmax(output.logits)
-            confidence = self._model.confidence(output.logits, self._decode)
+            temperature = np.float32(self._model.temperature(self._decode))
+            normaliser = log_normaliser(output.logits)
+            calibrated = log_normaliser(output.logits / temperature)
             precision = np.exp(output.log_precision.astype(np.float64))
+            finite = np.isfinite(output.logits).all(-1) & np.isfinite(normaliser + calibrated + precision)
+            finite &= np.isfinite(output.latent).all((1, 2))
         return [
-            _Step(output, row, advances[row], log_probabilities[row], confidence[row], float(precision[row]))
+            _Step(
+                advances[row],
+                output.latent[row],
+                output.logits[row],
+                float(normaliser[row]),
+                temperature,
+                float(calibrated[row]),
+                float(precision[row]),
+                bool(finite[row]),
+            )
             for row in range(len(rows))
         ]
 
@@ -393,7 +412,7 @@ class DecodeStage:
             early = "deadline"
         events = []
         for stream, step in zip(job.live, steps, strict=True):
-            token = _choose(job.options, stream, step.log_probabilities)
+            token = _choose(job.options, stream, step.logits)
             events.append(self._append(job.options, stream, step, token, early))
         self._observe_latency(job, len(events))
         last = None if job.live else events.pop()
@@ -423,28 +442,26 @@ class DecodeStage:
             token=TokenRecord(
                 id=token,
                 text=text,
-                logprob=float(step.log_probabilities[token]),
+                logprob=step.log_probability(token),
                 special=vocabulary.is_special(token),
-                confidence=min(1.0, float(step.confidence[token])),
+                confidence=step.confidence(token),
                 precision=step.precision,
             ),
-            top_tokens=self._top_tokens(step.log_probabilities, options.top_n_tokens),
-            latent=step.output.latent[step.row].tolist() if options.return_latents else None,
+            top_tokens=self._top_tokens(step, options.top_n_tokens),
+            latent=step.latent.tolist() if options.return_latents else None,
         )
         stream.events.append(event)
         stream.pending = token
         step.advance.commit()
         return event
 
-    def _top_tokens(self, log_probabilities: NDArray[np.float64], count: int) -> list[TopTokenRecord] | None:
+    def _top_tokens(self, step: _Step, count: int) -> list[TopTokenRecord] | None:
         if count == 0:
             return None
         vocabulary = self._model.vocabulary
         return [
-            TopTokenRecord(
-                token, vocabulary.label(token), float(log_probabilities[token]), vocabulary.is_special(token)
-            )
-            for token in most_probable(log_probabilities, count)
+            TopTokenRecord(token, vocabulary.label(token), step.log_probability(token), vocabulary.is_special(token))
+            for token in most_probable(step.logits, count)
         ]
 
     def _observe_latency(self, job: GenerateJob, tokens: int) -> None:
@@ -461,27 +478,31 @@ class DecodeStage:
 class _Step:
     """One row of a step's output, and what follows from its logits."""
 
-    output: StepOutput
-    row: int
     advance: Advance
-    log_probabilities: NDArray[np.float64]
-    confidence: NDArray[np.float64]
+    latent: NDArray[np.float32]
+    logits: NDArray[np.float32]
+    normaliser: float  # of the logits
+    temperature: np.float32
+    calibrated: float  # normaliser at that temperature
     precision: float
+    has_numbers: bool  # whether all of the above are
 
     def is_finite(self) -> bool:
         """Whether everything that would be sent or kept is a number."""
-        return bool(
-            np.isfinite(self.log_probabilities).all()
-            and np.isfinite(self.confidence).all()
-            and np.isfinite(self.precision)
-            and np.isfinite(self.output.latent[self.row]).all()
-            and self.advance.is_finite()
-        )
+        return self.has_numbers and self.advance.is_finite()
+
+    def log_probability(self, token: int) -> float:
+        """Of a token, under the model as it is."""
+        return float(self.logits[token]) - self.normaliser
+
+    def confidence(self, token: int) -> float:
+        """The calibrated probability that a token is the right next one."""
+        return min(1.0, math.exp(float(self.logits[token] / self.temperature) - self.calibrated))
 
 
-def _choose(options: GenerateOptions, stream: _Stream, log_probabilities: NDArray[np.float64]) -> int:
+def _choose(options: GenerateOptions, stream: _Stream, logits: NDArray[np.float32]) -> int:
     if not options.is_sampled:
-        return int(np.argmax(log_probabilities))
-    weights = filtered_probabilities(log_probabilities, options.temperature, options.top_k, options.top_p)
+        return int(np.argmax(logits))
+    weights = filtered_probabilities(logits, options.temperature, options.top_k, options.top_p)
     draw = generator(options.seed, stream.sample, stream.draws, "token")
     return draw_index(weights, draw.random())

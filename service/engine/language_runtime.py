@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from export.bundle import Bundle
 from service.engine.batching import Run, agreeing_sizes
 from service.engine.language_state import ContextFormat
-from service.engine.pool import StateField, StatePool
-from service.engine.sampling import log_softmax
+from service.engine.pool import StateField, StatePool, TurningPool
 from service.engine.text import Vocabulary
 
 Array = NDArray[np.float32]
@@ -32,6 +31,16 @@ class StepOutput(NamedTuple):
     logits: Array  # [B, V]
     log_precision: Array  # [B]
     latent: Array  # [B, H, 2D]
+
+
+class ExampleRows(NamedTuple):
+    """What a step of B streams reads."""
+
+    tokens: NDArray[np.int64]  # [B]
+    positions: NDArray[np.int64]  # [B]
+    noise: Array  # [B, H, 2D]
+    means: Array  # [B, L, H, S, 4D]
+    precisions: Array  # [B, L, H, S]
 
 
 class Context(Protocol):
@@ -105,6 +114,25 @@ class SlotAdvance:
         self.context.position += self.tokens
 
 
+@dataclass(frozen=True)
+class TurnAdvance:
+    """A slot whose spare row holds what it becomes; good until its context is stepped again."""
+
+    context: SlotContext
+    pool: TurningPool
+    finite: bool
+    tokens: int
+
+    def is_finite(self) -> bool:
+        """False when the filter has broken down."""
+        return self.finite
+
+    def commit(self) -> None:
+        """Turn to the spare row."""
+        self.pool.turn(self.context.slot)
+        self.context.position += self.tokens
+
+
 @dataclass
 class CacheContext:
     """Attention context of one stream; rows beyond `position` are free."""
@@ -153,6 +181,7 @@ class Language(Protocol):
     """What the engine needs of a language model; tests put small hand-made ones here."""
 
     name: str
+    runtime: str  # what computes it: "onnx", "compiled" or "torch"
     vocabulary: Vocabulary
     latent_shape: tuple[int, int]
     pool: StatePool  # of recurrent contexts
@@ -169,8 +198,8 @@ class Language(Protocol):
     ) -> tuple[StepOutput, Sequence[Advance]]:
         """One token in each of B streams of one decoding mode; `noise` `[B, H, 2D]`, zeros for the mean."""
 
-    def confidence(self, logits: Array, decode: Decode) -> NDArray[np.float64]:
-        """Calibrated probabilities `[B, V]` that a token is the right next one."""
+    def temperature(self, decode: Decode) -> float:
+        """Softmax(logits / temperature) are calibrated probabilities that a token is the right next one."""
 
     def pack(self, context: Any) -> bytes:
         """A recurrent context as bytes, the same for equal contexts."""
@@ -190,6 +219,7 @@ class BundleLanguage:
         bundle: of kind "lm".
     """
 
+    runtime: str
     pool: StatePool
 
     def __init__(self, bundle: Bundle) -> None:
@@ -203,10 +233,18 @@ class BundleLanguage:
         self.context_bytes = self._format.size
         self._temperatures: dict[str, float] = bundle.calibration["temperature"]
 
-    def confidence(self, logits: Array, decode: Decode) -> NDArray[np.float64]:
-        """Calibrated probabilities `[B, V]`: the softmax at the mode's temperature, fitted on validation data."""
-        probabilities: NDArray[np.float64] = np.exp(log_softmax(logits / np.float32(self._temperatures[decode])))
-        return probabilities
+    def example(self, rows: int) -> ExampleRows:
+        """Rows that all differ, to ask `agreeing_sizes` with; always the same."""
+        draw = np.random.Generator(np.random.Philox(0))
+        tokens = draw.integers(0, len(self.vocabulary), rows)
+        positions = draw.integers(0, 1000, rows)
+        noise = draw.standard_normal((rows, *self.latent_shape), dtype=np.float32)
+        means = self.initial_means + draw.standard_normal((rows, *self.initial_means.shape), dtype=np.float32)
+        return ExampleRows(tokens, positions, noise, means, np.repeat(self.initial_precisions[None], rows, axis=0))
+
+    def temperature(self, decode: Decode) -> float:
+        """What makes probabilities of logits calibrated ones in a mode, fitted on validation data."""
+        return self._temperatures[decode]
 
     def pack(self, context: Context) -> bytes:
         """A recurrent context in the format that every runtime of this bundle reads."""
@@ -222,33 +260,18 @@ class BundleLanguage:
         return context
 
 
-class LanguageRuntime(BundleLanguage):
-    """A language bundle on ONNX Runtime, one thread per call.
+class CpuLanguage(BundleLanguage):
+    """A language bundle on a CPU: attention streams on the bundle's graph, recurrent ones as a subclass runs them.
 
     Args:
         bundle: of kind "lm".
-        streams: recurrent contexts that exist at the same time, at most.
-        max_rows: rows of a step, at most.
-
-    Raises:
-        ValueError: when the bundle's parts do not fit each other.
     """
 
-    def __init__(self, bundle: Bundle, *, streams: int = 64, max_rows: int = 24) -> None:
+    def __init__(self, bundle: Bundle) -> None:
         super().__init__(bundle)
         layers, heads, _, width = self.initial_means.shape
         self._empty_cache = np.zeros((layers, heads, SMALLEST_CACHE, width // 2), dtype=np.float32)
-        self._step = bundle.session("step")
-        self._prefill = bundle.session("prefill")
-        self._attention = bundle.session("attention")
-        self.pool = StatePool(
-            {
-                "means": StateField(self.initial_means.shape, np.float32),
-                "precisions": StateField(self.initial_precisions.shape, np.float32),
-            },
-            streams,
-        )
-        self.batch_sizes = agreeing_sizes(self._probe(max_rows), range(1, max_rows + 1))
+        self.attention = bundle.session("attention")
 
     def start(self, decode: Decode) -> SlotContext | CacheContext:
         """Context of a stream that has seen nothing."""
@@ -260,22 +283,10 @@ class LanguageRuntime(BundleLanguage):
 
     def prefill(self, context: SlotContext | CacheContext, tokens: Sequence[int]) -> Advance:
         """The context after `tokens`."""
-        row = np.asarray([tokens], dtype=np.int64)
         if isinstance(context, CacheContext):
             silent = np.zeros((1, *self.latent_shape), dtype=np.float32)
-            return self._extend(context, row, silent)[1]
-        before_means, before_precisions = context.read()
-        _, _, _, means, precisions = self._prefill.run(
-            ["logits", "log_precision", "latent", "next_means", "next_precisions"],
-            {
-                "tokens": row,
-                "length": np.asarray([len(tokens)], dtype=np.int64),
-                "position": np.asarray([context.position], dtype=np.int64),
-                "means": before_means[None],
-                "precisions": before_precisions[None],
-            },
-        )
-        return SlotAdvance(context, means[0], precisions[0], len(tokens))
+            return self._extend(context, np.asarray([tokens], dtype=np.int64), silent)[1]
+        return self._prefill_slots(context, tokens)
 
     def step(
         self, contexts: Sequence[SlotContext | CacheContext], tokens: Sequence[int], noise: Array
@@ -291,6 +302,71 @@ class LanguageRuntime(BundleLanguage):
         ]
         outputs = [np.concatenate(parts) for parts in zip(*(output for output, _ in results), strict=True)]
         return StepOutput(*outputs), [advance for _, advance in results]
+
+    def _prefill_slots(self, context: SlotContext, tokens: Sequence[int]) -> Advance:
+        raise NotImplementedError
+
+    def _step_slots(
+        self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
+    ) -> tuple[StepOutput, Sequence[Advance]]:
+        raise NotImplementedError
+
+    def _extend(
+        self, context: CacheContext, tokens: NDArray[np.int64], noise: Array
+    ) -> tuple[StepOutput, CacheAdvance]:
+        logits, log_precision, latent, keys, values = self.attention.run(
+            ["logits", "log_precision", "latent", "new_keys", "new_values"],
+            {
+                "tokens": tokens,
+                "position": np.asarray([context.position], dtype=np.int64),
+                "keys": context.keys[None],
+                "values": context.values[None],
+                "noise": noise,
+            },
+        )
+        return StepOutput(logits, log_precision, latent), CacheAdvance(context, keys[0], values[0])
+
+
+class LanguageRuntime(CpuLanguage):
+    """A language bundle on ONNX Runtime, one thread per call.
+
+    Args:
+        bundle: of kind "lm".
+        streams: recurrent contexts that exist at the same time, at most.
+        max_rows: rows of a step, at most.
+
+    Raises:
+        ValueError: when the bundle's parts do not fit each other.
+    """
+
+    runtime = "onnx"
+
+    def __init__(self, bundle: Bundle, *, streams: int = 64, max_rows: int = 24) -> None:
+        super().__init__(bundle)
+        self._step = bundle.session("step")
+        self._prefill = bundle.session("prefill")
+        self.pool = StatePool(
+            {
+                "means": StateField(self.initial_means.shape, np.float32),
+                "precisions": StateField(self.initial_precisions.shape, np.float32),
+            },
+            streams,
+        )
+        self.batch_sizes = agreeing_sizes(self._probe(max_rows), range(1, max_rows + 1))
+
+    def _prefill_slots(self, context: SlotContext, tokens: Sequence[int]) -> SlotAdvance:
+        before_means, before_precisions = context.read()
+        _, _, _, means, precisions = self._prefill.run(
+            ["logits", "log_precision", "latent", "next_means", "next_precisions"],
+            {
+                "tokens": np.asarray([tokens], dtype=np.int64),
+                "length": np.asarray([len(tokens)], dtype=np.int64),
+                "position": np.asarray([context.position], dtype=np.int64),
+                "means": before_means[None],
+                "precisions": before_precisions[None],
+            },
+        )
+        return SlotAdvance(context, means[0], precisions[0], len(tokens))
 
     def _step_slots(
         self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
@@ -320,34 +396,18 @@ class LanguageRuntime(BundleLanguage):
         return outputs
 
     def _probe(self, rows: int) -> Run:
-        """The step on rows that all differ, for `agreeing_sizes`."""
-        draw = np.random.Generator(np.random.Philox(0))
-        tokens = draw.integers(0, len(self.vocabulary), rows)
-        positions = draw.integers(0, 1000, rows)
-        noise = draw.standard_normal((rows, *self.latent_shape), dtype=np.float32)
-        shape = (rows, *self.initial_means.shape)
-        means = self.initial_means + draw.standard_normal(shape, dtype=np.float32)
-        precisions = np.repeat(self.initial_precisions[None], rows, axis=0)
+        example = self.example(rows)
 
         def run(chosen: NDArray[np.int64]) -> list[Array]:
-            return self._run_step(tokens[chosen], positions[chosen], noise[chosen], means[chosen], precisions[chosen])
+            return self._run_step(
+                example.tokens[chosen],
+                example.positions[chosen],
+                example.noise[chosen],
+                example.means[chosen],
+                example.precisions[chosen],
+            )
 
         return run
-
-    def _extend(
-        self, context: CacheContext, tokens: NDArray[np.int64], noise: Array
-    ) -> tuple[StepOutput, CacheAdvance]:
-        logits, log_precision, latent, keys, values = self._attention.run(
-            ["logits", "log_precision", "latent", "new_keys", "new_values"],
-            {
-                "tokens": tokens,
-                "position": np.asarray([context.position], dtype=np.int64),
-                "keys": context.keys[None],
-                "values": context.values[None],
-                "noise": noise,
-            },
-        )
-        return StepOutput(logits, log_precision, latent), CacheAdvance(context, keys[0], values[0])
 
 
 def _grown(rows: Array, capacity: int) -> Array:

@@ -159,3 +159,39 @@ class StatePool:
     def _clear(self, index: int) -> None:
         for array in self.arrays.values():
             array[index] = 0
+
+
+class TurningPool(StatePool):
+    """Slots of two rows each, which a subclass keeps: one row holds the state, the next is written to the other.
+
+    A state takes effect by a turn, so that one that is not wanted (it is not finite, or its batch failed) has
+    overwritten nothing.
+
+    Args:
+        capacity: number of slots; slot i has the rows 2i and 2i + 1.
+        fields: what a slot holds beside which of its rows is which.
+    """
+
+    def __init__(self, capacity: int, fields: Mapping[str, StateField] | None = None) -> None:
+        super().__init__({"half": StateField((), np.int64), **(fields or {})}, capacity)
+
+    def current(self, slots: Sequence[Slot]) -> Array:
+        """Rows that hold the states of these slots; the errors are those of `rows`."""
+        rows = self.rows(slots)
+        current: Array = 2 * rows + self.arrays["half"][rows]
+        return current
+
+    def spare(self, slots: Sequence[Slot]) -> Array:
+        """Rows that their next states are written to; the errors are those of `rows`."""
+        rows = self.rows(slots)
+        spare: Array = 2 * rows + 1 - self.arrays["half"][rows]
+        return spare
+
+    def turn(self, slot: Slot) -> None:
+        """What was written to the spare row is the state from now on.
+
+        Raises:
+            StaleSlot: when the slot was released.
+        """
+        self._check(slot)
+        self.arrays["half"][slot.row] ^= 1

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Draw = Literal["token", "latent"]
+Reals = NDArray[np.float32] | NDArray[np.float64]
 SORTED_FIRST = 256
 _DRAWS: dict[Draw, int] = {"token": 0, "latent": 1}
 
@@ -23,23 +24,26 @@ def generator(seed: int, sample: int, step: int, draw: Draw) -> np.random.Genera
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
-def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Log probabilities over the last axis, in float64."""
-    shifted = logits.astype(np.float64)
-    shifted -= shifted.max(axis=-1, keepdims=True)
-    shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return shifted
+def log_normaliser(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """log Σ exp(logits) over the last axis: exponentials in float32, whose rounding is that of the logits, their sum in
+    float64.
+    """
+    top = logits.max(axis=-1, keepdims=True)
+    total: NDArray[np.float64] = np.log(np.exp(logits - top).sum(axis=-1, dtype=np.float64))
+    return top[..., 0] + total
 
 
-def filtered_probabilities(
-    log_probabilities: NDArray[np.float64], temperature: float, top_k: int | None, top_p: float | None
-) -> NDArray[np.float64]:
+def filtered_probabilities(scores: Reals, temperature: float, top_k: int | None, top_p: float | None) -> Reals:
     """Probabilities `[V]` to draw from: temperature, then the k best, then the smallest set with mass top_p.
 
     Ties at the k-th place are all kept, so that the result does not depend on the order of tokens.
+
+    Args:
+        scores: log probabilities, or logits; the result has their precision.
     """
     with np.errstate(over="ignore", under="ignore"):
-        scaled = (log_probabilities - log_probabilities.max()) / temperature
+        # A temperature below the smallest number of this precision is as good as that: only the best are left.
+        scaled = (scores - scores.max()) / max(temperature, float(np.finfo(scores.dtype).tiny))
         if top_k is not None and top_k < scaled.size:
             scaled = np.where(scaled >= np.partition(scaled, -top_k)[-top_k], scaled, -np.inf)
         weights = np.exp(scaled)
@@ -52,7 +56,7 @@ def filtered_probabilities(
     return weights
 
 
-def _nucleus(weights: NDArray[np.float64], top_p: float) -> NDArray[np.int64]:
+def _nucleus(weights: Reals, top_p: float) -> NDArray[np.int64]:
     """Indices of the smallest set with mass `top_p`, best first, ties by index.
 
     Most of a vocabulary has next to no weight, so the best few are sorted first, and all only where those fall short.
@@ -61,20 +65,22 @@ def _nucleus(weights: NDArray[np.float64], top_p: float) -> NDArray[np.int64]:
         least = np.partition(weights, -count)[-count] if count < weights.size else 0.0
         best = np.flatnonzero(weights >= least)
         best = best[np.argsort(-weights[best], kind="stable")]
-        before = np.cumsum(weights[best]) - weights[best]
+        before = np.cumsum(weights[best], dtype=np.float64) - weights[best]
         kept = best[before < top_p]
         if kept.size < best.size:
             break
     return kept
 
 
-def draw_index(weights: NDArray[np.float64], uniform: float) -> int:
+def draw_index(weights: Reals, uniform: float) -> int:
     """Index whose interval of the cumulative distribution holds `uniform` in [0, 1)."""
-    cumulative = np.cumsum(weights)
+    cumulative = np.cumsum(weights, dtype=np.float64)
     index = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
-    return min(index, int(np.flatnonzero(weights)[-1]))
+    if index < weights.size and weights[index] > 0:
+        return index
+    return int(np.flatnonzero(weights)[-1])  # the product was rounded up to the last sum
 
 
-def most_probable(log_probabilities: NDArray[np.float64], count: int) -> list[int]:
+def most_probable(scores: Reals, count: int) -> list[int]:
     """Indices of the `count` largest, best first, ties by index."""
-    return [int(index) for index in np.argsort(-log_probabilities, kind="stable")[:count]]
+    return [int(index) for index in np.argsort(-scores, kind="stable")[:count]]

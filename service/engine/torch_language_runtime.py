@@ -24,7 +24,15 @@ from model.decoder import Decoder
 from model.language import StepOutput as Stepped
 from service.engine.batching import Run, agreeing_sizes
 from service.engine.generation import PREFILL_TOKENS
-from service.engine.language_runtime import SMALLEST_CACHE, Advance, BundleLanguage, Decode, SlotContext, StepOutput
+from service.engine.language_runtime import (
+    SMALLEST_CACHE,
+    Advance,
+    BundleLanguage,
+    Decode,
+    SlotContext,
+    StepOutput,
+    TurnAdvance,
+)
 from service.engine.torch_pool import DevicePool, Rows
 from service.engine.torch_step import StepRunner
 from service.errors import Overloaded
@@ -33,28 +41,8 @@ from service.settings import ConfigurationError
 Array = NDArray[np.float32]
 # Of the GPU's memory, beside weights and slots: the libraries' workspaces, and the activations of a piece of a prompt.
 WORKSPACE_BYTES = 512 << 20
-PROBE_POSITIONS = 1000
 # Kernels are compiled anew for a prompt of one token, of a multiple of 16 and of any other length.
 WARM_LENGTHS = (1, 3, PREFILL_TOKENS)
-
-
-@dataclass(frozen=True)
-class TurnAdvance:
-    """A slot whose spare row holds what it becomes; good until its context is stepped again."""
-
-    context: SlotContext
-    pool: DevicePool
-    finite: bool
-    tokens: int
-
-    def is_finite(self) -> bool:
-        """False when the filter has broken down."""
-        return self.finite
-
-    def commit(self) -> None:
-        """Turn to the spare row."""
-        self.pool.turn(self.context.slot)
-        self.context.position += self.tokens
 
 
 @dataclass
@@ -117,6 +105,8 @@ class TorchLanguageRuntime(BundleLanguage):
         ValueError: when the bundle's parts do not fit each other.
         ConfigurationError: when the GPU's memory does not hold it.
     """
+
+    runtime = "torch"
 
     def __init__(
         self, bundle: Bundle, *, device: str, streams: int = 64, max_rows: int = 24, dtype: torch.dtype | None = None
@@ -230,12 +220,7 @@ class TorchLanguageRuntime(BundleLanguage):
 
     def _probe(self, rows: int) -> Run:
         """The step on rows that all differ, for `agreeing_sizes`, in the rows of the pool that pad batches."""
-        draw = np.random.Generator(np.random.Philox(0))
-        tokens = draw.integers(0, len(self.vocabulary), rows)
-        positions = draw.integers(0, PROBE_POSITIONS, rows)
-        noise = draw.standard_normal((rows, *self.latent_shape), dtype=np.float32)
-        shape = (rows, *self.initial_means.shape)
-        means = self.initial_means + draw.standard_normal(shape, dtype=np.float32)
+        tokens, positions, noise, means, _ = self.example(rows)
         slots, device = self._slots.slots, self._decoder.device
         start = torch.from_numpy(means.swapaxes(0, 1).copy()).to(device)  # [L, rows, H, S, 4D]
 

@@ -1,26 +1,24 @@
-"""The slots of many streams on the device that they are computed on.
+"""The slots of many streams on the device that they are computed on, two rows of device memory each.
 
-Every slot has two rows of device memory: one holds its state, into the other the next state is written. A state takes
-effect by a turn on the host, so that one that is not wanted (it is not finite, or its batch failed) has overwritten
-nothing. Behind the slots follow the rows that pad a batch: they read a row that holds the initial state, and each
-writes a row of its own.
+Behind the slots follow the rows that pad a batch: they read a row that holds the initial state, and each writes a row
+of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from model.decoder import SlotPool
-from service.engine.pool import BOOKKEEPING_BYTES, Array, Slot, StateField, StatePool
+from service.engine.pool import BOOKKEEPING_BYTES, Array, Slot, TurningPool
 
 Rows = NDArray[np.int64]
 
 
-class DevicePool(StatePool):
+class DevicePool(TurningPool):
     """Recurrent contexts on a device.
 
     Args:
@@ -34,7 +32,7 @@ class DevicePool(StatePool):
     def __init__(
         self, means: NDArray[np.float32], precisions: NDArray[np.float32], capacity: int, padding: int, device: str
     ) -> None:
-        super().__init__({"half": StateField((), np.int64)}, capacity)
+        super().__init__(capacity)
         self.initial_row = 2 * capacity
         self.padding_rows: Rows = np.arange(padding) + 2 * capacity + 1
         count = 2 * capacity + 1 + padding
@@ -50,27 +48,6 @@ class DevicePool(StatePool):
         """Memory of a slot, exactly; on the device all slots have theirs from the start."""
         count = self.slots.means.shape[1]
         return 2 * sum(part.nbytes // count for part in self.slots) + self.arrays["half"].itemsize + BOOKKEEPING_BYTES
-
-    def current(self, slots: Sequence[Slot]) -> Rows:
-        """Device rows that hold the states of these slots; the errors are those of `rows`."""
-        rows = self.rows(slots)
-        current: Rows = 2 * rows + self.arrays["half"][rows]
-        return current
-
-    def spare(self, slots: Sequence[Slot]) -> Rows:
-        """Device rows that their next states are written to; the errors are those of `rows`."""
-        rows = self.rows(slots)
-        spare: Rows = 2 * rows + 1 - self.arrays["half"][rows]
-        return spare
-
-    def turn(self, slot: Slot) -> None:
-        """What was written to the spare row is the state from now on.
-
-        Raises:
-            StaleSlot: when the slot was released.
-        """
-        self._check(slot)
-        self.arrays["half"][slot.row] ^= 1
 
     def start(self, slot: Slot) -> None:
         """The state of a stream that has seen nothing."""

@@ -25,7 +25,7 @@ from fastapi import FastAPI
 
 from service.access.logs import configure_logging
 from service.app import create_app
-from service.engine.engine import Models, load_models
+from service.engine.engine import ModelFacts, Models, load_models
 from service.process.accepting import Shares
 from service.process.address import Address, share
 from service.process.channel import Channel
@@ -106,7 +106,7 @@ class ServerProcess:
                 logger.exception("loading failed")
             await self._channel.send("failed", reason=_reason(error), refused=is_refusal)
             return None
-        await self._channel.send("loaded", models=[f"{facts.name} ({facts.kind})" for facts in models.facts])
+        await self._channel.send("loaded", models=[_label(facts) for facts in models.facts])
         return app
 
     async def _serve(self, app: FastAPI) -> None:
@@ -151,6 +151,11 @@ class ServerProcess:
         logger.error("the supervisor is gone; this process ends")
         logging.shutdown()
         os._exit(1)
+
+
+def _label(facts: ModelFacts) -> str:
+    """A model in the line that tells what is served; of texts also what computes them."""
+    return f"{facts.name} ({facts.kind}, {facts.runtime})" if facts.kind == "lm" else f"{facts.name} ({facts.kind})"
 
 
 async def _reload(app: FastAPI) -> str | None:

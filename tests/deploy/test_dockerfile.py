@@ -81,7 +81,8 @@ def test_nothing_that_serves_on_a_cpu_installs_torch() -> None:
     printed = {Requirement(line).name for line in run.stdout.splitlines()}
     assert printed >= {Requirement(line).name for line in PROJECT["dependencies"]}
     assert "redis" in printed  # docker-compose.yml keeps sessions there
-    assert not printed & {"torch", "triton", "onnx", "numba", "pytest"}
+    assert "numba" in printed  # texts run in compiled code
+    assert not printed & {"torch", "triton", "onnx", "pytest"}
     installs = [arguments for _, arguments in stages()["build"] if "install" in arguments]
     assert [re.search(r"install .*", line).group() for line in installs] == [  # type: ignore[union-attr]
         "install --constraint constraints.txt --requirement requirements.txt",

@@ -14,7 +14,7 @@ from export.bundle import open_bundle
 from service.app import create_app
 from service.engine import device
 from service.engine.engine import load_models
-from service.engine.language_runtime import LanguageRuntime
+from service.engine.language_runtime import CpuLanguage
 from service.engine.torch_language_runtime import WORKSPACE_BYTES, TorchLanguageRuntime
 from service.process.handover import read_settings, write_settings
 from service.settings import ConfigurationError, Settings, available_cores
@@ -30,9 +30,9 @@ def refusal(**given: Any) -> str:
 
 
 @pytest.mark.parametrize("name", ["auto", "cpu"])
-def test_a_cpu_serves_with_onnx_runtime(books_bundle: Path, name: Any) -> None:
+def test_a_cpu_serves_on_a_runtime_of_the_cpu(books_bundle: Path, name: Any) -> None:
     (language,) = load_models(Settings(bundles=(books_bundle,), device=name)).languages.values()
-    assert isinstance(language, LanguageRuntime)
+    assert isinstance(language, CpuLanguage)
 
 
 def test_without_torch_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

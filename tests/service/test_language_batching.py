@@ -14,21 +14,27 @@ from export.bundle import open_bundle
 from service.engine.batching import BatchSizes, agreeing_sizes
 from service.engine.engine import Engine, Models
 from service.engine.generation import GenerateJob, GenerateOptions, Generation
-from service.engine.language_runtime import LanguageRuntime
+from service.engine.language_runtime import CpuLanguage, LanguageRuntime
 from service.errors import EngineFailure
 from service.metrics import Metrics
 from service.settings import Settings
 
+pytest.importorskip("numba")
+from service.engine.compiled_language_runtime import CompiledLanguageRuntime
+
 PROMPTS = ("It was the", "She said: “no”", "", "A long time ago, in a house by the sea, there lived", "…")
 
 
-@pytest.fixture(scope="module")
-def runtime(books_bundle: Path) -> LanguageRuntime:
-    return LanguageRuntime(open_bundle(books_bundle), streams=64, max_rows=24)
+@pytest.fixture(scope="module", params=["onnx", "compiled"])
+def runtime(request: pytest.FixtureRequest, books_bundle: Path) -> CpuLanguage:
+    bundle = open_bundle(books_bundle)
+    if request.param == "onnx":
+        return LanguageRuntime(bundle, streams=64, max_rows=24)
+    return CompiledLanguageRuntime(bundle, streams=64)
 
 
 @pytest.fixture
-def engine(runtime: LanguageRuntime) -> Iterator[Engine]:
+def engine(runtime: CpuLanguage) -> Iterator[Engine]:
     made = Engine(Models({runtime.name: runtime}, {}, []), Settings(bundles=()), Metrics())
     yield made
     made.close()
@@ -48,7 +54,7 @@ def numbers(generation: Generation) -> list[Any]:
 
 
 @pytest.mark.anyio
-async def test_a_text_is_the_same_alone_and_in_any_batch(engine: Engine, runtime: LanguageRuntime) -> None:
+async def test_a_text_is_the_same_alone_and_in_any_batch(engine: Engine, runtime: CpuLanguage) -> None:
     async def run(seed: int) -> Generation:
         generation: Generation = await engine.generate(None, options(seed, samples=1 + seed % 3)).result()
         return generation
@@ -61,7 +67,7 @@ async def test_a_text_is_the_same_alone_and_in_any_batch(engine: Engine, runtime
 
 
 @pytest.mark.anyio
-async def test_slots_are_free_after_cancels_and_errors(engine: Engine, runtime: LanguageRuntime) -> None:
+async def test_slots_are_free_after_cancels_and_errors(engine: Engine, runtime: CpuLanguage) -> None:
     async def leave(job: GenerateJob, events: int) -> None:
         stream = job.events()
         for _ in range(events):
@@ -79,19 +85,20 @@ async def test_slots_are_free_after_cancels_and_errors(engine: Engine, runtime: 
 
 
 @pytest.mark.anyio
-async def test_a_broken_row_ends_alone(engine: Engine, runtime: LanguageRuntime, monkeypatch: Any) -> None:
+async def test_a_broken_row_ends_alone(engine: Engine, runtime: CpuLanguage, monkeypatch: Any) -> None:
     wanted = [options(seed, max_new_tokens=12) for seed in range(4)]
     alone = [numbers(await engine.generate(None, one).result()) for one in wanted]
-    real, breaks = runtime._run_step, [True]
+    real, breaks = runtime.step, [True]
 
-    def break_once(*inputs: Any) -> list[Any]:
-        outputs = real(*inputs)
-        if len(inputs[0]) == len(wanted) and breaks:
+    def break_once(contexts: Any, tokens: Any, noise: Any) -> Any:
+        if len(contexts) == len(wanted) and breaks:
             breaks.clear()
-            outputs[3][2, 0, 0, 0, 0] = np.nan
-        return outputs
+            means, precisions = contexts[2].read()
+            means[0, 0, 0, 0] = np.nan
+            contexts[2].write(means, precisions)
+        return real(contexts, tokens, noise)
 
-    monkeypatch.setattr(runtime, "_run_step", break_once)
+    monkeypatch.setattr(runtime, "step", break_once)
     jobs = [engine.generate(None, one) for one in wanted]
     ends = await asyncio.gather(*(job.result() for job in jobs), return_exceptions=True)
     failures = [end for end in ends if isinstance(end, BaseException)]
@@ -117,7 +124,9 @@ def test_batches_are_padded_to_sizes_that_agree() -> None:
 
 
 @pytest.mark.anyio
-async def test_padding_rows_leave_no_trace(engine: Engine, runtime: LanguageRuntime) -> None:
+async def test_padding_rows_leave_no_trace(engine: Engine, runtime: CpuLanguage) -> None:
+    if not isinstance(runtime, LanguageRuntime):
+        pytest.skip("compiled batches have no padding")
     expected = numbers(await engine.generate(None, options(3)).result())
     usual, runtime.batch_sizes = runtime.batch_sizes, BatchSizes([8, 24])
     try:

@@ -131,9 +131,9 @@ async def test_a_draining_server_hands_the_state_back() -> None:
     assert tokens(generation, rest) == tokens(whole)
 
 
-@pytest.fixture(scope="module")
-def books(books_bundle: Path) -> Models:
-    return load_models(Settings(bundles=(books_bundle,)))
+@pytest.fixture(scope="module", params=["onnx", "compiled"])
+def books(request: pytest.FixtureRequest, books_bundle: Path) -> Models:
+    return load_models(Settings(bundles=(books_bundle,), text_runtime=request.param))
 
 
 @pytest.mark.parametrize("cuts", [(1,), (7,), (3, 4, 11), (15,)])

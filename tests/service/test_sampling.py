@@ -7,14 +7,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.sampling import draw_index, filtered_probabilities, generator, log_softmax, most_probable
+from service.engine.sampling import draw_index, filtered_probabilities, generator, log_normaliser, most_probable
 
 PROBABILITIES = np.array([0.5, 0.25, 0.15, 0.1])
 
 
-def test_log_softmax_of_known_probabilities() -> None:
+def test_normaliser_of_known_probabilities() -> None:
     logits = np.log(PROBABILITIES).astype(np.float32)[None] + 100
-    np.testing.assert_allclose(np.exp(log_softmax(logits))[0], PROBABILITIES, atol=1e-5)
+    np.testing.assert_allclose(np.exp(logits - log_normaliser(logits)[:, None])[0], PROBABILITIES, atol=1e-5)
+
+
+def test_normaliser_is_exact_to_the_rounding_of_the_logits() -> None:
+    logits = (8 * np.random.default_rng(0).standard_normal((5, 4096))).astype(np.float32)
+    exact = np.log(np.exp(logits.astype(np.float64)).sum(-1))
+    assert np.abs(log_normaliser(logits) - exact).max() <= np.finfo(np.float32).eps
+    for broken in (np.nan, np.inf):
+        row = logits[:1].copy()
+        row[0, 7] = broken
+        with np.errstate(invalid="ignore"):
+            assert not np.isfinite(log_normaliser(row)).any()
 
 
 @pytest.mark.parametrize(
@@ -63,6 +74,25 @@ def test_ties_at_the_last_place_are_all_kept() -> None:
 def test_a_draw_never_has_probability_zero(uniform: float) -> None:
     weights = np.array([0.0, 0.3, 0.0, 0.7, 0.0])
     assert draw_index(weights, uniform) == (1 if uniform < 0.3 else 3)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 300), st.floats(0, 1, exclude_max=True), st.sampled_from("fd"))
+def test_a_draw_is_the_first_whose_sum_exceeds_the_uniform(seed: int, size: int, uniform: float, kind: str) -> None:
+    draw = np.random.default_rng(seed)
+    weights = (draw.random(size) * (draw.random(size) < 0.3)).astype(kind)
+    weights[draw.integers(size)] = 1
+    exact = np.cumsum(weights.astype(np.longdouble))
+    index = draw_index(weights, uniform)
+    before, after = (exact[index] - weights[index]) / exact[-1], exact[index] / exact[-1]
+    assert weights[index] > 0 and before - 1e-12 <= uniform <= after + 1e-12
+
+
+def test_float32_scores_give_the_same_probabilities() -> None:
+    logits = (8 * np.random.default_rng(0).standard_normal(4096)).astype(np.float32)
+    for options in ((0.8, None, None), (0.8, 40, None), (1.3, None, 0.9), (1e-300, None, None)):
+        found, exact = (filtered_probabilities(scores, *options) for scores in (logits, logits.astype(np.float64)))
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, exact, atol=1e-6)
 
 
 def test_draws_follow_the_distribution() -> None:

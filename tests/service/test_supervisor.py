@@ -22,7 +22,7 @@ SLOW = {"inputs": "slow |", "parameters": {"max_new_tokens": 40}, "stream": True
 
 def test_all_processes_serve_and_end_with_the_signal(tmp_path: Path) -> None:
     with serving(tmp_path, processes=3) as server:
-        assert "recite (lm), mean (filter)" in server.log and "with 3 processes" in server.log
+        assert "recite (lm, onnx), mean (filter)" in server.log and "with 3 processes" in server.log
         children = server.children()
         assert len(children) == 3
         assert server.engines() == {"0", "1", "2"}

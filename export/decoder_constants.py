@@ -1,0 +1,77 @@
+"""decoder.safetensors: the constants that the compiled decoder needs and only torch can form from the weights.
+
+    python -m export.decoder_constants BUNDLE       adds the file to a language bundle that was written without it
+
+Everything else of the bundle stays as it is, byte for byte, but for the manifest, which lists the new file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import safetensors.numpy
+import torch
+
+from export.bundle import CONSTANTS_FILE, Bundle, BundleError, Graph, open_bundle, write_bundle
+from model.checkpoint import build_model
+from model.decoder import decoder_constants
+from model.language import LanguageModel
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+def constants_file(model: LanguageModel) -> bytes:
+    """The content of decoder.safetensors."""
+    arrays = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in decoder_constants(model).items()}
+    return bytes(safetensors.numpy.save(arrays))
+
+
+def add_constants(path: Path) -> Bundle:
+    """Write a language bundle anew, in its place, with decoder.safetensors made of its own weights.
+
+    Raises:
+        BundleError: it is no language model, or damaged.
+    """
+    bundle = open_bundle(path)
+    if bundle.kind != "lm":
+        raise BundleError(f"bundle {bundle.name!r} is no language model")
+    weights = {name: torch.tensor(array) for name, array in bundle.weights().items()}
+    model: LanguageModel = build_model(bundle.manifest.family, bundle.config, weights)
+    return write_again(bundle, path, constants_file(model))
+
+
+def write_again(bundle: Bundle, target: Path, constants: bytes | None) -> Bundle:
+    """A language bundle, written to `target` with these constants, or with none."""
+    manifest = bundle.manifest
+    extra_files = {name: bundle.read(name) for name in TOKENIZER_FILES}
+    if constants is not None:
+        extra_files[CONSTANTS_FILE] = constants
+    return write_bundle(
+        target,
+        name=bundle.name,
+        kind=bundle.kind,
+        family=manifest.family,
+        config=manifest.config,
+        weights=bundle.weights(),
+        graphs={name: Graph(bundle.read(spec.file), spec.initializers) for name, spec in manifest.graphs.items()},
+        calibration=bundle.calibration,
+        golden=bundle.golden,
+        metrics=manifest.metrics,
+        provenance=manifest.provenance,
+        state=manifest.state,
+        extra_files=extra_files,
+    )
+
+
+def main() -> None:
+    """`python -m export.decoder_constants BUNDLE`."""
+    parser = argparse.ArgumentParser(description="Add decoder.safetensors to a language bundle.")
+    parser.add_argument("bundle", type=Path)
+    bundle = add_constants(parser.parse_args().bundle)
+    sys.stdout.write(f"{bundle.name}: {bundle.digest}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Products of a few rows with a matrix that was laid out once: x W on one CPU core, float32.
+
+    matrix = Matrix.of(weight)             W `[in, out]` → `[⌈out / P⌉, in, P]`: panels of P columns
+    matrix.times(x)                        x `[n, in]` → `[n, out]`
+
+A library's product lays the matrix out anew on every call, which for the 16 rows of a step costs as much as the
+product. Here a tile of rows times a panel is one loop over `in` that keeps its sums in vector registers: every number
+is one chain of fused multiply-adds in the order of `in`. So a row comes out the same, bit for bit, in whatever company.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def,call-arg"
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.binding
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+
+_IS_WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
+# Numbers of a vector register, and rows of the largest tile: with two vectors of columns its sums fill the registers.
+LANES = 16 if _IS_WIDE else 8
+LARGEST_TILE = 12 if _IS_WIDE else 4
+PANEL = 2 * LANES
+# Bytes ahead of the loop that a panel is asked for: it comes from beyond the second level of cache, which the processor
+# by itself does not ask early enough.
+AHEAD = 8192
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix in panels; columns beyond its own are zeros."""
+
+    panels: Array  # [⌈out / P⌉, in, P]
+    columns: int
+
+    @classmethod
+    def of(cls, weight: Array) -> Matrix:
+        """From a matrix `[in, out]`."""
+        depth, columns = weight.shape
+        count = -(-columns // PANEL)
+        padded = np.zeros((depth, count * PANEL), np.float32)
+        padded[:, :columns] = weight
+        return cls(np.ascontiguousarray(padded.reshape(depth, count, PANEL).swapaxes(0, 1)), columns)
+
+    def times(self, x: Array) -> Array:
+        """x W, contiguous. x: `[n, in]`."""
+        depth = self.panels.shape[1]
+        if x.ndim != 2 or x.shape[1] != depth:  # the compiled loop would read beyond it
+            raise ValueError(f"x must be [n, {depth}], got {list(x.shape)}")
+        out = np.empty((len(x), len(self.panels) * PANEL), np.float32)
+        multiply(x, self.panels, out)
+        return out if out.shape[1] == self.columns else np.ascontiguousarray(out[:, : self.columns])
+
+
+def _tile_of(rows: int) -> Any:
+    """A function (x, packed, out, row, panel): `rows` rows of the product from `row` on, in the columns of a panel."""
+
+    @intrinsic
+    def tile(typing_context, x, packed, out, row, panel):
+        signature = types.void(x, packed, out, types.intp, types.intp)
+
+        def generate(context, builder, signature, arguments):
+            arrays = [
+                context.make_array(kind)(context, builder, value)
+                for kind, value in zip(signature.args[:3], arguments[:3], strict=True)
+            ]
+            x_data, packed_data, out_data = (array.data for array in arrays)
+            (_, depth), (_, columns) = (cgutils.unpack_tuple(builder, arrays[i].shape, 2) for i in (0, 2))
+            _emit_tile(builder, rows, x_data, packed_data, out_data, *arguments[3:], depth, columns)
+            return context.get_dummy_value()
+
+        return signature, generate
+
+    return tile
+
+
+def _emit_tile(builder, rows, x, packed, out, row, panel, depth, columns):
+    """The loop over `in`, with 2 · `rows` vectors of sums."""
+    index, real, lane = ir.IntType(64), ir.FloatType(), ir.IntType(32)
+    vector = ir.VectorType(real, LANES)
+    fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{LANES}f32")
+    x_rows = [builder.gep(x, [builder.mul(builder.add(row, index(r)), depth)]) for r in range(rows)]
+    start = builder.gep(packed, [builder.mul(builder.mul(panel, depth), index(PANEL))])
+    zero = ir.Constant(vector, [0.0] * LANES)
+    before = builder.basic_block
+    loop, after = builder.append_basic_block("loop"), builder.append_basic_block("after")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    k = builder.phi(index)
+    sums = [[builder.phi(vector) for _ in range(2)] for _ in range(rows)]
+    place = builder.gep(start, [builder.mul(k, index(PANEL))])
+    columns_of_w = [
+        builder.load(builder.bitcast(builder.gep(place, [index(LANES * i)]), vector.as_pointer()), align=4)
+        for i in range(2)
+    ]
+    byte = ir.IntType(8).as_pointer()
+    prefetch = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(ir.VoidType(), [byte, lane, lane, lane]), "llvm.prefetch.p0"
+    )
+    for i in range(2):
+        later = builder.bitcast(builder.gep(place, [index(AHEAD // 4 + LANES * i)]), byte)
+        builder.call(prefetch, [later, lane(0), lane(3), lane(1)])  # to read, into every cache, data
+    following = []
+    for x_row, row_sums in zip(x_rows, sums, strict=True):
+        value = builder.load(builder.gep(x_row, [k]))
+        single = builder.insert_element(ir.Constant(vector, ir.Undefined), value, lane(0))
+        spread = builder.shuffle_vector(
+            single, ir.Constant(vector, ir.Undefined), ir.Constant(ir.VectorType(lane, LANES), [0] * LANES)
+        )
+        following.append(
+            [builder.call(fma, [spread, w, total]) for w, total in zip(columns_of_w, row_sums, strict=True)]
+        )
+    next_k = builder.add(k, index(1))
+    k.add_incoming(index(0), before)
+    k.add_incoming(next_k, loop)
+    for row_sums, row_following in zip(sums, following, strict=True):
+        for total, later in zip(row_sums, row_following, strict=True):
+            total.add_incoming(zero, before)
+            total.add_incoming(later, loop)
+    builder.cbranch(builder.icmp_signed("<", next_k, depth), loop, after)
+    builder.position_at_end(after)
+    first = builder.mul(panel, index(PANEL))
+    for r, row_following in enumerate(following):
+        target = builder.gep(out, [builder.add(builder.mul(builder.add(row, index(r)), columns), first)])
+        for i, total in enumerate(row_following):
+            part = builder.bitcast(builder.gep(target, [index(LANES * i)]), vector.as_pointer())
+            builder.store(total, part, align=4)
+
+
+_largest, _four, _one = _tile_of(LARGEST_TILE), _tile_of(4), _tile_of(1)
+SIGNATURE = "void(float32[:,::1], float32[:,:,::1], float32[:,::1])"
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def multiply(x, packed, out):
+    """out = x W. x: `[n, in]`, out: `[n, panels · P]`."""
+    n = x.shape[0]
+    for panel in range(packed.shape[0]):
+        row = 0
+        while row + LARGEST_TILE <= n:
+            _largest(x, packed, out, row, panel)
+            row += LARGEST_TILE
+        while row + 4 <= n:
+            _four(x, packed, out, row, panel)
+            row += 4
+        while row < n:
+            _one(x, packed, out, row, panel)
+            row += 1

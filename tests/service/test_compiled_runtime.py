@@ -1,0 +1,249 @@
+"""Texts in compiled code: numbers as good as those of ONNX Runtime, golden outputs, and the choice of a runtime."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from export.bundle import CONSTANTS_FILE, Bundle, BundleError, open_bundle
+from export.decoder_constants import write_again
+from service.engine.device import language_loader, load_on_cpu
+from service.engine.engine import load_models
+from service.engine.language_runtime import LanguageRuntime
+from service.engine.runtime_golden import reproduce
+from service.process.handover import read_settings, write_settings
+from service.settings import ConfigurationError, Settings
+from tests.service.conftest import Connect
+from tests.service.exact import EPS, ExactModel, begun, largest_errors, prompt_of, silence, stepped
+
+pytest.importorskip("numba")
+from service.engine.compiled_language_runtime import CompiledLanguageRuntime
+
+STEPS = 24
+FAR = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def bundle(books_bundle: Path) -> Bundle:
+    return open_bundle(books_bundle)
+
+
+@pytest.fixture(scope="module")
+def onnx(bundle: Bundle) -> LanguageRuntime:
+    return LanguageRuntime(bundle, streams=8, max_rows=2)
+
+
+@pytest.fixture(scope="module")
+def runtime(bundle: Bundle) -> CompiledLanguageRuntime:
+    return CompiledLanguageRuntime(bundle, streams=8)
+
+
+# Numbers.
+
+
+@pytest.mark.parametrize("position", [0, FAR])
+def test_outputs_are_as_good_as_those_of_onnx_runtime(
+    runtime: CompiledLanguageRuntime,
+    onnx: LanguageRuntime,
+    books_bundle: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    position: int,
+) -> None:
+    tokens, read = prompt_of(runtime)[:STEPS], 8
+    noise = 0.5 * np.random.default_rng(0).standard_normal((1, *runtime.latent_shape)).astype(np.float32)
+    exact = ExactModel(books_bundle, monkeypatch)
+    expected = exact.outputs(tokens, read, position, "recurrent", noise)
+    contexts = [begun(side, tokens[:read], position=position) for side in (runtime, onnx)]
+    ours, theirs = (
+        largest_errors(stepped(side, context, tokens[read:], noise), expected)
+        for side, context in zip((runtime, onnx), contexts, strict=True)
+    )
+    assert all(ours[name] <= 2 * theirs[name] + EPS for name in ours), (ours, theirs)
+    for part, other, wanted in zip(*(context.read() for context in contexts), exact.state, strict=True):
+        scale = np.abs(wanted).max()
+        error, allowed = (float(np.abs(found - wanted).max() / scale) for found in (part, other))
+        assert error <= 2 * allowed + EPS
+    for context in contexts:
+        context.release()
+
+
+def test_a_prompt_at_once_is_as_good_as_its_tokens_one_by_one(
+    runtime: CompiledLanguageRuntime, books_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = prompt_of(runtime)
+    exact = ExactModel(books_bundle, monkeypatch)
+    expected = exact.outputs(tokens, len(tokens) - 1, 0, "recurrent", silence(runtime))
+    one_by_one = begun(runtime, [])
+    allowed = largest_errors(stepped(runtime, one_by_one, tokens)[-1:], expected)
+    at_once = begun(runtime, [])
+    output, advance = runtime.read_prompt(at_once, tokens)
+    found = largest_errors([output], expected)
+    assert all(found[name] <= 2 * allowed[name] + EPS for name in found), (found, allowed)
+    advance.commit()
+    for part, wanted in zip(at_once.read(), exact.state, strict=True):
+        # Rounding of sums over d and 4 d numbers, with room for the layers.
+        assert np.abs(part - wanted).max() <= 64 * EPS * np.abs(wanted).max()
+    one_by_one.release()
+    at_once.release()
+
+
+def test_a_prompt_leaves_the_same_state_whether_its_output_is_wanted_or_not(runtime: CompiledLanguageRuntime) -> None:
+    tokens = prompt_of(runtime)
+    first, second = begun(runtime, tokens), begun(runtime, [])
+    runtime.read_prompt(second, tokens)[1].commit()
+    assert runtime.pack(first) == runtime.pack(second)
+    first.release()
+    second.release()
+
+
+@pytest.mark.parametrize("from_compiled", [True, False])
+def test_a_state_goes_on_on_the_other_runtime(
+    runtime: CompiledLanguageRuntime,
+    onnx: LanguageRuntime,
+    books_bundle: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    from_compiled: bool,
+) -> None:
+    tokens, half = prompt_of(runtime)[:STEPS], STEPS // 2
+    exact = ExactModel(books_bundle, monkeypatch).outputs(tokens, half, 0, "recurrent", silence(runtime))
+    before, after = (runtime, onnx) if from_compiled else (onnx, runtime)
+    first = begun(before, tokens[:half])
+    packed = before.pack(first)
+    assert len(packed) == before.context_bytes == after.context_bytes
+    second = after.unpack(packed)
+    assert after.pack(second) == packed
+    reference = begun(onnx, tokens[:half])
+    allowed = largest_errors(stepped(onnx, reference, tokens[half:]), exact)
+    found = largest_errors(stepped(after, second, tokens[half:]), exact)
+    assert all(found[name] <= 2 * allowed[name] + EPS for name in found), (found, allowed)
+    for context in (first, second, reference):
+        context.release()
+
+
+def test_attention_is_the_graph_of_the_bundle(runtime: CompiledLanguageRuntime, onnx: LanguageRuntime) -> None:
+    tokens = prompt_of(runtime)
+    outputs = [stepped(side, begun(side, tokens[:9], "attention"), tokens[9:12]) for side in (runtime, onnx)]
+    for found, wanted in zip(*outputs, strict=True):
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(found, wanted, strict=True))
+
+
+# Golden outputs.
+
+
+def test_the_golden_outputs_are_reproduced(runtime: CompiledLanguageRuntime, bundle: Bundle) -> None:
+    values = sum(len(found["values"]) for case in bundle.golden["cases"] for found in case["outputs"].values())
+    assert reproduce(runtime, bundle, runtime.attention, where="here") == values > 1000
+    assert runtime.pool.in_use == 0
+
+
+@pytest.mark.parametrize("change", ["constant", "weight"])
+def test_golden_outputs_of_other_numbers_are_refused(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    if change == "constant":
+        constants = dict(bundle.constants() or {})
+        constants["gamma2"] = constants["gamma2"] * np.float32(1.01)
+        monkeypatch.setattr(bundle, "constants", lambda: constants)
+    else:
+        weights = dict(bundle.weights())
+        weights["blocks.2.feed_forward.up.weight"] = weights["blocks.2.feed_forward.up.weight"] * np.float32(1.01)
+        monkeypatch.setattr(bundle, "weights", lambda: weights)
+    with pytest.raises(BundleError, match=r"golden\.json on the compiled runtime: case 0, prefill"):
+        load_on_cpu(bundle, "auto", 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda arrays: arrays.pop("tau"), r"differ in \['tau'\]"),
+        (lambda arrays: arrays.update(tau=arrays["tau"][:, :3]), r"tau must be float32\[4, 4\], got float32\[4, 3\]"),
+        (lambda arrays: arrays.update(omega=arrays["omega"].astype(np.float32)), r"omega must be float64"),
+    ],
+)
+def test_constants_that_do_not_fit_are_refused(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, damage: Any, message: str
+) -> None:
+    constants = dict(bundle.constants() or {})
+    damage(constants)
+    monkeypatch.setattr(bundle, "constants", lambda: constants)
+    with pytest.raises(BundleError, match=rf"decoder\.safetensors: .*{message}"):
+        CompiledLanguageRuntime(bundle)
+
+
+# Which runtime it is.
+
+
+@pytest.fixture(scope="module")
+def old_bundle(books_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As it was written before there were constants."""
+    return write_again(open_bundle(books_bundle), tmp_path_factory.mktemp("old") / "books", None).path
+
+
+@pytest.mark.parametrize(("choice", "kind"), [("auto", "compiled"), ("compiled", "compiled"), ("onnx", "onnx")])
+def test_a_choice_is_what_is_loaded_and_told(books_bundle: Path, choice: Any, kind: str) -> None:
+    models = load_models(Settings(bundles=(books_bundle,), text_runtime=choice, max_running=1, max_batch_rows=2))
+    (language,), (facts,) = models.languages.values(), models.facts
+    assert language.runtime == facts.runtime == kind
+    assert isinstance(language, CompiledLanguageRuntime if kind == "compiled" else LanguageRuntime)
+
+
+def test_a_bundle_without_constants_runs_as_before_unless_compiled_code_is_asked_for(
+    old_bundle: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bundle = open_bundle(old_bundle)
+    with caplog.at_level(logging.INFO, logger="rfa.engine"):
+        assert isinstance(load_on_cpu(bundle, "auto", 2, 1), LanguageRuntime)
+    assert "bundle 'books' runs on ONNX Runtime" in caplog.text and CONSTANTS_FILE in caplog.text
+    with pytest.raises(ConfigurationError, match=r"RFA_TEXT_RUNTIME=compiled: bundle 'books' .*decoder\.safetensors"):
+        load_on_cpu(bundle, "compiled", 2, 1)
+
+
+def test_more_passes_than_one_run_on_onnx(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(bundle.manifest.config, "inner", 3)
+    assert isinstance(load_on_cpu(bundle, "auto", 2, 1), LanguageRuntime)
+    with pytest.raises(ConfigurationError, match="inner=3"):
+        load_on_cpu(bundle, "compiled", 2, 1)
+
+
+def test_without_numba_texts_run_on_onnx(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("service.engine.compiled_language_runtime", "model.decoder_numba"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "numba", None)
+    assert isinstance(load_on_cpu(bundle, "auto", 2, 1), LanguageRuntime)
+    with pytest.raises(ConfigurationError, match=r"pip install 'rfa-server\[fast\]'"):
+        load_on_cpu(bundle, "compiled", 2, 1)
+
+
+def test_a_runtime_of_the_cpu_is_refused_with_a_gpu() -> None:
+    with pytest.raises(ConfigurationError, match=r"RFA_TEXT_RUNTIME=compiled .*RFA_DEVICE=cuda"):
+        language_loader(Settings(bundles=(), device="cuda", text_runtime="compiled"))
+
+
+def test_the_choice_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings(bundles=()).text_runtime == "auto"
+    monkeypatch.setenv("RFA_TEXT_RUNTIME", "onnx")
+    assert Settings(bundles=()).text_runtime == "onnx"
+    assert read_settings(write_settings(Settings(bundles=()))).text_runtime == "onnx"
+
+
+@pytest.mark.anyio
+async def test_info_tells_the_runtime(connect: Connect, books_bundle: Path, linear_bundle: Path) -> None:
+    models = load_models(Settings(bundles=(books_bundle, linear_bundle), max_running=1, max_batch_rows=1))
+    async with connect(models) as client:
+        told = (await client.get("/info")).json()
+    assert {model["name"]: model["runtime"] for model in told["models"]} == {"books": "compiled", "linear": "onnx"}
+
+
+def test_a_file_of_constants_that_is_none_is_refused(old_bundle: Path, tmp_path: Path) -> None:
+    """Found by its hash if it was not listed, and by its form if it was."""
+    copy = Path(shutil.copytree(old_bundle, tmp_path / "copy"))
+    (copy / CONSTANTS_FILE).write_bytes(safetensors.numpy.save({"tau": np.ones(2, np.float32)}))
+    with pytest.raises(BundleError, match=r"decoder\.safetensors: not listed"):
+        open_bundle(copy)
