@@ -15,19 +15,22 @@ import typer
 from cli.console import JsonFlag, print_json
 
 if TYPE_CHECKING:
-    from service.engine.filter_runtime import FilterRuntime, FilterStep
+    from service.engine.filter_runtime import FilterResult, FilterRuntime, FilterStep, SmoothedStep
     from training.series import Series
 
 DEFAULT_BUNDLE, METRIC_BUNDLE = "oscillator", "metrics"
 OUTLIER = 0.999
 LEVELS = (0.5, 0.9)
 WIDE = "0.9"
-# Observations between two moves of the progress bar; the state carries over, so the numbers do not depend on it.
-PIECE = 64
 
 
-def run_filter(runtime: FilterRuntime, series: Series, horizon: list[float]) -> tuple[list[FilterStep], float]:
-    """Filter a series piece by piece; returns its steps and the log-likelihood.
+def run_filter(
+    runtime: FilterRuntime, series: Series, horizon: list[float], *, smooth: bool = False, lag: int | None = None
+) -> FilterResult:
+    """Filter a series, with a progress bar.
+
+    Args:
+        smooth: also the states given all rows, or those up to `lag` rows later.
 
     Raises:
         ValueError: the series has another number of columns than the bundle takes.
@@ -41,18 +44,27 @@ def run_filter(runtime: FilterRuntime, series: Series, horizon: list[float]) -> 
             "`rfa train filter --data CSV` makes a filter that fits"
         )
     rows = [[None if math.isnan(value) else float(value) for value in row] for row in series.values]
-    steps: list[FilterStep] = []
-    total, state = 0.0, runtime.start()
-    with tqdm(total=len(rows), unit="row", disable=None, leave=False) as bar:
-        for start in range(0, len(rows), PIECE):
-            piece = rows[start : start + PIECE]
-            times = [float(t) for t in series.times[start : start + PIECE]]
-            result = runtime.filter(times, piece, levels=LEVELS, horizon=horizon, state=state)
-            steps += result.steps
-            total += result.log_likelihood
-            state = result.state
-            bar.update(len(piece))
-    return steps, total
+    work = runtime.work(
+        [float(t) for t in series.times],
+        rows,
+        noise=None,
+        levels=LEVELS,
+        horizon=horizon,
+        samples=0,
+        seed=0,
+        mode="recurrent",
+        smooth=smooth,
+        lag=lag,
+        state=None,
+    )
+    with tqdm(total=len(rows) * (2 if smooth else 1), unit="row", disable=None, leave=False) as bar:
+        while True:
+            try:
+                next(work)
+            except StopIteration as stop:
+                result: FilterResult = stop.value
+                return result
+            bar.update()
 
 
 def learned(series: Series, steps: list[FilterStep]) -> list[FilterStep]:
@@ -71,8 +83,11 @@ def flagged(steps: list[FilterStep], threshold: float) -> list[int]:
     return [i for i, step in enumerate(steps) if step.anomaly is not None and step.anomaly >= threshold]
 
 
-def as_table(series: Series, steps: list[FilterStep], outliers: list[int]) -> str:
-    """CSV: time, per component the observation, mean, std and 0.9 interval, the row's scores, and the forecasts."""
+def as_table(
+    series: Series, steps: list[FilterStep], outliers: list[int], smoothed: list[SmoothedStep] | None = None
+) -> str:
+    """CSV: time, per component the observation, mean, std and 0.9 interval, the row's scores, the forecasts, and the
+    smoothed states."""
     header = ["t"]
     for name in series.names:
         header += [name, f"{name}_mean", f"{name}_std", f"{name}_low90", f"{name}_high90"]
@@ -82,6 +97,8 @@ def as_table(series: Series, steps: list[FilterStep], outliers: list[int]) -> st
     for lead in leads:
         for name in series.names:
             header += [f"{name}_ahead{lead:g}_{part}" for part in ("mean", "std", "low90", "high90")]
+    if smoothed is not None:
+        header += [f"{name}_smooth_{part}" for name in series.names for part in ("mean", "std")]
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(header)
@@ -95,6 +112,9 @@ def as_table(series: Series, steps: list[FilterStep], outliers: list[int]) -> st
         for point in step.forecast:
             for k in range(len(series.names)):
                 row += [point.mean[k], point.std[k], *point.interval[WIDE][k]]
+        if smoothed is not None:
+            for pair in zip(smoothed[i].mean, smoothed[i].std, strict=True):
+                row += pair
         writer.writerow(row)
     return buffer.getvalue()
 
@@ -116,6 +136,15 @@ def filter_series(
         ),
     ] = None,
     horizon: Annotated[list[float] | None, typer.Option(min=1e-9, help="Forecast so far ahead; repeatable.")] = None,
+    smooth: Annotated[
+        bool, typer.Option("--smooth", help="Also the states given all rows, earlier and later.")
+    ] = False,
+    lag: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Smooth by so many later rows only, as one can who filters live and may wait for them."
+        ),
+    ] = None,
     anomalies: Annotated[
         bool,
         typer.Option(
@@ -145,7 +174,8 @@ def filter_series(
     if bundle is None:
         bundle = METRIC_BUNDLE if anomalies and len(series.names) == 1 else DEFAULT_BUNDLE
     runtime = FilterRuntime(open_bundle(find_bundle(bundle)))
-    steps, log_likelihood = run_filter(runtime, series, horizon or [])
+    result = run_filter(runtime, series, horizon or [], smooth=smooth or lag is not None, lag=lag)
+    steps, smoothed = result.steps, result.smoothed
     if anomalies:
         steps = learned(series, steps)
     threshold = flag if flag is not None else THRESHOLD if anomalies else OUTLIER
@@ -154,13 +184,16 @@ def filter_series(
         "model": runtime.name,
         "columns": list(series.names),
         "steps": [{**asdict(step), "samples": step.samples.tolist()} for step in steps],
-        "log_likelihood": log_likelihood,
+        "smoothed": None if smoothed is None else [asdict(state) for state in smoothed],
+        "log_likelihood": result.log_likelihood,
         "threshold": threshold,
         "outliers": outliers,
     }
     if out is not None:
         out.write_text(
-            json.dumps(document, allow_nan=False) + "\n" if out.suffix == ".json" else as_table(series, steps, outliers)
+            json.dumps(document, allow_nan=False) + "\n"
+            if out.suffix == ".json"
+            else as_table(series, steps, outliers, smoothed)
         )
     if plot is not None:
         from cli.plot import draw_series
@@ -169,9 +202,9 @@ def filter_series(
     if as_json:
         print_json(document)
     elif out is None and plot is None:
-        typer.echo(as_table(series, steps, outliers), nl=False)
+        typer.echo(as_table(series, steps, outliers, smoothed), nl=False)
     else:
         typer.echo(
-            f"{len(steps)} rows, {len(outliers)} outliers, log-likelihood {log_likelihood:.6g}"
+            f"{len(steps)} rows, {len(outliers)} outliers, log-likelihood {result.log_likelihood:.6g}"
             + "".join(f" → {path}" for path in (out, plot) if path is not None)
         )

@@ -91,3 +91,9 @@ def check_mode(mode: str, *, continues: bool, length: int) -> None:
         raise FilterInputError(
             f"attention mode takes at most {MAX_ATTENTION} observations, got {length}", "observations", "too_long"
         )
+
+
+def check_lag(lag: int | None, *, smooth: bool) -> None:
+    """A number of observations to wait for, of smoothing only."""
+    if lag is not None and (lag < 0 or not smooth):
+        raise FilterInputError("lag must be >= 0, and is of smoothing only", "lag", "out_of_range")

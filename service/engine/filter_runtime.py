@@ -36,6 +36,7 @@ from service.engine.filter_input import (
     FilterInputError,
     Mode,
     Observation,
+    check_lag,
     check_mode,
     check_noise,
     check_observations,
@@ -55,7 +56,7 @@ from service.engine.filter_steps import (
 )
 from service.engine.forecast_checks import no_checks, tally
 from service.engine.pool import Slot, StateField, StatePool
-from service.engine.smoothing import TRACE_OUTPUTS, Trace, draw_paths, smooth
+from service.engine.smoothing import TRACE_OUTPUTS, Trace, draw_paths, fixed_lag, smooth
 
 __all__ = [
     "FilterInputError",
@@ -118,7 +119,7 @@ class FilterState:
 
 @dataclass(frozen=True)
 class SmoothedStep:
-    """The state given all observations of the request."""
+    """The state given all observations of the request, or those up to a lag after it."""
 
     index: int
     t: float
@@ -457,6 +458,7 @@ class FilterRuntime:
         seed: int = 0,
         mode: Mode = "recurrent",
         smooth: bool = False,
+        lag: int | None = None,
         state: FilterState | None = None,
     ) -> FilterResult:
         """Filter a sequence.
@@ -465,6 +467,7 @@ class FilterRuntime:
             observations: P numbers each; None = nothing observed, None inside = that component is missing.
             noise: factors on the standard deviation of each observation's measurement noise; None = 1.
             samples: draws of the state per step; with `smooth` they are trajectories given all observations.
+            lag: with `smooth`, the smoothed states are given the observations up to so many after each, not all.
             mode: "attention" looks at all earlier observations of the request (at most MAX_ATTENTION) and starts fresh.
             state: continue from here (recurrent mode).
 
@@ -481,6 +484,7 @@ class FilterRuntime:
             seed=seed,
             mode=mode,
             smooth=smooth,
+            lag=lag,
             state=state,
         )
         while True:
@@ -501,6 +505,7 @@ class FilterRuntime:
         seed: int,
         mode: Mode,
         smooth: bool,
+        lag: int | None = None,
         state: FilterState | None,
     ) -> Generator[None, None, FilterResult]:
         """`filter` in small pieces: pauses after every observation, so that others can have the thread.
@@ -513,6 +518,7 @@ class FilterRuntime:
         check_times(times, len(observations), carried.time if carried.count else -math.inf)
         scales = check_noise(noise, len(observations))
         check_mode(mode, continues=carried.count > 0, length=len(observations))
+        check_lag(lag, smooth=smooth)
         readout = self.readout(tuple(levels), tuple(horizon), samples, mode)
         pool = StatePool(self.state_fields, 1)
         slot = pool.acquire()
@@ -532,7 +538,7 @@ class FilterRuntime:
             yield
         smoothed = None
         if smooth:
-            smoothed = yield from self._smooth(traces, steps, readout)
+            smoothed = yield from self._smooth(traces, steps, readout, lag)
             steps = yield from self._with_trajectories(traces, steps, readout, seed)
         return FilterResult(steps, total, self.get(pool, slot, seed), smoothed, sums)
 
@@ -557,16 +563,19 @@ class FilterRuntime:
         return stepped, outputs
 
     def _smooth(
-        self, traces: list[Trace], steps: list[FilterStep], readout: Readout
+        self, traces: list[Trace], steps: list[FilterStep], readout: Readout, lag: int | None
     ) -> Generator[None, None, list[SmoothedStep]]:
         scale = readout.calibration.state_scale
         smoothed = []
-        for step, (mean, covariance) in zip(reversed(steps), smooth(traces), strict=True):
+        ordered = steps[::-1] if lag is None else steps
+        for step, (mean, covariance) in zip(
+            ordered, smooth(traces) if lag is None else fixed_lag(traces, lag), strict=True
+        ):
             variance = np.maximum(np.diagonal(self._readout @ covariance @ self._readout.T), 0.0)
             seen = (self._readout @ mean + self._offset).tolist()
             smoothed.append(SmoothedStep(step.index, step.t, seen, (scale * np.sqrt(variance)).tolist()))
             yield
-        return smoothed[::-1]
+        return smoothed[::-1] if lag is None else smoothed
 
     def _with_trajectories(
         self, traces: list[Trace], steps: list[FilterStep], readout: Readout, seed: int

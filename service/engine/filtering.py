@@ -1,9 +1,10 @@
 """Filter requests at work.
 
-Recurrent requests and live streams share steps: a quantum takes one observation of each job. Where nobody watches, it
-goes on until its time is up; where somebody does, the answers leave at once. So a long request makes good use of an
-idle machine, and never keeps a live stream waiting for longer than a quantum. Attention and smoothing look at a whole
-sequence: such a request has its quanta to itself.
+Live streams and streamed replies, which somebody watches, share steps: a quantum takes one observation of each, and the
+answers leave at once. Whole series that are answered in one piece share steps too, on a stage of their own, and their
+quantum goes on until its time is up. Stages take turns, so a series advances by many observations where a live stream
+advances by one, and all the series together delay a live stream by no more than one such quantum and a step. Attention
+and smoothing look at a whole sequence: such a request has its quanta to itself.
 """
 
 from __future__ import annotations
@@ -296,7 +297,8 @@ class SequenceJob(Job):
 
 
 class FilterStage:
-    """Advances recurrent requests and live streams of one filter together."""
+    """Advances recurrent jobs of one filter together: by one observation where one of them is watched, else by as many
+    as the quantum has time for."""
 
     max_rows = ROWS_PER_STEP
 
@@ -315,16 +317,18 @@ class FilterStage:
         begun = time.monotonic()
         steps: list[Any] = []
         sums = no_checks(len(self.model.levels))
-        active = [job for job in jobs if job.has_next and not job.interrupted]
+        active = [job for job in jobs if _goes_on(job)]
         is_watched = any(job.is_watched for job in active)
-        while active:
-            steps += self._advance(active, sums)
-            if is_watched or time.monotonic() >= begun + QUANTUM_SECONDS:
-                break
-            active = [job for job in active if job.has_next and not job.done and not job.cancelled]
-        if steps:
-            self._observe(steps, time.monotonic() - begun)
-            self._forecasts.add(sums)
+        try:
+            while active:
+                steps += self._advance(active, sums)
+                if is_watched or time.monotonic() >= begun + QUANTUM_SECONDS:
+                    break
+                active = [job for job in active if _goes_on(job)]
+        finally:  # also of a quantum that failed at one of its steps
+            if steps:
+                self._observe(steps, time.monotonic() - begun)
+                self._forecasts.add(sums)
         for job in jobs:
             if not job.done:
                 job.settle()
@@ -353,6 +357,10 @@ class FilterStage:
         self._scored.inc(len(scores))
         for level, counter in self._inside:
             counter.inc(sum(score <= level for score in scores))
+
+
+def _goes_on(job: RecurrentJob) -> bool:
+    return job.has_next and not (job.done or job.cancelled or job.interrupted)
 
 
 class SequenceStage:

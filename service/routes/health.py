@@ -1,8 +1,9 @@
-"""GET /health, /ready and /metrics: for orchestrators and Prometheus."""
+"""GET and HEAD of /health, /ready and /metrics: for orchestrators, load balancers and Prometheus."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
 
@@ -12,15 +13,27 @@ from service.routes.common import EngineDep, error_responses, json_response
 from service.schemas import Health, Ready
 
 router = APIRouter(tags=["operation"])
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
-@router.get("/health", response_model=Health, responses=error_responses(MethodNotAllowed))
+def _probe(path: str, **described: Any) -> Callable[[Endpoint], Endpoint]:
+    """A route for GET, and for HEAD, which load balancers ask with: the same status and headers, and no body."""
+
+    def register(endpoint: Endpoint) -> Endpoint:
+        for add in (router.get, router.head):
+            add(path, **described)(endpoint)
+        return endpoint
+
+    return register
+
+
+@_probe("/health", response_model=Health, responses=error_responses(MethodNotAllowed))
 async def health() -> Response:
     """The process is alive."""
     return json_response({"status": "alive"})
 
 
-@router.get("/ready", response_model=Ready, responses=error_responses(MethodNotAllowed, NotReady))
+@_probe("/ready", response_model=Ready, responses=error_responses(MethodNotAllowed, NotReady))
 async def ready(request: Request, engine: EngineDep) -> Response:
     """Bundles are loaded and agreed with their golden outputs, and the engine makes progress.
 
@@ -37,7 +50,7 @@ _EXPOSITION: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get("/metrics", response_class=Response, responses={**_EXPOSITION, **error_responses(MethodNotAllowed)})
+@_probe("/metrics", response_class=Response, responses={**_EXPOSITION, **error_responses(MethodNotAllowed)})
 async def metrics(request: Request) -> Response:
     """Prometheus metrics of all processes of the server."""
     return Response(await request.app.state.exposition.render(), media_type=CONTENT_TYPE)

@@ -107,18 +107,38 @@ def test_filter_gives_a_row_per_row_and_finds_the_outliers(linear_bundle: Path) 
     assert all(table[i]["anomaly"] == "" for i in EXAMPLE_GAP)
 
 
-def test_filter_does_not_depend_on_the_pieces_that_the_progress_bar_needs(linear_bundle: Path) -> None:
+def test_filter_gives_the_numbers_of_the_runtime(linear_bundle: Path) -> None:
     from cli import filter as command
     from export.bundle import open_bundle
     from service.engine.filter_runtime import FilterRuntime
     from training.series import load_csv
 
     runtime, series = FilterRuntime(open_bundle(linear_bundle)), load_csv(EXAMPLE)
-    steps, log_likelihood = command.run_filter(runtime, series, [0.5])
+    found = command.run_filter(runtime, series, [0.5])
     observations = [[None if np.isnan(v) else float(v) for v in row] for row in series.values]
     whole = runtime.filter(list(map(float, series.times)), observations, levels=command.LEVELS, horizon=[0.5])
-    assert steps == whole.steps
-    assert log_likelihood == pytest.approx(whole.log_likelihood, rel=1e-12)
+    assert found.steps == whole.steps and found.smoothed is None
+    assert found.log_likelihood == whole.log_likelihood
+
+
+def test_filter_smooths_by_all_rows_or_by_so_many_later_ones(linear_bundle: Path) -> None:
+    def columns(*options: object) -> dict[str, np.ndarray]:
+        code, out, err = rfa("filter", EXAMPLE, "--bundle", linear_bundle, *options)
+        assert code == 0, err
+        table = list(csv.DictReader(out.splitlines()))
+        return {name: np.array([float(row[name]) for row in table]) for name in table[0] if name.startswith("x_")}
+
+    plain, smooth, none, some = columns(), columns("--smooth"), columns("--lag", 0), columns("--lag", 6)
+    assert not any("smooth" in name for name in plain)
+    mean, std = smooth["x_smooth_mean"], smooth["x_smooth_std"]
+    # The last row has no later one; before it, what came later helps, most of all where nothing was measured.
+    assert mean[-1] == pytest.approx(smooth["x_mean"][-1], abs=1e-5) and (std <= smooth["x_std"] * (1 + 1e-4)).all()
+    assert (std[EXAMPLE_GAP] < 0.9 * smooth["x_std"][EXAMPLE_GAP]).all()
+    assert np.allclose(none["x_smooth_mean"], plain["x_mean"], atol=1e-5)
+    assert (std - 1e-4 <= some["x_smooth_std"]).all() and (some["x_smooth_std"] <= none["x_smooth_std"] + 1e-4).all()
+    assert np.allclose(some["x_smooth_mean"][-7:], mean[-7:]) and not np.allclose(some["x_smooth_mean"][:-7], mean[:-7])
+    document = rfa_json("filter", EXAMPLE, "--bundle", linear_bundle, "--lag", 6)
+    assert [state["mean"][0] for state in document["smoothed"]] == list(some["x_smooth_mean"])
 
 
 def test_filter_draws_the_series(linear_bundle: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import scipy.linalg
 from export.bundle import open_bundle
 from export.filter_export import export_filter
 from service.engine.filter_runtime import FilterRuntime
+from tests.model.joint_gaussian import System, path_posterior
 from training.filter import train_filter
 
 DRIFT = np.array([[0.0, 1.0], [0.0, 0.0]])
@@ -89,6 +90,48 @@ def test_served_attention_fits_a_line(runtime):
     recurrent, attention = (runtime.filter(times, line, mode=mode).steps[-1] for mode in ("recurrent", "attention"))
     assert abs(attention.mean[0] - recurrent.mean[0]) < 0.3
     assert abs(attention.mean[0] - line[-1][0]) < 0.3
+
+
+def smoothing_data() -> tuple[list[float], list[list[float] | None], list[float]]:
+    """Irregular times and a long gap, nothing seen at times, less and more noise."""
+    rng = np.random.default_rng(6)
+    lags = rng.exponential(0.3, 30)
+    lags[15] = 12.0
+    times = np.cumsum(lags)
+    values: list[list[float] | None] = [[float(0.7 * t + rng.normal() / 2)] for t in times]
+    values[4] = values[20] = None
+    return times.tolist(), values, rng.uniform(0.5, 2.0, 30).tolist()
+
+
+def test_served_smoothing_is_the_posterior_of_the_path(runtime):
+    times, values, noise = smoothing_data()
+    result = runtime.filter(times, values, noise=noise, smooth=True, samples=2000, seed=3)
+    system = System(DRIFT, NOISE, np.array([[1.0, 0.0]]), np.zeros(1), np.array([[R]]), np.zeros(2), PRIOR)
+    y = np.array([[0.0] if value is None else value for value in values])
+    seen = np.array([[value is not None] for value in values])
+    mean, covariance = path_posterior(system, np.array(times), y, seen, np.square(noise))
+    deviation = np.sqrt(np.diagonal(covariance)[::2])
+    found = np.array([step.mean[0] for step in result.smoothed])
+    # float32 of numbers up to 20 in the filter's steps, remembered over some ten of them, beside deviations of 0.1.
+    assert np.abs(found - mean[::2]).max() <= 1e-4
+    scale = np.array([step.std[0] for step in result.smoothed]) / deviation
+    assert np.allclose(scale, scale[-1], rtol=1e-3)
+    # Draws of 2,000: a covariance is off by 3 standard errors of sqrt(2 / 2000) at the most of 30 steps, or seldom 4.
+    paths = np.array([step.samples[:, 0] for step in result.steps])
+    rest = (paths - mean[::2, None]) / (scale[-1] * deviation[:, None])
+    correlation = covariance[::2, ::2] / np.outer(deviation, deviation)
+    assert np.abs(rest @ rest.T / 2000 - correlation).max() <= 4.5 * np.sqrt(2 / 2000)
+
+
+@pytest.mark.parametrize("lag", [0, 4])
+def test_served_smoothing_with_a_lag_is_that_of_so_many_later_observations(runtime, lag):
+    times, values, noise = smoothing_data()
+    found = runtime.filter(times, values, noise=noise, smooth=True, lag=lag).smoothed
+    assert len(found) == 30
+    for i in (0, 5, 14, 29):
+        part = slice(0, i + lag + 1)
+        expected = runtime.filter(times[part], values[part], noise=noise[part], smooth=True).smoothed[i]
+        assert found[i] == expected
 
 
 def test_segments_of_a_served_stream_go_on(runtime):

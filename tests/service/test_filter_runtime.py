@@ -209,6 +209,8 @@ def test_attention_hands_its_state_to_the_recurrence(runtime):
         ({"horizon": (-1.0,)}, "horizon[0]"),
         ({"mode": "other"}, "mode"),
         ({"samples": -1}, "samples"),
+        ({"lag": -1, "smooth": True}, "lag"),
+        ({"lag": 1}, "lag"),
     ],
 )
 def test_bad_input_is_refused_by_name(linear, change, param):

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import itertools
+import threading
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from bench.soak.courses import as_sent
+from export.bundle import open_bundle
 from service.engine import filtering
 from service.engine.engine import Engine
+from service.engine.filter_runtime import FilterRuntime, Row, Stepped
 from service.engine.filter_stream import Observed, ReaderGone, StreamEnd, StreamJob, StreamOptions, StreamStep
 from service.engine.filtering import Filtered, FilterJob, FilterOptions, FilterStage
 from service.engine.pool import StatePool
@@ -38,7 +45,7 @@ def stream_options(**change: Any) -> StreamOptions:
 
 
 @asynccontextmanager
-async def running(model: FakeFilter | None = None, **settings: Any) -> AsyncIterator[tuple[Engine, Metrics]]:
+async def running(model: Any = None, **settings: Any) -> AsyncIterator[tuple[Engine, Metrics]]:
     metrics = Metrics()
     engine = Engine(
         fake_models(filter=model or FakeFilter()), Settings(**{"bundles": (), "workers": 1, **settings}), metrics
@@ -89,6 +96,118 @@ async def test_a_quantum_ends_when_its_time_is_up(monkeypatch: pytest.MonkeyPatc
         stage.run(jobs)
     assert [job.position for job in jobs] == [5, 5, 5]
     assert model.batches == [3] * 5
+
+
+class Diary(FakeFilter):
+    """Writes down the first component of every observation, step by step."""
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**fields)
+        self.steps: list[list[float]] = []
+
+    def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
+        self.steps.append([row.observation[0] or 0.0 for row in rows if row.observation])
+        return super().advance(pool, rows)
+
+
+LIVE, STREAMED = 1e6, 2e6
+
+
+async def beside_live_streams(model: Diary, long: FilterOptions, *, observations: int = 10) -> list[list[float]]:
+    """The steps of a request, and of two live streams that had their observations when it came."""
+    gate = threading.Semaphore(0)
+    model.gate = gate
+    async with running(model) as (engine, _):
+        streams = [engine.filter_stream(None, stream_options()) for _ in range(2)]
+        for i in range(observations):
+            for stream in streams:
+                stream.push(Observed(float(i), [LIVE, 0.0], 1.0))
+        request = engine.filter(None, long)
+        gate.release(10_000)
+        for stream in streams:
+            stream.close()
+            await drained(stream)
+        await request.result()
+    return model.steps
+
+
+async def test_a_whole_series_advances_in_turns_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by one observation a step of the live streams, and not with them."""
+    monkeypatch.setattr(filtering, "QUANTUM_SECONDS", 3600.0)
+    steps = await beside_live_streams(Diary(), options(200))
+    assert all(len({value >= LIVE for value in step}) == 1 for step in steps)
+    series = [i for i, step in enumerate(steps) if step[0] < LIVE]
+    # One turn took all of it, while the live streams had most of theirs to come.
+    assert series == list(range(series[0], series[0] + 200)) and series[0] <= 3
+
+
+async def test_live_streams_wait_for_no_more_than_a_turn_of_the_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filtering, "QUANTUM_SECONDS", 0.0)
+    steps = await beside_live_streams(Diary(), options(200))
+    kinds = ["live" if step[0] >= LIVE else "series" for step in steps]
+    begin, end = kinds.index("series"), len(kinds) - kinds[::-1].index("live")
+    between = kinds[begin:end]
+    assert all(a != b for a, b in itertools.pairwise(between)) and between.count("live") >= 5
+
+
+async def test_a_streamed_reply_shares_the_steps_of_live_streams() -> None:
+    steps = await beside_live_streams(
+        Diary(), options(5, is_streamed=True, observations=[[STREAMED, 0.0]] * 5), observations=30
+    )
+    assert [LIVE, LIVE, STREAMED] in [sorted(step) for step in steps]
+
+
+async def test_a_series_that_is_cancelled_or_interrupted_ends_within_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filtering, "QUANTUM_SECONDS", 3600.0)
+    for name in ("cancelled", "interrupted"):
+        gate = threading.Semaphore(0)
+        model = FakeFilter(gate=gate)
+        stage = FilterStage(model, StatePool(model.state_fields, 8), Metrics())
+        jobs = [FilterJob(stage, options(100)) for _ in range(2)]
+        turn = asyncio.create_task(asyncio.to_thread(stage.run, jobs))
+        gate.release(20)
+        while model.batches.count(2) < 11:
+            await asyncio.sleep(0.001)
+        setattr(jobs[0], name, True)
+        gate.release(1000)
+        await turn
+        # Ten steps are done and one is under way.
+        assert (jobs[0].position, jobs[1].position) == (11, 100), name
+
+
+async def test_a_step_that_fails_in_a_turn_leaves_the_observations_before_it_counted() -> None:
+    async with running(FakeFilter(bomb=13.0)) as (engine, metrics):
+        with pytest.raises(InternalError):
+            await engine.filter(None, options(40)).result()
+        await slots_are_free(engine)
+    assert number(metrics, "rfa_filter_observations_total") == 13
+
+
+async def test_a_series_has_the_numbers_of_its_own_whatever_shares_its_turns(
+    linear_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, beside live streams and other series, however long the turns are."""
+    runtime = FilterRuntime(open_bundle(linear_bundle))
+    rng = np.random.default_rng(5)
+    told: dict[str, Any] = {"levels": (0.5, 0.9), "horizon": (0.5,), "samples": 2, "seed": 3}
+    series = []
+    for length in (70, 40, 55):
+        values: list[Any] = [[float(x) for x in row] for row in rng.normal(size=(length, 2))]
+        values[7], values[9] = None, [None, values[9][1]]
+        series.append((np.cumsum(rng.exponential(0.2, length)).tolist(), values))
+    alone = [as_sent(runtime.filter(times, values, **told).steps) for times, values in series]
+    for seconds in (0.0, 0.0005, 10.0):
+        monkeypatch.setattr(filtering, "QUANTUM_SECONDS", seconds)
+        async with running(runtime) as (engine, _):
+            streams = [engine.filter_stream(None, stream_options()) for _ in range(3)]
+            for i in range(30):
+                for stream in streams:
+                    stream.push(Observed(float(i), [float(i), None], 1.0))
+            jobs = [
+                engine.filter(None, options(0, times=times, observations=values, **told)) for times, values in series
+            ]
+            results = await asyncio.gather(*(job.result() for job in jobs))
+        assert [as_sent(result.steps) for result in results] == alone
 
 
 async def test_costly_answers_count_as_more_rows() -> None:

@@ -98,6 +98,19 @@ def test_a_client_that_hangs_up_frees_its_place() -> None:
             assert answer.json()["generated_text"] == "xxxxx"
 
 
+def test_head_tells_what_get_would_without_a_body() -> None:
+    """Load balancers ask so, on a connection that they keep: a body would be taken for the next answer."""
+    with running(fake_models()) as address, httpx.Client(base_url=address, timeout=20) as client:
+        for path, documents in (("/health", 1), ("/ready", 1), ("/metrics", 0)):
+            got, asked = client.get(path), client.head(path)
+            assert (asked.status_code, asked.content) == (200, b"") and got.content
+            assert asked.headers["content-type"] == got.headers["content-type"]
+            if documents:  # the metrics count the requests themselves
+                assert asked.headers["content-length"] == got.headers["content-length"]
+            refused = client.post(path)
+            assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
+
+
 def test_errors_leave_the_connection_usable() -> None:
     with (
         running(fake_models(FakeLanguage(poison="bad"))) as address,

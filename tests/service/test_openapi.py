@@ -18,6 +18,7 @@ from service.testing import FakeFilter, FakeLanguage, fake_models
 pytestmark = pytest.mark.anyio
 KEY = "a-key-of-sixteen-or-more"
 PAGES = ("/health", "/ready", "/metrics", "/info", "/", "/docs", "/openapi.json", "/v1/models")
+PROBES = ("/health", "/ready", "/metrics")
 JSON = {"content-type": "application/json"}
 
 
@@ -48,6 +49,8 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
             yield "post", path, await client.post(path, json=bodies[path])
         for path in PAGES:
             yield "get", path, await client.get(path)
+        for path in PROBES:
+            yield "head", path, await client.head(path)
         yield "get", "/v1/models/{model}", await client.get("/v1/models/recite")
         client.headers["Authorization"] = f"Bearer {KEY}"
         for path, body in bodies.items():
@@ -69,6 +72,8 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
         for path in PAGES:
             yield "get", path, await client.get(path)
             yield "get", path, await client.put(path)
+        for path in PROBES:
+            yield "head", path, await client.head(path)
         for name in ("recite", "nope", "x" * 300):
             yield "get", "/v1/models/{model}", await client.get(f"/v1/models/{name}")
         yield "get", "/v1/models/{model}", await client.put("/v1/models/recite")
@@ -81,6 +86,7 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
             for path, body in bodies.items():
                 yield "post", path, await client.post(path, json=body)
             yield "get", "/ready", await client.get("/ready")
+            yield "head", "/ready", await client.head("/ready")
             gate.release(2000)
         app.state.engine, engine = None, app.state.engine
         for path, body in bodies.items():
@@ -95,12 +101,13 @@ async def test_every_answer_is_documented(connect: Any) -> None:
     async with connect(api_keys=KEY) as client:
         paths = (await client.get("/openapi.json")).json()["paths"]
     seen: dict[str, set[int]] = {}
+    probed: dict[str, set[int]] = {}
     async for method, path, response in sent(connect):
         documented = paths[path][method]["responses"]
         assert str(response.status_code) in documented, (method, path, response.status_code)
         media_type = response.headers["content-type"].partition(";")[0]
         assert media_type in documented[str(response.status_code)]["content"], (path, response.status_code, media_type)
-        seen.setdefault(path, set()).add(response.status_code)
+        (probed if method == "head" else seen).setdefault(path, set()).add(response.status_code)
     # What is refused before or below the application takes a real connection: the tests of the protocol have one.
     below = {STATUS[kind] for kind in (MalformedRequest, RequestTimeout, HeadersTooLarge)}
     for path in ("/generate", "/filter"):
@@ -110,6 +117,8 @@ async def test_every_answer_is_documented(connect: Any) -> None:
     assert seen["/v1/completions"] == seen["/generate"] - {STATUS[Conflict]}  # it continues from no state
     assert seen["/v1/models/{model}"] == {200, 401, 404, 405, 422, 503}
     assert all(path in seen for path in paths)
+    assert probed == {"/health": {200}, "/ready": {200, 503}, "/metrics": {200, 401}}
+    assert {path for path, methods in paths.items() if "head" in methods} == set(PROBES)
 
 
 async def test_the_document_asks_for_a_key_where_the_server_does(connect: Any) -> None:
