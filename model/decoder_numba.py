@@ -18,7 +18,6 @@ what changed.
 from __future__ import annotations
 
 import fcntl
-import functools
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -326,13 +325,13 @@ _SIGNATURES = (
 )
 
 
-@functools.cache
 def compile_kernels() -> None:
     """Compile all kernels, or take them from the cache on disk: one process compiles, and the others wait for it."""
     with _alone(Path(_slots.stats.cache_path)):
         for kernel, signature in _SIGNATURES:
-            kernel.compile(signature)
-            kernel.disable_compile()
+            if not kernel.signatures:
+                kernel.compile(signature)
+                kernel.disable_compile()
 
 
 @contextmanager
