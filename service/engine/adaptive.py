@@ -28,7 +28,6 @@ rounding adds at most 2⁻²⁴ / γ to the bound.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -86,7 +85,7 @@ def read_tracks(pool: StatePool, index: Array, *, will_wait: bool) -> Tracks:
     return Tracks(pool.arrays[shift][index], *(pool.arrays[name][rows] for name in waiting))
 
 
-def write_tracks(pool: StatePool, index: Array, tracks: Tracks, rows: Sequence[int]) -> None:
+def write_tracks(pool: StatePool, index: Array, tracks: Tracks, rows: slice | Array) -> None:
     """Put `rows` of `tracks` into rows `index` of a pool."""
     for name, values in zip(FIELDS, tracks, strict=True):
         if len(values):
@@ -95,7 +94,7 @@ def write_tracks(pool: StatePool, index: Array, tracks: Tracks, rows: Sequence[i
 
 def factor(shift: Array) -> Array:
     """What a multiplier is multiplied by."""
-    bounded = np.clip(shift, EMPTY, WIDEST, dtype=np.float64)
+    bounded = np.minimum(np.maximum(shift, EMPTY, dtype=np.float64), WIDEST)
     ratio = (1 + bounded) / (1 - bounded)
     return ratio * ratio * ratio
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from export.surprise import running_surprise, wilson_hilferty
+from export.surprise import running_surprise
 from service.engine.calibration import Calibration
+from service.engine.learned_normal import learn
 
 Array = np.ndarray
 
@@ -95,15 +96,17 @@ class RowFacts:
     readouts: list[Readout]
     present: Array  # [padded, P], bool
     surprise: Array  # [padded]
+    normal: Array  # [padded, columns], what learned_normal.py keeps
     lags: Array  # [padded], since the observation before
     scored: Array  # [padded, P], bool: present, and forecast by the observation before
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Padded: running surprise after the step, score of this observation, confidence in the next."""
+    """Padded: running surprise and learned normal after the step, score of this observation, confidence in the next."""
 
     surprise: Array
+    normal: Array
     anomaly: Array
     confidence: Array
 
@@ -113,9 +116,10 @@ def score(outputs: Mapping[str, Array], facts: RowFacts, calibration: Calibratio
     seen = facts.present.sum(axis=1)
     # A sum of squares that rounding took below zero is zero.
     nis = np.maximum(outputs["nis"].astype(np.float64), 0.0)
-    z = wilson_hilferty(nis, seen)
-    surprise = np.where(seen > 0, running_surprise(facts.surprise, z), facts.surprise)
-    return Scores(surprise, calibration.anomaly(z), calibration.confidence(surprise))
+    teaches = np.logical_or.reduce(facts.scored, axis=1)
+    learned = learn(facts.normal, nis, seen, facts.present.shape[1], teaches, calibration)
+    surprise = np.where(seen > 0, running_surprise(facts.surprise, learned.surprise), facts.surprise)
+    return Scores(surprise, learned.after, learned.anomaly, calibration.confidence(surprise))
 
 
 def by_readout(readouts: Sequence[Readout], rows: Sequence[int]) -> list[tuple[Readout, list[int]]]:

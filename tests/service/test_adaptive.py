@@ -270,7 +270,7 @@ def test_the_summary_is_what_the_replies_say(linear: FilterRuntime) -> None:
     levels = (0.2, 0.4, 0.5, 0.6, 0.8, 0.9, 0.95)
     times, values = regular(6, 300, scale=1.5)
     result = linear.filter(times, values, levels=levels, horizon=(0.1,))
-    inside, pit, nis = np.zeros(4), np.zeros(10), []
+    inside, pit, nis, bins = np.zeros(4), np.zeros(10), [], np.zeros(8)
     scored = 0
     for before, step, value in zip(result.steps, result.steps[1:], values[1:], strict=False):
         seen = [] if value is None else [k for k in range(2) if value[k] is not None]
@@ -284,10 +284,12 @@ def test_the_summary_is_what_the_replies_say(linear: FilterRuntime) -> None:
             pit[sum(value[k] > edge for edge in edges)] += 1
         if seen:
             nis.append(step.weight * step.nis / len(seen))
+            bins[sum(nis[-1] > edge for edge in (0.1, 0.25, 0.5, 1, 2, 4, 8))] += 1
     checks = summarise(result.tally, linear.levels, 2, is_fresh=True)
     assert checks.scored == scored
     assert checks.coverage == {f"{level:g}": share for level, share in zip(LEVELS, (inside / scored), strict=True)}
     assert checks.pit == pit.tolist()
+    assert checks.weighted_nis_bins == bins.tolist() and np.count_nonzero(bins) > 5
     assert checks.weighted_nis == pytest.approx(np.mean(nis), rel=1e-12)
     assert checks.bound == pytest.approx(2 * 1.025 / (0.025 * scored))
     continued = summarise(result.tally, linear.levels, 2, is_fresh=False)
