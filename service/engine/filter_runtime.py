@@ -307,15 +307,15 @@ class FilterRuntime:
         times[:count] = [row.t for row in rows]
         noise = np.ones(size, np.float32)
         noise[:count] = [row.noise for row in rows]
-        counts = pool.arrays["clock.count"][index]
-        lags = np.where(counts > 0, times - pool.arrays["clock.time"][index], 0.0)
+        counts = pool.arrays["clock.count"].take(index)
+        lags = np.where(counts > 0, times - pool.arrays["clock.time"].take(index), 0.0)
         lags[count:] = 0.0
         inputs = {
             "observation": np.where(present, values, 0.0).astype(np.float32),
             "present": present.astype(np.float32),
             "dt": lags.astype(np.float32),
             "noise_scale": noise,
-            **{f"state.{name}": pool.arrays[name][index] for name in self._names},
+            **{f"state.{name}": pool.arrays[name].take(index, axis=0) for name in self._names},
         }
         facts = RowFacts(
             counts=counts[:count].tolist(),
@@ -323,8 +323,8 @@ class FilterRuntime:
             seeds=[row.seed for row in rows],
             readouts=[row.readout for row in rows],
             present=present,
-            surprise=pool.arrays["clock.surprise"][index],
-            normal=pool.arrays[NORMAL][index],
+            surprise=pool.arrays["clock.surprise"].take(index),
+            normal=pool.arrays[NORMAL].take(index, axis=0),
             lags=lags,
             scored=present & (counts > 0)[:, None],
         )

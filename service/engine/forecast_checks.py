@@ -32,7 +32,8 @@ PIT = slice(NIS.stop, NIS.stop + PIT_BINS)
 INSIDE = slice(PIT.stop, None)
 # Intervals at whose ends the PIT has its bins' edges; the mean is the one in the middle.
 PIT_LEVELS = tuple(2 * edge / PIT_BINS for edge in range(1, PIT_BINS // 2))
-_EDGES, _NIS_MARKS, _PIT_MARKS = np.array(NIS_EDGES), np.eye(len(NIS_EDGES) + 1), np.eye(PIT_BINS)
+_EDGES, _NIS_BINS = np.array(NIS_EDGES), np.arange(len(NIS_EDGES) + 1)[:, None]
+_PIT_BINS = np.arange(PIT_BINS)[:, None, None]
 
 
 def no_checks(levels: int) -> Array:
@@ -51,21 +52,20 @@ def tally(scored: Array, weighted_nis: Array, is_above: Array, scores: Array, ed
         edges: half widths of the intervals PIT_LEVELS per model std, `[rows, P, edges]`.
         widths: those of the calibrated levels, `[rows, P, levels]`.
     """
-    counts = scored.sum(axis=1)
+    # `[..., P, rows]`: with the rows last, NumPy's inner loops are long.
+    scored, scores, is_above = (np.ascontiguousarray(array.T) for array in (scored, scores, is_above))
+    counts = np.add.reduce(scored, axis=0, dtype=np.float64)
     nis = np.where(counts > 0, weighted_nis / np.maximum(counts, 1), 0.0)
-    beyond = (scores[..., None] > edges).sum(axis=-1)
-    marks = np.empty((*scored.shape, PIT_BINS + widths.shape[-1]))
-    marks[..., :PIT_BINS] = _PIT_MARKS[np.where(is_above, PIT_BINS // 2 + beyond, PIT_BINS // 2 - 1 - beyond)]
-    marks[..., PIT_BINS:] = scores[..., None] <= widths
-    marks *= scored[..., None]
-    sums = np.empty((len(scored), PIT.start + marks.shape[-1]))
-    sums[:, OBSERVATIONS] = counts > 0
-    sums[:, WEIGHTED_NIS] = nis
-    sums[:, SCORED] = counts
-    sums[:, NIS] = _NIS_MARKS[_EDGES.searchsorted(nis)]
-    sums[:, NIS] *= sums[:, :1]
-    sums[:, PIT.start :] = marks.sum(axis=1)
-    return sums
+    beyond = np.add.reduce(scores > edges.T, axis=0, dtype=np.intp)
+    bins = np.where(is_above, PIT_BINS // 2 + beyond, PIT_BINS // 2 - 1 - beyond)
+    sums = np.empty((PIT.stop + widths.shape[-1], len(nis)))
+    sums[OBSERVATIONS] = counts > 0
+    sums[WEIGHTED_NIS] = nis
+    sums[SCORED] = counts
+    sums[NIS] = (_EDGES.searchsorted(nis) == _NIS_BINS) & (counts > 0)
+    np.add.reduce((bins == _PIT_BINS) & scored, axis=1, out=sums[PIT])
+    np.add.reduce((scores <= widths.T) & scored, axis=1, out=sums[INSIDE])
+    return np.ascontiguousarray(sums.T)
 
 
 @dataclass(frozen=True, slots=True)

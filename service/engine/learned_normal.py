@@ -76,7 +76,7 @@ def learn(before: Array, nis: Array, seen: Array, components: int, teaches: Arra
         seen: how many of the `components` were observed, `[rows]`.
         teaches: rows that learn: others stay as they are, to the bit.
     """
-    size, centre, width, gain = _terms(components)[:, seen]
+    size, centre, width, gain = _terms(components).take(seen, axis=1)
     root = (nis / size) ** (1 / 3)
     state = np.ascontiguousarray(before.T, np.float64)
     stretch, narrow, shorten = np.exp(state[:SHARE] * _EXPONENTS)
