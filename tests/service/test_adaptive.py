@@ -15,7 +15,7 @@ from bench.soak.courses import as_sent
 from export.bundle import open_bundle
 from service.engine.adaptive import GAMMA, Tracks, adaptive_fields, radii, score_step
 from service.engine.filter_runtime import FilterRuntime, Row
-from service.engine.forecast_checks import summarise
+from service.engine.forecast_checks import NIS, summarise, tally
 from service.engine.pool import StatePool
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
@@ -296,6 +296,14 @@ def test_the_summary_is_what_the_replies_say(linear: FilterRuntime) -> None:
     assert continued.bound == pytest.approx(2 * 1.525 / (0.025 * scored))
     # A float32 nis of these sizes is right to a few units in its last place; the mean is far from 1 if it is not used.
     assert 0.5 < checks.weighted_nis < 2.5
+
+
+def test_a_bin_of_the_nis_holds_its_upper_edge_and_only_what_was_scored() -> None:
+    nis = np.array([0.0, 0.5, np.nextafter(0.5, 1), 8.0, 9.0, 0.5])
+    one = np.ones((6, 1, 1))
+    scored = np.array([[True]] * 5 + [[False]])
+    sums = tally(scored, nis, scored, one[..., 0], one, one)
+    assert [np.flatnonzero(row).tolist() for row in sums[:, NIS]] == [[0], [2], [3], [6], [7], []]
 
 
 def test_confidence_is_what_comes_true(linear: FilterRuntime) -> None:
