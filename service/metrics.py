@@ -68,6 +68,11 @@ class Metrics:
             "Those at this place in their forecast distribution, by the upper edge of ten bins; even if it is right.",
             ["model_name", "bin"],
         )
+        self.filter_nis = self._counter(
+            "filter_forecast_nis_observations",
+            "Forecast observations by weight × nis / components, by the upper edge of eight bins.",
+            ["model_name", "bin"],
+        )
         self.time_to_first_token = self._histogram(
             "time_to_first_token_seconds", "From arrival to the first token.", ["model_name"]
         )

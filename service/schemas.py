@@ -381,7 +381,12 @@ class FilterStepReply(_Reply):
     weight: float | None = Field(description="share of the observation that the robust update used, (0, 1]")
     innovation: list[float | None] | None
     nis: float | None
-    anomaly: float | None = Field(description="1 is impossible under the model")
+    anomaly: float | None = Field(
+        ge=0,
+        le=1,
+        description="share of less surprising observations, 1 is impossible: by the bundle's calibration at first, "
+        "more and more by what this stream has shown. As rare as it says: above 0.99 about one in a hundred",
+    )
     interval: dict[str, list[Interval]]
     forecast: list[ForecastPoint]
     samples: list[list[float]]
@@ -417,6 +422,10 @@ class ForecastChecks(_Reply):
     weighted_nis: float | None = Field(description="mean of weight × nis / components; about 1 for a sound filter")
     pit: Annotated[list[int], Field(min_length=10, max_length=10)] = Field(
         description="components by their place in the forecast distribution, in ten bins; even if it is right"
+    )
+    weighted_nis_bins: Annotated[list[int], Field(min_length=8, max_length=8)] = Field(
+        description="observations by weight × nis / components: up to 0.1, 0.25, 0.5, 1, 2, 4, 8, and above. Up to 1 "
+        "as chi-square says if the filter is right, above it fewer, for there the weight is below 1"
     )
 
 

@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from service.engine.engine import ModelFacts, Models
 from service.engine.filter_runtime import FilterInputError, FilterStep, ForecastPoint, Row, Stepped
-from service.engine.forecast_checks import INSIDE, OBSERVATIONS, PIT, PIT_BINS, SCORED, WEIGHTED_NIS, no_checks
+from service.engine.forecast_checks import INSIDE, NIS, OBSERVATIONS, PIT, PIT_BINS, SCORED, WEIGHTED_NIS, no_checks
 from service.engine.language_runtime import StepOutput
 from service.engine.pool import Slot, StateField, StatePool
 from service.engine.text import Vocabulary
@@ -268,6 +268,7 @@ class FakeFilter:
         errors = [y - m for y, m in zip(observation or (), mean.tolist(), strict=False) if y is not None]
         if before.count and errors:
             sums[OBSERVATIONS], sums[WEIGHTED_NIS], sums[SCORED] = 1, 2, len(errors)
+            sums[NIS] = [0, 0, 0, 0, 1, 0, 0, 0]
             sums[INSIDE] = [sum(abs(error) <= level for error in errors) for level in self.levels]
             above = sum(error > 0 for error in errors)
             sums[PIT] = [len(errors) - above, *[0] * (PIT_BINS - 2), above]

@@ -21,6 +21,7 @@ import psutil  # type: ignore[import-untyped]
 from bench.load.scenario import Scenario
 from export.bundle import Bundle, open_bundle
 from service.engine.adaptive import adaptive_fields
+from service.engine.learned_normal import normal_fields
 from service.engine.pool import StateField, StatePool
 from service.state.memory_sessions import MemorySessions
 from service.state.names import Opened, SessionName, StateScope
@@ -59,7 +60,8 @@ def _in_fresh_process(path: Path, count: int, place: str) -> dict[str, Any]:
 
 
 def fields_of(bundle: Bundle) -> dict[str, StateField]:
-    """What a live stream of a filter keeps: the graph's state, time, count, surprise and what adapts its intervals."""
+    """What a live stream of a filter keeps: the graph's state, time, count, surprise, what adapts its intervals
+    and what is normal for it."""
     weights = bundle.weights()
     tensors = {
         spec.name: StateField(tuple(weights[f"initial.{spec.name}"].shape), np.float32)
@@ -73,6 +75,7 @@ def fields_of(bundle: Bundle) -> dict[str, StateField]:
         "count": StateField((), np.int64),
         "surprise": StateField((), np.float64),
         **adaptive_fields(leads, len(weights["initial.readout_matrix"]), levels),
+        **normal_fields(),
     }
 
 

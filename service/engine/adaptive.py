@@ -28,7 +28,6 @@ rounding adds at most 2⁻²⁴ / γ to the bound.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -81,12 +80,12 @@ def adaptive_fields(leads: int, size: int, levels: int) -> dict[str, StateField]
 def read_tracks(pool: StatePool, index: Array, *, will_wait: bool) -> Tracks:
     """Copies of these rows of a pool; of what waits only where something does, or `will_wait`."""
     shift, *waiting = FIELDS
-    is_needed = will_wait or pool.arrays["adaptive.radius"][index, :, :, 0, -1].any()
+    is_needed = will_wait or pool.arrays["adaptive.radius"].take(index, axis=0)[..., 0, -1].any()
     rows = index if is_needed else index[:0]
-    return Tracks(pool.arrays[shift][index], *(pool.arrays[name][rows] for name in waiting))
+    return Tracks(pool.arrays[shift].take(index, axis=0), *(pool.arrays[name].take(rows, axis=0) for name in waiting))
 
 
-def write_tracks(pool: StatePool, index: Array, tracks: Tracks, rows: Sequence[int]) -> None:
+def write_tracks(pool: StatePool, index: Array, tracks: Tracks, rows: slice | Array) -> None:
     """Put `rows` of `tracks` into rows `index` of a pool."""
     for name, values in zip(FIELDS, tracks, strict=True):
         if len(values):
@@ -95,15 +94,22 @@ def write_tracks(pool: StatePool, index: Array, tracks: Tracks, rows: Sequence[i
 
 def factor(shift: Array) -> Array:
     """What a multiplier is multiplied by."""
-    bounded = np.clip(shift, EMPTY, WIDEST, dtype=np.float64)
+    bounded = np.minimum(np.maximum(shift, EMPTY, dtype=np.float64), WIDEST)
     ratio = (1 + bounded) / (1 - bounded)
     return ratio * ratio * ratio
 
 
 def radii(multipliers: Array, shift: Array) -> Array:
     """Half widths per model std, `[..., levels]`, never smaller at a higher level."""
-    widths: Array = np.maximum.accumulate(multipliers * factor(shift), axis=-1)
+    widths: Array = multipliers * factor(shift)
+    _nest(widths.T)
     return widths
+
+
+def _nest(widths: Array) -> None:
+    """Make `[levels, …]` grow with the level, where it is; `maximum.accumulate` is slow for few levels."""
+    for level in range(1, len(widths)):
+        np.maximum(widths[level - 1 : level], widths[level : level + 1], out=widths[level : level + 1])
 
 
 def follow(shift: Array, missed: Array, rates: Array) -> Array:
@@ -124,11 +130,14 @@ def score_step(tracks: Tracks, multipliers: Array, scores: Array, scored: Array,
     Returns:
         the half widths per model std that the forecasts had, `[rows, P, levels]`.
     """
-    shift = tracks.shift[:, 0].astype(np.float64)
-    widths = radii(multipliers[:, None], shift)
-    after = follow(shift, scores[..., None] > widths, rates)
-    tracks.shift[:, 0] = np.where(scored[..., None], after, shift)
-    return widths
+    # `[levels, P, rows]`: with the rows last, NumPy's inner loops are long.
+    shift = np.ascontiguousarray(tracks.shift[:, 0].T, np.float64)
+    widths = multipliers.T[:, None] * factor(shift)
+    _nest(widths)
+    after = follow(shift, widths < scores.T, rates[:, None, None])
+    tracks.shift[:, 0] = np.where(scored.T, after, shift).T
+    found: Array = widths.T
+    return found
 
 
 def score_waiting(tracks: Tracks, times: Array, values: Array, present: Array, horizons: Array, rates: Array) -> None:

@@ -22,25 +22,36 @@ Array = np.ndarray
 _NORMAL = NormalDist()
 # The log of the lag between two observations at the same time.
 SHORTEST = 1e-300
+# Where the normal tail is tabulated, in its standard deviations: its logarithm is interpolated to 2e-5, and constant
+# behind FURTHEST, where it is 1e-300.
+TAIL_GRID, FURTHEST = 0.01, 37.0
 
 
 class Between(NamedTuple):
     """Multipliers of any levels as weighted sums of two calibrated ones.
 
     Attributes:
-        lower, upper: the calibrated levels, `[levels]`.
-        lower_weight, upper_weight: `[horizon, levels]`.
+        columns: the calibrated levels below, then those above, `[2 levels]`.
+        weights: theirs, `[horizon, 1, 2 levels]`.
     """
 
-    lower: Array
-    upper: Array
-    lower_weight: Array
-    upper_weight: Array
+    columns: Array
+    weights: Array
 
     def __call__(self, multipliers: Array) -> Array:
         """`[..., horizon, P, calibrated]` → `[..., horizon, P, levels]`."""
-        low, high = multipliers[..., self.lower], multipliers[..., self.upper]
-        return low * self.lower_weight[:, None] + high * self.upper_weight[:, None]
+        parts = multipliers.take(self.columns, axis=-1) * self.weights
+        levels = len(self.columns) // 2
+        return parts[..., :levels] + parts[..., levels:]
+
+
+class Rarity(NamedTuple):
+    """The table of surprises: shares of smaller ones, and behind its end how much rarer they get, in e-folds."""
+
+    surprises: Array
+    shares: Array
+    tail: Array
+    folds: Array
 
 
 class Calibration:
@@ -54,9 +65,14 @@ class Calibration:
         self._state = np.array(document["state"]["multipliers"])
         self._log_horizons = np.log(self.horizons)
         self._forecast = np.array(document["forecast"]["multipliers"])
+        slopes = np.diff(self._forecast, axis=0, append=self._forecast[-1:])
+        self._forecast_lines = np.stack([self._forecast, slopes], axis=1)  # [horizons, 2, calibrated]
+        self._positions = np.arange(float(len(self.horizons)))
         self._forecast_scale = np.sqrt(np.array(document["forecast"]["variance_scale"]))
-        self._anomaly = document["anomaly"]
-        self._confidence = document["confidence"]
+        self._rarity = _rarity(**document["anomaly"])
+        self.beyond_table: float = 1 - document["anomaly"]["shares"][-1]
+        confidence = document["confidence"]
+        self._confidence = np.array(confidence["surprise"]), np.array(confidence["inside"])
         self.miss_rates = 1 - np.array(self.levels)
         self.pit = self.between(PIT_LEVELS, self.horizons[:1].tolist())
 
@@ -76,11 +92,10 @@ class Calibration:
 
     def at_lags(self, lags: Array) -> Array:
         """The same for a lag per row, `[rows, calibrated]`."""
-        last = len(self.horizons) - 1
-        position = np.interp(np.log(np.maximum(lags, SHORTEST)), self._log_horizons, np.arange(last + 1.0))
+        position = np.interp(np.log(np.maximum(lags, SHORTEST)), self._log_horizons, self._positions)
         below = position.astype(np.int64)
-        low, high = self._forecast[below], self._forecast[np.minimum(below + 1, last)]
-        multipliers: Array = low + (position - below)[:, None] * (high - low)
+        low, slope = self._forecast_lines[below].swapaxes(0, 1)
+        multipliers: Array = low + (position - below)[:, None] * slope
         return multipliers
 
     def between(self, levels: Sequence[float], horizon: Sequence[float]) -> Between:
@@ -98,7 +113,7 @@ class Calibration:
             else:
                 weights[1, :, k] = _ratio(wanted[:, k] - low, high - low, 0.0)
                 weights[0, :, k] = 1 - weights[1, :, k]
-        return Between(np.array(lower, np.int64), np.array(upper, np.int64), weights[0], weights[1])
+        return Between(np.array(lower + upper, np.int64), np.concatenate(weights, axis=-1)[:, None])
 
     def nearest(self, horizon: Sequence[float]) -> Array:
         """The calibrated lead that is nearest to each horizon in log time, `[horizon]`."""
@@ -109,23 +124,30 @@ class Calibration:
         """Calibrated std of the forecasts per model std, `[horizon]`."""
         return np.interp(_log_time(horizon), self._log_horizons, self._forecast_scale)
 
-    def anomaly(self, surprise: Array) -> Array:
-        """1 - tail probability of a surprise: the empirical table, then a normal tail that continues it."""
-        table, shares = self._anomaly["quantiles"], self._anomaly["shares"]
-        scores = np.interp(surprise, table, shares, left=0.0)
-        start = _NORMAL.inv_cdf(shares[-1])
-        for i in np.flatnonzero(surprise > table[-1]):
-            tail = start + (float(surprise[i]) - table[-1]) / self._anomaly["tail_scale"]
-            scores[i] = min(1.0, _NORMAL.cdf(tail))
-        return scores
+    def rarity(self, surprise: Array) -> tuple[Array, Array]:
+        """How many surprises are smaller, by the empirical table, and how much rarer than `beyond_table` are those that
+        lie behind its end: by so many e-folds, 0 within the table; a normal tail continues it."""
+        known = self._rarity
+        share = np.interp(surprise, known.surprises, known.shares, left=0.0)
+        return share, np.interp(surprise, known.tail, known.folds)
 
     def confidence(self, surprise: Array) -> Array:
         """Probability that the next observation falls inside its 0.9 interval, given the running surprise."""
-        return np.interp(surprise, self._confidence["surprise"], self._confidence["inside"])
+        surprises, inside = self._confidence
+        return np.interp(surprise, surprises, inside)
 
     def _multipliers(self, table: Array, levels: Sequence[float]) -> Array:
         ratios = np.interp(levels, self.levels, table / self._quantiles)
         return ratios * np.array([_NORMAL.inv_cdf((1 + level) / 2) for level in levels])
+
+
+def _rarity(quantiles: list[float], shares: list[float], tail_scale: float) -> Rarity:
+    start = _NORMAL.inv_cdf(shares[-1])
+    places = np.arange(start, FURTHEST, TAIL_GRID)
+    tail = np.array([math.erfc(place / math.sqrt(2)) for place in places.tolist()])
+    return Rarity(
+        np.array(quantiles), np.array(shares), quantiles[-1] + (places - start) * tail_scale, np.log(tail[0] / tail)
+    )
 
 
 def _ratio(number: Array, size: Array, otherwise: float) -> Array:

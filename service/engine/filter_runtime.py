@@ -21,7 +21,6 @@ import numpy as np
 
 from export.bundle import Bundle
 from service.engine.adaptive import (
-    FIELDS,
     Tracks,
     adaptive_fields,
     radii,
@@ -48,6 +47,7 @@ from service.engine.filter_steps import (
     ForecastPoint,
     Readout,
     RowFacts,
+    Scores,
     by_readout,
     describe,
     draw_states,
@@ -55,6 +55,8 @@ from service.engine.filter_steps import (
     score,
 )
 from service.engine.forecast_checks import no_checks, tally
+from service.engine.learned_normal import FIELD as NORMAL
+from service.engine.learned_normal import normal_fields
 from service.engine.pool import Slot, StateField, StatePool
 from service.engine.smoothing import TRACE_OUTPUTS, Trace, draw_paths, fixed_lag, smooth
 
@@ -78,7 +80,7 @@ ROW_COUNTS = (16, 32, 64, 128, 256)
 LONG_HORIZON = 16
 CACHE_BLOCK = 128
 KEPT_READOUTS = 1024
-STATE_MAGIC = b"RFAF\x03"
+STATE_MAGIC = b"RFAF\x04"
 _HEADER = struct.Struct("<5sQQdd")  # magic, seed, count, time, surprise
 # Log of the smallest float32. The graph's likelihood of an absurd outlier underflows to 0; the state is sound then.
 LOWEST_LOG_LIKELIHOOD = float(np.log(np.finfo(np.float32).smallest_subnormal))
@@ -105,7 +107,7 @@ class FilterState:
         time: of the last observation; meaningless at count 0.
         count: observations so far.
         surprise: running surprise, which the confidence is read from.
-        adaptive: what the stream taught its forecast intervals, by name of the field.
+        adaptive: what the stream taught its forecast intervals and its anomaly score, by name of the field.
         seed: of the samples.
     """
 
@@ -202,7 +204,11 @@ class FilterRuntime:
         }
         recurrent = self._calibration["recurrent"]
         self.levels: tuple[float, ...] = recurrent.levels
-        adaptive = adaptive_fields(len(recurrent.horizons), self.observation_size, len(self.levels))
+        adaptive = {
+            **adaptive_fields(len(recurrent.horizons), self.observation_size, len(self.levels)),
+            **normal_fields(),
+        }
+        self._adaptive = tuple(adaptive)
         self.state_fields: dict[str, StateField] = {
             **{name: StateField(array.shape, np.float32) for name, array in self._initial.items()},
             "clock.time": StateField((), np.float64),
@@ -219,7 +225,7 @@ class FilterRuntime:
     def start(self, seed: int = 0) -> FilterState:
         """The state before the first observation."""
         tensors = {name: array.copy() for name, array in self._initial.items()}
-        untaught = {name: np.zeros(*self.state_fields[name]) for name in FIELDS}
+        untaught = {name: np.zeros(*self.state_fields[name]) for name in self._adaptive}
         return FilterState(tensors, 0.0, 0, 0.0, untaught, seed)
 
     def put(self, pool: StatePool, slot: Slot, state: FilterState) -> None:
@@ -235,7 +241,7 @@ class FilterRuntime:
             float(values["clock.time"]),
             int(values["clock.count"]),
             float(values["clock.surprise"]),
-            {name: values[name] for name in FIELDS},
+            {name: values[name] for name in self._adaptive},
             seed,
         )
 
@@ -267,7 +273,7 @@ class FilterRuntime:
             raise FilterInputError("state holds a value that is not finite", "state", "state_invalid")
         if count >= 2**63:
             raise FilterInputError("state holds more steps than a stream can have", "state", "state_invalid")
-        adaptive = {name: held.pop(name) for name in FIELDS}
+        adaptive = {name: held.pop(name) for name in self._adaptive}
         return FilterState(held, time, count, surprise, adaptive, seed)
 
     # One step of many streams.
@@ -302,15 +308,15 @@ class FilterRuntime:
         times[:count] = [row.t for row in rows]
         noise = np.ones(size, np.float32)
         noise[:count] = [row.noise for row in rows]
-        counts = pool.arrays["clock.count"][index]
-        lags = np.where(counts > 0, times - pool.arrays["clock.time"][index], 0.0)
+        counts = pool.arrays["clock.count"].take(index)
+        lags = np.where(counts > 0, times - pool.arrays["clock.time"].take(index), 0.0)
         lags[count:] = 0.0
         inputs = {
             "observation": np.where(present, values, 0.0).astype(np.float32),
             "present": present.astype(np.float32),
             "dt": lags.astype(np.float32),
             "noise_scale": noise,
-            **{f"state.{name}": pool.arrays[name][index] for name in self._names},
+            **{f"state.{name}": pool.arrays[name].take(index, axis=0) for name in self._names},
         }
         facts = RowFacts(
             counts=counts[:count].tolist(),
@@ -318,7 +324,8 @@ class FilterRuntime:
             seeds=[row.seed for row in rows],
             readouts=[row.readout for row in rows],
             present=present,
-            surprise=pool.arrays["clock.surprise"][index],
+            surprise=pool.arrays["clock.surprise"].take(index),
+            normal=pool.arrays[NORMAL].take(index, axis=0),
             lags=lags,
             scored=present & (counts > 0)[:, None],
         )
@@ -339,7 +346,7 @@ class FilterRuntime:
         with np.errstate(all="ignore"):  # rows that are not finite are dropped below
             scores = score(outputs, facts, self._calibration[mode])
             tallies = self._adapt(batch, outputs, self._calibration[mode])
-            fit = _finite_rows([*outputs.values(), scores.surprise, scores.anomaly])[:count]
+            fit = _finite_rows([*outputs.values(), scores.surprise, scores.anomaly, scores.normal])[:count]
             good = np.flatnonzero(fit).tolist()
             steps = describe(outputs, facts, scores, good)
             for readout, members in by_readout(facts.readouts, good):
@@ -349,7 +356,7 @@ class FilterRuntime:
             for row in good:
                 if facts.readouts[row].samples:
                     steps[row].samples = draw_states(outputs, facts, row)
-        self._commit(pool, batch, outputs, scores.surprise, [row for row in good if row in steps])
+        self._commit(pool, batch, outputs, scores, [row for row in good if row in steps])
         sums = likelihoods.tolist()
         return [Stepped(steps[row], sums[row], tallies[row]) if row in steps else None for row in range(count)]
 
@@ -368,15 +375,17 @@ class FilterRuntime:
         return tally(facts.scored, weighted_nis, innovation > 0, scores, edges, widths)
 
     def _commit(
-        self, pool: StatePool, batch: _Batch, outputs: dict[str, Array], surprise: Array, rows: list[int]
+        self, pool: StatePool, batch: _Batch, outputs: dict[str, Array], scores: Scores, rows: list[int]
     ) -> None:
-        index = batch.index[rows]
+        chosen = slice(len(rows)) if len(rows) == len(batch.rows) else np.array(rows, np.int64)
+        index = batch.index[chosen]
         for name in self._names:
-            pool.arrays[name][index] = outputs[f"next.{name}"][rows]
-        pool.arrays["clock.time"][index] = [batch.rows[row].t for row in rows]
+            pool.arrays[name][index] = outputs[f"next.{name}"][chosen]
+        pool.arrays["clock.time"][index] = batch.times[chosen]
         pool.arrays["clock.count"][index] += 1
-        pool.arrays["clock.surprise"][index] = surprise[rows]
-        write_tracks(pool, index, batch.tracks, rows)
+        pool.arrays["clock.surprise"][index] = scores.surprise[chosen]
+        pool.arrays[NORMAL][index] = scores.normal[chosen]
+        write_tracks(pool, index, batch.tracks, chosen)
 
     # Forecasts.
 
@@ -625,9 +634,8 @@ def _size_of(field: StateField) -> int:
 
 def _finite_rows(arrays: Iterable[Array]) -> Array:
     """Which rows are finite in every array."""
-    arrays = list(arrays)
-    finite = np.ones(len(arrays[0]), bool)
-    for array in arrays:
-        if not math.isfinite(array.sum(dtype=np.float64)):
-            finite &= np.isfinite(array.reshape(len(array), -1)).all(axis=1)
+    numbers = np.concatenate([array.reshape(len(array), -1) for array in arrays], axis=1)
+    if math.isfinite(numbers.sum(dtype=np.float64)):
+        return np.ones(len(numbers), bool)
+    finite: Array = np.isfinite(numbers).all(axis=1)
     return finite

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from export.surprise import running_surprise, wilson_hilferty
+from export.surprise import running_surprise
 from service.engine.calibration import Calibration
+from service.engine.learned_normal import learn
 
 Array = np.ndarray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ForecastPoint:
-    """A future observation."""
+    """A future observation. Not frozen, as FilterStep."""
 
     t: float
     mean: list[float]
@@ -80,9 +81,11 @@ class Readout:
 
     def intervals(self, mean: Array, deviation: Array, multipliers: Array) -> list[dict[str, list[list[float]]]]:
         """Bands by level name; mean and deviation `[rows, P]`, multipliers `[levels, 1]` or `[rows, levels, P]`."""
-        half = deviation[:, None] * multipliers
-        bands = np.stack([mean[:, None] - half, mean[:, None] + half], axis=-1).tolist()
-        return [dict(zip(self.names, row, strict=True)) for row in bands]
+        centre, half = mean[:, None], deviation[:, None] * multipliers
+        bands = np.empty((*half.shape, 2))
+        np.subtract(centre, half, out=bands[..., 0])
+        np.add(centre, half, out=bands[..., 1])
+        return [dict(zip(self.names, row, strict=True)) for row in bands.tolist()]
 
 
 @dataclass(frozen=True)
@@ -95,15 +98,17 @@ class RowFacts:
     readouts: list[Readout]
     present: Array  # [padded, P], bool
     surprise: Array  # [padded]
+    normal: Array  # [padded, columns], what learned_normal.py keeps
     lags: Array  # [padded], since the observation before
     scored: Array  # [padded, P], bool: present, and forecast by the observation before
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Padded: running surprise after the step, score of this observation, confidence in the next."""
+    """Padded: running surprise and learned normal after the step, score of this observation, confidence in the next."""
 
     surprise: Array
+    normal: Array
     anomaly: Array
     confidence: Array
 
@@ -113,9 +118,10 @@ def score(outputs: Mapping[str, Array], facts: RowFacts, calibration: Calibratio
     seen = facts.present.sum(axis=1)
     # A sum of squares that rounding took below zero is zero.
     nis = np.maximum(outputs["nis"].astype(np.float64), 0.0)
-    z = wilson_hilferty(nis, seen)
-    surprise = np.where(seen > 0, running_surprise(facts.surprise, z), facts.surprise)
-    return Scores(surprise, calibration.anomaly(z), calibration.confidence(surprise))
+    teaches = np.logical_or.reduce(facts.scored, axis=1)
+    learned = learn(facts.normal, nis, seen, facts.present.shape[1], teaches, calibration)
+    surprise = np.where(seen > 0, running_surprise(facts.surprise, learned.surprise), facts.surprise)
+    return Scores(surprise, learned.after, learned.anomaly, calibration.confidence(surprise))
 
 
 def by_readout(readouts: Sequence[Readout], rows: Sequence[int]) -> list[tuple[Readout, list[int]]]:
@@ -145,7 +151,7 @@ def describe(
                 facts.counts[row], facts.times[row], means[row], spread, precisions[row], confidences[row],
                 weights[row], innovations[row], nis[row], anomalies[row], interval, [], NO_SAMPLES,
             )  # fmt: skip
-    _forget_unseen(steps, facts.present)
+    _forget_unseen(steps, facts.present[: len(facts.counts)])
     return steps
 
 
@@ -169,17 +175,17 @@ def forecast_points(
     """Forecasts of rows of one readout; mean and deviation `[rows, horizon, P]`, multipliers of the calibrated levels
     `[rows, horizon, P, calibrated]`."""
     half = readout.between(multipliers).swapaxes(-1, -2)
-    spreads = (deviation * readout.forecast_scale).tolist()
-    points = []
-    for row, t in enumerate(times):
-        intervals = readout.intervals(mean[row], deviation[row], half[row])
-        points.append(
-            [
-                ForecastPoint(t + lead, *numbers)
-                for lead, *numbers in zip(readout.horizon, mean[row].tolist(), spreads[row], intervals, strict=True)
-            ]
-        )
-    return points
+    # All rows at once: NumPy calls for each of them took most of the time.
+    flat, band = (-1, mean.shape[-1]), (-1, *half.shape[-2:])
+    intervals = iter(readout.intervals(mean.reshape(flat), deviation.reshape(flat), half.reshape(band)))
+    means, spreads = mean.tolist(), (deviation * readout.forecast_scale).tolist()
+    return [
+        [
+            ForecastPoint(t + lead, centre, spread, next(intervals))
+            for lead, centre, spread in zip(readout.horizon, means[row], spreads[row], strict=True)
+        ]
+        for row, t in enumerate(times)
+    ]
 
 
 def _followed(leads: Sequence[int], horizon: Sequence[float], calibrated: Sequence[float]) -> list[tuple[int, int]]:

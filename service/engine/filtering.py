@@ -20,6 +20,8 @@ import numpy as np
 from service.engine.filter_runtime import FilterInputError, Row, Stepped
 from service.engine.forecast_checks import (
     INSIDE,
+    NIS,
+    NIS_EDGES,
     OBSERVATIONS,
     PIT,
     PIT_BINS,
@@ -39,6 +41,8 @@ ROWS_PER_STEP = 64
 # Forecasts and samples that cost about as much as the step itself.
 FORECASTS_PER_ROW = 4
 SAMPLES_PER_ROW = 32
+# Anomaly scores are also counted up to these.
+ANOMALY_LEVELS = (0.99, 0.999)
 
 
 class Filter(Protocol):
@@ -310,7 +314,8 @@ class FilterStage:
         self._step_time = metrics.filter_step.labels(model.name)
         self._corrupted = metrics.corrupted_requests.labels(model.name)
         self._scored = metrics.filter_scored.labels(model.name)
-        self._inside = [(level, metrics.filter_inside.labels(model.name, f"{level:g}")) for level in model.levels]
+        levels = sorted({*model.levels, *ANOMALY_LEVELS})
+        self._inside = [(level, metrics.filter_inside.labels(model.name, f"{level:g}")) for level in levels]
         self._forecasts = _ForecastCounters(model, metrics)
 
     def run(self, jobs: Sequence[RecurrentJob]) -> None:
@@ -423,6 +428,8 @@ class _ForecastCounters:
         }
         for i in range(PIT.start, PIT.stop):
             columns[i] = metrics.filter_pit.labels(name, f"{(i - PIT.start + 1) / PIT_BINS:g}")
+        for i, edge in enumerate((*NIS_EDGES, math.inf), NIS.start):
+            columns[i] = metrics.filter_nis.labels(name, "+Inf" if math.isinf(edge) else f"{edge:g}")
         for i, level in enumerate(model.levels, INSIDE.start):
             columns[i] = metrics.filter_forecast_inside.labels(name, f"{level:g}")
         self._counters = [columns[i] for i in range(len(columns))]

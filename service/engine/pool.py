@@ -10,6 +10,7 @@ in, first out, so that resident memory follows the largest number of simultaneou
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -113,7 +114,7 @@ class StatePool:
             StaleSlot: when one was released.
             ValueError: when one is named twice: its rows would overwrite each other.
         """
-        handles = np.array(slots, np.int64).reshape(-1, 2)
+        handles = np.fromiter(itertools.chain.from_iterable(slots), np.int64, 2 * len(slots)).reshape(-1, 2)
         index = handles[:, 0]
         current = self._generations[index] == handles[:, 1]
         if not current.all():

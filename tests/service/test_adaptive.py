@@ -15,7 +15,7 @@ from bench.soak.courses import as_sent
 from export.bundle import open_bundle
 from service.engine.adaptive import GAMMA, Tracks, adaptive_fields, radii, score_step
 from service.engine.filter_runtime import FilterRuntime, Row
-from service.engine.forecast_checks import summarise
+from service.engine.forecast_checks import NIS, summarise, tally
 from service.engine.pool import StatePool
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
@@ -270,7 +270,7 @@ def test_the_summary_is_what_the_replies_say(linear: FilterRuntime) -> None:
     levels = (0.2, 0.4, 0.5, 0.6, 0.8, 0.9, 0.95)
     times, values = regular(6, 300, scale=1.5)
     result = linear.filter(times, values, levels=levels, horizon=(0.1,))
-    inside, pit, nis = np.zeros(4), np.zeros(10), []
+    inside, pit, nis, bins = np.zeros(4), np.zeros(10), [], np.zeros(8)
     scored = 0
     for before, step, value in zip(result.steps, result.steps[1:], values[1:], strict=False):
         seen = [] if value is None else [k for k in range(2) if value[k] is not None]
@@ -284,16 +284,26 @@ def test_the_summary_is_what_the_replies_say(linear: FilterRuntime) -> None:
             pit[sum(value[k] > edge for edge in edges)] += 1
         if seen:
             nis.append(step.weight * step.nis / len(seen))
+            bins[sum(nis[-1] > edge for edge in (0.1, 0.25, 0.5, 1, 2, 4, 8))] += 1
     checks = summarise(result.tally, linear.levels, 2, is_fresh=True)
     assert checks.scored == scored
     assert checks.coverage == {f"{level:g}": share for level, share in zip(LEVELS, (inside / scored), strict=True)}
     assert checks.pit == pit.tolist()
+    assert checks.weighted_nis_bins == bins.tolist() and np.count_nonzero(bins) > 5
     assert checks.weighted_nis == pytest.approx(np.mean(nis), rel=1e-12)
     assert checks.bound == pytest.approx(2 * 1.025 / (0.025 * scored))
     continued = summarise(result.tally, linear.levels, 2, is_fresh=False)
     assert continued.bound == pytest.approx(2 * 1.525 / (0.025 * scored))
     # A float32 nis of these sizes is right to a few units in its last place; the mean is far from 1 if it is not used.
     assert 0.5 < checks.weighted_nis < 2.5
+
+
+def test_a_bin_of_the_nis_holds_its_upper_edge_and_only_what_was_scored() -> None:
+    nis = np.array([0.0, 0.5, np.nextafter(0.5, 1), 8.0, 9.0, 0.5])
+    one = np.ones((6, 1, 1))
+    scored = np.array([[True]] * 5 + [[False]])
+    sums = tally(scored, nis, scored, one[..., 0], one, one)
+    assert [np.flatnonzero(row).tolist() for row in sums[:, NIS]] == [[0], [2], [3], [6], [7], []]
 
 
 def test_confidence_is_what_comes_true(linear: FilterRuntime) -> None:

@@ -193,6 +193,7 @@ def test_a_packed_state_has_one_size_and_only_sound_ones_open(runtime: FilterRun
         data[:-1],
         data + b"\0",
         b"X" + data[1:],
+        b"RFAF\x03" + data[5:],  # the format before this one
         runtime.pack(replace(state, time=math.nan)),
         runtime.pack(replace(state, surprise=math.inf)),
         runtime.pack(replace(state, count=2**63)),
@@ -221,7 +222,10 @@ def test_the_numbers_of_a_row_are_those_of_the_calibration_file(name: str, runti
     for _ in range(4):
         rows = [streams.row(slot)._replace(readout=readout) for slot in streams.slots]
         running = [float(streams.pool.arrays["clock.surprise"][slot.row]) for slot in streams.slots]
-        for row, before, stepped in zip(rows, running, runtime.advance(streams.pool, rows), strict=True):
+        normal = [streams.pool.arrays["normal.learned"][slot.row].tolist() for slot in streams.slots]
+        for row, before, taught, stepped in zip(
+            rows, running, normal, runtime.advance(streams.pool, rows), strict=True
+        ):
             assert stepped is not None
             step = stepped.step
             for level in ("0.5", "0.9"):
@@ -245,12 +249,16 @@ def test_the_numbers_of_a_row_are_those_of_the_calibration_file(name: str, runti
                 z = ((step.nis / seen) ** (1 / 3) - (1 - 2 / (9 * seen))) / math.sqrt(2 / (9 * seen))
                 surprise = 0.8 * before + 0.2 * max(-4.0, min(4.0, z))
                 anomaly, table = tables["anomaly"], tables["anomaly"]["quantiles"]
+                root = (step.nis / seen) ** (1 / 3) * math.exp(-taught[0] / 3)
+                z = (root - (1 - 2 / (9 * seen))) / math.sqrt(2 / (9 * seen)) * math.exp(-taught[1])
                 if table[0] <= z <= table[-1]:
-                    assert math.isclose(step.anomaly or 0.0, line(z, table, anomaly["shares"]), abs_tol=1e-9)
+                    scale = 1 - taught[3] / anomaly["shares"][-1]
+                    expected = scale * line(z, table, anomaly["shares"])
+                    assert math.isclose(step.anomaly or 0.0, expected, abs_tol=1e-9)
                 elif z < table[0]:
                     assert step.anomaly == 0
                 else:
-                    assert anomaly["shares"][-1] <= (step.anomaly or 0.0) <= 1
+                    assert anomaly["shares"][-1] - taught[3] <= (step.anomaly or 0.0) <= 1
             confidence = tables["confidence"]
             expected = line(surprise, confidence["surprise"], confidence["inside"])
             assert math.isclose(step.confidence, expected, rel_tol=1e-9)

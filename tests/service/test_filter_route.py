@@ -178,6 +178,7 @@ CHECKS = {
     "gamma": 0.025,
     "weighted_nis": 2.0,
     "pit": [0] * 9 + [2],
+    "weighted_nis_bins": [0, 0, 0, 0, 2, 0, 0, 0],
 }
 
 
@@ -192,6 +193,7 @@ async def test_the_reply_says_how_its_forecasts_came_true(connect: Any) -> None:
         metrics = (await client.get("/metrics")).text
     assert plain["calibration"] == lines(stream)[-1]["calibration"] == smooth["calibration"] == CHECKS
     nothing = {"coverage": {"0.5": None, "0.9": None}, "bound": None, "weighted_nis": None, "pit": [0] * 10}
+    nothing["weighted_nis_bins"] = [0] * 8
     assert one["calibration"] == {**CHECKS, "scored": 0, **nothing}
     checks = many["calibration"]
     assert (checks["scored"], checks["coverage"]) == (198, {"0.5": 197 / 198, "0.9": 1.0})
@@ -206,6 +208,10 @@ async def test_the_reply_says_how_its_forecasts_came_true(connect: Any) -> None:
     assert 'rfa_filter_forecast_inside_components_total{level="0.5",model_name="mean"} 197.0' in metrics
     pit = [line for line in metrics.splitlines() if line.startswith("rfa_filter_forecast_pit_components_total")]
     assert len(pit) == 10 and sum(float(line.split()[-1]) for line in pit) == 2 * 3 + 198
+    # The fake always gives 2, which is the upper edge of its bin.
+    for edge in ("0.1", "0.25", "0.5", "1", "2", "4", "8", "+Inf"):
+        value = 2 * 3 + 99.0 if edge == "2" else 0.0
+        assert f'rfa_filter_forecast_nis_observations_total{{bin="{edge}",model_name="mean"}} {value}' in metrics
 
 
 async def test_a_stream_that_goes_on_may_have_begun_at_either_end(connect: Any) -> None:

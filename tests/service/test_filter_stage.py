@@ -376,7 +376,9 @@ async def test_calibration_can_be_watched() -> None:
     stage = FilterStage(model, StatePool(model.state_fields, 1), metrics)
     (stepped,) = model.advance(stage.pool, [FilterJob(stage, options(1)).next_row()])
     assert stepped is not None
-    stage._observe([replace(stepped.step, anomaly=score) for score in (None, 0.2, 0.5, 0.7, 0.95)], 0.01)
-    assert number(metrics, "rfa_filter_scored_observations_total") == 4
+    stage._observe([replace(stepped.step, anomaly=score) for score in (None, 0.2, 0.5, 0.7, 0.95, 0.995)], 0.01)
+    assert number(metrics, "rfa_filter_scored_observations_total") == 5
     assert number(metrics, "rfa_filter_inside_observations_total", level="0.5") == 2
     assert number(metrics, "rfa_filter_inside_observations_total", level="0.9") == 3
+    assert number(metrics, "rfa_filter_inside_observations_total", level="0.99") == 4
+    assert number(metrics, "rfa_filter_inside_observations_total", level="0.999") == 5
