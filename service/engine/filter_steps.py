@@ -19,7 +19,7 @@ from service.engine.learned_normal import learn
 Array = np.ndarray
 
 
-@dataclass(slots=True)
+@dataclass
 class ForecastPoint:
     """A future observation. Not frozen, as FilterStep."""
 
@@ -29,11 +29,12 @@ class ForecastPoint:
     interval: dict[str, list[list[float]]]
 
 
-@dataclass(slots=True)
+@dataclass
 class FilterStep:
     """The state in observation units after one observation; None where nothing was observed.
 
-    Not frozen: thousands are made each second, and freezing costs more than the fields.
+    Neither frozen nor with slots: thousands are made and sent each second; freezing costs more than the fields, and
+    orjson takes twice as long over slots.
     """
 
     index: int
