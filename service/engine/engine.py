@@ -124,8 +124,7 @@ class _Served:
     models: Models
     digests: Mapping[str, str]
     prefill: Mapping[tuple[str, Decode], tuple[PrefillStage, PrefillStage]]  # of short prompts, of long ones
-    filtering: Mapping[str, FilterStage]  # of what is answered step by step
-    series: Mapping[str, FilterStage]  # of what is answered in one piece
+    filtering: Mapping[str, FilterStage]
     sequences: Mapping[str, SequenceStage]
     pools: Mapping[str, StatePool]
 
@@ -139,16 +138,11 @@ class _Served:
             for mode in DECODES:
                 decode = DecodeStage(model, mode, settings.max_batch_rows, metrics)
                 prefill[name, mode] = PrefillStage(limits, decode), PrefillStage(limits, decode)
-
-        def filter_stages() -> dict[str, FilterStage]:
-            return {name: FilterStage(model, pools[name], metrics) for name, model in models.filters.items()}
-
         return cls(
             models,
             {facts.name: facts.digest for facts in models.facts},
             prefill,
-            filter_stages(),
-            filter_stages(),
+            {name: FilterStage(model, pools[name], metrics) for name, model in models.filters.items()},
             {name: SequenceStage(model, metrics) for name, model in models.filters.items()},
             {**pools, **{name: model.pool for name, model in models.languages.items()}},
         )
@@ -284,9 +278,8 @@ class Engine:
         self._limit_reply("observations", count * _numbers_per_step(model, options))
         if options.needs_whole:
             return self._submit(SequenceJob(self._served.sequences[model.name], options))
-        stages = self._served.filtering if options.is_streamed else self._served.series
         with _refusing():
-            return self._submit(FilterJob(stages[model.name], options))
+            return self._submit(FilterJob(self._served.filtering[model.name], options))
 
     def filter_stream(self, model_name: str | None, options: StreamOptions) -> StreamJob:
         """Open a live stream.

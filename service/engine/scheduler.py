@@ -10,7 +10,8 @@ model share a step, and a request can be cancelled, or fail, between quanta with
                                   parked: its reader lags behind
                                   idle:   a live stream with nothing to do
 
-Jobs report to the event loop that submitted them; a worker wakes that loop once per quantum, not once per job.
+Jobs report to the event loop that submitted them; a worker wakes that loop once per quantum, not once per job, unless
+a stage has more to do for some of its jobs (`hand_over`).
 """
 
 from __future__ import annotations
@@ -379,10 +380,8 @@ class Scheduler:
         with self._lock:
             self._progress = time.monotonic()
             self._busy -= len(jobs)
-            for job in jobs:
-                job._backlog += len(job._outbox)
             # Before a job is queued: another worker that took it up would add to the same outbox, or deliver first.
-            self._deliver(jobs)
+            self._hand_over(jobs)
             for job in jobs:
                 if job.done or job.cancelled:
                     self._depart(job)
@@ -393,7 +392,7 @@ class Scheduler:
                 else:
                     self._queue(job, first=job.keeps_place)
 
-    def _deliver(self, jobs: list[Job]) -> None:
+    def _deliver(self, jobs: Sequence[Job]) -> None:
         """Wake every event loop concerned, once."""
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Job, list[Any]]]] = {}
         for job in jobs:
@@ -407,6 +406,11 @@ class Scheduler:
                 logger.debug("the event loop of %d requests is closed", len(deliveries))
 
     # With the lock held.
+
+    def _hand_over(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            job._backlog += len(job._outbox)
+        self._deliver(jobs)
 
     def _has_work(self) -> bool:
         return bool(self._busy or self._runnable or self._waiting)
@@ -500,6 +504,14 @@ class Scheduler:
 
     def _retry_after(self) -> int:
         return max(1, min(LONGEST_RETRY_SECONDS, math.ceil(self._expected_wait())))
+
+
+def hand_over(jobs: Sequence[Job]) -> None:
+    """On a worker that has these jobs: give readers what was emitted so far, instead of at the end of the quantum."""
+    scheduler = jobs[0]._scheduler if jobs else None
+    if scheduler is not None:
+        with scheduler._lock:
+            scheduler._hand_over(jobs)
 
 
 def _deliver_all(deliveries: list[tuple[Job, list[Any]]]) -> None:

@@ -178,3 +178,10 @@ def test_the_health_check_fails_where_nobody_answers() -> None:
     with answering(200) as port:
         pass
     assert health_check(port) == 1
+
+
+@pytest.mark.parametrize("stage", ["cpu", "cuda"])
+def test_what_is_compiled_at_the_start_is_kept_where_a_read_only_root_can_be_written(stage: str) -> None:
+    """numba and Triton keep it at home."""
+    variables = " ".join(arguments for keyword, arguments in stages()[stage] if keyword == "ENV").split()
+    assert "HOME=/tmp" in variables

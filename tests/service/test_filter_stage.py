@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -73,18 +72,23 @@ def number(metrics: Metrics, name: str, **labels: str) -> float:
     return metrics.registry.get_sample_value(name, {"model_name": "mean", **labels}) or 0.0
 
 
-async def test_a_quantum_gives_every_job_one_observation_when_somebody_watches() -> None:
-    """So a long request cannot keep a live stream waiting."""
+async def test_a_quantum_gives_what_is_watched_one_observation_and_series_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So a long request cannot keep a live stream waiting, and needs few turns."""
     model = FakeFilter()
     stage = FilterStage(model, StatePool(model.state_fields, 8), Metrics())
-    long = FilterJob(stage, options(1000))
+    long, streamed = FilterJob(stage, options(50)), FilterJob(stage, options(50, is_streamed=True))
     stream = StreamJob(stage, stream_options(), limit=10)
-    stream.push(Observed(0.0, [5.0, 5.0], 1.0))
-    stage.run([long, stream])
-    assert model.batches == [2]
-    assert (long.position, len(stream._outbox)) == (1, 1)
-    stage.run([long])
-    assert long.position > 1
+    for i in range(2):
+        stream.push(Observed(float(i), [5.0, 5.0], 1.0))
+    jobs = [long, streamed, stream]
+    monkeypatch.setattr(filtering, "QUANTUM_SECONDS", 0.0)
+    stage.run(jobs)
+    assert (model.batches, long.position, streamed.position, len(stream._outbox)) == ([3], 1, 1, 1)
+    monkeypatch.setattr(filtering, "QUANTUM_SECONDS", 3600.0)
+    stage.run(jobs)
+    assert (model.batches[1:], long.done, streamed.position, len(stream._outbox)) == ([3, *[1] * 48], True, 2, 2)
 
 
 async def test_a_quantum_ends_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,51 +114,53 @@ class Diary(FakeFilter):
         return super().advance(pool, rows)
 
 
-LIVE, STREAMED = 1e6, 2e6
+LIVE = 1e6
 
 
-async def beside_live_streams(model: Diary, long: FilterOptions, *, observations: int = 10) -> list[list[float]]:
-    """The steps of a request, and of two live streams that had their observations when it came."""
-    gate = threading.Semaphore(0)
-    model.gate = gate
-    async with running(model) as (engine, _):
-        streams = [engine.filter_stream(None, stream_options()) for _ in range(2)]
-        for i in range(observations):
-            for stream in streams:
-                stream.push(Observed(float(i), [LIVE, 0.0], 1.0))
-        request = engine.filter(None, long)
-        gate.release(10_000)
-        for stream in streams:
-            stream.close()
-            await drained(stream)
-        await request.result()
-    return model.steps
-
-
-async def test_a_whole_series_advances_in_turns_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not by one observation a step of the live streams, and not with them."""
+async def test_live_streams_have_their_answers_before_a_series_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A series shares one step with them, and the rest of its turn is its own."""
     monkeypatch.setattr(filtering, "QUANTUM_SECONDS", 3600.0)
-    steps = await beside_live_streams(Diary(), options(200))
-    assert all(len({value >= LIVE for value in step}) == 1 for step in steps)
-    series = [i for i, step in enumerate(steps) if step[0] < LIVE]
-    # One turn took all of it, while the live streams had most of theirs to come.
-    assert series == list(range(series[0], series[0] + 200)) and series[0] <= 3
+    gate = threading.Semaphore(0)
+    model = Diary(gate=gate)
+    async with running(model) as (engine, _), asyncio.timeout(20):
+        first, second = (engine.filter_stream(None, stream_options()) for _ in range(2))
+        first.push(Observed(0.0, [LIVE, 0.0], 1.0))
+        while not model.steps:  # the worker is at a step of the first stream alone, and the others come
+            await asyncio.sleep(0.001)
+        series = engine.filter(None, options(20))
+        second.push(Observed(0.0, [LIVE, 0.0], 1.0))
+        first.push(Observed(1.0, [LIVE, 0.0], 1.0))
+        gate.release(1 + 3)
+        for stream, count in ((first, 2), (second, 1)):
+            answers: list[StreamStep] = []
+            while len(answers) < count:
+                replies = await stream.replies()
+                assert isinstance(replies, list)
+                answers += replies
+            assert [reply.step.index for reply in answers] == list(range(count))
+        first.push(Observed(2.0, [LIVE, 0.0], 1.0))
+        assert not series.done and len(series.steps) <= 1
+        gate.release(1000)
+        await series.result()
+        await first.replies()
+    assert [sorted(step) for step in model.steps[:2]] == [[LIVE], [0.0, LIVE, LIVE]]
+    assert model.steps[2:] == [[float(i)] for i in range(1, 20)] + [[LIVE]]
 
 
 async def test_live_streams_wait_for_no_more_than_a_turn_of_the_series(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filtering, "QUANTUM_SECONDS", 0.0)
-    steps = await beside_live_streams(Diary(), options(200))
-    kinds = ["live" if step[0] >= LIVE else "series" for step in steps]
-    begin, end = kinds.index("series"), len(kinds) - kinds[::-1].index("live")
-    between = kinds[begin:end]
-    assert all(a != b for a, b in itertools.pairwise(between)) and between.count("live") >= 5
-
-
-async def test_a_streamed_reply_shares_the_steps_of_live_streams() -> None:
-    steps = await beside_live_streams(
-        Diary(), options(5, is_streamed=True, observations=[[STREAMED, 0.0]] * 5), observations=30
-    )
-    assert [LIVE, LIVE, STREAMED] in [sorted(step) for step in steps]
+    gate = threading.Semaphore(0)
+    model = Diary(gate=gate)
+    async with running(model) as (engine, _):
+        streams = [engine.filter_stream(None, stream_options()) for _ in range(2)]
+        for i in range(10):
+            for stream in streams:
+                stream.push(Observed(float(i), [LIVE, 0.0], 1.0))
+        series = engine.filter(None, options(200))
+        gate.release(10_000)
+        await series.result()
+    live = [i for i, step in enumerate(model.steps) if LIVE in step]
+    assert live == list(range(len(live))) and len(live) <= 11
 
 
 async def test_a_series_that_is_cancelled_or_interrupted_ends_within_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:

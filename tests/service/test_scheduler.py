@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from service.engine.scheduler import Job, Scheduler
+from service.engine.scheduler import Job, Scheduler, hand_over
 from service.errors import NotReady, Overloaded
 from service.testing import FakeFilter, FakeLanguage, fake_models
 
@@ -137,6 +137,31 @@ async def test_a_job_that_keeps_its_place_ends_before_the_next_begins(make: Any)
     await asyncio.gather(*(job.result() for job in jobs))
     assert first.batches == [["a"], ["a"], ["b"], ["b"], ["c"], ["c"]]
     assert second.batches == [["x"], ["y"], ["x"], ["y"]]
+
+
+async def test_events_can_be_handed_over_before_the_quantum_ends(make: Any) -> None:
+    """Once each and in order; what the reader has not taken counts as its lag."""
+
+    class Twice(Counting):
+        def run(self, jobs: Sequence[Any]) -> None:
+            for job in jobs:
+                job.emit("early")
+            hand_over(jobs)
+            super().run(jobs)
+
+    gate = threading.Semaphore(0)
+    scheduler = make(stream_buffer=4)
+    job = submitted(scheduler, Count(Twice(gate=gate), 3))
+    events = job.events()
+    async with asyncio.timeout(10):
+        assert await anext(events) == "early"  # and the worker is at the gate
+        gate.release(3)
+        assert [event async for event in events] == [1, "early", 2, "early", 3]
+    slow = submitted(scheduler, Count(Twice(gate=gate), 3))
+    gate.release(100)
+    await until(lambda: slow.count == 2 and slow in scheduler._parked)
+    assert await collect(slow) == ["early", 1, "early", 2, "early", 3]
+    hand_over([])
 
 
 async def test_work_is_shared_among_workers(make: Any) -> None:
