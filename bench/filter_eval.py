@@ -4,8 +4,10 @@
 
 At each noise setting, clean and with 5 % of the measurements' noises ×10: RMSE of the state for the raw measurement,
 the exact Kalman filter (told the setting; the floor on clean data), the oracle (which also knows which measurements are
-outliers, from the truth), the linear filter of the setting's matrices and the deep filter (one model for all settings,
-told nothing). Then coverage of state and forecast intervals. Test seeds differ from those of training and calibration.
+outliers, from the truth), the Transformer filter of the setting's matrices, and, each as recurrence and as attention,
+the linear filter of the setting's matrices (its attention is the batch estimate of Robust Filter Attention) and the
+deep filter (one model for all settings, told nothing). Then coverage of state and forecast intervals. Test seeds differ
+from those of training and calibration.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any, get_args
 import numpy as np
 from tqdm import tqdm
 
+from bench.filter_transformer import EPSILON, WINDOW, transformer_filter
 from bench.hardware import hardware
 from export.filter_calibration import LEVELS, Evaluation, calibrate, evaluate
 from model.checkpoint import load_model
@@ -63,17 +66,17 @@ def linear_filter(sigma2: float, eta2: float) -> LinearFilter:
     return LinearFilter(config).eval()
 
 
-def kalman(batch: Batch, sigma2: float, variances: np.ndarray) -> np.ndarray:
-    """Textbook Kalman filter in float64 on a regular grid; measurement variances `[B, N]` given. Means `[B, N, 2]`."""
-    f, q = discretise(OSCILLATOR_DRIFT, STEP * STEPS_PER_MEASUREMENT)
-    size, length = batch.times.shape
+def kalman(observations: np.ndarray, f: np.ndarray, q: np.ndarray, variances: np.ndarray) -> np.ndarray:
+    """Textbook Kalman filter in float64: transition and process noise of a step, and the variance of every measurement
+    `[B, N]`. Means `[B, N, 2]` after each."""
+    size, length = observations.shape[:2]
     mean, covariance = np.zeros((size, 2)), np.broadcast_to(np.eye(2) * INITIAL_VARIANCE, (size, 2, 2)).copy()
     means = np.empty((size, length, 2))
     for i in range(length):
         if i:
-            mean, covariance = mean @ f.T, f @ covariance @ f.T + sigma2 * q
+            mean, covariance = mean @ f.T, f @ covariance @ f.T + q
         gain = covariance @ np.linalg.inv(covariance + variances[:, i, None, None] * np.eye(2))
-        mean = mean + (gain @ (batch.observations[:, i] - mean)[..., None])[..., 0]
+        mean = mean + (gain @ (observations[:, i] - mean)[..., None])[..., 0]
         covariance = covariance - gain @ covariance
         means[:, i] = mean
     return means
@@ -108,6 +111,7 @@ def run_setting(
     """Rows of one noise setting, clean and with outliers."""
     sigma2, eta2 = NOISE_SETTINGS[index]
     linear = linear_filter(sigma2, eta2)
+    f, q = discretise(OSCILLATOR_DRIFT, STEP * STEPS_PER_MEASUREMENT)
     fit = [
         simulate_oscillator(
             FIT_STREAMS, 96, settings=((sigma2, eta2),), disturbance=Disturbance(outliers=o), seed=70_000 + index
@@ -129,11 +133,22 @@ def run_setting(
         row: dict[str, Any] = {"sigma2": sigma2, "eta2": eta2, "data": name, "rmse": {}, "coverage": {}}
         nominal = np.full(batch.times.shape, eta2)
         row["rmse"]["raw"] = rmse(batch.observations, truth)
-        row["rmse"]["kalman"] = rmse(kalman(batch, sigma2, nominal), truth)
+        row["rmse"]["kalman"] = rmse(kalman(batch.observations, f, sigma2 * q, nominal), truth)
         # The likelier of the two noise sizes, from the true error.
         ratio = np.log(max(share, 1e-300) / (1 - share)) - 2 * np.log(OUTLIER_SCALE)
         wide = ratio + error2 / eta2 / 2 * (1 - OUTLIER_SCALE**-2) > 0
-        row["rmse"]["oracle"] = rmse(kalman(batch, sigma2, np.where(wide, eta2 * OUTLIER_SCALE**2, eta2)), truth)
+        variances = np.where(wide, eta2 * OUTLIER_SCALE**2, eta2)
+        row["rmse"]["oracle"] = rmse(kalman(batch.observations, f, sigma2 * q, variances), truth)
+        eye = np.eye(2)
+        rival = transformer_filter(batch.observations, f, sigma2 * q, eta2 * eye, INITIAL_VARIANCE * eye)
+        row["rmse"]["transformer"] = rmse(rival.means, truth)
+        row["transformer"] = {
+            "window": WINDOW,
+            "epsilon": EPSILON,
+            "beta": rival.beta,
+            "gain": rival.gain.tolist(),
+            "largest_distance": float(np.linalg.norm(rival.means - rival.linear, axis=-1).max()),
+        }
         for label, model in (("linear", linear), ("oscillator", deep)):
             for mode in get_args(Mode):
                 found = evaluate(model, batch, mode)

@@ -20,6 +20,11 @@ def test_the_table_of_one_setting(monkeypatch, tmp_path):
         filters = [rmse[f"{name} {mode}"] for name in ("linear", "oscillator") for mode in ("recurrent", "attention")]
         assert rmse["oracle"] < min(filters) and max(filters) < rmse["raw"]
         assert all(0 <= share <= 1 for c in row["coverage"].values() for share in c["state"].values())
+    for row in (clean, outliers):
+        assert row["transformer"]["largest_distance"] <= row["transformer"]["epsilon"]
+    # As near the Kalman filter as stated, and as helpless against outliers.
+    assert clean["rmse"]["kalman"] <= clean["rmse"]["transformer"] <= clean["rmse"]["kalman"] + 0.1
+    assert outliers["rmse"]["linear recurrent"] < outliers["rmse"]["transformer"]
     assert clean["rmse"]["kalman"] == clean["rmse"]["oracle"]
     assert outliers["rmse"]["linear recurrent"] < outliers["rmse"]["kalman"]
     assert "clean" in filter_eval.markdown(document["rows"])
