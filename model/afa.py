@@ -1,0 +1,227 @@
+"""Adaptive Filter Attention: one layer that filters and predicts by one linear SDE, all of it learned.
+
+Source: Racioppo, Attention as an Adaptive Filter, Algorithm 1 (isotropic); V, E and R² as in Robust Filter Attention.
+
+    L  = -log(V + R² + eps),   A = softmax(tau L),   v̄_i = Σ_j A_ij E_ij e^{i omega (t_i - t_j)} v_j
+    z̄  = (1 - s) v + s v̄,      s = sigmoid(delta)
+    z⁺ = e^{(-mu + i omega) dt} z̄,   mu = alpha²,   omega in conjugate pairs
+
+L is the Student-t logit of Robust Filter Attention with nu = 1 and the exponent 1, log P - log(1 + P R²), so its code
+runs here; eps is the floor of gamma2. Algorithm 1 prints the decay of the prediction with the wrong sign, and predicts
+from v̄, which would leave delta without an effect: here it is z̄. Layout `[B, N, H, 2D]`, real half first.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from model.attention.reference import AttentionResult, attend
+from model.config import StrictConfig
+from model.dynamics import Dynamics, decay, positive, raw_from_positive, rotate, wrapped_phase
+from model.uncertainty import predict
+
+
+@dataclass(frozen=True)
+class RationalDynamics(Dynamics):
+    """Dynamics whose robust weight is the rational 1 / (1 + P R²): with nu = 1, which the noises and the projections
+    absorb, the logit is tau (log P - log(1 + P R²)) = -tau log(V + R²)."""
+
+    @property
+    def kappa(self) -> Tensor:
+        return torch.ones_like(self.tau)
+
+
+@dataclass(frozen=True)
+class AFAConfig(StrictConfig):
+    """One layer of width d_model; heads of head_dim complex dims; `step` dt is how far ahead it predicts.
+
+    At the start every head decays at `mu`, and its frequencies are spread evenly up to `fastest`, 1/time both.
+    """
+
+    observation_size: int
+    d_model: int = 128
+    n_heads: int = 1
+    head_dim: int = 128
+    step: float = 1.0
+    mu: float = 0.25
+    fastest: float = 4.0
+
+    def __post_init__(self) -> None:
+        for name in ("observation_size", "d_model", "n_heads", "head_dim"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim must be even (conjugate pairs of frequencies), got {self.head_dim}")
+        if self.d_model < self.observation_size:
+            raise ValueError(f"d_model must be at least observation_size, got {self.d_model}")
+        for name in ("step", "mu", "fastest"):
+            value = getattr(self, name)
+            if not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"{name} must be positive, got {value}")
+
+
+class AdaptiveParameters(nn.Module):
+    """Learned decay, frequencies and noises of the heads."""
+
+    def __init__(self, config: AFAConfig) -> None:
+        super().__init__()
+        heads, pairs = config.n_heads, config.head_dim // 2
+        self.alpha = nn.Parameter(torch.full((heads,), math.sqrt(config.mu)))
+        bank = config.fastest * (torch.arange(pairs) + 0.5) / pairs
+        self.frequency = nn.Parameter(bank.repeat(heads, 1))
+        self.sigma2_raw, self.eta2_raw, self.gamma2_raw, self.tau_raw = (
+            nn.Parameter(raw_from_positive(torch.full((heads,), value))) for value in (0.1, 1.0, 1.0, 1.0)
+        )
+
+    def forward(self) -> Dynamics:
+        """Raw → constrained, the only place where it happens."""
+        return RationalDynamics(
+            mu=self.alpha.square(),
+            omega=torch.stack([self.frequency, -self.frequency], dim=-1).flatten(-2),
+            sigma2=positive(self.sigma2_raw),
+            eta2=positive(self.eta2_raw),
+            gamma2=positive(self.gamma2_raw),
+            nu=torch.ones_like(self.alpha),
+            tau=positive(self.tau_raw),
+        )
+
+
+def _complex_weight(d_out: int, d_in: int) -> Tensor:
+    """Isotropic in the complex plane: magnitude N(0, 2 / (in + out)), phase uniform, `[out, in]` complex."""
+    magnitude = math.sqrt(2 / (d_in + d_out)) * torch.randn(d_out, d_in)
+    return torch.polar(magnitude.abs(), 2 * math.pi * torch.rand(d_out, d_in))
+
+
+def _linear(weight: Tensor) -> nn.Linear:
+    """A layer with this weight and no bias yet."""
+    linear = nn.Linear(weight.shape[1], weight.shape[0])
+    with torch.no_grad():
+        linear.weight.copy_(weight)
+        linear.bias.zero_()
+    return linear
+
+
+def _to_complex(config: AFAConfig) -> nn.Linear:
+    """Real `d` → the heads' complex dims, as reals `[H, 2D]`."""
+    parts = [_complex_weight(config.head_dim, config.d_model) for _ in range(config.n_heads)]
+    return _linear(torch.cat([half for weight in parts for half in (weight.real, weight.imag)]))
+
+
+def _to_real(config: AFAConfig) -> nn.Linear:
+    """The heads' complex dims → real part of complex `d`."""
+    parts = [_complex_weight(config.d_model, config.head_dim) for _ in range(config.n_heads)]
+    return _linear(torch.cat([half for weight in parts for half in (weight.real, -weight.imag)], dim=1))
+
+
+class Filtered(NamedTuple):
+    """prediction of the next token and estimate of this one `[B, N, d]` after the output projection; precision, the
+    evidence of the row, `[B, N, H]`."""
+
+    prediction: Tensor
+    estimate: Tensor
+    precision: Tensor
+
+
+class AFALayer(nn.Module):
+    """See the module's page. `times` `[N]` float64 are those of the tokens, in the unit of the dynamics."""
+
+    def __init__(self, config: AFAConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.query, self.key, self.value = (_to_complex(config) for _ in range(3))
+        self.output = _to_real(config)
+        self.scalars = AdaptiveParameters(config)
+        self.delta = nn.Parameter(torch.zeros(config.n_heads))
+
+    def dynamics(self) -> Dynamics:
+        dynamics: Dynamics = self.scalars()
+        return dynamics
+
+    def heads(self, projection: nn.Linear, x: Tensor) -> Tensor:
+        """`[B, N, d]` → `[B, N, H, 2D]`."""
+        return projection(x).reshape(*x.shape[:-1], self.config.n_heads, -1)
+
+    def leave(self, latent: Tensor) -> Tensor:
+        """`[..., H, 2D]` → `[..., d]`."""
+        out: Tensor = self.output(latent.flatten(-2))
+        return out
+
+    def _attend(self, x: Tensor, values: Tensor, times: Tensor, dynamics: Dynamics) -> AttentionResult:
+        """Attention over values of any width that are in the rotating frame."""
+        phase = wrapped_phase(dynamics.omega, times, x.dtype)
+        q, k = (rotate(self.heads(projection, x), -phase) for projection in (self.query, self.key))
+        return attend(q, k, values, dynamics, query_times=times[None], key_times=times[None])
+
+    def forward(self, x: Tensor, times: Tensor) -> Filtered:
+        dynamics, value = self.dynamics(), self.heads(self.value, x)
+        phase = wrapped_phase(dynamics.omega, times, x.dtype)
+        result = self._attend(x, rotate(value, -phase), times, dynamics)
+        share = torch.sigmoid(self.delta)[:, None]
+        fused = (1 - share) * value + share * rotate(result.out, phase)
+        ahead, _ = predict(fused, result.precision, dynamics, self.config.step)
+        return Filtered(self.leave(ahead), self.leave(fused), result.precision)
+
+    def attention(self, x: Tensor, times: Tensor) -> Tensor:
+        """The matrices A ⊙ E `[B, H, N, N]`: the weights on the transported values."""
+        batch, length, _ = x.shape
+        unit = torch.eye(length, dtype=x.dtype)[None, :, None].expand(batch, -1, self.config.n_heads, -1)
+        return self._attend(x, unit, times, self.dynamics()).out.transpose(1, 2)
+
+    def carry(self, value: Tensor, lag: Tensor) -> Tensor:
+        """e^{(-mu + i omega) lag} v of values `[..., L, H, 2D]` over lags `[L]`."""
+        dynamics = self.dynamics()
+        turned = rotate(value, wrapped_phase(dynamics.omega, lag, value.dtype))
+        return decay(dynamics.mu, lag.to(value.dtype)).T[..., None] * turned
+
+    def pulled_forward(self, x: Tensor, times: Tensor, row: int) -> Tensor:
+        """What every token up to `row` says of the token at `row`, `[B, row + 1, d]`: its value, carried there."""
+        value = self.heads(self.value, x[:, : row + 1])
+        return self.leave(self.carry(value, times[row] - times[: row + 1]))
+
+
+class AFAFilter(nn.Module):
+    """Observations in, predictions of the next ones out: a fixed orthonormal embedding, one layer, and back."""
+
+    embedding: Tensor
+
+    def __init__(self, config: AFAConfig) -> None:
+        super().__init__()
+        self.config = config
+        basis, _ = torch.linalg.qr(torch.randn(config.d_model, config.observation_size))
+        self.register_buffer("embedding", basis)
+        self.layer = AFALayer(config)
+
+    def forward(self, observations: Tensor, times: Tensor) -> Filtered:
+        """Prediction of the next observation and estimate of this one `[B, N, P]` after each of `[B, N, P]`."""
+        found = self.layer(observations @ self.embedding.T, times)
+        return Filtered(found.prediction @ self.embedding, found.estimate @ self.embedding, found.precision)
+
+    def attention(self, observations: Tensor, times: Tensor) -> Tensor:
+        """`[B, H, N, N]`."""
+        return self.layer.attention(observations @ self.embedding.T, times)
+
+    def pulled_forward(self, observations: Tensor, times: Tensor, row: int) -> Tensor:
+        """The observations up to `row`, each carried to its time, `[B, row + 1, P]`."""
+        return self.layer.pulled_forward(observations @ self.embedding.T, times, row) @ self.embedding
+
+    def transport(self, lags: Tensor) -> Tensor:
+        """What the layer makes of an observation that is carried over each of `lags` `[L]`: matrices `[L, P, P]`."""
+        value = (self.layer.value.weight @ self.embedding).T.reshape(
+            self.config.observation_size, 1, self.config.n_heads, -1
+        )
+        carried = self.layer.carry(value.expand(-1, len(lags), -1, -1), lags).flatten(-2)  # [P, L, 2DH]
+        return (carried @ self.layer.output.weight.T @ self.embedding).permute(1, 2, 0)
+
+    def channel_strength(self) -> tuple[Tensor, Tensor]:
+        """|omega| of every channel, and how strongly observations pass through it, both `[H D]`."""
+        omega = self.layer.dynamics().omega.abs().flatten()
+        heads, dims = self.config.n_heads, self.config.head_dim
+        inward = (self.layer.value.weight @ self.embedding).reshape(heads, 2, dims, -1).square().sum((1, 3))
+        outward = (self.embedding.T @ self.layer.output.weight).reshape(-1, heads, 2, dims).square().sum((0, 2))
+        return omega, (inward * outward).sqrt().flatten()
