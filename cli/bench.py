@@ -101,6 +101,24 @@ def bench_filter(
         typer.echo(markdown(document["rows"]))
 
 
+@app.command("afa")
+def bench_afa(
+    steps: Annotated[int, typer.Option(min=20, help="Training steps of each model.")] = 300,
+    out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "afa.json",
+    figures: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("docs") / "figures",
+    as_json: JsonFlag = False,
+) -> None:
+    """Adaptive Filter Attention on the paper's oscillator: trained from measurements, beside the exact filter."""
+    from bench.afa import Plan, markdown, write_afa
+    from training.afa import PredictorTraining
+
+    document = write_afa(out, figures, Plan(training=PredictorTraining(steps=steps)))
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo("\n".join(markdown(document)))
+
+
 @app.command("filter-accuracy")
 def bench_filter_accuracy(
     trials: Annotated[int, typer.Option(min=1, help="Streams per scenario.")] = 500,

@@ -37,8 +37,8 @@ def rfa_json(*arguments: object) -> dict:
     "command",
     [
         "serve", "generate", "filter", "export", "verify", "info", "train lm", "train filter", "eval lm", "eval filter",
-        "bench aot", "bench decode", "bench filter", "bench filter-accuracy", "bench filter-speed", "bench forecast",
-        "bench kernel", "bench nab",
+        "bench afa", "bench aot", "bench decode", "bench filter", "bench filter-accuracy", "bench filter-speed",
+        "bench forecast", "bench kernel", "bench nab",
     ],
 )  # fmt: skip
 def test_every_command_explains_itself(command: str) -> None:
