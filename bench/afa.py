@@ -143,7 +143,6 @@ def afa_row(model: AFAFilter, data: Data, spread: np.ndarray, seed: int) -> dict
         "state_rmse": rmse(found.estimate.numpy(), truth),
         "coverage_90": float(np.mean(error <= Z90 * _deviation(found, spread)[:, :-1])),
         "eigenvalues": learned_eigenvalues(model, INTERVAL),
-        "residual_share": float(torch.sigmoid(model.layer.delta.detach())[0]),
         **{name: float(getattr(scalars, name).detach()[0]) for name in ("mu", "sigma2", "eta2", "gamma2", "tau")},
         **frequencies(model),
     }

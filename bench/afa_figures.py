@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 COLOURS = {"truth": "black", "measured": "tab:blue", "predicted": "tab:red"}
+# Of the attention weights, over the largest of their row.
+SMALLEST_SHOWN = 1e-3
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,16 @@ def draw_clouds(stages: list[Clouds], path: Path) -> None:
 
 def draw_attention(matrices: dict[str, np.ndarray], path: Path) -> None:
     """One matrix `[N, N]` a panel, each row over its largest weight; what is hidden from a row is white."""
-    figure, grid = _pyplot().subplots(
+    pyplot = _pyplot()
+    from matplotlib.colors import LogNorm
+
+    figure, grid = pyplot.subplots(
         1, len(matrices), squeeze=False, figsize=(4 * len(matrices), 4.2), layout="constrained"
     )
     for axes, (title, weights) in zip(grid[0], matrices.items(), strict=True):
         shown = np.where(np.tri(len(weights), dtype=bool), weights / weights.max(axis=1, keepdims=True), np.nan)
-        image = axes.imshow(shown, cmap="viridis", vmin=0, vmax=1, interpolation="nearest")
+        scale = LogNorm(SMALLEST_SHOWN, 1)
+        image = axes.imshow(np.maximum(shown, SMALLEST_SHOWN), cmap="viridis", norm=scale, interpolation="nearest")
         axes.set(title=title, xlabel="key")
     grid[0, 0].set_ylabel("query")
     figure.colorbar(image, ax=grid[0], shrink=0.8, label="weight / largest of the row")

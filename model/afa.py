@@ -3,12 +3,12 @@
 Source: Racioppo, Attention as an Adaptive Filter, Algorithm 1 (isotropic); V, E and R² as in Robust Filter Attention.
 
     L  = -log(V + R² + eps),   A = softmax(tau L),   v̄_i = Σ_j A_ij E_ij e^{i omega (t_i - t_j)} v_j
+    v⁺ = e^{(-mu + i omega) dt} v̄,   mu = alpha²,   omega in conjugate pairs
     z̄  = (1 - s) v + s v̄,      s = sigmoid(delta)
-    z⁺ = e^{(-mu + i omega) dt} z̄,   mu = alpha²,   omega in conjugate pairs
 
 L is the Student-t logit of Robust Filter Attention with nu = 1 and the exponent 1, log P - log(1 + P R²), so its code
-runs here; eps is the floor of gamma2. Algorithm 1 prints the decay of the prediction with the wrong sign, and predicts
-from v̄, which would leave delta without an effect: here it is z̄. Layout `[B, N, H, 2D]`, real half first.
+runs here; eps is the floor of gamma2. v⁺ predicts the next token, z̄ is for a next layer. Algorithm 1 prints the
+decay of v⁺ with the wrong sign. Layout `[B, N, H, 2D]`, real half first.
 """
 
 from __future__ import annotations
@@ -120,11 +120,12 @@ def _to_real(config: AFAConfig) -> nn.Linear:
 
 
 class Filtered(NamedTuple):
-    """prediction of the next token and estimate of this one `[B, N, d]` after the output projection; precision, the
-    evidence of the row, `[B, N, H]`."""
+    """prediction of the next token (v⁺), estimate of this one (v̄) and residual (z̄) `[B, N, d]`, after the output
+    projection; precision, the evidence of the row, `[B, N, H]`."""
 
     prediction: Tensor
     estimate: Tensor
+    residual: Tensor
     precision: Tensor
 
 
@@ -162,10 +163,11 @@ class AFALayer(nn.Module):
         dynamics, value = self.dynamics(), self.heads(self.value, x)
         phase = wrapped_phase(dynamics.omega, times, x.dtype)
         result = self._attend(x, rotate(value, -phase), times, dynamics)
+        mean = rotate(result.out, phase)
+        ahead, _ = predict(mean, result.precision, dynamics, self.config.step)
         share = torch.sigmoid(self.delta)[:, None]
-        fused = (1 - share) * value + share * rotate(result.out, phase)
-        ahead, _ = predict(fused, result.precision, dynamics, self.config.step)
-        return Filtered(self.leave(ahead), self.leave(fused), result.precision)
+        fused = (1 - share) * value + share * mean
+        return Filtered(self.leave(ahead), self.leave(mean), self.leave(fused), result.precision)
 
     def attention(self, x: Tensor, times: Tensor) -> Tensor:
         """The matrices A ⊙ E `[B, H, N, N]`: the weights on the transported values."""
@@ -198,9 +200,10 @@ class AFAFilter(nn.Module):
         self.layer = AFALayer(config)
 
     def forward(self, observations: Tensor, times: Tensor) -> Filtered:
-        """Prediction of the next observation and estimate of this one `[B, N, P]` after each of `[B, N, P]`."""
+        """Prediction of the next observation, estimate of this one, and residual, after each of `[B, N, P]`."""
         found = self.layer(observations @ self.embedding.T, times)
-        return Filtered(found.prediction @ self.embedding, found.estimate @ self.embedding, found.precision)
+        prediction, estimate, residual = (part @ self.embedding for part in found[:3])
+        return Filtered(prediction, estimate, residual, found.precision)
 
     def attention(self, observations: Tensor, times: Tensor) -> Tensor:
         """`[B, H, N, N]`."""

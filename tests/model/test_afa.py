@@ -29,7 +29,7 @@ def softplus(raw):
 
 
 def loop(model, x, times):
-    """Algorithm 1 with the decay's sign mended: prediction, estimate, the weights A ⊙ E and Σ 1 / (V + R²)."""
+    """Algorithm 1 with the decay's sign mended: prediction, estimate, residual, Σ 1 / (V + R²), the weights A ⊙ E."""
     config, scalars = model.config, deepcopy(model.scalars).requires_grad_(False)
     heads, dims, length = config.n_heads, config.head_dim, len(times)
     arrays = {name: value.detach().numpy() for name, value in model.state_dict().items()}
@@ -39,7 +39,7 @@ def loop(model, x, times):
         return to_complex(rows.reshape(*x.shape[:2], heads, 2 * dims))
 
     q, k, v = (project(name) for name in ("query", "key", "value"))
-    fused, ahead = np.zeros_like(v), np.zeros_like(v)
+    mean, ahead, fused = np.zeros_like(v), np.zeros_like(v), np.zeros_like(v)
     weights, evidence = np.zeros((len(x), heads, length, length)), np.zeros((len(x), length, heads))
     for h in range(heads):
         mu = float(scalars.alpha[h]) ** 2
@@ -59,9 +59,9 @@ def loop(model, x, times):
                 scores.append(1 / (variance + np.sum(np.abs(q[b, i, h] - move * k[b, j, h]) ** 2)))
                 carried.append(move * v[b, j, h])
             total = sum(score**tau for score in scores)
-            mean = sum(score**tau / total * value for score, value in zip(scores, carried, strict=True))
-            fused[b, i, h] = (1 - share) * v[b, i, h] + share * mean
-            ahead[b, i, h] = np.array([cmath.exp(rate * config.step) for rate in rates]) * fused[b, i, h]
+            mean[b, i, h] = sum(score**tau / total * value for score, value in zip(scores, carried, strict=True))
+            fused[b, i, h] = (1 - share) * v[b, i, h] + share * mean[b, i, h]
+            ahead[b, i, h] = np.array([cmath.exp(rate * config.step) for rate in rates]) * mean[b, i, h]
             evidence[b, i, h] = sum(scores)
             for j, score in enumerate(scores):
                 weights[b, h, i, j] = score**tau / total * math.exp(-mu * float(times[i] - times[j]))
@@ -69,7 +69,7 @@ def loop(model, x, times):
     def leave(latent):
         return to_real(latent).reshape(*x.shape[:2], -1) @ arrays["output.weight"].T + arrays["output.bias"]
 
-    return leave(ahead), leave(fused), evidence, weights
+    return leave(ahead), leave(mean), leave(fused), evidence, weights
 
 
 def test_the_layer_is_the_loop():
@@ -89,10 +89,8 @@ def test_in_float32_it_is_the_same_layer():
 
 
 def test_tokens_carried_to_a_row_are_what_attention_weighs():
-    """With s = 1 the estimate is Σ_j A_ij of the carried tokens: the weights without the decay that is in them."""
+    """The estimate is Σ_j A_ij of the carried tokens: the weights without the decay that is in them."""
     model = layer(n_heads=1)
-    with torch.no_grad():
-        model.delta.fill_(40.0)
     x, row = torch.randn(3, len(TIMES), 6, dtype=torch.float64), 5
     points = model.pulled_forward(x, TIMES, row)
     keep = torch.exp(-model.dynamics().mu * (TIMES[row] - TIMES[: row + 1]))
@@ -112,7 +110,8 @@ def test_a_stable_system_decays():
 
 def test_every_parameter_learns():
     model = layer()
-    model(torch.randn(2, len(TIMES), 6, dtype=torch.float64), TIMES).prediction.square().sum().backward()
+    found = model(torch.randn(2, len(TIMES), 6, dtype=torch.float64), TIMES)
+    (found.prediction.square().sum() + found.residual.square().sum()).backward()
     for name, parameter in model.named_parameters():
         assert bool(torch.isfinite(parameter.grad).all()) and bool((parameter.grad != 0).any()), name
 

@@ -37,7 +37,7 @@ def stationary(system):
     return covariance, covariance @ c.T @ np.linalg.inv(c @ covariance @ c.T + r)
 
 
-def simulated(system, length=200, seed=0):
+def simulated(system, length=100, seed=0):
     a, q, c, r = system
     rng = np.random.default_rng(seed)
     state, rows = np.zeros(len(a)), []

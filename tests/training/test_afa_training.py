@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model.afa import AFAConfig, AFAFilter
-from training.afa import PredictorTraining, train_predictor
+from training.afa import PredictorTraining, prediction_loss, train_predictor
 from training.simulate import simulate_oscillator
 
 CONFIG = AFAConfig(observation_size=2, d_model=8, head_dim=8, step=0.1)
@@ -48,7 +48,7 @@ def test_the_scalars_have_a_rate_of_their_own():
     }
     # Adam's first step is the rate itself, whatever the gradient: the warm-up starts at a 25th of the peak.
     assert moved["layer.scalars.alpha"] == pytest.approx(1e-2 / 25, rel=1e-2)
-    assert moved["layer.delta"] == pytest.approx(5e-3 / 25, rel=1e-2)
+    assert moved["layer.value.bias"] == pytest.approx(5e-3 / 25, rel=1e-2)
 
 
 def test_a_loss_that_is_not_finite_ends_it():
@@ -62,3 +62,10 @@ def test_a_loss_that_is_not_finite_ends_it():
 def test_settings_that_cannot_be_are_refused(change):
     with pytest.raises(ValueError, match=next(iter(change))):
         PredictorTraining(**change)
+
+
+def test_the_loss_is_of_the_next_measurement():
+    observations = torch.randn(3, 6, 2)
+    exact = torch.cat([observations[:, 1:], torch.full((3, 1, 2), 1e6)], dim=1)
+    assert float(prediction_loss(exact, observations)) == 0
+    assert float(prediction_loss(exact + 0.5, observations)) == pytest.approx(0.25)
