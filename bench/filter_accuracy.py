@@ -46,7 +46,7 @@ JUMPS = (20.0, 50.0, 200.0)
 # A jump is followed when both positions are within this of the truth for so many observations.
 FOLLOWED, FOLLOWED_STEPS = 5.0, 5
 NU_GRID = (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0)
-TUNING_SEED, TEST_SEED = 41_000, 97_000
+TUNING_SEED, TEST_SEED = 41_000, 98_000
 TUNING_TRIALS, TUNING_STEPS = 60, 500
 SHIFT_STEPS = 500
 # Steps of the error after a jump that are kept for the figure.

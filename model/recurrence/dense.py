@@ -53,12 +53,12 @@ OPEN_NOISE = 0.01
 LEAST_SHARE = 1e-6
 # Quadratic forms beyond it are one to the test, so that no difference of infinities arises.
 LARGEST_NIS = 1e30
-# Learned noise: factors on R; before anything was seen they count as ten observations, three quarters of them made with
-# R and the others with Student-t noise of 2.5 degrees of freedom. Observations that the counts remember; the largest
+# Learned noise: factors on R; before anything was seen they count as ten observations, eight of them made with R
+# and the others with Student-t noise of 2.5 degrees of freedom. Observations that the counts remember; the largest
 # factor.
 NOISE_FACTORS = (1 / 3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)
-PRIOR_COUNTS = (0.371, 8.644, 0.699, 0.208, 0.057, 0.02, 0.001)
-MEMORY = 100.0
+PRIOR_COUNTS = (0.297, 8.915, 0.559, 0.166, 0.046, 0.016, 0.001)
+MEMORY = 40.0
 LARGEST_FACTOR = 1e12
 
 

@@ -113,14 +113,14 @@ def gap(found, expected, field: str = "state_mean") -> float:
 @pytest.mark.parametrize("sensor", list(SENSORS))
 def test_every_number_is_that_of_the_definition(sensor, monkeypatch):
     # Soon enough for the counts to be faded here.
-    monkeypatch.setattr(dense, "MEMORY", 40.0)
+    monkeypatch.setattr(dense, "MEMORY", 30.0)
     times, y, seen = make_data(sensor)
     means, covariances, counts = by_definition(times, y, seen, sensor, np.array(PRIOR_COUNTS))
     outputs, states = run(build(sensor), times, y, seen)
     assert max(np.abs(s["mean"][0].numpy() - m).max() for s, m in zip(states, means, strict=True)) < 1e-7
     assert max(np.abs(s["covariance"][0].numpy() - p).max() for s, p in zip(states, covariances, strict=True)) < 1e-7
     assert max(np.abs(s["noise_counts"][0].numpy() - c).max() for s, c in zip(states, counts, strict=True)) < 1e-7
-    assert counts[-1].sum() == pytest.approx(40.0)
+    assert counts[-1].sum() == pytest.approx(30.0)
     weights = [float(output.weight) for output in outputs]
     assert min(weights) < 0.05 and max(weights) > 0.9
 
@@ -130,7 +130,7 @@ def test_the_prior_is_noise_as_said_and_student_t_noise():
     logs = np.log(NOISE_FACTORS)
     widths = np.gradient(logs)
     density = scipy.stats.invgamma.pdf(NOISE_FACTORS, 2.5 / 2, scale=2.5 / 2) * NOISE_FACTORS * widths
-    expected = 2.5 * density / density.sum() + 7.5 * (np.array(NOISE_FACTORS) == 1)
+    expected = 2.0 * density / density.sum() + 8.0 * (np.array(NOISE_FACTORS) == 1)
     # Rounded to three digits.
     assert np.abs(np.array(PRIOR_COUNTS) - expected).max() < 1e-3
 
