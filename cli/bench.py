@@ -124,12 +124,17 @@ def bench_filter_accuracy(
     trials: Annotated[int, typer.Option(min=1, help="Streams per scenario.")] = 500,
     steps: Annotated[int, typer.Option(min=20, help="Observations per stream.")] = 1000,
     out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "filter-accuracy.json",
+    plot: Annotated[Path | None, typer.Option(help="Figure to write: error by noise, a jump followed.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """The linear filter on the literature's simulated systems: error, calibration, and delay after a jump."""
     from bench.filter_accuracy import table, write_filter_accuracy
 
     document = write_filter_accuracy(out, trials=trials, steps=steps)
+    if plot is not None:
+        from bench.filter_accuracy_plot import draw_accuracy
+
+        draw_accuracy(document, plot)
     if as_json:
         print_json(document)
     else:

@@ -15,14 +15,22 @@ the optimum for Q = 0 and above the Kalman filter's error otherwise.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from model.config import StrictConfig
-from model.recurrence.dense import Modes, Robustness, Sensor, Suspicion, spd_inverse
+from model.config import StrictConfig, check_choice
+from model.recurrence.dense import (
+    NOISE_FACTORS,
+    PRIOR_COUNTS,
+    Modes,
+    Robustness,
+    Sensor,
+    Suspicion,
+    spd_inverse,
+)
 from model.recurrence.modes import (
     STABILITY_TOLERANCE,
     AnyModes,
@@ -36,6 +44,8 @@ from model.recurrence.modes import (
 from model.state_filter import FilterOutput, State, StateFilter, head_update
 
 Matrix = tuple[tuple[float, ...], ...]
+Rule = Literal["capped", "learned"]
+RULES = ("capped", "learned")
 
 # Attention mode counts observations as independent, though they share process noise: one whose transported process
 # noise is this share of its measurement noise counts e times less. A random walk's Kalman filter in its steady state
@@ -81,7 +91,8 @@ class LinearFilterConfig(StrictConfig):
     contamination and outlier_scale: share and size of outliers that the reported log-likelihood allows for.
     reacquire: after how many rejected observations in a row that agree with each other the state is taken to have
     jumped (math in `model.recurrence.dense`), >= 2; null = never. The Kalman filter rejects nothing and has no need of
-    it.
+    it. rule: of the weights, "capped", or "learned": the law of the noise beyond R is learned from the stream (same
+    place); that carries more state and takes Q for right, and attention mode stays with "capped".
     """
 
     drift: Matrix
@@ -89,13 +100,14 @@ class LinearFilterConfig(StrictConfig):
     measurement_noise: Matrix
     observation: Matrix | None = None
     offset: tuple[float, ...] | None = None
-    nu: float | None = 6.0
+    nu: float | None = 7.0
     inner: int = 3
     initial_mean: tuple[float, ...] | None = None
     initial_covariance: Matrix | None = None
     contamination: float = 0.0
     outlier_scale: float = 10.0
     reacquire: int | None = 6
+    rule: Rule = "capped"
 
     def __post_init__(self) -> None:
         drift = _matrix("drift", self.drift, None, None)
@@ -130,6 +142,7 @@ class LinearFilterConfig(StrictConfig):
         patience = self.reacquire
         if patience is not None and (not isinstance(patience, int) or isinstance(patience, bool) or patience < 2):
             raise ValueError(f"reacquire must be an integer >= 2 or null, got {patience!r}")
+        check_choice("rule", self.rule, RULES)
         if spectrum(drift).rates.real.max() > -STABILITY_TOLERANCE and self.initial_covariance is None:
             raise ValueError(
                 "initial_covariance is needed: drift has an undamped mode, so there is no stationary covariance"
@@ -165,6 +178,9 @@ class LinearFilter(StateFilter):
         prior = stationary_covariance(config) if config.initial_covariance is None else config.initial_covariance
         self._constant("prior_mean", np.zeros(n) if config.initial_mean is None else config.initial_mean)
         self._constant("prior_covariance", prior)
+        if self.learns_noise():
+            self._constant("noise_factors", NOISE_FACTORS)
+            self._constant("prior_noise_counts", PRIOR_COUNTS)
 
     def _constant(self, name: str, values: Any) -> None:
         self.register_buffer(name, torch.tensor(np.asarray(values), dtype=torch.get_default_dtype()))
@@ -177,17 +193,25 @@ class LinearFilter(StateFilter):
 
     def robustness(self) -> Robustness:
         constants = self.get_buffer("contamination"), self.get_buffer("outlier_scale")
-        return Robustness(self.get_buffer("inverse_nu"), self.inner, *constants, patience=self.config.reacquire)
+        factors = self.get_buffer("noise_factors") if self.learns_noise() else None
+        inverse_nu, patience = self.get_buffer("inverse_nu"), self.config.reacquire
+        return Robustness(inverse_nu, self.inner, *constants, patience=patience, factors=factors)
 
     def reacquires(self) -> bool:
         """Whether the state carries the suspicion of a jump."""
         return self.config.nu is not None and self.config.reacquire is not None
+
+    def learns_noise(self) -> bool:
+        """Whether the state carries how heavy the tails of the noise are."""
+        return self.config.nu is not None and self.config.rule == "learned"
 
     def init_state(self, batch: int) -> State:
         mean, covariance = self.get_buffer("prior_mean"), self.get_buffer("prior_covariance")
         state = {"mean": mean.expand(batch, -1).clone(), "covariance": covariance.expand(batch, -1, -1).clone()}
         if self.reacquires():
             state |= {"jump_offset": torch.zeros_like(state["mean"]), "jump_evidence": mean.new_zeros(batch, 1)}
+        if self.learns_noise():
+            state["noise_counts"] = self.get_buffer("prior_noise_counts").expand(batch, -1).clone()
         return state
 
     def cache_rows(self) -> dict[str, tuple[int, ...]]:
@@ -201,11 +225,20 @@ class LinearFilter(StateFilter):
         if self.reacquires():
             suspicion = Suspicion((f @ state["jump_offset"][..., None])[..., 0], state["jump_evidence"])
         update = head_update(
-            (mean, covariance), observation, present, sensor, noise_scale.square(), self.robustness(), suspicion
+            (mean, covariance),
+            observation,
+            present,
+            sensor,
+            noise_scale.square(),
+            self.robustness(),
+            suspicion,
+            state.get("noise_counts"),
         )
         following = {"mean": update.mean, "covariance": update.covariance}
         if update.suspicion is not None:
             following |= {"jump_offset": update.suspicion.offset, "jump_evidence": update.suspicion.evidence}
+        if update.noise_counts is not None:
+            following["noise_counts"] = update.noise_counts
         return self.output(update, sensor, f, (mean, update.prior_covariance)), following
 
     def attend(
@@ -231,7 +264,9 @@ class LinearFilter(StateFilter):
         update = update._replace(mean=mean_now, covariance=covariance_now)
         following = {"mean": mean_now, "covariance": covariance_now}
         # The batch estimate weighs every observation anew and has no rival; a recurrence that goes on starts without.
-        following |= {name: torch.zeros_like(state[name]) for name in state if name not in following}
+        following |= {name: torch.zeros_like(state[name]) for name in ("jump_offset", "jump_evidence") if name in state}
+        if "noise_counts" in state:
+            following["noise_counts"] = state["noise_counts"]
         return self.output(update, sensor, f, (mean, covariance)), following, {"token": row}
 
     def _batch_estimate(self, tokens: Tensor, lag: Tensor, valid: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:

@@ -199,7 +199,8 @@ def head_update(
     variance_factor: Tensor,
     robustness: Robustness,
     suspicion: Suspicion | None = None,
+    noise_counts: Tensor | None = None,
 ) -> DenseUpdate:
     """`dense_update` with the measurement covariance multiplied by `variance_factor` `[B]`."""
     scaled = Sensor(sensor.matrix, sensor.offset, sensor.noise * variance_factor[..., None, None])
-    return dense_update(*state, observation, present, scaled, robustness, suspicion)
+    return dense_update(*state, observation, present, scaled, robustness, suspicion, noise_counts)

@@ -23,6 +23,16 @@ observation, and the log ratio of their Student-t densities is evidence for a ju
 with e the innovation and u the rival's. The minimum is for outliers that happen to be alike: at a share of e^-A each
 one is worth A nats at most. When it reaches N - 1 (N observations agree, the first of them included) P is enlarged, so
 that the update starts again from the observation. A component that was not seen is in neither density.
+
+Learned noise (rule "learned"). Student-t noise is a normal one whose variance is multiplied by a random factor; the
+capped rule knows one law of it. Here the shares of the factors s_k of a grid are learned with the state:
+
+    g_k ∝ counts_k N(e; 0, C P Cᵀ + s_k R)          counts ← (counts + g) min(1, MEMORY / their sum)
+    posterior = the mixture, by g, of the Kalman updates with s_k R: its mean and its covariance
+
+(a generalised pseudo-Bayes filter of first order, its shares by the quasi-Bayes rule of Smith and Makov, 1978). The
+widest factor is at least e'S⁻¹e. With all counts on s = 1 it is the Kalman filter. Whatever the model does not explain
+is taken for noise: it needs a process noise Q that is about right more than the capped rule does.
 """
 
 from __future__ import annotations
@@ -43,6 +53,13 @@ OPEN_NOISE = 0.01
 LEAST_SHARE = 1e-6
 # Quadratic forms beyond it are one to the test, so that no difference of infinities arises.
 LARGEST_NIS = 1e30
+# Learned noise: factors on R; before anything was seen they count as ten observations, eight of them made with R
+# and the others with Student-t noise of 2.5 degrees of freedom. Observations that the counts remember; the largest
+# factor.
+NOISE_FACTORS = (1 / 3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)
+PRIOR_COUNTS = (0.297, 8.915, 0.559, 0.166, 0.046, 0.016, 0.001)
+MEMORY = 40.0
+LARGEST_FACTOR = 1e12
 
 
 class Modes(NamedTuple):
@@ -71,13 +88,15 @@ class Sensor(NamedTuple):
 
 class Robustness(NamedTuple):
     """inverse_nu 1/nu `[1]` (0 = Kalman), passes K, the share and size of outliers in the predictive density, and N:
-    how many observations that agree make a jump (needed with a `Suspicion`, which needs 1/nu > 0)."""
+    how many observations that agree make a jump (needed with a `Suspicion`, which needs 1/nu > 0); factors `[K]` on R
+    where the noise is learned."""
 
     inverse_nu: Tensor
     inner: int
     contamination: Tensor
     outlier_scale: Tensor
     patience: int | None = None
+    factors: Tensor | None = None
 
 
 class Suspicion(NamedTuple):
@@ -85,6 +104,13 @@ class Suspicion(NamedTuple):
 
     offset: Tensor
     evidence: Tensor
+
+
+class LearnedNoise(NamedTuple):
+    """Factors `[K]` on R, and how many observations were made with each, `[..., K]`."""
+
+    factors: Tensor
+    counts: Tensor
 
 
 class DenseUpdate(NamedTuple):
@@ -101,6 +127,7 @@ class DenseUpdate(NamedTuple):
     log_likelihood: Tensor
     prior_covariance: Tensor
     suspicion: Suspicion | None
+    noise_counts: Tensor | None
 
 
 def transition(modes: Modes, lag: Tensor) -> tuple[Tensor, Tensor]:
@@ -242,6 +269,73 @@ def weigh_jump(suspicion: Suspicion, seen: _Innovation, robustness: Robustness) 
     return Evidence(kept + moved, evidence, evidence >= robustness.patience - 1, growth, inverse)
 
 
+class _Conditioned(NamedTuple):
+    """The Kalman update with one measurement noise: step `[..., n]` of the mean, covariance `[..., n, n]`, e'S⁻¹e and
+    log det S `[...]`."""
+
+    step: Tensor
+    covariance: Tensor
+    nis: Tensor
+    log_det: Tensor
+
+
+def _condition(
+    prior: Tensor, matrix: Tensor, cross: Tensor, signal: Tensor, noise: Tensor, innovation: Tensor
+) -> _Conditioned:
+    inverse, log_det = spd_inverse(signal + noise)
+    gain = cross @ inverse
+    keep = torch.eye(prior.shape[-1], dtype=prior.dtype, device=prior.device) - gain @ matrix
+    posterior = keep @ prior @ keep.mT + gain @ noise @ gain.mT
+    step = (gain @ innovation[..., None])[..., 0]
+    return _Conditioned(step, posterior, _quadratic(inverse, innovation), log_det)
+
+
+def _capped_weight(seen: _Innovation, robustness: Robustness) -> Tensor:
+    count, gate, weight = seen.present.sum(-1), seen.nis, torch.ones_like(seen.nis)
+    for i in range(robustness.inner):
+        if i > 0:
+            noise = seen.noise / weight[..., None, None]
+            weighted, _ = spd_inverse(seen.signal + noise)
+            residual = (noise @ (weighted @ seen.value[..., None]))[..., 0]
+            gate = _quadratic(seen.inverse, residual)
+        weight = ((1 + count * robustness.inverse_nu) / (1 + gate * robustness.inverse_nu)).clamp(max=1)
+    return weight
+
+
+class _Mixed(NamedTuple):
+    """Step of the mean, covariance, weight, and the counts of the noise's factors after the observation."""
+
+    step: Tensor
+    covariance: Tensor
+    weight: Tensor
+    counts: Tensor
+
+
+def _mix(prior: Tensor, seen: _Innovation, noise: LearnedNoise, is_jump: Tensor | None) -> _Mixed:
+    """Moments of the mixture over the noise's factors; what completes a jump is taken with R as it is."""
+    is_widest = noise.factors >= noise.factors.amax(-1, keepdim=True)
+    wide_enough = torch.maximum(noise.factors, seen.nis[..., None].clamp(max=LARGEST_FACTOR))
+    factors = torch.where(is_widest, wide_enough, noise.factors)  # [..., K]
+    # The 1 of an absent component in the noise's diagonal is no noise, and not scaled.
+    absent = torch.diag_embed(1 - seen.present)
+    scaled = factors[..., None, None] * (seen.noise - absent)[..., None, :, :] + absent[..., None, :, :]
+    matrix, cross, signal = (x[..., None, :, :] for x in (seen.matrix, seen.cross, seen.signal))
+    found = _condition(prior[..., None, :, :], matrix, cross, signal, scaled, seen.value[..., None, :])
+    share = torch.softmax(torch.log(noise.counts) - 0.5 * (found.nis + found.log_det), dim=-1)
+    if is_jump is not None:
+        share = torch.where(is_jump[..., None], (noise.factors == 1).to(share.dtype), share)
+    step = (share[..., None] * found.step).sum(-2)
+    apart = found.step - step[..., None, :]
+    spread = found.covariance + apart[..., :, None] * apart[..., None, :]
+    counts = noise.counts + share * seen.present.amax(-1, keepdim=True)
+    return _Mixed(
+        step,
+        (share[..., None, None] * spread).sum(-3),
+        (share / factors).sum(-1).clamp(max=1),
+        counts * (MEMORY / counts.sum(-1, keepdim=True)).clamp(max=1),
+    )
+
+
 def dense_update(
     mean: Tensor,
     covariance: Tensor,
@@ -250,11 +344,13 @@ def dense_update(
     sensor: Sensor,
     robustness: Robustness,
     suspicion: Suspicion | None = None,
+    noise_counts: Tensor | None = None,
 ) -> DenseUpdate:
     """Condition on an observation `[..., P]` of which the components with `present` = 1 were seen (0 = ignored).
 
     Args:
         suspicion: that the state jumped, with its offset carried to the observation's time; None = no re-acquisition.
+        noise_counts: `[..., K]` of the factors of `robustness`; None = rule "capped".
     """
     full_cross = covariance @ sensor.matrix.mT
     full = sensor.matrix @ full_cross
@@ -268,31 +364,28 @@ def dense_update(
     signal, noise = both * full, both * sensor.noise + absent
     inverse, log_det = spd_inverse(signal + noise)
     nis = _quadratic(inverse, innovation)
-    count = present.sum(-1)
-    log_likelihood = predictive_log_density(nis, log_det, count, robustness)
+    log_likelihood = predictive_log_density(nis, log_det, present.sum(-1), robustness)
     matrix, cross = present[..., :, None] * sensor.matrix, full_cross * present[..., None, :]
-    gate, found = nis, None
+    seen, found = _Innovation(innovation, present, matrix, cross, signal, noise, inverse, nis), None
     if suspicion is not None:
-        seen = _Innovation(innovation, present, matrix, cross, signal, noise, inverse, nis)
         found = weigh_jump(suspicion, seen, robustness)
         is_jump = found.is_jump[..., None, None]
         growth = torch.where(is_jump, found.growth[..., None, None], torch.ones_like(signal[..., :1, :1]))
-        covariance, cross, signal = growth * covariance, growth * cross, growth * signal
+        covariance = growth * covariance
         inverse = torch.where(is_jump, found.inverse, inverse)
-        gate = _quadratic(inverse, innovation)
-    weight = torch.ones_like(nis)
-    for i in range(robustness.inner):
-        if i > 0:
-            weighted, _ = spd_inverse(signal + noise / weight[..., None, None])
-            residual = (noise / weight[..., None, None] @ (weighted @ innovation[..., None]))[..., 0]
-            gate = _quadratic(inverse, residual)
-        weight = ((1 + count * robustness.inverse_nu) / (1 + gate * robustness.inverse_nu)).clamp(max=1)
-    noise = noise / weight[..., None, None]
-    weighted, _ = spd_inverse(signal + noise)
-    gain = cross @ weighted
-    keep = torch.eye(mean.shape[-1], dtype=mean.dtype, device=mean.device) - gain @ matrix
-    posterior = keep @ covariance @ keep.mT + gain @ noise @ gain.mT
-    step = (gain @ innovation[..., None])[..., 0]
+        seen = seen._replace(
+            cross=growth * cross, signal=growth * signal, inverse=inverse, nis=_quadratic(inverse, innovation)
+        )
+    if noise_counts is None:
+        weight = _capped_weight(seen, robustness)
+        rest = seen.noise / weight[..., None, None]
+        step, posterior, *_ = _condition(covariance, matrix, seen.cross, seen.signal, rest, innovation)
+    else:
+        if robustness.factors is None:
+            raise ValueError("factors must be given with noise_counts")
+        learned = LearnedNoise(robustness.factors, noise_counts)
+        is_a_jump = None if found is None else found.is_jump
+        step, posterior, weight, noise_counts = _mix(covariance, seen, learned, is_a_jump)
     return DenseUpdate(
         mean=mean + step,
         covariance=(posterior + posterior.mT) / 2,
@@ -303,6 +396,7 @@ def dense_update(
         log_likelihood=log_likelihood,
         prior_covariance=covariance,
         suspicion=None if found is None else _carry(found, step),
+        noise_counts=noise_counts,
     )
 
 

@@ -543,6 +543,8 @@ class _System:
     def __init__(self, config: LinearFilterConfig) -> None:
         if config.nu is not None and config.reacquire is not None:
             raise ValueError("the compiled filter follows no jumps: reacquire must be null, or nu null")
+        if config.nu is not None and config.rule != "capped":
+            raise ValueError("the compiled filter learns no noise: rule must be 'capped', or nu null")
         drift, noise = np.asarray(config.drift), np.asarray(config.measurement_noise)
         self.n, self.p = n, p = len(drift), len(noise)
         self.sizes = n, p

@@ -1,5 +1,6 @@
 """The accuracy tables on small sizes: references against other libraries, settings against their definitions."""
 
+import copy
 import json
 
 import filterpy.kalman
@@ -8,7 +9,9 @@ import pytest
 from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
 from bench import filter_accuracy
-from bench.filter_accuracy import Estimate, Rule, bars, delays, run_kalman, run_model, score, table
+from bench.filter_accuracy import Rule, bars, delays, run_model, score, squares, table
+from bench.filter_accuracy_plot import draw_accuracy
+from bench.filter_references import Estimate, Innovation, gate, run_kalman, student
 from bench.filter_settings import SHIFT_AT, canonical, rotation, tracking
 
 
@@ -103,14 +106,21 @@ def test_scores_of_errors_that_are_known():
     rng = np.random.default_rng(0)
     deviation = np.array([1.0, 2.0, 3.0, 4.0])
     covariance = np.broadcast_to(np.diag(deviation**2), (30, 200, 4, 4))
-    found = score(case, Estimate(case.truth + deviation * rng.standard_normal(case.truth.shape), covariance))
+    estimate = Estimate(case.truth + deviation * rng.standard_normal(case.truth.shape), covariance)
+    found = score(case, estimate, {"half": squares(case, estimate) / 4})
     n = 4 * 30 * 200
+    # Paired with half its own error, the ratio has no variance. A square of a normal has variance 2 deviation⁴: the
+    # root mean of n / 4 pairs of them, of deviations 1 and 2, has a relative error of sqrt(1.36 / n).
+    assert found["over_half"] == pytest.approx([1.0, 0.0], abs=1e-12)
+    assert found["rmse_error"] == pytest.approx(found["rmse"] * np.sqrt(1.36 / n), rel=0.5)
     assert found["rmse"] == pytest.approx(np.sqrt(2.5), rel=6 / np.sqrt(n))
     assert found["nees"] == pytest.approx(1.0, rel=6 * np.sqrt(2 / n))
     # The entropy of the four normals.
     assert found["nll"] == pytest.approx(np.log(24) + 2 * np.log(2 * np.pi * np.e), rel=0.01)
     for level, share in found["coverage"].items():
         assert abs(share - float(level)) < 6 * np.sqrt(0.25 / n)
+        expected = np.sqrt(float(level) * (1 - float(level)) / n)
+        assert found["coverage_error"][level] == pytest.approx(expected, rel=0.5)
     assert found["width90"] == pytest.approx(2 * 1.6449 * 1.5, rel=1e-4)
 
 
@@ -125,22 +135,55 @@ def test_delays_count_from_the_jump_to_the_first_of_five_good_estimates():
     assert found.tolist() == [4.0, 13.0, np.inf]
 
 
+def test_the_rivals_weigh_as_they_are_defined():
+    error = np.array([[3.0, 4.0], [0.3, 0.4]])
+    noise = np.broadcast_to(2.0 * np.eye(2), (2, 2, 2))
+    certain = Innovation(error, np.zeros((2, 2, 2)), noise, np.array([2, 2]))
+    # A state that is known leaves the innovation as the residual: (3 + 2) / (3 + 25 / 2) and (3 + 2) / (3 + 0.25 / 2).
+    assert student(3.0)(certain) == pytest.approx([5 / 15.5, 5 / 3.125])
+    vague = certain._replace(signal=6.0 * np.eye(2) + 0 * noise)
+    assert gate(3.0)(vague)[0] < 1e-6 and gate(3.2)(vague)[0] == 1.0
+    # The fixed point of a scalar equation, at three of its iterates: w ← 5 / (3 + (2 / w)² / (6 + 2 / w)² · 25 / 2).
+    weight = 1.0
+    for _ in range(3):
+        weight = 5 / (3 + (2 / weight / (6 + 2 / weight)) ** 2 * 25 / 2)
+    assert student(3.0)(vague)[0] == pytest.approx(weight)
+
+
+def test_a_rejected_observation_is_only_predicted_over():
+    case = tracking("5 % x20", 2, 30, 8)
+    found = run_kalman(case, weigh=gate(0.0))
+    mean = np.tile(case.mean, (2, 1))
+    for i in range(30):
+        mean = mean @ case.transition[i, 0].T
+        # The weight of a rejected one is a billionth.
+        assert np.abs(found.mean[:, i] - mean).max() < 1e-4
+
+
 def test_the_document_holds_every_row_and_bar(monkeypatch, tmp_path):
     monkeypatch.setattr(filter_accuracy, "TUNING_TRIALS", 2)
     monkeypatch.setattr(filter_accuracy, "TUNING_STEPS", 30)
     monkeypatch.setattr(filter_accuracy, "SHIFT_STEPS", 40)
-    monkeypatch.setattr(filter_accuracy, "NU_GRID", (4.0,))
+    monkeypatch.setattr(filter_accuracy, "TRACE_STEPS", 10)
+    monkeypatch.setattr(filter_accuracy, "NU_GRID", (4.0, 8.0))
     path = tmp_path / "accuracy.json"
     document = filter_accuracy.write_filter_accuracy(path, trials=3, steps=30)
     assert json.loads(path.read_text()) == document
     assert set(document["tracking"]) == set(filter_accuracy.TRACKING)
     for rows in document["tracking"].values():
         assert rows["linear, nu = inf"]["rmse"] == pytest.approx(rows["kalman"]["rmse"], rel=1e-9)
+        assert rows["linear, nu = inf"]["over_kalman"] == pytest.approx([0.0, 0.0], abs=1e-8)
     spiked = document["tracking"]["5 % x20"]
     assert spiked["oracle"]["rmse"] < spiked["linear"]["rmse"] < spiked["kalman"]["rmse"]
-    assert {row["is_met"] for row in document["bars"]} <= {True, False} and len(document["bars"]) == 19
-    worse = {**document, "tracking": {**document["tracking"], "clean": {**document["tracking"]["clean"]}}}
-    worse["tracking"]["clean"]["linear"] = {**worse["tracking"]["clean"]["linear"], "rmse": 99.0}
+    assert spiked["linear"]["over_oracle"][0] == pytest.approx(spiked["linear"]["rmse"] / spiked["oracle"]["rmse"] - 1)
+    assert all(len(row["error"]) == 10 for rows in document["level_shift"].values() for row in rows.values())
+    assert document["missing"]["to other streams"] == 0 and document["missing"]["by what stands in its place"] == 0
+    assert {row["is_met"] for row in document["bars"]} == {True, False}
+    assert len({row["name"] for row in document["bars"]}) == len(document["bars"])
+    worse = copy.deepcopy(document)
+    worse["tracking"]["clean"]["linear"]["over_kalman"] = [99.0, 0.0]
     assert not bars(worse)[0]["is_met"]
     lines = table(document)
     assert any("5 % x20" in line and "oracle" in line for line in lines)
+    draw_accuracy(document, tmp_path / "accuracy.png")
+    assert (tmp_path / "accuracy.png").stat().st_size > 10_000

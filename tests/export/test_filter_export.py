@@ -187,3 +187,16 @@ def test_calibrated_intervals_cover_fresh_data(linear_bundle):
         (0.5, 0.8, 0.9, 0.95), bundle.calibration["recurrent"]["state"]["multipliers"], strict=True
     ):
         assert abs(np.mean(error <= multiplier) - level) < 0.03
+
+
+def test_the_graph_learns_the_noise_as_the_model_does():
+    config = {
+        "drift": [[-0.3, -1.0], [1.0, -0.2]],
+        "process_noise": [[0.3, 0.1], [0.1, 0.4]],
+        "measurement_noise": [[0.5, 0.1], [0.1, 0.7]],
+        "rule": "learned",
+    }
+    model = LinearFilter(LinearFilterConfig.from_dict(config)).eval()
+    graphs, weights = build_graphs(model), bundle_weights(model)
+    assert drift_over_steps(model, open_session(graphs["step"], weights), list(model.init_state(1)), 300) <= 1e-5
+    assert "next.noise_counts" in [output.name for output in open_session(graphs["prefill"], weights).get_outputs()]

@@ -206,3 +206,10 @@ def test_jumps_are_not_followed_silently_otherwise():
     with pytest.raises(ValueError, match="reacquire must be null"):
         LinearStream(LinearFilterConfig.from_dict({**OSCILLATOR, "nu": 4.0, "reacquire": 6}))
     LinearStream(LinearFilterConfig.from_dict({**OSCILLATOR, "nu": None}))
+
+
+def test_noise_is_not_left_unlearned_silently():
+    learned = {**SYSTEMS["oscillator"], "rule": "learned"}
+    with pytest.raises(ValueError, match="rule must be 'capped'"):
+        LinearStream(LinearFilterConfig.from_dict({**learned, "nu": 4.0}))
+    LinearStream(LinearFilterConfig.from_dict({**learned, "nu": None}))

@@ -1,0 +1,220 @@
+"""The rule that learns the tails of the noise, against its definition in loops over scipy's normal densities."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.stats
+import torch
+
+from model.linear_filter import LinearFilter, LinearFilterConfig
+from model.recurrence import dense
+from model.recurrence.dense import NOISE_FACTORS, PRIOR_COUNTS
+
+DRIFT = np.array([[-0.3, -1.0], [1.0, -0.2]])
+Q = np.array([[0.3, 0.1], [0.1, 0.4]])
+PRIOR = np.array([[4.0, 0.5], [0.5, 3.0]])
+SENSORS = {
+    "both states": (np.eye(2), np.array([[0.5, 0.1], [0.1, 0.7]])),
+    "one sensor": (np.array([[1.0, 0.5]]), np.array([[0.4]])),
+    "more sensors than states": (np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.5]]), np.diag([0.5, 0.7, 0.6])),
+}
+
+
+def build(sensor: str = "both states", dtype=torch.float64, **changes) -> LinearFilter:
+    matrix, noise = SENSORS[sensor]
+    values = {
+        "drift": DRIFT, "process_noise": Q, "measurement_noise": noise, "observation": matrix,
+        "initial_covariance": PRIOR, "nu": 4.0, "rule": "learned", "reacquire": None, **changes,
+    }  # fmt: skip
+    values = {k: np.asarray(v).tolist() if isinstance(v, np.ndarray) else v for k, v in values.items()}
+    torch.set_default_dtype(dtype)
+    try:
+        return LinearFilter(LinearFilterConfig.from_dict(values))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def discretise(lag: float) -> tuple[np.ndarray, np.ndarray]:
+    """Van Loan's matrix exponential."""
+    block = scipy.linalg.expm(np.block([[-DRIFT, Q], [np.zeros((2, 2)), DRIFT.T]]) * lag)
+    f = block[2:, 2:].T
+    return f, f @ block[:2, 2:]
+
+
+def by_definition(times, y, seen, sensor, counts):
+    """One Kalman update for each factor with the rows that were seen cut out, and the mixture of all of them."""
+    matrix, noise = SENSORS[sensor]
+    mean, covariance = np.zeros(2), PRIOR
+    rows_of = []
+    for i in range(len(y)):
+        if i:
+            f, q = discretise(times[i] - times[i - 1])
+            mean, covariance = f @ mean, f @ covariance @ f.T + q
+        rows = np.flatnonzero(seen[i])
+        if len(rows):
+            c, r, value = matrix[rows], noise[np.ix_(rows, rows)], y[i][rows]
+            e, nominal = value - c @ mean, c @ covariance @ c.T + r
+            factors = [*NOISE_FACTORS[:-1], max(NOISE_FACTORS[-1], e @ np.linalg.solve(nominal, e))]
+            logs, means, covariances = [], [], []
+            for factor, count in zip(factors, counts, strict=True):
+                s = c @ covariance @ c.T + factor * r
+                gain = np.linalg.solve(s, c @ covariance).T
+                logs.append(np.log(count) + scipy.stats.multivariate_normal.logpdf(value, c @ mean, s))
+                means.append(mean + gain @ e)
+                covariances.append(covariance - gain @ c @ covariance)
+            shares = np.exp(np.array(logs) - np.logaddexp.reduce(logs))
+            # The second moment less the square of the first.
+            second = sum(g * (p + np.outer(m, m)) for g, m, p in zip(shares, means, covariances, strict=True))
+            mean = sum(g * m for g, m in zip(shares, means, strict=True))
+            covariance = second - np.outer(mean, mean)
+            counts = counts + shares
+            counts = counts * min(1.0, dense.MEMORY / counts.sum())
+        rows_of.append((mean, covariance, counts))
+    return (np.array(x) for x in zip(*rows_of, strict=True))
+
+
+def make_data(sensor: str, seed: int = 0, n: int = 80):
+    """Irregular times, a quarter of the components missing, one observation without any, some outliers."""
+    rng = np.random.default_rng(seed)
+    matrix, noise = SENSORS[sensor]
+    times = np.cumsum(rng.exponential(0.2, n))
+    state, y = rng.multivariate_normal(np.zeros(2), PRIOR), np.empty((n, len(matrix)))
+    for i in range(n):
+        if i:
+            f, q = discretise(times[i] - times[i - 1])
+            state = f @ state + rng.multivariate_normal(np.zeros(2), q)
+        spread = 20.0 if rng.random() < 0.15 else 1.0
+        y[i] = matrix @ state + spread * rng.multivariate_normal(np.zeros(len(matrix)), noise)
+    # Beyond the widest factor of the grid.
+    y[n // 2] += 400.0
+    seen = rng.random(y.shape) > 0.25
+    seen[n // 3] = False
+    return times, y, seen
+
+
+def run(model, times, y, seen, dtype=torch.float64):
+    """Outputs of one stream and the state after each observation."""
+    state, outputs, states = model.init_state(1), [], []
+    one = torch.ones(1, dtype=dtype)
+    for lag, value, present in zip(np.diff(times, prepend=times[0]), y, seen, strict=True):
+        token = (torch.from_numpy(x[None] * 1.0).to(dtype) for x in (value, present))
+        output, state = model.step(*token, one * lag, one, state)
+        outputs.append(output)
+        states.append(state)
+    return outputs, states
+
+
+def gap(found, expected, field: str = "state_mean") -> float:
+    """Largest difference of two runs."""
+    pairs = zip(found, expected, strict=True)
+    return max(float((getattr(a, field) - getattr(b, field)).abs().max()) for a, b in pairs)
+
+
+@pytest.mark.parametrize("sensor", list(SENSORS))
+def test_every_number_is_that_of_the_definition(sensor, monkeypatch):
+    # Soon enough for the counts to be faded here.
+    monkeypatch.setattr(dense, "MEMORY", 30.0)
+    times, y, seen = make_data(sensor)
+    means, covariances, counts = by_definition(times, y, seen, sensor, np.array(PRIOR_COUNTS))
+    outputs, states = run(build(sensor), times, y, seen)
+    assert max(np.abs(s["mean"][0].numpy() - m).max() for s, m in zip(states, means, strict=True)) < 1e-7
+    assert max(np.abs(s["covariance"][0].numpy() - p).max() for s, p in zip(states, covariances, strict=True)) < 1e-7
+    assert max(np.abs(s["noise_counts"][0].numpy() - c).max() for s, c in zip(states, counts, strict=True)) < 1e-7
+    assert counts[-1].sum() == pytest.approx(30.0)
+    weights = [float(output.weight) for output in outputs]
+    assert min(weights) < 0.05 and max(weights) > 0.9
+
+
+def test_the_prior_is_noise_as_said_and_student_t_noise():
+    """Shares of the factors are probabilities of nu over a chi-square, by the density of the logarithm at each."""
+    logs = np.log(NOISE_FACTORS)
+    widths = np.gradient(logs)
+    density = scipy.stats.invgamma.pdf(NOISE_FACTORS, 2.5 / 2, scale=2.5 / 2) * NOISE_FACTORS * widths
+    expected = 2.0 * density / density.sum() + 8.0 * (np.array(NOISE_FACTORS) == 1)
+    # Rounded to three digits.
+    assert np.abs(np.array(PRIOR_COUNTS) - expected).max() < 1e-3
+
+
+def test_noise_as_said_is_the_kalman_filter():
+    times, y, seen = make_data("both states")
+    kalman, _ = run(build(nu=None, rule="capped"), times, y, seen)
+    model = build()
+    model.get_buffer("prior_noise_counts").copy_(torch.tensor(NOISE_FACTORS) == 1)
+    found, _ = run(model, times, y, seen)
+    assert gap(found, kalman) < 1e-9 and gap(found, kalman, "state_covariance") < 1e-9
+
+
+def test_an_infinite_nu_learns_nothing():
+    times, y, seen = make_data("both states")
+    kalman, _ = run(build(nu=None, rule="capped"), times, y, seen)
+    found, states = run(build(nu=None), times, y, seen)
+    assert all(torch.equal(a.state_mean, b.state_mean) for a, b in zip(found, kalman, strict=True))
+    assert set(states[-1]) == {"mean", "covariance"}
+
+
+@pytest.mark.parametrize("sensor", list(SENSORS))
+def test_absent_components_leave_no_trace(sensor):
+    times, y, seen = make_data(sensor, seed=3)
+    expected, _ = run(build(sensor), times, np.where(seen, y, 0.0), seen)
+    for absent in (77.0, -1e30, np.nan):
+        found, states = run(build(sensor), times, np.where(seen, y, absent), seen)
+        assert all(torch.equal(a.state_mean, b.state_mean) for a, b in zip(found, expected, strict=True))
+        assert all(bool(torch.isfinite(tensor).all()) for tensor in states[-1].values())
+
+
+def test_the_scale_of_the_noise_is_learned():
+    """R is said to be 15 times too small, or 3 times too large: the mean logarithm comes within a factor of 2."""
+    rng = np.random.default_rng(0)
+    n, still = 600, {"drift": -0.01 * np.eye(2), "process_noise": 1e-4 * np.eye(2)}
+    for truth in (15.0, 1 / 3):
+        y = rng.multivariate_normal(np.zeros(2), truth * SENSORS["both states"][1], n)
+        _, states = run(build(**still), np.arange(n) * 1.0, y, np.ones_like(y))
+        share = states[-1]["noise_counts"][0].numpy() / dense.MEMORY
+        assert abs(np.log(NOISE_FACTORS) @ share - np.log(truth)) < np.log(2)
+
+
+@pytest.mark.parametrize("size", [1e3, 1e6, 1e9])
+def test_what_is_far_away_has_no_influence(size):
+    times, y, seen = make_data("both states", n=30)
+    seen[:] = True
+    y = np.clip(y, -5, 5)
+    spiked = y.copy()
+    spiked[20] += size
+    for dtype in (torch.float64, torch.float32):
+        model = build(dtype=dtype)
+        expected, _ = run(model, times, y, np.where(np.arange(30)[:, None] == 20, 0.0, seen), dtype)
+        found, states = run(model, times, spiked, seen, dtype)
+        # A deviation of the prediction times the innovation's own count of deviations, over its square.
+        assert float((found[20].state_mean - expected[20].state_mean).abs().max()) < 10 / size + 1e-3
+        assert bool(torch.isfinite(states[-1]["covariance"]).all())
+
+
+def test_float32_keeps_the_covariance_positive_after_a_vague_prior():
+    times, y, seen = make_data("one sensor")
+    model = build("one sensor", torch.float32, initial_covariance=1e6 * np.eye(2))
+    _, states = run(model, times, y, seen, torch.float32)
+    assert min(float(torch.linalg.eigvalsh(s["covariance"].double()).min()) for s in states) > 0
+
+
+def test_a_jump_is_followed_while_the_noise_is_learned():
+    rng = np.random.default_rng(2)
+    y = 0.7 * rng.standard_normal((120, 2))
+    y[60:] += 50.0
+    still = {"drift": -1e-3 * np.eye(2), "process_noise": 0.02 * np.eye(2), "measurement_noise": 0.5 * np.eye(2)}
+    for patience, followed in ((6, True), (None, False)):
+        outputs, _ = run(build(reacquire=patience, **still), np.arange(120) * 1.0, y, np.ones_like(y))
+        after = np.array([float((output.mean - 50).abs().max()) for output in outputs[66:]])
+        assert (after.max() < 5) == followed and (after[0] < 5) == followed
+
+
+def test_attention_hands_over_what_is_known_of_the_noise():
+    times, y, seen = make_data("both states", n=20)
+    model = build()
+    model.mode = "attention"
+    _, state = model(*(torch.from_numpy(a)[None] for a in (np.where(seen, y, 0.0), seen * 1.0, times)))
+    assert torch.equal(state["noise_counts"][0], model.get_buffer("prior_noise_counts"))
+
+
+def test_a_rule_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="rule must be one of"):
+        build(rule="paper")
