@@ -174,7 +174,7 @@ def test_the_document_holds_every_row_and_bar(monkeypatch, tmp_path):
         assert rows["linear, nu = inf"]["rmse"] == pytest.approx(rows["kalman"]["rmse"], rel=1e-9)
         assert rows["linear, nu = inf"]["over_kalman"] == pytest.approx([0.0, 0.0], abs=1e-8)
     spiked = document["tracking"]["5 % x20"]
-    assert spiked["oracle"]["rmse"] < spiked["linear"]["rmse"] < spiked["kalman"]["rmse"]
+    assert max(spiked[name]["rmse"] for name in ("oracle", "linear", "linear, learned")) < spiked["kalman"]["rmse"]
     assert spiked["linear"]["over_oracle"][0] == pytest.approx(spiked["linear"]["rmse"] / spiked["oracle"]["rmse"] - 1)
     assert all(len(row["error"]) == 10 for rows in document["level_shift"].values() for row in rows.values())
     assert document["missing"]["to other streams"] == 0 and document["missing"]["by what stands in its place"] == 0
