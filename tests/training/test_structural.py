@@ -328,6 +328,11 @@ def test_periods_are_found_where_they_are_and_nowhere_else():
     y = walk + daily + weekly + rng.normal(size=4000)
     y[rng.random(4000) < 0.1] = np.nan
     assert sorted(candidate_periods(3600 * t, y)) == [24.0, 168.0]
+    # Sharp patterns may show in high harmonics only.
+    high = sum(np.sin(2 * np.pi * k * t / 24 + k) for k in (5, 7, 11))
+    assert candidate_periods(t, walk + high + rng.normal(size=4000)) == [24.0]
+    # One line is a period of its own, not the fourth harmonic of another.
+    assert candidate_periods(t, walk + 2 * np.sin(2 * np.pi * t / 9)) == [9.0]
     assert candidate_periods(t, walk) == [] and candidate_periods(t, rng.normal(size=4000)) == []
     # No grid: nothing is claimed.
     assert candidate_periods(np.cumsum(rng.exponential(1.0, 4000)), y) == []
