@@ -1,14 +1,17 @@
 """Forecasts of transformer loads and oil temperature (ETTh1), beside what a forecaster would try first.
 
-    write_ett(data, out)            data: ETTh1.csv (hourly, 7 columns), CC BY-ND: not shipped with the project
+    write_ett(data, out, plot)      data: ETTh1.csv (hourly, 7 columns), CC BY-ND: not shipped with the project
 
 The first half of the rows trains, the next sixth chooses (modes, calibration), the last third is scored; nothing is
 chosen by it. Every hour of the test third is forecast one hour and 24 hours before. Methods:
 
     filter              the structural model of `rfa train filter --config structural`, filtered from the first row on
-                        as the service does it (`LinearFilter.step`, `forecast`, float32). A forecast's
-                        distribution is that of the validation part's standardised errors, its 90 % interval the
-                        conformal one
+                        as the service does it (`LinearFilter.step`, `forecast`, float32). A forecast's distribution is
+                        that of the validation part's standardised errors. Its 90 % interval is the one that the
+                        service answers: the validation part's conformal one, adapted online through the test third
+    filter, all scored  the same forecasts with adaptive intervals where every forecast teaches (`forecast_intervals`);
+                        the service keeps two of a longer lead at a time
+    filter, fixed       the same forecasts with the conformal intervals as they were before the test third
     filter, normal      the same forecasts taken for normal, their variance scaled on the validation part
     persistence         the last value, with the errors of the first two thirds as distribution
     seasonal naive      the value of 24 hours before the hour in question, likewise (24 hours ahead: persistence)
@@ -22,6 +25,8 @@ from __future__ import annotations
 import json
 import time
 import warnings
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -29,10 +34,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from bench.forecast_intervals import adaptive_widths, all_scored_widths
+from bench.forecast_plot import draw_week
 from bench.forecast_scores import block_error, crps_normal, crps_points, interval
 from bench.hardware import hardware
-from export.filter_calibration import ONE_SIGMA, conformal, evaluate
+from export.filter_calibration import LEVELS, ONE_SIGMA, conformal, evaluate
 from model.linear_filter import LinearFilter
+from service.engine.adaptive import GAMMA
 from training.commit import git_commit
 from training.corpus import file_hashes
 from training.series import Series, load_csv
@@ -48,6 +56,7 @@ LEVEL = 0.9
 CONFIG = StructuralConfig()
 # Scores are correlated over hours; their means over weeks hardly.
 WEEK = 7 * DAY
+MONTH = 30 * DAY
 
 
 class Parts(NamedTuple):
@@ -65,6 +74,14 @@ class Forecast(NamedTuple):
     deviation: np.ndarray
 
 
+class Fitted(NamedTuple):
+    """One column: the filter's and the rival's forecasts by lead, and what is told of how they came about."""
+
+    filter: dict[int, Forecast]
+    rival: dict[int, Forecast]
+    facts: dict[str, Any]
+
+
 def parts(rows: int) -> Parts:
     first, second = int(TRAIN * rows), int(CHOOSE * rows)
     return Parts(slice(0, first), slice(first, second), slice(second, rows))
@@ -74,20 +91,25 @@ def column(series: Series, index: int, rows: slice) -> Series:
     return Series(series.times[rows], series.values[rows, index : index + 1], (series.names[index],))
 
 
-def filter_forecasts(series: Series, index: int) -> tuple[dict[int, Forecast], dict[str, Any]]:
+def filter_forecasts(
+    series: Series, index: int, report: Callable[[str], None] | None = None
+) -> tuple[dict[int, Forecast], dict[str, Any]]:
     """Fit the column, and forecast every row; also what was fitted and the seconds it took."""
     bounds = parts(len(series.times))
-    found = fit_structural(column(series, index, bounds.train), column(series, index, bounds.validation), CONFIG)
+    train, validation = (column(series, index, rows) for rows in (bounds.train, bounds.validation))
+    found = fit_structural(train, validation, CONFIG, report=report)
     model = LinearFilter(found.config).eval()
     batch = Batch(series.times[None], series.values[None, :, index : index + 1])
+    start = time.monotonic()
     seen = evaluate(model, batch, "recurrent", LEADS)
     forecasts = {
         lead: Forecast(seen.forecast_mean[k, 0, :, 0], seen.forecast_deviation[k, 0, :, 0])
         for k, lead in enumerate(seen.leads)
     }
     fitted = found.columns[0]
-    shown = {key: fitted[key] for key in ("structure", "seconds", "parameters", "validation_log_likelihood")}
-    return forecasts, {**shown, "states": model.state_size, "fits": len(fitted["tried"])}
+    shown = {key: fitted[key] for key in ("structure", "parameters", "validation_log_likelihood")}
+    seconds = {"fit": fitted["seconds"], "filter": round(time.monotonic() - start, 1)}
+    return forecasts, {**shown, "states": model.state_size, "fits": len(fitted["tried"]), "seconds": seconds}
 
 
 def statsmodels_forecasts(y: np.ndarray, train: slice) -> tuple[dict[int, Forecast], float]:
@@ -100,10 +122,13 @@ def statsmodels_forecasts(y: np.ndarray, train: slice) -> tuple[dict[int, Foreca
     start = time.monotonic()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fitted = UnobservedComponents((y[train] - center) / spread, **options).fit(disp=False, maxiter=200)
+        # The parameters alone: the smoother and the parameters' covariance, which nothing here reads, take a minute.
+        fitted = UnobservedComponents((y[train] - center) / spread, **options).fit(
+            disp=False, maxiter=200, return_params=True
+        )
         seconds = time.monotonic() - start
         model = UnobservedComponents((y - center) / spread, **options)
-        result = model.filter(fitted.params)
+        result = model.filter(fitted)
     matrices = {name: np.asarray(model.ssm[name]) for name in ("transition", "selection", "state_cov", "design")}
     noise = float(np.asarray(model.ssm["obs_cov"]).squeeze())
     forecasts = {}
@@ -149,14 +174,17 @@ def score_points(y: np.ndarray, mean: np.ndarray, errors: np.ndarray, test: slic
     return _score(crps_points(target - centre, errors), target - centre, coverage, width)
 
 
-def score_conformal(y: np.ndarray, forecast: Forecast, validation: slice, test: slice) -> dict[str, Any]:
-    """Forecasts whose standardised errors have the distribution of the validation part's."""
+def score_conformal(
+    y: np.ndarray, forecast: Forecast, validation: slice, test: slice, half: np.ndarray | None = None
+) -> dict[str, Any]:
+    """A forecast whose standardised errors are those of the validation part; half widths `[N]` of its intervals, or
+    None for the conformal ones of that part."""
     z = (y - forecast.mean) / forecast.deviation
     known = z[validation][np.isfinite(z[validation])]
-    radius = conformal(np.abs(known), (LEVEL,))[0] * forecast.deviation[test]
-    coverage, width = interval(y[test], forecast.mean[test] - radius, forecast.mean[test] + radius)
+    radius = conformal(np.abs(known), (LEVEL,))[0] * forecast.deviation if half is None else half
+    mean, radius = forecast.mean[test], radius[test]
     crps = forecast.deviation[test] * crps_points(z[test], known)
-    return _score(crps, y[test] - forecast.mean[test], coverage, width)
+    return _score(crps, y[test] - mean, *interval(y[test], mean - radius, mean + radius))
 
 
 def score_normal(y: np.ndarray, forecast: Forecast, scale: float, test: slice) -> dict[str, Any]:
@@ -177,18 +205,53 @@ def _score(crps: np.ndarray, error: np.ndarray, coverage: float, width: float) -
     }
 
 
-def score_column(series: Series, index: int) -> dict[str, Any]:
-    """All methods on one column, by lead."""
-    y, bounds = series.values[:, index], parts(len(series.times))
+def fit_column(series: Series, index: int, report: Callable[[str], None] | None = None) -> Fitted:
+    """Fit the filter and the rival to one column, and forecast every row with both."""
+    name = series.names[index]
+    forecasts, facts = filter_forecasts(series, index, report)
+    if report is not None:
+        report(f"{name}: statsmodels")
+    rival, seconds = statsmodels_forecasts(series.values[:, index], parts(len(series.times)).train)
+    facts["seconds"]["statsmodels"] = round(seconds, 1)
+    return Fitted(forecasts, rival, facts)
+
+
+def interval_widths(series: Series, columns: list[Fitted]) -> dict[str, dict[int, np.ndarray]]:
+    """Half widths at `LEVEL`, `[N, columns]` by method and lead: every column is a stream."""
+    bounds = parts(len(series.times))
+    mean, deviation, multipliers = {}, {}, {}
+    for lead in LEADS:
+        forecasts = [fitted.filter[lead] for fitted in columns]
+        mean[lead] = np.stack([forecast.mean for forecast in forecasts], axis=1)
+        deviation[lead] = np.stack([forecast.deviation for forecast in forecasts], axis=1)
+        z = np.abs((series.values - mean[lead]) / deviation[lead])[bounds.validation]
+        multipliers[lead] = np.array([conformal(scores[np.isfinite(scores)], LEVELS) for scores in z.T])
+    start, place = bounds.test.start, LEVELS.index(LEVEL)
+    served = adaptive_widths(series.values, mean, deviation, multipliers, start)
+    scored = {
+        lead: all_scored_widths(series.values, mean[lead], deviation[lead], multipliers[lead], start, lead)
+        for lead in LEADS
+    }
+    return {
+        method: {lead: width[..., place] for lead, width in widths.items()}
+        for method, widths in (("filter", served), ("filter, all scored", scored))
+    }
+
+
+def score_column(y: np.ndarray, fitted: Fitted, widths: dict[str, dict[int, np.ndarray]]) -> dict[str, Any]:
+    """All methods on one column, by lead; `widths` `[N]` by method and lead are those of the adaptive intervals."""
+    bounds = parts(len(y))
     before = slice(0, bounds.test.start)
-    filtered, fitted = filter_forecasts(series, index)
-    rival, rival_seconds = statsmodels_forecasts(y, bounds.train)
     scored: dict[str, Any] = {}
     for lead in LEADS:
-        mine, theirs = filtered[lead], rival[lead]
+        mine, theirs = fitted.filter[lead], fitted.rival[lead]
         z = np.abs((y - mine.mean) / mine.deviation)[bounds.validation]
         rows = {
-            "filter": score_conformal(y, mine, bounds.validation, bounds.test),
+            **{
+                name: score_conformal(y, mine, bounds.validation, bounds.test, width[lead])
+                for name, width in widths.items()
+            },
+            "filter, fixed": score_conformal(y, mine, bounds.validation, bounds.test),
             "filter, normal": score_normal(y, mine, conformal(z[np.isfinite(z)], (ONE_SIGMA,))[0], bounds.test),
         }
         for name, lag in (("persistence", lead), ("seasonal naive", DAY)):
@@ -201,8 +264,37 @@ def score_column(series: Series, index: int) -> dict[str, Any]:
             each = row.pop("each")
             row["crps_above_filter"] = float((each - own).mean())
             row["standard_error"] = block_error(each - own, WEEK)
+        for name, width in widths.items():
+            inside = np.abs(y - mine.mean) <= width[lead]
+            rows[name]["worst_month"] = worst_share(inside[bounds.test], MONTH)
         scored[str(lead)] = rows
-    return {"name": series.names[index], "fit": fitted, "statsmodels_seconds": round(rival_seconds, 1), "leads": scored}
+    return scored
+
+
+def worst_share(inside: np.ndarray, block: int) -> float:
+    """The share of hits, over whole blocks in turn, that is furthest from `LEVEL`."""
+    count = max(1, len(inside) // block)
+    shares = [float(part.mean()) for part in np.array_split(inside, count)]
+    return max(shares, key=lambda share: abs(share - LEVEL))
+
+
+def shown_week(series: Series, columns: list[Fitted], widths: dict[int, np.ndarray]) -> dict[str, Any]:
+    """A week in the middle of the test third, of the first and the last column: what `draw_week` draws."""
+    test = parts(len(series.times)).test
+    middle = (test.start + test.stop) // 2
+    rows = slice(middle, min(middle + WEEK, test.stop))
+    shown: dict[str, Any] = {}
+    for index in sorted({0, len(series.names) - 1}):
+        leads = {}
+        for lead in LEADS:
+            mean, half = columns[index].filter[lead].mean[rows], widths[lead][rows, index]
+            leads[str(lead)] = {
+                name: np.round(values, 4).tolist()
+                for name, values in (("mean", mean), ("low", mean - half), ("high", mean + half))
+            }
+        shown[series.names[index]] = {"y": np.round(series.values[rows, index], 4).tolist(), "leads": leads}
+    start = datetime.fromtimestamp(series.times[middle]).isoformat(sep=" ", timespec="minutes")
+    return {"start": start, "level": LEVEL, "columns": shown}
 
 
 def summary(columns: list[dict[str, Any]]) -> dict[str, Any]:
@@ -211,8 +303,10 @@ def summary(columns: list[dict[str, Any]]) -> dict[str, Any]:
     for lead in map(str, LEADS):
         rows = [column["leads"][lead] for column in columns]
         rivals = [name for name in rows[0] if not name.startswith("filter")]
-        off = {column["name"]: row["filter"]["coverage"] - LEVEL for column, row in zip(columns, rows, strict=True)}
-        worst = max(off, key=lambda name: abs(off[name]))
+        worst = {
+            name: max((row[name]["coverage"] for row in rows), key=lambda share: abs(share - LEVEL))
+            for name in ("filter", "filter, all scored", "filter, fixed", "statsmodels", "statsmodels, conformal")
+        }
         found[lead] = {
             "columns": len(rows),
             "better_than": {name: sum(r["filter"]["crps"] < r[name]["crps"] for r in rows) for name in rivals},
@@ -220,13 +314,13 @@ def summary(columns: list[dict[str, Any]]) -> dict[str, Any]:
                 name: float(np.exp(np.mean([np.log(r["filter"]["crps"] / r[name]["crps"]) for r in rows])))
                 for name in rivals
             },
-            "worst_coverage": {"column": worst, "coverage": LEVEL + off[worst]},
+            "worst_coverage": worst,
         }
     return found
 
 
-def write_ett(data: str | Path, out: str | Path) -> dict[str, Any]:
-    """Score every column of ETTh1 and write the document.
+def write_ett(data: str | Path, out: str | Path, plot: str | Path | None = None) -> dict[str, Any]:
+    """Score every column of ETTh1, write the document, and draw a week of it.
 
     Raises:
         ValueError: the file has a missing value (ETTh1 has none).
@@ -234,34 +328,50 @@ def write_ett(data: str | Path, out: str | Path) -> dict[str, Any]:
     series = load_csv(data)
     if not np.isfinite(series.values).all():
         raise ValueError(f"{Path(data).name} has missing values; ETTh1 has none")
-    columns = [score_column(series, i) for i in tqdm(range(len(series.names)), unit="column")]
-    bounds = parts(len(series.times))
+    start = time.monotonic()
+    with tqdm(range(len(series.names)), unit="column") as bar:
+        fitted = [fit_column(series, index, bar.set_postfix_str) for index in bar]
+    widths = interval_widths(series, fitted)
+    columns = []
+    for index, (name, one) in enumerate(zip(series.names, fitted, strict=True)):
+        own = {name: {lead: w[:, index] for lead, w in width.items()} for name, width in widths.items()}
+        leads = score_column(series.values[:, index], one, own)
+        columns.append({"name": name, "fit": one.facts, "leads": leads})
+    bounds, week = parts(len(series.times)), shown_week(series, fitted, widths["filter"])
     document = {
         "commit": git_commit(),
         "hardware": hardware(),
+        "seconds": round(time.monotonic() - start),
         "data": file_hashes([Path(data)]),
         "rows": {name: getattr(bounds, name).stop - getattr(bounds, name).start for name in Parts._fields},
         "level": LEVEL,
+        "gamma": GAMMA,
         "config": CONFIG.to_dict(),
         "summary": summary(columns),
         "columns": columns,
+        "week": week,
     }
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     Path(out).write_text(json.dumps(document, indent=1) + "\n")
+    if plot is not None:
+        draw_week(week, plot)
     return document
 
 
 def markdown(document: dict[str, Any]) -> list[str]:
-    """CRPS per column and method, and the filter's coverage and width."""
+    """CRPS per column and method, and the filter's coverage, as served and without adaptation, and width."""
     lines = []
     for lead in map(str, LEADS):
-        names = list(document["columns"][0]["leads"][lead])
-        lines += [f"{lead} hour(s) ahead", "", f"| CRPS | {' | '.join(names)} | 90 % cover | width |"]
-        lines.append("|---" * (len(names) + 3) + "|")
+        methods = list(document["columns"][0]["leads"][lead])
+        intervals = [name for name in methods if name.startswith("filter") and name != "filter, normal"]
+        names = [name for name in methods if name not in intervals[1:]]
+        shown = [f"{name}: 90 % cover, width" for name in intervals]
+        lines += [f"{lead} hour(s) ahead", "", f"| CRPS | {' | '.join([*names, *shown])} |"]
+        lines.append("|---" * (len(names) + len(shown) + 1) + "|")
         for column in document["columns"]:
             rows = column["leads"][lead]
             cells = [f"{rows[name]['crps']:.4f}" for name in names]
-            cells += [f"{100 * rows['filter']['coverage']:.1f}", f"{rows['filter']['width']:.3f}"]
+            cells += [f"{100 * rows[name]['coverage']:.1f}, {rows[name]['width']:.3g}" for name in intervals]
             lines.append(f"| {column['name']} | {' | '.join(cells)} |")
         lines.append("")
     return lines

@@ -215,13 +215,14 @@ def bench_filter_speed(
 @app.command("forecast")
 def bench_forecast(
     data: Annotated[Path, typer.Option(help="ETTh1.csv, which does not come with the project.", metavar="CSV")],
-    out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "filter-ett.json",
+    out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "forecast-etth1.json",
+    plot: Annotated[Path | None, typer.Option(help="Figure to write: a week's forecasts with their intervals.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """ETTh1, one and 24 hours ahead: CRPS and coverage beside persistence, seasonal naive and statsmodels."""
     from bench.forecast_ett import markdown, write_ett
 
-    document = write_ett(data, out)
+    document = write_ett(data, out, plot)
     if as_json:
         print_json(document)
     else:

@@ -30,6 +30,8 @@ LEADS = (1, 2, 5, 10, 20)
 ONE_SIGMA = 0.6827
 ANOMALY_SHARES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 CONFIDENCE_BINS = 8
+# That the forecasts of many origins hold at a time.
+FORECAST_NUMBERS = 2_000_000
 # Steps at the start of a stream that are left out: there the prior speaks, not the model.
 BURN_IN = 1
 
@@ -72,6 +74,9 @@ def evaluate(model: StateFilter, batch: Recorded, mode: Mode, leads: tuple[int, 
     means, deviations, nis = [], [], []
     forecasts = np.full((2, len(usable), size, length, components), np.nan)
     state: State = model.init_state(size)
+    states: list[State] = []
+    # A forecast holds a covariance of the state per origin and lead.
+    most = max(1, FORECAST_NUMBERS // max(1, state["covariance"].numel() * len(usable)))
     rows: dict[str, list[torch.Tensor]] = {name: [] for name in model.cache_rows()}
     lags = torch.diff(times, dim=1, prepend=times[:, :1]).float()
     for i in range(length):
@@ -90,18 +95,43 @@ def evaluate(model: StateFilter, batch: Recorded, mode: Mode, leads: tuple[int, 
         means.append(output.mean)
         deviations.append(torch.diagonal(output.covariance, dim1=-2, dim2=-1).clamp(min=0).sqrt())
         nis.append(output.nis)
-        ahead = [(k, i + lead) for k, lead in enumerate(usable) if i + lead < length]
-        if ahead:
-            targets = torch.stack([times[:, j] - times[:, i] for _, j in ahead], dim=1).float()
-            mean, covariance = model.forecast(state, targets)
-            spread = torch.diagonal(covariance, dim1=-2, dim2=-1).sqrt()
-            for column, (k, j) in enumerate(ahead):
-                forecasts[0, k, :, j], forecasts[1, k, :, j] = mean[:, column], spread[:, column]
+        states.append(state)
+        if len(states) == most or i + 1 == length:
+            _forecast_from(model, states, i + 1 - len(states), times, usable, forecasts)
+            states.clear()
     step = np.diff(batch.times, axis=1)
     unit = float(np.median(step[step > 0])) if (step > 0).any() else 1.0
     mean_all, deviation_all, nis_all = (torch.stack(x, 1).double().numpy() for x in (means, deviations, nis))
     horizons = tuple(unit * lead for lead in usable)
     return Evaluation(mean_all, deviation_all, nis_all, seen, forecasts[0], forecasts[1], usable, horizons)
+
+
+def _forecast_from(
+    model: StateFilter,
+    states: list[State],
+    first: int,
+    times: torch.Tensor,
+    leads: tuple[int, ...],
+    forecasts: np.ndarray,
+) -> None:
+    """Forecast from the states after the observations `first` and on, and put the results where they are for."""
+    if not leads:
+        return
+    size, length = times.shape
+    origins = torch.arange(first, first + len(states))
+    targets = origins[:, None] + torch.tensor(leads)
+    ends = targets.clamp(max=length - 1)
+    horizons = (times[:, ends] - times[:, origins, None]).float().flatten(0, 1)
+    # Of a regular grid once: a transition costs more than what it is applied to.
+    is_regular = bool((horizons == horizons[:1]).all())
+    merged = {name: torch.stack([state[name] for state in states], dim=1).flatten(0, 1) for name in states[0]}
+    mean, covariance = model.forecast(merged, horizons[0] if is_regular else horizons)
+    spread = torch.diagonal(covariance, dim1=-2, dim2=-1).sqrt()
+    for k in range(len(leads)):
+        known = targets[:, k] < length
+        for part, values in zip(forecasts, (mean, spread), strict=True):
+            found = values[:, k].unflatten(0, (size, len(states)))
+            part[k][:, targets[known, k].numpy()] = found[:, known].numpy()
 
 
 def conformal(scores: np.ndarray, levels: tuple[float, ...]) -> list[float]:
@@ -113,9 +143,9 @@ def conformal(scores: np.ndarray, levels: tuple[float, ...]) -> list[float]:
     return [float(ordered[min(n, math.ceil((n + 1) * level)) - 1]) for level in levels]
 
 
-def calibrate_mode(model: StateFilter, batch: Recorded, mode: Mode) -> dict[str, Any]:
+def calibrate_mode(model: StateFilter, batch: Recorded, mode: Mode, leads: tuple[int, ...] = LEADS) -> dict[str, Any]:
     """Calibration of one mode on a batch."""
-    found = evaluate(model, batch, mode)
+    found = evaluate(model, batch, mode, leads)
     quantiles, scales = [], []
     for k in range(len(found.leads)):
         error = np.abs(batch.observations - found.forecast_mean[k]) / found.forecast_deviation[k]
@@ -188,9 +218,9 @@ def _confidence(found: Evaluation, batch: Recorded, running: np.ndarray, multipl
     return {"surprise": [centres[i] for i in order], "inside": [shares[i] for i in order]}
 
 
-def calibrate(model: StateFilter, batch: Recorded) -> dict[str, Any]:
-    """Content of calibration.json: every mode, and a summary for the manifest."""
-    document: dict[str, Any] = {mode: calibrate_mode(model, batch, mode) for mode in get_args(Mode)}
+def calibrate(model: StateFilter, batch: Recorded, leads: tuple[int, ...] = LEADS) -> dict[str, Any]:
+    """Content of calibration.json: every mode, and a summary for the manifest; `leads` ascend."""
+    document: dict[str, Any] = {mode: calibrate_mode(model, batch, mode, leads) for mode in get_args(Mode)}
     document["summary"] = {
         "levels": list(LEVELS),
         "horizons": document["recurrent"]["forecast"]["horizons"],

@@ -28,7 +28,7 @@ from safetensors.numpy import load_file
 from torch import Tensor, nn
 
 from export.bundle import Bundle, Graph, TensorSpec, open_session, write_bundle
-from export.filter_calibration import calibrate
+from export.filter_calibration import LEADS, calibrate
 from export.golden import Earlier, GoldenRecorder, Source, Stored
 from export.onnx_graphs import export_graph
 from model.checkpoint import CONFIG_FILE, load_model
@@ -221,7 +221,7 @@ def export_filter(run: str | Path, out: str | Path, *, name: str | None = None) 
         raise ValueError(f"{source} is not a filter run")
     record = json.loads((source / RECORD_FILE).read_text())
     validation = load_validation(source)
-    calibration = calibrate(model, validation)
+    calibration = calibrate(model, validation, tuple(sorted({*LEADS, *record.get("leads", [])})))
     graphs, weights = build_graphs(model), bundle_weights(model)
     state = [TensorSpec(key, "float32", tuple(tensor.shape[1:])) for key, tensor in model.init_state(1).items()]
     document = json.loads((source / CONFIG_FILE).read_text())

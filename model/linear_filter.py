@@ -35,8 +35,8 @@ from model.recurrence.modes import (
     STABILITY_TOLERANCE,
     AnyModes,
     ChainModes,
-    backward,
     mode_arrays,
+    seen_from_now,
     spectrum,
     stationary,
     transition,
@@ -279,17 +279,15 @@ class LinearFilter(StateFilter):
         modes, sensor, robustness = self.modes(), self.sensor(), self.robustness()
         fastest = (-modes.rate_re).amax(dim=0).clamp(min=1e-12)
         useful = valid * (lag * fastest <= MAX_DECAY).to(lag.dtype)
-        _, q = transition(modes, lag * useful)
-        back = backward(modes, lag * useful)
+        matrix, process = seen_from_now(modes, sensor.matrix, lag * useful)
         present = seen * useful[..., None]
-        matrix = present[..., :, None] * (sensor.matrix @ back)
-        noise = matrix @ q @ matrix.mT + (present[..., :, None] * present[..., None, :]) * (
-            sensor.noise * noise_scale.square()[..., None]
-        )
+        both = present[..., :, None] * present[..., None, :]
+        matrix, process = present[..., :, None] * matrix, both * process
+        noise = process + both * (sensor.noise * noise_scale.square()[..., None])
         precision, _ = spd_inverse(noise + torch.diag_embed(1 - present))
         information = matrix.mT @ precision @ matrix
         evidence = matrix.mT @ (precision @ (present * (observation - sensor.offset))[..., None])
-        shared = torch.diagonal(matrix @ q @ matrix.mT, dim1=-2, dim2=-1) / torch.diagonal(sensor.noise)
+        shared = torch.diagonal(process, dim1=-2, dim2=-1) / torch.diagonal(sensor.noise)
         # Unfilled rows of a cache have noise scale 0; they share nothing either.
         own = (SHARED_NOISE * noise_scale[..., 0].square()).clamp(min=1e-12)
         trust = torch.exp(-shared.mean(-1) / own)[..., None, None]

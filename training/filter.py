@@ -41,6 +41,8 @@ RECORD_FILE = "train.json"
 # Seeds of the simulated splits; tests and the bench use others.
 SEEDS = {"train": 1, "validation": 2}
 VALIDATION_SEQUENCES = 480
+# Steps: a longer season leaves few forecasts in a calibration window.
+LONGEST_LEAD = 48
 DISTURBANCES = (
     Disturbance(),
     Disturbance(outliers=0.05),
@@ -259,9 +261,12 @@ def _fit_structural(run: FilterRun, data: str, directory: Path, show_progress: b
         found = fit_structural(train, validation, config, report=advance)
     model = LinearFilter(found.config)
     save_checkpoint(directory, "linear", model)
-    _save_validation(directory, calibration_windows(validation, model.state_size, found.longest))
+    longest = max(found.seasons, default=0.0)
+    _save_validation(directory, calibration_windows(validation, model.state_size, longest))
     record = {
         "data": data,
+        # Steps ahead that export calibrates beside the usual ones: a season, the horizon that users ask for.
+        "leads": sorted({round(period) for period in found.seasons if period <= LONGEST_LEAD}),
         "columns": found.columns,
         "joint": found.joint,
         "provenance": provenance([Path(data)], torch.device("cpu")),

@@ -46,7 +46,7 @@ class StructuralConfig(StrictConfig):
     """
 
     seasons: str | tuple[float, ...] = "auto"
-    max_harmonics: int = 6
+    max_harmonics: int = 12
     max_free_modes: int = 2
     inner: int = 3
     iterations: int = 60
@@ -70,11 +70,10 @@ class StructuralConfig(StrictConfig):
 
 @dataclass(frozen=True)
 class StructuralFit:
-    """The filter, the longest season in steps (0 without), and a record of the search: per column, and of the joint
-    noise."""
+    """The filter, the seasons in steps, and a record of the search: per column, and of the joint noise."""
 
     config: LinearFilterConfig
-    longest: float
+    seasons: tuple[float, ...]
     columns: list[dict[str, Any]]
     joint: dict[str, Any]
 
@@ -104,8 +103,8 @@ def fit_structural(
     chosen, shared, gains = _join(columns, fits, times, values, config.inner, report)
     record = [_describe(column, fit) for column, fit in zip(columns, fits, strict=True)]
     joint = {"shared_noise": shared, "validation": gains, "seconds": round(time.monotonic() - start, 1)}
-    longest = max((period for fit in fits for period, _ in fit.structure.seasons), default=0.0)
-    return StructuralFit(chosen, longest, record, joint)
+    seasons = {period for fit in fits for period, _ in fit.structure.seasons}
+    return StructuralFit(chosen, tuple(sorted(seasons)), record, joint)
 
 
 def _periods(column: Column, times: np.ndarray, values: np.ndarray, config: StructuralConfig) -> list[float]:
@@ -123,7 +122,8 @@ def _describe(column: Column, fit: Fit) -> dict[str, Any]:
         "name": column.name,
         "structure": fit.structure.describe(),
         "step": column.time_step,
-        "parameters": {name: float(f"{value:.6g}") for name, value in fit.values().items()},
+        "parameters": {name: _short(value) for name, value in fit.values().items()},
+        "standard_errors": {name: None if error is None else _short(error) for name, error in fit.errors.items()},
         "center": column.center,
         "spread": column.spread,
         "train_log_likelihood": fit.train,
@@ -131,6 +131,10 @@ def _describe(column: Column, fit: Fit) -> dict[str, Any]:
         "seconds": round(fit.seconds, 1),
         "tried": fit.tried,
     }
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
 
 
 def _join(

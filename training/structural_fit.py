@@ -2,12 +2,15 @@
 
 The likelihood is that of the filter as it is served (capped Student-t weights, contaminated normal density), so nu and
 the contamination are fitted with the rest and outliers in the data do not spoil the noises. L-BFGS on the raw
-parameters with the exact gradient. Modes are added one kind at a time, each fitted from the best parameters so far, and
-kept where the log likelihood of the validation part gains more than `MIN_GAIN`.
+parameters with the exact gradient. Modes are added one kind at a time, each fitted from the best parameters so far (a
+cycle from the strongest frequency that the innovations have left), and kept where the log likelihood of the validation
+part gains more than `MIN_GAIN`. The modes that were chosen are fitted to convergence, and the inverse of the observed
+information, the Hessian there, gives the parameters' standard errors.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -18,11 +21,15 @@ from scipy.optimize import minimize
 
 from training.structural_model import Structure, bands, constrain, parameters, raw_bounds, raw_start, sensor
 from training.structural_scan import Bands, Measurement, Scan, gradient, scan_series
+from training.structural_seasons import strongest_rate
 
 # Nats of the whole validation part: less than this is noise.
 MIN_GAIN = 2.0
 # Relative change of the mean log likelihood at which the search of one fit stops.
 TOLERANCE = 1e-8
+# Step of the raw parameters that the Hessian is differenced over, and the standard error of one above which it is not
+# determined by the data.
+HESSIAN_STEP, WORST_ERROR = 1e-4, 3.0
 
 
 @dataclass(frozen=True)
@@ -53,13 +60,15 @@ class Limits:
 
 @dataclass(frozen=True)
 class Fit:
-    """A structure at its maximum: raw parameters, log likelihoods of both parts, and the log of the search."""
+    """A structure at its maximum: raw parameters, log likelihoods of both parts, the log of the search, and standard
+    errors of the parameters (None where the data do not determine one, or its range ends)."""
 
     structure: Structure
     raw: np.ndarray
     train: float
     validation: float
     seconds: float = 0.0
+    errors: dict[str, float | None] = field(default_factory=dict)
     tried: list[dict[str, object]] = field(default_factory=list)
 
     def values(self) -> dict[str, float]:
@@ -161,10 +170,35 @@ def fit_structure(column: Column, structure: Structure, limits: Limits, known: d
     return Fit(structure, best, train, validation, time.monotonic() - start)
 
 
+def standard_errors(column: Column, fit: Fit, inner: int) -> dict[str, float | None]:
+    """Standard errors of the parameters by the observed information of the training part."""
+    likelihood = Likelihood(column, fit.structure, inner)
+    names, values = list(parameters(fit.structure)), fit.values()
+    low, high = np.array(raw_bounds(fit.structure)).T
+    inside = np.flatnonzero((fit.raw > low + HESSIAN_STEP) & (fit.raw < high - HESSIAN_STEP))
+    _, here = likelihood.loss(fit.raw)
+    slopes = []
+    for i in inside:
+        ahead = fit.raw.copy()
+        ahead[i] += HESSIAN_STEP
+        slopes.append(likelihood.loss(ahead)[1] - here)
+    information = np.array(slopes).reshape(len(inside), len(names))[:, inside] * likelihood.count / HESSIAN_STEP
+    information = (information + information.T) / 2
+    told = np.diag(information) > 1 / WORST_ERROR**2
+    covariance = np.linalg.pinv(information[np.ix_(told, told)], hermitian=True)
+    found: dict[str, float | None] = dict.fromkeys(names)
+    for i, variance in zip(inside[told], np.diag(covariance), strict=True):
+        error = math.sqrt(variance) if variance > 0 else math.inf
+        if error <= WORST_ERROR:
+            # The raw parameter is the log, but of the offset.
+            found[names[i]] = error if names[i] == "offset" else values[names[i]] * error
+    return found
+
+
 def fit_column(
     column: Column, periods: list[float], limits: Limits, report: Callable[[str], None] | None = None
 ) -> Fit:
-    """Choose the modes of a column by validation likelihood, then fit them to convergence.
+    """Choose the modes of a column by validation likelihood, then fit these to convergence.
 
     Args:
         periods: candidate seasons in steps, strongest first.
@@ -188,11 +222,17 @@ def fit_column(
             structure = change(best.structure)
             if structure is None or structure == best.structure:
                 continue
-            found = attempt(structure, _carry(best, structure))
-            if found.validation <= best.validation + MIN_GAIN:
+            found = attempt(structure, _carry(best, structure) | _first_rate(column, best, structure, limits.inner))
+            # Fewer modes are better unless they lose what more would have to gain.
+            needed = MIN_GAIN if structure.state_size >= best.structure.state_size else -MIN_GAIN
+            if found.validation <= best.validation + needed:
                 break
             best = found
-    return replace(best, seconds=time.monotonic() - start, tried=tried)
+    final = fit_structure(column, best.structure, limits, best.values())
+    errors = standard_errors(column, final, limits.inner)
+    if report is not None:
+        report(f"{column.name}: {best.structure.describe()}, to convergence")
+    return replace(final, seconds=time.monotonic() - start, errors=errors, tried=tried)
 
 
 Change = Callable[[Structure], Structure | None]
@@ -201,8 +241,9 @@ Change = Callable[[Structure], Structure | None]
 def _stages(periods: list[float], limits: Limits) -> Iterator[list[Change]]:
     """Kinds of change, each a list of growing sizes of which the search takes as many as gain."""
     for period in periods:
-        counts = [k for k in (1, 2, 4, 6, 8, 12, 16, 24) if k <= min(limits.harmonics, (period - 1e-6) / 2)]
-        yield [_with_season(period, count) for count in counts]
+        # As many harmonics as may be first: a pattern may show in its high ones and not in the first.
+        yield [_with_season(period, _most_harmonics(period, limits.harmonics))]
+        yield [_with_fewer_harmonics(period)] * len(SIZES)
     yield [lambda s: replace(s, level="damped")]
     yield [lambda s: None if s.level == "damped" else replace(s, has_trend=True)]
     room = range(limits.free_modes)
@@ -218,6 +259,22 @@ def _with_season(period: float, count: int) -> Change:
     return change
 
 
+# Harmonics that a season may have.
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
+
+
+def _most_harmonics(period: float, limit: int) -> int:
+    return max(k for k in SIZES if k == 1 or k <= min(limit, (period - 1e-6) / 2))
+
+
+def _with_fewer_harmonics(period: float) -> Change:
+    def change(structure: Structure) -> Structure | None:
+        count = dict(structure.seasons).get(period, 1)
+        return None if count == 1 else _with_season(period, _most_harmonics(period, count - 1))(structure)
+
+    return change
+
+
 def _within(structure: Structure, limits: Limits) -> Structure | None:
     return structure if structure.relaxations + structure.cycles <= limits.free_modes else None
 
@@ -227,4 +284,17 @@ def _carry(best: Fit, structure: Structure) -> dict[str, float]:
     return {name: value for name, value in best.values().items() if name in parameters(structure)}
 
 
-__all__ = ["Column", "Fit", "Likelihood", "Limits", "fit_column", "fit_structure", "make_column"]
+def _first_rate(column: Column, best: Fit, structure: Structure, inner: int) -> dict[str, float]:
+    """Where the search for the frequency of a new cycle starts: the likelihood has a maximum at every one there is."""
+    if structure.cycles <= best.structure.cycles:
+        return {}
+    scan = Likelihood(column, best.structure, inner).scan(best.raw, column.fitted)
+    places = np.cumsum(column.lags[column.step[: column.fitted]])
+    standard = scan.innovation * np.sqrt(scan.weight / np.where(scan.total > 0, scan.total, 1.0))
+    rate = strongest_rate(places - places[0], standard)
+    return {} if rate is None else {f"cycle{structure.cycles - 1}_omega": rate}
+
+
+__all__ = [
+    "Column", "Fit", "Likelihood", "Limits", "fit_column", "fit_structure", "make_column", "standard_errors",
+]  # fmt: skip

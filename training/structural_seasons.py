@@ -16,13 +16,14 @@ from scipy.signal import find_peaks
 TIMES_BACKGROUND = 18.0
 # Bins on each side that make a peak's background.
 BACKGROUND_BINS = 25
-# A frequency within a bin of so many times another is its harmonic; of so many times a weaker one, its fundamental.
+# Multiples of a frequency that are its harmonics.
 HARMONICS = 12
 TAPER_BINS = 2.0
-SUBHARMONICS = 4
 MAX_PERIODS = 3
 # Cycles that the data must have of a period.
 MIN_CYCLES = 3
+# Bins that are averaged for a cycle, as a share of the length.
+SMOOTHED_SHARE = 200
 # A series with more empty steps than values has no usable grid.
 MAX_EMPTY = 0.5
 MIN_ROWS = 32
@@ -30,7 +31,7 @@ CLIP = 5.0
 
 
 def candidate_periods(times: np.ndarray, values: np.ndarray) -> list[float]:
-    """Periods in median steps, strongest first, at most `MAX_PERIODS`; none where the times have no regular grid.
+    """Periods in median steps, best supported first, at most `MAX_PERIODS`; none where the times have no regular grid.
 
     Args:
         times: `[N]` non-decreasing. values: `[N]`, NaN where missing.
@@ -48,14 +49,71 @@ def candidate_periods(times: np.ndarray, values: np.ndarray) -> list[float]:
     ratio = power / np.maximum(background / math.log(2), 1e-300)
     ratio[:first] = 0
     peaks, _ = find_peaks(ratio, height=TIMES_BACKGROUND)
+    return _snap([length / base for base in _fundamentals([_refine(power, int(peak)) for peak in peaks])], length)
+
+
+def _fundamentals(peaks: list[float]) -> list[float]:
+    """Bins of the periods behind the peaks, the best supported first.
+
+    A period is a peak or its divisor: a daily pattern may show in its 5th and 7th harmonic and not in itself. Every
+    peak that it explains counts for the log of how unlikely that is by chance, so a low frequency, of which nearly
+    everything is a multiple, needs more of them.
+    """
     found: list[float] = []
-    for peak in sorted(peaks, key=lambda i: -ratio[i]):
-        bin_ = _refine(power, int(peak))
-        if any(_is_multiple(bin_, other, HARMONICS) for other in found):
-            continue
-        found = [other for other in found if not _is_multiple(other, bin_, SUBHARMONICS)]
-        found.append(bin_)
-    return _snap([length / bin_ for bin_ in found[:MAX_PERIODS]], length)
+    left = list(peaks)
+    while left and len(found) < MAX_PERIODS:
+        bases = {peak / k: k for peak in left for k in range(1, HARMONICS + 1) if peak / k >= MIN_CYCLES}
+        base = max(bases, key=lambda base: _support(left, base, bases[base]))
+        order = bases[base]
+        own = {peak: round(peak / base) for peak in left if _misfit(peak, base, order) < 0}
+        # A line whose strength changes has side lobes beyond the taper's.
+        left = [peak for peak in left if _misfit(peak, base, order) >= TAPER_BINS]
+        # They say nothing of where the line is: of a harmonic's peaks the nearest counts.
+        nearest = {times: min((q for q in own if own[q] == times), key=lambda q: abs(q - times * base))
+                   for times in own.values()}  # fmt: skip
+        found.append(float(sum(m * q for m, q in nearest.items()) / sum(m * m for m in nearest)))
+    return found
+
+
+def _misfit(peak: float, base: float, order: int) -> float:
+    """How far a peak is from a multiple of `base`, less what it may be: a taper spreads a line over two bins on each
+    side, and a base that is 1 / `order` of a peak is known to half a bin over `order`."""
+    times = round(peak / base)
+    return abs(peak - times * base) - _tolerance(times, order) if 1 <= times <= HARMONICS else math.inf
+
+
+def _tolerance(times: int, order: int) -> float:
+    return TAPER_BINS + 0.5 * times / order
+
+
+def _support(peaks: list[float], base: float, order: int) -> float:
+    """Nats of evidence for a period; of several peaks at one harmonic one counts."""
+    explained = {round(peak / base) for peak in peaks if _misfit(peak, base, order) < 0}
+    return sum(math.log(max(base / (2 * _tolerance(times, order)), 1.0)) for times in explained)
+
+
+def strongest_rate(places: np.ndarray, innovations: np.ndarray) -> float | None:
+    """The angular frequency, per step, at which innovations have most power; None where times have no grid.
+
+    A damped cycle spreads over several bins, so the periodogram is smoothed.
+
+    Args:
+        places: `[N]` times in steps from 0. innovations: `[N]`, standardised; 0 where missing.
+    """
+    cells = np.rint(places).astype(np.int64)
+    size = int(cells[-1]) + 1
+    if size > len(places) / (1 - MAX_EMPTY):
+        return None
+    series = np.zeros(size)
+    np.add.at(series, cells, innovations)
+    power = np.abs(np.fft.rfft(series * np.hanning(size))) ** 2
+    width = max(3, size // SMOOTHED_SHARE)
+    smooth = np.convolve(power, np.ones(width) / width, mode="same")
+    # The lowest frequencies are the level's; the convolution has no full window at the ends.
+    first, last = max(MIN_CYCLES, width), len(power) - width
+    if last <= first:
+        return None
+    return float(2 * math.pi * (first + np.argmax(smooth[first:last])) / size)
 
 
 def _on_grid(times: np.ndarray, values: np.ndarray) -> np.ndarray | None:
@@ -92,13 +150,6 @@ def _refine(power: np.ndarray, peak: int) -> float:
     return peak + (0.5 * (low - high) / curve if curve < 0 else 0.0)
 
 
-def _is_multiple(bin_: float, base: float, most: int) -> bool:
-    """Is `bin_` about base, 2 base, … `most` base? The taper spreads a line over two bins on each side, and the base is
-    known to about half a bin."""
-    times = round(bin_ / base)
-    return 1 <= times <= most and abs(bin_ - times * base) <= TAPER_BINS + 0.5 * times
-
-
 def _snap(periods: list[float], length: int) -> list[float]:
     """A whole number of steps, or a multiple of a shorter period, where the resolution allows it."""
     kept: dict[float, float] = {}
@@ -110,4 +161,4 @@ def _snap(periods: list[float], length: int) -> list[float]:
     return [kept[period] for period in periods]
 
 
-__all__ = ["candidate_periods"]
+__all__ = ["candidate_periods", "strongest_rate"]

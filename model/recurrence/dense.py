@@ -51,6 +51,8 @@ AGREEMENT = math.log(20)
 OPEN_NOISE = 0.01
 # Least share of the state in an innovation's variance that is told from none.
 LEAST_SHARE = 1e-6
+# Sweeps of `spd_inverse` that an exported graph has one by one; more are a loop.
+MOST_UNROLLED = 4
 # Quadratic forms beyond it are one to the test, so that no difference of infinities arises.
 LARGEST_NIS = 1e30
 # Learned noise: factors on R; before anything was seen they count as ten observations, eight of them made with R
@@ -138,6 +140,15 @@ def transition(modes: Modes, lag: Tensor) -> tuple[Tensor, Tensor]:
     f = (modes.basis_re * e_re - modes.basis_im * e_im) @ modes.dual_re
     f = f - (modes.basis_re * e_im + modes.basis_im * e_re) @ modes.dual_im
 
+    g_re, g_im = modal_noise(modes, lag)
+    x_re = modes.basis_re @ g_re - modes.basis_im @ g_im
+    x_im = modes.basis_re @ g_im + modes.basis_im @ g_re
+    q = x_re @ modes.basis_re.mT + x_im @ modes.basis_im.mT
+    return f, (q + q.mT) / 2
+
+
+def modal_noise(modes: Modes, lag: Tensor) -> tuple[Tensor, Tensor]:
+    """V⁻¹ Q(lag) V⁻ᴴ, real and imaginary part `[..., n, n]`."""
     sum_re = modes.rate_re[:, None] + modes.rate_re[None, :]
     sum_im = modes.rate_im[:, None] - modes.rate_im[None, :]
     size2 = sum_re.square() + sum_im.square()
@@ -151,12 +162,10 @@ def transition(modes: Modes, lag: Tensor) -> tuple[Tensor, Tensor]:
     phi_re = torch.where(is_resonant, span, (top_re * sum_re + top_im * sum_im) / safe)
     phi_im = torch.where(is_resonant, torch.zeros_like(span), (top_im * sum_re - top_re * sum_im) / safe)
 
-    g_re = modes.noise_re * phi_re - modes.noise_im * phi_im
-    g_im = modes.noise_re * phi_im + modes.noise_im * phi_re
-    x_re = modes.basis_re @ g_re - modes.basis_im @ g_im
-    x_im = modes.basis_re @ g_im + modes.basis_im @ g_re
-    q = x_re @ modes.basis_re.mT + x_im @ modes.basis_im.mT
-    return f, (q + q.mT) / 2
+    return (
+        modes.noise_re * phi_re - modes.noise_im * phi_im,
+        modes.noise_re * phi_im + modes.noise_im * phi_re,
+    )
 
 
 def propagate(mean: Tensor, covariance: Tensor, f: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,6 +195,11 @@ def spd_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
         return 1 / matrix, torch.log(matrix[..., 0, 0])
     if size == 2:
         return _inverse_2x2(matrix)
+    if size > MOST_UNROLLED and torch.compiler.is_exporting():
+        # Brings in a part of torch that only the exporter needs.
+        from model.recurrence.scanned_inverse import scanned_inverse
+
+        return scanned_inverse(matrix)
     log_det = torch.zeros_like(matrix[..., 0, 0])
     eye = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
     for k in range(size):

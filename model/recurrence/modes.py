@@ -247,6 +247,25 @@ def backward(modes: AnyModes, lag: Tensor) -> Tensor:
     return f - (modes.basis_re * e_im + modes.basis_im * e_re) @ modes.dual_im
 
 
+def seen_from_now(modes: AnyModes, matrix: Tensor, lag: Tensor) -> tuple[Tensor, Tensor]:
+    """How an observation of `lag` `[...]` ago sees the state now: M = C F(lag)⁻¹ `[..., P, n]`, and the process noise
+    in it, M Q(lag) Mᵀ `[..., P, P]`, for C `[P, n]`.
+
+    In the eigenbasis n² operations a lag; F and Q themselves are n³, and attention has a lag for every pair.
+    """
+    if isinstance(modes, ChainModes):
+        seen = matrix @ backward(modes, lag)
+        return seen, seen @ transition(modes, lag)[1] @ seen.mT
+    c_re, c_im = matrix @ modes.basis_re, matrix @ modes.basis_im
+    growth = torch.exp(-modes.rate_re * lag[..., None])
+    turn = -modes.rate_im * lag[..., None]
+    e_re, e_im = (growth * torch.cos(turn))[..., None, :], (growth * torch.sin(turn))[..., None, :]
+    w_re, w_im = c_re * e_re - c_im * e_im, c_re * e_im + c_im * e_re
+    g_re, g_im = dense.modal_noise(modes, lag)
+    x_re, x_im = w_re @ g_re - w_im @ g_im, w_re @ g_im + w_im @ g_re
+    return w_re @ modes.dual_re - w_im @ modes.dual_im, x_re @ w_re.mT + x_im @ w_im.mT
+
+
 def _decayed_power(rate: Tensor, lag: Tensor, k: int) -> Tensor:
     """t^k e^{rate t}. As a power of t e^{rate t / k}, which neither overflows nor vanishes before the product does."""
     return torch.exp(rate * lag) if k == 0 else (lag * torch.exp(rate * lag / k)) ** k
@@ -306,4 +325,7 @@ def _integrals(modes: ChainModes, lag: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack(found_re, dim=-3), torch.stack(found_im, dim=-3)
 
 
-__all__ = ["AnyModes", "ChainModes", "Spectrum", "backward", "mode_arrays", "spectrum", "stationary", "transition"]
+__all__ = [
+    "AnyModes", "ChainModes", "Spectrum", "backward", "mode_arrays", "seen_from_now", "spectrum", "stationary",
+    "transition",
+]  # fmt: skip

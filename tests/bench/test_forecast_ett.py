@@ -73,7 +73,7 @@ def test_the_document_scores_every_column_and_chooses_before_the_test_third(tmp_
 
     def run(values, name):
         (tmp_path / "data.csv").write_text("t,load\n" + "\n".join(f"{i},{v}" for i, v in zip(t, values, strict=True)))
-        return write_ett(tmp_path / "data.csv", tmp_path / name)
+        return write_ett(tmp_path / "data.csv", tmp_path / name, tmp_path / name.replace("json", "png"))
 
     document = run(y, "a.json")
     assert json.loads((tmp_path / "a.json").read_text()) == json.loads(json.dumps(document))
@@ -81,6 +81,11 @@ def test_the_document_scores_every_column_and_chooses_before_the_test_third(tmp_
     # The noise alone has a CRPS of 0.3 / √π = 0.17, and yesterday's value adds its own noise and a day's walk.
     assert 0.15 < rows["filter"]["crps"] < rows["seasonal naive"]["crps"]
     assert abs(rows["filter"]["coverage"] - 0.9) < 0.05
+    assert rows["filter"]["crps"] == rows["filter, fixed"]["crps"]
+    assert rows["filter"]["width"] != rows["filter, fixed"]["width"]
+    week = document["week"]["columns"]["load"]
+    assert week["y"] == np.round(y[1333 : 1333 + 168], 4).tolist()
+    assert (tmp_path / "a.png").stat().st_size > 10_000
     assert rows["persistence"]["crps"] == pytest.approx(
         crps_points(y[1066:] - y[1065:-1], np.diff(y[:1066])).mean(), rel=1e-12
     )

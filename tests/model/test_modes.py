@@ -9,7 +9,16 @@ from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
 from model.linear_filter import LinearFilter, LinearFilterConfig
 from model.recurrence import dense, modes
-from model.recurrence.modes import ChainModes, Modes, backward, mode_arrays, spectrum, stationary, transition
+from model.recurrence.modes import (
+    ChainModes,
+    Modes,
+    backward,
+    mode_arrays,
+    seen_from_now,
+    spectrum,
+    stationary,
+    transition,
+)
 from tests.model.oracles import filterpy_filter
 
 VELOCITY = np.array([[0.0, 1.0], [0.0, 0.0]])
@@ -110,6 +119,20 @@ def test_float32_loses_no_more_than_its_rounding(name):
         assert gap(q[i], expected_q) <= bound, lag
         if lag * max(-found.rates.real.min(), 0) < 12:
             assert gap(back[i], np.linalg.inv(expected_f)) <= bound, lag
+
+
+@pytest.mark.parametrize("drift", [similar(blocks(TURN, [[-0.4]]) - 0.2 * np.eye(3)), blocks([[0.0]], TURN), PLANE])
+def test_what_an_earlier_observation_sees_of_now(drift):
+    n = len(drift)
+    noise, matrix = make_noise(n), np.random.default_rng(5).normal(size=(2, n))
+    modes_ = built(drift, noise)
+    lags = torch.tensor([[0.0, 0.3], [2.0, 9.0]], dtype=torch.float64)
+    seen, process = seen_from_now(modes_, torch.tensor(matrix), lags)
+    for place in np.ndindex(2, 2):
+        f, q = oracle(drift, noise, float(lags[place]))
+        expected = matrix @ np.linalg.inv(f)
+        assert gap(seen[place], expected) < 1e-11
+        assert gap(process[place], expected @ q @ expected.T, 1.0) < 1e-10
 
 
 def test_constant_velocity_is_the_textbooks_polynomials():

@@ -15,7 +15,7 @@ from model.linear_filter import LinearFilter, LinearFilterConfig
 from service.engine.filter_runtime import FilterRuntime
 from training.filter import FilterRun, train_filter
 from training.language import find_config
-from training.series import Series, split
+from training.series import Series, load_csv, split
 from training.structural import (
     StructuralConfig,
     calibration_windows,
@@ -23,10 +23,18 @@ from training.structural import (
     joint_config,
     joint_log_likelihood,
 )
-from training.structural_fit import Column, Likelihood, Limits, fit_column, fit_structure, make_column
+from training.structural_fit import (
+    Column,
+    Likelihood,
+    Limits,
+    fit_column,
+    fit_structure,
+    make_column,
+    standard_errors,
+)
 from training.structural_model import Structure, bands, constrain, matrices, parameters, raw_bounds, raw_start, sensor
 from training.structural_scan import Bands, Measurement, scan_series
-from training.structural_seasons import candidate_periods
+from training.structural_seasons import candidate_periods, strongest_rate
 
 RICH = Structure(has_trend=True, seasons=((24.0, 2), (60.0, 1)), relaxations=1, cycles=1)
 DAMPED = Structure(level="damped", relaxations=2)
@@ -170,7 +178,7 @@ def simulate(structure, values, n, seed=0):
     y = np.empty(n)
     for i in range(n):
         state = f @ state + factor @ rng.normal(size=len(q))
-        y[i] = found.sensor @ state + math.sqrt(found.variance) * rng.normal()
+        y[i] = found.offset + found.sensor @ state + math.sqrt(found.variance) * rng.normal()
     return y
 
 
@@ -181,30 +189,110 @@ TRUTH = {
 }  # fmt: skip
 
 
-def test_parameters_of_a_simulated_series_are_recovered_within_their_standard_errors():
-    y = simulate(SEASONAL, TRUTH, 3000, seed=5)
-    y[np.random.default_rng(0).random(len(y)) < 0.1] = np.nan
-    made = column(y)
-    fit = fit_structure(made, SEASONAL, LIMITS)
-    likelihood = Likelihood(made, SEASONAL, LIMITS.inner)
-    names = list(parameters(SEASONAL))
-    chosen = [names.index(name) for name in TRUTH]
-    # Observed information of the log parameters, from differences of the gradient.
-    information = np.empty((len(chosen), len(chosen)))
-    for row, i in enumerate(chosen):
-        ahead, behind = fit.raw.copy(), fit.raw.copy()
-        ahead[i] += 1e-4
-        behind[i] -= 1e-4
-        slope = (likelihood.loss(ahead)[1] - likelihood.loss(behind)[1]) / 2e-4
-        information[row] = slope[chosen] * likelihood.count
-    error = np.sqrt(np.diag(np.linalg.inv((information + information.T) / 2)))
-    found = fit.raw[chosen]
-    z = (found - np.log(list(TRUTH.values()))) / error
-    # Six normal z: all below 3.5 but once in 350; and the errors are small enough for that to say something.
-    assert np.abs(z).max() < 3.5, dict(zip(TRUTH, z, strict=True))
-    assert error.max() < 0.6
+# Every kind of mode: a level that decays, a season and a cycle.
+MODES = Structure(level="damped", seasons=((12.0, 1),), cycles=1)
+MODES_TRUTH = {
+    "offset": 0.5, "noise": 0.1, "level_noise": 0.02, "level_decay": 0.02, "season0_decay": 0.01,
+    "harmonic0_noise": 0.01, "cycle0_noise": 0.05, "cycle0_decay": 0.05, "cycle0_omega": 1.3,
+}  # fmt: skip
+
+
+def holed_csv(path, y, share, seed=0):
+    """A CSV of a value per hour, with empty cells."""
+    holes = np.random.default_rng(seed).random(len(y)) < share
+    lines = [f"{3600 * i},{'' if hole else repr(float(v))}" for i, (v, hole) in enumerate(zip(y, holes, strict=True))]
+    path.write_text("t,y\n" + "\n".join(lines) + "\n")
+    return path
+
+
+def test_parameters_are_recovered_within_their_standard_errors_from_a_csv_with_holes(tmp_path):
+    """Decays, frequency, noises and the offset, with 30 % of the values missing."""
+    series = load_csv(holed_csv(tmp_path / "data.csv", simulate(MODES, MODES_TRUTH, 4000, seed=5), 0.3))
+    assert 0.28 < np.isnan(series.values).mean() < 0.32
+    known = column(series.values[:, 0], series.times / 3600)
+    fit = fit_structure(known, MODES, LIMITS, {"cycle0_omega": 1.2})
+    found, errors = fit.values(), standard_errors(known, fit, LIMITS.inner)
+    z = {name: (found[name] - truth) / errors[name] for name, truth in MODES_TRUTH.items()}
+    # Nine normal z: all below 3.5 but once in 240; and the errors are small enough for that to say something.
+    assert max(map(abs, z.values())) < 3.5, z
+    assert max(errors[name] / truth for name, truth in MODES_TRUTH.items()) < 0.6
+    assert errors["cycle0_omega"] < 0.01
     # Clean data: hardly an outlier, little reason to weigh.
-    assert fit.values()["contamination"] < 0.05
+    assert found["contamination"] < 0.05
+
+
+def test_standard_errors_are_the_spread_over_repeated_data():
+    """The oracle is a second way to the same number: fit many series of one system."""
+    structure, truth = Structure(level="damped"), {"noise": 0.1, "level_noise": 0.1, "level_decay": 0.05}
+    estimates, told = [], []
+    for seed in range(REPEATS):
+        made = column(simulate(structure, truth, 800, seed=100 + seed))
+        fit = fit_structure(made, structure, LIMITS, truth)
+        errors, values = standard_errors(made, fit, LIMITS.inner), fit.values()
+        estimates.append([math.log(values[name]) for name in truth])
+        told.append([errors[name] / values[name] for name in truth])
+    spread = np.std(estimates, axis=0, ddof=1)
+    # A standard deviation of so many normal numbers is known to 1 / sqrt(2 n); four of these.
+    assert np.abs(np.log(spread / np.median(told, axis=0))).max() < 4 / math.sqrt(2 * REPEATS)
+    off = np.mean(estimates, axis=0) - np.log(list(truth.values()))
+    assert (np.abs(off) < 4 * spread / math.sqrt(REPEATS) + BIAS).all()
+
+
+REPEATS = 20
+# Maximum likelihood is biased by about the squared relative error.
+BIAS = 0.05
+
+
+def test_what_the_data_do_not_tell_has_no_standard_error():
+    made = column(simulate(Structure(), {"noise": 0.1, "level_noise": 0.01}, 600, seed=3))
+    fit = fit_structure(made, Structure(relaxations=1), LIMITS)
+    errors = standard_errors(made, fit, LIMITS.inner)
+    assert errors["noise"] is not None
+    # Normal data: no reason to weigh, so nu is at the end of its range; and nothing says how large an outlier would be.
+    assert errors["inverse_nu"] is None and errors["outlier_scale"] is None
+
+
+def test_nu_tells_heavy_tails_from_normal_ones():
+    """nu is the filter's: which weights predict best. Student-t noise of 3 degrees asks for low ones."""
+    found = {}
+    for name in ("normal", "heavy"):
+        rng = np.random.default_rng(8)
+        level = np.cumsum(0.1 * rng.normal(size=3000))
+        noise = rng.normal(size=3000) if name == "normal" else rng.standard_t(3, size=3000)
+        y = level + 0.5 * noise
+        y[rng.random(3000) < 0.3] = np.nan
+        made = column(y)
+        fit = fit_structure(made, Structure(), LIMITS)
+        found[name] = fit.values()["inverse_nu"], standard_errors(made, fit, LIMITS.inner)["inverse_nu"]
+    heavy, error = found["heavy"]
+    assert abs(heavy - 1 / 3) < 3 * error and error < 0.15
+    assert found["normal"][0] < 0.05
+
+
+@pytest.mark.parametrize("cycles", [0, 1, 2])
+def test_the_number_of_modes_is_found(cycles):
+    structure = Structure(relaxations=1, cycles=cycles)
+    truth = {
+        "noise": 0.2, "level_noise": 0.002, "relaxation0_noise": 0.05, "relaxation0_decay": 0.3,
+        "cycle0_noise": 0.02, "cycle0_decay": 0.03, "cycle0_omega": 0.9,
+        "cycle1_noise": 0.02, "cycle1_decay": 0.03, "cycle1_omega": 1.9,
+    }  # fmt: skip
+    known = {name: value for name, value in truth.items() if name in parameters(structure)}
+    y = simulate(structure, known, 2400, seed=11)
+    y[np.random.default_rng(1).random(len(y)) < 0.3] = np.nan
+    fit = fit_column(make_column("y", np.arange(2400.0), y, 1600), [], replace(LIMITS, free_modes=4))
+    assert fit.structure.cycles == cycles
+    rates = sorted(value for name, value in fit.values().items() if name.endswith("omega"))
+    assert np.abs(np.array(rates) - [0.9, 1.9][:cycles]).max(initial=0.0) < 0.03
+
+
+def test_a_cycle_is_looked_for_where_the_innovations_have_power():
+    rng = np.random.default_rng(2)
+    places = np.flatnonzero(rng.random(3000) > 0.3).astype(float)
+    for omega in (0.3, 1.4, 2.6):
+        series = np.cos(omega * places + 1) + rng.normal(size=len(places))
+        assert abs(strongest_rate(places, series) - omega) < 0.05
+    assert strongest_rate(np.cumsum(rng.exponential(20.0, 300)), rng.normal(size=300)) is None
 
 
 def test_outliers_do_not_spoil_the_noises():
@@ -240,6 +328,11 @@ def test_periods_are_found_where_they_are_and_nowhere_else():
     y = walk + daily + weekly + rng.normal(size=4000)
     y[rng.random(4000) < 0.1] = np.nan
     assert sorted(candidate_periods(3600 * t, y)) == [24.0, 168.0]
+    # Sharp patterns may show in high harmonics only.
+    high = sum(np.sin(2 * np.pi * k * t / 24 + k) for k in (5, 7, 11))
+    assert candidate_periods(t, walk + high + rng.normal(size=4000)) == [24.0]
+    # One line is a period of its own, not the fourth harmonic of another.
+    assert candidate_periods(t, walk + 2 * np.sin(2 * np.pi * t / 9)) == [9.0]
     assert candidate_periods(t, walk) == [] and candidate_periods(t, rng.normal(size=4000)) == []
     # No grid: nothing is claimed.
     assert candidate_periods(np.cumsum(rng.exponential(1.0, 4000)), y) == []
