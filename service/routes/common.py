@@ -11,6 +11,7 @@ import orjson
 from fastapi import Depends, Request, Response
 from starlette.types import Receive, Scope, Send
 
+from service.deadline import Deadline
 from service.engine.engine import Engine
 from service.errors import (
     STATUS,
@@ -142,7 +143,7 @@ class EventStream(Response):
         self._documents = documents
         self._first = first
         self._encode: Encode = encode_sse if media_type == SSE else encode_ndjson
-        self._send_timeout = send_timeout
+        self._deadline = Deadline(send_timeout)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.ensure_future(self._send_all(send))
@@ -178,7 +179,7 @@ class EventStream(Response):
             yield as_service_error(error).payload()
 
     async def _send(self, send: Send, body: bytes, more: bool = True) -> None:
-        async with asyncio.timeout(self._send_timeout):
+        with self._deadline:
             await send({"type": "http.response.body", "body": body, "more_body": more})
 
 

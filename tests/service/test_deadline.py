@@ -1,4 +1,4 @@
-"""The deadline that all frames of a connection share."""
+"""The deadline that all pieces of an answer share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from service.websocket import Deadline
+from service.deadline import Deadline
 
 pytestmark = pytest.mark.anyio
 

@@ -1,0 +1,48 @@
+"""A timeout that costs next to nothing while nothing is late."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+
+class Deadline:
+    """`asyncio.timeout(seconds)` for work that one task at a time does over and over, and that hardly ever takes long.
+
+    Its timer is set when there is none, looks whether the work of that moment is late, and is left alone otherwise: a
+    timer for each of thousands of frames a second took a twentieth of a process.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelling = 0
+        self._is_late = False
+
+    def __enter__(self) -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        self._task, self._cancelling, self._is_late = task, task.cancelling(), False
+        self._until = loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = loop.call_at(self._until, self._look)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        task, self._task = self._task, None
+        # As asyncio.timeout does: a task that someone else cancels as well stays cancelled.
+        is_ours = self._is_late and task is not None and task.uncancel() <= self._cancelling
+        if is_ours and kind is asyncio.CancelledError:
+            raise TimeoutError
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        if self._task is None:
+            return
+        if loop.time() < self._until:
+            self._timer = loop.call_at(self._until, self._look)
+        else:
+            self._is_late = True
+            self._task.cancel()
