@@ -266,7 +266,7 @@ class LinearFilter(StateFilter):
         # The batch estimate weighs every observation anew and has no rival; a recurrence that goes on starts without.
         following |= {name: torch.zeros_like(state[name]) for name in ("jump_offset", "jump_evidence") if name in state}
         if "noise_counts" in state:
-            following["noise_counts"] = state["noise_counts"]
+            following["noise_counts"] = torch.zeros_like(state["noise_counts"]) + self.get_buffer("prior_noise_counts")
         return self.output(update, sensor, f, (mean, covariance)), following, {"token": row}
 
     def _batch_estimate(self, tokens: Tensor, lag: Tensor, valid: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
