@@ -39,7 +39,9 @@ def test_filter_rows():
     rows = read("filter.json")["rows"]
     assert len(rows) == 6
     for row in rows:
-        columns = ("raw", "kalman", "oracle", "linear recurrent", "oscillator recurrent")
+        columns = (
+            "raw", "kalman", "oracle", "transformer", "linear recurrent", "linear attention", "oscillator recurrent"
+        )  # fmt: skip
         cells = " | ".join(f"{row['rmse'][name]:.3f}" for name in columns)
         assert f"| ({row['sigma2']}, {row['eta2']}), {row['data']} | {cells} |" in README
 
