@@ -86,6 +86,72 @@ def test_nab_sentence():
     ) in flat
 
 
+def test_accuracy_paragraph():
+    document = read("filter-accuracy.json")
+    tracking, jumps, flat = document["tracking"], document["level_shift"], " ".join(README.split())
+
+    def above(name):
+        against = {"clean": "over_kalman", "5 % x10": "over_oracle", "5 % x20": "over_oracle"}
+        return [f"{100 * tracking[case][name][against[case]][0]:.1f}" for case in against]
+
+    def rmse(name):
+        return " and ".join(f"{tracking[case][name]['rmse']:.3f}" for case in ("Student-t", "mixture"))
+
+    def delays(name):
+        return [f"{jumps[size][name]['median']:.0f}" for size in ("20", "50", "200")]
+
+    clean, ten, twenty = above("linear")
+    best = [min(tracking[case][name]["rmse"] for name in ("gate", "Student-t EM")) for case in ("Student-t", "mixture")]
+    for part in (
+        f"{document['trials']} streams of {document['steps']:,} steps",
+        f"clean {clean} % (Kalman filter), 5 % outliers of 10 and 20 times {ten} and {twenty} %",
+        'with `"rule": "learned"` {}, {} and {} %.'.format(*above("linear, learned")),
+        f"{rmse('linear')}, learned {rmse('linear, learned')}; the best filters tuned for each have",
+        " and ".join(f"{value:.3f}" for value in best),
+        "after {}, {} and {} steps (Kalman filter {}, {}, {})".format(*delays("linear"), *delays("kalman")),
+    ):
+        assert part in flat
+    gaps = [
+        abs(share - float(level))
+        for setting in ("tracking", "rotation")
+        for case in ("clean", "5 % x10", "5 % x20")
+        for level, share in document[setting][case]["linear"]["coverage"].items()
+    ]
+    assert f"Intervals are within {100 * max(gaps):.1f} points clean and with outliers" in flat
+
+
+def test_etth1_paragraph():
+    document = read("forecast-etth1.json")
+    flat = " ".join(README.split())
+    for lead, words in (
+        ("1", "cover {} to {} % one hour ahead"),
+        ("24", "{} to {} % at 24 hours (bar of 2 points: missed"),
+    ):
+        assert (
+            document["summary"][lead]["better_than"].items()
+            >= dict.fromkeys(
+                ("persistence", "seasonal naive", "statsmodels"), document["summary"][lead]["columns"]
+            ).items()
+        )
+        covers = [100 * column["leads"][lead]["filter"]["coverage"] for column in document["columns"]]
+        assert len(covers) == 7 and words.format(f"{min(covers):.1f}", f"{max(covers):.1f}") in flat
+
+
+def test_afa_paragraph():
+    rows = {row["sigma2"]: row for row in read("afa.json")["rows"]}
+    calm, noisy = rows[0.0], rows[0.3]
+    (real, imaginary), *_ = (pair for pair in calm["afa"][0]["eigenvalues"] if pair[1] > 0)
+    flat = " ".join(README.split())
+    for part in (
+        f"loss is {calm['afa'][0]['loss']:.3f} (exact Kalman filter {calm['loss']['kalman']:.3f}, two softmax layers "
+        f"{calm['loss']['softmax, 2 layers']:.3f})",
+        f"eigenvalues −{-real:.2f} ± {imaginary:.2f}i",
+        f"({noisy['afa'][0]['loss']:.3f}; one layer {noisy['loss']['softmax, 1 layer']:.3f}, two "
+        f"{noisy['loss']['softmax, 2 layers']:.3f}, Kalman filter {noisy['loss']['kalman']:.3f})",
+    ):
+        assert part in flat
+
+
 def percentiles(load, metric, *names):
     return " / ".join(f"{read(f'load-{load}.json')['latency_ms'][metric][name]:.1f}" for name in names)
 
