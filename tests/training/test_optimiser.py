@@ -124,8 +124,21 @@ def test_sde_scalars_have_their_own_group():
     assert "embedding.weight" in {names[id(p)] for p in decayed["params"]}
 
 
+def test_weights_and_sde_scalars_are_clipped_apart():
+    model = language_model()
+    config = OptimiserConfig(steps=STEPS, clip=0.7, sde_clip=1e-3)
+    learn(model, Optimiser(model, config), [0])
+    norms = {True: 0.0, False: 0.0}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            norms[".dynamics." in name] += float(parameter.grad.double().square().sum())
+    assert math.sqrt(norms[False]) == pytest.approx(0.7, rel=1e-4)  # clip_grad_norm_ divides by the norm + 1e-6
+    assert math.sqrt(norms[True]) == pytest.approx(1e-3, rel=1e-4)
+
+
 def test_muon_moves_the_matrices_of_the_blocks_and_nothing_else():
     model = language_model()
+    model.head = torch.nn.Linear(32, 40)  # a head of its own is no matrix of a block
     adam, muon = Optimiser(model, OptimiserConfig(steps=STEPS, optimiser="muon")).parts
     names = {id(p): name for name, p in model.named_parameters()}
     moved = {names[id(p)] for group in muon.param_groups for p in group["params"]}
@@ -141,11 +154,11 @@ def test_a_muon_step_is_along_the_polar_factor_and_as_large_as_one_of_adam():
     model = language_model()
     weight = model.blocks[0].feed_forward.up.weight  # [128, 32]
     before = weight.detach().double().clone()
-    config = OptimiserConfig(steps=STEPS, optimiser="muon", matrix_learning_rate=0.01, weight_decay=0.1)
-    learn(model, Optimiser(model, config), [10])
-    rate = 0.01 * rate_factor(10, config)
+    config = OptimiserConfig(steps=STEPS, optimiser="muon", matrix_learning_rate=0.01, weight_decay=5.0)
+    learn(model, Optimiser(model, config), [5])
+    rate = 0.01 * rate_factor(5, config)
     u, _, vh = torch.linalg.svd(weight.grad.double(), full_matrices=False)
-    decayed = before * (1 - rate * 0.1)
+    decayed = before * (1 - rate * 5.0)
     core = u.T @ (decayed - weight.detach().double()) @ vh.T / (rate * 0.2 * math.sqrt(128))
     tolerance = 32 * 2**-9
     assert 0.68 - tolerance < float(core.diagonal().min()) <= float(core.diagonal().max()) < 1.14 + tolerance
