@@ -49,7 +49,9 @@ class Plan:
         context = self.base.training.context
         for variant in self.variants:  # unknown names are refused before anything runs
             if LanguageRun.from_file(find_config(self.config), variant).training.context != context:
-                raise ValueError(f"{variant} is trained at another context than {context}; it has no place in the table")
+                raise ValueError(
+                    f"{variant} is trained at another context than {context}; it has no place in the table"
+                )
         self.scoring.lengths(context)
         text_hashes(self.data)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def claims() -> list[Claim]:
         *(Claim(m2, b1, factor, FAR) for factor in (4, 8)),
         *(Claim(m2, Case(name), factor, FAR) for name in ("M2.4", "M2.6") for factor in (4, 8)),
         # Published: damping steadies long contexts and, when strong, costs a little in the window.
-        *(Claim(Case(strong), Case(weak), 8) for weak, strong in zip(DAMPINGS, DAMPINGS[1:], strict=False)),
+        *(Claim(Case(strong), Case(weak), 8) for weak, strong in pairwise(DAMPINGS)),
         Claim(m2, Case(DAMPINGS[-1]), 1),
         # The recurrent path, in one checkpoint and in models of one mode each.
         *(

@@ -128,7 +128,9 @@ def groups(found: list[Case]) -> dict[str, list[Case]]:
             title = "models"
         parts[title].append(case)
     filled = {title: curves for title, curves in parts.items() if curves}
-    return {title: [*reference, *(case for case in curves if case not in reference)] for title, curves in filled.items()}
+    return {
+        title: [*reference, *(case for case in curves if case not in reference)] for title, curves in filled.items()
+    }
 
 
 def draw_lengths(document: Mapping[str, Any], path: Path) -> Path:

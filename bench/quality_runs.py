@@ -25,9 +25,14 @@ from training.corpus import file_hashes, prepare_corpus, split_files
 from training.language import RECORD_FILE, LanguageRun, TrainingConfig, find_config, train_language
 
 LOG_FILE = "quality.log"
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-# A bar that redraws ten times a second fills a log; this is in seconds.
-LOG_INTERVAL = "30"
+# One thread a process; and freed memory stays with it: the kernel would clear the same pages again and again.
+ENVIRONMENT = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
+    # Seconds: a bar that redraws ten times a second fills a log.
+    "TQDM_MININTERVAL": "30",
+}
 
 
 class FailedRunsError(RuntimeError):
@@ -157,7 +162,7 @@ def run_jobs(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, str | Non
 def _in_own_process(job: Job) -> str | None:
     """Perform a job in a process with one thread; the last line of its log where it fails."""
     job.folder.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, **dict.fromkeys(THREADS, "1"), "TQDM_MININTERVAL": LOG_INTERVAL}
+    environment = {**os.environ, **ENVIRONMENT}
     log = job.folder / LOG_FILE
     with log.open("w") as out:
         command = [sys.executable, "-m", "bench.quality_runs", job.to_json()]

@@ -41,7 +41,9 @@ class Scoring:
 
     def __post_init__(self) -> None:
         if not self.factors or min(self.factors) < 1 or any(max(self.factors) % factor for factor in self.factors):
-            raise ValueError(f"lengths must be multiples of the training length that divide the longest: {self.factors}")
+            raise ValueError(
+                f"lengths must be multiples of the training length that divide the longest: {self.factors}"
+            )
         object.__setattr__(self, "factors", tuple(sorted(set(self.factors))))
 
     def lengths(self, context: int) -> tuple[int, ...]:
@@ -89,7 +91,7 @@ def score_run(run: Path, data: Path, scoring: Scoring, device: torch.device) -> 
     model: LanguageModel = load_model(run).to(device)
     training = record["config"]["training"]
     files = split_files(data, "test")
-    request = {
+    request: dict[str, Any] = {
         "weights": hashlib.sha256((run / WEIGHTS_FILE).read_bytes()).hexdigest(),
         "data": file_hashes(files),
         "modes": list(training["modes"] or model.config.modes),
@@ -105,7 +107,9 @@ def score_run(run: Path, data: Path, scoring: Scoring, device: torch.device) -> 
     if len(tokens) < wanted:
         raise ValueError(f"the test text has {len(tokens):,} tokens; scoring {scoring.tokens:,} needs {wanted:,}")
     started = time.perf_counter()
-    rows = score_text(model, tokens[:wanted], token_bytes(tokenizer), tuple(request["modes"]), tuple(request["lengths"]))
+    rows = score_text(
+        model, tokens[:wanted], token_bytes(tokenizer), tuple(request["modes"]), tuple(request["lengths"])
+    )
     result = {
         "request": request,
         "commit": git_commit(),

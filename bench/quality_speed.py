@@ -2,7 +2,7 @@
 
 Kept apart from the wall time of the trainings, which share cores. Fresh weights, random tokens, the batch and context
 of the size config; "forward" is float32 without gradients, as in scoring; "training" is forward and backward in the
-training's precision, eager, without the optimiser.
+training's precision, compiled where the training is, without the optimiser.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def _milliseconds(call: Callable[[], object]) -> float:
 
 def _forward(model: LanguageModel, inputs: Tensor, mode: Mode) -> Callable[[], object]:
     def call() -> None:
+        model.eval()
         model.mode = mode
         with torch.no_grad():
             # The sum waits for a GPU.
@@ -42,6 +43,7 @@ def _training(
     model: LanguageModel, inputs: Tensor, targets: Tensor, mode: Mode, config: TrainingConfig
 ) -> Callable[[], object]:
     def call() -> None:
+        model.train()
         model.zero_grad(set_to_none=True)
         with torch.autocast(inputs.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
             loss = cross_entropy(model, inputs, targets, mode)
@@ -60,19 +62,21 @@ def measure_speed(
         torch.manual_seed(0)
         model, config = LanguageModel(run.model).to(device), run.training
         ids = torch.randint(run.model.vocab_size, (config.batch, config.context + 1), device=device)
+        if config.compile:
+            model.compile_attention()
         for mode in config.modes or run.model.modes:
             calls[name, mode, "forward"] = _forward(model, ids[:, :-1], mode)
             calls[name, mode, "training"] = _training(model, ids[:, :-1], ids[:, 1:], mode, config)
     named = {" ".join(key): call for key, call in calls.items()}
     samples = dict(zip(calls, interleaved(named, _milliseconds, rounds=rounds, warmups=1).values(), strict=True))
     rows = []
-    for (name, mode, which), times in samples.items():
+    for (name, of, which), times in samples.items():
         config = runs[name].training
         reference = next(other for (_, _, part), other in samples.items() if part == which)
         rows.append(
             {
                 "variant": name,
-                "mode": mode,
+                "mode": of,
                 "pass": which,
                 "tokens_per_second": round(1e3 * config.batch * config.context / float(torch.tensor(times).median())),
                 "over_first": round(1 / ratio(times, reference), 3),

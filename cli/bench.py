@@ -145,7 +145,8 @@ def bench_filter_accuracy(
 @app.command("quality")
 def bench_quality(
     data: Annotated[
-        Path, typer.Option(help="Folder with train, valid and test: folders of .txt files, or train.txt …", metavar="DIR")
+        Path,
+        typer.Option(help="Folder with train, valid and test: folders of .txt files, or train.txt …", metavar="DIR"),
     ],
     runs: Annotated[Path, typer.Option(help="Folder of the runs, one folder each.", metavar="DIR", file_okay=False)],
     variants: Annotated[
@@ -157,7 +158,9 @@ def bench_quality(
     tokens: Annotated[int, typer.Option(help="Tokens to score, a multiple of the longest window.")] = 65_536,
     workers: Annotated[int, typer.Option(min=1, help="Runs at a time, a process with one thread each.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    evaluate_only: Annotated[bool, typer.Option("--evaluate-only", help="Train nothing; score what is trained.")] = False,
+    evaluate_only: Annotated[
+        bool, typer.Option("--evaluate-only", help="Train nothing; score what is trained.")
+    ] = False,
     speed_only: Annotated[bool, typer.Option("--speed-only", help="Only time the variants, on one thread.")] = False,
     figures: Annotated[Path | None, typer.Option(help="Folder for the pictures.", metavar="DIR")] = None,
     out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "quality-small.json",
@@ -168,10 +171,9 @@ def bench_quality(
     from bench.quality_runs import FailedRunsError
     from bench.quality_scores import Scoring
 
-    plan = Plan(
-        data, runs, config, tuple(names(variants)), numbers(seeds, "seeds"), Scoring(numbers(lengths, "lengths"), tokens),
-        device, not evaluate_only,
-    )  # fmt: skip
+    scoring = Scoring(numbers(lengths, "lengths"), tokens)
+    wanted = tuple(names(variants))
+    plan = Plan(data, runs, config, wanted, numbers(seeds, "seeds"), scoring, device, not evaluate_only)
     document = write_speed(plan, out) if speed_only else write_quality(plan, out, workers=workers)
     if figures is not None:
         from bench.quality_figures import draw_quality
