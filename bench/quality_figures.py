@@ -169,7 +169,7 @@ def draw_lengths(document: Mapping[str, Any], path: Path) -> Path:
 def _ticks() -> Any:
     from matplotlib.ticker import LogLocator
 
-    return LogLocator(base=10, subs=(1, 1.5, 2, 3, 5, 7))
+    return LogLocator(base=10, subs=(1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8))
 
 
 def draw_noises(layers: list[Dynamics], path: Path) -> Path:
@@ -186,13 +186,23 @@ def draw_noises(layers: list[Dynamics], path: Path) -> Path:
     }
     figure, grid = _pyplot().subplots(2, 3, figsize=(11, 6), layout="constrained")
     for axes, (title, rows) in zip(grid.flat, values.items(), strict=True):
-        shown = np.log10(np.asarray(rows))
-        axes.imshow(np.where(np.isfinite(shown), shown, np.nan), cmap="viridis", aspect="auto")
-        middle = np.nanmean([np.nanmin(shown), np.nanmax(shown[np.isfinite(shown)])])
+        with np.errstate(divide="ignore"):
+            shown = np.log10(np.asarray(rows))
+        finite = shown[np.isfinite(shown)]
+        middle = (finite.min() + finite.max()) / 2 if finite.size else 0.0
+        # A factor of two at least from dark to bright: no picture of rounding errors.
+        half = max(np.ptp(finite) / 2 if finite.size else 0.0, math.log10(2) / 2)
+        axes.imshow(
+            np.clip(shown, middle - half, middle + half),
+            cmap="viridis",
+            aspect="auto",
+            vmin=middle - half,
+            vmax=middle + half,
+        )
         for (layer, head), exponent in np.ndenumerate(shown):
-            is_dark = math.isfinite(exponent) and exponent < middle
-            text = f"{10**exponent:.3g}" if math.isfinite(exponent) else "∞"
-            axes.text(head, layer, text, ha="center", va="center", fontsize=9, color="white" if is_dark else "black")
+            text = "∞" if exponent == math.inf else f"{10**exponent:.3g}"
+            colour = "white" if exponent < middle else "black"
+            axes.text(head, layer, text, ha="center", va="center", fontsize=9, color=colour)
         axes.set(title=title, xlabel="head, from slow to fast", ylabel="layer")
         axes.set_xticks(range(shown.shape[1]))
         axes.set_yticks(range(shown.shape[0]))

@@ -17,12 +17,17 @@ from bench import quality_runs
 from bench.language_eval import window_losses
 from bench.quality import Plan, report_lines, write_quality
 from bench.quality_bars import Case, bar_lines, bars, paired, spread, table
+from bench.quality_figures import attention_maps, draw_quality, groups
 from bench.quality_runs import Job, main, run_jobs
 from bench.quality_scores import Scoring, score_text
+from bench.quality_speed import measure_speed, speed_lines
 from cli.main import app
 from model.checkpoint import load_model
+from model.config import LanguageModelConfig
+from model.dynamics import rotate
+from model.language import LanguageModel
 from training.corpus import encode_files
-from training.language import Trainer
+from training.language import LanguageRun, Trainer, TrainingConfig
 
 MODEL = {"vocab_size": 270, "d_model": 16, "n_layers": 2, "n_heads": 2, "head_dim": 4, "n_slots": 2}
 TRAINING = {"steps": 12, "batch": 4, "context": 16, "learning_rate": 0.01, "validate_every": 6, "precision": "fp32"}
@@ -325,3 +330,61 @@ def test_cells_are_means_and_deviations_of_perplexities():
     assert "| M2 | M2 | 1 | 3 | 12.00 ± 2.00 | 1.00 ± 0.00 | 2.476 ± 0.168 |" in lines
     assert spread([], 2) == "–" and spread([1.0], 2) == "1.00"
     assert str(Case("both", "recurrent")) == "both (recurrent)"
+
+
+def test_speeds_are_of_every_mode_and_over_the_first():
+    training = TrainingConfig.from_dict(TRAINING)
+    runs = {
+        "B1": LanguageRun(
+            LanguageModelConfig.from_dict({**MODEL, "mixer": "softmax", "frequencies": "full"}), training
+        ),
+        "both": LanguageRun(LanguageModelConfig.from_dict(MODEL), training),
+    }
+    rows = measure_speed(runs, torch.device("cpu"), rounds=2)
+    assert [(row["variant"], row["mode"], row["pass"]) for row in rows] == [
+        (name, mode, which)
+        for name, mode in (("B1", "attention"), ("both", "attention"), ("both", "recurrent"))
+        for which in ("forward", "training")
+    ]
+    assert [row["over_first"] for row in rows[:2]] == [1.0, 1.0]
+    assert all(row["tokens_per_second"] > 0 for row in rows)
+    assert len(speed_lines(rows)) == 2 + len(rows)
+
+
+def test_attention_maps_give_the_attention():
+    """A times the values, turned back, is what the layer makes of its inputs."""
+    model = LanguageModel(LanguageModelConfig.from_dict(MODEL)).eval()
+    tokens = torch.randint(270, (24,))
+    mixers, inputs = [block.mixer for block in model.blocks], []
+    for block in model.blocks:
+        block.mixer_norm.register_forward_hook(lambda _module, _inputs, output: inputs.append(output))
+    maps = attention_maps(model, tokens)
+    assert len(maps) == 2
+    for mixer, x, weights in zip(mixers, inputs, maps, strict=True):
+        phase = mixer.phase(torch.arange(24))
+        _, _, v = mixer.rotated(x, phase)
+        latent = rotate(torch.einsum("hij,bjhd->bihd", torch.from_numpy(weights), v), phase)
+        torch.testing.assert_close(latent, mixer.attention(x, with_precision=False).latent, rtol=1e-5, atol=1e-6)
+        assert np.all(np.triu(weights, 1) == 0)
+
+
+def test_pictures_are_drawn(data, tmp_path):
+    from matplotlib.image import imread
+
+    plan = tiny(data, tmp_path, ("M2", "B1"))
+    document = write_quality(plan, tmp_path / "table.json")
+    paths = draw_quality(plan, document, tmp_path / "figures")
+    assert [path.stem for path in paths] == ["quality-length", "quality-noise", "quality-kernels", "quality-map"]
+    assert all(imread(path).std() > 0.05 for path in paths)
+    assert len(draw_quality(replace(plan, variants=("B1",)), document, tmp_path / "figures")) == 1
+
+
+def test_panels_have_every_curve_once_and_m2_in_all():
+    names = ("B1", "M2", "M2.4", "M2-b5e-1", "slots", "both", "AFA")
+    found = [Case(name, "recurrent" if name == "slots" else "attention") for name in names]
+    found.insert(-1, Case("both", "recurrent"))
+    panels = groups(found)
+    assert all(curves[0] == Case("M2") for curves in panels.values())
+    drawn = [str(case) for curves in panels.values() for case in curves[1:]]
+    assert sorted(drawn) == sorted(str(case) for case in found if case != Case("M2"))
+    assert panels["models"] == [Case("M2"), Case("B1"), Case("AFA")]
