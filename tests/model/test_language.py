@@ -190,8 +190,39 @@ def test_config_refuses_what_it_does_not_know():
         LanguageModelConfig(**{**SMALL, "head_dim": 5})
     with pytest.raises(ValueError, match="mixer must be one of"):
         LanguageModelConfig(**{**SMALL, "mixer": "mamba"})
-    with pytest.raises(ValueError, match="n_slots must be a positive integer"):
-        LanguageModelConfig(**{**SMALL, "n_slots": 0})
+    with pytest.raises(ValueError, match="n_slots must be an integer >= 0"):
+        LanguageModelConfig(**{**SMALL, "n_slots": -1})
+    with pytest.raises(ValueError, match="slots run with prior 'lyapunov'"):
+        LanguageModelConfig(**{**SMALL, "prior": "constant"})
+    with pytest.raises(ValueError, match="distance_bias 'alibi' is of the mixer 'softmax'"):
+        LanguageModelConfig(**{**SMALL, "distance_bias": "alibi"})
+
+
+def test_a_model_without_slots_has_no_recurrent_twin(tokens):
+    model = LanguageModel(LanguageModelConfig(**{**SMALL, "n_slots": 0}))
+    assert not [name for name, _ in model.named_parameters() if "slot" in name or "gates" in name]
+    assert model(tokens).logits.isfinite().all()
+    with pytest.raises(ValueError, match="rfa model runs in \\('attention',\\)"):
+        model.mode = "recurrent"
+    with pytest.raises(ValueError, match="without slots has no recurrent twin"):
+        model.init_state(1)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of its own doings
+def test_compiled_attention_has_the_gradients_of_the_eager_one(tokens):
+    """Under autocast, as training runs it: the same products are rounded, so the rest agrees to float32."""
+    gradients = {}
+    for is_compiled in (False, True):
+        torch.manual_seed(0)
+        model = LanguageModel(LanguageModelConfig(**{**SMALL, "n_layers": 1, "n_slots": 0}))
+        if is_compiled:
+            model.compile_attention()
+        with torch.autocast("cpu", torch.bfloat16):
+            model(tokens).logits.float().square().mean().backward()
+        gradients[is_compiled] = {name: p.grad for name, p in model.named_parameters()}
+    for name, expected in gradients[False].items():
+        # What the two round to 16 bits differs in its last float32 digit, so now and then by one 16-bit step.
+        assert scaled_error(gradients[True][name], expected) <= 2**-8, name
 
 
 def test_checkpoint_round_trip(model, tokens, tmp_path):
