@@ -8,9 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from model.config import INNOVATIONS, Innovation
 from model.recurrence.slots_reference import (
-    INNOVATIONS,
-    Innovation,
     SlotInputs,
     SlotLag,
     SlotParameters,

@@ -18,13 +18,12 @@ E_l² / p + q_l + gamma²: transported over the lag, with the noise of it.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-Innovation = Literal["key", "value"]
-INNOVATIONS = ("key", "value")
+from model.config import INNOVATIONS, Innovation
 
 
 class SlotInputs(NamedTuple):
