@@ -210,19 +210,21 @@ def test_a_model_without_slots_has_no_recurrent_twin(tokens):
 
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of its own doings
 def test_compiled_attention_has_the_gradients_of_the_eager_one(tokens):
-    """Under autocast, as training runs it: the same products are rounded, so the rest agrees to float32."""
-    gradients = {}
-    for is_compiled in (False, True):
+    """Under autocast, as training runs it: no further from float32 than twice what the eager code is."""
+
+    def gradients(is_compiled, is_half):
         torch.manual_seed(0)
         model = LanguageModel(LanguageModelConfig(**{**SMALL, "n_layers": 1, "n_slots": 0}))
         if is_compiled:
             model.compile_attention()
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
             model(tokens).logits.float().square().mean().backward()
-        gradients[is_compiled] = {name: p.grad for name, p in model.named_parameters()}
-    for name, expected in gradients[False].items():
-        # What the two round to 16 bits differs in its last float32 digit, so now and then by one 16-bit step.
-        assert scaled_error(gradients[True][name], expected) <= 2**-8, name
+        return {name: p.grad for name, p in model.named_parameters()}
+
+    exact, eager, compiled = gradients(False, False), gradients(False, True), gradients(True, True)
+    for name, expected in exact.items():
+        allowed = 2 * scaled_error(eager[name], expected) + torch.finfo(torch.bfloat16).eps
+        assert scaled_error(compiled[name], expected) <= allowed, name
 
 
 def test_checkpoint_round_trip(model, tokens, tmp_path):
