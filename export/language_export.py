@@ -28,6 +28,7 @@ from export.language_calibration import WINDOW, calibrate_language
 from export.onnx_graphs import export_graph
 from export.provenance import export_provenance
 from model.checkpoint import load_model
+from model.decoder import refusal
 from model.language import Cache, LanguageModel, SlotState, StepOutput
 from model.layers import Block, RobustMixer
 from model.mixing import MixerOutput
@@ -128,7 +129,7 @@ def _scan_layer(
     m, p = m.transpose(0, 1), p.transpose(0, 1)
     flat = slot_read(tokens.q.flatten(0, 1), m.flatten(0, 1), p.flatten(0, 1), parameters)
     readout = SlotReadout(*(part.unflatten(0, positions.shape) for part in flat))
-    return mixer.finish(readout.out, phase, readout.precision, None, dynamics.gamma2), m, p
+    return mixer.finish(readout.out, x, phase, readout.precision, None, dynamics.gamma2), m, p
 
 
 Interface = tuple[dict[str, Tensor], tuple[str, ...], dict[str, dict[int, str]]]
@@ -182,8 +183,11 @@ def language_graphs(model: LanguageModel) -> dict[str, Graph]:
     """The graphs of a model that runs in both modes.
 
     Raises:
-        ValueError: the model has no recurrent twin.
+        ValueError: the model has no recurrent twin, or one that a bundle cannot hold.
     """
+    reason = refusal(model.config)
+    if reason is not None:
+        raise ValueError(f"a bundle cannot hold this model: {reason}")
     model = model.eval().requires_grad_(False)
     parts: dict[str, tuple[nn.Module, Interface]] = {
         "step": (StepGraph(model), step_interface(model)),

@@ -13,6 +13,7 @@ Frequencies = Literal["banded", "full", "none"]
 Prior = Literal["lyapunov", "constant", "additive"]
 Noise = Literal["learned", "anchor"]
 DistanceBias = Literal["none", "alibi", "decay"]
+Innovation = Literal["key", "value"]
 
 MIXERS = ("rfa", "softmax", "afa", "radial_tangential")
 # What only RFA can do without, and with what it is RFA.
@@ -23,6 +24,7 @@ FREQUENCIES = ("banded", "full", "none")
 PRIORS = ("lyapunov", "constant", "additive")
 NOISES = ("learned", "anchor")
 DISTANCE_BIASES = ("none", "alibi", "decay")
+INNOVATIONS = ("key", "value")
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,11 @@ class LanguageModelConfig(StrictConfig):
         distance_bias: of softmax attention: none, ALiBi's slopes, or scores that decay with the lag.
         n_slots: slots of a head; 0 is a model without the recurrent mode.
         inner: reweighting passes K of the slots.
+        innovation: which innovation drives the robust weight of the slots, that of the key or of the value.
+        robust_slots: without, every token has the weight one, and the slots are Kalman filters with noises from the
+            input.
+        learned_decay: mu is learned from the fixed decay on; the heads without decay stay without.
+        output_gate: a sigmoid of the block's normalised input scales each head before the output projection.
     """
 
     vocab_size: int
@@ -90,6 +97,10 @@ class LanguageModelConfig(StrictConfig):
     distance_bias: DistanceBias = "none"
     n_slots: int = 16
     inner: int = 1
+    innovation: Innovation = "key"
+    robust_slots: bool = True
+    learned_decay: bool = False
+    output_gate: bool = False
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_ratio", "inner"):
@@ -109,6 +120,17 @@ class LanguageModelConfig(StrictConfig):
         check_choice("prior", self.prior, PRIORS)
         check_choice("noise", self.noise, NOISES)
         check_choice("distance_bias", self.distance_bias, DISTANCE_BIASES)
+        check_choice("innovation", self.innovation, INNOVATIONS)
+        for name in ("robust_slots", "learned_decay", "output_gate"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
+            if self.mixer != "rfa" and getattr(self, name) != (name == "robust_slots"):
+                raise ValueError(f"{name} is of the mixer 'rfa', got {self.mixer!r}")
+        if not self.robust_slots and (self.inner, self.innovation) != (1, "key"):
+            raise ValueError(
+                "inner and innovation are of the robust weight: without robust_slots they must be 1 and 'key', "
+                f"got {self.inner} and {self.innovation!r}"
+            )
         if self.distance_bias != "none" and self.mixer != "softmax":
             raise ValueError(f"distance_bias {self.distance_bias!r} is of the mixer 'softmax', got {self.mixer!r}")
         for name, whole in ABLATIONS.items():

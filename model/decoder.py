@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.attention.reference import attend
+from model.config import LanguageModelConfig
 from model.dynamics import Dynamics, positive, wrapped_phase
 from model.language import LanguageModel, StepOutput
 from model.layers import GATE_RANGE, PROCESS_GATE_SCALE, Block, RobustMixer
@@ -95,13 +96,34 @@ class _Layer:
         )
 
 
+def refusal(config: LanguageModelConfig) -> str | None:
+    """Why the decoders cannot run a model, or None."""
+    if "recurrent" not in config.modes:
+        return f"a decoder runs slots, got mixer {config.mixer!r} with n_slots {config.n_slots}"
+    if config.innovation != "key":
+        return f"a decoder weighs tokens by the innovation of the key, got innovation {config.innovation!r}"
+    if config.output_gate:
+        return "a decoder has no output gates, got output_gate True"
+    return None
+
+
+def _check(config: LanguageModelConfig) -> None:
+    reason = refusal(config)
+    if reason is not None:
+        raise ValueError(f"a decoder cannot run this model: {reason}")
+
+
 def decoder_constants(model: LanguageModel) -> dict[str, Tensor]:
     """What a decoder forms once from raw parameters, for the one that knows no torch (`decoder_numba`).
 
     nu, kappa, weight_exponent, residual_noise, gamma2, tau, delta, eta2 `[L, H]`; decay, own_process `[L, H, S]`; omega
     `[H, D]` float64; and the numbers that the architecture fixes: the range of the gates, the scale of one, and the
     floor of the norms.
+
+    Raises:
+        ValueError: no decoder runs the model.
     """
+    _check(model.config)
     with torch.no_grad():
         layers = [_Layer.of(cast(Block, block), torch.float32) for block in model.blocks]
     slots = {name: torch.stack([getattr(layer.slots, name) for layer in layers]) for name in SlotParameters._fields}
@@ -122,9 +144,13 @@ class Decoder:
     Args:
         model: of the mixer "rfa", float32, on the device to decode on.
         dtype: of the matrices, float32 or bfloat16.
+
+    Raises:
+        ValueError: the model has what no decoder runs (`refusal`).
     """
 
     def __init__(self, model: LanguageModel, dtype: torch.dtype) -> None:
+        _check(model.config)
         self.config = model.config
         self._scale = math.sqrt(model.config.d_model)
         with torch.no_grad():

@@ -189,11 +189,13 @@ class DynamicsParameters(nn.Module):
 
     The steady-state process variance sigma2 / (2 mu) is learned where mu > 0 (better conditioned, RFA D.2), the
     intensity sigma2 itself where mu = 0. Without noise (`has_noise=False`) sigma2 = eta2 = 0, and gamma2 alone is
-    learned. tau starts at `temperature`.
+    learned. tau starts at `temperature`. With `learns_decay` mu is learned, from the given one on, where that is > 0;
+    a head without decay stays without: no finite raw value stands for mu = 0, and its noise has another unit.
     """
 
     omega: Tensor
     mu: Tensor
+    mu_raw: nn.Parameter | None
 
     def __init__(
         self,
@@ -204,12 +206,16 @@ class DynamicsParameters(nn.Module):
         measurement: float = 1.0,
         has_noise: bool = True,
         temperature: float = 1.0,
+        learns_decay: bool = False,
     ) -> None:
         super().__init__()
         n_heads, complex_dims = omega.shape
         # Kept in float64: the phase omega · t is formed in float64.
         self.register_buffer("omega", omega.to(torch.float64), persistent=False)
         self.register_buffer("mu", mu.to(torch.get_default_dtype()), persistent=False)
+        # Where there is no decay the raw value stands for nothing.
+        given = torch.where(self.mu > 0, self.mu, torch.ones_like(self.mu))
+        self.mu_raw = nn.Parameter(raw_from_positive(given)) if learns_decay else None
         self.has_noise = has_noise
         if has_noise:
             unit = torch.ones_like(mu)
@@ -222,13 +228,14 @@ class DynamicsParameters(nn.Module):
 
     def forward(self) -> Dynamics:
         """Raw → constrained, the only place where it happens."""
+        mu = self.mu if self.mu_raw is None else torch.where(self.mu > 0, positive(self.mu_raw), 0.0)
         sigma2 = eta2 = torch.zeros_like(self.mu)
         if self.has_noise:
             steady = positive(self.process_raw)
-            sigma2 = torch.where(self.mu > 0, 2 * self.mu * steady, steady)
+            sigma2 = torch.where(self.mu > 0, 2 * mu * steady, steady)
             eta2 = positive(self.eta2_raw)
         return Dynamics(
-            mu=self.mu,
+            mu=mu,
             omega=self.omega,
             sigma2=sigma2,
             eta2=eta2,

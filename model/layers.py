@@ -32,6 +32,8 @@ from model.softmax_mixer import SoftmaxMixer
 GATE_RANGE = (-12.0, 8.0)
 # Added process noise of a slot per unit of its input gate.
 PROCESS_GATE_SCALE = 0.1
+# The output gates start open: sigmoid(2) = 0.88, the same for every token.
+OUTPUT_GATE_START = 2.0
 # Memory of the slots at the start, in tokens: log-spaced between these.
 SLOT_MEMORY = (2.0, 256.0)
 
@@ -56,9 +58,14 @@ class RobustMixer(nn.Module):
             banded_decay(heads, complex_dims, config.damping, config.zero_decay_fraction),
             has_noise=config.noise == "learned",
             temperature=config.temperature,
+            learns_decay=config.learned_decay,
         )
         if config.n_slots:
             self._add_slots(config)
+        if config.output_gate:
+            self.output_gate = nn.Linear(config.d_model, heads)
+            nn.init.zeros_(self.output_gate.weight)
+            nn.init.constant_(self.output_gate.bias, OUTPUT_GATE_START)
         self._training_attention = relative_attention
 
     def compile_attention(self) -> None:
@@ -76,7 +83,8 @@ class RobustMixer(nn.Module):
         self.initial_means = nn.Parameter(0.1 * torch.randn(heads, slots, 4 * config.head_dim))
         self.initial_precision_raw = nn.Parameter(raw_from_positive(torch.full((heads, slots), 0.127)))
         self.delta_raw = nn.Parameter(raw_from_positive(torch.ones(heads)))
-        self.weight_scale_raw = nn.Parameter(raw_from_positive(torch.ones(heads)))
+        if config.robust_slots:
+            self.weight_scale_raw = nn.Parameter(raw_from_positive(torch.ones(heads)))
 
     def initial_state(self) -> tuple[Tensor, Tensor]:
         """Means `[H, S, 4D]` and precisions `[H, S]` before the first token."""
@@ -95,11 +103,14 @@ class RobustMixer(nn.Module):
         return wrapped_phase(self.dynamics.omega, positions, torch.float32)
 
     def slot_parameters(self, dynamics: Dynamics) -> SlotParameters:
+        exponent = torch.zeros_like(dynamics.nu)  # kappa' = 0: every token has the weight one
+        if self.config.robust_slots:
+            exponent = dynamics.kappa * positive(self.weight_scale_raw)
         return SlotParameters(
             decay=torch.exp(-self.slot_log_mu.exp()),
             nu=dynamics.nu,
             kappa=dynamics.kappa,
-            weight_exponent=dynamics.kappa * positive(self.weight_scale_raw),
+            weight_exponent=exponent,
             residual_noise=dynamics.gamma2 + dynamics.eta2,
             gamma2=dynamics.gamma2,
             tau=dynamics.tau,
@@ -116,8 +127,15 @@ class RobustMixer(nn.Module):
         own = -steady * torch.expm1(-2 * self.slot_log_mu.exp())
         return SlotInputs(*rotated, measurement, own + PROCESS_GATE_SCALE * torch.exp(forget))
 
+    def project(self, latent: Tensor, x: Tensor) -> Tensor:
+        """W_o of the latent `[..., H, 2D]`, whose heads are scaled by the gates of the block's input `[..., d]`."""
+        if self.config.output_gate:
+            latent = latent * torch.sigmoid(self.output_gate(x))[..., None]
+        out: Tensor = self.output(latent.flatten(-2))
+        return out
+
     def finish(
-        self, latent: Tensor, phase: Tensor, precision: Tensor, noise: Tensor | None, gamma2: Tensor
+        self, latent: Tensor, x: Tensor, phase: Tensor, precision: Tensor, noise: Tensor | None, gamma2: Tensor
     ) -> MixerOutput:
         """Leave the rotating frame, add the latent sample, project.
 
@@ -130,7 +148,7 @@ class RobustMixer(nn.Module):
         if noise is not None:
             spread = torch.sqrt((1 / precision + gamma2) / 2)
             latent = latent + noise * spread[..., None]
-        return MixerOutput(self.output(latent.flatten(-2)), torch.log(precision), latent)
+        return MixerOutput(self.project(latent, x), torch.log(precision), latent)
 
     def attention(self, x: Tensor, *, with_precision: bool, impl: AttentionImpl = "auto") -> MixerOutput:
         """Exact RFA over a sequence `[B, N, d]`, positions 0 … N-1; impl as in `robust_filter_attention`."""
@@ -145,7 +163,7 @@ class RobustMixer(nn.Module):
         with without_autocast(x.device):
             result = core(q, k, v, dynamics, kernel=config.kernel, with_precision=with_precision, prior=config.prior)
         precision = result.precision if with_precision else torch.ones_like(result.log_norm)
-        return self.finish(result.out, phase, precision, None, dynamics.gamma2)
+        return self.finish(result.out, x, phase, precision, None, dynamics.gamma2)
 
     def _runs_fused(self, x: Tensor, impl: AttentionImpl) -> bool:
         """Whether the fused kernels take what the projections make of `x`; the ablations are eager."""
@@ -166,7 +184,7 @@ class RobustMixer(nn.Module):
         result = fused_attention(q, k, v, dynamics, kernel=self.config.kernel, with_precision=with_precision)
         log_precision = torch.log(result.precision) if with_precision else torch.zeros_like(result.log_norm)
         (latent,) = fused_rotation(result.out, phase=phase)
-        return MixerOutput(self.output(latent.flatten(-2)), log_precision, latent)
+        return MixerOutput(self.project(latent, x), log_precision, latent)
 
     def recurrent(
         self, x: Tensor, positions: Tensor, means: Tensor, precisions: Tensor, *, impl: SlotImpl = "auto"
@@ -176,9 +194,16 @@ class RobustMixer(nn.Module):
         phase = self.phase(positions)
         tokens = self.slot_inputs(x, self.rotated(x, phase), dynamics)
         readout, means, precisions = slot_scan(
-            tokens, means, precisions, self.slot_parameters(dynamics), inner=self.config.inner, impl=impl
+            tokens,
+            means,
+            precisions,
+            self.slot_parameters(dynamics),
+            inner=self.config.inner,
+            innovation=self.config.innovation,
+            robust=self.config.robust_slots,
+            impl=impl,
         )
-        return self.finish(readout.out, phase, readout.precision, None, dynamics.gamma2), means, precisions
+        return self.finish(readout.out, x, phase, readout.precision, None, dynamics.gamma2), means, precisions
 
     def step(
         self, x: Tensor, position: Tensor, means: Tensor, precisions: Tensor, noise: Tensor | None
@@ -188,9 +213,14 @@ class RobustMixer(nn.Module):
         phase = self.phase(position)
         token = self.slot_inputs(x, self.rotated(x, phase), dynamics)
         readout, means, precisions = slot_step(
-            token, means, precisions, self.slot_parameters(dynamics), inner=self.config.inner
+            token,
+            means,
+            precisions,
+            self.slot_parameters(dynamics),
+            inner=self.config.inner,
+            innovation=self.config.innovation,
         )
-        return self.finish(readout.out, phase, readout.precision, noise, dynamics.gamma2), means, precisions
+        return self.finish(readout.out, x, phase, readout.precision, noise, dynamics.gamma2), means, precisions
 
     def extend(
         self, x: Tensor, position: Tensor, keys: Tensor, values: Tensor, noise: Tensor | None
@@ -222,7 +252,7 @@ class RobustMixer(nn.Module):
             kernel=self.config.kernel,
         )
         padded = None if noise is None else torch.cat([torch.zeros_like(q[:, :-1]), noise[:, None]], dim=1)
-        mixed = self.finish(result.out, phase, result.precision, padded, dynamics.gamma2)
+        mixed = self.finish(result.out, x, phase, result.precision, padded, dynamics.gamma2)
         return mixed, new_k.transpose(1, 2), new_v.transpose(1, 2)
 
 

@@ -8,12 +8,20 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from model.recurrence.slots_reference import SlotInputs, SlotParameters, SlotReadout, slot_scan_reference
+from model.config import INNOVATIONS, Innovation
+from model.recurrence.slots_reference import (
+    SlotInputs,
+    SlotLag,
+    SlotParameters,
+    SlotReadout,
+    slot_scan_reference,
+)
 
-SlotImpl = Literal["auto", "reference", "numba", "triton"]
+SlotImpl = Literal["auto", "reference", "numba", "triton", "parallel"]
+IMPLS = ("auto", "reference", "numba", "triton", "parallel")
 
 
-def _numba_refusal(tokens: SlotInputs, inner: int) -> str | None:
+def _numba_refusal(tokens: SlotInputs) -> str | None:
     """Why the compiled scan cannot run these inputs, or None."""
     if importlib.util.find_spec("numba") is None:
         return "numba is not installed"
@@ -21,21 +29,41 @@ def _numba_refusal(tokens: SlotInputs, inner: int) -> str | None:
         return f"it runs on cpu, got {tokens.k.device.type}"
     if any(tensor.dtype != torch.float32 for tensor in tokens):
         return f"it takes float32, got {sorted({str(tensor.dtype) for tensor in tokens})}"
-    if inner != 1:
-        return f"it runs inner=1, got inner={inner}"
     return None
 
 
-def _triton_refusal(tokens: SlotInputs, means: Tensor, precisions: Tensor, inner: int) -> str | None:
+def _parallel_refusal(tokens: SlotInputs, robust: bool) -> str | None:
+    """Why the associative scan cannot run these inputs, or None."""
+    if robust:
+        return "it has a weight of one, got robust=True"
+    if any(tensor.dtype not in (torch.float32, torch.float64) for tensor in tokens):
+        return f"it takes float32 and float64, got {sorted({str(tensor.dtype) for tensor in tokens})}"
+    return None
+
+
+def _triton_refusal(
+    tokens: SlotInputs, means: Tensor, precisions: Tensor, inner: int, innovation: Innovation, lag: SlotLag | None
+) -> str | None:
     """Why the GPU's scan cannot run these inputs, or None."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
+    if innovation != "key":
+        return f"it weighs tokens by the innovation of the key, got {innovation!r}"
+    if lag is not None:
+        return "it reads the slots at lag 0, not behind a window"
     from model.recurrence.triton import refusal
 
     return refusal(tokens, means, precisions, inner)
 
 
-def _check(tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, inner: int) -> None:
+def _check(
+    tokens: SlotInputs,
+    means: Tensor,
+    precisions: Tensor,
+    parameters: SlotParameters,
+    inner: int,
+    innovation: Innovation,
+) -> None:
     batch, length, heads, width = tokens.k.shape
     slots = parameters.decay.shape[-1]
     expected = {
@@ -53,6 +81,8 @@ def _check(tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: Sl
         raise ValueError("a scan needs at least one token, got 0")
     if inner < 1:
         raise ValueError(f"inner must be >= 1, got {inner}")
+    if innovation not in INNOVATIONS:
+        raise ValueError(f"innovation must be one of {INNOVATIONS}, got {innovation!r}")
 
 
 def slot_scan(
@@ -62,6 +92,9 @@ def slot_scan(
     parameters: SlotParameters,
     *,
     inner: int = 1,
+    innovation: Innovation = "key",
+    robust: bool = True,
+    lag: SlotLag | None = None,
     impl: SlotImpl = "auto",
 ) -> tuple[SlotReadout, Tensor, Tensor]:
     """Run the slots over a sequence.
@@ -70,9 +103,12 @@ def slot_scan(
         tokens: leading dims `[B, N]`, see `SlotInputs`.
         means: `[B, H, S, 4D]`, precisions `[B, H, S]` > 0: the state before the first token, float32.
         inner: IRLS passes K.
-        impl: "reference" (eager), "numba" (compiled, float32 on a CPU, K = 1), "triton" (one kernel on a GPU, K = 1;
-            tokens may have 16 bits, the state and the read-out are float32) or "auto". An explicit choice never falls
-            back.
+        innovation: which part of it drives the weight, that of the "key" or of the "value".
+        robust: False gives every token the weight one: kappa' = 0, whatever `parameters.weight_exponent` is.
+        lag: of the slots behind the queries; none by default.
+        impl: "reference" (eager), "numba" (compiled, float32 on a CPU), "triton" (one kernel on a GPU, K = 1, the key's
+            innovation, no lag; tokens may have 16 bits, the state and the read-out are float32), "parallel" (an
+            associative scan in torch operations, for robust=False) or "auto". An explicit choice never falls back.
 
     Returns:
         read-out of every token and the state after the last.
@@ -80,11 +116,13 @@ def slot_scan(
     Raises:
         ValueError: shapes that do not fit, or an explicit impl that cannot run the inputs.
     """
-    _check(tokens, means, precisions, parameters, inner)
-    if impl not in ("auto", "reference", "numba", "triton"):
-        raise ValueError(f"impl must be 'auto', 'reference', 'numba' or 'triton', got {impl!r}")
+    _check(tokens, means, precisions, parameters, inner, innovation)
+    if impl not in IMPLS:
+        raise ValueError(f"impl must be one of {IMPLS}, got {impl!r}")
+    if not robust:
+        parameters = parameters._replace(weight_exponent=torch.zeros_like(parameters.weight_exponent))
     if impl == "triton" or (impl == "auto" and tokens.k.device.type == "cuda"):
-        refusal = _triton_refusal(tokens, means, precisions, inner)
+        refusal = _triton_refusal(tokens, means, precisions, inner, innovation, lag)
         if refusal is None:
             from model.recurrence.triton import slot_scan_triton
 
@@ -92,11 +130,19 @@ def slot_scan(
         if impl == "triton":
             raise ValueError(f"impl='triton' cannot run this: {refusal}")
     if impl in ("auto", "numba"):
-        refusal = _numba_refusal(tokens, inner)
+        refusal = _numba_refusal(tokens)
         if refusal is None:
             from model.recurrence.slots_numba import slot_scan_numba
 
-            return slot_scan_numba(tokens, means, precisions, parameters)
+            return slot_scan_numba(tokens, means, precisions, parameters, inner=inner, innovation=innovation, lag=lag)
         if impl == "numba":
             raise ValueError(f"impl='numba' cannot run this: {refusal}")
-    return slot_scan_reference(tokens, means, precisions, parameters, inner=inner)
+    if impl == "parallel" or (impl == "auto" and not robust):
+        refusal = _parallel_refusal(tokens, robust)
+        if refusal is None:
+            from model.recurrence.slots_parallel import slot_scan_parallel
+
+            return slot_scan_parallel(tokens, means, precisions, parameters, lag=lag)
+        if impl == "parallel":
+            raise ValueError(f"impl='parallel' cannot run this: {refusal}")
+    return slot_scan_reference(tokens, means, precisions, parameters, inner=inner, innovation=innovation, lag=lag)

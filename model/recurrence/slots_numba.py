@@ -1,9 +1,9 @@
 """Gated filter slots on a CPU: the whole scan of a layer, forward and backward, in one compiled loop per (batch, head).
 
-Equations: `slots_reference.py` with K = 1. Layout: contiguous float32, tokens `[B, N, H, …]`, state `[B, H, S, 4D]`.
+Equations: `slots_reference.py`. Layout: contiguous float32, tokens `[B, N, H, …]`, state `[B, H, S, 4D]`.
 The forward pass keeps the means of every token for the backward pass (S·4D floats per token and head) when gradients
-are wanted, nothing otherwise. Gradients reach all inputs, the initial state and all parameters; not through the final
-state.
+are wanted, nothing otherwise; the K passes are run again. Gradients flow from the read-out and its log_norm to all
+inputs, the initial state and all parameters; not through the evidence and the final state.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -19,14 +19,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.recurrence.slots_reference import SlotInputs, SlotParameters, SlotReadout
+from model.config import Innovation
+from model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, SlotReadout
 
 # Columns of the per-head parameter table.
 NU, KAPPA, WEIGHT_EXPONENT, RESIDUAL_NOISE, GAMMA2, TAU, DELTA = range(7)
 
 
 @numba.njit(parallel=True, fastmath={"reassoc", "contract", "arcp", "nsz"}, cache=True)
-def _forward(q, k, v, pi, qn, decay, table, m_start, p_start, keep_history):  # type: ignore[no-untyped-def]
+def _forward(  # type: ignore[no-untyped-def]
+    q, k, v, pi, qn, decay, table, transport, delay, m_start, p_start, inner, is_value, keep_history
+):
     n_batch, n_tokens, n_heads, width = q.shape
     n_slots = pi.shape[3]
     out = np.empty((n_batch, n_tokens, n_heads, width), np.float32)
@@ -46,6 +49,7 @@ def _forward(q, k, v, pi, qn, decay, table, m_start, p_start, keep_history):  # 
         noise, gamma2, tau, delta = table[h, RESIDUAL_NOISE], table[h, GAMMA2], table[h, TAU], table[h, DELTA]
         for t in range(n_tokens):
             qt, kt, vt = q[b, t, h], k[b, t, h], v[b, t, h]
+            driving, first = (vt, width) if is_value else (kt, 0)
             seen = np.float32(0.0)
             top = np.float32(-np.inf)
             for s in range(n_slots):
@@ -53,23 +57,28 @@ def _forward(q, k, v, pi, qn, decay, table, m_start, p_start, keep_history):  # 
                 e = decay[h, s]
                 r = np.float32(0.0)
                 for d in range(width):
-                    y = kt[d] - e * ms[d]
+                    y = driving[d] - e * ms[first + d]
                     r += y * y
                 variance = e * e / p[s] + qn[b, t, h, s]
-                weighted = math.exp(-exponent * math.log1p(r / (nu * (variance + noise)))) * pi[b, t, h, s]
-                posterior = np.float32(1.0) / variance + weighted
-                g = delta * weighted / posterior
+                scale = nu * (variance + noise)
+                posterior, g, left = np.float32(0.0), np.float32(0.0), r
+                for _ in range(inner):
+                    weighted = math.exp(-exponent * math.log1p(left / scale)) * pi[b, t, h, s]
+                    posterior = np.float32(1.0) / variance + weighted
+                    g = delta * weighted / posterior
+                    left = (np.float32(1.0) - g) * (np.float32(1.0) - g) * r
                 f = e * (np.float32(1.0) - g)
+                lag = transport[h, s]
                 rq = np.float32(0.0)
                 for d in range(width):
                     x = f * ms[d] + g * kt[d]
                     ms[d] = x
-                    y = qt[d] - x
+                    y = qt[d] - lag * x
                     rq += y * y
                 for d in range(width):
                     ms[width + d] = f * ms[width + d] + g * vt[d]
                 p[s] = posterior
-                spread = np.float32(1.0) / posterior + gamma2
+                spread = lag * lag / posterior + delay[h, s] + gamma2
                 excess = rq / (nu * spread)
                 logits[s] = tau * (-math.log(spread) - kappa * math.log1p(excess))
                 seen += np.float32(1.0) / ((np.float32(1.0) + excess) * spread)
@@ -81,7 +90,7 @@ def _forward(q, k, v, pi, qn, decay, table, m_start, p_start, keep_history):  # 
             ot = out[b, t, h]
             ot[:] = 0.0
             for s in range(n_slots):
-                a = logits[s] / total
+                a = logits[s] / total * transport[h, s]
                 ms = m[s]
                 for d in range(width):
                     ot[d] += a * ms[width + d]
@@ -96,12 +105,17 @@ def _forward(q, k, v, pi, qn, decay, table, m_start, p_start, keep_history):  # 
 
 
 @numba.njit(parallel=True, fastmath={"reassoc", "contract", "arcp", "nsz"}, cache=True)
-def _backward(grad_out, q, k, v, pi, qn, decay, table, m_start, p_start, history_m, history_p):  # type: ignore[no-untyped-def]
+def _backward(  # type: ignore[no-untyped-def]
+    grad_out, grad_norm, q, k, v, pi, qn, decay, table, transport, delay, m_start, p_start, inner, is_value,
+    history_m, history_p,
+):  # fmt: skip
     n_batch, n_tokens, n_heads, width = q.shape
     n_slots = pi.shape[3]
     gq, gk, gv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     gpi, gqn = np.empty_like(pi), np.empty_like(qn)
     gdecay = np.zeros((n_batch, n_heads, n_slots), np.float64)
+    gtransport = np.zeros((n_batch, n_heads, n_slots), np.float64)
+    gdelay = np.zeros((n_batch, n_heads, n_slots), np.float64)
     gtable = np.zeros((n_batch, n_heads, 7), np.float64)
     gm = np.zeros_like(m_start)
     gp = np.zeros_like(p_start)
@@ -110,6 +124,10 @@ def _backward(grad_out, q, k, v, pi, qn, decay, table, m_start, p_start, history
         logits = np.empty(n_slots, np.float32)
         excesses = np.empty(n_slots, np.float32)
         ga = np.empty(n_slots, np.float32)
+        # of the K passes: what was left of r² at the start of each, the log of its ratio to the scale, the gain
+        left = np.empty(inner, np.float32)
+        log_ratio = np.empty(inner, np.float32)
+        gain = np.empty(inner, np.float32)
         nu, kappa, exponent = table[h, NU], table[h, KAPPA], table[h, WEIGHT_EXPONENT]
         noise, gamma2, tau, delta = table[h, RESIDUAL_NOISE], table[h, GAMMA2], table[h, TAU], table[h, DELTA]
         table_grad = gtable[b, h]
@@ -120,11 +138,12 @@ def _backward(grad_out, q, k, v, pi, qn, decay, table, m_start, p_start, history
             top = np.float32(-np.inf)
             for s in range(n_slots):
                 ms = history_m[b, h, t, s]
-                spread = np.float32(1.0) / history_p[b, h, t, s] + gamma2
+                lag = transport[h, s]
+                spread = lag * lag / history_p[b, h, t, s] + delay[h, s] + gamma2
                 rq = np.float32(0.0)
                 dot = np.float32(0.0)
                 for d in range(width):
-                    y = qt[d] - ms[d]
+                    y = qt[d] - lag * ms[d]
                     rq += y * y
                     dot += go[d] * ms[width + d]
                 excesses[s] = rq / (nu * spread)
@@ -136,7 +155,7 @@ def _backward(grad_out, q, k, v, pi, qn, decay, table, m_start, p_start, history
             for s in range(n_slots):
                 a = math.exp(logits[s] - top)
                 total += a
-                mean_ga += a * ga[s]
+                mean_ga += a * transport[h, s] * ga[s]
             mean_ga /= total
             for s in range(n_slots):
                 gms = gm[b, h, s]
@@ -146,8 +165,9 @@ def _backward(grad_out, q, k, v, pi, qn, decay, table, m_start, p_start, history
                 before_p = history_p[b, h, t - 1, s] if t > 0 else p_start[b, h, s]
                 # read-out
                 a = math.exp(logits[s] - top) / total
-                gl = a * (ga[s] - mean_ga)
-                spread = np.float32(1.0) / posterior + gamma2
+                lag = transport[h, s]
+                gl = a * (lag * ga[s] - mean_ga + grad_norm[b, t, h])
+                spread = lag * lag / posterior + delay[h, s] + gamma2
                 x = excesses[s]
                 gx = -gl * tau * kappa / (np.float32(1.0) + x)
                 gspread = -(gl * tau + gx * x) / spread
@@ -155,53 +175,79 @@ def _backward(grad_out, q, k, v, pi, qn, decay, table, m_start, p_start, history
                 table_grad[KAPPA] -= gl * tau * math.log1p(x)
                 table_grad[NU] -= gx * x / nu
                 table_grad[GAMMA2] += gspread
-                gposterior = gp[b, h, s] - gspread / (posterior * posterior)
+                gdelay[b, h, s] += gspread
+                glag = a * ga[s] + np.float32(2.0) * gspread * lag / posterior
+                gposterior = gp[b, h, s] - gspread * lag * lag / (posterior * posterior)
                 grq = np.float32(2.0) * gx / (nu * spread)
                 # update
                 e = decay[h, s]
                 variance = e * e / before_p + qn[b, t, h, s]
-                r = np.float32(0.0)
-                gg = np.float32(0.0)
+                r_key, r_value, gg, moved = np.float32(0.0), np.float32(0.0), np.float32(0.0), np.float32(0.0)
                 for d in range(width):
-                    y = qt[d] - after[d]
+                    y = qt[d] - lag * after[d]
                     gqt[d] += grq * y
-                    gms[d] -= grq * y
-                    gms[width + d] += a * go[d]
-                    yk = kt[d] - e * before[d]
-                    r += yk * yk
-                    gg += gms[d] * yk + gms[width + d] * (vt[d] - e * before[width + d])
+                    gms[d] -= grq * lag * y
+                    moved += y * after[d]
+                    gms[width + d] += a * lag * go[d]
+                    yk, yv = kt[d] - e * before[d], vt[d] - e * before[width + d]
+                    r_key += yk * yk
+                    r_value += yv * yv
+                    gg += gms[d] * yk + gms[width + d] * yv
+                gtransport[b, h, s] += glag - grq * moved
+                r = r_value if is_value else r_key
+                # the K passes, and back
                 scale = nu * (variance + noise)
-                log_u = math.log1p(r / scale)
-                w = math.exp(-exponent * log_u)
-                weighted = w * pi[b, t, h, s]
-                g = delta * weighted / posterior
-                table_grad[DELTA] += gg * weighted / posterior
-                gposterior -= gg * g / posterior
-                gweighted = gg * delta / posterior + gposterior
-                gpi[b, t, h, s] = gweighted * w
-                gw = gweighted * pi[b, t, h, s]
-                table_grad[WEIGHT_EXPONENT] -= gw * w * log_u
-                gu = -exponent * w * gw / (np.float32(1.0) + r / scale)
-                gr = np.float32(2.0) * gu / scale
-                gscale = -gu * r / (scale * scale)
+                g, rest = np.float32(0.0), r
+                for i in range(inner):
+                    left[i] = rest
+                    log_ratio[i] = math.log1p(rest / scale)
+                    weighted = math.exp(-exponent * log_ratio[i]) * pi[b, t, h, s]
+                    g = delta * weighted / (np.float32(1.0) / variance + weighted)
+                    gain[i] = g
+                    rest = (np.float32(1.0) - g) * (np.float32(1.0) - g) * r
+                gpi_sum, gr, gscale, gprior = np.float32(0.0), np.float32(0.0), np.float32(0.0), np.float32(0.0)
+                for back in range(inner):
+                    i = inner - 1 - back
+                    w = math.exp(-exponent * log_ratio[i])
+                    weighted = w * pi[b, t, h, s]
+                    found = np.float32(1.0) / variance + weighted
+                    table_grad[DELTA] += gg * weighted / found
+                    gposterior -= gg * gain[i] / found
+                    gweighted = gg * delta / found + gposterior
+                    gpi_sum += gweighted * w
+                    gw = gweighted * pi[b, t, h, s]
+                    table_grad[WEIGHT_EXPONENT] -= gw * w * log_ratio[i]
+                    gleft = -exponent * w * gw / (scale + left[i])
+                    gscale -= gleft * left[i] / scale
+                    gprior += gposterior
+                    if i == 0:
+                        gr += gleft
+                    else:  # left[i] = (1 - gain[i - 1])² r
+                        keep = np.float32(1.0) - gain[i - 1]
+                        gr += gleft * keep * keep
+                        gg = np.float32(-2.0) * gleft * keep * r
+                        gposterior = np.float32(0.0)
+                gpi[b, t, h, s] = gpi_sum
+                gr *= np.float32(2.0)
+                gr_key, gr_value = (np.float32(0.0), gr) if is_value else (gr, np.float32(0.0))
                 table_grad[NU] += gscale * (variance + noise)
                 table_grad[RESIDUAL_NOISE] += gscale * nu
-                gvariance = gscale * nu - gposterior / (variance * variance)
+                gvariance = gscale * nu - gprior / (variance * variance)
                 gqn[b, t, h, s] = gvariance
                 ge = gvariance * np.float32(2.0) * e / before_p
                 gp[b, h, s] = -gvariance * e * e / (before_p * before_p)
                 keep = np.float32(1.0) - g
                 for d in range(width):
-                    yk = kt[d] - e * before[d]
-                    gkt[d] += g * gms[d] + gr * yk
-                    gvt[d] += g * gms[width + d]
-                    gpred = keep * gms[d] - gr * yk
-                    gpred_v = keep * gms[width + d]
+                    yk, yv = kt[d] - e * before[d], vt[d] - e * before[width + d]
+                    gkt[d] += g * gms[d] + gr_key * yk
+                    gvt[d] += g * gms[width + d] + gr_value * yv
+                    gpred = keep * gms[d] - gr_key * yk
+                    gpred_v = keep * gms[width + d] - gr_value * yv
                     ge += gpred * before[d] + gpred_v * before[width + d]
                     gms[d] = e * gpred
                     gms[width + d] = e * gpred_v
                 gdecay[b, h, s] += ge
-    return gq, gk, gv, gpi, gqn, gdecay, gtable, gm, gp
+    return gq, gk, gv, gpi, gqn, gdecay, gtable, gtransport, gdelay, gm, gp
 
 
 def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
@@ -210,27 +256,37 @@ def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
 
 class _SlotScan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, inner: int, is_value: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
         arrays = [_array(tensor) for tensor in tensors]
         # Grad mode is off inside forward; needs_input_grad says whether anyone will ask.
         keep_history = any(ctx.needs_input_grad)
-        out, log_norm, evidence, history_m, history_p, final_m, final_p = _forward(*arrays, keep_history)
-        ctx.arrays = (*arrays, history_m, history_p)
+        out, log_norm, evidence, history_m, history_p, final_m, final_p = _forward(
+            *arrays, inner, is_value, keep_history
+        )
+        ctx.arrays = (*arrays, inner, is_value, history_m, history_p)
         results = [torch.from_numpy(array) for array in (out, log_norm, evidence, final_m, final_p)]
-        ctx.mark_non_differentiable(*results[1:])
+        ctx.mark_non_differentiable(*results[2:])
         return tuple(results)
 
     @staticmethod
-    def backward(ctx: Any, grad_out: Tensor, *_: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
-        gq, gk, gv, gpi, gqn, gdecay, gtable, gm, gp = _backward(_array(grad_out), *ctx.arrays)
-        summed = gdecay.sum(0).astype(np.float32), gtable.sum(0).astype(np.float32)
-        return tuple(torch.from_numpy(array) for array in (gq, gk, gv, gpi, gqn, *summed, gm, gp))
+    def backward(ctx: Any, grad_out: Tensor, grad_norm: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        gradients = _backward(_array(grad_out), _array(grad_norm), *ctx.arrays)
+        tokens, sums, state = gradients[:5], gradients[5:9], gradients[9:]
+        summed = (array.sum(0).astype(np.float32) for array in sums)
+        return None, None, *(torch.from_numpy(array) for array in (*tokens, *summed, *state))
 
 
 def slot_scan_numba(
-    tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters
+    tokens: SlotInputs,
+    means: Tensor,
+    precisions: Tensor,
+    parameters: SlotParameters,
+    *,
+    inner: int,
+    innovation: Innovation,
+    lag: SlotLag | None,
 ) -> tuple[SlotReadout, Tensor, Tensor]:
-    """`slot_scan_reference` with K = 1 for float32 tensors on a CPU. Only `out` carries gradients."""
+    """`slot_scan_reference` for float32 tensors on a CPU. Only `out` and `log_norm` carry gradients."""
     n_threads = min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     numba.set_num_threads(n_threads)
     table = torch.stack(
@@ -245,7 +301,15 @@ def slot_scan_numba(
         ],
         dim=-1,
     )
+    here = SlotLag(torch.ones_like(parameters.decay), torch.zeros_like(parameters.decay))
     out, log_norm, precision, means, precisions = _SlotScan.apply(
-        *tokens, parameters.decay, table, means.contiguous(), precisions.contiguous()
+        inner,
+        innovation == "value",
+        *tokens,
+        parameters.decay,
+        table,
+        *(here if lag is None else lag),
+        means.contiguous(),
+        precisions.contiguous(),
     )
     return SlotReadout(out, log_norm, precision), means, precisions

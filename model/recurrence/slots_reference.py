@@ -11,6 +11,9 @@ every slot (math: RFA's filter, AFA Alg. 4, with input-dependent noises):
 
 With kappa' = 0 the weight is one and every slot is a Kalman filter with input-dependent noises.
 The K passes are scalar arithmetic on one inner product: a token costs O(S (D + K)).
+The innovation that drives the weight may be that of the value, r² = |v - m⁻_v|², instead of the key's.
+Slots that lag behind the query (a window of exact tokens is between them) are read as E_l m with the variance
+E_l² / p + q_l + gamma²: transported over the lag, with the noise of it.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from model.config import INNOVATIONS, Innovation
 
 
 class SlotInputs(NamedTuple):
@@ -50,6 +55,13 @@ class SlotParameters(NamedTuple):
     delta: Tensor
 
 
+class SlotLag(NamedTuple):
+    """What lies between the last token of the slots and the query: transport (E_l) and noise (q_l), `[H, S]`."""
+
+    transport: Tensor
+    noise: Tensor
+
+
 class SlotReadout(NamedTuple):
     """out `[..., H, 2D]` in the rotating frame, log_norm and precision `[..., H]`, as of RFA over the slots."""
 
@@ -59,11 +71,10 @@ class SlotReadout(NamedTuple):
 
 
 def _gain(
-    predicted: Tensor, variance: Tensor, token: SlotInputs, parameters: SlotParameters, inner: int
+    innovation: Tensor, variance: Tensor, token: SlotInputs, parameters: SlotParameters, inner: int
 ) -> tuple[Tensor, Tensor]:
     """Gain and posterior precision after `inner` reweighting passes, both `[B, H, S]`."""
-    width = token.k.shape[-1]
-    residual2 = (token.k[:, :, None] - predicted[..., :width]).square().sum(-1)
+    residual2 = innovation.square().sum(-1)
     scale = parameters.nu[:, None] * (variance + parameters.residual_noise[:, None])
     prior = 1 / variance
     exponent = -parameters.weight_exponent[:, None]
@@ -72,13 +83,20 @@ def _gain(
         weighted = (1 + remaining2 / scale) ** exponent * token.measurement
         precision = prior + weighted
         gain = parameters.delta[:, None] * weighted / precision
-        # The key part of the mean moves along its own innovation, so its residual only shrinks.
+        # Each part of the mean moves along its own innovation, so its residual only shrinks.
         remaining2 = (1 - gain).square() * residual2
     return gain, precision
 
 
 def slot_step(
-    token: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, *, inner: int = 1
+    token: SlotInputs,
+    means: Tensor,
+    precisions: Tensor,
+    parameters: SlotParameters,
+    *,
+    inner: int = 1,
+    innovation: Innovation = "key",
+    lag: SlotLag | None = None,
 ) -> tuple[SlotReadout, Tensor, Tensor]:
     """One token: predict, weigh, update, read.
 
@@ -86,21 +104,29 @@ def slot_step(
         token: leading dims `[B]`.
         means: `[B, H, S, 4D]`, precisions: `[B, H, S]`.
         inner: IRLS passes K >= 1.
+        innovation: which part of it drives the weight.
+        lag: of the slots behind the query; none by default.
     """
     decay = parameters.decay
     predicted = decay[..., None] * means
     variance = decay.square() / precisions + token.process
-    gain, precisions = _gain(predicted, variance, token, parameters, inner)
-    joint = torch.cat([token.k, token.v], dim=-1)[:, :, None]
-    means = predicted + gain[..., None] * (joint - predicted)
-    return slot_read(token.q, means, precisions, parameters), means, precisions
+    away = torch.cat([token.k, token.v], dim=-1)[:, :, None] - predicted
+    driving = away.chunk(2, dim=-1)[INNOVATIONS.index(innovation)]
+    gain, precisions = _gain(driving, variance, token, parameters, inner)
+    means = predicted + gain[..., None] * away
+    return slot_read(token.q, means, precisions, parameters, lag), means, precisions
 
 
-def slot_read(q: Tensor, means: Tensor, precisions: Tensor, parameters: SlotParameters) -> SlotReadout:
-    """RFA over the slots as if they were S tokens at lag 0. q: `[B, H, 2D]`."""
+def slot_read(
+    q: Tensor, means: Tensor, precisions: Tensor, parameters: SlotParameters, lag: SlotLag | None = None
+) -> SlotReadout:
+    """RFA over the slots as if they were S tokens, at lag 0 if none is given. q: `[..., H, 2D]`."""
     width = q.shape[-1]
     variance = 1 / precisions + parameters.gamma2[:, None]
-    residual2 = (q[:, :, None] - means[..., :width]).square().sum(-1)
+    if lag is not None:
+        means = lag.transport[..., None] * means
+        variance = lag.transport.square() / precisions + lag.noise + parameters.gamma2[:, None]
+    residual2 = (q[..., None, :] - means[..., :width]).square().sum(-1)
     excess = residual2 / (parameters.nu[:, None] * variance)
     logits = parameters.tau[:, None] * (-torch.log(variance) - parameters.kappa[:, None] * torch.log1p(excess))
     weights = torch.softmax(logits, dim=-1)
@@ -110,13 +136,22 @@ def slot_read(q: Tensor, means: Tensor, precisions: Tensor, parameters: SlotPara
 
 
 def slot_scan_reference(
-    tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, *, inner: int = 1
+    tokens: SlotInputs,
+    means: Tensor,
+    precisions: Tensor,
+    parameters: SlotParameters,
+    *,
+    inner: int = 1,
+    innovation: Innovation = "key",
+    lag: SlotLag | None = None,
 ) -> tuple[SlotReadout, Tensor, Tensor]:
     """A loop of `slot_step` over dim 1. tokens: leading dims `[B, N]`; returns `[B, N, …]` and the final state."""
     readouts = []
     for i in range(tokens.k.shape[1]):
         token = SlotInputs(*(tensor[:, i] for tensor in tokens))
-        readout, means, precisions = slot_step(token, means, precisions, parameters, inner=inner)
+        readout, means, precisions = slot_step(
+            token, means, precisions, parameters, inner=inner, innovation=innovation, lag=lag
+        )
         readouts.append(readout)
     stacked = SlotReadout(*(torch.stack(parts, dim=1) for parts in zip(*readouts, strict=True)))
     return stacked, means, precisions

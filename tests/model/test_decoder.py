@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from export.language_export import language_graphs
 from model import decoder as decoding
 from model.config import LanguageModelConfig
 from model.decoder import Decoder, SlotPool, Turn, product
@@ -14,7 +15,11 @@ from model.dynamics import rotate
 from model.language import LanguageModel
 
 SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 3, "n_heads": 2, "head_dim": 6, "n_slots": 5}
-VARIANTS: tuple[dict[str, Any], ...] = ({}, {"inner": 2}, {"kernel": "gaussian", "frequencies": "full"})
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"inner": 2, "learned_decay": True},
+    {"kernel": "gaussian", "frequencies": "full", "robust_slots": False},
+)
 STREAMS = 3
 ROWS = torch.tensor([4, 0, 6])  # of a pool of 7
 FAR = torch.tensor([0, 17, 1_000_000])
@@ -132,3 +137,21 @@ def test_bfloat16_costs_no_more_than_its_rounding() -> None:
         for part, wanted in zip(b, a, strict=True):
             error = float((part - wanted).norm() / wanted.norm())
             assert 0 < error <= limit
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"innovation": "value"}, "innovation of the key, got innovation 'value'"),
+        ({"output_gate": True}, "no output gates, got output_gate True"),
+        ({"n_slots": 0}, "runs slots, got mixer 'rfa' with n_slots 0"),
+    ],
+)
+def test_what_no_decoder_runs_is_refused(given: dict[str, Any], reason: str) -> None:
+    model = model_of(**given)
+    with pytest.raises(ValueError, match=reason):
+        Decoder(model, torch.float32)
+    with pytest.raises(ValueError, match=reason):
+        decoding.decoder_constants(model)
+    with pytest.raises(ValueError, match=f"a bundle cannot hold this model: .*{reason}"):
+        language_graphs(model)

@@ -1,0 +1,149 @@
+"""The options of the recurrent path in the language model: what each changes, and that a stream equals a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from model.config import LanguageModelConfig
+from model.dynamics import DynamicsParameters, banded_decay, banded_frequencies, phi
+from model.language import LanguageModel
+
+SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 2, "n_heads": 4, "head_dim": 6, "n_slots": 5}
+OPTIONS: list[dict[str, Any]] = [
+    {"inner": 3},
+    {"innovation": "value", "inner": 2},
+    {"robust_slots": False},
+    {"learned_decay": True},
+    {"output_gate": True},
+]
+TOLERANCE = 1e-6  # as in test_language.py: a few dozen roundings of float32
+
+
+def model_of(**given: Any) -> LanguageModel:
+    """Random weights; gates and decays are moved away from their start, where they would hide."""
+    torch.manual_seed(0)
+    model = LanguageModel(LanguageModelConfig(**{**SMALL, **given}))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def tokens_of(length: int = 30) -> torch.Tensor:
+    return torch.randint(61, (2, length), generator=torch.Generator().manual_seed(1))
+
+
+def scaled_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((actual.double() - expected.double()).norm() / expected.double().norm())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("given", OPTIONS, ids=str)
+def test_stream_equals_batch(given: dict[str, Any]) -> None:
+    model, tokens = model_of(**given), tokens_of()
+    model.mode = "recurrent"
+    expected = model(tokens).logits
+    _, state = model.prefill(tokens[:, :11], model.init_state(2))
+    for i in range(11, tokens.shape[1]):
+        output, state = model.step(tokens[:, i], state)
+        assert scaled_error(output.logits, expected[:, i]) <= TOLERANCE
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("given", [{"learned_decay": True}, {"output_gate": True}], ids=str)
+def test_cached_attention_equals_the_full_pass(given: dict[str, Any]) -> None:
+    model, tokens = model_of(**given), tokens_of()
+    model.mode = "attention"
+    output, _, _ = model.extend(tokens, model.init_cache(2, 0))
+    assert scaled_error(output.logits, model(tokens).logits[:, -1]) <= 2 * TOLERANCE
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("given", OPTIONS[:3], ids=str)
+def test_options_of_the_slots_change_their_mode_alone(given: dict[str, Any]) -> None:
+    plain, changed, tokens = model_of(), model_of(**given), tokens_of()
+    changed.load_state_dict(plain.state_dict(), strict=False)  # robust_slots=False lacks the scale of the weight
+    for mode, is_same in (("attention", True), ("recurrent", False)):
+        plain.mode = changed.mode = mode  # type: ignore[assignment]
+        assert torch.equal(plain(tokens).logits, changed(tokens).logits) == is_same
+
+
+@pytest.mark.parametrize("given", OPTIONS, ids=str)
+def test_every_parameter_learns(given: dict[str, Any]) -> None:
+    model, tokens = model_of(**given), tokens_of()
+    for mode in ("attention", "recurrent"):
+        model.mode = mode  # type: ignore[assignment]
+        model(tokens, with_precision=False).logits.logsumexp(-1).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and bool(torch.isfinite(parameter.grad).all()), name
+        assert float(parameter.grad.abs().max()) > 0, name
+
+
+@torch.no_grad()
+def test_a_closed_output_gate_silences_its_head() -> None:
+    model, tokens = model_of(output_gate=True), tokens_of()
+    for mode in ("attention", "recurrent"):
+        model.mode = mode  # type: ignore[assignment]
+        before = model(tokens).logits
+        for block in model.blocks:
+            width = 2 * SMALL["head_dim"]
+            block.mixer.output.weight[:, width : 2 * width] = 0  # head 1 does not reach the output …
+        expected = model(tokens).logits
+        assert not torch.equal(before, expected)
+        model = model_of(output_gate=True)
+        for block in model.blocks:
+            block.mixer.output_gate.bias[1] = -1e4  # … or is multiplied by sigmoid(-10^4) = 0
+        model.mode = mode  # type: ignore[assignment]
+        assert scaled_error(model(tokens).logits, expected) <= TOLERANCE
+        model = model_of(output_gate=True)
+
+
+@torch.no_grad()
+def test_output_gates_start_open_and_alike() -> None:
+    """sigmoid(2) on every head is a factor of the projection."""
+    torch.manual_seed(0)
+    gated = LanguageModel(LanguageModelConfig(**{**SMALL, "output_gate": True})).eval()
+    torch.manual_seed(0)
+    plain = LanguageModel(LanguageModelConfig(**SMALL)).eval()
+    plain.load_state_dict(gated.state_dict(), strict=False)
+    for block in plain.blocks:
+        block.mixer.output.weight *= 0.8807970779778823
+    assert scaled_error(gated(tokens_of()).logits, plain(tokens_of()).logits) <= TOLERANCE
+
+
+def test_learned_decay_starts_at_the_fixed_one_and_keeps_heads_without() -> None:
+    omega, mu = banded_frequencies(4, 6), banded_decay(4, 6, 0.05)
+    fixed, learned = DynamicsParameters(omega, mu), DynamicsParameters(omega, mu, learns_decay=True)
+    assert "mu_raw" not in fixed.state_dict()
+    for name in ("mu", "sigma2", "eta2"):
+        assert torch.allclose(getattr(learned(), name), getattr(fixed(), name), rtol=1e-3, atol=0)
+    assert learned.mu_raw is not None
+    with torch.no_grad():
+        learned.mu_raw += 3
+    moved = learned()
+    assert moved.mu[0].item() == 0 and bool((moved.mu[1:] > mu[1:]).all())
+    # The steady-state variance sigma² phi(∞) is learned beside it, and stays at its start.
+    steady = moved.sigma2 * phi(moved.mu, torch.tensor(1e6))
+    assert torch.allclose(steady[1:], torch.full((3,), 0.1))
+    (moved.mu.sum() + moved.sigma2.sum()).backward()
+    assert learned.mu_raw.grad is not None
+    assert float(learned.mu_raw.grad[0]) == 0 and bool((learned.mu_raw.grad[1:] > 0).all())
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"innovation": "query"}, "innovation must be one of"),
+        ({"robust_slots": 1}, "robust_slots must be true or false, got 1"),
+        ({"robust_slots": False, "inner": 2}, "without robust_slots they must be 1 and 'key', got 2 and 'key'"),
+        ({"robust_slots": False, "innovation": "value"}, "got 1 and 'value'"),
+        ({"mixer": "softmax", "output_gate": True}, "output_gate is of the mixer 'rfa', got 'softmax'"),
+        ({"mixer": "softmax", "learned_decay": True}, "learned_decay is of the mixer 'rfa', got 'softmax'"),
+    ],
+)
+def test_config_refuses_what_has_no_meaning(given: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        LanguageModelConfig(**{**SMALL, **given})
