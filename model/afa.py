@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from model.attention.reference import AttentionResult, attend
 from model.config import StrictConfig
 from model.dynamics import Dynamics, decay, positive, raw_from_positive, rotate, wrapped_phase
-from model.uncertainty import predict
 
 
 @dataclass(frozen=True)
@@ -66,30 +65,58 @@ class AFAConfig(StrictConfig):
                 raise ValueError(f"{name} must be positive, got {value}")
 
 
-class AdaptiveParameters(nn.Module):
-    """Learned decay, frequencies and noises of the heads."""
+class AdaptiveScalars(nn.Module):
+    """What every AFA layer learns per head: alpha, with mu = alpha², and the noises of key and query and tau."""
 
-    def __init__(self, config: AFAConfig) -> None:
+    def __init__(self, mu: Tensor, temperature: float = 1.0) -> None:
         super().__init__()
-        heads, pairs = config.n_heads, config.head_dim // 2
-        self.alpha = nn.Parameter(torch.full((heads,), math.sqrt(config.mu)))
-        bank = config.fastest * (torch.arange(pairs) + 0.5) / pairs
-        self.frequency = nn.Parameter(bank.repeat(heads, 1))
-        self.sigma2_raw, self.eta2_raw, self.gamma2_raw, self.tau_raw = (
-            nn.Parameter(raw_from_positive(torch.full((heads,), value))) for value in (0.1, 1.0, 1.0, 1.0)
+        self.alpha = nn.Parameter(mu.sqrt().to(torch.get_default_dtype()))
+        self.eta2_raw, self.gamma2_raw, self.tau_raw = (
+            nn.Parameter(raw_from_positive(torch.full(mu.shape, value))) for value in (1.0, 1.0, temperature)
         )
 
-    def forward(self) -> Dynamics:
+    @property
+    def mu(self) -> Tensor:
+        return self.alpha.square()
+
+    def rational(self, omega: Tensor, sigma2: Tensor) -> RationalDynamics:
         """Raw → constrained, the only place where it happens."""
         return RationalDynamics(
-            mu=self.alpha.square(),
-            omega=torch.stack([self.frequency, -self.frequency], dim=-1).flatten(-2),
-            sigma2=positive(self.sigma2_raw),
+            mu=self.mu,
+            omega=omega,
+            sigma2=sigma2,
             eta2=positive(self.eta2_raw),
             gamma2=positive(self.gamma2_raw),
             nu=torch.ones_like(self.alpha),
             tau=positive(self.tau_raw),
         )
+
+
+class AdaptiveParameters(AdaptiveScalars):
+    """Learned decay, frequencies and noises of the heads."""
+
+    def __init__(self, config: AFAConfig) -> None:
+        heads, pairs = config.n_heads, config.head_dim // 2
+        super().__init__(torch.full((heads,), config.mu))
+        bank = config.fastest * (torch.arange(pairs) + 0.5) / pairs
+        self.frequency = nn.Parameter(bank.repeat(heads, 1))
+        self.sigma2_raw = nn.Parameter(raw_from_positive(torch.full((heads,), 0.1)))
+
+    def forward(self) -> Dynamics:
+        omega = torch.stack([self.frequency, -self.frequency], dim=-1).flatten(-2)
+        return self.rational(omega, positive(self.sigma2_raw))
+
+
+def transported(value: Tensor, dynamics: Dynamics, lag: Tensor) -> Tensor:
+    """e^{(-mu + i omega) lag} v of values `[..., L, H, 2D]` over lags `[L]`, or `[..., H, 2D]` over one, `[]`."""
+    turned = rotate(value, wrapped_phase(dynamics.omega, lag, value.dtype))
+    return decay(dynamics.mu, lag.to(value.dtype)).movedim(0, -1)[..., None] * turned
+
+
+def gated(value: Tensor, mean: Tensor, delta: Tensor) -> Tensor:
+    """(1 - s) v + s v̄ of `[..., H, 2D]`, s = sigmoid(delta) of the heads."""
+    share = torch.sigmoid(delta)[:, None]
+    return (1 - share) * value + share * mean
 
 
 def _complex_weight(d_out: int, d_in: int) -> Tensor:
@@ -164,9 +191,8 @@ class AFALayer(nn.Module):
         phase = wrapped_phase(dynamics.omega, times, x.dtype)
         result = self._attend(x, rotate(value, -phase), times, dynamics)
         mean = rotate(result.out, phase)
-        ahead, _ = predict(mean, result.precision, dynamics, self.config.step)
-        share = torch.sigmoid(self.delta)[:, None]
-        fused = (1 - share) * value + share * mean
+        ahead = transported(mean, dynamics, times.new_tensor(self.config.step))
+        fused = gated(value, mean, self.delta)
         return Filtered(self.leave(ahead), self.leave(mean), self.leave(fused), result.precision)
 
     def attention(self, x: Tensor, times: Tensor) -> Tensor:
@@ -177,9 +203,7 @@ class AFALayer(nn.Module):
 
     def carry(self, value: Tensor, lag: Tensor) -> Tensor:
         """e^{(-mu + i omega) lag} v of values `[..., L, H, 2D]` over lags `[L]`."""
-        dynamics = self.dynamics()
-        turned = rotate(value, wrapped_phase(dynamics.omega, lag, value.dtype))
-        return decay(dynamics.mu, lag.to(value.dtype)).T[..., None] * turned
+        return transported(value, self.dynamics(), lag)
 
     def pulled_forward(self, x: Tensor, times: Tensor, row: int) -> Tensor:
         """What every token up to `row` says of the token at `row`, `[B, row + 1, d]`: its value, carried there."""

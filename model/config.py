@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self
 
-Mixer = Literal["rfa", "softmax"]
+Mixer = Literal["rfa", "softmax", "afa", "radial_tangential"]
 Mode = Literal["attention", "recurrent"]
 Kernel = Literal["student_t", "gaussian"]
 Frequencies = Literal["banded", "full", "none"]
@@ -15,7 +15,9 @@ Noise = Literal["learned", "anchor"]
 DistanceBias = Literal["none", "alibi", "decay"]
 Innovation = Literal["key", "value"]
 
-MIXERS = ("rfa", "softmax")
+MIXERS = ("rfa", "softmax", "afa", "radial_tangential")
+# What only RFA can do without, and with what it is RFA.
+ABLATIONS = {"kernel": "student_t", "prior": "lyapunov", "noise": "learned", "rotate_values": True, "unit_norm": False}
 MODES = ("attention", "recurrent")
 KERNELS = ("student_t", "gaussian")
 FREQUENCIES = ("banded", "full", "none")
@@ -52,7 +54,8 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class LanguageModelConfig(StrictConfig):
-    """A pre-norm decoder: RFA with its recurrent twin, one of the ablations of RFA, or softmax attention.
+    """A decoder: RFA with its recurrent twin, one of the ablations of RFA, softmax attention, AFA, or the
+    RT-Transformer ("radial_tangential").
 
     Args:
         head_dim: complex dims D, so a head has 2D reals.
@@ -130,6 +133,11 @@ class LanguageModelConfig(StrictConfig):
             )
         if self.distance_bias != "none" and self.mixer != "softmax":
             raise ValueError(f"distance_bias {self.distance_bias!r} is of the mixer 'softmax', got {self.mixer!r}")
+        for name, whole in ABLATIONS.items():
+            if self.mixer != "rfa" and getattr(self, name) != whole:
+                raise ValueError(f"{name} {getattr(self, name)!r} is of the mixer 'rfa', got {self.mixer!r}")
+        if self.mixer == "afa" and self.damping == 0:
+            raise ValueError("damping must be > 0 for the mixer 'afa': its decay is learned as a square")
         if self.mixer == "rfa" and self.n_slots and not self._slots_fit:
             raise ValueError(
                 "slots run with prior 'lyapunov', noise 'learned', rotated values and no unit_norm; "

@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from model.attention.reference import attend
 from model.config import LanguageModelConfig
@@ -83,7 +83,7 @@ class _Layer:
         joint = torch.cat([part.weight for part in (mixer.query, mixer.key, mixer.value, mixer.gates)])
         steady = positive(mixer.dynamics.process_raw)[:, None]
         return cls(
-            mixer_norm=block.mixer_norm.weight,
+            mixer_norm=cast(nn.RMSNorm, block.mixer_norm).weight,
             mix_in=joint.to(dtype),
             gate_bias=mixer.gates.bias,
             mix_out=mixer.output.weight.to(dtype),

@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from model.config import Frequencies
+
 # Below this the slope of the exact quotient of phi cancels (in float32 by 1e-2 at 1e-5), and the series, with this many
 # terms, is exact to rounding in float64.
 SMALL_EXPONENT = 0.02
@@ -167,6 +169,12 @@ def full_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -> 
     half = complex_dims // 2
     bank = base ** (-torch.arange(half, dtype=torch.float64) / half)
     return torch.stack([bank, -bank], dim=-1).reshape(complex_dims).repeat(n_heads, 1)
+
+
+def frequencies(kind: Frequencies, n_heads: int, complex_dims: int) -> Tensor:
+    """The bank that a configuration names, `[H, D]`."""
+    banks = {"banded": banded_frequencies, "full": full_frequencies, "none": no_frequencies}
+    return banks[kind](n_heads, complex_dims)
 
 
 def banded_decay(n_heads: int, complex_dims: int, damping: float, zero_fraction: float = 0.25) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from model.adaptive_mixer import AdaptiveMixer
 from model.attention.api import AttentionImpl, runs_fused
 from model.attention.reference import attend, relative_attention, without_autocast
 from model.config import LanguageModelConfig
@@ -15,15 +16,14 @@ from model.dynamics import (
     Dynamics,
     DynamicsParameters,
     banded_decay,
-    banded_frequencies,
-    full_frequencies,
-    no_frequencies,
+    frequencies,
     positive,
     raw_from_positive,
     rotate,
     wrapped_phase,
 )
 from model.mixing import MixerOutput, projection
+from model.radial_mixer import RadialTangentialMixer
 from model.recurrence.slots import SlotImpl, slot_scan
 from model.recurrence.slots_reference import SlotInputs, SlotParameters, slot_step
 from model.softmax_mixer import SoftmaxMixer
@@ -53,9 +53,8 @@ class RobustMixer(nn.Module):
         self.key = projection(config.d_model, width)
         self.value = projection(config.d_model, width)
         self.output = projection(width, config.d_model, 1 / math.sqrt(2 * config.n_layers))
-        banks = {"full": full_frequencies, "banded": banded_frequencies, "none": no_frequencies}
         self.dynamics = DynamicsParameters(
-            banks[config.frequencies](heads, complex_dims),
+            frequencies(config.frequencies, heads, complex_dims),
             banded_decay(heads, complex_dims, config.damping, config.zero_decay_fraction),
             has_noise=config.noise == "learned",
             temperature=config.temperature,
@@ -271,13 +270,23 @@ class FeedForward(nn.Module):
         return out
 
 
+# mixer → its module.
+MIXERS: dict[str, type[RobustMixer | SoftmaxMixer | AdaptiveMixer | RadialTangentialMixer]] = {
+    "rfa": RobustMixer,
+    "softmax": SoftmaxMixer,
+    "afa": AdaptiveMixer,
+    "radial_tangential": RadialTangentialMixer,
+}
+
+
 class Block(nn.Module):
-    """Pre-norm residual block."""
+    """Pre-norm residual block; that of the RT-Transformer feeds its mixer the state itself, whose length counts."""
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
-        self.mixer_norm = nn.RMSNorm(config.d_model, eps=1e-6)
-        self.mixer: RobustMixer | SoftmaxMixer = RobustMixer(config) if config.mixer == "rfa" else SoftmaxMixer(config)
+        has_norm = config.mixer != "radial_tangential"
+        self.mixer_norm = nn.RMSNorm(config.d_model, eps=1e-6) if has_norm else nn.Identity()
+        self.mixer = MIXERS[config.mixer](config)
         self.feed_forward_norm = nn.RMSNorm(config.d_model, eps=1e-6)
         self.feed_forward = FeedForward(config)
 

@@ -1,0 +1,301 @@
+"""Every model of the papers, as its entry of variants.json makes it, against a float64 loop of its formulas."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from variant_loops import mixed
+
+from model.adaptive_mixer import AdaptiveMixer
+from model.config import LanguageModelConfig
+from model.language import LanguageModel
+from model.radial_mixer import RadialTangentialMixer
+from training.language import load_variants
+from training.optimiser import is_sde_parameter
+
+VARIANTS = load_variants()
+PAPERS = ["B1", "B2", "B3", "B4", "M1", "M2", *(f"M2.{n}" for n in range(1, 7)), "AFA", "RT"]
+SWEEP = sorted(name for name in VARIANTS if name.startswith("M2-b"))
+SIZES = {"vocab_size": 11, "d_model": 16, "n_layers": 2, "n_heads": 4, "head_dim": 6, "mlp_ratio": 2}
+LENGTH = 13
+EPSILON = 2.0**-24
+
+
+def config(name, **changes):
+    return LanguageModelConfig.from_dict({**SIZES, **VARIANTS[name].get("model", {}), **changes})
+
+
+def model(name, **changes):
+    """A tiny model with every number moved away from its start."""
+    made = LanguageModel(config(name, **changes))
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.5 * torch.randn_like(parameter))
+    made.mode = "attention"
+    return made.eval().requires_grad_(False)
+
+
+def mixer(name, **changes):
+    return model(name, **changes).blocks[0].mixer
+
+
+def states(batch=2, length=LENGTH):
+    """Tokens of unequal length."""
+    return torch.randn(batch, length, SIZES["d_model"]) * torch.rand(batch, length, 1).add(0.3)
+
+
+def loop(name, weights, x, heads=SIZES["n_heads"]):
+    return mixed(name=name, weights={key: value.double().numpy() for key, value in weights.items()}, x=x, heads=heads)
+
+
+def jittered(x):
+    """Every number rounded up or down by half a unit in the last place of float32."""
+    return x.double() * (1 + EPSILON * torch.randint(2, x.shape).mul(2).sub(1))
+
+
+def reach(name, weights, x, expected):
+    """How far the loop's own results move when its inputs are rounded to float32: the largest of three trials."""
+    moved = [loop(name, {key: jittered(value) for key, value in weights.items()}, jittered(x)) for _ in range(3)]
+    return [max(np.linalg.norm(trial[part] - expected[part]) for trial in moved) for part in range(3)]
+
+
+# The chain from x to out is a projection (16 terms), a score (12 terms and its squares), a softmax (13), an output
+# projection (48): of that many roundings of alike size the errors add up to no more than this many of one.
+ROUNDINGS = 32
+
+
+@pytest.mark.parametrize("name", [*PAPERS, *SWEEP])
+def test_a_mixer_is_the_loop_of_its_formulas(name):
+    made, x = mixer(name), states()
+    weights, actual = made.state_dict(), made.attention(x, with_precision=True)
+    actual = [part.double().numpy() for part in (actual.out, actual.log_precision, actual.latent)]
+    expected = loop(name, weights, x)
+    assert np.linalg.norm(expected[0]) > 0.1
+    for found, wanted, far in zip(actual, expected, reach(name, weights, x, expected), strict=True):
+        assert np.linalg.norm(found - wanted) <= ROUNDINGS * max(far, EPSILON * np.linalg.norm(wanted))
+
+
+@pytest.mark.parametrize("name", ["AFA", "RT"])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_in_float64_it_is_the_loop_to_rounding(name, heads):
+    made, x = mixer(name, n_heads=heads).double(), states().double()
+    actual, expected = made.attention(x, with_precision=True), loop(name, made.state_dict(), x, heads)
+    for found, wanted in zip((actual.out, actual.log_precision, actual.latent), expected, strict=True):
+        assert np.linalg.norm(found.numpy() - wanted) <= 1e-12 * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_future_tokens_change_nothing(name):
+    made, tokens = model(name), torch.randint(11, (2, LENGTH))
+    changed = tokens.clone()
+    changed[:, 7:] = (changed[:, 7:] + 1) % 11
+    for before, after in zip(made(tokens), made(changed), strict=True):
+        assert torch.equal(before[:, :7], after[:, :7])
+    assert not torch.equal(made(tokens).logits[:, 7:], made(changed).logits[:, 7:])
+
+
+def test_the_models_with_slots_run_both_ways():
+    assert [config(name).modes for name in ("slots", "both")] == [("attention", "recurrent")] * 2
+
+
+@pytest.mark.parametrize("name", [*PAPERS, *SWEEP])
+def test_the_models_of_the_papers_run_as_attention_alone(name):
+    made = LanguageModel(config(name))
+    assert made.config.modes == ("attention",) and made.mode == "attention"
+    with pytest.raises(ValueError, match=r"model runs in .*not in 'recurrent'"):
+        made.mode = "recurrent"
+    with pytest.raises(ValueError, match="no recurrent twin"):
+        made.init_state(1)
+
+
+TEXT = torch.tensor([[1, 2, 3, 1, 4, 1, 5, 2, 6] * 4])
+
+
+def frequency_entropy(tokens):
+    """Nats per token of the best model that does not look at the context."""
+    share = torch.bincount(tokens.flatten()) / tokens.numel()
+    return float(-torch.xlogy(share, share).sum())
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_model_learns(name):
+    """From guessing one of eleven tokens to more than their frequencies tell, and every parameter gets a slope."""
+    made = LanguageModel(config(name))
+    optimiser = torch.optim.Adam(made.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(30):
+        logits = made(TEXT[:, :-1], with_precision=False).logits
+        loss = torch.nn.functional.cross_entropy(logits[0], TEXT[0, 1:])
+        losses.append(float(loss.detach()))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert losses[0] == pytest.approx(math.log(11), rel=0.2)
+    assert losses[-1] < frequency_entropy(TEXT)
+    for key, parameter in made.named_parameters():
+        if name == "M2.2" and key.endswith("process_raw"):  # a precision that is constant over the lag has none
+            assert parameter.grad is None
+            continue
+        assert parameter.grad is not None and bool(torch.isfinite(parameter.grad).all()), key
+        assert float(parameter.grad.abs().max()) > 0, key
+
+
+def share_weights(source, target):
+    target.load_state_dict(source.state_dict())
+    return target
+
+
+def same(a, b, tolerance=0.0):
+    assert float((a - b).norm()) <= tolerance * float(b.norm())
+
+
+@pytest.mark.parametrize(("name", "limit"), [("B3", {"frequencies": "full"}), ("B4", {"frequencies": "banded"})])
+def test_decayed_scores_without_decay_are_rotary_attention(name, limit):
+    x, decayed = states(), mixer(name, damping=0.0)
+    plain = share_weights(decayed, mixer("B1", **limit))
+    same(decayed.attention(x, with_precision=False).out, plain.attention(x, with_precision=False).out, 1e-6)
+
+
+def test_rotation_alone_is_rotary_attention_with_rotated_values():
+    """RoPER: unit queries and keys leave L = const + 2 tau / (gamma² nu) Re(q̃† k̃)."""
+    made, x = mixer("M2.6"), states()
+    dynamics, shape = made.dynamics(), (2, LENGTH, 4, 12)
+    q, k, v = (part(x).reshape(shape).double() for part in (made.query, made.key, made.value))
+    q, k = (part / part.norm(dim=-1, keepdim=True) for part in (q, k))
+    scale = 2 * dynamics.tau / (dynamics.gamma2 * dynamics.nu)
+    expected = oracles.rotary_softmax(q, k, v, dynamics.omega.numpy(), scale.numpy())
+    # Rounding of q† k, 2^-24 of one and a dozen terms, times the largest scale.
+    bound = 12 * EPSILON * float(scale.max())
+    same(made.attention(x, with_precision=False).latent.double(), torch.from_numpy(expected), bound)
+
+
+@pytest.mark.parametrize("name", ["M2.2", "M2.3"])
+def test_without_decay_and_process_noise_the_precision_has_no_lag(name):
+    """Then V = eta² + gamma² at any lag, and the ablations of P are SC-RFA itself."""
+    x, ablated = states(), mixer(name, damping=0.0)
+    ablated.dynamics.process_raw.fill_(-50.0)
+    whole = share_weights(ablated, mixer("M2", damping=0.0))
+    # The floor of sigma², 1e-6, grows over twelve tokens beside a variance of one.
+    same(ablated.attention(x, with_precision=False).out, whole.attention(x, with_precision=False).out, 1e-4)
+    whole.dynamics.process_raw.fill_(1.0)
+    assert float((ablated.attention(x, with_precision=False).out - whole.attention(x, with_precision=False).out).norm())
+
+
+@pytest.mark.parametrize("name", ["M2.4", "M2.5"])
+def test_without_frequencies_nothing_rotates(name):
+    """Where omega = 0 the models that do not rotate, or not the values, are SC-RFA."""
+    x, ablated = states(), mixer(name)
+    whole = share_weights(ablated, mixer("M2"))
+    for made in (ablated, whole):
+        made.dynamics.omega.zero_()
+    same(ablated.attention(x, with_precision=False).out, whole.attention(x, with_precision=False).out)
+
+
+def test_with_one_token_every_robust_model_returns_its_value():
+    """One key has all the weight: v̄ = v, and so z̄ = v. AFA then predicts, RT has nowhere to go."""
+    x = states(length=1)
+    for name in ("M1", "M2", "M2.1", "M2.2", "M2.3", "M2.4", "M2.5", "M2.6"):
+        made = mixer(name)
+        same(made.attention(x, with_precision=False).out, made.output(made.value(x)), 1e-6)
+    assert float(mixer("RT").attention(x, with_precision=False).latent.norm()) <= 1e-5
+
+
+def test_the_prediction_of_afa_decays():
+    """One token: its own value, e^{-mu} as long. The sign that Algorithm 1 prints would make it grow."""
+    made, x = mixer("AFA"), states(length=1)
+    latent = made.attention(x, with_precision=False).latent[:, 0]
+    length = latent.norm(dim=-1) / made.value(x).reshape(2, 4, 12).norm(dim=-1)
+    same(length, torch.exp(-made.dynamics().mu).expand(2, 4), 1e-6)
+
+
+def test_a_shut_gate_of_afa_predicts_from_the_value_alone():
+    made, x = mixer("AFA"), states()
+    made.delta.fill_(-50.0)
+    alone = torch.cat([made.attention(x[:, i : i + 1], with_precision=False).out for i in range(LENGTH)], dim=1)
+    same(made.attention(x, with_precision=False).out, alone, 1e-6)
+
+
+def test_every_head_of_afa_can_change_its_decay():
+    """mu = alpha² starts above zero, where it has a slope, also at the weakest damping of the sweep."""
+    dynamics = LanguageModel(config("AFA", damping=5e-4, n_heads=8)).blocks[0].mixer.dynamics
+    assert bool((dynamics().mu > 0).all())
+
+
+def test_a_step_of_rt_is_tangent_to_the_tokens_own_direction():
+    made, x = mixer("RT"), states()
+    latent = made.attention(x, with_precision=False).latent
+    value = made.value(x).reshape(latent.shape)
+    along = (latent * value).sum(-1).abs() / value.norm(dim=-1)
+    assert float(along.max()) <= 16 * EPSILON
+    assert float(latent.norm(dim=-1)[:, 1:].min()) > 1e-3
+
+
+def test_the_length_of_a_token_is_its_confidence_in_rt():
+    """Longer tokens point the same way, with more evidence, up to the noise floor."""
+    made, x = mixer("RT").double(), states().double()
+    evidence = [made.attention(scale * x, with_precision=True).log_precision for scale in (0.1, 1.0, 10.0, 1e6)]
+    assert all(bool((b > a).all()) for a, b in pairwise(evidence))
+    limit = torch.log(torch.arange(1, LENGTH + 1) / made.dynamics.floor[:, None]).T
+    assert bool((evidence[-1] <= limit).all())
+
+
+def test_tokens_of_no_length_say_nothing_in_rt():
+    """Finite results and slopes where all tokens are zero, or one is; and nobody hears what a tiny one says."""
+    made, x = LanguageModel(config("RT")).blocks[0].mixer, states()
+    x[:, 4] = 0.0
+    for tokens in (torch.zeros_like(x), x.clone()):
+        tokens.requires_grad_()
+        out = made.attention(tokens, with_precision=True)
+        (out.out.sum() + out.log_precision.sum()).backward()
+        assert all(bool(torch.isfinite(part).all()) for part in (*out, tokens.grad))
+
+    @torch.no_grad()
+    def heard(length):
+        """How much the later tokens change when token 4 turns round."""
+        outs = []
+        for sign in (1, -1):
+            x[:, 4] = sign * length
+            outs.append(made.attention(x, with_precision=False).out[:, 5:])
+        return float((outs[0] - outs[1]).norm() / outs[0].norm())
+
+    assert heard(1e-6) <= 1e-4 < 0.1 < heard(1.0)
+
+
+def test_the_block_of_the_rt_transformer():
+    """z⁺ = z + W_o ū of z itself, then z⁺ + FFN(Norm(z⁺)): no norm before the mixer."""
+    block, z = model("RT").blocks[0], states()
+    mixed_by_hand, _, _ = loop("RT", block.mixer.state_dict(), z)
+    after = z.double().numpy() + mixed_by_hand
+    scaled = after / np.sqrt(np.mean(after**2, -1, keepdims=True) + 1e-6) * block.feed_forward_norm.weight.numpy()
+    up = scaled @ block.feed_forward.up.weight.double().numpy().T
+    active = up * 0.5 * (1 + np.vectorize(math.erf)(up / math.sqrt(2)))
+    expected = after + active @ block.feed_forward.down.weight.double().numpy().T
+    mixed_here = block.mixer.attention(block.mixer_norm(z), with_precision=False).out
+    same(block.finish(z, mixed_here).double(), torch.from_numpy(expected), 1e-5)
+
+
+@pytest.mark.parametrize("name", ["AFA", "RT"])
+def test_the_scalars_of_the_dynamics_are_trained_as_such(name):
+    made = LanguageModel(config(name))
+    scalars = {key.rsplit(".", 1)[1] for key, _ in made.named_parameters() if is_sde_parameter(key)}
+    noises = {"process_raw", "eta2_raw", "gamma2_raw", "tau_raw"}
+    assert scalars == noises | ({"alpha"} if name == "AFA" else {"nu_raw", "floor_raw"})
+
+
+def test_the_mixers_are_what_their_names_say():
+    assert isinstance(mixer("AFA"), AdaptiveMixer) and isinstance(mixer("RT"), RadialTangentialMixer)
+
+
+@pytest.mark.parametrize("name", ["AFA", "RT"])
+@pytest.mark.parametrize(
+    "change",
+    [{"kernel": "gaussian"}, {"prior": "constant"}, {"noise": "anchor"}, {"rotate_values": False}, {"unit_norm": True}],
+    ids=lambda change: next(iter(change)),
+)
+def test_ablations_of_rfa_are_refused_elsewhere(name, change):
+    with pytest.raises(ValueError, match=rf"{next(iter(change))} .* is of the mixer 'rfa'"):
+        config(name, **change)
