@@ -40,12 +40,14 @@ VALIDATION_TOKENS = 65_536
 class TrainingConfig(OptimiserConfig):
     """How to train. `modes` empty = all modes of the model.
 
+    recurrent_from: share of the steps before the recurrent mode joins the attention mode; 0 = both from the start.
     compile: in training, the eager attention goes through torch.compile.
     """
 
     batch: int = 16
     context: int = 256
     modes: tuple[Mode, ...] = ()
+    recurrent_from: float = 0.0
     seed: int = 0
     validate_every: int = 250
     precision: str = "bf16"
@@ -57,6 +59,10 @@ class TrainingConfig(OptimiserConfig):
         for name in ("batch", "context", "validate_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        if not 0 <= self.recurrent_from < 1:
+            raise ValueError(f"recurrent_from must be in [0, 1), got {self.recurrent_from}")
+        if self.recurrent_from and self.modes and set(self.modes) != {"attention", "recurrent"}:
+            raise ValueError(f"recurrent_from is of a run of both modes, got modes {list(self.modes)}")
         if self.precision not in ("bf16", "fp32"):
             raise ValueError(f"precision must be 'bf16' or 'fp32', got {self.precision!r}")
 
@@ -175,7 +181,14 @@ class Trainer:
 
     @property
     def modes(self) -> tuple[Mode, ...]:
+        """Those that the finished model is for."""
         return self.run.training.modes or self.run.model.modes
+
+    @property
+    def modes_now(self) -> tuple[Mode, ...]:
+        """Those that this step trains."""
+        config = self.run.training
+        return self.modes if self.step >= config.recurrent_from * config.steps else ("attention",)
 
     def save(self) -> None:
         """Model, optimiser and progress: the run continues from here bit for bit."""
@@ -188,11 +201,11 @@ class Trainer:
         config = self.run.training
         self.optimiser.zero_grad()
         losses: dict[str, float] = {}
-        for mode in self.modes:
+        for mode in self.modes_now:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
                 loss = loss_of(self.model, inputs, targets, mode)
             # One backward pass per mode: the activations of only one are alive.
-            (loss / len(self.modes)).backward()
+            (loss / len(self.modes_now)).backward()
             losses[mode] = float(loss.detach())
         if not all(math.isfinite(loss) for loss in losses.values()):
             raise FloatingPointError(f"the loss is {losses} at step {self.step}; the last checkpoint is intact")

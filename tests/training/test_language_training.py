@@ -109,6 +109,27 @@ def test_a_run_goes_on_after_its_config_has_grown_a_field(data, tmp_path):
     assert json.loads((out / "request.json").read_text())["training"]["ema"] == 0.0
 
 
+def test_the_recurrent_mode_joins_when_it_is_due(data, tmp_path, monkeypatch):
+    from training.language import Trainer
+
+    trained, original = [], Trainer.update
+
+    def watched(self, *args):
+        gates = self.model.blocks[0].mixer.gates.weight
+        before, losses = gates.detach().clone(), original(self, *args)
+        trained.append((sorted(losses), torch.equal(before, gates)))
+        return losses
+
+    monkeypatch.setattr(Trainer, "update", watched)
+    config = write_config(tmp_path, steps=6, recurrent_from=0.5)
+    record = train_language(config, data, tmp_path / "run", device="cpu")
+    both = ["attention", "recurrent"]
+    assert trained == [(["attention"], True)] * 3 + [(both, False)] * 3
+    assert sorted(record["validation_loss"]) == both
+    with pytest.raises(ValueError, match="recurrent_from is of a run of both modes"):
+        train_language(write_config(tmp_path, recurrent_from=0.5, modes=["recurrent"]), data, tmp_path / "bad")
+
+
 def test_another_config_is_refused_in_the_same_directory(data, tmp_path):
     train_language(write_config(tmp_path, steps=1), data, tmp_path / "run", device="cpu")
     with pytest.raises(ValueError, match="another config"):
