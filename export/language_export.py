@@ -112,7 +112,7 @@ def _scan_layer(
     """The mixer of one layer over `[B, N, d]`: its output, and the state after every token, `[B, N, H, S, …]`."""
     mixer, x = block.mixer, block.mixer_norm(x)
     if not isinstance(mixer, RobustMixer):
-        raise ValueError("a softmax model has no recurrent twin")
+        raise ValueError(f"a {mixer.config.mixer} model has no recurrent twin")
     dynamics = mixer.dynamics()
     phase = mixer.phase(positions)
     tokens = mixer.slot_inputs(x, mixer.rotated(x, phase), dynamics)

@@ -61,6 +61,7 @@ class LanguageModelConfig(StrictConfig):
         head_dim: complex dims D, so a head has 2D reals.
         frequencies: "banded" over the heads (SC-RFA), the "full" bank in every head, or "none": no rotation.
         damping, zero_decay_fraction: the fixed decay mu_h = b · max omega_h of the banded bank, zero for the slowest.
+            AFA learns its decay from b · max omega_h on, in every head.
         kernel: influence function of RFA.
         prior: how the precision P(lag) acts in RFA: in bias and residual ("lyapunov"), not over the lag ("constant"),
             or in the bias alone ("additive").

@@ -32,6 +32,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from model.attention.reference import without_autocast
 from model.config import LanguageModelConfig
 from model.dynamics import (
     Dynamics,
@@ -100,7 +101,7 @@ class RadialTangentialMixer(nn.Module):
         phase = wrapped_phase(dynamics.omega, index, wide)
         q, k, v = (rotate(unit(part.to(wide)), -phase).transpose(1, 2) for part in (q, k, v))
         # Under autocast too: R² is a difference of nearly equal numbers.
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device):
             excess, log_precision = self._pairs(q @ k.transpose(-1, -2), magnitude2, dynamics)
             logits = dynamics.tau[:, None, None] * (log_precision - dynamics.kappa[:, None, None] * torch.log1p(excess))
             is_causal = index[:, None] >= index

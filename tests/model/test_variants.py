@@ -20,7 +20,7 @@ VARIANTS = load_variants()
 PAPERS = ["B1", "B2", "B3", "B4", "M1", "M2", *(f"M2.{n}" for n in range(1, 7)), "AFA", "RT"]
 SWEEP = sorted(name for name in VARIANTS if name.startswith("M2-b"))
 SIZES = {"vocab_size": 11, "d_model": 16, "n_layers": 2, "n_heads": 4, "head_dim": 6, "mlp_ratio": 2}
-LENGTH = 13
+LENGTH = 9
 EPSILON = 2.0**-24
 
 
@@ -58,12 +58,12 @@ def jittered(x):
 
 
 def reach(name, weights, x, expected):
-    """How far the loop's own results move when its inputs are rounded to float32: the largest of three trials."""
-    moved = [loop(name, {key: jittered(value) for key, value in weights.items()}, jittered(x)) for _ in range(3)]
-    return [max(np.linalg.norm(trial[part] - expected[part]) for trial in moved) for part in range(3)]
+    """How far the loop's own results move when its inputs are rounded to float32."""
+    moved = loop(name, {key: jittered(value) for key, value in weights.items()}, jittered(x))
+    return [np.linalg.norm(there - here) for there, here in zip(moved, expected, strict=True)]
 
 
-# The chain from x to out is a projection (16 terms), a score (12 terms and its squares), a softmax (13), an output
+# The chain from x to out is a projection (16 terms), a score (12 terms and its squares), a softmax (9), an output
 # projection (48): of that many roundings of alike size the errors add up to no more than this many of one.
 ROUNDINGS = 32
 
@@ -92,10 +92,10 @@ def test_in_float64_it_is_the_loop_to_rounding(name, heads):
 def test_future_tokens_change_nothing(name):
     made, tokens = model(name), torch.randint(11, (2, LENGTH))
     changed = tokens.clone()
-    changed[:, 7:] = (changed[:, 7:] + 1) % 11
+    changed[:, 5:] = (changed[:, 5:] + 1) % 11
     for before, after in zip(made(tokens), made(changed), strict=True):
-        assert torch.equal(before[:, :7], after[:, :7])
-    assert not torch.equal(made(tokens).logits[:, 7:], made(changed).logits[:, 7:])
+        assert torch.equal(before[:, :5], after[:, :5])
+    assert not torch.equal(made(tokens).logits[:, 5:], made(changed).logits[:, 5:])
 
 
 def test_the_models_with_slots_run_both_ways():
@@ -124,10 +124,10 @@ def frequency_entropy(tokens):
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_model_learns(name):
     """From guessing one of eleven tokens to more than their frequencies tell, and every parameter gets a slope."""
-    made = LanguageModel(config(name))
-    optimiser = torch.optim.Adam(made.parameters(), lr=1e-2)
+    made = LanguageModel(config(name, n_layers=1))
+    optimiser = torch.optim.Adam(made.parameters(), lr=2e-2)
     losses = []
-    for _ in range(30):
+    for _ in range(20):
         logits = made(TEXT[:, :-1], with_precision=False).logits
         loss = torch.nn.functional.cross_entropy(logits[0], TEXT[0, 1:])
         losses.append(float(loss.detach()))
@@ -179,7 +179,7 @@ def test_without_decay_and_process_noise_the_precision_has_no_lag(name):
     x, ablated = states(), mixer(name, damping=0.0)
     ablated.dynamics.process_raw.fill_(-50.0)
     whole = share_weights(ablated, mixer("M2", damping=0.0))
-    # The floor of sigma², 1e-6, grows over twelve tokens beside a variance of one.
+    # The floor of sigma², 1e-6, grows over eight tokens beside a variance of one.
     same(ablated.attention(x, with_precision=False).out, whole.attention(x, with_precision=False).out, 1e-4)
     whole.dynamics.process_raw.fill_(1.0)
     assert float((ablated.attention(x, with_precision=False).out - whole.attention(x, with_precision=False).out).norm())
