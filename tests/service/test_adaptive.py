@@ -209,6 +209,7 @@ def test_where_places_are_few_the_whole_day_is_scored(lead: int, horizon: int, c
     # One in each step of the places, and no hole in the day: every hour, or every one that steps of 1.2 h can hold.
     step = max(1.0, horizon / min(lead, MOST_PLACES))
     assert len(scored) >= 0.95 * (days * 24 - horizon) / math.ceil(step)
+    assert max(np.diff(scored)) <= 2 * math.ceil(step)
     hours = sorted({t % 24 for t in scored})
     assert max(np.diff([*hours, hours[0] + 24])) <= (2 if horizon == 24 else 1)
 
