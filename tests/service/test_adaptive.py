@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bench.soak.courses import as_sent
@@ -255,6 +255,8 @@ def test_a_row_that_is_not_committed_stays_as_it_was() -> None:
     repeat=st.integers(1, 20),
     lead=st.sampled_from([2, 5, 24, 100]),
 )
+@example(plan=[("huge", 1.0)], repeat=150, lead=5)
+@example(plan=[("zero", 1.0)], repeat=150, lead=5)
 @settings(max_examples=25, deadline=None)
 def test_no_data_break_the_bound_of_a_longer_lead(plan: list[tuple[str, float]], repeat: int, lead: int) -> None:
     """The adversary sees what waits and chooses when to observe and what: |mean err − rate| ≤ (1 + h γ) / (γ T)."""
