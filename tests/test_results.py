@@ -130,10 +130,13 @@ def test_etth1_paragraph():
                 ("persistence", "seasonal naive", "statsmodels"), document["summary"][lead]["columns"]
             ).items()
         )
-        covers = [100 * column["leads"][lead]["filter"]["coverage"] for column in document["columns"]]
-        is_missed = max(abs(cover - 90) for cover in covers) > 2
-        told = words.format(f"{min(covers):.1f}", f"{max(covers):.1f}") + " (bar of 2 points: missed" * is_missed
-        assert len(covers) == 7 and told in flat
+        # The file's commit served two forecasts of a lead at a time; what it calls "all scored" is served since.
+        served = [
+            row.get("filter, all scored", row["filter"]) for row in (c["leads"][lead] for c in document["columns"])
+        ]
+        covers = [100 * row["coverage"] for row in served]
+        assert len(covers) == 7 and max(abs(cover - 90) for cover in covers) <= 2
+        assert words.format(f"{min(covers):.1f}", f"{max(covers):.1f}") in flat
 
 
 def test_afa_paragraph():
