@@ -38,6 +38,29 @@ def eval_lm(
         typer.echo(f"{row.mode:<10} {row.length:>7} {row.perplexity:>10.2f} {row.bits_per_byte:>9.4f} {row.tokens:>9}")
 
 
+@app.command("confidence")
+def eval_confidence(
+    bundle: BundleName,
+    data: Annotated[
+        Path, typer.Option(help="Folder with valid and test: folders of .txt files, or single files.", metavar="DIR")
+    ],
+    limit: Annotated[int, typer.Option(min=1024, help="Score at most so many tokens.")] = 131_072,
+    as_json: JsonFlag = False,
+) -> None:
+    """Whether the confidence of a text's tokens can be believed, and whether evidence adds to it, in both modes."""
+    from bench.token_calibration import report, table
+    from cli.locate import find_bundle
+
+    path = find_bundle(bundle)
+    if not (path / "tokenizer.json").is_file():
+        raise ValueError(f"{path.name} is not a language model: it has no tokenizer.json")
+    document = report(path, data, limit=limit)
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo("\n".join(table(document)))
+
+
 @app.command("filter")
 def eval_filter(
     bundle: BundleName,

@@ -1,32 +1,45 @@
-"""How far the probabilities of a language model can be trusted, and the temperature that makes them trustworthy.
+"""How far the probabilities of a language model can be trusted, and what makes them trustworthy.
 
-The confidence of a token is softmax(logits / T)[token], with T fitted per decoding mode by least NLL (Guo et al.
-2017, On Calibration of Modern Neural Networks) on one half of the validation tokens. Its expected calibration error
-is measured on the other half, with bins of equal mass, for two choices of the token: the most likely one ("top"), and
-one drawn from the calibrated distribution ("sampled", what a user of /generate sees). Never on test data.
+The confidence of a token is table(softmax(logits / T)[token]) (`export.token_confidence`), fitted per decoding mode on
+the first half of the validation windows:
+
+    T      by least NLL                          (Guo et al. 2017, On Calibration of Modern Neural Networks)
+    table  share of right tokens in bins of equal mass, made monotone by isotonic regression
+                                                 (Zadrozny and Elkan 2002, Transforming Classifier Scores)
+
+The table learns from two tokens at every place: the most likely one ("top") and one drawn from the model ("sampled",
+what a user of /generate sees). The expected calibration error of either is measured on the second half, with bins of
+equal mass. Never on test data.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
+from scipy.special import log_softmax
 from tqdm import tqdm
 
+from export.token_confidence import TokenConfidence
 from model.config import Mode
 from model.language import LanguageModel
 
 Array = NDArray[np.float32]
+Reals = NDArray[np.float64]
 
 BINS = 15
 WINDOW = 512
-MAX_WINDOWS = 64
-# Logits held at once: bounds memory at 256 MiB, and the number of windows of a large vocabulary.
+# 65,536 tokens of the default window to judge by: of a perfectly calibrated model they would measure an ECE of 0.4 %.
+MAX_WINDOWS = 256
+# Points of the table between 0 and 1.
+POINTS = 30
+# Logits held at once, to fit the temperature: bounds memory at 256 MiB.
 MAX_LOGITS = 1 << 26
 NEWTON_STEPS = 50
 # A model that knows nothing has its least NLL at an infinite temperature; this is where the search ends.
@@ -42,13 +55,12 @@ class ScoredTokens:
     targets: NDArray[np.int64]
 
 
-def token_probabilities(logits: Array, temperature: float) -> Array:
-    """softmax(logits / temperature) along the last axis."""
-    scaled = logits / np.float32(temperature)
-    scaled -= scaled.max(-1, keepdims=True)
-    np.exp(scaled, out=scaled)
-    scaled /= scaled.sum(-1, keepdims=True)
-    return scaled
+@dataclass(frozen=True)
+class ChosenTokens:
+    """Tokens that one rule chose: log softmax(logits / T)[token] `[n]`, and whether it was the one that came."""
+
+    log_probability: Reals
+    is_right: NDArray[np.bool_]
 
 
 def negative_log_likelihood(scored: ScoredTokens, temperature: float) -> float:
@@ -83,6 +95,20 @@ def reliability(confidence: NDArray[Any], correct: NDArray[np.bool_], bins: int 
     return {"ece": sum(gaps) / len(order), "confidence": stated, "accuracy": actual, "count": counts}
 
 
+def fit_table(probability: Reals, is_right: NDArray[np.bool_]) -> dict[str, list[float]]:
+    """Points of a `TokenConfidence`: how often tokens of a stated probability are right, from (0, 0) to (1, 1)."""
+    order = np.argsort(probability, kind="stable")
+    parts = [part for part in np.array_split(order, POINTS) if len(part)]
+    stated = np.array([probability[part].mean() for part in parts])
+    # Points need room between them: bins of one value are one point, and the ends are points already.
+    stated, place = np.unique(stated, return_inverse=True)
+    count = np.bincount(place, [len(part) for part in parts])
+    right = np.bincount(place, [is_right[part].sum() for part in parts])
+    actual = isotonic_regression(right / count, weights=count).x
+    is_inside = (stated > 0) & (stated < 1)
+    return {"stated": [0.0, *stated[is_inside].tolist(), 1.0], "actual": [0.0, *actual[is_inside].tolist(), 1.0]}
+
+
 def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: int = WINDOW) -> dict[str, Any]:
     """Content of calibration.json, from the validation tokens of the run.
 
@@ -92,33 +118,33 @@ def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: in
     Raises:
         ValueError: fewer tokens than two windows.
     """
-    count = min(MAX_WINDOWS, (len(tokens) - 1) // window, 2 * (MAX_LOGITS // (window * model.config.vocab_size)))
+    count = min(MAX_WINDOWS, (len(tokens) - 1) // window)
     if count < 2:
         raise ValueError(f"the validation split has {len(tokens)} tokens, calibration needs {2 * window + 1}")
     starts = np.linspace(0, len(tokens) - 1 - window, count).astype(int)
-    halves = starts[: count // 2], starts[count // 2 :]
+    windows = tokens[starts[:, None] + np.arange(window + 1)]
+    fit, held_out = (part.astype(np.int64) for part in np.split(windows, [count // 2]))
     modes: dict[str, Any] = {}
+    tables: dict[str, Any] = {}
     for mode in model.config.modes:
-        fit, held_out = (_score(model, tokens, half, window, mode) for half in halves)
-        modes[mode] = _calibrate_mode(fit, held_out)
-        del fit, held_out
-    used = np.concatenate([tokens[start : start + window + 1] for start in starts]).astype("<u4")
+        modes[mode], tables[mode] = _calibrate_mode(model, mode, fit, held_out)
     return {
-        "method": "temperature scaling, confidence = softmax(logits / temperature)[token]",
+        "method": "confidence = table(softmax(logits / temperature)[token]), the table linear between its points",
         "temperature": {mode: entry["temperature"] for mode, entry in modes.items()},
+        "confidence": tables,
         "modes": modes,
         "data": {
             "split": "validation",
             "window": window,
-            "fit_tokens": len(halves[0]) * window,
-            "held_out_tokens": len(halves[1]) * window,
-            "tokens_sha256": hashlib.sha256(used.tobytes()).hexdigest(),
+            "fit_tokens": len(fit) * window,
+            "held_out_tokens": len(held_out) * window,
+            "tokens_sha256": hashlib.sha256(windows.astype("<u4").tobytes()).hexdigest(),
         },
         "summary": {
             "temperature": {mode: entry["temperature"] for mode, entry in modes.items()},
             "ece_top": {mode: entry["top"]["ece"] for mode, entry in modes.items()},
             "ece_sampled": {mode: entry["sampled"]["ece"] for mode, entry in modes.items()},
-            "held_out_tokens": len(halves[1]) * window,
+            "held_out_tokens": len(held_out) * window,
         },
     }
 
@@ -144,51 +170,64 @@ def _moments(scored: ScoredTokens, inverse: float) -> tuple[float, float, float]
     return float(nll), float(slope), float(curvature)
 
 
-@torch.no_grad()
-def _score(
-    model: LanguageModel, tokens: NDArray[Any], starts: NDArray[np.int64], window: int, mode: Mode
-) -> ScoredTokens:
+def _passes(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> Iterator[ScoredTokens]:
+    """Window by window, each from nothing."""
     previous, model.mode = model.mode, mode
-    logits = np.empty((len(starts), window, model.config.vocab_size), np.float32)
-    targets = np.empty((len(starts), window), np.int64)
-    for i, start in enumerate(tqdm(starts, desc=f"calibrate {mode}", unit="window", leave=False)):
-        ids = np.asarray(tokens[start : start + window + 1], np.int64)
-        logits[i] = model(torch.from_numpy(ids[None, :-1]), with_precision=False).logits[0].numpy()
-        targets[i] = ids[1:]
+    for window in tqdm(windows, desc=f"calibrate {mode}", unit="window", leave=False):
+        with torch.no_grad():
+            logits = model(torch.from_numpy(window[None, :-1]), with_precision=False).logits[0]
+        yield ScoredTokens(logits.numpy(), window[1:])
     model.mode = previous
-    return ScoredTokens(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
 
 
-def _calibrate_mode(fit: ScoredTokens, held_out: ScoredTokens) -> dict[str, Any]:
-    temperature = fit_temperature(fit)
-    raw_nll, nll = (negative_log_likelihood(held_out, t) for t in (1.0, temperature))
+def _temperature(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> float:
+    """That of as many of the windows, evenly spread, as `MAX_LOGITS` allows; at least of one."""
+    most = max(1, MAX_LOGITS // (windows[0, 1:].size * model.config.vocab_size))
+    parts = list(_passes(model, windows[:: -(-len(windows) // most)], mode))
+    logits, targets = (np.concatenate(arrays) for arrays in zip(*((p.logits, p.targets) for p in parts), strict=True))
+    return fit_temperature(ScoredTokens(logits, targets))
+
+
+def _chosen(parts: Iterable[ScoredTokens], temperatures: tuple[float, ...]) -> list[dict[str, ChosenTokens]]:
+    """For each temperature the tokens that were "top" and "sampled" by it, and "next", which came."""
     generator = np.random.default_rng(SEED)
+    found: list[dict[str, list[ChosenTokens]]] = [{"top": [], "sampled": [], "next": []} for _ in temperatures]
+    for part in parts:
+        for temperature, lists in zip(temperatures, found, strict=True):
+            logs = log_softmax(part.logits / np.float32(temperature), axis=-1)
+            cumulative = np.exp(logs).cumsum(-1, dtype=np.float64)
+            drawn = generator.random((len(logs), 1)) * cumulative[:, -1:]
+            rules = {"top": logs.argmax(-1), "sampled": (cumulative < drawn).sum(-1), "next": part.targets}
+            for rule, tokens in rules.items():
+                log_probability = np.take_along_axis(logs, tokens[:, None], -1)[:, 0].astype(np.float64)
+                lists[rule].append(ChosenTokens(log_probability, tokens == part.targets))
+    return [{rule: _joined(tokens) for rule, tokens in lists.items()} for lists in found]
 
-    def top(probabilities: Array) -> NDArray[np.int64]:
-        return probabilities.argmax(-1)
 
-    def sampled(probabilities: Array) -> NDArray[np.int64]:
-        cumulative = probabilities.cumsum(-1, dtype=np.float64)
-        drawn = generator.random((len(cumulative), 1)) * cumulative[:, -1:]
-        return (cumulative < drawn).sum(-1)
+def _joined(parts: Iterable[ChosenTokens]) -> ChosenTokens:
+    pairs = ((part.log_probability, part.is_right) for part in parts)
+    return ChosenTokens(*(np.concatenate(arrays) for arrays in zip(*pairs, strict=True)))
 
-    return {
+
+def _calibrate_mode(
+    model: LanguageModel, mode: Mode, fit: NDArray[np.int64], held_out: NDArray[np.int64]
+) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    """The entry of a mode and its table, from windows of tokens `[windows, window + 1]`."""
+    temperature = _temperature(model, fit, mode)
+    (fitted,) = _chosen(_passes(model, fit, mode), (temperature,))
+    both = _joined([fitted["top"], fitted["sampled"]])
+    table = fit_table(np.exp(both.log_probability), both.is_right)
+    raw, scaled = _chosen(_passes(model, held_out, mode), (1.0, temperature))
+    confidence = TokenConfidence(temperature, **table)
+    entry = {
         "temperature": temperature,
-        "nll": nll,
-        "nll_uncalibrated": raw_nll,
-        "ece_top_uncalibrated": _reliability_of(held_out, 1.0, top)["ece"],
-        "top": _reliability_of(held_out, temperature, top),
-        "sampled": _reliability_of(held_out, temperature, sampled),
+        "nll": -float(scaled["next"].log_probability.mean()),
+        "nll_uncalibrated": -float(raw["next"].log_probability.mean()),
+        "ece_top_uncalibrated": reliability(np.exp(raw["top"].log_probability), raw["top"].is_right)["ece"],
+        "ece_top_temperature": reliability(np.exp(scaled["top"].log_probability), scaled["top"].is_right)["ece"],
+        **{
+            rule: reliability(confidence(scaled[rule].log_probability), scaled[rule].is_right)
+            for rule in ("top", "sampled")
+        },
     }
-
-
-def _reliability_of(
-    scored: ScoredTokens, temperature: float, choose: Callable[[Array], NDArray[np.int64]]
-) -> dict[str, Any]:
-    confidence, correct = [], []
-    for i in range(0, len(scored.targets), 1024):
-        probabilities = token_probabilities(scored.logits[i : i + 1024], temperature)
-        chosen = choose(probabilities)
-        confidence.append(np.take_along_axis(probabilities, chosen[:, None], -1)[:, 0])
-        correct.append(chosen == scored.targets[i : i + 1024])
-    return reliability(np.concatenate(confidence).astype(np.float64), np.concatenate(correct))
+    return entry, table

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from export.token_confidence import TokenConfidence
 from service.engine.engine import ModelFacts, Models
 from service.engine.filter_runtime import FilterInputError, FilterStep, ForecastPoint, Row, Stepped
 from service.engine.forecast_checks import INSIDE, NIS, OBSERVATIONS, PIT, PIT_BINS, SCORED, WEIGHTED_NIS, no_checks
@@ -128,8 +129,8 @@ class FakeLanguage:
             raise invalid_state()
         return Seen(tuple(np.frombuffer(data, "<u4", offset=8).tolist()), float(np.frombuffer(data, "<f8", 1)[0]))
 
-    def temperature(self, decode: str) -> float:
-        return 1.0
+    def confidence(self, decode: str) -> TokenConfidence:
+        return TokenConfidence(1.0)
 
 
 @dataclass(frozen=True)

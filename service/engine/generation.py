@@ -6,7 +6,6 @@ sampled from comes from the same graph, with its latent noise, and a stream is a
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from export.token_confidence import TokenConfidence
 from service.engine.language_runtime import Advance, Decode, Language
 from service.engine.language_state import LanguageState
 from service.engine.sampling import (
@@ -381,9 +381,9 @@ class DecodeStage:
         )
         self._metrics.iteration_rows.labels(self._model.name).observe(len(rows))
         with np.errstate(all="ignore"):  # a broken row is found, by itself, when it is accepted
-            temperature = np.float32(self._model.temperature(self._decode))
+            confidence = self._model.confidence(self._decode)
             normaliser = log_normaliser(output.logits)
-            calibrated = log_normaliser(output.logits / temperature)
+            calibrated = log_normaliser(output.logits / confidence.temperature)
             precision = np.exp(output.log_precision.astype(np.float64))
             finite = np.isfinite(output.logits).all(-1) & np.isfinite(normaliser + calibrated + precision)
             finite &= np.isfinite(output.latent).all((1, 2))
@@ -393,7 +393,7 @@ class DecodeStage:
                 output.latent[row],
                 output.logits[row],
                 float(normaliser[row]),
-                temperature,
+                confidence,
                 float(calibrated[row]),
                 float(precision[row]),
                 bool(finite[row]),
@@ -482,8 +482,8 @@ class _Step:
     latent: NDArray[np.float32]
     logits: NDArray[np.float32]
     normaliser: float  # of the logits
-    temperature: np.float32
-    calibrated: float  # normaliser at that temperature
+    calibration: TokenConfidence
+    calibrated: float  # normaliser at its temperature
     precision: float
     has_numbers: bool  # whether all of the above are
 
@@ -497,7 +497,7 @@ class _Step:
 
     def confidence(self, token: int) -> float:
         """The calibrated probability that a token is the right next one."""
-        return min(1.0, math.exp(float(self.logits[token] / self.temperature) - self.calibrated))
+        return float(self.calibration(float(self.logits[token] / self.calibration.temperature) - self.calibrated))
 
 
 def _choose(options: GenerateOptions, stream: _Stream, logits: NDArray[np.float32]) -> int:

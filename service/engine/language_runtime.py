@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.bundle import Bundle
+from export.token_confidence import TokenConfidence
 from service.engine.batching import Run, agreeing_sizes
 from service.engine.language_state import ContextFormat
 from service.engine.pool import StateField, StatePool, TurningPool
@@ -198,8 +199,8 @@ class Language(Protocol):
     ) -> tuple[StepOutput, Sequence[Advance]]:
         """One token in each of B streams of one decoding mode; `noise` `[B, H, 2D]`, zeros for the mean."""
 
-    def temperature(self, decode: Decode) -> float:
-        """Softmax(logits / temperature) are calibrated probabilities that a token is the right next one."""
+    def confidence(self, decode: Decode) -> TokenConfidence:
+        """How a mode's logits give the calibrated probability that a token is the right next one."""
 
     def pack(self, context: Any) -> bytes:
         """A recurrent context as bytes, the same for equal contexts."""
@@ -231,7 +232,9 @@ class BundleLanguage:
         self.latent_shape = (self.initial_means.shape[1], self.initial_means.shape[3] // 2)
         self._format = ContextFormat(self.initial_means.shape, self.initial_precisions.shape)
         self.context_bytes = self._format.size
-        self._temperatures: dict[str, float] = bundle.calibration["temperature"]
+        self._confidence = {
+            mode: TokenConfidence.of(bundle.calibration, mode) for mode in bundle.calibration["temperature"]
+        }
 
     def example(self, rows: int) -> ExampleRows:
         """Rows that all differ, to ask `agreeing_sizes` with; always the same."""
@@ -242,9 +245,9 @@ class BundleLanguage:
         means = self.initial_means + draw.standard_normal((rows, *self.initial_means.shape), dtype=np.float32)
         return ExampleRows(tokens, positions, noise, means, np.repeat(self.initial_precisions[None], rows, axis=0))
 
-    def temperature(self, decode: Decode) -> float:
-        """What makes probabilities of logits calibrated ones in a mode, fitted on validation data."""
-        return self._temperatures[decode]
+    def confidence(self, decode: Decode) -> TokenConfidence:
+        """See `Language`; fitted on validation data."""
+        return self._confidence[decode]
 
     def pack(self, context: Context) -> bytes:
         """A recurrent context in the format that every runtime of this bundle reads."""

@@ -37,6 +37,7 @@ def rfa_json(*arguments: object) -> dict:
     "command",
     [
         "serve", "generate", "filter", "export", "verify", "info", "train lm", "train filter", "eval lm", "eval filter",
+        "eval confidence",
         "bench afa", "bench aot", "bench decode", "bench filter", "bench filter-accuracy", "bench filter-speed",
         "bench forecast", "bench kernel", "bench nab",
     ],
@@ -241,6 +242,7 @@ def test_generate_writes_tokens_as_they_come(books_bundle: Path) -> None:
         (("train", "lm", "--data", EXAMPLE.parent, "--config", "huge", "--out", "{tmp}"), "no config 'huge'"),
         (("eval", "filter", "linear", "--data", "simulate:weather"), "simulate:oscillator"),
         (("eval", "lm", "linear", "--data", EXAMPLE.parent), "linear is not a language model"),
+        (("eval", "confidence", "linear", "--data", EXAMPLE.parent), "linear is not a language model"),
         (("generate", "It was", "--bundle", "linear"), "no language model"),
         (("filter", EXAMPLE, "--bundle", "books"), "not a filter"),
         (("serve", "--port", "70000"), "port"),
