@@ -296,6 +296,28 @@ def bench_nab(
         typer.echo(markdown(document))
 
 
+@app.command("recall")
+def bench_recall(
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(help="Train this setting alone and keep the other rows of the file; repeatable. Default: all."),
+    ] = None,
+    task: Annotated[Literal["recall", "copy"] | None, typer.Option(help="The same for one task.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A few pairs and settings, in three minutes.")] = False,
+    out: Annotated[Path, typer.Option(help="JSON file to write, or to add to.")] = RESULTS / "recall.json",
+    plot: Annotated[Path | None, typer.Option(help="Figure to write: accuracy by pairs, length, distance.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Associative recall and copying by softmax, RFA and the slots: where the state's capacity ends."""
+    from bench.recall import QUICK, Plan, table, write_recall
+
+    document = write_recall(out, plot, QUICK if quick else Plan(), only=setting or (), task=task)
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo("\n".join(table(document)))
+
+
 def _show_load(result: dict[str, Any], as_json: bool) -> None:
     from bench.load.report import BudgetMissed, table
 

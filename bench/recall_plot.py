@@ -1,0 +1,56 @@
+"""The picture of `bench.recall`: accuracy by pairs, by length of a copied string, and by distance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ATTENTION_COLOURS = {"softmax": "0.5", "rfa": "black"}
+
+
+def _lines(axes: Any, rows: Sequence[Mapping[str, Any]], across: str, chosen: Any, colours: Mapping[str, Any]) -> None:
+    """One line a row over `across` ("size" or "filler") of the cells that are chosen, with their intervals."""
+    for row in rows:
+        cells = [cell for cell in row["scores"] if chosen(cell)]
+        if not cells:
+            continue
+        x = [cell[across] for cell in cells]
+        style = "--" if row["mode"] == "attention" else "-"
+        colour = colours[row["setting"]]
+        axes.plot(x, [cell["accuracy"] for cell in cells], style, marker="o", color=colour, label=row["title"])
+        axes.fill_between(x, [cell["low"] for cell in cells], [cell["high"] for cell in cells], color=colour, alpha=0.2)
+
+
+def draw_recall(document: Mapping[str, Any], path: Path) -> None:
+    """Three panels; the format follows the suffix."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    names = list(dict.fromkeys(row["setting"] for row in document["rows"]))
+    recurrent = [name for name in names if name not in ATTENTION_COLOURS]
+    shades = pyplot.get_cmap("viridis")
+    colours = ATTENTION_COLOURS | {name: shades(i / max(len(recurrent), 1)) for i, name in enumerate(recurrent)}
+    recall = [row for row in document["rows"] if row["task"] == "recall"]
+    copy = [row for row in document["rows"] if row["task"] == "copy"]
+    pairs = document["plan"]["filler_pairs"]
+    figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(13, 4.2), sharey=True, layout="constrained")
+    _lines(left, recall, "size", lambda cell: cell["filler"] == 0, colours)
+    _lines(middle, copy, "size", lambda cell: cell["filler"] == 0, colours)
+    _lines(right, recall, "filler", lambda cell: cell["size"] == pairs, colours)
+    for axes in (left, middle):
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:.0f}")
+    right.set_xscale("symlog", base=2, linthresh=32)
+    right.xaxis.set_major_formatter("{x:.0f}")
+    left.set(xlabel="pairs", ylabel="accuracy", title="associative recall")
+    middle.set(xlabel="symbols", title="copy")
+    right.set(xlabel="filler between pairs and queries", title=f"{pairs} pairs, further away")
+    left.legend(fontsize="small", frameon=False)
+    for axes in (left, middle, right):
+        axes.grid(alpha=0.3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=100)
+    pyplot.close(figure)

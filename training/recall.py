@@ -1,0 +1,234 @@
+"""Associative recall and copying: what a token mixer keeps of its past, learned from random sequences.
+
+Recall (multi-query associative recall, MQAR: Arora et al., Zoology, arXiv 2312.04927): n pairs, filler, a marker, then
+every key again in random order. The answer is the value that stood behind the key:
+
+    k_1 v_1 … k_n v_n  (filler …)  |  k_π(1) … k_π(n)     →     v_π(1) … v_π(n)
+
+Copy: a random string, a marker, the string again, of which each symbol is to be predicted from those before.
+
+A batch is a function of (seed, split, step), so a run repeats exactly and the splits are independent draws. The loss is
+the cross-entropy of the answers alone. Sizes grow as they are learned: a curriculum, without which the two layers find
+the circuit late or never. In float32: at these sizes bfloat16 is slower.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from model.config import LanguageModelConfig, Mode, StrictConfig
+from model.language import LanguageModel
+from training.optimiser import Optimiser, OptimiserConfig
+
+Task = Literal["recall", "copy"]
+Split = Literal["train", "test"]
+
+# The vocabulary: symbols without meaning between pairs and queries, the marker, keys (also the alphabet of the strings
+# to copy) and values.
+N_FILLERS, N_KEYS, N_VALUES = 16, 128, 64
+MARKER = N_FILLERS
+FIRST_KEY = MARKER + 1
+FIRST_VALUE = FIRST_KEY + N_KEYS
+VOCABULARY = FIRST_VALUE + N_VALUES
+# What a guess without memory gets right.
+CHANCE: dict[Task, float] = {"recall": 1 / N_VALUES, "copy": 1 / N_KEYS}
+# Target of a position that is not an answer (what cross-entropy ignores).
+NO_ANSWER = -100
+SPLITS: tuple[Split, ...] = ("train", "test")
+
+
+class Batch(NamedTuple):
+    """tokens `[B, N]`; targets `[B, N]`: the answer expected at a position, NO_ANSWER elsewhere."""
+
+    tokens: Tensor
+    targets: Tensor
+
+
+def _generator(seed: int, split: Split, step: int) -> np.random.Generator:
+    return np.random.default_rng([seed, SPLITS.index(split), step])
+
+
+def recall_batch(
+    seed: int, step: int, rows: int, pairs: int, *, keys: int = N_KEYS, filler: int = 0, split: Split = "train"
+) -> Batch:
+    """`rows` sequences of 3 · pairs + filler + 1 tokens, their keys drawn from the first `keys`; every key is asked for
+    once.
+
+    Raises:
+        ValueError: more pairs than keys, or more keys than the vocabulary has.
+    """
+    if not 1 <= pairs <= keys <= N_KEYS:
+        raise ValueError(f"pairs and keys must be in 1 <= pairs <= keys <= {N_KEYS}, got {pairs} and {keys}")
+    draw = _generator(seed, split, step)
+    chosen = FIRST_KEY + draw.random((rows, keys)).argsort(1)[:, :pairs]
+    values = FIRST_VALUE + draw.integers(N_VALUES, size=(rows, pairs))
+    order = draw.random((rows, pairs)).argsort(1)
+    between = draw.integers(N_FILLERS, size=(rows, filler))
+    written = np.stack([chosen, values], 2).reshape(rows, 2 * pairs)
+    asked = np.take_along_axis(chosen, order, 1)
+    tokens = np.concatenate([written, between, np.full((rows, 1), MARKER), asked], 1)
+    targets = np.full(tokens.shape, NO_ANSWER)
+    targets[:, -pairs:] = np.take_along_axis(values, order, 1)
+    return Batch(torch.from_numpy(tokens), torch.from_numpy(targets))
+
+
+def copy_batch(seed: int, step: int, rows: int, length: int, *, split: Split = "train") -> Batch:
+    """`rows` strings of `length` symbols, the marker and all but the last symbol again: 2 · length tokens."""
+    if length < 1:
+        raise ValueError(f"length must be >= 1, got {length}")
+    string = FIRST_KEY + _generator(seed, split, step).integers(N_KEYS, size=(rows, length))
+    tokens = np.concatenate([string, np.full((rows, 1), MARKER), string[:, :-1]], 1)
+    targets = np.full(tokens.shape, NO_ANSWER)
+    targets[:, length:] = string
+    return Batch(torch.from_numpy(tokens), torch.from_numpy(targets))
+
+
+@dataclass(frozen=True)
+class RecallConfig(StrictConfig):
+    """One training: the task, its sizes from easy to hard, and how long.
+
+    tokens: of a step, so a batch of short sequences has more of them. A size joins the mixture when the one before is
+    answered with `promote` accuracy. `max_filler`: once there are two sizes, half of the batches of recall have
+    1 … max_filler tokens between pairs and queries; before, the pairing itself is learned, which filler delays.
+    Training ends early when the hardest size reaches `stop`. `gate_gain` multiplies the slots' gates at the start: with
+    the language model's gates the slots are too alike to tell keys apart, and training finds that late.
+    """
+
+    task: Task
+    sizes: tuple[int, ...]
+    steps: int = 3000
+    tokens: int = 512
+    keys: int = 64
+    max_filler: int = 32
+    promote: float = 0.9
+    stop: float = 0.9995
+    gate_gain: float = 4.0
+    learning_rate: float = 5e-3
+    sde_learning_rate: float = 5e-3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", tuple(self.sizes))
+        if self.task not in ("recall", "copy"):
+            raise ValueError(f"task must be 'recall' or 'copy', got {self.task!r}")
+        if not self.sizes or list(self.sizes) != sorted(set(self.sizes)) or self.sizes[0] < 1:
+            raise ValueError(f"sizes must be positive and increase, got {self.sizes}")
+        for name in ("steps", "tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+
+    def optimiser(self) -> OptimiserConfig:
+        """The language model's recipe at this task's rates."""
+        return OptimiserConfig(
+            steps=self.steps,
+            learning_rate=self.learning_rate,
+            sde_learning_rate=self.sde_learning_rate,
+            weight_decay=0.01,
+            beta2=0.95,
+            sde_clip=1.0,
+        )
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model in the mode that it was trained in, the steps that it took and the sizes that it met."""
+
+    model: LanguageModel
+    steps: int
+    sizes: tuple[int, ...]
+
+
+class Curriculum:
+    """Which sizes are trained: the first at the start, one more whenever the hardest of them is learned."""
+
+    # Share of the newest batch in the running accuracy of a size.
+    UPDATE = 0.1
+
+    def __init__(self, config: RecallConfig) -> None:
+        self.config = config
+        self.accuracy = dict.fromkeys(config.sizes, 0.0)
+        self.open = 1
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return self.config.sizes[: self.open]
+
+    def record(self, size: int, accuracy: float) -> None:
+        """Note the accuracy of a batch of a size; opens the next size if the hardest is learned."""
+        self.accuracy[size] += self.UPDATE * (accuracy - self.accuracy[size])
+        if self.accuracy[self.sizes[-1]] >= self.config.promote:
+            self.open = min(self.open + 1, len(self.config.sizes))
+
+    @property
+    def is_done(self) -> bool:
+        return self.accuracy[self.config.sizes[-1]] >= self.config.stop
+
+
+def training_batch(config: RecallConfig, step: int, sizes: tuple[int, ...]) -> tuple[Batch, int]:
+    """The batch of a step and its size; half of the steps train the hardest of the open sizes."""
+    draw = np.random.default_rng([config.seed, len(SPLITS), step])
+    size = sizes[-1] if draw.random() < 0.5 else sizes[draw.integers(len(sizes))]
+    if config.task == "copy":
+        return copy_batch(config.seed, step, max(1, config.tokens // (2 * size)), size), size
+    is_filled = config.max_filler > 0 and len(sizes) > 1 and draw.random() < 0.5
+    filler = int(draw.integers(1, config.max_filler + 1)) if is_filled else 0
+    rows = max(1, config.tokens // (3 * size + filler + 1))
+    return recall_batch(config.seed, step, rows, size, keys=config.keys, filler=filler), size
+
+
+def answers(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Logits `[A, V]` and targets `[A]` of the answers of a batch, row by row."""
+    logits = model(batch.tokens, with_precision=False).logits
+    asked = batch.targets != NO_ANSWER
+    return logits[asked].float(), batch.targets[asked]
+
+
+def train_recall(
+    model_config: LanguageModelConfig,
+    config: RecallConfig,
+    mode: Mode,
+    *,
+    visit: Callable[[int, Curriculum, float], None] | None = None,
+) -> Trained:
+    """Train a model on a task in one mode; `visit` sees the step, the curriculum and the loss.
+
+    Raises:
+        FloatingPointError: the loss is not finite.
+    """
+    torch.manual_seed(config.seed)
+    model = LanguageModel(model_config)
+    model.mode = mode
+    _steepen_gates(model, config.gate_gain)
+    optimiser = Optimiser(model, config.optimiser())
+    curriculum = Curriculum(config)
+    step = 0
+    while step < config.steps and not curriculum.is_done:
+        batch, size = training_batch(config, step, curriculum.sizes)
+        optimiser.zero_grad()
+        logits, targets = answers(model, batch)
+        loss = F.cross_entropy(logits, targets)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise FloatingPointError(f"the loss is {value} at step {step}")
+        loss.backward()
+        optimiser.step(step)
+        step += 1
+        curriculum.record(size, float((logits.argmax(-1) == targets).float().mean()))
+        if visit is not None:
+            visit(step, curriculum, value)
+    return Trained(model.eval(), step, curriculum.sizes)
+
+
+@torch.no_grad()
+def _steepen_gates(model: LanguageModel, gain: float) -> None:
+    for name, parameter in model.named_parameters():
+        if name.endswith(".gates.weight"):
+            parameter.mul_(gain)
