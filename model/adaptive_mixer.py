@@ -4,11 +4,12 @@ Source: Racioppo, Attention as an Adaptive Filter, §3 and Algorithm 1 (isotropi
 
     L  = -tau log(V + R²),   v̄_i = Σ_j softmax(L)_ij E_ij e^{i omega (i - j)} v_j
     z̄  = (1 - s) v + s v̄,   s = sigmoid(delta)
-    out = W_o e^{-mu + i omega} z̄,   mu = alpha²
+    out = W_o e^{-mu + i omega} z̄,   mu = mu_0 alpha²
 
 Settled here: Algorithm 1 predicts from v̄ and does nothing with z̄, the paper's §3 predicts from z̄, as here, where every
 layer hands its prediction on. The sign of the decay is that of a stable system. The rotations are those of Robust
-Filter Attention, fixed; alpha starts at its damping, and no head starts at zero, where alpha² has no slope. The steady
+Filter Attention, fixed, and so is mu_0, its damping: alpha starts at one in every head, so that a step of the optimiser
+is as large beside a slow decay as beside a fast one; and no head starts at zero, where alpha² has no slope. The steady
 variance sigma2 / (2 mu) is what is learned (RFA D.2). Layout `[B, N, H, 2D]`, real half first.
 """
 
@@ -33,11 +34,17 @@ class AdaptiveDynamics(AdaptiveScalars):
     """Learned decay and noises, fixed frequencies."""
 
     omega: Tensor
+    start: Tensor
 
-    def __init__(self, omega: Tensor, mu: Tensor, temperature: float) -> None:
-        super().__init__(mu, temperature)
+    def __init__(self, omega: Tensor, start: Tensor, temperature: float) -> None:
+        super().__init__(torch.ones_like(start), temperature)
         self.register_buffer("omega", omega.to(torch.float64), persistent=False)
-        self.process_raw = nn.Parameter(raw_from_positive(torch.full(mu.shape, PROCESS)))
+        self.register_buffer("start", start.to(torch.get_default_dtype()), persistent=False)
+        self.process_raw = nn.Parameter(raw_from_positive(torch.full(start.shape, PROCESS)))
+
+    @property
+    def mu(self) -> Tensor:
+        return self.start * self.alpha.square()
 
     def forward(self) -> RationalDynamics:
         return self.rational(self.omega, 2 * self.mu * positive(self.process_raw))

@@ -138,7 +138,7 @@ class LanguageModelConfig(StrictConfig):
             if self.mixer != "rfa" and getattr(self, name) != whole:
                 raise ValueError(f"{name} {getattr(self, name)!r} is of the mixer 'rfa', got {self.mixer!r}")
         if self.mixer == "afa" and self.damping == 0:
-            raise ValueError("damping must be > 0 for the mixer 'afa': its decay is learned as a square")
+            raise ValueError("damping must be > 0 for the mixer 'afa', whose decay is learned from there on")
         if self.mixer == "rfa" and self.n_slots and not self._slots_fit:
             raise ValueError(
                 "slots run with prior 'lyapunov', noise 'learned', rotated values and no unit_norm; "

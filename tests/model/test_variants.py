@@ -220,9 +220,15 @@ def test_a_shut_gate_of_afa_predicts_from_the_value_alone():
 
 
 def test_every_head_of_afa_can_change_its_decay():
-    """mu = alpha² starts above zero, where it has a slope, also at the weakest damping of the sweep."""
+    """Also the slowest of many: mu starts above zero, where its square root has a slope, and that counts beside it."""
     dynamics = LanguageModel(config("AFA", damping=5e-4, n_heads=8)).blocks[0].mixer.dynamics
-    assert bool((dynamics().mu > 0).all())
+    torch.log(dynamics().mu).sum().backward()
+    assert torch.allclose(dynamics.alpha.grad, torch.full((8,), 2.0))
+
+
+def test_afa_has_a_decay_to_learn():
+    with pytest.raises(ValueError, match="damping must be > 0 for the mixer 'afa'"):
+        config("AFA", damping=0.0)
 
 
 def test_a_step_of_rt_is_tangent_to_the_tokens_own_direction():

@@ -39,7 +39,8 @@ def frequencies(name, heads, dims):
 
 
 def decays(name, heads, dims):
-    """b times the fastest frequency of the band, zero for the slowest quarter of the heads; M2.6 and B1 have none.
+    """b times the fastest frequency of the band, zero for the slowest quarter of the heads but in AFA, where a decay is
+    learned from here on; B1, B2 and M2.6 have none.
 
     To float32, as the package keeps them.
     """
@@ -47,7 +48,8 @@ def decays(name, heads, dims):
         return [0.0] * heads
     damping = float(name.removeprefix("M2-b")) if name.startswith("M2-b") else 0.05
     banded = frequencies("M2", heads, dims)
-    return [0.0 if h < heads // 4 else float(np.float32(damping * max(banded[h]))) for h in range(heads)]
+    still = 0 if name == "AFA" else heads // 4
+    return [0.0 if h < still else float(np.float32(damping * max(banded[h]))) for h in range(heads)]
 
 
 def grown(mu, lag):
@@ -154,7 +156,7 @@ def robust_row(row):
 
 def adaptive_row(row):
     """AFA: rational weights, the token's own value mixed in, and one step ahead."""
-    row.mu, tau = row.raw["alpha"] ** 2, row.scalar("tau_raw")
+    row.mu, tau = row.mu * row.raw["alpha"] ** 2, row.scalar("tau_raw")
     inverse, values = [], []
     for j, lag in row.past():
         keep = math.exp(-row.mu * lag)
