@@ -26,6 +26,10 @@ def train_lm(
     config: Annotated[
         str, typer.Option(help="Name of a packaged config (small, books, paper), or a JSON file.")
     ] = "small",
+    variant: Annotated[
+        str | None, typer.Option(help="A model of the papers at that size, by its name: B1, M2, M2.4, slots, …")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Instead of the config's.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: JsonFlag = False,
 ) -> None:
@@ -33,7 +37,7 @@ def train_lm(
     from training.language import train_language
     from training.plot import plot_metrics
 
-    record = train_language(config, data, out, device=device)
+    record = train_language(config, data, out, variant=variant, seed=seed, device=device)
     plot_metrics(out)
     shown = ("config_name", "parameters", "tokens", "seconds", "validation_loss")
     print_result({"run": str(out), **{name: record[name] for name in shown}}, as_json)

@@ -29,7 +29,8 @@ from export.onnx_graphs import export_graph
 from export.provenance import export_provenance
 from model.checkpoint import load_model
 from model.language import Cache, LanguageModel, SlotState, StepOutput
-from model.layers import Block, MixerOutput, RobustMixer
+from model.layers import Block, RobustMixer
+from model.mixing import MixerOutput
 from model.recurrence.slots_reference import SlotInputs, SlotReadout, slot_read, slot_step
 
 RECURRENT_OUTPUTS = ("logits", "log_precision", "latent", "next_means", "next_precisions")

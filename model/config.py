@@ -9,12 +9,18 @@ from typing import Any, Literal, Self
 Mixer = Literal["rfa", "softmax"]
 Mode = Literal["attention", "recurrent"]
 Kernel = Literal["student_t", "gaussian"]
-Frequencies = Literal["banded", "full"]
+Frequencies = Literal["banded", "full", "none"]
+Prior = Literal["lyapunov", "constant", "additive"]
+Noise = Literal["learned", "anchor"]
+DistanceBias = Literal["none", "alibi", "decay"]
 
 MIXERS = ("rfa", "softmax")
 MODES = ("attention", "recurrent")
 KERNELS = ("student_t", "gaussian")
-FREQUENCIES = ("banded", "full")
+FREQUENCIES = ("banded", "full", "none")
+PRIORS = ("lyapunov", "constant", "additive")
+NOISES = ("learned", "anchor")
+DISTANCE_BIASES = ("none", "alibi", "decay")
 
 
 @dataclass(frozen=True)
@@ -44,10 +50,22 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class LanguageModelConfig(StrictConfig):
-    """A pre-norm decoder whose token mixer is RFA with its recurrent twin, or softmax attention (the RoPE baseline).
+    """A pre-norm decoder: RFA with its recurrent twin, one of the ablations of RFA, or softmax attention.
 
-    head_dim counts complex dims D, so a head has 2D reals. `inner` is the number K of reweighting passes of the slots.
-    `damping` b sets the fixed decay mu_h = b · max omega_h of the banded frequencies.
+    Args:
+        head_dim: complex dims D, so a head has 2D reals.
+        frequencies: "banded" over the heads (SC-RFA), the "full" bank in every head, or "none": no rotation.
+        damping, zero_decay_fraction: the fixed decay mu_h = b · max omega_h of the banded bank, zero for the slowest.
+        kernel: influence function of RFA.
+        prior: how the precision P(lag) acts in RFA: in bias and residual ("lyapunov"), not over the lag ("constant"),
+            or in the bias alone ("additive").
+        noise: "anchor" keeps gamma² alone, so that sigma = eta = 0.
+        rotate_values: values are summed in the rotating frame; otherwise as they are.
+        unit_norm: queries and keys are scaled to unit length.
+        temperature: tau at the start (the gain of query and key).
+        distance_bias: of softmax attention: none, ALiBi's slopes, or scores that decay with the lag.
+        n_slots: slots of a head; 0 is a model without the recurrent mode.
+        inner: reweighting passes K of the slots.
     """
 
     vocab_size: int
@@ -61,25 +79,52 @@ class LanguageModelConfig(StrictConfig):
     damping: float = 0.05
     zero_decay_fraction: float = 0.25
     kernel: Kernel = "student_t"
+    prior: Prior = "lyapunov"
+    noise: Noise = "learned"
+    rotate_values: bool = True
+    unit_norm: bool = False
+    temperature: float = 1.0
+    distance_bias: DistanceBias = "none"
     n_slots: int = 16
     inner: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_ratio", "n_slots", "inner"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        for name in ("vocab_size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_ratio", "inner"):
+            self._check_count(name, 1)
+        self._check_count("n_slots", 0)
         if self.head_dim % 2:
             raise ValueError(f"head_dim must be even (conjugate pairs of frequencies), got {self.head_dim}")
         if not 0 <= self.zero_decay_fraction <= 1:
             raise ValueError(f"zero_decay_fraction must be in [0, 1], got {self.zero_decay_fraction}")
         if self.damping < 0:
             raise ValueError(f"damping must be >= 0, got {self.damping}")
+        if not self.temperature > 0:
+            raise ValueError(f"temperature must be > 0, got {self.temperature}")
         check_choice("mixer", self.mixer, MIXERS)
         check_choice("frequencies", self.frequencies, FREQUENCIES)
         check_choice("kernel", self.kernel, KERNELS)
+        check_choice("prior", self.prior, PRIORS)
+        check_choice("noise", self.noise, NOISES)
+        check_choice("distance_bias", self.distance_bias, DISTANCE_BIASES)
+        if self.distance_bias != "none" and self.mixer != "softmax":
+            raise ValueError(f"distance_bias {self.distance_bias!r} is of the mixer 'softmax', got {self.mixer!r}")
+        if self.mixer == "rfa" and self.n_slots and not self._slots_fit:
+            raise ValueError(
+                "slots run with prior 'lyapunov', noise 'learned', rotated values and no unit_norm; "
+                "for another model give n_slots 0"
+            )
+
+    def _check_count(self, name: str, least: int) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} must be an integer >= {least}, got {value!r}")
+
+    @property
+    def _slots_fit(self) -> bool:
+        """The slots are the recurrent twin of RFA as it is, not of its ablations."""
+        return self.prior == "lyapunov" and self.noise == "learned" and self.rotate_values and not self.unit_norm
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """Softmax attention has no recurrent twin."""
-        return ("attention", "recurrent") if self.mixer == "rfa" else ("attention",)
+        """Softmax attention, and RFA without slots, have no recurrent twin."""
+        return ("attention", "recurrent") if self.mixer == "rfa" and self.n_slots else ("attention",)

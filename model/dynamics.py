@@ -145,6 +145,11 @@ def raw_from_positive(value: float | Tensor) -> Tensor:
     return (target + torch.log(-torch.expm1(-target))).to(torch.get_default_dtype())
 
 
+def no_frequencies(n_heads: int, complex_dims: int) -> Tensor:
+    """omega = 0: nothing rotates, `[H, D]`."""
+    return torch.zeros(n_heads, complex_dims, dtype=torch.float64)
+
+
 def banded_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -> Tensor:
     """SC-RFA: one global bank split over the heads from slow (head 0) to fast, in conjugate pairs, `[H, D]`."""
     if complex_dims % 2:
@@ -175,35 +180,50 @@ class DynamicsParameters(nn.Module):
     """Learned noises of one layer; decay and frequencies are fixed buffers (as in the published models).
 
     The steady-state process variance sigma2 / (2 mu) is learned where mu > 0 (better conditioned, RFA D.2), the
-    intensity sigma2 itself where mu = 0.
+    intensity sigma2 itself where mu = 0. Without noise (`has_noise=False`) sigma2 = eta2 = 0, and gamma2 alone is
+    learned. tau starts at `temperature`.
     """
 
     omega: Tensor
     mu: Tensor
 
-    def __init__(self, omega: Tensor, mu: Tensor, *, process: float = 0.1, measurement: float = 1.0) -> None:
+    def __init__(
+        self,
+        omega: Tensor,
+        mu: Tensor,
+        *,
+        process: float = 0.1,
+        measurement: float = 1.0,
+        has_noise: bool = True,
+        temperature: float = 1.0,
+    ) -> None:
         super().__init__()
         n_heads, complex_dims = omega.shape
         # Kept in float64: the phase omega · t is formed in float64.
         self.register_buffer("omega", omega.to(torch.float64), persistent=False)
         self.register_buffer("mu", mu.to(torch.get_default_dtype()), persistent=False)
-        start = torch.where(mu > 0, torch.tensor(process, dtype=mu.dtype), torch.tensor(process / 10, dtype=mu.dtype))
-        self.process_raw = nn.Parameter(raw_from_positive(start))
-        self.eta2_raw = nn.Parameter(raw_from_positive(torch.full((n_heads,), measurement)))
+        self.has_noise = has_noise
+        if has_noise:
+            unit = torch.ones_like(mu)
+            self.process_raw = nn.Parameter(raw_from_positive(torch.where(mu > 0, process * unit, process / 10 * unit)))
+            self.eta2_raw = nn.Parameter(raw_from_positive(torch.full((n_heads,), measurement)))
         self.gamma2_raw = nn.Parameter(raw_from_positive(torch.full((n_heads,), measurement)))
         # nu = 2 + D · positive(raw): 4 D at the start.
         self.nu_raw = nn.Parameter(raw_from_positive(torch.full((n_heads,), 4.0 - 2.0 / complex_dims)))
-        self.tau_raw = nn.Parameter(raw_from_positive(torch.ones(n_heads)))
+        self.tau_raw = nn.Parameter(raw_from_positive(torch.full((n_heads,), temperature)))
 
     def forward(self) -> Dynamics:
         """Raw → constrained, the only place where it happens."""
-        steady = positive(self.process_raw)
-        sigma2 = torch.where(self.mu > 0, 2 * self.mu * steady, steady)
+        sigma2 = eta2 = torch.zeros_like(self.mu)
+        if self.has_noise:
+            steady = positive(self.process_raw)
+            sigma2 = torch.where(self.mu > 0, 2 * self.mu * steady, steady)
+            eta2 = positive(self.eta2_raw)
         return Dynamics(
             mu=self.mu,
             omega=self.omega,
             sigma2=sigma2,
-            eta2=positive(self.eta2_raw),
+            eta2=eta2,
             gamma2=positive(self.gamma2_raw),
             nu=2 + self.omega.shape[1] * positive(self.nu_raw),
             tau=positive(self.tau_raw),

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from model.config import MODES, LanguageModelConfig, Mode, check_choice
-from model.layers import Block, MixerOutput, RobustMixer
+from model.layers import Block, RobustMixer
+from model.mixing import MixerOutput
 from model.recurrence.slots import SlotImpl
 
 # Small, because the head is tied: a large embedding starts by predicting its own token with certainty.
@@ -74,6 +75,12 @@ class LanguageModel(nn.Module):
         if mode not in self.config.modes:
             raise ValueError(f"a {self.config.mixer} model runs in {self.config.modes}, not in {mode!r}")
         self._mode = mode
+
+    def compile_attention(self) -> None:
+        """In training, run the eager attention of RFA through torch.compile: half its time on a CPU."""
+        for block in self._layers():
+            if isinstance(block.mixer, RobustMixer):
+                block.mixer.compile_attention()
 
     def forward(self, tokens: Tensor, *, with_precision: bool = True) -> LanguageOutput:
         """Logits of the next token at every position of `tokens` `[B, N]`, in the current mode.
@@ -167,8 +174,8 @@ class LanguageModel(nn.Module):
         return [cast(Block, block) for block in self.blocks]
 
     def _robust_mixers(self) -> list[RobustMixer]:
-        if self.config.mixer != "rfa":
-            raise ValueError(f"a {self.config.mixer} model has no recurrent twin")
+        if "recurrent" not in self.config.modes:
+            raise ValueError(f"a {self.config.mixer} model without slots has no recurrent twin, and runs no stream")
         return [cast(RobustMixer, block.mixer) for block in self._layers()]
 
     def _scan(

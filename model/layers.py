@@ -1,16 +1,15 @@
-"""The layers of the language model: RFA with its slots, the softmax baseline, and the feed-forward block."""
+"""The layers of the language model: RFA with its slots, and the block of a mixer and the feed-forward."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.attention.api import AttentionImpl, runs_fused
-from model.attention.reference import attend, relative_attention
+from model.attention.reference import attend, relative_attention, without_autocast
 from model.config import LanguageModelConfig
 from model.dynamics import (
     Dynamics,
@@ -18,13 +17,16 @@ from model.dynamics import (
     banded_decay,
     banded_frequencies,
     full_frequencies,
+    no_frequencies,
     positive,
     raw_from_positive,
     rotate,
     wrapped_phase,
 )
+from model.mixing import MixerOutput, projection
 from model.recurrence.slots import SlotImpl, slot_scan
 from model.recurrence.slots_reference import SlotInputs, SlotParameters, slot_step
+from model.softmax_mixer import SoftmaxMixer
 
 # Range of the input-driven log gains: e^-12 is "ignore this token", e^8 is "overwrite the slot".
 GATE_RANGE = (-12.0, 8.0)
@@ -32,21 +34,6 @@ GATE_RANGE = (-12.0, 8.0)
 PROCESS_GATE_SCALE = 0.1
 # Memory of the slots at the start, in tokens: log-spaced between these.
 SLOT_MEMORY = (2.0, 256.0)
-
-
-class MixerOutput(NamedTuple):
-    """out `[..., d]` after the output projection; log_precision `[..., H]`; latent `[..., H, 2D]` before it."""
-
-    out: Tensor
-    log_precision: Tensor
-    latent: Tensor
-
-
-def _projection(d_in: int, d_out: int, scale: float = 1.0) -> nn.Linear:
-    """Complex projection stored as 2D reals: Rayleigh magnitude, uniform phase = iid normal parts (RFA D.2)."""
-    linear = nn.Linear(d_in, d_out, bias=False)
-    nn.init.normal_(linear.weight, std=scale / math.sqrt(d_in + d_out / 2))
-    return linear
 
 
 class RobustMixer(nn.Module):
@@ -58,24 +45,36 @@ class RobustMixer(nn.Module):
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
         self.config = config
-        heads, complex_dims, slots = config.n_heads, config.head_dim, config.n_slots
+        heads, complex_dims = config.n_heads, config.head_dim
         width = heads * 2 * complex_dims
-        self.query = _projection(config.d_model, width)
-        self.key = _projection(config.d_model, width)
-        self.value = _projection(config.d_model, width)
-        self.output = _projection(width, config.d_model, 1 / math.sqrt(2 * config.n_layers))
-        frequencies = banded_frequencies if config.frequencies == "banded" else full_frequencies
+        self.query = projection(config.d_model, width)
+        self.key = projection(config.d_model, width)
+        self.value = projection(config.d_model, width)
+        self.output = projection(width, config.d_model, 1 / math.sqrt(2 * config.n_layers))
+        banks = {"full": full_frequencies, "banded": banded_frequencies, "none": no_frequencies}
         self.dynamics = DynamicsParameters(
-            frequencies(heads, complex_dims),
+            banks[config.frequencies](heads, complex_dims),
             banded_decay(heads, complex_dims, config.damping, config.zero_decay_fraction),
+            has_noise=config.noise == "learned",
+            temperature=config.temperature,
         )
+        if config.n_slots:
+            self._add_slots(config)
+        self._training_attention = relative_attention
+
+    def compile_attention(self) -> None:
+        """In training, the eager attention goes through torch.compile, which fuses what it does to every pair."""
+        self._training_attention = torch.compile(relative_attention)
+
+    def _add_slots(self, config: LanguageModelConfig) -> None:
+        heads, slots = config.n_heads, config.n_slots
         self.gates = nn.Linear(config.d_model, 2 * heads * slots)
         nn.init.normal_(self.gates.weight, std=0.6 / math.sqrt(config.d_model))
         nn.init.zeros_(self.gates.bias)
         shortest, longest = SLOT_MEMORY
         rates = torch.linspace(-math.log(longest), -math.log(shortest), heads * slots).reshape(heads, slots)
         self.slot_log_mu = nn.Parameter(rates)
-        self.initial_means = nn.Parameter(0.1 * torch.randn(heads, slots, 4 * complex_dims))
+        self.initial_means = nn.Parameter(0.1 * torch.randn(heads, slots, 4 * config.head_dim))
         self.initial_precision_raw = nn.Parameter(raw_from_positive(torch.full((heads, slots), 0.127)))
         self.delta_raw = nn.Parameter(raw_from_positive(torch.ones(heads)))
         self.weight_scale_raw = nn.Parameter(raw_from_positive(torch.ones(heads)))
@@ -87,8 +86,10 @@ class RobustMixer(nn.Module):
     def rotated(self, x: Tensor, phase: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v of normalised inputs `[..., d]` in the rotating frame, `[..., H, 2D]`."""
         shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
-        q, k, v = (projection(x).reshape(shape).float() for projection in (self.query, self.key, self.value))
-        return rotate(q, -phase), rotate(k, -phase), rotate(v, -phase)
+        q, k, v = (weight(x).reshape(shape).float() for weight in (self.query, self.key, self.value))
+        if self.config.unit_norm:
+            q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+        return rotate(q, -phase), rotate(k, -phase), rotate(v, -phase) if self.config.rotate_values else v
 
     def phase(self, positions: Tensor) -> Tensor:
         """e^{i phase} turns the rotating frame back at `positions` `[...]`: `[..., H, D]`."""
@@ -125,7 +126,8 @@ class RobustMixer(nn.Module):
             complex dim
         (RFA C.6), half of it in each real part.
         """
-        latent = rotate(latent, phase)
+        if self.config.rotate_values:
+            latent = rotate(latent, phase)
         if noise is not None:
             spread = torch.sqrt((1 / precision + gamma2) / 2)
             latent = latent + noise * spread[..., None]
@@ -138,22 +140,29 @@ class RobustMixer(nn.Module):
         if self._runs_fused(x, impl):
             return self._fused_attention(x, phase, dynamics, with_precision)
         q, k, v = self.rotated(x, phase)
-        result = relative_attention(q, k, v, dynamics, kernel=self.config.kernel, with_precision=with_precision)
+        config = self.config
+        core = self._training_attention if self.training else relative_attention
+        # Autocast has nothing to do here, and compiled under it the gradient of the keys is NaN (torch 2.13, CPU).
+        with without_autocast(x.device):
+            result = core(q, k, v, dynamics, kernel=config.kernel, with_precision=with_precision, prior=config.prior)
         precision = result.precision if with_precision else torch.ones_like(result.log_norm)
         return self.finish(result.out, phase, precision, None, dynamics.gamma2)
 
     def _runs_fused(self, x: Tensor, impl: AttentionImpl) -> bool:
-        """Whether the fused kernels take what the projections make of `x`."""
+        """Whether the fused kernels take what the projections make of `x`; the ablations are eager."""
+        config = self.config
+        if config.prior != "lyapunov" or config.noise != "learned" or not config.rotate_values or config.unit_norm:
+            return False
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
-        return runs_fused(impl, x.device, dtype, 2 * self.config.head_dim)
+        return runs_fused(impl, x.device, dtype, 2 * config.head_dim)
 
     def _fused_attention(self, x: Tensor, phase: Tensor, dynamics: Dynamics, with_precision: bool) -> MixerOutput:
         """`attention` by the fused kernels, in the dtype of the projections."""
         from model.attention.triton import fused_attention, fused_rotation
 
         shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
-        projected = (projection(x).reshape(shape) for projection in (self.query, self.key, self.value))
+        projected = (weight(x).reshape(shape) for weight in (self.query, self.key, self.value))
         q, k, v = fused_rotation(*projected, phase=phase, is_inverse=True)
         result = fused_attention(q, k, v, dynamics, kernel=self.config.kernel, with_precision=with_precision)
         log_precision = torch.log(result.precision) if with_precision else torch.zeros_like(result.log_norm)
@@ -218,42 +227,14 @@ class RobustMixer(nn.Module):
         return mixed, new_k.transpose(1, 2), new_v.transpose(1, 2)
 
 
-class SoftmaxMixer(nn.Module):
-    """Causal dot-product attention with rotary positions: the baseline at the same d → 2D·H → d projections."""
-
-    def __init__(self, config: LanguageModelConfig) -> None:
-        super().__init__()
-        self.config = config
-        width = config.n_heads * 2 * config.head_dim
-        self.query = _projection(config.d_model, width)
-        self.key = _projection(config.d_model, width)
-        self.value = _projection(config.d_model, width)
-        self.output = _projection(width, config.d_model, 1 / math.sqrt(2 * config.n_layers))
-        bank = 10000.0 ** (-torch.arange(config.head_dim, dtype=torch.float64) / config.head_dim)
-        self.register_buffer("omega", bank.repeat(config.n_heads, 1), persistent=False)
-        self.omega: Tensor
-
-    def attention(self, x: Tensor, *, with_precision: bool) -> MixerOutput:
-        """`[B, N, d]`; a dot product carries no evidence, so log_precision is zero."""
-        batch, length, _ = x.shape
-        shape = (batch, length, self.config.n_heads, 2 * self.config.head_dim)
-        phase = wrapped_phase(self.omega, torch.arange(length, device=x.device), torch.float32)
-        q = rotate(self.query(x).reshape(shape).float(), phase).to(x.dtype)
-        k = rotate(self.key(x).reshape(shape).float(), phase).to(x.dtype)
-        v = self.value(x).reshape(shape).to(x.dtype)
-        out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
-        latent = out.transpose(1, 2)
-        return MixerOutput(self.output(latent.flatten(-2)), latent.new_zeros(shape[:3]), latent)
-
-
 class FeedForward(nn.Module):
     """d → mlp_ratio · d → d with GELU."""
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
         inner = config.mlp_ratio * config.d_model
-        self.up = _projection(config.d_model, inner)
-        self.down = _projection(inner, config.d_model, 1 / math.sqrt(2 * config.n_layers))
+        self.up = projection(config.d_model, inner)
+        self.down = projection(inner, config.d_model, 1 / math.sqrt(2 * config.n_layers))
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.down(F.gelu(self.up(x)))

@@ -11,7 +11,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ from training.plot import METRICS_FILE, plot_metrics
 from training.provenance import provenance
 
 CONFIGS = Path(__file__).parent / "configs"
+# Overrides of a size config, by the name that math and papers give the model.
+VARIANTS_FILE = CONFIGS / "variants.json"
 OPTIMISER_FILE = "optimiser.safetensors"
 PROGRESS_FILE = "progress.json"
 RECORD_FILE = "train.json"
@@ -38,7 +40,10 @@ VALIDATION_TOKENS = 65_536
 
 @dataclass(frozen=True)
 class TrainingConfig(StrictConfig):
-    """How to train. `modes` empty = all modes of the model; learning rates are the peaks of the schedule."""
+    """How to train. `modes` empty = all modes of the model; learning rates are the peaks of the schedule.
+
+    compile: in training, the eager attention goes through torch.compile.
+    """
 
     steps: int
     batch: int = 16
@@ -55,6 +60,7 @@ class TrainingConfig(StrictConfig):
     seed: int = 0
     validate_every: int = 250
     precision: str = "bf16"
+    compile: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "modes", tuple(self.modes))
@@ -67,18 +73,41 @@ class TrainingConfig(StrictConfig):
 
 @dataclass(frozen=True)
 class LanguageRun:
-    """A training config file: the model, the training, the vocabulary."""
+    """A training config file: the model and the training."""
 
     model: LanguageModelConfig
     training: TrainingConfig
 
     @classmethod
-    def from_file(cls, path: Path) -> LanguageRun:
+    def from_file(cls, path: Path, variant: str | None = None) -> LanguageRun:
+        """The config of `path`, changed by what a variant of `variants.json` overrides.
+
+        Raises:
+            ValueError: unknown sections, keys, values or variant; lists what is known.
+        """
         document = json.loads(path.read_text())
         unknown = set(document) - {"model", "training"}
         if unknown:
             raise ValueError(f"{path.name} has unknown sections {sorted(unknown)}; it takes model and training")
-        return cls(LanguageModelConfig.from_dict(document["model"]), TrainingConfig.from_dict(document["training"]))
+        overrides = load_variants()[check_variant(variant)] if variant is not None else {}
+        return cls(
+            LanguageModelConfig.from_dict({**document["model"], **overrides.get("model", {})}),
+            TrainingConfig.from_dict({**document["training"], **overrides.get("training", {})}),
+        )
+
+
+def load_variants() -> dict[str, dict[str, Any]]:
+    """name → title, and overrides of a size config's model and training."""
+    variants: dict[str, dict[str, Any]] = json.loads(VARIANTS_FILE.read_text())
+    return variants
+
+
+def check_variant(name: str) -> str:
+    """`name`, if there is such a variant."""
+    known = load_variants()
+    if name not in known:
+        raise ValueError(f"no variant {name!r}; known are {list(known)}")
+    return name
 
 
 def find_config(name: str) -> Path:
@@ -90,7 +119,9 @@ def find_config(name: str) -> Path:
     for candidate in (Path(name), CONFIGS / f"{name}.json"):
         if candidate.is_file():
             return candidate
-    raise FileNotFoundError(f"no config {name!r}; known are {sorted(path.stem for path in CONFIGS.glob('*.json'))}")
+    raise FileNotFoundError(
+        f"no config {name!r}; known are {sorted(path.stem for path in CONFIGS.glob('*.json') if path != VARIANTS_FILE)}"
+    )
 
 
 def is_sde_parameter(name: str) -> bool:
@@ -179,6 +210,8 @@ class Trainer:
         if (self.out / PROGRESS_FILE).is_file():
             self.model = load_model(self.out).to(self.device)
         self.model.train()
+        if self.run.training.compile:
+            self.model.compile_attention()
         groups = parameter_groups(self.model, self.run.training)
         self.optimiser = torch.optim.AdamW(groups, lr=self.run.training.learning_rate, fused=True)
         if (self.out / PROGRESS_FILE).is_file():
@@ -273,13 +306,25 @@ class Trainer:
         return validation
 
 
-def train_language(config: str, data: Path, out: Path, *, device: str = "auto") -> dict[str, Any]:
+def train_language(
+    config: str,
+    data: Path,
+    out: Path,
+    *,
+    variant: str | None = None,
+    seed: int | None = None,
+    corpus_dir: Path | None = None,
+    device: str = "auto",
+) -> dict[str, Any]:
     """Train a language model on a corpus folder into a run directory; a directory with progress is resumed.
 
     Args:
         config: name of a packaged config or path of a JSON file.
         data: corpus folder with train and valid.
         out: run directory: config.json, model.safetensors, tokenizer.json, metrics.jsonl and its plot, train.json.
+        variant: name in `variants.json`.
+        seed: instead of the config's.
+        corpus_dir: where the tokenised corpus is kept, for several runs; default: in `out`.
 
     Returns:
         the run's record: validation losses, tokens seen, seconds, provenance.
@@ -288,7 +333,9 @@ def train_language(config: str, data: Path, out: Path, *, device: str = "auto") 
         ValueError: the directory holds a run of another config.
     """
     path = find_config(config)
-    run = LanguageRun.from_file(path)
+    run = LanguageRun.from_file(path, variant)
+    if seed is not None:
+        run = replace(run, training=replace(run.training, seed=seed))
     out.mkdir(parents=True, exist_ok=True)
     snapshot = {"model": run.model.to_dict(), "training": run.training.to_dict()}
     request = out / "request.json"
@@ -299,13 +346,14 @@ def train_language(config: str, data: Path, out: Path, *, device: str = "auto") 
     chosen = torch.device(
         "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device
     )
-    corpus = prepare_corpus(data, out / "corpus", run.model.vocab_size)
+    corpus = prepare_corpus(data, corpus_dir or out / "corpus", run.model.vocab_size)
     corpus.tokenizer.save(str(out / "tokenizer.json"))
     trainer = Trainer(run, corpus, out, chosen)
     validation = trainer.train()
     record = {
         "config": snapshot,
         "config_name": path.stem,
+        "variant": variant,
         "validation_loss": validation,
         "bytes_per_token": corpus.bytes_per_token,
         "tokens": trainer.step * run.training.batch * run.training.context,

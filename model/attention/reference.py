@@ -21,6 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from model.config import Prior
 from model.dynamics import Dynamics, decay, variance
 
 
@@ -51,16 +52,22 @@ def _collapsed(dynamics: Dynamics, transport: Tensor, spread: Tensor, far_field:
     return torch.where(is_far, 0, transport), torch.where(is_far, limit, spread)
 
 
-def _tables(dynamics: Dynamics, lag: Tensor, far_field: float | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def _tables(
+    dynamics: Dynamics, lag: Tensor, far_field: float | None = None, prior: Prior = "lyapunov"
+) -> tuple[Tensor, Tensor, Tensor]:
     """E, log P and P / nu at every lag, `[H, *lag.shape]`."""
     transport, spread = decay(dynamics.mu, lag), variance(dynamics, lag)
     if far_field is not None:
         transport, spread = _collapsed(dynamics, transport, spread, far_field)
     nu = dynamics.nu.reshape(-1, *(1,) * lag.dim())
-    return transport, -torch.log(spread), 1 / (nu * spread)
+    # The ablations hold P at its value for lag 0: everywhere, or in the residual's weight alone.
+    flat = (dynamics.eta2 + dynamics.gamma2).reshape(nu.shape).expand_as(spread)
+    bias = flat if prior == "constant" else spread
+    scale = spread if prior == "lyapunov" else flat
+    return transport, -torch.log(bias), 1 / (nu * scale)
 
 
-def _without_autocast(device: torch.device) -> AbstractContextManager[object]:
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     """Keep autocast away from the matrix products; no context at all where there is none, for the exported graphs."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
@@ -74,14 +81,14 @@ def _attend(
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [B, H, ., 2D]
     transport = tables.transport
     tau, kappa = (x[:, None, None] for x in (dynamics.tau, dynamics.kappa))
-    with _without_autocast(q.device):
+    with without_autocast(q.device):
         dot = q @ k.transpose(-1, -2)
     key_norm2 = k.square().sum(-1)[..., None, :]
     residual2 = q.square().sum(-1)[..., None] + transport * (transport * key_norm2 - 2 * dot)
     excess = tables.scaled_precision * residual2.clamp_min(0)
     fit = kappa * torch.log1p(excess) if kernel == "student_t" else excess
     logits = torch.where(tables.is_causal, tau * (tables.log_precision - fit), float("-inf"))
-    with _without_autocast(q.device):
+    with without_autocast(q.device):
         out = (torch.softmax(logits, dim=-1) * transport) @ v
     log_norm = torch.logsumexp(logits, dim=-1)
     precision = torch.zeros_like(log_norm)
@@ -101,16 +108,17 @@ def relative_attention(
     kernel: str = "student_t",
     with_precision: bool = True,
     far_field: float | None = None,
+    prior: Prior = "lyapunov",
 ) -> AttentionResult:
     """RFA of rotated q, k, v `[B, N, H, 2D]` at times 0, 1, …: the lag tables have N entries, not N².
 
     with_precision=False leaves the evidence out (zeros): training does not need it. far_field: as in
-    `robust_filter_attention`.
+    `robust_filter_attention`. prior: as in `LanguageModelConfig`.
     """
     length = q.shape[1]
     index = torch.arange(length, device=q.device)
     lag = index[:, None] - index
-    by_lag = _tables(dynamics, index.to(q.dtype), far_field)
+    by_lag = _tables(dynamics, index.to(q.dtype), far_field, prior)
     transport, log_precision, scaled = (table[:, lag.clamp_min(0)] for table in by_lag)
     tables = _LagTables(transport, log_precision, scaled, lag >= 0)
     return _attend(q, k, v, dynamics, tables, kernel, with_precision)

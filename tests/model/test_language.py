@@ -190,8 +190,41 @@ def test_config_refuses_what_it_does_not_know():
         LanguageModelConfig(**{**SMALL, "head_dim": 5})
     with pytest.raises(ValueError, match="mixer must be one of"):
         LanguageModelConfig(**{**SMALL, "mixer": "mamba"})
-    with pytest.raises(ValueError, match="n_slots must be a positive integer"):
-        LanguageModelConfig(**{**SMALL, "n_slots": 0})
+    with pytest.raises(ValueError, match="n_slots must be an integer >= 0"):
+        LanguageModelConfig(**{**SMALL, "n_slots": -1})
+    with pytest.raises(ValueError, match="slots run with prior 'lyapunov'"):
+        LanguageModelConfig(**{**SMALL, "prior": "constant"})
+    with pytest.raises(ValueError, match="distance_bias 'alibi' is of the mixer 'softmax'"):
+        LanguageModelConfig(**{**SMALL, "distance_bias": "alibi"})
+
+
+def test_a_model_without_slots_has_no_recurrent_twin(tokens):
+    model = LanguageModel(LanguageModelConfig(**{**SMALL, "n_slots": 0}))
+    assert not [name for name, _ in model.named_parameters() if "slot" in name or "gates" in name]
+    assert model(tokens).logits.isfinite().all()
+    with pytest.raises(ValueError, match="rfa model runs in \\('attention',\\)"):
+        model.mode = "recurrent"
+    with pytest.raises(ValueError, match="without slots has no recurrent twin"):
+        model.init_state(1)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of its own doings
+def test_compiled_attention_has_the_gradients_of_the_eager_one(tokens):
+    """Under autocast, as training runs it: no further from float32 than twice what the eager code is."""
+
+    def gradients(is_compiled, is_half):
+        torch.manual_seed(0)
+        model = LanguageModel(LanguageModelConfig(**{**SMALL, "n_layers": 1, "n_slots": 0}))
+        if is_compiled:
+            model.compile_attention()
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
+            model(tokens).logits.float().square().mean().backward()
+        return {name: p.grad for name, p in model.named_parameters()}
+
+    exact, eager, compiled = gradients(False, False), gradients(False, True), gradients(True, True)
+    for name, expected in exact.items():
+        allowed = 2 * scaled_error(eager[name], expected) + torch.finfo(torch.bfloat16).eps
+        assert scaled_error(compiled[name], expected) <= allowed, name
 
 
 def test_checkpoint_round_trip(model, tokens, tmp_path):

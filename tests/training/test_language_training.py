@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from model.checkpoint import load_model
-from training.language import LanguageRun, find_config, parameter_groups, schedule, train_language
+from training.language import (
+    LanguageRun,
+    find_config,
+    load_variants,
+    parameter_groups,
+    schedule,
+    train_language,
+)
 
 MODEL = {"vocab_size": 270, "d_model": 16, "n_layers": 2, "n_heads": 2, "head_dim": 4, "n_slots": 2}
 TRAINING = {"steps": 12, "batch": 4, "context": 32, "learning_rate": 0.01, "validate_every": 6, "precision": "fp32"}
@@ -121,10 +128,39 @@ def test_packaged_configs_are_valid(name):
     assert run.training.steps > 0
 
 
+@pytest.mark.parametrize("size", ["small", "paper"])
+def test_variants_differ_from_their_size_in_what_they_name(size):
+    plain = LanguageRun.from_file(find_config(size))
+    for name, variant in load_variants().items():
+        run = LanguageRun.from_file(find_config(size), name)
+        for section in ("model", "training"):
+            base, changed = getattr(plain, section).to_dict(), getattr(run, section).to_dict()
+            named = {key: tuple(value) if key == "modes" else value for key, value in variant.get(section, {}).items()}
+            assert changed == {**base, **named}, name
+
+
+def test_an_unknown_variant_lists_the_known():
+    with pytest.raises(ValueError, match=r"no variant 'M9'; known are \['B1', .*'M2\.6'"):
+        LanguageRun.from_file(find_config("small"), "M9")
+
+
+def test_a_seed_and_a_variant_are_of_the_run(data, tmp_path):
+    config, shared = write_config(tmp_path, steps=2), tmp_path / "corpus"
+    runs = {}
+    for seed in (1, 2):
+        out = tmp_path / f"s{seed}"
+        record = train_language(config, data, out, variant="B1", seed=seed, corpus_dir=shared, device="cpu")
+        assert (record["variant"], record["config"]["training"]["seed"]) == ("B1", seed)
+        assert not (out / "corpus").exists()
+        runs[seed] = load_model(out)
+    assert runs[1].config.mixer == "softmax"
+    assert not torch.equal(runs[1].embedding.weight, runs[2].embedding.weight)
+
+
 def test_baseline_differs_in_the_mixer_only():
     books, rope = (LanguageRun.from_file(find_config(name)) for name in ("books", "books_rope"))
     assert books.training == rope.training
-    assert {**books.model.to_dict(), "mixer": "softmax"} == rope.model.to_dict()
+    assert {**books.model.to_dict(), "mixer": "softmax", "frequencies": "full"} == rope.model.to_dict()
 
 
 def test_unknown_config_lists_the_known(tmp_path):

@@ -1,0 +1,79 @@
+"""Causal dot-product attention, the baselines of Robust Filter Attention at the same projections (RFA E.2).
+
+    B1  RoPE           score = Re(q̃† k̃) / √(2D), every head with the bank 10000^{-n/D}, n = 0 … D-1
+    B2  ALiBi          score = q · k / √(2D) - slope_h lag, slope_h = 2^{-8h/H}, h = 1 … H
+    B3  decayed RoPE   score = E_h(lag) Re(q̃† k̃) / √(2D), with the decays of SC-RFA
+    B4  SC-RoPE        as B3, with the banded frequencies of SC-RFA
+
+Layout `[B, N, H, 2D]`, real half first. Values are not rotated.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from model.config import LanguageModelConfig
+from model.dynamics import banded_decay, banded_frequencies, decay, no_frequencies, rotate, wrapped_phase
+from model.mixing import MixerOutput, projection
+
+
+def rotary_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -> Tensor:
+    """RoPE's bank, base^{-n/D} in every head, `[H, D]`."""
+    return (base ** (-torch.arange(complex_dims, dtype=torch.float64) / complex_dims)).repeat(n_heads, 1)
+
+
+def alibi_slopes(n_heads: int) -> Tensor:
+    """2^{-8h/H}, h = 1 … H, `[H]` (Press et al. 2022)."""
+    return 2.0 ** (-8.0 * torch.arange(1, n_heads + 1) / n_heads)
+
+
+class SoftmaxMixer(nn.Module):
+    """Dot-product attention with the positions that the configuration names."""
+
+    omega: Tensor
+    slope: Tensor
+    mu: Tensor
+
+    def __init__(self, config: LanguageModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        heads, complex_dims = config.n_heads, config.head_dim
+        width = heads * 2 * complex_dims
+        self.query = projection(config.d_model, width)
+        self.key = projection(config.d_model, width)
+        self.value = projection(config.d_model, width)
+        self.output = projection(width, config.d_model, 1 / math.sqrt(2 * config.n_layers))
+        banks = {"full": rotary_frequencies, "banded": banded_frequencies, "none": no_frequencies}
+        self.register_buffer("omega", banks[config.frequencies](heads, complex_dims), persistent=False)
+        self.register_buffer("slope", alibi_slopes(heads), persistent=False)
+        mu = banded_decay(heads, complex_dims, config.damping, config.zero_decay_fraction)
+        self.register_buffer("mu", mu.to(torch.get_default_dtype()), persistent=False)
+
+    def attention(self, x: Tensor, *, with_precision: bool) -> MixerOutput:
+        """`[B, N, d]`; a dot product carries no evidence, so log_precision is zero."""
+        batch, length, _ = x.shape
+        shape = (batch, length, self.config.n_heads, 2 * self.config.head_dim)
+        phase = wrapped_phase(self.omega, torch.arange(length, device=x.device), torch.float32)
+        query, key = self.query(x).reshape(shape), self.key(x).reshape(shape)
+        v = self.value(x).reshape(shape)
+        q, k = (rotate(part.float(), phase).to(v.dtype) for part in (query, key))
+        out = self._attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+        latent = out.transpose(1, 2)
+        return MixerOutput(self.output(latent.flatten(-2)), latent.new_zeros(shape[:3]), latent)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """`[B, H, N, 2D]` each, positions in q and k."""
+        if self.config.distance_bias == "none":
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        index = torch.arange(q.shape[2], device=q.device)
+        lag = index[:, None] - index
+        if self.config.distance_bias == "alibi":
+            bias = torch.where(lag >= 0, -self.slope[:, None, None] * lag, float("-inf"))
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype))
+        scale = decay(self.mu, lag.clamp_min(0)) / math.sqrt(q.shape[-1])
+        scores = torch.where(lag >= 0, (q @ k.transpose(-1, -2)).float() * scale, float("-inf"))
+        return torch.softmax(scores, dim=-1).to(v.dtype) @ v
