@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -62,10 +62,14 @@ async def drained(job: StreamJob) -> tuple[list[StreamStep], StreamEnd]:
     return steps, replies
 
 
-async def slots_are_free(engine: Engine) -> None:
+async def until(claim: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while engine.slots_in_use:
+        while not claim():
             await asyncio.sleep(0.01)
+
+
+async def slots_are_free(engine: Engine) -> None:
+    await until(lambda: not engine.slots_in_use)
 
 
 def number(metrics: Metrics, name: str, **labels: str) -> float:
@@ -294,7 +298,8 @@ async def test_a_stream_that_is_not_read_is_full_and_goes_on_when_it_is_read() -
         stream = engine.filter_stream(None, stream_options())
         for i in range(20):
             stream.push(Observed(float(i), [1.0, 1.0], 1.0))
-        await asyncio.sleep(0.1)
+        await until(lambda: len(stream._inbox) >= 8)
+        await asyncio.sleep(0.1)  # in which it would grow
         assert stream.is_full and len(stream._inbox) == 8
         stream.close()
         steps, _ = await drained(stream)
@@ -309,7 +314,8 @@ async def test_fewer_costly_answers_are_kept_for_a_client_that_does_not_read() -
             assert live.is_full == (i >= 4)
             live.push(Observed(float(i), [1.0, 1.0], 1.0))
         reply = engine.filter(None, options(50, samples=128, is_streamed=True))
-        await asyncio.sleep(0.1)
+        await until(lambda: min(len(live._inbox), len(reply._inbox)) >= 4)
+        await asyncio.sleep(0.1)  # in which they would grow
         assert len(live._inbox) == len(reply._inbox) == 4
         live.close()
         steps, _ = await drained(live)
