@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime as ort
@@ -102,24 +101,32 @@ class _Forecast(nn.Module):
         return self.model.forecast(dict(zip(self.names, state, strict=True)), horizon)
 
 
-def _export(
-    module: nn.Module, inputs: Mapping[str, Tensor], dynamic: Mapping[str, Mapping[int, str]], outputs: Sequence[str]
-) -> Graph:
+class GraphSource(NamedTuple):
+    """What a graph is traced from."""
+
+    module: nn.Module
+    inputs: dict[str, Tensor]  # examples, in the order of `forward`
+    dynamic: dict[str, dict[int, str]]  # per input, the dims that vary
+    outputs: list[str]
+
+
+def build_graph(source: GraphSource) -> Graph:
     """One graph. The tracer wants a parameter per input, so the variadic `forward` gets a signature that names them."""
-    variadic = module.forward
+    variadic = source.module.forward
 
     def forward(*tensors: Tensor) -> Any:
         return variadic(*tensors)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [inspect.Parameter(name.replace(".", "_"), kind) for name in inputs]
+    parameters = [inspect.Parameter(name.replace(".", "_"), kind) for name in source.inputs]
     forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    module.forward = forward
-    return export_graph(module, inputs, outputs, dynamic=dynamic, prefix="model.")
+    source.module.forward = forward
+    with torch.no_grad():
+        return export_graph(source.module, source.inputs, source.outputs, dynamic=source.dynamic, prefix="model.")
 
 
-def build_graphs(model: StateFilter) -> dict[str, Graph]:
-    """The three graphs of a filter."""
+def graph_sources(model: StateFilter) -> dict[str, GraphSource]:
+    """What the three graphs of a filter are traced from."""
     p = model.observation_size
     state = {name: tensor.detach().clone() for name, tensor in model.init_state(TRACE_BATCH).items()}
     names, rows = list(state), list(model.cache_rows())
@@ -138,22 +145,26 @@ def build_graphs(model: StateFilter) -> dict[str, Graph]:
     fields = list(STEP_FIELDS) + [f"next.{name}" for name in names]
     over_cache = {0: "batch", 1: "cache"}
     step_dims = dict.fromkeys([*token, *states], batch)
-    with torch.no_grad():
-        return {
-            "step": _export(_Step(model, names), {**token, **states}, step_dims, fields),
-            "prefill": _export(
-                _Attend(model, names, rows),
-                {**token, **pairs, **states, **caches},
-                {**step_dims, **dict.fromkeys([*pairs, *caches], over_cache)},
-                fields + [f"row.{name}" for name in rows],
-            ),
-            "forecast": _export(
-                _Forecast(model, names),
-                {"horizon": torch.linspace(0.1, 1, TRACE_HORIZON), **states},
-                {"horizon": {0: "horizon"}, **dict.fromkeys(states, batch)},
-                ["forecast_mean", "forecast_covariance"],
-            ),
-        }
+    return {
+        "step": GraphSource(_Step(model, names), {**token, **states}, step_dims, fields),
+        "prefill": GraphSource(
+            _Attend(model, names, rows),
+            {**token, **pairs, **states, **caches},
+            {**step_dims, **dict.fromkeys([*pairs, *caches], over_cache)},
+            fields + [f"row.{name}" for name in rows],
+        ),
+        "forecast": GraphSource(
+            _Forecast(model, names),
+            {"horizon": torch.linspace(0.1, 1, TRACE_HORIZON), **states},
+            {"horizon": {0: "horizon"}, **dict.fromkeys(states, batch)},
+            ["forecast_mean", "forecast_covariance"],
+        ),
+    }
+
+
+def build_graphs(model: StateFilter) -> dict[str, Graph]:
+    """The three graphs of a filter."""
+    return {name: build_graph(source) for name, source in graph_sources(model).items()}
 
 
 def bundle_weights(model: StateFilter) -> dict[str, np.ndarray]:

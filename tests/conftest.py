@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 # Before numpy and torch read them.
@@ -43,6 +46,22 @@ def _filled(make):  # type: ignore[no-untyped-def]
     return filled
 
 
+COMPILED_AHEAD: list[subprocess.Popen[bytes]] = []
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Before its workers have collected the tests: the first that needs the compiled texts would wait 20 seconds for
+    their compiler, and the others for the first. Without numba there is nothing to compile, and the tests say so."""
+    if session.config.getoption("numprocesses", None) and find_spec("numba"):
+        command = [sys.executable, "-c", "from model.decoder_numba import compile_kernels; compile_kernels()"]
+        COMPILED_AHEAD.append(subprocess.Popen(command, cwd=ROOT))
+
+
+def pytest_sessionfinish() -> None:
+    for process in COMPILED_AHEAD:
+        process.wait()
+
+
 @pytest.fixture(autouse=True)
 def uninitialised_memory_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read of memory that nothing wrote shows up as NaN instead of passing by luck."""
@@ -58,6 +77,13 @@ def fixed_seeds() -> None:
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - libraries under test may use the global generator
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def of_all_workers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this run of the tests, the same for all its workers."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if hasattr(request.config, "workerinput") else own
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from export.bundle import Bundle
+from export.bundle import Bundle, open_bundle
 from export.language_export import export_language
 from model.checkpoint import save_checkpoint
 from model.config import LanguageModelConfig
@@ -72,5 +73,9 @@ def language_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def language_bundle(language_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return export_language(language_run, tmp_path_factory.mktemp("exported") / "small", window=32)
+def language_bundle(language_run: Path, of_all_workers: Path) -> Bundle:
+    """Exported by the worker that needs it first: the tracer takes longer than all the tests of the bundle together."""
+    path = of_all_workers / "exported" / "small"
+    with (of_all_workers / "exported.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # given back with the file, also by a process that dies
+        return open_bundle(path) if path.exists() else export_language(language_run, path, window=32)

@@ -4,12 +4,11 @@ import json
 
 import numpy as np
 import pytest
-import scipy.linalg
 
 from export.bundle import open_bundle
 from export.filter_export import export_filter
 from service.engine.filter_runtime import FilterRuntime
-from tests.model.joint_gaussian import System, path_posterior
+from tests.model.joint_gaussian import System, path_posterior, van_loan
 from training.filter import train_filter
 
 DRIFT = np.array([[0.0, 1.0], [0.0, 0.0]])
@@ -24,7 +23,7 @@ def runtime(tmp_path_factory) -> FilterRuntime:
     lines = ["t,x"]
     state = np.array([0.0, 1.0])
     for i, t in enumerate(times):
-        f, q = van_loan(t - times[i - 1] if i else 0.0)
+        f, q = van_loan(DRIFT, NOISE, t - times[i - 1] if i else 0.0)
         state = rng.multivariate_normal(f @ state, q)
         lines.append(f"{t:.6f},{state[0] + np.sqrt(R) * rng.standard_normal():.6f}")
     (folder / "series.csv").write_text("\n".join(lines) + "\n")
@@ -46,18 +45,12 @@ def runtime(tmp_path_factory) -> FilterRuntime:
     return FilterRuntime(open_bundle(folder / "bundle"))
 
 
-def van_loan(lag: float) -> tuple[np.ndarray, np.ndarray]:
-    block = scipy.linalg.expm(np.block([[-DRIFT, NOISE], [np.zeros((2, 2)), DRIFT.T]]) * lag)
-    f = block[2:, 2:].T
-    return f, f @ block[:2, 2:]
-
-
 def kalman(times, values):
     """Means and variances of the position, and the last state."""
     mean, covariance, rows = np.zeros(2), PRIOR, []
     for i, value in enumerate(values):
         if i:
-            f, q = van_loan(times[i] - times[i - 1])
+            f, q = van_loan(DRIFT, NOISE, times[i] - times[i - 1])
             mean, covariance = f @ mean, f @ covariance @ f.T + q
         if value is not None:
             gain = covariance[:, 0] / (covariance[0, 0] + R)

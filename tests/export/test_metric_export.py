@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from export.bundle import check_golden, open_session
-from export.filter_export import build_graphs, bundle_weights, export_filter
+from export.filter_export import build_graph, bundle_weights, export_filter, graph_sources
 from model.metric_filter import MetricFilter, MetricFilterConfig
 from service.engine.filter_runtime import FilterRuntime
 from training.filter import FilterRun, train_filter
@@ -27,7 +27,7 @@ def bundle(tmp_path_factory):
 
 def test_the_graph_follows_the_model_for_a_thousand_steps():
     model = MetricFilter(MetricFilterConfig(nu=5.0, inner=2)).eval()
-    session = open_session(build_graphs(model)["step"], bundle_weights(model))
+    session = open_session(build_graph(graph_sources(model)["step"]), bundle_weights(model))
     generator = np.random.default_rng(1)
     state = model.init_state(2)
     own = {name: tensor.numpy().copy() for name, tensor in state.items()}

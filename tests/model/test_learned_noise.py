@@ -2,43 +2,18 @@
 
 import numpy as np
 import pytest
-import scipy.linalg
 import scipy.stats
 import torch
 
-from model.linear_filter import LinearFilter, LinearFilterConfig
+from model.linear_filter import LinearFilter
 from model.recurrence import dense
 from model.recurrence.dense import NOISE_FACTORS, PRIOR_COUNTS
-
-DRIFT = np.array([[-0.3, -1.0], [1.0, -0.2]])
-Q = np.array([[0.3, 0.1], [0.1, 0.4]])
-PRIOR = np.array([[4.0, 0.5], [0.5, 3.0]])
-SENSORS = {
-    "both states": (np.eye(2), np.array([[0.5, 0.1], [0.1, 0.7]])),
-    "one sensor": (np.array([[1.0, 0.5]]), np.array([[0.4]])),
-    "more sensors than states": (np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.5]]), np.diag([0.5, 0.7, 0.6])),
-}
+from tests.model.observed_oscillator import PRIOR, SENSORS, build, discretise, follow
 
 
-def build(sensor: str = "both states", dtype=torch.float64, **changes) -> LinearFilter:
-    matrix, noise = SENSORS[sensor]
-    values = {
-        "drift": DRIFT, "process_noise": Q, "measurement_noise": noise, "observation": matrix,
-        "initial_covariance": PRIOR, "nu": 4.0, "rule": "learned", "reacquire": None, **changes,
-    }  # fmt: skip
-    values = {k: np.asarray(v).tolist() if isinstance(v, np.ndarray) else v for k, v in values.items()}
-    torch.set_default_dtype(dtype)
-    try:
-        return LinearFilter(LinearFilterConfig.from_dict(values))
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-def discretise(lag: float) -> tuple[np.ndarray, np.ndarray]:
-    """Van Loan's matrix exponential."""
-    block = scipy.linalg.expm(np.block([[-DRIFT, Q], [np.zeros((2, 2)), DRIFT.T]]) * lag)
-    f = block[2:, 2:].T
-    return f, f @ block[:2, 2:]
+def learning(sensor: str = "both states", dtype: torch.dtype = torch.float64, **changes: object) -> LinearFilter:
+    """The filter that learns the noise, and follows no jump."""
+    return build(sensor, dtype, **{"rule": "learned", "reacquire": None, **changes})
 
 
 def by_definition(times, y, seen, sensor, counts):
@@ -92,18 +67,6 @@ def make_data(sensor: str, seed: int = 0, n: int = 80):
     return times, y, seen
 
 
-def run(model, times, y, seen, dtype=torch.float64):
-    """Outputs of one stream and the state after each observation."""
-    state, outputs, states = model.init_state(1), [], []
-    one = torch.ones(1, dtype=dtype)
-    for lag, value, present in zip(np.diff(times, prepend=times[0]), y, seen, strict=True):
-        token = (torch.from_numpy(x[None] * 1.0).to(dtype) for x in (value, present))
-        output, state = model.step(*token, one * lag, one, state)
-        outputs.append(output)
-        states.append(state)
-    return outputs, states
-
-
 def gap(found, expected, field: str = "state_mean") -> float:
     """Largest difference of two runs."""
     pairs = zip(found, expected, strict=True)
@@ -116,7 +79,7 @@ def test_every_number_is_that_of_the_definition(sensor, monkeypatch):
     monkeypatch.setattr(dense, "MEMORY", 30.0)
     times, y, seen = make_data(sensor)
     means, covariances, counts = by_definition(times, y, seen, sensor, np.array(PRIOR_COUNTS))
-    outputs, states = run(build(sensor), times, y, seen)
+    outputs, states = follow(learning(sensor), times, y, seen)
     assert max(np.abs(s["mean"][0].numpy() - m).max() for s, m in zip(states, means, strict=True)) < 1e-7
     assert max(np.abs(s["covariance"][0].numpy() - p).max() for s, p in zip(states, covariances, strict=True)) < 1e-7
     assert max(np.abs(s["noise_counts"][0].numpy() - c).max() for s, c in zip(states, counts, strict=True)) < 1e-7
@@ -137,17 +100,17 @@ def test_the_prior_is_noise_as_said_and_student_t_noise():
 
 def test_noise_as_said_is_the_kalman_filter():
     times, y, seen = make_data("both states")
-    kalman, _ = run(build(nu=None, rule="capped"), times, y, seen)
-    model = build()
+    kalman, _ = follow(build(nu=None, rule="capped", reacquire=None), times, y, seen)
+    model = learning()
     model.get_buffer("prior_noise_counts").copy_(torch.tensor(NOISE_FACTORS) == 1)
-    found, _ = run(model, times, y, seen)
+    found, _ = follow(model, times, y, seen)
     assert gap(found, kalman) < 1e-9 and gap(found, kalman, "state_covariance") < 1e-9
 
 
 def test_an_infinite_nu_learns_nothing():
     times, y, seen = make_data("both states")
-    kalman, _ = run(build(nu=None, rule="capped"), times, y, seen)
-    found, states = run(build(nu=None), times, y, seen)
+    kalman, _ = follow(build(nu=None, rule="capped", reacquire=None), times, y, seen)
+    found, states = follow(learning(nu=None), times, y, seen)
     assert all(torch.equal(a.state_mean, b.state_mean) for a, b in zip(found, kalman, strict=True))
     assert set(states[-1]) == {"mean", "covariance"}
 
@@ -155,9 +118,9 @@ def test_an_infinite_nu_learns_nothing():
 @pytest.mark.parametrize("sensor", list(SENSORS))
 def test_absent_components_leave_no_trace(sensor):
     times, y, seen = make_data(sensor, seed=3)
-    expected, _ = run(build(sensor), times, np.where(seen, y, 0.0), seen)
+    expected, _ = follow(learning(sensor), times, np.where(seen, y, 0.0), seen)
     for absent in (77.0, -1e30, np.nan):
-        found, states = run(build(sensor), times, np.where(seen, y, absent), seen)
+        found, states = follow(learning(sensor), times, np.where(seen, y, absent), seen)
         assert all(torch.equal(a.state_mean, b.state_mean) for a, b in zip(found, expected, strict=True))
         assert all(bool(torch.isfinite(tensor).all()) for tensor in states[-1].values())
 
@@ -168,7 +131,7 @@ def test_the_scale_of_the_noise_is_learned():
     n, still = 600, {"drift": -0.01 * np.eye(2), "process_noise": 1e-4 * np.eye(2)}
     for truth in (15.0, 1 / 3):
         y = rng.multivariate_normal(np.zeros(2), truth * SENSORS["both states"][1], n)
-        _, states = run(build(**still), np.arange(n) * 1.0, y, np.ones_like(y))
+        _, states = follow(learning(**still), np.arange(n) * 1.0, y, np.ones_like(y))
         share = states[-1]["noise_counts"][0].numpy() / dense.MEMORY
         assert abs(np.log(NOISE_FACTORS) @ share - np.log(truth)) < np.log(2)
 
@@ -181,9 +144,9 @@ def test_what_is_far_away_has_no_influence(size):
     spiked = y.copy()
     spiked[20] += size
     for dtype in (torch.float64, torch.float32):
-        model = build(dtype=dtype)
-        expected, _ = run(model, times, y, np.where(np.arange(30)[:, None] == 20, 0.0, seen), dtype)
-        found, states = run(model, times, spiked, seen, dtype)
+        model = learning(dtype=dtype)
+        expected, _ = follow(model, times, y, np.where(np.arange(30)[:, None] == 20, 0.0, seen), dtype)
+        found, states = follow(model, times, spiked, seen, dtype)
         # A deviation of the prediction times the innovation's own count of deviations, over its square.
         assert float((found[20].state_mean - expected[20].state_mean).abs().max()) < 10 / size + 1e-3
         assert bool(torch.isfinite(states[-1]["covariance"]).all())
@@ -191,8 +154,8 @@ def test_what_is_far_away_has_no_influence(size):
 
 def test_float32_keeps_the_covariance_positive_after_a_vague_prior():
     times, y, seen = make_data("one sensor")
-    model = build("one sensor", torch.float32, initial_covariance=1e6 * np.eye(2))
-    _, states = run(model, times, y, seen, torch.float32)
+    model = learning("one sensor", torch.float32, initial_covariance=1e6 * np.eye(2))
+    _, states = follow(model, times, y, seen, torch.float32)
     assert min(float(torch.linalg.eigvalsh(s["covariance"].double()).min()) for s in states) > 0
 
 
@@ -202,14 +165,14 @@ def test_a_jump_is_followed_while_the_noise_is_learned():
     y[60:] += 50.0
     still = {"drift": -1e-3 * np.eye(2), "process_noise": 0.02 * np.eye(2), "measurement_noise": 0.5 * np.eye(2)}
     for patience, followed in ((6, True), (None, False)):
-        outputs, _ = run(build(reacquire=patience, **still), np.arange(120) * 1.0, y, np.ones_like(y))
+        outputs, _ = follow(learning(reacquire=patience, **still), np.arange(120) * 1.0, y, np.ones_like(y))
         after = np.array([float((output.mean - 50).abs().max()) for output in outputs[66:]])
         assert (after.max() < 5) == followed and (after[0] < 5) == followed
 
 
 def test_attention_hands_over_what_is_known_of_the_noise():
     times, y, seen = make_data("both states", n=20)
-    model = build()
+    model = learning()
     model.mode = "attention"
     _, state = model(*(torch.from_numpy(a)[None] for a in (np.where(seen, y, 0.0), seen * 1.0, times)))
     assert torch.equal(state["noise_counts"][0], model.get_buffer("prior_noise_counts"))
@@ -217,4 +180,4 @@ def test_attention_hands_over_what_is_known_of_the_noise():
 
 def test_a_rule_that_is_none_is_refused():
     with pytest.raises(ValueError, match="rule must be one of"):
-        build(rule="paper")
+        learning(rule="paper")

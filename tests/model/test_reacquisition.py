@@ -2,41 +2,10 @@
 
 import numpy as np
 import pytest
-import scipy.linalg
 import scipy.stats
 import torch
 
-from model.linear_filter import LinearFilter, LinearFilterConfig
-
-DRIFT = np.array([[0.9, -2.0], [1.0, -1.1]])
-Q = np.array([[0.3, 0.1], [0.1, 0.4]])
-PRIOR = np.array([[4.0, 0.5], [0.5, 3.0]])
-SENSORS = {
-    "both states": (np.eye(2), np.array([[0.5, 0.1], [0.1, 0.7]])),
-    "one sensor": (np.array([[1.0, 0.5]]), np.array([[0.4]])),
-    "more sensors than states": (np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.5]]), np.diag([0.5, 0.7, 0.6])),
-}
-
-
-def build(sensor: str = "both states", **changes) -> LinearFilter:
-    matrix, noise = SENSORS[sensor]
-    values = {
-        "drift": DRIFT, "process_noise": Q, "measurement_noise": noise, "observation": matrix,
-        "initial_covariance": PRIOR, "nu": 4.0, **changes,
-    }  # fmt: skip
-    values = {k: np.asarray(v).tolist() if isinstance(v, np.ndarray) else v for k, v in values.items()}
-    torch.set_default_dtype(torch.float64)
-    try:
-        return LinearFilter(LinearFilterConfig.from_dict(values))
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-def discretise(lag: float) -> tuple[np.ndarray, np.ndarray]:
-    """Van Loan's matrix exponential."""
-    block = scipy.linalg.expm(np.block([[-DRIFT, Q], [np.zeros((2, 2)), DRIFT.T]]) * lag)
-    f = block[2:, 2:].T
-    return f, f @ block[:2, 2:]
+from tests.model.observed_oscillator import PRIOR, SENSORS, build, discretise, follow
 
 
 def by_definition(times, y, seen, sensor, *, nu=4.0, inner=3, patience=6):
@@ -102,24 +71,11 @@ def jumping_data(sensor: str, seed: int = 0, n: int = 90):
     return times, y, seen
 
 
-def steps(model: LinearFilter, times, y, seen):
-    """Outputs and states of one stream, step by step."""
-    state, outputs, states = model.init_state(1), [], []
-    lags = np.diff(times, prepend=times[0])
-    one = torch.ones(1, dtype=torch.float64)
-    for i in range(len(y)):
-        token = torch.from_numpy(y[i][None]), torch.from_numpy(seen[i][None] * 1.0), one * lags[i], one
-        output, state = model.step(*token, state)
-        outputs.append(output)
-        states.append(state)
-    return outputs, states
-
-
 @pytest.mark.parametrize("sensor", list(SENSORS))
 def test_every_number_is_that_of_the_definition(sensor):
     times, y, seen = jumping_data(sensor)
     means, covariances, evidence, jumps = by_definition(times, y, seen, sensor)
-    outputs, states = steps(build(sensor), times, y, seen)
+    outputs, states = follow(build(sensor), times, y, seen)
     assert jumps.sum() >= 2
     assert max(np.abs(s["mean"][0].numpy() - m).max() for s, m in zip(states, means, strict=True)) < 1e-7
     assert max(np.abs(s["covariance"][0].numpy() - p).max() for s, p in zip(states, covariances, strict=True)) < 1e-7
@@ -132,9 +88,9 @@ def test_every_number_is_that_of_the_definition(sensor):
 def test_absent_components_leave_no_trace(sensor):
     """Not even NaN: everything after is that of the rows that were seen."""
     times, y, seen = jumping_data(sensor, seed=3)
-    expected, _ = steps(build(sensor), times, np.where(seen, y, 0.0), seen)
+    expected, _ = follow(build(sensor), times, np.where(seen, y, 0.0), seen)
     for absent in (77.0, -1e30, np.nan):
-        found, states = steps(build(sensor), times, np.where(seen, y, absent), seen)
+        found, states = follow(build(sensor), times, np.where(seen, y, absent), seen)
         assert all(torch.equal(a.state_mean, b.state_mean) for a, b in zip(found, expected, strict=True))
         assert all(bool(torch.isfinite(tensor).all()) for tensor in states[-1].values())
 
@@ -153,7 +109,7 @@ def test_a_gap_neither_confirms_nor_clears():
     times, y, seen = jumping_data("both states")
     seen[:] = True
     seen[34:38] = False
-    _, states = steps(build(), times, np.where(seen, y, 0.0), seen)
+    _, states = follow(build(), times, np.where(seen, y, 0.0), seen)
     evidence = [float(state["jump_evidence"]) for state in states]
     assert evidence[33] > 1
     assert evidence[33:38] == [evidence[33]] * 5
@@ -173,7 +129,7 @@ def test_a_component_that_is_seen_in_turn_with_another_can_jump_alone():
     still = {"drift": -1e-3 * np.eye(2), "process_noise": 0.01 * np.eye(2), "measurement_noise": 0.5 * np.eye(2)}
     error = {}
     for patience in (6, None):
-        outputs, _ = steps(build(reacquire=patience, **still), np.arange(n) * 1.0, y, seen)
+        outputs, _ = follow(build(reacquire=patience, **still), np.arange(n) * 1.0, y, seen)
         # Six observations of the component that jumped, which take eleven steps, and some to average.
         error[patience] = [float((outputs[i].mean - torch.from_numpy(level[i])).abs().max()) for i in range(94, 110)]
     assert max(error[6]) < 3.0
@@ -266,7 +222,7 @@ def test_the_covariance_before_a_jump_s_observation_is_the_enlarged_one():
     """What a smoother goes back through: it must not smooth the jump away."""
     times, y, seen = jumping_data("both states")
     *_, jumps = by_definition(times, y, seen, "both states")
-    outputs, _ = steps(build(), times, y, seen)
+    outputs, _ = follow(build(), times, y, seen)
     noise = SENSORS["both states"][1]
     for output, is_jump in zip(outputs, jumps, strict=True):
         stated = output.innovation_covariance[0].numpy() - noise

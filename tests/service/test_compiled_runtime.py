@@ -1,4 +1,7 @@
-"""Texts in compiled code: numbers as good as those of ONNX Runtime, golden outputs, and the choice of a runtime."""
+"""Texts in compiled code: prompts, golden outputs, and the choice of a runtime.
+
+What it has in common with the others is in test_runtime_laws.py.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,6 @@ from tests.service.exact import EPS, ExactModel, begun, largest_errors, prompt_o
 pytest.importorskip("numba")
 from service.engine.compiled_language_runtime import CompiledLanguageRuntime
 
-STEPS = 24
-FAR = 1_000_000
-
 
 @pytest.fixture(scope="module")
 def bundle(books_bundle: Path) -> Bundle:
@@ -45,33 +45,7 @@ def runtime(bundle: Bundle) -> CompiledLanguageRuntime:
     return CompiledLanguageRuntime(bundle, streams=8)
 
 
-# Numbers.
-
-
-@pytest.mark.parametrize("position", [0, FAR])
-def test_outputs_are_as_good_as_those_of_onnx_runtime(
-    runtime: CompiledLanguageRuntime,
-    onnx: LanguageRuntime,
-    books_bundle: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    position: int,
-) -> None:
-    tokens, read = prompt_of(runtime)[:STEPS], 8
-    noise = 0.5 * np.random.default_rng(0).standard_normal((1, *runtime.latent_shape)).astype(np.float32)
-    exact = ExactModel(books_bundle, monkeypatch)
-    expected = exact.outputs(tokens, read, position, "recurrent", noise)
-    contexts = [begun(side, tokens[:read], position=position) for side in (runtime, onnx)]
-    ours, theirs = (
-        largest_errors(stepped(side, context, tokens[read:], noise), expected)
-        for side, context in zip((runtime, onnx), contexts, strict=True)
-    )
-    assert all(ours[name] <= 2 * theirs[name] + EPS for name in ours), (ours, theirs)
-    for part, other, wanted in zip(*(context.read() for context in contexts), exact.state, strict=True):
-        scale = np.abs(wanted).max()
-        error, allowed = (float(np.abs(found - wanted).max() / scale) for found in (part, other))
-        assert error <= 2 * allowed + EPS
-    for context in contexts:
-        context.release()
+# Prompts, and attention.
 
 
 def test_a_prompt_at_once_is_as_good_as_its_tokens_one_by_one(
@@ -101,30 +75,6 @@ def test_a_prompt_leaves_the_same_state_whether_its_output_is_wanted_or_not(runt
     assert runtime.pack(first) == runtime.pack(second)
     first.release()
     second.release()
-
-
-@pytest.mark.parametrize("from_compiled", [True, False])
-def test_a_state_goes_on_on_the_other_runtime(
-    runtime: CompiledLanguageRuntime,
-    onnx: LanguageRuntime,
-    books_bundle: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    from_compiled: bool,
-) -> None:
-    tokens, half = prompt_of(runtime)[:STEPS], STEPS // 2
-    exact = ExactModel(books_bundle, monkeypatch).outputs(tokens, half, 0, "recurrent", silence(runtime))
-    before, after = (runtime, onnx) if from_compiled else (onnx, runtime)
-    first = begun(before, tokens[:half])
-    packed = before.pack(first)
-    assert len(packed) == before.context_bytes == after.context_bytes
-    second = after.unpack(packed)
-    assert after.pack(second) == packed
-    reference = begun(onnx, tokens[:half])
-    allowed = largest_errors(stepped(onnx, reference, tokens[half:]), exact)
-    found = largest_errors(stepped(after, second, tokens[half:]), exact)
-    assert all(found[name] <= 2 * allowed[name] + EPS for name in found), (found, allowed)
-    for context in (first, second, reference):
-        context.release()
 
 
 def test_attention_is_the_graph_of_the_bundle(runtime: CompiledLanguageRuntime, onnx: LanguageRuntime) -> None:

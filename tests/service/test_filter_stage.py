@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -62,9 +62,9 @@ async def drained(job: StreamJob) -> tuple[list[StreamStep], StreamEnd]:
     return steps, replies
 
 
-async def slots_are_free(engine: Engine) -> None:
+async def until(claim: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while engine.slots_in_use:
+        while not claim():
             await asyncio.sleep(0.01)
 
 
@@ -75,6 +75,10 @@ async def has_stopped_at(inbox: Sequence[object], count: int) -> bool:
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
     return len(inbox) == count
+
+
+async def slots_are_free(engine: Engine) -> None:
+    await until(lambda: not engine.slots_in_use)
 
 
 def number(metrics: Metrics, name: str, **labels: str) -> float:

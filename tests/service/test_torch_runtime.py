@@ -1,4 +1,7 @@
-"""The runtime for a GPU, on a CPU in float32: the numbers of ONNX Runtime, and the manners."""
+"""The runtime for a GPU, on a CPU in float32: golden outputs, padding, graphs, and manners behind the engine.
+
+What it has in common with the others is in test_runtime_laws.py.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +21,21 @@ from model import decoder
 from model.recurrence.slots_reference import SlotReadout
 from service.engine.engine import Engine, Models
 from service.engine.generation import GenerateOptions, Generation
-from service.engine.language_runtime import LanguageRuntime, SlotContext
+from service.engine.language_runtime import SlotContext
 from service.engine.language_state import LanguageState
-from service.engine.pool import StaleSlot
 from service.engine.torch_golden import check_golden_on
 from service.engine.torch_language_runtime import DeviceCache, TorchLanguageRuntime
-from service.errors import EngineFailure, InvalidRequest, Overloaded
+from service.errors import EngineFailure, Overloaded
 from service.metrics import Metrics
 from service.settings import Settings
-from tests.service.exact import EPS, TEXT, ExactModel, begun, crowd, largest_errors, prompt_of, silence, stepped
+from tests.service.exact import TEXT, begun, crowd, silence
 
-STEPS = 24
-FAR = 1_000_000
 MAX_ROWS = 8
 
 
 @pytest.fixture(scope="module")
 def bundle(books_bundle: Path) -> Bundle:
     return open_bundle(books_bundle)
-
-
-@pytest.fixture(scope="module")
-def onnx(bundle: Bundle) -> LanguageRuntime:
-    return LanguageRuntime(bundle, streams=16, max_rows=4)
 
 
 @pytest.fixture(scope="module")
@@ -55,35 +50,7 @@ def runtime(on_torch: TorchLanguageRuntime) -> Any:
     assert on_torch.pool.in_use == before, "the test left streams behind"
 
 
-# The numbers of ONNX Runtime.
-
-
-@pytest.mark.parametrize(("mode", "position"), [("recurrent", 0), ("recurrent", FAR), ("attention", 0)])
-def test_outputs_are_as_good_as_those_of_onnx_runtime(
-    runtime: TorchLanguageRuntime,
-    onnx: LanguageRuntime,
-    books_bundle: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    mode: Any,
-    position: int,
-) -> None:
-    tokens, read = prompt_of(runtime)[:STEPS], 8
-    noise = 0.5 * np.random.default_rng(0).standard_normal((1, *runtime.latent_shape)).astype(np.float32)
-    exact = ExactModel(books_bundle, monkeypatch)
-    expected = exact.outputs(tokens, read, position, mode, noise)
-    contexts = [begun(side, tokens[:read], mode, position) for side in (runtime, onnx)]
-    ours, theirs = (
-        largest_errors(stepped(side, context, tokens[read:], noise), expected)
-        for side, context in zip((runtime, onnx), contexts, strict=True)
-    )
-    assert all(ours[name] <= 2 * theirs[name] + EPS for name in ours), (ours, theirs)
-    if mode == "recurrent":
-        for part, other, wanted in zip(*(context.read() for context in contexts), exact.state, strict=True):
-            scale = np.abs(wanted).max()
-            error, allowed = (float(np.abs(found - wanted).max() / scale) for found in (part, other))
-            assert error <= 2 * allowed + EPS
-    for context in contexts:
-        context.release()
+# Golden outputs.
 
 
 def test_the_golden_outputs_are_reproduced(runtime: TorchLanguageRuntime, bundle: Bundle) -> None:
@@ -117,27 +84,7 @@ def test_rounded_matrices_have_room_in_the_golden_outputs_and_wrong_ones_have_no
         check_golden_on(rounded(), bundle)
 
 
-# A stream among others.
-
-
-@pytest.mark.parametrize("count", range(2, MAX_ROWS + 1))
-def test_a_stream_has_the_same_bits_alone_and_among_others(runtime: TorchLanguageRuntime, count: int) -> None:
-    alone, together = crowd(runtime, count), crowd(runtime, count)
-    draw = np.random.default_rng(1)
-    for _ in range(4):
-        tokens = draw.integers(0, len(runtime.vocabulary), count).tolist()
-        noise = draw.standard_normal((count, *runtime.latent_shape), dtype=np.float32)
-        order = draw.permutation(count).tolist()
-        output, advances = runtime.step([together[i] for i in order], [tokens[i] for i in order], noise[order])
-        for row, index in enumerate(order):
-            single, (advance,) = runtime.step([alone[index]], [tokens[index]], noise[index : index + 1])
-            for found, wanted in zip(output, single, strict=True):
-                assert found[row].tobytes() == wanted[0].tobytes()
-            advance.commit()
-            advances[row].commit()
-            assert runtime.pack(alone[index]) == runtime.pack(together[index])
-    for context in (*alone, *together):
-        context.release()
+# A step of padded rows, and as a graph.
 
 
 def test_padding_touches_no_row_but_its_own(runtime: TorchLanguageRuntime) -> None:
@@ -153,84 +100,6 @@ def test_padding_touches_no_row_but_its_own(runtime: TorchLanguageRuntime) -> No
         changed = (part != earlier).flatten(2).any(2).any(0).nonzero()[:, 0].tolist()
         assert set(pool.spare([context.slot for context in contexts]).tolist()) <= set(changed)
     for context in contexts:
-        context.release()
-
-
-def test_a_step_that_is_not_committed_did_not_happen(runtime: TorchLanguageRuntime) -> None:
-    context = begun(runtime, [1, 2, 3])
-    packed = runtime.pack(context)
-    first, _ = runtime.step([context], [4], silence(runtime))
-    runtime.prefill(context, [9, 9])
-    assert runtime.pack(context) == packed
-    again, (advance,) = runtime.step([context], [4], silence(runtime))
-    assert all(a.tobytes() == b.tobytes() for a, b in zip(first, again, strict=True))
-    advance.commit()
-    assert runtime.pack(context) != packed and context.position == 4
-    context.release()
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_poisoned_row_is_alone_with_it(runtime: TorchLanguageRuntime, value: float) -> None:
-    healthy, infected = crowd(runtime, 4), crowd(runtime, 4)
-    means, precisions = infected[2].read()
-    means[1, 0, 0, 0] = value
-    infected[2].write(means, precisions)
-    states = [context.read() for context in infected]
-    noise = silence(runtime, 4)
-    expected, wanted = runtime.step(healthy, [3, 4, 5, 6], noise)
-    found, advances = runtime.step(infected, [3, 4, 5, 6], noise)
-    assert [advance.is_finite() for advance in advances] == [True, True, False, True]
-    for row, context in enumerate(infected):
-        for now, before in zip(context.read(), states[row], strict=True):
-            np.testing.assert_array_equal(now, before)
-        if row == 2:
-            continue
-        assert all(a[row].tobytes() == b[row].tobytes() for a, b in zip(found, expected, strict=True))
-        advances[row].commit()
-        wanted[row].commit()
-        assert runtime.pack(context) == runtime.pack(healthy[row])
-    for context in (*healthy, *infected):
-        context.release()
-    assert all(bool(part[:, : runtime._slots.initial_row].eq(0).all()) for part in runtime._slots.slots)
-
-
-def test_a_poisoned_prompt_is_reported(runtime: TorchLanguageRuntime) -> None:
-    context = begun(runtime, [1])
-    means, precisions = context.read()
-    means[0, 0, 0, 0] = np.nan
-    context.write(means, precisions)
-    assert not runtime.prefill(context, [2, 3]).is_finite()
-    context.release()
-    cache = begun(runtime, [1, 2], "attention")
-    cache.keys[0, 0, 0, 0] = np.nan
-    assert not runtime.prefill(cache, [2, 3]).is_finite()
-
-
-def test_a_slot_is_empty_between_its_owners(runtime: TorchLanguageRuntime) -> None:
-    context = begun(runtime, [1, 2, 3])
-    row = context.slot.row
-    context.release()
-    assert all(not part[:, 2 * row : 2 * row + 2].any() for part in runtime._slots.slots)
-    with pytest.raises(StaleSlot):
-        runtime.step([context], [1], silence(runtime))
-    fresh = begun(runtime, [])
-    assert fresh.slot.row == row
-    np.testing.assert_array_equal(fresh.read()[0], runtime.initial_means)
-    fresh.release()
-
-
-@pytest.mark.parametrize("mode", ["recurrent", "attention"])
-def test_a_fork_goes_its_own_way(runtime: TorchLanguageRuntime, mode: Any) -> None:
-    first = begun(runtime, prompt_of(runtime)[:70], mode)
-    second = first.fork()
-    outputs = [stepped(runtime, context, [5, 6])[-1] for context in (first, second)]
-    assert all(a.tobytes() == b.tobytes() for a, b in zip(*outputs, strict=True))
-    stepped(runtime, first, [1] * 3)
-    other = stepped(runtime, second, [7])[-1]
-    again = begun(runtime, prompt_of(runtime)[:70], mode)
-    stepped(runtime, again, [5, 6])
-    assert all(a.tobytes() == b.tobytes() for a, b in zip(other, stepped(runtime, again, [7])[-1], strict=True))
-    for context in (first, second, again):
         context.release()
 
 
@@ -264,61 +133,6 @@ def test_a_step_can_be_captured_in_a_graph(runtime: TorchLanguageRuntime, monkey
     # RMSNorm is one kernel on a GPU and six operators here.
     kernels = len(calls[2]) - 5 * (2 * layers + 1)
     assert kernels <= 30 * layers + 50, kernels
-
-
-# States.
-
-
-def test_a_state_goes_on_bit_for_bit(runtime: TorchLanguageRuntime) -> None:
-    tokens = prompt_of(runtime)
-    whole = begun(runtime, tokens[:8])
-    parts = begun(runtime, tokens[:8])
-    for token in tokens[8:16]:
-        (expected,) = stepped(runtime, whole, [token])
-        packed = runtime.pack(parts)
-        parts.release()
-        parts = runtime.unpack(packed)
-        (found,) = stepped(runtime, parts, [token])
-        assert all(a.tobytes() == b.tobytes() for a, b in zip(found, expected, strict=True))
-    assert runtime.pack(parts) == runtime.pack(whole)
-    whole.release()
-    parts.release()
-
-
-@pytest.mark.parametrize("from_torch", [True, False])
-def test_a_state_goes_on_on_the_other_runtime(
-    runtime: TorchLanguageRuntime,
-    onnx: LanguageRuntime,
-    books_bundle: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    from_torch: bool,
-) -> None:
-    tokens, half = prompt_of(runtime)[:STEPS], STEPS // 2
-    exact = ExactModel(books_bundle, monkeypatch).outputs(tokens, half, 0, "recurrent", silence(runtime))
-    before, after = (runtime, onnx) if from_torch else (onnx, runtime)
-    first = begun(before, tokens[:half])
-    packed = before.pack(first)
-    assert len(packed) == before.context_bytes == after.context_bytes
-    second = after.unpack(packed)
-    assert after.pack(second) == packed
-    reference = begun(onnx, tokens[:half])
-    allowed = largest_errors(stepped(onnx, reference, tokens[half:]), exact)
-    found = largest_errors(stepped(after, second, tokens[half:]), exact)
-    assert all(found[name] <= 2 * allowed[name] + EPS for name in found), (found, allowed)
-    for context in (first, second, reference):
-        context.release()
-
-
-def test_other_bytes_are_refused(runtime: TorchLanguageRuntime) -> None:
-    context = begun(runtime, [1, 2])
-    packed = runtime.pack(context)
-    context.release()
-    for broken in (packed[:-4], packed + b"0000", packed[:-4] + b"\x00\x00\xc0\x7f", b"\xff" * 8 + packed[8:]):
-        with pytest.raises(InvalidRequest) as refusal:
-            runtime.unpack(broken)
-        assert refusal.value.code == "state_invalid"
-    with pytest.raises(TypeError):
-        runtime.pack(begun(runtime, [], "attention"))
 
 
 # Behind the engine.

@@ -1,0 +1,59 @@
+"""A damped oscillator seen by one, two or three sensors: the system that the robust rules are tested on.
+
+dx = A x dt + dw,  E[dw dwᵀ] = Q dt          y = C x + e,  E[e eᵀ] = R          x(t_0) ~ N(0, P_0)
+
+`build` and `follow` make and run the filter under test; the oracles use the numbers and `discretise` only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from model.linear_filter import LinearFilter, LinearFilterConfig
+from model.state_filter import FilterOutput, State
+from tests.model.joint_gaussian import van_loan
+
+DRIFT = np.array([[0.9, -2.0], [1.0, -1.1]])
+Q = np.array([[0.3, 0.1], [0.1, 0.4]])
+PRIOR = np.array([[4.0, 0.5], [0.5, 3.0]])
+# C and R.
+SENSORS = {
+    "both states": (np.eye(2), np.array([[0.5, 0.1], [0.1, 0.7]])),
+    "one sensor": (np.array([[1.0, 0.5]]), np.array([[0.4]])),
+    "more sensors than states": (np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.5]]), np.diag([0.5, 0.7, 0.6])),
+}
+
+
+def build(sensor: str = "both states", dtype: torch.dtype = torch.float64, **changes: object) -> LinearFilter:
+    """The filter of the system; `changes` to its configuration."""
+    matrix, noise = SENSORS[sensor]
+    values = {
+        "drift": DRIFT, "process_noise": Q, "measurement_noise": noise, "observation": matrix,
+        "initial_covariance": PRIOR, "nu": 4.0, **changes,
+    }  # fmt: skip
+    values = {k: np.asarray(v).tolist() if isinstance(v, np.ndarray) else v for k, v in values.items()}
+    torch.set_default_dtype(dtype)
+    try:
+        return LinearFilter(LinearFilterConfig.from_dict(values))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def discretise(lag: float) -> tuple[np.ndarray, np.ndarray]:
+    """F and Q of a lag, by a matrix exponential."""
+    return van_loan(DRIFT, Q, lag)
+
+
+def follow(
+    model: LinearFilter, times: np.ndarray, y: np.ndarray, seen: np.ndarray, dtype: torch.dtype = torch.float64
+) -> tuple[list[FilterOutput], list[State]]:
+    """Outputs of one stream, and the state after each observation."""
+    state, outputs, states = model.init_state(1), [], []
+    one = torch.ones(1, dtype=dtype)
+    for lag, value, present in zip(np.diff(times, prepend=times[0]), y, seen, strict=True):
+        token = (torch.from_numpy(x[None] * 1.0).to(dtype) for x in (value, present))
+        output, state = model.step(*token, one * lag, one, state)
+        outputs.append(output)
+        states.append(state)
+    return outputs, states
