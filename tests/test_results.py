@@ -130,11 +130,7 @@ def test_etth1_paragraph():
                 ("persistence", "seasonal naive", "statsmodels"), document["summary"][lead]["columns"]
             ).items()
         )
-        # The file's commit served two forecasts of a lead at a time; what it calls "all scored" is served since.
-        served = [
-            row.get("filter, all scored", row["filter"]) for row in (c["leads"][lead] for c in document["columns"])
-        ]
-        covers = [100 * row["coverage"] for row in served]
+        covers = [100 * column["leads"][lead]["filter"]["coverage"] for column in document["columns"]]
         assert len(covers) == 7 and max(abs(cover - 90) for cover in covers) <= 2
         assert words.format(f"{min(covers):.1f}", f"{max(covers):.1f}") in flat
 
