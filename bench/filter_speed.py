@@ -201,6 +201,13 @@ def ours_batch(job: Job, rule: Rule) -> Callable[[], Array]:
     return lambda: filter_streams(system, times, job.y).mean[:, -1]
 
 
+def ours_common(job: Job) -> Callable[[], Array]:
+    from model.recurrence.common_gain import filter_common
+
+    system, times = config(job, "Kalman"), STEP * np.arange(job.y.shape[1])
+    return lambda: filter_common(system, times, job.y).mean[:, -1]
+
+
 def ours(job: JobName, prepare: Callable[[Job, Rule], Callable[[], Array]]) -> list[Row]:
     names: dict[Rule, str] = {"Kalman": "rfa Kalman", "robust": "rfa robust", "jumps": "rfa robust, follows jumps"}
 
@@ -393,6 +400,7 @@ ROWS = (
     Row("statsmodels loop", "batch", statsmodels_loop, ("statsmodels",), streams=FEW_STREAMS),
     Row("filterpy loop", "batch", filterpy_loop, ("filterpy",), streams=FEW_STREAMS),
     Row("pykalman loop", "batch", pykalman_loop, ("pykalman",), streams=FEW_STREAMS, steps=FEW_STEPS),
+    Row("rfa Kalman, shared covariance", "batch", ours_common, ("numba",), note=SHARED),
     Row(
         "dynamax vmap, shared covariance", "batch", lambda job: dynamax_batch(job, shares_covariance=True),
         ("dynamax", "jax"), note=SHARED,

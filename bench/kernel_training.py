@@ -17,7 +17,8 @@ from bench.kernel_truth import Named, Truth, allowances
 from bench.paired import Bar, Timer, interleaved, quantiles, ratio
 from model.config import Mixer
 from model.language import LanguageModel
-from training.language import LanguageRun, cross_entropy, find_config, is_sde_parameter, parameter_groups
+from training.language import LanguageRun, cross_entropy, find_config
+from training.optimiser import is_sde_parameter, parameter_groups
 
 CONFIG = "paper"
 ROUNDS = 30

@@ -53,20 +53,42 @@ def token_bytes(tokenizer: Tokenizer) -> np.ndarray:
 
 
 @torch.no_grad()
-def window_losses(model: LanguageModel, tokens: np.ndarray, length: int, mode: Mode) -> np.ndarray:
-    """Nats of every predicted token over non-overlapping windows, `[windows, length]`."""
+def window_losses(
+    model: LanguageModel,
+    tokens: np.ndarray,
+    length: int,
+    mode: Mode,
+    *,
+    scored: int | None = None,
+    first: int = 0,
+) -> np.ndarray:
+    """Nats of every scored token, `[windows, scored]`.
+
+    Args:
+        length: tokens that a window reads; it starts from nothing.
+        scored: of each window the last so many predictions count, and the windows advance by so many: every token is
+            scored once. Default: all of them, non-overlapping windows.
+        first: index of the last token before the first scored one; the first window may not start before the text.
+    """
     model.mode = mode
-    count = (len(tokens) - 1) // length
+    scored = scored or length
+    start = first + scored - length
+    count = (len(tokens) - 1 - first) // scored
+    if start < 0:
+        raise ValueError(f"a window of {length} tokens that scores {scored} needs first >= {length - scored}")
     if count < 1:
-        raise ValueError(f"the text has {len(tokens)} tokens, one window needs {length + 1}")
-    ids = torch.from_numpy(np.asarray(tokens[: count * length + 1], np.int64))
-    inputs, targets = ids[:-1].reshape(count, length), ids[1:].reshape(count, length)
+        raise ValueError(f"the text has {len(tokens)} tokens, one window needs {start + length + 1}")
+    device = model.embedding.weight.device
+    ids = torch.from_numpy(np.asarray(tokens[start : start + length + (count - 1) * scored + 1], np.int64))
+    windows = ids.unfold(0, length + 1, scored)  # [windows, length + 1]
     rows = max(1, BATCH_TOKENS // length)
     losses = []
-    for start in tqdm(range(0, count, rows), desc=f"{mode} {length}", leave=False):
-        logits = model(inputs[start : start + rows], with_precision=False).logits
-        target = targets[start : start + rows]
-        losses.append(F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").reshape(target.shape))
+    for i in tqdm(range(0, count, rows), desc=f"{mode} {length}", leave=False):
+        batch = windows[i : i + rows].to(device)
+        logits = model(batch[:, :-1], with_precision=False).logits[:, -scored:]
+        target = batch[:, -scored:]
+        nats = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none")
+        losses.append(nats.reshape(target.shape).cpu())
     return torch.cat(losses).numpy().astype(np.float64)
 
 

@@ -142,6 +142,52 @@ def bench_filter_accuracy(
             typer.echo(line)
 
 
+@app.command("quality")
+def bench_quality(
+    data: Annotated[
+        Path,
+        typer.Option(help="Folder with train, valid and test: folders of .txt files, or train.txt …", metavar="DIR"),
+    ],
+    runs: Annotated[Path, typer.Option(help="Folder of the runs, one folder each.", metavar="DIR", file_okay=False)],
+    variants: Annotated[
+        str | None, typer.Option(help="Models of the papers by name, as B1,M1,M2; default: all.", metavar="NAMES")
+    ] = None,
+    seeds: Annotated[str, typer.Option(metavar="NUMBERS")] = "0,1,2",
+    config: Annotated[str, typer.Option(help="Size: small, paper, or a JSON file.")] = "small",
+    lengths: Annotated[str, typer.Option(help="Windows, in training lengths.", metavar="NUMBERS")] = "1,2,4,8",
+    tokens: Annotated[int, typer.Option(help="Tokens to score, a multiple of the longest window.")] = 65_536,
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time, a process with one thread each.")] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    evaluate_only: Annotated[
+        bool, typer.Option("--evaluate-only", help="Train nothing; score what is trained.")
+    ] = False,
+    speed_only: Annotated[bool, typer.Option("--speed-only", help="Only time the variants, on one thread.")] = False,
+    figures: Annotated[Path | None, typer.Option(help="Folder for the pictures.", metavar="DIR")] = None,
+    out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "quality-small.json",
+    as_json: JsonFlag = False,
+) -> None:
+    """Train every variant of the papers on a corpus, or continue it; perplexity by context length, over seeds."""
+    from bench.quality import Plan, names, numbers, report_lines, write_quality, write_speed
+    from bench.quality_runs import FailedRunsError
+    from bench.quality_scores import Scoring
+
+    scoring = Scoring(numbers(lengths, "lengths"), tokens)
+    wanted = tuple(names(variants))
+    plan = Plan(data, runs, config, wanted, numbers(seeds, "seeds"), scoring, device, not evaluate_only)
+    document = write_speed(plan, out) if speed_only else write_quality(plan, out, workers=workers)
+    if figures is not None:
+        from bench.quality_figures import draw_quality
+
+        draw_quality(plan, document, figures)
+    if as_json:
+        print_json(document)
+    else:
+        for line in report_lines(document):
+            typer.echo(line)
+    if document["failed"]:
+        raise FailedRunsError("; ".join(f"{name}: {error}" for name, error in document["failed"].items()))
+
+
 @app.command("load")
 def bench_load(
     scenario: Annotated[str, typer.Argument(help="Name in the scenario file.", metavar="SCENARIO")],

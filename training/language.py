@@ -1,8 +1,5 @@
-"""Train a language model: both modes from the start, the paper's parameter groups and schedule.
-
-Source of the recipe: Racioppo, Robust Filter Attention, E.1 (OneCycle with cosine annealing, 5 % warm-up, a group of
-its own for the SDE scalars with beta1 = 0 and a tighter clip). The loss is the mean of the cross-entropies of the
-modes trained.
+"""Train a language model, both modes from the start: the loss is the mean of the cross-entropies of the modes
+trained. How the weights move is `training.optimiser`.
 """
 
 from __future__ import annotations
@@ -13,19 +10,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
 from model.checkpoint import load_model, save_checkpoint
-from model.config import LanguageModelConfig, Mode, StrictConfig
+from model.config import LanguageModelConfig, Mode
 from model.language import LanguageModel
 from training.corpus import Blocks, Corpus, prepare_corpus, split_files
+from training.optimiser import Optimiser, OptimiserConfig
 from training.plot import METRICS_FILE, plot_metrics
 from training.provenance import provenance
 
@@ -39,32 +37,24 @@ VALIDATION_TOKENS = 65_536
 
 
 @dataclass(frozen=True)
-class TrainingConfig(StrictConfig):
-    """How to train. `modes` empty = all modes of the model; learning rates are the peaks of the schedule.
+class TrainingConfig(OptimiserConfig):
+    """How to train. `modes` empty = all modes of the model.
 
     compile: in training, the eager attention goes through torch.compile.
     """
 
-    steps: int
     batch: int = 16
     context: int = 256
     modes: tuple[Mode, ...] = ()
-    learning_rate: float = 1e-3
-    sde_learning_rate: float = 5e-4
-    weight_decay: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.999
-    clip: float = 1.0
-    sde_clip: float = 1e-4
-    warmup_fraction: float = 0.05
     seed: int = 0
     validate_every: int = 250
     precision: str = "bf16"
     compile: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "modes", tuple(self.modes))
-        for name in ("steps", "batch", "context", "validate_every"):
+        for name in ("batch", "context", "validate_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
         if self.precision not in ("bf16", "fp32"):
@@ -124,47 +114,6 @@ def find_config(name: str) -> Path:
     )
 
 
-def is_sde_parameter(name: str) -> bool:
-    """The scalars of the SDE (noises, nu, tau), which the paper trains in a group of their own."""
-    return ".dynamics." in name
-
-
-def parameter_groups(module: nn.Module, config: TrainingConfig) -> list[dict[str, Any]]:
-    """Matrices (decayed), the rest of the weights, and the SDE scalars."""
-    named = list(module.named_parameters())
-    sde = [p for name, p in named if is_sde_parameter(name)]
-    matrices = [p for name, p in named if not is_sde_parameter(name) and p.dim() == 2 and min(p.shape) > 16]
-    chosen = {id(p) for p in (*sde, *matrices)}
-    rest = [p for _, p in named if id(p) not in chosen]
-    weights = {"peak": config.learning_rate, "betas": (config.beta1, config.beta2), "eps": 1e-8}
-    groups: list[dict[str, Any]] = [
-        {"params": matrices, "weight_decay": config.weight_decay, **weights},
-        {"params": rest, "weight_decay": 0.0, **weights},
-    ]
-    if sde:
-        groups.append(
-            {
-                "params": sde,
-                "weight_decay": 0.0,
-                "peak": config.sde_learning_rate,
-                "betas": (0.0, config.beta2),
-                "eps": 1e-7,
-            }
-        )
-    return groups
-
-
-def schedule(step: int, steps: int, warmup_fraction: float) -> float:
-    """OneCycle, cosine both ways: from 1/25 of the peak up, then down to 1e-4 of the start (torch's OneCycleLR)."""
-    start, end = 1 / 25, 1 / 25 / 1e4
-    warmup = max(1.0, warmup_fraction * steps) - 1
-    if step <= warmup:
-        low, high, progress = start, 1.0, step / max(warmup, 1)
-    else:
-        low, high, progress = 1.0, end, (step - warmup) / max(steps - 1 - warmup, 1)
-    return high + (low - high) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
-
-
 def cross_entropy(model: LanguageModel, inputs: Tensor, targets: Tensor, mode: Mode) -> Tensor:
     """Mean nats per token in one mode."""
     model.mode = mode
@@ -193,7 +142,7 @@ def validation_loss(model: LanguageModel, tokens: np.ndarray, context: int, mode
 
 @dataclass
 class Trainer:
-    """One run: a model, its optimiser, and where it stands."""
+    """One run: a model, how it moves, and where it stands."""
 
     run: LanguageRun
     corpus: Corpus
@@ -202,52 +151,42 @@ class Trainer:
     step: int = 0
     seconds: float = 0.0
     model: LanguageModel = field(init=False)
-    optimiser: torch.optim.AdamW = field(init=False)
+    optimiser: Optimiser = field(init=False)
 
     def __post_init__(self) -> None:
         torch.manual_seed(self.run.training.seed)
         self.model = LanguageModel(self.run.model).to(self.device)
-        if (self.out / PROGRESS_FILE).is_file():
+        is_resumed = (self.out / PROGRESS_FILE).is_file()
+        if is_resumed:
             self.model = load_model(self.out).to(self.device)
         self.model.train()
+        self.optimiser = Optimiser(self.model, self.run.training)
         if self.run.training.compile:
             self.model.compile_attention()
-        groups = parameter_groups(self.model, self.run.training)
-        self.optimiser = torch.optim.AdamW(groups, lr=self.run.training.learning_rate, fused=True)
-        if (self.out / PROGRESS_FILE).is_file():
-            self._resume()
+        if is_resumed:
+            progress = json.loads((self.out / PROGRESS_FILE).read_text())
+            self.step, self.seconds = progress["step"], progress["seconds"]
+            self.optimiser.load_state(load_file(self.out / OPTIMISER_FILE))
+
+    @property
+    def averaged(self) -> LanguageModel:
+        """What is validated and saved: the running average of the model, if the config wants one."""
+        return cast(LanguageModel, self.optimiser.averaged)
 
     @property
     def modes(self) -> tuple[Mode, ...]:
         return self.run.training.modes or self.run.model.modes
 
-    def _resume(self) -> None:
-        progress = json.loads((self.out / PROGRESS_FILE).read_text())
-        self.step, self.seconds = progress["step"], progress["seconds"]
-        stored = load_file(self.out / OPTIMISER_FILE)
-        for name, parameter in self.model.named_parameters():
-            self.optimiser.state[parameter] = {
-                key: stored[f"{key}.{name}"].to(parameter.device) for key in ("step", "exp_avg", "exp_avg_sq")
-            }
-
     def save(self) -> None:
         """Model, optimiser and progress: the run continues from here bit for bit."""
-        save_checkpoint(self.out, "language", self.model)
-        tensors = {
-            f"{key}.{name}": value.detach().cpu().contiguous()
-            for name, parameter in self.model.named_parameters()
-            for key, value in self.optimiser.state[parameter].items()
-        }
-        save_file(tensors, self.out / OPTIMISER_FILE)
+        save_checkpoint(self.out, "language", self.averaged)
+        save_file(self.optimiser.state(), self.out / OPTIMISER_FILE)
         (self.out / PROGRESS_FILE).write_text(json.dumps({"step": self.step, "seconds": self.seconds}) + "\n")
 
     def update(self, inputs: Tensor, targets: Tensor, loss_of: Callable[..., Tensor]) -> dict[str, float]:
         """One optimiser step; returns the loss of each mode."""
         config = self.run.training
-        rate = schedule(self.step, config.steps, config.warmup_fraction)
-        for group in self.optimiser.param_groups:
-            group["lr"] = group["peak"] * rate
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimiser.zero_grad()
         losses: dict[str, float] = {}
         for mode in self.modes:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
@@ -257,23 +196,13 @@ class Trainer:
             losses[mode] = float(loss.detach())
         if not all(math.isfinite(loss) for loss in losses.values()):
             raise FloatingPointError(f"the loss is {losses} at step {self.step}; the last checkpoint is intact")
-        self._clip(config)
-        self.optimiser.step()
+        self.optimiser.step(self.step)
         self.step += 1
         return losses
 
-    def _clip(self, config: TrainingConfig) -> None:
-        sde: list[nn.Parameter] = []
-        weights: list[nn.Parameter] = []
-        for name, parameter in self.model.named_parameters():
-            (sde if is_sde_parameter(name) else weights).append(parameter)
-        nn.utils.clip_grad_norm_(weights, config.clip)
-        if sde:
-            nn.utils.clip_grad_norm_(sde, config.sde_clip)
-
     def validate(self) -> dict[str, float]:
         tokens, context = self.corpus.tokens("valid"), self.run.training.context
-        return {mode: validation_loss(self.model, tokens, context, mode, VALIDATION_TOKENS) for mode in self.modes}
+        return {mode: validation_loss(self.averaged, tokens, context, mode, VALIDATION_TOKENS) for mode in self.modes}
 
     def train(self) -> dict[str, float]:
         """Run to the last step; returns the final validation losses."""
@@ -337,12 +266,12 @@ def train_language(
     if seed is not None:
         run = replace(run, training=replace(run.training, seed=seed))
     out.mkdir(parents=True, exist_ok=True)
-    snapshot = {"model": run.model.to_dict(), "training": run.training.to_dict()}
     request = out / "request.json"
-    text = json.dumps(snapshot, indent=2) + "\n"
-    if request.is_file() and request.read_text() != text:
+    # By value, not by text: a run goes on after the config has grown a field that its request does not name.
+    if request.is_file() and LanguageRun.from_file(request) != run:
         raise ValueError(f"{out} holds a run of another config; choose another --out")
-    request.write_text(text)
+    snapshot = {"model": run.model.to_dict(), "training": run.training.to_dict()}
+    request.write_text(json.dumps(snapshot, indent=2) + "\n")
     chosen = torch.device(
         "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device
     )

@@ -24,6 +24,9 @@ from torch import Tensor
 from model.config import Prior
 from model.dynamics import Dynamics, decay, variance
 
+# Queries at a time where no gradient needs what they leave; of 16 … 256 the quickest at 2,048 tokens.
+QUERY_BLOCK = 64
+
 
 class AttentionResult(NamedTuple):
     """out `[B, N, H, 2D]`, log_norm `[B, N, H]`, precision `[B, N, H]` (the evidence: total precision of a row)."""
@@ -112,16 +115,28 @@ def relative_attention(
 ) -> AttentionResult:
     """RFA of rotated q, k, v `[B, N, H, 2D]` at times 0, 1, …: the lag tables have N entries, not N².
 
+    Without gradients, on a CPU, the queries go block by block: O(N) memory, and what a block makes stays in the cache.
+
     with_precision=False leaves the evidence out (zeros): training does not need it. far_field: as in
     `robust_filter_attention`. prior: as in `LanguageModelConfig`.
     """
     length = q.shape[1]
     index = torch.arange(length, device=q.device)
-    lag = index[:, None] - index
     by_lag = _tables(dynamics, index.to(q.dtype), far_field, prior)
+    is_whole = torch.is_grad_enabled() or torch.compiler.is_compiling() or q.is_cuda
+    block = length if is_whole else min(QUERY_BLOCK, length)
+    lag = index[length - block :, None] - index
     transport, log_precision, scaled = (table[:, lag.clamp_min(0)] for table in by_lag)
-    tables = _LagTables(transport, log_precision, scaled, lag >= 0)
-    return _attend(q, k, v, dynamics, tables, kernel, with_precision)
+    last = _LagTables(transport, log_precision, scaled, lag >= 0)
+    if block == length:
+        return _attend(q, k, v, dynamics, last, kernel, with_precision)
+    parts = []
+    for end in range(length, 0, -block):
+        rows = min(block, end)
+        # The lags of an earlier block are a corner of those of the last one.
+        tables = _LagTables(*(table[..., -rows:, -end:] for table in last))
+        parts.append(_attend(q[:, end - rows : end], k[:, :end], v[:, :end], dynamics, tables, kernel, with_precision))
+    return AttentionResult(*(torch.cat(part, dim=1) for part in zip(*reversed(parts), strict=True)))
 
 
 def banded_attention(

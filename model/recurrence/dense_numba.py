@@ -62,17 +62,17 @@ SMALLEST_TERM = 1e-19
 BAD_VALUE, BAD_NOISE = -1.0, -2.0
 
 # Fused multiply-adds and zeros without a sign, and no other licence: missing values are NaN.
-_options: dict[str, Any] = {
+COMPILER_OPTIONS: dict[str, Any] = {
     "cache": True,
     "nogil": True,
     "fastmath": {"contract", "nsz"},
     "error_model": "numpy",
 }
-_compiled = numba.njit(**_options)
+_compiled = numba.njit(**COMPILER_OPTIONS)
 # Sizes are constants to the compiler only in code that is laid into the kernel compiled for them.
-_inlined = numba.njit(**_options, forceinline=True)
+_inlined = numba.njit(**COMPILER_OPTIONS, forceinline=True)
 # So is this, in Python already: what is large would be optimised once for itself, and again in each of its callers.
-_merged = numba.njit(**_options, inline="always")
+_merged = numba.njit(**COMPILER_OPTIONS, inline="always")
 
 
 class StreamStep(NamedTuple):
@@ -838,7 +838,7 @@ def _kernels(n: int, p: int, leads: bool) -> tuple[Any, Any]:
 # The interface.
 
 
-class _System:
+class CompiledSystem:
     """What the compiled code needs of a config."""
 
     def __init__(self, config: LinearFilterConfig) -> None:
@@ -876,15 +876,15 @@ class _System:
             packed[..., : rows.covariance] = self.prior_mean
             packed[..., rows.covariance : rows.offset] = self.prior_covariance.ravel()
             return packed
-        packed[..., : rows.covariance] = _checked("state.mean", state.mean, (*batch, n))
-        covariance = _checked("state.covariance", state.covariance, (*batch, n, n))
+        packed[..., : rows.covariance] = checked("state.mean", state.mean, (*batch, n))
+        covariance = checked("state.covariance", state.covariance, (*batch, n, n))
         packed[..., rows.covariance : rows.offset] = covariance.reshape(*batch, -1)
         if state.jump_offset is None and state.jump_evidence is None:
             return packed
         if not self.follows:
             raise ValueError("state.jump_offset must be null: this filter follows no jumps (nu or reacquire is null)")
-        packed[..., rows.offset : rows.evidence] = _checked("state.jump_offset", state.jump_offset, (*batch, n))
-        packed[..., rows.evidence] = _checked("state.jump_evidence", state.jump_evidence, batch)
+        packed[..., rows.offset : rows.evidence] = checked("state.jump_offset", state.jump_offset, (*batch, n))
+        packed[..., rows.evidence] = checked("state.jump_evidence", state.jump_evidence, batch)
         return packed
 
     def unpack(self, packed: Array, time: Any) -> StreamState:
@@ -907,7 +907,7 @@ class LinearStream:
 
     def __init__(self, config: LinearFilterConfig, *, state: StreamState | None = None) -> None:
         self._config = config
-        self._system = system = _System(config)
+        self._system = system = CompiledSystem(config)
         rows, n, p = system.rows, system.n, system.p
         # One memory, seen as numbers by the compiled code and as bytes by `pack_into`, which is quicker than numpy.
         self._memory = bytearray(8 * rows.end)
@@ -984,7 +984,7 @@ def _resumed(config: LinearFilterConfig, state: StreamState | None) -> LinearStr
     return LinearStream(config, state=state)
 
 
-def _checked(name: str, value: Any, shape: tuple[int, ...]) -> Array:
+def checked(name: str, value: Any, shape: tuple[int, ...]) -> Array:
     array = np.array(value, dtype=np.float64)
     if array.shape != shape:
         raise ValueError(f"{name} must have shape {list(shape)}, got {list(array.shape)}")
@@ -1016,7 +1016,7 @@ def filter_streams(
     Raises:
         ValueError: naming the argument.
     """
-    system = _System(config)
+    system = CompiledSystem(config)
     values = np.ascontiguousarray(observations, np.float64)
     if values.ndim != 3 or values.shape[2] != system.p or not values.size:
         raise ValueError(f"observations must be [streams, steps, {system.p}] and not empty, got {list(values.shape)}")
@@ -1027,16 +1027,14 @@ def filter_streams(
     batch, length = values.shape[:2]
     n = system.n
     clock = np.asarray(times, np.float64)
-    clock = _checked("times", clock, (length,) if clock.ndim == 1 else (batch, length))[
-        None if clock.ndim == 1 else ...
-    ]
-    scales = np.ones((1, 1)) if noise is None else _checked("noise", noise, (batch, length))
+    clock = checked("times", clock, (length,) if clock.ndim == 1 else (batch, length))[None if clock.ndim == 1 else ...]
+    scales = np.ones((1, 1)) if noise is None else checked("noise", noise, (batch, length))
     if not (scales > 0).all():
         raise ValueError("noise must be positive")
     packed = system.pack(state, batch)
     origin = clock[:, :1]
     if state is not None:
-        origin = _checked("state.time", state.time, (batch,))[:, None]
+        origin = checked("state.time", state.time, (batch,))[:, None]
         if len(clock) == 1 and (origin == origin[0]).all():
             origin = origin[:1]
     lags = np.diff(clock, axis=1, prepend=origin) if len(origin) == len(clock) else _lags(clock, origin)
@@ -1059,7 +1057,7 @@ def _lags(clock: Array, origin: Array) -> Array:
 
 
 def _run(
-    system: _System,
+    system: CompiledSystem,
     inputs: tuple[Array, Array, Array],
     packed: Array,
     outputs: tuple[Array, ...],

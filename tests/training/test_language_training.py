@@ -1,21 +1,16 @@
-"""Training a language model: it learns, it resumes bit for bit, its schedule is torch's OneCycle."""
+"""Training a language model: it learns, it resumes bit for bit with every recipe, its average is what is saved."""
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
 from model.checkpoint import load_model
-from training.language import (
-    LanguageRun,
-    find_config,
-    load_variants,
-    parameter_groups,
-    schedule,
-    train_language,
-)
+from training.language import LanguageRun, Trainer, find_config, load_variants, train_language, validation_loss
+from training.optimiser import Optimiser
 
-MODEL = {"vocab_size": 270, "d_model": 16, "n_layers": 2, "n_heads": 2, "head_dim": 4, "n_slots": 2}
+MODEL = {"vocab_size": 270, "d_model": 24, "n_layers": 2, "n_heads": 2, "head_dim": 6, "n_slots": 2}
 TRAINING = {"steps": 12, "batch": 4, "context": 32, "learning_rate": 0.01, "validate_every": 6, "precision": "fp32"}
 
 
@@ -46,18 +41,27 @@ def test_both_modes_learn(data, tmp_path):
         assert loss < first["valid"][mode] - 0.3, mode
     assert record["tokens"] == 60 * 4 * 32
     assert set(record["data"]) == {"train.txt", "valid.txt"}
-    assert load_model(tmp_path / "run").config.d_model == 16
+    assert load_model(tmp_path / "run").config.d_model == 24
     from matplotlib.image import imread
 
     assert imread(tmp_path / "run/metrics.png").std() > 0.05  # something was drawn
 
 
-def test_resume_equals_uninterrupted(data, tmp_path, monkeypatch):
-    config = write_config(tmp_path)
-    train_language(config, data, tmp_path / "whole", device="cpu")
-    calls = {"n": 0}
-    from training.language import Trainer
+RECIPES = {
+    "adam": {},
+    "attention alone": {"modes": ["attention"]},
+    "muon": {"modes": ["attention"], "optimiser": "muon"},
+    "wsd": {"modes": ["attention"], "schedule": "wsd"},
+    "ema": {"modes": ["attention"], "ema": 0.9},
+    "all": {"optimiser": "muon", "schedule": "wsd", "ema": 0.9},
+}
 
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_resume_equals_uninterrupted(recipe, data, tmp_path, monkeypatch):
+    config, corpus = write_config(tmp_path, **RECIPES[recipe]), data / "corpus"
+    train_language(config, data, tmp_path / "whole", corpus_dir=corpus, device="cpu")
+    calls = {"n": 0}
     original = Trainer.update
 
     def stops(self, *args):
@@ -68,12 +72,41 @@ def test_resume_equals_uninterrupted(data, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Trainer, "update", stops)
     with pytest.raises(KeyboardInterrupt):
-        train_language(config, data, tmp_path / "cut", device="cpu")
+        train_language(config, data, tmp_path / "cut", corpus_dir=corpus, device="cpu")
     monkeypatch.setattr(Trainer, "update", original)
-    train_language(config, data, tmp_path / "cut", device="cpu")
+    train_language(config, data, tmp_path / "cut", corpus_dir=corpus, device="cpu")
     whole, cut = load_model(tmp_path / "whole").state_dict(), load_model(tmp_path / "cut").state_dict()
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
     assert rows(tmp_path / "cut")[-1]["valid"] == rows(tmp_path / "whole")[-1]["valid"]
+
+
+def test_the_average_is_validated_and_saved(data, tmp_path, monkeypatch):
+    trained = []
+
+    def step(self, step, original=Optimiser.step):
+        original(self, step)
+        trained.append(self.module.embedding.weight.detach().double().numpy().copy())
+
+    monkeypatch.setattr(Optimiser, "step", step)
+    config = write_config(tmp_path, modes=["attention"], ema=0.5, steps=4)
+    train_language(config, data, tmp_path / "run", corpus_dir=data / "corpus", device="cpu")
+    saved = load_model(tmp_path / "run")
+    expected = sum(share * weights for share, weights in zip((1 / 8, 1 / 8, 1 / 4, 1 / 2), trained, strict=True))
+    error = abs(saved.embedding.weight.detach().double().numpy() - expected).max()
+    assert error <= 4 * 3 * 2**-24 * abs(expected).max()  # float32 rounds three times a step
+    assert abs(trained[-1] - expected).max() > 100 * error
+    tokens = np.load(data / "corpus/valid.npy")
+    assert rows(tmp_path / "run")[-1]["valid"]["attention"] == validation_loss(saved, tokens, 32, "attention", 65_536)
+
+
+def test_a_run_goes_on_after_its_config_has_grown_a_field(data, tmp_path):
+    config, out = write_config(tmp_path, steps=1, modes=["attention"]), tmp_path / "run"
+    train_language(config, data, out, corpus_dir=data / "corpus", device="cpu")
+    request = json.loads((out / "request.json").read_text())
+    del request["training"]["ema"]
+    (out / "request.json").write_text(json.dumps(request))
+    train_language(config, data, out, corpus_dir=data / "corpus", device="cpu")
+    assert json.loads((out / "request.json").read_text())["training"]["ema"] == 0.0
 
 
 def test_another_config_is_refused_in_the_same_directory(data, tmp_path):
@@ -94,32 +127,6 @@ def test_divergence_stops_with_the_checkpoint_intact(data, tmp_path, monkeypatch
     with pytest.raises(FloatingPointError, match="at step 6"):
         train_language(config, data, tmp_path / "run", device="cpu")
     assert (tmp_path / "run/model.safetensors").read_bytes() == before
-
-
-def test_schedule_is_one_cycle():
-    steps, peak = 200, 1e-3
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    optimiser = torch.optim.SGD([parameter], lr=peak)
-    oracle = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, peak, total_steps=steps, pct_start=0.05, cycle_momentum=False
-    )
-    for step in range(steps):
-        assert peak * schedule(step, steps, 0.05) == pytest.approx(optimiser.param_groups[0]["lr"], rel=1e-9)
-        optimiser.step()
-        if step < steps - 1:
-            oracle.step()
-
-
-def test_sde_scalars_have_their_own_group():
-    run = LanguageRun.from_file(find_config("books"))
-    from model.language import LanguageModel
-
-    model = LanguageModel(run.model)
-    groups = parameter_groups(model, run.training)
-    sde = groups[-1]
-    assert sde["betas"][0] == 0.0 and sde["eps"] == 1e-7 and sde["peak"] == 5e-4
-    assert {id(p) for p in sde["params"]} == {id(p) for n, p in model.named_parameters() if ".dynamics." in n}
-    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
 
 
 @pytest.mark.parametrize("name", ["books", "books_rope", "small", "paper"])

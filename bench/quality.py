@@ -1,0 +1,168 @@
+"""`rfa bench quality`: every variant of the papers on one corpus; trained, scored, compared over seeds, in one file.
+
+The size config gives width, depth and training, `training/configs/variants.json` what a variant changes; one folder a
+run. What is finished is not done again, so the command continues where it was cut, and takes in runs that were trained
+elsewhere with the same config and text. To score a run anew, delete `quality.json` in its folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from bench.hardware import hardware
+from bench.quality_bars import bar_lines, bars, table
+from bench.quality_runs import Job, run_jobs, run_row
+from bench.quality_scores import Scoring, write_json
+from bench.quality_speed import measure_speed, speed_lines
+from training.commit import git_commit
+from training.corpus import SPLITS, file_hashes, split_files
+from training.language import LanguageRun, find_config, load_variants
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared. An empty list of variants is all of them."""
+
+    data: Path
+    runs: Path
+    config: str = "small"
+    variants: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = (0, 1, 2)
+    scoring: Scoring = field(default_factory=Scoring)
+    device: str = "auto"
+    is_training: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "variants", tuple(self.variants or load_variants()))
+        for name in ("variants", "seeds"):
+            values = getattr(self, name)
+            if not values or len(set(values)) != len(values):
+                raise ValueError(f"{name} must be different values, at least one; got {values}")
+        context = self.base.training.context
+        for variant in self.variants:  # unknown names are refused before anything runs
+            if LanguageRun.from_file(find_config(self.config), variant).training.context != context:
+                raise ValueError(
+                    f"{variant} is trained at another context than {context}; it has no place in the table"
+                )
+        self.scoring.lengths(context)
+        text_hashes(self.data)
+
+    @property
+    def base(self) -> LanguageRun:
+        return LanguageRun.from_file(find_config(self.config))
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Seed by seed, so that a table of all variants is there early."""
+        return [
+            Job(self.config, variant, seed, self.data, self.runs, self.scoring, self.device, self.is_training)
+            for seed in self.seeds
+            for variant in self.variants
+        ]
+
+    @property
+    def torch_device(self) -> torch.device:
+        """The device that "auto" stands for."""
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(self.device)
+
+
+@cache
+def text_hashes(data: Path) -> dict[str, dict[str, str]]:
+    """Hashes of the files of every split; a split that is not there is a FileNotFoundError."""
+    files = {split: split_files(data, split) for split in SPLITS}
+    return {split: file_hashes(paths) for split, paths in files.items()}
+
+
+def write_quality(plan: Plan, out: Path, *, workers: int = 1) -> dict[str, Any]:
+    """Train and score what is missing, and write the table after every run.
+
+    Returns:
+        the table; `failed` names the runs that failed and why, `missing` those that are not in it.
+    """
+    # Without training, the runs that are not trained are left out, not failed.
+    jobs = [job for job in plan.jobs if plan.is_training or job.is_trained]
+    failed: dict[str, str] = {}
+    document = collect(plan, out, failed)
+    with tqdm(total=len(jobs), desc="runs", unit="run") as bar:
+        for job, error in run_jobs(jobs, workers):
+            if error is not None:
+                failed[job.name] = error
+            document = collect(plan, out, failed)
+            write_json(out, document)
+            bar.update()
+            bar.set_postfix_str(f"{job.name} {'failed' if error else 'done'}")
+    return document
+
+
+def write_speed(plan: Plan, out: Path) -> dict[str, Any]:
+    """Time the variants, and write it into the table of the runs that are there."""
+    runs = {name: LanguageRun.from_file(find_config(plan.config), name) for name in plan.variants}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        rows = measure_speed(runs, plan.torch_device)
+    finally:
+        torch.set_num_threads(threads)
+    document = {
+        **collect(plan, out, {}),
+        "speed": {"commit": git_commit(), "hardware": hardware(), "threads": 1, "rows": rows},
+    }
+    write_json(out, document)
+    return document
+
+
+def collect(plan: Plan, out: Path, failed: dict[str, str]) -> dict[str, Any]:
+    """The table of the complete runs; speeds are those in `out`."""
+    known = json.loads(out.read_text()) if out.is_file() else {}
+    rows = {job.name: run_row(job) for job in plan.jobs if job.name not in failed}
+    variants, base = load_variants(), plan.base
+    document: dict[str, Any] = {
+        "commit": git_commit(),
+        "hardware": hardware(),
+        "config": plan.config,
+        "model": base.model.to_dict(),
+        "training": base.training.to_dict(),
+        "context": base.training.context,
+        "factors": list(plan.scoring.factors),
+        "tokens": plan.scoring.tokens,
+        "data": text_hashes(plan.data),
+        "variants": {name: variants[name] for name in plan.variants},
+        "runs": [row for row in rows.values() if row is not None],
+        "missing": [job.name for job in plan.jobs if rows.get(job.name) is None],
+        "failed": failed,
+        "speed": known.get("speed"),
+    }
+    return {**document, "bars": bars(document)}
+
+
+def report_lines(document: dict[str, Any]) -> list[str]:
+    """What a person reads: tables in Markdown, claims, and what is not there."""
+    lines = [*table(document), "", *(f"- {line}" for line in bar_lines(document))]
+    if document["speed"]:
+        lines += ["", *speed_lines(document["speed"]["rows"])]
+    if document["missing"]:
+        lines += ["", f"not in the table: {', '.join(document['missing'])}"]
+    return lines
+
+
+def numbers(text: str, name: str) -> tuple[int, ...]:
+    """Integers from "0,1,2"."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"{name} must be integers with commas between them, got {text!r}") from None
+
+
+def names(text: str | None) -> Sequence[str]:
+    """Names from "M1,M2"."""
+    return [part.strip() for part in text.split(",")] if text else []

@@ -1,0 +1,224 @@
+"""How the weights move: parameter groups and their optimisers, the schedule of the rates, the running average.
+
+The default is the paper's recipe (Racioppo, Robust Filter Attention, E.1): Adam for all, one cycle of the learning
+rate, a group of its own for the SDE scalars with beta1 = 0 and a tighter clip. Each choice replaces one part of it:
+    muon   W [A, B] ← W − rate · 0.2 √max(A, B) · U Vᵀ of the momentum's U S Vᵀ, for the matrices inside the blocks
+           (Jordan et al. 2024; the factor, Liu et al. 2025, gives a step the size of one of Adam)
+    wsd    warm-up, a constant rate, a decay to zero over the last `decay_fraction` of the steps (Hu et al. 2024)
+    ema    w̄ ← ema · w̄ + (1 − ema) · w after every step; validation and the saved model take w̄
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from model.config import StrictConfig, check_choice
+
+OPTIMISERS = ("adam", "muon")
+SCHEDULES = ("onecycle", "wsd")
+DECAYS = ("linear", "sqrt")
+
+# Narrower ones are tables of heads and slots: neither decayed nor orthogonalised.
+NARROWEST_MATRIX = 17
+# Labels of what is stored beside the optimisers' own state.
+WEIGHTS, COUNT = "weights", "n_averaged"
+
+
+@dataclass(frozen=True)
+class OptimiserConfig(StrictConfig):
+    """How the weights move; learning rates are the peaks of the schedule.
+
+    optimiser: "muon" moves the matrices of the blocks by Muon at `matrix_learning_rate`, all else by Adam.
+    decay: the last `decay_fraction` of the steps under "wsd" falls as 1 − x ("linear") or 1 − √x ("sqrt").
+    ema: share of the old in the running average of the weights; 0 = no average.
+    """
+
+    steps: int
+    optimiser: Literal["adam", "muon"] = "adam"
+    learning_rate: float = 1e-3
+    matrix_learning_rate: float = 2e-3
+    sde_learning_rate: float = 5e-4
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    clip: float = 1.0
+    sde_clip: float = 1e-4
+    schedule: Literal["onecycle", "wsd"] = "onecycle"
+    warmup_fraction: float = 0.05
+    decay_fraction: float = 0.7
+    decay: Literal["linear", "sqrt"] = "linear"
+    ema: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps must be >= 1, got {self.steps}")
+        check_choice("optimiser", self.optimiser, OPTIMISERS)
+        check_choice("schedule", self.schedule, SCHEDULES)
+        check_choice("decay", self.decay, DECAYS)
+        if not self.matrix_learning_rate > 0:
+            raise ValueError(f"matrix_learning_rate must be positive, got {self.matrix_learning_rate}")
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"ema must be in [0, 1), got {self.ema}")
+        if not 0 < self.decay_fraction <= 1:
+            raise ValueError(f"decay_fraction must be in (0, 1], got {self.decay_fraction}")
+        if self.schedule == "wsd" and self.warmup_fraction + self.decay_fraction > 1:
+            raise ValueError(
+                "warmup_fraction + decay_fraction must be <= 1 under schedule 'wsd', "
+                f"got {self.warmup_fraction} + {self.decay_fraction}"
+            )
+
+
+def one_cycle(step: int, steps: int, warmup_fraction: float) -> float:
+    """Cosine both ways: from 1/25 of the peak up, then down to 1e-4 of the start (torch's OneCycleLR)."""
+    start, end = 1 / 25, 1 / 25 / 1e4
+    warmup = max(1.0, warmup_fraction * steps) - 1
+    if step <= warmup:
+        low, high, progress = start, 1.0, step / max(warmup, 1)
+    else:
+        low, high, progress = 1.0, end, (step - warmup) / max(steps - 1 - warmup, 1)
+    return high + (low - high) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
+
+
+def warmup_stable_decay(
+    step: int, steps: int, warmup_fraction: float, decay_fraction: float, decay: Literal["linear", "sqrt"]
+) -> float:
+    """Linear up to the peak, the peak, then down so that step `steps`, which is never taken, would have rate zero."""
+    up = (step + 1) / max(1.0, warmup_fraction * steps)
+    done = max(0.0, 1 - (steps - step) / (decay_fraction * steps))
+    return min(1.0, up) * (1 - (math.sqrt(done) if decay == "sqrt" else done))
+
+
+def rate_factor(step: int, config: OptimiserConfig) -> float:
+    """The learning rates of a step as a share of their peaks."""
+    if config.schedule == "wsd":
+        return warmup_stable_decay(step, config.steps, config.warmup_fraction, config.decay_fraction, config.decay)
+    return one_cycle(step, config.steps, config.warmup_fraction)
+
+
+def is_sde_parameter(name: str) -> bool:
+    """The scalars of the SDE (noises, nu, tau), which the paper trains in a group of their own."""
+    return ".dynamics." in name
+
+
+def _is_matrix(parameter: Tensor) -> bool:
+    return parameter.dim() == 2 and min(parameter.shape) >= NARROWEST_MATRIX
+
+
+def block_matrices(module: nn.Module) -> list[Tensor]:
+    """Weights of the linear layers in the blocks: they map activations to activations, as Muon assumes; the embedding,
+    which is also the head, and the tables of heads and slots do not."""
+    return [
+        layer.weight
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.Linear)
+        and name.startswith("blocks.")
+        and not is_sde_parameter(f"{name}.weight")
+        and _is_matrix(layer.weight)
+    ]
+
+
+def parameter_groups(module: nn.Module, config: OptimiserConfig) -> list[dict[str, Any]]:
+    """What Adam moves: matrices (decayed), the rest of the weights, and the SDE scalars."""
+    elsewhere = {id(p) for p in block_matrices(module)} if config.optimiser == "muon" else set()
+    named = [(name, p) for name, p in module.named_parameters() if id(p) not in elsewhere]
+    sde = [p for name, p in named if is_sde_parameter(name)]
+    weights = [p for name, p in named if not is_sde_parameter(name)]
+    common = {"peak": config.learning_rate, "betas": (config.beta1, config.beta2), "eps": 1e-8}
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in weights if _is_matrix(p)], "weight_decay": config.weight_decay, **common},
+        {"params": [p for p in weights if not _is_matrix(p)], "weight_decay": 0.0, **common},
+    ]
+    if sde:
+        own = {"peak": config.sde_learning_rate, "betas": (0.0, config.beta2), "eps": 1e-7}
+        groups.append({"params": sde, "weight_decay": 0.0, **own})
+    return groups
+
+
+def clip_gradients(module: nn.Module, config: OptimiserConfig) -> None:
+    """The norm over the weights and the norm over the SDE scalars, each to its own limit."""
+    sde: list[nn.Parameter] = []
+    weights: list[nn.Parameter] = []
+    for name, parameter in module.named_parameters():
+        (sde if is_sde_parameter(name) else weights).append(parameter)
+    nn.utils.clip_grad_norm_(weights, config.clip)
+    if sde:
+        nn.utils.clip_grad_norm_(sde, config.sde_clip)
+
+
+class Optimiser:
+    """Moves every parameter of a module once a step, and keeps their running average if the config wants one.
+
+    The average starts as a copy of `module`: a run that goes on builds this from the saved model, then `load_state`.
+    """
+
+    def __init__(self, module: nn.Module, config: OptimiserConfig) -> None:
+        self.module, self.config = module, config
+        adam = torch.optim.AdamW(parameter_groups(module, config), lr=config.learning_rate, fused=True)
+        self.parts: list[torch.optim.Optimizer] = [adam]
+        if config.optimiser == "muon":
+            group = {"params": block_matrices(module), "peak": config.matrix_learning_rate}
+            self.parts.append(
+                torch.optim.Muon(
+                    [group],
+                    lr=config.matrix_learning_rate,
+                    weight_decay=config.weight_decay,
+                    adjust_lr_fn="match_rms_adamw",
+                )
+            )
+        self.average: AveragedModel | None = None
+        if config.ema:
+            self.average = AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(config.ema))
+
+    @property
+    def averaged(self) -> nn.Module:
+        """The module to validate and to save: the running average, or the trained one where there is none."""
+        return self.module if self.average is None else self.average.module
+
+    def zero_grad(self) -> None:
+        for part in self.parts:
+            part.zero_grad(set_to_none=True)
+
+    def step(self, step: int) -> None:
+        """Clip the gradients and move by them, at the rates of step `step`."""
+        clip_gradients(self.module, self.config)
+        factor = rate_factor(step, self.config)
+        for part in self.parts:
+            for group in part.param_groups:
+                group["lr"] = group["peak"] * factor
+            part.step()
+        if self.average is not None:
+            self.average.update_parameters(self.module)
+
+    def state(self) -> dict[str, Tensor]:
+        """All that going on needs beside the saved model, by `<what>.<parameter>`."""
+        tensors: dict[str, Tensor] = {}
+        for name, parameter in self.module.named_parameters():
+            for part in self.parts:
+                for key, value in part.state.get(parameter, {}).items():
+                    tensors[f"{key}.{name}"] = value
+            if self.average is not None:
+                tensors[f"{WEIGHTS}.{name}"] = parameter
+        if self.average is not None:
+            tensors[COUNT] = self.average.n_averaged
+        return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+    @torch.no_grad()
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from a `state`; a parameter that never had a gradient has no state."""
+        named = dict(self.module.named_parameters())
+        part_of = {p: part for part in self.parts for group in part.param_groups for p in group["params"]}
+        for label, tensor in tensors.items():
+            key, _, name = label.partition(".")
+            if key == COUNT and self.average is not None:
+                self.average.n_averaged.copy_(tensor)
+            elif key == WEIGHTS:
+                named[name].copy_(tensor)
+            else:
+                part_of[named[name]].state[named[name]][key] = tensor.to(named[name].device)
