@@ -75,6 +75,7 @@ class LanguageModelConfig(StrictConfig):
         innovation: which innovation drives the robust weight of the slots, that of the key or of the value.
         robust_slots: without, every token has the weight one, and the slots are Kalman filters with noises from the
             input.
+        window: exact tokens W that are read together with the slots, which a token enters when it leaves the window.
         learned_decay: mu is learned from the fixed decay on; the heads without decay stay without.
         output_gate: a sigmoid of the block's normalised input scales each head before the output projection.
     """
@@ -100,6 +101,7 @@ class LanguageModelConfig(StrictConfig):
     inner: int = 1
     innovation: Innovation = "key"
     robust_slots: bool = True
+    window: int = 0
     learned_decay: bool = False
     output_gate: bool = False
 
@@ -107,6 +109,7 @@ class LanguageModelConfig(StrictConfig):
         for name in ("vocab_size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_ratio", "inner"):
             self._check_count(name, 1)
         self._check_count("n_slots", 0)
+        self._check_count("window", 0)
         if self.head_dim % 2:
             raise ValueError(f"head_dim must be even (conjugate pairs of frequencies), got {self.head_dim}")
         if not 0 <= self.zero_decay_fraction <= 1:
@@ -131,6 +134,11 @@ class LanguageModelConfig(StrictConfig):
             raise ValueError(
                 "inner and innovation are of the robust weight: without robust_slots they must be 1 and 'key', "
                 f"got {self.inner} and {self.innovation!r}"
+            )
+        if self.window and ("recurrent" not in self.modes or self.kernel != "student_t"):
+            raise ValueError(
+                "a window is read with slots in one Student-t softmax, "
+                f"got mixer {self.mixer!r}, n_slots {self.n_slots} and kernel {self.kernel!r}"
             )
         if self.distance_bias != "none" and self.mixer != "softmax":
             raise ValueError(f"distance_bias {self.distance_bias!r} is of the mixer 'softmax', got {self.mixer!r}")

@@ -102,6 +102,8 @@ def refusal(config: LanguageModelConfig) -> str | None:
         return f"a decoder runs slots, got mixer {config.mixer!r} with n_slots {config.n_slots}"
     if config.innovation != "key":
         return f"a decoder weighs tokens by the innovation of the key, got innovation {config.innovation!r}"
+    if config.window:
+        return f"a decoder keeps no ring of exact tokens, got window {config.window}"
     if config.output_gate:
         return "a decoder has no output gates, got output_gate True"
     return None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from model.config import MODES, LanguageModelConfig, Mode, check_choice
-from model.layers import Block, RobustMixer
+from model.layers import Block, LayerState, RobustMixer
 from model.mixing import MixerOutput
 from model.recurrence.slots import SlotImpl
 
@@ -42,6 +42,18 @@ class SlotState(NamedTuple):
     means: Tensor
     precisions: Tensor
     position: Tensor
+
+
+class WindowState(NamedTuple):
+    """State of B streams of a model with a window: `SlotState`, and the ring `[B, L, W, H, 4D + 2S]`, oldest first."""
+
+    means: Tensor
+    precisions: Tensor
+    position: Tensor
+    ring: Tensor
+
+
+State = SlotState | WindowState
 
 
 class Cache(NamedTuple):
@@ -97,34 +109,35 @@ class LanguageModel(nn.Module):
                 hidden = block.finish(hidden, mixed.out)
         return LanguageOutput(self._logits(hidden), mixed.log_precision.mean(-1))
 
-    def init_state(self, batch: int) -> SlotState:
+    def init_state(self, batch: int) -> State:
         """The state of `batch` streams before their first token."""
         pairs = [mixer.initial_state() for mixer in self._robust_mixers()]
         means = torch.stack([means for means, _ in pairs])
         precisions = torch.stack([precisions for _, precisions in pairs])
-        return SlotState(
+        slots = SlotState(
             means.expand(batch, *means.shape),
             precisions.expand(batch, *precisions.shape),
             torch.zeros(batch, dtype=torch.int64, device=means.device),
         )
+        if not self.config.window:
+            return slots
+        ring = torch.stack([mixer.initial_ring() for mixer in self._robust_mixers()])
+        return WindowState(*slots, ring.expand(batch, *ring.shape))
 
-    def step(self, token: Tensor, state: SlotState, noise: Tensor | None = None) -> tuple[StepOutput, SlotState]:
+    def step(self, token: Tensor, state: State, noise: Tensor | None = None) -> tuple[StepOutput, State]:
         """One token `[B]` of every stream. noise `[B, H, 2D]`: scaled standard normal for the latent sample, None =
         mean.
         """
         x = self._embed(token)
-        means, precisions = [], []
+        layers = []
         for i, (block, mixer) in enumerate(zip(self._layers(), self._robust_mixers(), strict=True)):
-            mixed, m, p = mixer.step(
-                block.mixer_norm(x), state.position, state.means[:, i], state.precisions[:, i], self._last(i, noise)
-            )
+            before = self._layer_state(state, i)
+            mixed, layer = mixer.step(block.mixer_norm(x), state.position, before, self._last(i, noise))
             x = block.finish(x, mixed.out)
-            means.append(m)
-            precisions.append(p)
-        after = SlotState(torch.stack(means, 1), torch.stack(precisions, 1), state.position + 1)
-        return self._step_output(x, mixed), after
+            layers.append(layer)
+        return self._step_output(x, mixed), _advanced(state, layers, 1)
 
-    def prefill(self, tokens: Tensor, state: SlotState, *, impl: SlotImpl = "auto") -> tuple[StepOutput, SlotState]:
+    def prefill(self, tokens: Tensor, state: State, *, impl: SlotImpl = "auto") -> tuple[StepOutput, State]:
         """N tokens `[B, N]` at once: the same numbers as N steps, output of the last token."""
         x, mixed, after = self._scan(tokens, state, impl=impl)
         last = MixerOutput(mixed.out[:, -1], mixed.log_precision[:, -1], mixed.latent[:, -1])
@@ -178,21 +191,35 @@ class LanguageModel(nn.Module):
             raise ValueError(f"a {self.config.mixer} model without slots has no recurrent twin, and runs no stream")
         return [cast(RobustMixer, block.mixer) for block in self._layers()]
 
-    def _scan(
-        self, tokens: Tensor, state: SlotState, *, impl: SlotImpl = "auto"
-    ) -> tuple[Tensor, MixerOutput, SlotState]:
+    def _scan(self, tokens: Tensor, state: State, *, impl: SlotImpl = "auto") -> tuple[Tensor, MixerOutput, State]:
         x = self._embed(tokens)
         positions = state.position[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
-        means, precisions = [], []
+        layers = []
         for i, (block, mixer) in enumerate(zip(self._layers(), self._robust_mixers(), strict=True)):
-            mixed, m, p = mixer.recurrent(
-                block.mixer_norm(x), positions, state.means[:, i], state.precisions[:, i], impl=impl
-            )
+            mixed, layer = mixer.recurrent(block.mixer_norm(x), positions, self._layer_state(state, i), impl=impl)
             x = block.finish(x, mixed.out)
-            means.append(m)
-            precisions.append(p)
-        after = SlotState(torch.stack(means, 1), torch.stack(precisions, 1), state.position + tokens.shape[1])
-        return x, mixed, after
+            layers.append(layer)
+        return x, mixed, _advanced(state, layers, tokens.shape[1])
+
+    def _layer_state(self, state: State, layer: int) -> LayerState:
+        held = state.ring.shape[2] if isinstance(state, WindowState) else 0
+        if held != self.config.window:
+            raise ValueError(f"the model has a window of {self.config.window} tokens, the state a ring of {held}")
+        ring = state.ring[:, layer] if isinstance(state, WindowState) else None
+        return LayerState(state.means[:, layer], state.precisions[:, layer], ring)
+
+
+def _advanced(state: State, layers: list[LayerState], tokens: int) -> State:
+    """The state after some tokens, from those of the layers."""
+    parts: dict[str, Tensor] = {
+        "means": torch.stack([layer.means for layer in layers], 1),
+        "precisions": torch.stack([layer.precisions for layer in layers], 1),
+        "position": state.position + tokens,
+    }
+    rings = [layer.ring for layer in layers if layer.ring is not None]
+    if rings:
+        parts["ring"] = torch.stack(rings, 1)
+    return state._replace(**parts)
 
 
 def store(cache: Cache, new_keys: Tensor, new_values: Tensor) -> Cache:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +26,8 @@ from model.dynamics import (
 from model.mixing import MixerOutput, projection
 from model.radial_mixer import RadialTangentialMixer
 from model.recurrence.slots import SlotImpl, slot_scan
-from model.recurrence.slots_reference import SlotInputs, SlotParameters, slot_step
+from model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, SlotReadout, slot_step
+from model.recurrence.window import empty_ring, window_scan
 from model.softmax_mixer import SoftmaxMixer
 
 # Range of the input-driven log gains: e^-12 is "ignore this token", e^8 is "overwrite the slot".
@@ -36,6 +38,16 @@ PROCESS_GATE_SCALE = 0.1
 OUTPUT_GATE_START = 2.0
 # Memory of the slots at the start, in tokens: log-spaced between these.
 SLOT_MEMORY = (2.0, 256.0)
+
+
+class LayerState(NamedTuple):
+    """The slots of B streams in one layer, `[B, H, S, 4D]` and `[B, H, S]`, and with a window its ring
+    `[B, W, H, 4D + 2S]`.
+    """
+
+    means: Tensor
+    precisions: Tensor
+    ring: Tensor | None = None
 
 
 class RobustMixer(nn.Module):
@@ -90,6 +102,16 @@ class RobustMixer(nn.Module):
         """Means `[H, S, 4D]` and precisions `[H, S]` before the first token."""
         return self.initial_means.float(), positive(self.initial_precision_raw.float())
 
+    def initial_ring(self) -> Tensor:
+        """The ring `[W, H, 4D + 2S]` before the first token."""
+        at_rest = self._own_process(1) + PROCESS_GATE_SCALE
+        return empty_ring(self.config.window, at_rest, 2 * self.config.head_dim)
+
+    def _own_process(self, tokens: int) -> Tensor:
+        """The noise of the slots' own dynamics over some tokens, `[H, S]`."""
+        steady = positive(self.dynamics.process_raw)[:, None]
+        return -steady * torch.expm1(-2 * tokens * self.slot_log_mu.exp())
+
     def rotated(self, x: Tensor, phase: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v of normalised inputs `[..., d]` in the rotating frame, `[..., H, 2D]`."""
         shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
@@ -123,9 +145,7 @@ class RobustMixer(nn.Module):
         gates = self.gates(x).float().clamp(*GATE_RANGE)
         write, forget = gates.reshape(*x.shape[:-1], 2, config.n_heads, config.n_slots).unbind(-3)
         measurement = torch.exp(write) / dynamics.eta2[:, None]
-        steady = positive(self.dynamics.process_raw)[:, None]
-        own = -steady * torch.expm1(-2 * self.slot_log_mu.exp())
-        return SlotInputs(*rotated, measurement, own + PROCESS_GATE_SCALE * torch.exp(forget))
+        return SlotInputs(*rotated, measurement, self._own_process(1) + PROCESS_GATE_SCALE * torch.exp(forget))
 
     def project(self, latent: Tensor, x: Tensor) -> Tensor:
         """W_o of the latent `[..., H, 2D]`, whose heads are scaled by the gates of the block's input `[..., d]`."""
@@ -187,40 +207,70 @@ class RobustMixer(nn.Module):
         return MixerOutput(self.project(latent, x), log_precision, latent)
 
     def recurrent(
-        self, x: Tensor, positions: Tensor, means: Tensor, precisions: Tensor, *, impl: SlotImpl = "auto"
-    ) -> tuple[MixerOutput, Tensor, Tensor]:
+        self, x: Tensor, positions: Tensor, state: LayerState, *, impl: SlotImpl = "auto"
+    ) -> tuple[MixerOutput, LayerState]:
         """The slots over a sequence `[B, N, d]` at integer `positions` `[N]` or `[B, N]`, from a state to a state."""
         dynamics = self.dynamics()
         phase = self.phase(positions)
         tokens = self.slot_inputs(x, self.rotated(x, phase), dynamics)
-        readout, means, precisions = slot_scan(
-            tokens,
-            means,
-            precisions,
-            self.slot_parameters(dynamics),
-            inner=self.config.inner,
-            innovation=self.config.innovation,
-            robust=self.config.robust_slots,
-            impl=impl,
-        )
-        return self.finish(readout.out, x, phase, readout.precision, None, dynamics.gamma2), means, precisions
+        readout, after = self._scan(tokens, state, dynamics, impl)
+        return self.finish(readout.out, x, phase, readout.precision, None, dynamics.gamma2), after
 
     def step(
-        self, x: Tensor, position: Tensor, means: Tensor, precisions: Tensor, noise: Tensor | None
-    ) -> tuple[MixerOutput, Tensor, Tensor]:
+        self, x: Tensor, position: Tensor, state: LayerState, noise: Tensor | None
+    ) -> tuple[MixerOutput, LayerState]:
         """One token `[B, d]` of every stream at `position` `[B]`."""
         dynamics = self.dynamics()
         phase = self.phase(position)
         token = self.slot_inputs(x, self.rotated(x, phase), dynamics)
-        readout, means, precisions = slot_step(
-            token,
-            means,
-            precisions,
-            self.slot_parameters(dynamics),
-            inner=self.config.inner,
-            innovation=self.config.innovation,
+        if state.ring is None:
+            readout, *slots = slot_step(
+                token,
+                state.means,
+                state.precisions,
+                self.slot_parameters(dynamics),
+                inner=self.config.inner,
+                innovation=self.config.innovation,
+            )
+            after = LayerState(*slots)
+        else:
+            sequence = SlotInputs(*(part[:, None] for part in token))
+            readout, after = self._scan(sequence, state, dynamics, "auto")
+            readout = SlotReadout(*(part[:, 0] for part in readout))
+        return self.finish(readout.out, x, phase, readout.precision, noise, dynamics.gamma2), after
+
+    def _scan(
+        self, tokens: SlotInputs, state: LayerState, dynamics: Dynamics, impl: SlotImpl
+    ) -> tuple[SlotReadout, LayerState]:
+        """Slots, and the window before them where there is one."""
+        config, parameters = self.config, self.slot_parameters(dynamics)
+        if state.ring is None:
+            readout, *slots = slot_scan(
+                tokens,
+                state.means,
+                state.precisions,
+                parameters,
+                inner=config.inner,
+                innovation=config.innovation,
+                robust=config.robust_slots,
+                impl=impl,
+            )
+            return readout, LayerState(*slots)
+        lag = SlotLag(torch.exp(-config.window * self.slot_log_mu.exp()), self._own_process(config.window))
+        readout, *after = window_scan(
+            tokens,
+            state.means,
+            state.precisions,
+            state.ring,
+            parameters,
+            lag,
+            dynamics,
+            inner=config.inner,
+            innovation=config.innovation,
+            robust=config.robust_slots,
+            impl=impl,
         )
-        return self.finish(readout.out, x, phase, readout.precision, noise, dynamics.gamma2), means, precisions
+        return readout, LayerState(*after)
 
     def extend(
         self, x: Tensor, position: Tensor, keys: Tensor, values: Tensor, noise: Tensor | None

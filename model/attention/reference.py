@@ -139,6 +139,39 @@ def relative_attention(
     return AttentionResult(*(torch.cat(part, dim=1) for part in zip(*reversed(parts), strict=True)))
 
 
+def banded_attention(
+    q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, *, window: int, is_token: Tensor
+) -> AttentionResult:
+    """RFA of rotated queries at times 0, 1, … over the `window` most recent keys, their own among them.
+
+    Work and memory are O(N W): blocks of queries, each over the keys that one of them sees.
+
+    Args:
+        q: `[B, N, H, 2D]`; k, v: `[B, W - 1 + N, H, 2D]`, from W - 1 tokens before the first query on.
+        is_token: `[B, W - 1 + N]`, False for keys that hold nothing (finite numbers); a query's own is one.
+    """
+    batch, length = q.shape[:2]
+    block = min(length, max(window, 16))
+    count = -(-length // block)
+    span = block + window - 1
+    missing = count * block - length
+
+    def padded(x: Tensor) -> Tensor:
+        return torch.cat([x, x.new_zeros(batch, missing, *x.shape[2:])], dim=1) if missing else x
+
+    blocks = padded(q).unflatten(1, (count, block)).flatten(0, 1)
+    k, v, is_token = (padded(x).unfold(1, span, block).movedim(-1, 2).flatten(0, 1) for x in (k, v, is_token))
+    lag = window - 1 + torch.arange(block, device=q.device)[:, None] - torch.arange(span, device=q.device)
+    by_lag = _tables(dynamics, torch.arange(window, device=q.device).to(q.dtype))
+    transport, log_precision, scaled = (table[:, lag.clamp(0, window - 1)] for table in by_lag)
+    is_near = (lag >= 0) & (lag < window)
+    # The rows that fill the last block see themselves, else nothing: a softmax over nothing is NaN.
+    is_visible = is_near & is_token[:, None, None] | (lag == 0)
+    tables = _LagTables(transport, log_precision, scaled, is_visible)
+    result = _attend(blocks, k, v, dynamics, tables, "student_t", with_precision=True)
+    return AttentionResult(*(x.unflatten(0, (batch, count)).flatten(1, 2)[:, :length] for x in result))
+
+
 def attend(
     q: Tensor,
     k: Tensor,

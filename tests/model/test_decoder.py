@@ -143,6 +143,7 @@ def test_bfloat16_costs_no_more_than_its_rounding() -> None:
     ("given", "reason"),
     [
         ({"innovation": "value"}, "innovation of the key, got innovation 'value'"),
+        ({"window": 4}, "keeps no ring of exact tokens, got window 4"),
         ({"output_gate": True}, "no output gates, got output_gate True"),
         ({"n_slots": 0}, "runs slots, got mixer 'rfa' with n_slots 0"),
     ],

@@ -12,7 +12,7 @@ from test_slots import make, relative
 from model.config import LanguageModelConfig
 from model.language import LanguageModel
 from model.recurrence.slots import slot_scan
-from model.recurrence.slots_reference import SlotInputs, SlotParameters, slot_scan_reference
+from model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, slot_scan_reference
 
 pytest.importorskip("triton")
 
@@ -322,6 +322,14 @@ def test_auto_takes_the_kernel_on_a_gpu_only():
     assert torch.equal(by_impl["auto"], by_impl["triton" if DEVICE == "cuda" else "reference"])
 
 
+def test_without_the_robust_weight_it_is_the_parallel_scan():
+    arguments = inputs(1, 6, 2, 3, 2)
+    fused, *fused_state = slot_scan(*arguments, robust=False, impl="triton")
+    parallel, *parallel_state = slot_scan(*arguments, robust=False, impl="parallel")
+    for actual, expected in zip((*fused, *fused_state), (*parallel, *parallel_state), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_refusals_name_the_reason(monkeypatch):
     tokens, means, precisions, parameters = inputs(1, 2, 1, 2, 2)
 
@@ -332,6 +340,9 @@ def test_refusals_name_the_reason(monkeypatch):
     refuses(
         "impl='triton' cannot run this: it runs inner=1, got inner=2", tokens, means, precisions, parameters, inner=2
     )
+    lag = SlotLag(parameters.decay, 1 - parameters.decay)
+    refuses("by the innovation of the key, got 'value'", tokens, means, precisions, parameters, innovation="value")
+    refuses("at lag 0, not behind a window", tokens, means, precisions, parameters, lag=lag)
     refuses("it keeps its state in float32, got torch.float64", tokens, means.double(), precisions, parameters)
     refuses(
         "it takes float32, bfloat16 and float16, got .*float64",

@@ -1,0 +1,92 @@
+"""A window of exact tokens before the slots: both read by one RFA softmax.
+
+The ring keeps the W most recent tokens, the query's own among them. A token enters the slots when it leaves the ring,
+so at token t they hold the tokens up to t - W (`slots_reference.py`, on tokens delayed by W), and are read across that
+lag:
+
+    slot s            mean E_l m, variance E_l² / p + q_l + gamma²,    E_l = e^{-mu_s W}, q_l = noise(mu_s, W)
+    token at lag τ    mean E(τ) k, variance V(τ)                       as in attention, τ = 0 … W - 1
+
+with one softmax over the S + W logits. Each part is normalised on its own; log_norm says how much each weighs.
+Before the first token the ring holds W places that say nothing: measurement 0, the forget gate at rest. The window does
+not see a token of measurement 0, and in the slots time passes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from model.attention.reference import AttentionResult, banded_attention
+from model.config import Innovation
+from model.dynamics import Dynamics
+from model.recurrence.slots import SlotImpl, slot_scan
+from model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, SlotReadout
+
+
+def ring_width(width: int, slots: int) -> int:
+    """Reals of a token and head in the ring: key, value, measurement, process; `width` is 2D."""
+    return 2 * width + 2 * slots
+
+
+def empty_ring(window: int, process: Tensor, width: int) -> Tensor:
+    """The ring before the first token, `[W, H, 4D + 2S]`; process `[H, S]` is that of a token that says nothing."""
+    heads, slots = process.shape
+    nothing = process.new_zeros(heads, 2 * width + slots)
+    return torch.cat([nothing, process], dim=-1).expand(window, heads, ring_width(width, slots))
+
+
+def window_scan(
+    tokens: SlotInputs,
+    means: Tensor,
+    precisions: Tensor,
+    ring: Tensor,
+    parameters: SlotParameters,
+    lag: SlotLag,
+    dynamics: Dynamics,
+    *,
+    inner: int = 1,
+    innovation: Innovation = "key",
+    robust: bool = True,
+    impl: SlotImpl = "auto",
+) -> tuple[SlotReadout, Tensor, Tensor, Tensor]:
+    """Run ring and slots over a sequence.
+
+    Args:
+        tokens: leading dims `[B, N]`; their measurement is > 0.
+        means, precisions: of the slots, as of `slot_scan`.
+        ring: `[B, W, H, 4D + 2S]`, oldest token first; read-only.
+        lag: of the slots behind the query, W tokens.
+        inner, innovation, robust, impl: of `slot_scan`.
+
+    Returns:
+        read-out of every token, the slots and the ring after the last.
+    """
+    length, width, slots = tokens.k.shape[1], tokens.k.shape[-1], precisions.shape[-1]
+    window = ring.shape[1]
+    seen = torch.cat([ring, torch.cat([tokens.k, tokens.v, tokens.measurement, tokens.process], dim=-1)], dim=1)
+    k, v, measurement, process = seen.split([width, width, slots, slots], dim=-1)
+    distant, means, precisions = slot_scan(
+        SlotInputs(tokens.q, *(part[:, :length] for part in (k, v, measurement, process))),
+        means,
+        precisions,
+        parameters,
+        inner=inner,
+        innovation=innovation,
+        robust=robust,
+        lag=lag,
+        impl=impl,
+    )
+    is_token = measurement[:, 1:, 0, 0] > 0
+    recent = banded_attention(tokens.q, k[:, 1:], v[:, 1:], dynamics, window=window, is_token=is_token)
+    return _joined(distant, recent), means, precisions, seen[:, length:]
+
+
+def _joined(distant: SlotReadout, recent: AttentionResult) -> SlotReadout:
+    """The softmax over both, from the softmax over each."""
+    share = torch.sigmoid(distant.log_norm - recent.log_norm)[..., None]
+    return SlotReadout(
+        recent.out + share * (distant.out - recent.out),
+        torch.logaddexp(distant.log_norm, recent.log_norm),
+        distant.precision + recent.precision,
+    )
