@@ -30,7 +30,7 @@ from bench.hardware import hardware
 from export.bundle import open_bundle
 from export.filter_calibration import LEVELS, conformal
 from service.engine import adaptive
-from service.engine.adaptive import GAMMA, Tracks
+from service.engine.adaptive import GAMMA
 from service.engine.filter_runtime import FilterRuntime, Row
 from service.engine.pool import StatePool
 from service.settings import BUNDLE_ROOT
@@ -114,12 +114,11 @@ def fixed(scores: Array, start: Array) -> tuple[Array, Array]:
 def served(scores: Array, start: Array) -> tuple[Array, Array]:
     """The service's adaptive.py."""
     series, steps = scores.shape
-    fields = adaptive.adaptive_fields(1, 1, len(start))
-    tracks = Tracks(*(np.zeros((series, *field.shape), field.dtype) for field in fields.values()))
+    shift = np.zeros((series, 1, 1, len(start)), np.float32)
     multipliers, is_scored = np.tile(start, (series, 1)), np.ones((series, 1), bool)
     widths = np.empty((series, steps, len(start)))
     for t in range(steps):
-        widths[:, t] = adaptive.score_step(tracks, multipliers, scores[:, t, None], is_scored, RATES)[:, 0]
+        widths[:, t] = adaptive.score_step(shift, multipliers, scores[:, t, None], is_scored, RATES)[:, 0]
     return scores[..., None] <= widths, widths
 
 

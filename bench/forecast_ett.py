@@ -9,8 +9,7 @@ chosen by it. Every hour of the test third is forecast one hour and 24 hours bef
                         as the service does it (`LinearFilter.step`, `forecast`, float32). A forecast's distribution is
                         that of the validation part's standardised errors. Its 90 % interval is the one that the
                         service answers: the validation part's conformal one, adapted online through the test third
-    filter, all scored  the same forecasts with adaptive intervals where every forecast teaches (`forecast_intervals`);
-                        the service keeps two of a longer lead at a time
+                        (`forecast_intervals`)
     filter, fixed       the same forecasts with the conformal intervals as they were before the test third
     filter, normal      the same forecasts taken for normal, their variance scaled on the validation part
     persistence         the last value, with the errors of the first two thirds as distribution
@@ -34,13 +33,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from bench.forecast_intervals import adaptive_widths, all_scored_widths
+from bench.forecast_intervals import adaptive_widths
 from bench.forecast_plot import draw_week
 from bench.forecast_scores import block_error, crps_normal, crps_points, interval
 from bench.hardware import hardware
 from export.filter_calibration import LEVELS, ONE_SIGMA, conformal, evaluate
 from model.linear_filter import LinearFilter
-from service.engine.adaptive import GAMMA
+from service.engine.adaptive import Leads
 from training.commit import git_commit
 from training.corpus import file_hashes
 from training.series import Series, load_csv
@@ -216,8 +215,8 @@ def fit_column(series: Series, index: int, report: Callable[[str], None] | None 
     return Fitted(forecasts, rival, facts)
 
 
-def interval_widths(series: Series, columns: list[Fitted]) -> dict[str, dict[int, np.ndarray]]:
-    """Half widths at `LEVEL`, `[N, columns]` by method and lead: every column is a stream."""
+def interval_widths(series: Series, columns: list[Fitted]) -> dict[int, np.ndarray]:
+    """Half widths at `LEVEL`, `[N, columns]` by lead: every column is a stream."""
     bounds = parts(len(series.times))
     mean, deviation, multipliers = {}, {}, {}
     for lead in LEADS:
@@ -227,19 +226,12 @@ def interval_widths(series: Series, columns: list[Fitted]) -> dict[str, dict[int
         z = np.abs((series.values - mean[lead]) / deviation[lead])[bounds.validation]
         multipliers[lead] = np.array([conformal(scores[np.isfinite(scores)], LEVELS) for scores in z.T])
     start, place = bounds.test.start, LEVELS.index(LEVEL)
-    served = adaptive_widths(series.values, mean, deviation, multipliers, start)
-    scored = {
-        lead: all_scored_widths(series.values, mean[lead], deviation[lead], multipliers[lead], start, lead)
-        for lead in LEADS
-    }
-    return {
-        method: {lead: width[..., place] for lead, width in widths.items()}
-        for method, widths in (("filter", served), ("filter, all scored", scored))
-    }
+    widths = adaptive_widths(series.values, mean, deviation, multipliers, start)
+    return {lead: width[..., place] for lead, width in widths.items()}
 
 
-def score_column(y: np.ndarray, fitted: Fitted, widths: dict[str, dict[int, np.ndarray]]) -> dict[str, Any]:
-    """All methods on one column, by lead; `widths` `[N]` by method and lead are those of the adaptive intervals."""
+def score_column(y: np.ndarray, fitted: Fitted, widths: dict[int, np.ndarray]) -> dict[str, Any]:
+    """All methods on one column, by lead; `widths` `[N]` by lead are those of the adaptive intervals."""
     bounds = parts(len(y))
     before = slice(0, bounds.test.start)
     scored: dict[str, Any] = {}
@@ -247,10 +239,7 @@ def score_column(y: np.ndarray, fitted: Fitted, widths: dict[str, dict[int, np.n
         mine, theirs = fitted.filter[lead], fitted.rival[lead]
         z = np.abs((y - mine.mean) / mine.deviation)[bounds.validation]
         rows = {
-            **{
-                name: score_conformal(y, mine, bounds.validation, bounds.test, width[lead])
-                for name, width in widths.items()
-            },
+            "filter": score_conformal(y, mine, bounds.validation, bounds.test, widths[lead]),
             "filter, fixed": score_conformal(y, mine, bounds.validation, bounds.test),
             "filter, normal": score_normal(y, mine, conformal(z[np.isfinite(z)], (ONE_SIGMA,))[0], bounds.test),
         }
@@ -264,9 +253,8 @@ def score_column(y: np.ndarray, fitted: Fitted, widths: dict[str, dict[int, np.n
             each = row.pop("each")
             row["crps_above_filter"] = float((each - own).mean())
             row["standard_error"] = block_error(each - own, WEEK)
-        for name, width in widths.items():
-            inside = np.abs(y - mine.mean) <= width[lead]
-            rows[name]["worst_month"] = worst_share(inside[bounds.test], MONTH)
+        inside = np.abs(y - mine.mean) <= widths[lead]
+        rows["filter"]["worst_month"] = worst_share(inside[bounds.test], MONTH)
         scored[str(lead)] = rows
     return scored
 
@@ -305,7 +293,7 @@ def summary(columns: list[dict[str, Any]]) -> dict[str, Any]:
         rivals = [name for name in rows[0] if not name.startswith("filter")]
         worst = {
             name: max((row[name]["coverage"] for row in rows), key=lambda share: abs(share - LEVEL))
-            for name in ("filter", "filter, all scored", "filter, fixed", "statsmodels", "statsmodels, conformal")
+            for name in ("filter", "filter, fixed", "statsmodels", "statsmodels, conformal")
         }
         found[lead] = {
             "columns": len(rows),
@@ -334,10 +322,9 @@ def write_ett(data: str | Path, out: str | Path, plot: str | Path | None = None)
     widths = interval_widths(series, fitted)
     columns = []
     for index, (name, one) in enumerate(zip(series.names, fitted, strict=True)):
-        own = {name: {lead: w[:, index] for lead, w in width.items()} for name, width in widths.items()}
-        leads = score_column(series.values[:, index], one, own)
+        leads = score_column(series.values[:, index], one, {lead: width[:, index] for lead, width in widths.items()})
         columns.append({"name": name, "fit": one.facts, "leads": leads})
-    bounds, week = parts(len(series.times)), shown_week(series, fitted, widths["filter"])
+    bounds, week = parts(len(series.times)), shown_week(series, fitted, widths)
     document = {
         "commit": git_commit(),
         "hardware": hardware(),
@@ -345,7 +332,7 @@ def write_ett(data: str | Path, out: str | Path, plot: str | Path | None = None)
         "data": file_hashes([Path(data)]),
         "rows": {name: getattr(bounds, name).stop - getattr(bounds, name).start for name in Parts._fields},
         "level": LEVEL,
-        "gamma": GAMMA,
+        "gamma": dict(zip(map(str, LEADS), Leads(LEADS).gamma.tolist(), strict=True)),
         "config": CONFIG.to_dict(),
         "summary": summary(columns),
         "columns": columns,

@@ -148,7 +148,9 @@ def filter_series(
     anomalies: Annotated[
         bool,
         typer.Option(
-            "--anomalies", help="Score every row by what the series has shown so far: one setting for any series."
+            "--anomalies",
+            help="Score every row by what the series has shown so far, one setting for any series: by level and "
+            "surprise, quiet after an alarm.",
         ),
     ] = False,
     flag: Annotated[

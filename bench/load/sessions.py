@@ -20,7 +20,7 @@ import psutil  # type: ignore[import-untyped]
 
 from bench.load.scenario import Scenario
 from export.bundle import Bundle, open_bundle
-from service.engine.adaptive import adaptive_fields
+from service.engine.adaptive import Leads, adaptive_fields
 from service.engine.learned_normal import normal_fields
 from service.engine.pool import StateField, StatePool
 from service.state.memory_sessions import MemorySessions
@@ -68,7 +68,7 @@ def fields_of(bundle: Bundle) -> dict[str, StateField]:
         for spec in bundle.manifest.state
     }
     calibration = bundle.calibration["recurrent"]
-    leads, levels = len(calibration["forecast"]["horizons"]), len(calibration["levels"])
+    leads, levels = Leads(calibration["forecast"]["horizons"]), len(calibration["levels"])
     return {
         **tensors,
         "time": StateField((), np.float64),

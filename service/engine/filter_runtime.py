@@ -21,6 +21,7 @@ import numpy as np
 
 from export.bundle import Bundle
 from service.engine.adaptive import (
+    Leads,
     Tracks,
     adaptive_fields,
     radii,
@@ -80,7 +81,7 @@ ROW_COUNTS = (16, 32, 64, 128, 256)
 LONG_HORIZON = 16
 CACHE_BLOCK = 128
 KEPT_READOUTS = 1024
-STATE_MAGIC = b"RFAF\x04"
+STATE_MAGIC = b"RFAF\x05"
 _HEADER = struct.Struct("<5sQQdd")  # magic, seed, count, time, surprise
 # Log of the smallest float32. The graph's likelihood of an absurd outlier underflows to 0; the state is sound then.
 LOWEST_LOG_LIKELIHOOD = float(np.log(np.finfo(np.float32).smallest_subnormal))
@@ -204,8 +205,9 @@ class FilterRuntime:
         }
         recurrent = self._calibration["recurrent"]
         self.levels: tuple[float, ...] = recurrent.levels
+        self._leads = Leads(recurrent.horizons)
         adaptive = {
-            **adaptive_fields(len(recurrent.horizons), self.observation_size, len(self.levels)),
+            **adaptive_fields(self._leads, self.observation_size, len(self.levels)),
             **normal_fields(),
         }
         self._adaptive = tuple(adaptive)
@@ -329,7 +331,7 @@ class FilterRuntime:
             lags=lags,
             scored=present & (counts > 0)[:, None],
         )
-        tracks = read_tracks(pool, index, will_wait=any(row.readout.followed for row in rows))
+        tracks = read_tracks(pool, index, times[:count], lags[:count], self._leads)
         return _Batch(rows, index, inputs, facts, tracks, times, values)
 
     @staticmethod
@@ -360,16 +362,15 @@ class FilterRuntime:
         sums = likelihoods.tolist()
         return [Stepped(steps[row], sums[row], tallies[row]) if row in steps else None for row in range(count)]
 
-    @staticmethod
-    def _adapt(batch: _Batch, outputs: dict[str, Array], calibration: Calibration) -> Array:
+    def _adapt(self, batch: _Batch, outputs: dict[str, Array], calibration: Calibration) -> Array:
         """Hold earlier forecasts against the observations, and follow them; a tally per row."""
         facts, tracks = batch.facts, batch.tracks
         variance = np.diagonal(outputs["innovation_covariance"], axis1=1, axis2=2).astype(np.float64)
         innovation = outputs["innovation"].astype(np.float64)
         scores = np.abs(innovation) / np.sqrt(np.maximum(variance, LEAST_VARIANCE))
         rates = calibration.miss_rates
-        score_waiting(tracks, batch.times, batch.values, facts.present, calibration.horizons[1:], rates)
-        widths = score_step(tracks, calibration.at_lags(facts.lags), scores, facts.scored, rates)
+        score_waiting(tracks, batch.values, facts.present, self._leads, rates)
+        widths = score_step(tracks.shift, calibration.at_lags(facts.lags), scores, facts.scored, rates)
         weighted_nis = outputs["weight"].astype(np.float64) * np.maximum(outputs["nis"], 0.0)
         edges = calibration.pit(widths[:, None])[:, 0]
         return tally(facts.scored, weighted_nis, innovation > 0, scores, edges, widths)
@@ -385,7 +386,7 @@ class FilterRuntime:
         pool.arrays["clock.count"][index] += 1
         pool.arrays["clock.surprise"][index] = scores.surprise[chosen]
         pool.arrays[NORMAL][index] = scores.normal[chosen]
-        write_tracks(pool, index, batch.tracks, chosen)
+        write_tracks(pool, batch.tracks, chosen)
 
     # Forecasts.
 
@@ -408,9 +409,11 @@ class FilterRuntime:
             deviation = np.sqrt(np.maximum(variance, 0.0))
             widths = radii(readout.multipliers, batch.tracks.shift[rows][:, readout.leads])
             points = forecast_points(readout, [batch.facts.times[row] for row in piece], mean, deviation, widths)
-            for lead, i in readout.followed:
-                due = batch.times[rows] + readout.horizon[i]
-                wait_for(batch.tracks, rows, lead, due, mean[:, i], deviation[:, i, :, None] * widths[:, i])
+            lead, column = readout.followed
+            if len(lead):
+                due = batch.times[rows, None] + readout.ahead
+                radius = deviation[:, column, :, None] * widths[:, column]
+                wait_for(batch.tracks, self._leads, rows, lead, readout.ahead, due, mean[:, column], radius)
             for i, row in enumerate(piece):
                 if finite[i]:
                     steps[row].forecast = points[i]

@@ -77,7 +77,9 @@ class Readout:
         self.multipliers = calibration.at_horizons(horizon)[:, None]  # [horizon, 1, calibrated]
         self.between = calibration.between(levels, horizon)
         self.leads = calibration.nearest(horizon)  # [horizon]
-        self.followed = _followed(self.leads.tolist(), horizon, calibration.horizons.tolist())
+        found = _followed(self.leads.tolist(), horizon, calibration.horizons.tolist())
+        self.followed = np.array(found, np.int64).reshape(-1, 2).T  # leads and columns of the horizon, `[2, k]`
+        self.ahead = np.array(horizon)[self.followed[1]]  # [k]
         self.forecast_scale = calibration.forecast_scale(horizon)[:, None]  # [horizon, 1]
 
     def intervals(self, mean: Array, deviation: Array, multipliers: Array) -> list[dict[str, list[list[float]]]]:

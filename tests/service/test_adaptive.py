@@ -8,12 +8,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bench.soak.courses import as_sent
 from export.bundle import open_bundle
-from service.engine.adaptive import GAMMA, Tracks, adaptive_fields, radii, score_step
+from service.engine.adaptive import (
+    EMPTY,
+    GAMMA,
+    INFINITE,
+    MOST_PLACES,
+    TOLERANCE,
+    Leads,
+    adaptive_fields,
+    radii,
+    read_tracks,
+    score_step,
+    score_waiting,
+    wait_for,
+    write_tracks,
+)
 from service.engine.filter_runtime import FilterRuntime, Row
 from service.engine.forecast_checks import NIS, summarise, tally
 from service.engine.pool import StatePool
@@ -26,14 +40,14 @@ MULTIPLIERS = [0.68, 1.3, 1.7, 2.1]
 ROUNDING = 2.0**-24
 
 
-def fresh(rows: int, size: int = 1, leads: int = 1) -> Tracks:
-    fields = adaptive_fields(leads, size, len(LEVELS))
-    return Tracks(*(np.zeros((rows, *field.shape), field.dtype) for field in fields.values()))
+def fresh(rows: int, size: int = 1) -> np.ndarray:
+    """v of one lead."""
+    return np.zeros((rows, 1, size, len(LEVELS)), np.float32)
 
 
-def step(tracks: Tracks, scores: np.ndarray, scored: np.ndarray | None = None) -> np.ndarray:
+def step(shift: np.ndarray, scores: np.ndarray, scored: np.ndarray | None = None) -> np.ndarray:
     multipliers = np.tile(MULTIPLIERS, (len(scores), 1))
-    return score_step(tracks, multipliers, scores, np.ones(scores.shape, bool) if scored is None else scored, RATES)
+    return score_step(shift, multipliers, scores, np.ones(scores.shape, bool) if scored is None else scored, RATES)
 
 
 @pytest.fixture(scope="module", params=["linear", "oscillator"])
@@ -56,9 +70,9 @@ def test_it_is_adaptive_conformal_inference() -> None:
     scores[1, :, 500:] *= 6
     scores[2] = np.where(rng.random((2, 1500)) < 0.05, 1e9, scores[2])
     scored = rng.random(scores.shape) < 0.8
-    tracks = fresh(3, 2)
+    shift = fresh(3, 2)
     for t in range(1500):
-        step(tracks, scores[:, :, t], scored[:, :, t])
+        step(shift, scores[:, :, t], scored[:, :, t])
     for row, component in np.ndindex(3, 2):
         target = [1 - level for level in LEVELS]
         alpha = list(target)
@@ -72,7 +86,7 @@ def test_it_is_adaptive_conformal_inference() -> None:
                 error = 0 if v >= 1 else 1 if v <= -0.5 else int(is_missed)
                 alpha[k] = alpha[k] + GAMMA * (target[k] - error)
         v = np.array(target) - alpha
-        assert np.abs(tracks.shift[row, 0, component] - v).max() < 1500 * ROUNDING
+        assert np.abs(shift[row, 0, component] - v).max() < 1500 * ROUNDING
 
 
 @given(
@@ -82,16 +96,16 @@ def test_it_is_adaptive_conformal_inference() -> None:
 @settings(max_examples=60, deadline=None)
 def test_no_data_break_the_bound(plan: list[str], repeat: int) -> None:
     """The adversary sees each interval before it chooses."""
-    tracks = fresh(1)
+    shift = fresh(1)
     errors: list[list[bool]] = []
     sent = 0
     for move in plan * repeat:
-        width = radii(np.array(MULTIPLIERS), tracks.shift[0, 0, 0])
+        width = radii(np.array(MULTIPLIERS), shift[0, 0, 0])
         score = {"hit": width[0] / 2, "missed": width[-1] * 2, "huge": 1e30, "between": width[2]}.get(move, 0.0)
-        before = tracks.shift[0, 0, 0].copy()
-        step(tracks, np.array([[score]]), np.array([[move != "nothing"]]))
+        before = shift[0, 0, 0].copy()
+        step(shift, np.array([[score]]), np.array([[move != "nothing"]]))
         if move == "nothing":
-            assert np.array_equal(tracks.shift[0, 0, 0], before)
+            assert np.array_equal(shift[0, 0, 0], before)
             continue
         sent += 1
         errors.append([(score > w or v <= -0.5) and v < 1 for w, v in zip(width, before, strict=True)])
@@ -110,11 +124,161 @@ def test_widths_are_nested_finite_and_positive(shift: list[float]) -> None:
 
 def test_it_recovers_from_a_sensor_that_was_stuck() -> None:
     """However long every forecast was exact, misses make the intervals right again within 1 / (γ level) of them."""
-    tracks = fresh(1)
+    shift = fresh(1)
     for _ in range(5000):
-        step(tracks, np.zeros((1, 1)))
-    widths = np.array([step(tracks, np.full((1, 1), 0.5))[0, 0] for _ in range(math.ceil(1 / (GAMMA * 0.5)))])
+        step(shift, np.zeros((1, 1)))
+    widths = np.array([step(shift, np.full((1, 1), 0.5))[0, 0] for _ in range(math.ceil(1 / (GAMMA * 0.5)))])
     assert (widths[0] < 0.1).all() and (widths.max(axis=0) >= 0.5).all()
+
+
+# Longer leads: one stream of one component, its forecasts 0 with the multipliers as half widths.
+
+
+class Stream:
+    """A stream of one component whose every row is forecast `lead` steps ahead; v is that of the lead."""
+
+    def __init__(self, lead: float, *, horizon: float | None = None) -> None:
+        self.leads = Leads([1.0, lead])
+        self.horizon = lead if horizon is None else horizon
+        self.pool = StatePool(adaptive_fields(self.leads, 1, len(LEVELS)), 1)
+        self.before: float | None = None
+
+    @property
+    def shift(self) -> np.ndarray:
+        v: np.ndarray = self.pool.arrays["adaptive.shift"][0, 1, 0]
+        return v
+
+    @property
+    def waiting(self) -> list[float]:
+        """Times of the forecasts that wait."""
+        is_waiting = self.pool.arrays["adaptive.radius"][0, :, 0, -1] != 0
+        return sorted(self.pool.arrays["adaptive.due"][0, is_waiting].tolist())
+
+    def observe(self, t: float, y: float) -> np.ndarray:
+        """The half widths of the forecast made at t."""
+        lag = 0.0 if self.before is None else t - self.before
+        self.before = t
+        tracks = read_tracks(self.pool, np.zeros(1, np.int64), np.array([t]), np.array([lag]), self.leads)
+        score_waiting(tracks, np.array([[y]]), np.ones((1, 1), bool), self.leads, RATES)
+        width = radii(np.array(MULTIPLIERS), tracks.shift[0, 1, 0])
+        due, one, horizon = np.array([[t + self.horizon]]), np.array([1]), np.array([self.horizon])
+        wait_for(tracks, self.leads, np.arange(1), one, horizon, due, np.zeros((1, 1, 1)), width[None, None, None])
+        write_tracks(self.pool, tracks, slice(1))
+        return width
+
+
+def test_places_and_rates_go_by_the_first_horizon() -> None:
+    leads = Leads([0.1 * (1 - 1e-15), 0.2, 0.5, 1.0, 2.0, 16.8])
+    assert leads.places.tolist() == [2, 5, 10, 20, MOST_PLACES]
+    assert leads.gamma.tolist() == [GAMMA, GAMMA, GAMMA, GAMMA, 1 / 80, 1 / (4 * MOST_PLACES)]
+    assert leads.lead.tolist() == [1] * 2 + [2] * 5 + [3] * 10 + [4] * 20 + [5] * MOST_PLACES
+    assert np.allclose(leads.near, [0.01] * 2 + [0.025] * 5 + [0.05] * 62, rtol=1e-12)
+
+
+@pytest.mark.parametrize("lead", [2, 24, 32])
+@pytest.mark.parametrize("phase", [0.0, 0.25, 0.5, 1 / 3])
+def test_every_forecast_of_a_regular_stream_is_scored(lead: int, phase: float) -> None:
+    """The recursion written down once more: each row is held against the forecast of `lead` rows before."""
+    rng = np.random.default_rng(lead)
+    y = 2.5 * rng.standard_normal(400)
+    stream, v, gamma = Stream(float(lead)), np.zeros(4), min(0.025, 0.25 / lead)
+    widths = []
+    for i in range(400):
+        if i >= lead:
+            v += gamma * ((abs(y[i]) > widths[i - lead]) - RATES)
+        widths.append(np.maximum.accumulate(MULTIPLIERS * ((1 + v) / (1 - v)) ** 3))
+        assert np.allclose(stream.observe(0.3 * (i + phase) / 0.3, y[i]), widths[i], rtol=1e-3)
+        assert len(stream.waiting) == min(i + 1, lead)
+    assert np.abs(stream.shift - v).max() < 400 * ROUNDING
+    assert v.min() > 2 * gamma
+
+
+@pytest.mark.parametrize(
+    ("lead", "horizon", "cadence"), [(24, 24, 0.5), (24, 24, 0.25), (20, 24, 1.0), (168, 168, 1.0)]
+)
+def test_where_places_are_few_the_whole_day_is_scored(lead: int, horizon: int, cadence: float) -> None:
+    """A faster stream, a horizon beyond the lead, a lead of more steps than there are places."""
+    stream, days = Stream(float(lead), horizon=float(horizon)), 35
+    scored: list[float] = []
+    for t in np.arange(0, days * 24, cadence).tolist():
+        before, waiting = stream.shift.copy(), stream.waiting
+        stream.observe(t, 0.0)
+        assert (stream.shift != before).all() if t in waiting else np.array_equal(stream.shift, before)
+        assert len(stream.waiting) <= min(lead, MOST_PLACES)
+        scored += [t] * (t in waiting)
+    # One in each step of the places, and no hole in the day: every hour, or every one that steps of 1.2 h can hold.
+    step = max(1.0, horizon / min(lead, MOST_PLACES))
+    assert len(scored) >= 0.95 * (days * 24 - horizon) / math.ceil(step)
+    assert max(np.diff(scored)) <= 2 * math.ceil(step)
+    hours = sorted({t % 24 for t in scored})
+    assert max(np.diff([*hours, hours[0] + 24])) <= (2 if horizon == 24 else 1)
+
+
+@pytest.mark.parametrize("cadence", [1.0, 0.5, 0.0625])
+def test_only_the_observation_that_is_due_scores(cadence: float) -> None:
+    """A twentieth of 24 h is more than an hour, and more than the lags of a faster stream."""
+    stream = Stream(24.0)
+    for t in [0.0, *np.arange(23, 24, cadence).tolist()]:
+        stream.observe(t, 9.0)
+        assert not stream.shift.any() and 24.0 in stream.waiting
+    stream.observe(24.0, 9.0)
+    assert (stream.shift > 0).all() and 24.0 not in stream.waiting
+
+
+def test_a_row_that_is_not_committed_stays_as_it_was() -> None:
+    """Its forecasts go on waiting, and its new ones are not kept; its neighbour's are."""
+    stream = Stream(2.0)
+    pool, index = StatePool(adaptive_fields(stream.leads, 1, len(LEVELS)), 3), np.array([2, 0])
+    for t in range(4):
+        tracks = read_tracks(pool, index, np.full(2, float(t)), np.ones(2), stream.leads)
+        score_waiting(tracks, np.full((2, 1), 9.0), np.ones((2, 1), bool), stream.leads, RATES)
+        due, lead, horizon = np.full((2, 1), t + 2.0), np.array([1]), np.array([2.0])
+        radius = np.ones((2, 1, 1, len(LEVELS)))
+        wait_for(tracks, stream.leads, np.arange(2), lead, horizon, due, np.zeros((2, 1, 1)), radius)
+        before = {name: array.copy() for name, array in pool.arrays.items()}
+        write_tracks(pool, tracks, slice(2) if t < 2 else np.array([1]))
+        for name, array in pool.arrays.items():
+            assert t < 2 or np.array_equal(array[2], before[name][2])
+            assert not array[1].any()
+    assert (pool.arrays["adaptive.shift"][0, 1] > pool.arrays["adaptive.shift"][2, 1]).all()
+    assert sorted(pool.arrays["adaptive.due"][0]) == [4.0, 5.0] and sorted(pool.arrays["adaptive.due"][2]) == [2.0, 3.0]
+
+
+@given(
+    plan=st.lists(
+        st.tuples(
+            st.sampled_from(["hit", "missed", "huge", "between", "zero"]), st.sampled_from([0.25, 1.0, 1.0, 2.0])
+        ),
+        min_size=1,
+        max_size=20,
+    ),
+    repeat=st.integers(1, 20),
+    lead=st.sampled_from([2, 5, 24, 100]),
+)
+@example(plan=[("huge", 1.0)], repeat=150, lead=5)
+@example(plan=[("zero", 1.0)], repeat=150, lead=5)
+@settings(max_examples=25, deadline=None)
+def test_no_data_break_the_bound_of_a_longer_lead(plan: list[tuple[str, float]], repeat: int, lead: int) -> None:
+    """The adversary sees what waits and chooses when to observe and what: |mean err − rate| ≤ (1 + h γ) / (γ T)."""
+    stream = Stream(float(lead))
+    made: dict[float, tuple[np.ndarray, np.ndarray]] = {}
+    errors: list[list[bool]] = []
+    places, gamma, t = min(lead, MOST_PLACES), float(stream.leads.gamma[1]), 0.0
+    for move, lag in plan * repeat:
+        t += lag
+        width = radii(np.array(MULTIPLIERS), stream.shift)
+        y = {"hit": width[0] / 2, "missed": 2 * width[-1], "huge": 1e30, "between": width[2]}.get(move, 0.0)
+        near = min(TOLERANCE * lead, 0.5, lag / 2)
+        for due in stream.waiting:
+            if abs(due - t) <= near:
+                w, v = made[due]
+                errors.append([(y > a or b <= EMPTY) and b < INFINITE for a, b in zip(w, v, strict=True)])
+        made[t + lead] = stream.observe(t, y).astype(np.float32), stream.shift.copy()
+    if errors:
+        gap = np.abs(np.mean(errors, axis=0) - RATES)
+        assert (gap <= (1 + places * gamma) / (gamma * len(errors)) + ROUNDING / gamma).all()
+        total = gamma * (np.array(errors) - RATES).sum(axis=0)
+        assert np.allclose(stream.shift, total, atol=len(errors) * ROUNDING)
 
 
 # In the runtime.
@@ -178,9 +342,8 @@ def test_later_leads_follow_what_was_forecast(runtime: FilterRuntime) -> None:
                         for j, level in enumerate(LEVELS):
                             low, high = point.interval[f"{level:g}"][k]
                             shift[k, j] += GAMMA * ((not low <= value[k] <= high) - (1 - level))
-            if len(waiting) < 2:
-                waiting.append(step.forecast[lead])
-        assert scored > 50
+            waiting.append(step.forecast[lead])
+        assert scored > 0.8 * 0.9 * 2 * (400 - 10 * HORIZON[lead])
         assert np.abs(shift).max() > 2 * GAMMA
         assert np.abs(result.state.adaptive["adaptive.shift"][lead] - shift).max() < scored * ROUNDING
     assert not result.state.adaptive["adaptive.shift"][4].any()  # nobody asked for that lead
@@ -188,12 +351,12 @@ def test_later_leads_follow_what_was_forecast(runtime: FilterRuntime) -> None:
 
 def test_a_forecast_whose_time_passes_unobserved_is_dropped(linear: FilterRuntime) -> None:
     first = linear.filter([0.0, 0.1], [[1.0, 1.0], [1.0, 1.0]], horizon=(0.5,))
-    assert np.count_nonzero(first.state.adaptive["adaptive.radius"][1, :, 0, -1]) == 2
+    assert np.count_nonzero(first.state.adaptive["adaptive.radius"][2:7, 0, -1]) == 2
     shift = first.state.adaptive["adaptive.shift"][2]
     for t, value in ((0.45, [9.0, 9.0]), (0.65, [9.0, 9.0]), (0.5, None)):
         after = linear.filter([t], [value], state=first.state).state.adaptive
         assert np.array_equal(after["adaptive.shift"][2], shift)
-        assert np.count_nonzero(after["adaptive.radius"][1, :, 0, -1]) == {0.45: 2, 0.65: 0, 0.5: 1}[t]
+        assert np.count_nonzero(after["adaptive.radius"][2:7, 0, -1]) == {0.45: 2, 0.65: 0, 0.5: 1}[t]
     met = linear.filter([0.5], [[9.0, None]], state=first.state).state.adaptive["adaptive.shift"][2]
     assert (met[0] > shift[0]).all() and np.array_equal(met[1], shift[1])
 

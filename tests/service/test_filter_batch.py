@@ -184,6 +184,7 @@ def test_too_many_rows_are_refused(runtime: FilterRuntime) -> None:
 
 
 def test_a_packed_state_has_one_size_and_only_sound_ones_open(runtime: FilterRuntime) -> None:
+    assert f"{runtime.state_bytes:,}" in (BUNDLES.parent / "docs" / "STATE.md").read_text()
     state = runtime.filter([0.0], [[1.0, 1.0]], seed=2**64 - 1).state
     data = runtime.pack(state)
     assert len(data) == len(runtime.pack(runtime.start())) == runtime.state_bytes
@@ -193,7 +194,7 @@ def test_a_packed_state_has_one_size_and_only_sound_ones_open(runtime: FilterRun
         data[:-1],
         data + b"\0",
         b"X" + data[1:],
-        b"RFAF\x03" + data[5:],  # the format before this one
+        b"RFAF\x04" + data[5:],  # the format before this one
         runtime.pack(replace(state, time=math.nan)),
         runtime.pack(replace(state, surprise=math.inf)),
         runtime.pack(replace(state, count=2**63)),

@@ -68,6 +68,15 @@ async def slots_are_free(engine: Engine) -> None:
             await asyncio.sleep(0.01)
 
 
+async def has_stopped_at(inbox: Sequence[object], count: int) -> bool:
+    """Whether that many answers come, and then no more; what is wrong here might take longer, never what is right."""
+    async with asyncio.timeout(10):
+        while len(inbox) < count:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    return len(inbox) == count
+
+
 def number(metrics: Metrics, name: str, **labels: str) -> float:
     return metrics.registry.get_sample_value(name, {"model_name": "mean", **labels}) or 0.0
 
@@ -294,8 +303,7 @@ async def test_a_stream_that_is_not_read_is_full_and_goes_on_when_it_is_read() -
         stream = engine.filter_stream(None, stream_options())
         for i in range(20):
             stream.push(Observed(float(i), [1.0, 1.0], 1.0))
-        await asyncio.sleep(0.1)
-        assert stream.is_full and len(stream._inbox) == 8
+        assert await has_stopped_at(stream._inbox, 8) and stream.is_full
         stream.close()
         steps, _ = await drained(stream)
     assert [reply.step.index for reply in steps] == list(range(20))
@@ -309,8 +317,7 @@ async def test_fewer_costly_answers_are_kept_for_a_client_that_does_not_read() -
             assert live.is_full == (i >= 4)
             live.push(Observed(float(i), [1.0, 1.0], 1.0))
         reply = engine.filter(None, options(50, samples=128, is_streamed=True))
-        await asyncio.sleep(0.1)
-        assert len(live._inbox) == len(reply._inbox) == 4
+        assert await has_stopped_at(live._inbox, 4) and await has_stopped_at(reply._inbox, 4)
         live.close()
         steps, _ = await drained(live)
         assert [reply.step.index for reply in steps] == list(range(8))
