@@ -125,18 +125,23 @@ def bar_lines(document: Mapping[str, Any]) -> list[str]:
         if bar["met"] is None:
             lines.append(f"{bar['name']}: not measured")
             continue
-        parts = [f"{windows} {_ratio(bar[windows])}" for windows in ("separate", "sliding")]
+        parts = [
+            f"{windows} {_ratio(bar[windows])} ({bar[windows]['agree']} of {bar[windows]['seeds']} seeds)"
+            for windows in ("separate", "sliding")
+        ]
         lines.append(f"{bar['name']}: {'met' if bar['met'] else 'MISSED'}; {'; '.join(parts)}")
     return lines
 
 
 def _ratio(measured: Mapping[str, Any]) -> str:
     error = "" if measured["standard_error"] is None else f" ± {100 * measured['standard_error']:.1f} %"
-    return f"{measured['ratio']:.3f}{error} ({measured['agree']} of {measured['seeds']} seeds)"
+    return f"{measured['ratio']:.3f}{error}"
 
 
 def table(document: Mapping[str, Any]) -> list[str]:
-    """Markdown: perplexity by length, mean ± standard deviation over the seeds, one table for each kind of window."""
+    """Markdown: perplexity by length, mean ± standard deviation over the seeds, a table for each kind of window; then
+    all over M2.
+    """
     lengths = [factor * document["context"] for factor in document["factors"]]
     lines: list[str] = []
     for windows in ("separate", "sliding"):
@@ -149,7 +154,27 @@ def table(document: Mapping[str, Any]) -> list[str]:
             *(_row(document, case, windows) for case in cases(document)),
             "",
         ]
-    return lines[:-1]
+    return [*lines, *_over(document, Case("M2"))] if "M2" in document["variants"] else lines[:-1]
+
+
+def _over(document: Mapping[str, Any], reference: Case) -> list[str]:
+    """Markdown: every model over one of them, by length, mean ± standard error of the seeds' ratios."""
+    heads = [f"{factor * document['context']:,}" for factor in document["factors"]]
+    lines = [
+        f"Perplexity over that of {reference}, seed by seed ± standard error, separate windows:",
+        "",
+        f"| model | {' | '.join(heads)} |",
+        f"|---|{'---:|' * len(heads)}",
+    ]
+    for case in cases(document):
+        cells = []
+        for factor in document["factors"]:
+            ours, theirs = (losses(document, which, "separate", factor) for which in (case, reference))
+            measured = paired(ours, theirs, 1.0)
+            cells.append("–" if measured is None else _ratio(measured))
+        if case != reference:
+            lines.append(f"| {case} | {' | '.join(cells)} |")
+    return lines
 
 
 def cases(document: Mapping[str, Any]) -> list[Case]:

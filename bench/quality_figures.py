@@ -115,22 +115,21 @@ def _save(figure: Any, path: Path) -> Path:
 
 def groups(found: list[Case]) -> dict[str, list[Case]]:
     """The curves of each panel; M2 is in every one."""
-    reference = [case for case in found if case == Case(SHOWN)]
-    parts: dict[str, list[Case]] = {"models": [], "ablations of SC-RFA": [], "damping of SC-RFA": [], "recurrence": []}
+    reference = Case(SHOWN)
+    panels: dict[str, list[Case]] = {}
     for case in found:
-        if case.variant in DAMPINGS and case.variant != SHOWN:
-            title = "damping of SC-RFA"
-        elif case.variant.startswith(f"{SHOWN}."):
-            title = "ablations of SC-RFA"
-        elif case.mode == "recurrent" or case.variant == "both":
-            title = "recurrence"
-        else:
-            title = "models"
-        parts[title].append(case)
-    filled = {title: curves for title, curves in parts.items() if curves}
-    return {
-        title: [*reference, *(case for case in curves if case not in reference)] for title, curves in filled.items()
-    }
+        if case != reference:
+            panels.setdefault(_panel(case.variant), [reference] if reference in found else []).append(case)
+    return panels or {"models": [reference]}
+
+
+def _panel(variant: str) -> str:
+    if variant in DAMPINGS:
+        return "damping of SC-RFA"
+    if variant.startswith(SHOWN):
+        return "ablations of SC-RFA"
+    starts = {"slots": "slots alone", "both": "attention and slots", "recipe": "recipes"}
+    return next((title for start, title in starts.items() if variant.startswith(start)), "models")
 
 
 def draw_lengths(document: Mapping[str, Any], path: Path) -> Path:
@@ -148,7 +147,8 @@ def draw_lengths(document: Mapping[str, Any], path: Path) -> Path:
                 x = [length for length, _ in known]
                 name = document["variants"][case.variant]["title"]
                 colour = "black" if case == Case(SHOWN) else f"C{(i - 1) % 10}"
-                axes.plot(x, [p.mean() for _, p in known], ".-", color=colour, linewidth=1.3, label=f"{case}: {name}")
+                style = ".--" if case.mode == "recurrent" else ".-"
+                axes.plot(x, [p.mean() for _, p in known], style, color=colour, linewidth=1.3, label=f"{case}: {name}")
                 low, high = [p.min() for _, p in known], [p.max() for _, p in known]
                 axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
             axes.set(xscale="log", yscale="log", title=f"{title}, {windows} windows")

@@ -325,6 +325,7 @@ def test_claims_are_held_against_the_seeds_pair_by_pair():
     lines = bar_lines(document)
     assert "M2 < B1 at 1×: met; separate 0.819 ± 5.8 % (3 of 3 seeds); sliding 0.819 ± 5.8 % (3 of 3 seeds)" in lines
     assert "M2 < M1 at 1×: not measured" in lines
+    assert "| B1 | 1.221 ± 5.8 % | 1.162 ± 5.0 % |" in table(document)
     assert paired({0: 1.0}, {0: 0.5}, 1.0) == {
         "ratio": pytest.approx(math.exp(0.5)), "standard_error": None, "seeds": 1, "agree": 0
     }  # fmt: skip
@@ -384,7 +385,7 @@ def test_pictures_are_drawn(done, tmp_path):
 
 
 def test_panels_have_every_curve_once_and_m2_in_all():
-    names = ("B1", "M2", "M2.4", "M2-b5e-1", "slots", "both", "AFA")
+    names = ("B1", "M2", "M2.4", "M2-b5e-1", "slots", "both", "recipe-muon", "AFA")
     found = [Case(name, "recurrent" if name == "slots" else "attention") for name in names]
     found.insert(-1, Case("both", "recurrent"))
     panels = groups(found)
@@ -392,3 +393,5 @@ def test_panels_have_every_curve_once_and_m2_in_all():
     drawn = [str(case) for curves in panels.values() for case in curves[1:]]
     assert sorted(drawn) == sorted(str(case) for case in found if case != Case("M2"))
     assert panels["models"] == [Case("M2"), Case("B1"), Case("AFA")]
+    assert panels["attention and slots"][1:] == [Case("both"), Case("both", "recurrent")]
+    assert groups([Case("M2")]) == {"models": [Case("M2")]}
