@@ -29,7 +29,7 @@ LOG_FILE = "quality.log"
 ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 25),  # the largest that glibc takes; it ignores a larger one
     # Seconds: a bar that redraws ten times a second fills a log.
     "TQDM_MININTERVAL": "30",
 }
