@@ -62,7 +62,7 @@ class Setting:
 
 
 SETTINGS = (
-    Setting("softmax", "softmax + RoPE (B1)", "attention", {"mixer": "softmax"}),
+    Setting("softmax", "softmax + RoPE (B1)", "attention", {"mixer": "softmax", "frequencies": "full"}),
     Setting("rfa", "RFA (M2)", "attention", {"n_slots": 0}),
     Setting("S1", "1 slot", "recurrent", {"n_slots": 1}),
     Setting("S4", "4 slots", "recurrent", {"n_slots": 4}),
