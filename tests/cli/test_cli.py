@@ -39,7 +39,7 @@ def rfa_json(*arguments: object) -> dict:
         "serve", "generate", "filter", "export", "verify", "info", "train lm", "train filter", "eval lm", "eval filter",
         "eval confidence",
         "bench afa", "bench aot", "bench decode", "bench filter", "bench filter-accuracy", "bench filter-speed",
-        "bench forecast", "bench kernel", "bench nab", "bench recall",
+        "bench forecast", "bench kernel", "bench nab", "bench quality", "bench recall",
     ],
 )  # fmt: skip
 def test_every_command_explains_itself(command: str) -> None:
