@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -120,6 +123,11 @@ def find_config(name: str) -> Path:
     )
 
 
+def has_compiler() -> bool:
+    """Whether torch.compile finds what it needs on a CPU: the compiler that CXX names, or g++, or clang++."""
+    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
+
+
 def cross_entropy(model: LanguageModel, inputs: Tensor, targets: Tensor, mode: Mode) -> Tensor:
     """Mean nats per token in one mode."""
     model.mode = mode
@@ -168,7 +176,10 @@ class Trainer:
         self.model.train()
         self.optimiser = Optimiser(self.model, self.run.training)
         if self.run.training.compile:
-            self.model.compile_attention()
+            if has_compiler():
+                self.model.compile_attention()
+            else:
+                warnings.warn("no C++ compiler found: attention is trained eagerly, up to twice as slow", stacklevel=2)
         if is_resumed:
             progress = json.loads((self.out / PROGRESS_FILE).read_text())
             self.step, self.seconds = progress["step"], progress["seconds"]

@@ -130,6 +130,13 @@ def test_the_recurrent_mode_joins_when_it_is_due(data, tmp_path, monkeypatch):
         train_language(write_config(tmp_path, recurrent_from=0.5, modes=["recurrent"]), data, tmp_path / "bad")
 
 
+def test_without_a_compiler_attention_is_eager(data, tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("torch.compile", lambda *_: pytest.fail("there is nothing to compile with"))
+    with pytest.warns(UserWarning, match="no C.. compiler found"):
+        train_language(write_config(tmp_path, steps=1, compile=True), data, tmp_path / "run", device="cpu")
+
+
 def test_another_config_is_refused_in_the_same_directory(data, tmp_path):
     train_language(write_config(tmp_path, steps=1), data, tmp_path / "run", device="cpu")
     with pytest.raises(ValueError, match="another config"):
