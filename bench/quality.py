@@ -26,10 +26,16 @@ from training.commit import git_commit
 from training.corpus import SPLITS, file_hashes, split_files
 from training.language import LanguageRun, find_config, load_variants
 
+# The models of the papers, and the recurrent path; recipes and ablations of variants.json are asked for by name.
+PAPERS = (
+    *("B1", "B2", "B3", "B4", "M1", "M2", "M2.1", "M2.2", "M2.3", "M2.4", "M2.5", "M2.6", "AFA", "RT"),
+    *("M2-b5e-4", "M2-b5e-3", "M2-b5e-1", "M2-b5e+0", "slots", "both"),
+)
+
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared. An empty list of variants is all of them."""
+    """What is compared. An empty list of variants is `PAPERS`."""
 
     data: Path
     runs: Path
@@ -41,7 +47,7 @@ class Plan:
     is_training: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "variants", tuple(self.variants or load_variants()))
+        object.__setattr__(self, "variants", tuple(self.variants or PAPERS))
         for name in ("variants", "seeds"):
             values = getattr(self, name)
             if not values or len(set(values)) != len(values):

@@ -150,7 +150,8 @@ def bench_quality(
     ],
     runs: Annotated[Path, typer.Option(help="Folder of the runs, one folder each.", metavar="DIR", file_okay=False)],
     variants: Annotated[
-        str | None, typer.Option(help="Models of the papers by name, as B1,M1,M2; default: all.", metavar="NAMES")
+        str | None,
+        typer.Option(help="Names in variants.json, as B1,M1,M2; default: the models of the papers.", metavar="NAMES"),
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="NUMBERS")] = "0,1,2",
     config: Annotated[str, typer.Option(help="Size: small, paper, or a JSON file.")] = "small",
