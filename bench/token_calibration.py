@@ -3,9 +3,7 @@
 Windows of a test text, each from nothing, in both modes, against the token that came:
 
     calibration     expected calibration error (15 bins of equal mass) of the confidence as it is served, of the most
-                    likely token and of one drawn from the model; beside it that of the plain softmax, that of the
-                    temperature alone, and that of a table fitted here, on the validation text ("refitted": what
-                    calibrating anew would give)
+                    likely token and of one drawn from the model; beside it that of the plain softmax
     discrimination  AUROC and AURC of telling whether the most likely token is right, by the softmax's largest
                     probability, by its entropy, and by the evidence (log precision): that of the last layer, which is
                     served, and that of every head of every layer. Scores of several features are logistic regressions
@@ -37,7 +35,7 @@ from tqdm import tqdm
 from bench.discrimination import Auroc, Claims, Reals, aurc, auroc, fit_logistic, with_interval
 from bench.hardware import hardware
 from export.bundle import Bundle, open_bundle
-from export.language_calibration import BINS, WINDOW, fit_table, reliability
+from export.language_calibration import BINS, WINDOW, reliability
 from export.token_confidence import TokenConfidence
 from model.checkpoint import load_model
 from model.config import Mode
@@ -52,7 +50,7 @@ Integers = NDArray[np.int64]
 
 TOKENS, FIT_TOKENS = 131_072, 32_768
 RULES = ("top", "sampled")
-STAGES = ("softmax", "temperature", "served", "refitted")
+STAGES = ("softmax", "served")
 # Places in the window, by the number of tokens before the predicted one's predecessor.
 PLACES = ((0, 16), (16, 64), (64, 256), (256, WINDOW))
 BAR = 0.01
@@ -146,7 +144,7 @@ def observe(model: LanguageModel, windows: Integers, mode: Mode, confidence: Tok
     count, length = windows[:, 1:].shape
     joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     return Observed(
-        {stage: {rule: joined[f"{stage} {rule}"] for rule in RULES} for stage in STAGES[:3]},
+        {stage: {rule: joined[f"{stage} {rule}"] for rule in RULES} for stage in STAGES},
         {rule: joined[f"{rule} is right"] for rule in RULES},
         {name: joined[name].astype(np.float64) for name in dict.fromkeys(sum(SCORES.values(), ()))},
         joined["nats"],
@@ -181,7 +179,6 @@ def _observe_window(
     }
     for rule, tokens in chosen.items():
         found[f"softmax {rule}"] = np.exp(of(plain, tokens))
-        found[f"temperature {rule}"] = np.exp(of(scaled, tokens))
         found[f"served {rule}"] = confidence(of(scaled, tokens))
         found[f"{rule} is right"] = tokens == targets
     return found
@@ -207,22 +204,12 @@ def calibration_error(stated: Reals, is_right: Claims, window: Integers) -> dict
     return {"ece": table["ece"], "interval": [low, high], "floor": float(np.mean(perfect)), "bins": table}
 
 
-def refitted(fit: Observed, test: Observed) -> dict[str, Reals]:
-    """The confidence by rule that the table of `export.language_calibration` gives when fitted on `fit`."""
-    scaled = fit.stated["temperature"]
-    table = fit_table(
-        np.concatenate([scaled[rule] for rule in RULES]), np.concatenate([fit.is_right[rule] for rule in RULES])
-    )
-    confidence = TokenConfidence(1.0, **table)
-    return {rule: confidence(np.log(stated)) for rule, stated in test.stated["temperature"].items()}
-
-
-def calibration_part(fit: Observed, seen: Observed) -> dict[str, Any]:
+def calibration_part(seen: Observed) -> dict[str, Any]:
     """Errors by rule and stage, and of the served confidence of the most likely token by place."""
-    stages = {**seen.stated, "refitted": refitted(fit, seen)}
     rules = {
         rule: {
-            stage: calibration_error(stated[rule], seen.is_right[rule], seen.window) for stage, stated in stages.items()
+            stage: calibration_error(stated[rule], seen.is_right[rule], seen.window)
+            for stage, stated in seen.stated.items()
         }
         for rule in RULES
     }
@@ -298,7 +285,7 @@ def report(path: Path, data: Path, *, limit: int = TOKENS, fit_limit: int = FIT_
         seen = {split: observe(model, part, mode, confidence) for split, part in windows.items()}
         modes[mode] = {
             "nats_per_token": float(seen["test"].nats.mean()),
-            "calibration": calibration_part(seen["valid"], seen["test"]),
+            "calibration": calibration_part(seen["test"]),
             "discrimination": discrimination_part(seen["valid"], seen["test"]),
         }
     return {

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import safetensors.numpy
 import torch
@@ -44,10 +42,8 @@ def add_constants(path: Path) -> Bundle:
     return write_again(bundle, path, constants_file(model))
 
 
-def write_again(
-    bundle: Bundle, target: Path, constants: bytes | None, calibration: Mapping[str, Any] | None = None
-) -> Bundle:
-    """A language bundle, written to `target` with these constants, or with none; by default with its calibration."""
+def write_again(bundle: Bundle, target: Path, constants: bytes | None) -> Bundle:
+    """A language bundle, written to `target` with these constants, or with none."""
     manifest = bundle.manifest
     extra_files = {name: bundle.read(name) for name in TOKENIZER_FILES}
     if constants is not None:
@@ -60,7 +56,7 @@ def write_again(
         config=manifest.config,
         weights=bundle.weights(),
         graphs={name: Graph(bundle.read(spec.file), spec.initializers) for name, spec in manifest.graphs.items()},
-        calibration=bundle.calibration if calibration is None else calibration,
+        calibration=bundle.calibration,
         golden=bundle.golden,
         metrics=manifest.metrics,
         provenance=manifest.provenance,

@@ -1,15 +1,10 @@
-"""How far the probabilities of a language model can be trusted, and what makes them trustworthy.
+"""How far the probabilities of a language model can be trusted, and the temperature that makes them trustworthy.
 
-The confidence of a token is table(softmax(logits / T)[token]) (`export.token_confidence`), fitted per decoding mode on
-the first half of the validation windows:
-
-    T      by least NLL                          (Guo et al. 2017, On Calibration of Modern Neural Networks)
-    table  share of right tokens in bins of equal mass, made monotone by isotonic regression
-                                                 (Zadrozny and Elkan 2002, Transforming Classifier Scores)
-
-The table learns from two tokens at every place: the most likely one ("top") and one drawn from the model ("sampled",
-what a user of /generate sees). The expected calibration error of either is measured on the second half, with bins of
-equal mass. Never on test data.
+The confidence of a token is softmax(logits / T)[token] (`export.token_confidence`), with T fitted per decoding mode by
+least NLL (Guo et al. 2017, On Calibration of Modern Neural Networks) on the first half of the validation windows. Its
+expected calibration error is measured on the second half, with bins of equal mass, for two choices of the token: the
+most likely one ("top"), and one drawn from the calibrated distribution ("sampled", what a user of /generate sees).
+Never on test data.
 """
 
 from __future__ import annotations
@@ -22,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression
 from scipy.special import log_softmax
 from tqdm import tqdm
 
@@ -37,8 +31,6 @@ BINS = 15
 WINDOW = 512
 # 65,536 tokens of the default window to judge by: of a perfectly calibrated model they would measure an ECE of 0.4 %.
 MAX_WINDOWS = 256
-# Points of the table between 0 and 1.
-POINTS = 30
 # Logits held at once, to fit the temperature: bounds memory at 256 MiB.
 MAX_LOGITS = 1 << 26
 NEWTON_STEPS = 50
@@ -95,20 +87,6 @@ def reliability(confidence: NDArray[Any], correct: NDArray[np.bool_], bins: int 
     return {"ece": sum(gaps) / len(order), "confidence": stated, "accuracy": actual, "count": counts}
 
 
-def fit_table(probability: Reals, is_right: NDArray[np.bool_]) -> dict[str, list[float]]:
-    """Points of a `TokenConfidence`: how often tokens of a stated probability are right, from (0, 0) to (1, 1)."""
-    order = np.argsort(probability, kind="stable")
-    parts = [part for part in np.array_split(order, POINTS) if len(part)]
-    stated = np.array([probability[part].mean() for part in parts])
-    # Points need room between them: bins of one value are one point, and the ends are points already.
-    stated, place = np.unique(stated, return_inverse=True)
-    count = np.bincount(place, [len(part) for part in parts])
-    right = np.bincount(place, [is_right[part].sum() for part in parts])
-    actual = isotonic_regression(right / count, weights=count).x
-    is_inside = (stated > 0) & (stated < 1)
-    return {"stated": [0.0, *stated[is_inside].tolist(), 1.0], "actual": [0.0, *actual[is_inside].tolist(), 1.0]}
-
-
 def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: int = WINDOW) -> dict[str, Any]:
     """Content of calibration.json, from the validation tokens of the run.
 
@@ -124,14 +102,10 @@ def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: in
     starts = np.linspace(0, len(tokens) - 1 - window, count).astype(int)
     windows = tokens[starts[:, None] + np.arange(window + 1)]
     fit, held_out = (part.astype(np.int64) for part in np.split(windows, [count // 2]))
-    modes: dict[str, Any] = {}
-    tables: dict[str, Any] = {}
-    for mode in model.config.modes:
-        modes[mode], tables[mode] = _calibrate_mode(model, mode, fit, held_out)
+    modes = {mode: _calibrate_mode(model, mode, fit, held_out) for mode in model.config.modes}
     return {
-        "method": "confidence = table(softmax(logits / temperature)[token]), the table linear between its points",
+        "method": "temperature scaling, confidence = softmax(logits / temperature)[token]",
         "temperature": {mode: entry["temperature"] for mode, entry in modes.items()},
-        "confidence": tables,
         "modes": modes,
         "data": {
             "split": "validation",
@@ -211,23 +185,18 @@ def _joined(parts: Iterable[ChosenTokens]) -> ChosenTokens:
 
 def _calibrate_mode(
     model: LanguageModel, mode: Mode, fit: NDArray[np.int64], held_out: NDArray[np.int64]
-) -> tuple[dict[str, Any], dict[str, list[float]]]:
-    """The entry of a mode and its table, from windows of tokens `[windows, window + 1]`."""
+) -> dict[str, Any]:
+    """The entry of a mode, from windows of tokens `[windows, window + 1]`."""
     temperature = _temperature(model, fit, mode)
-    (fitted,) = _chosen(_passes(model, fit, mode), (temperature,))
-    both = _joined([fitted["top"], fitted["sampled"]])
-    table = fit_table(np.exp(both.log_probability), both.is_right)
     raw, scaled = _chosen(_passes(model, held_out, mode), (1.0, temperature))
-    confidence = TokenConfidence(temperature, **table)
-    entry = {
+    confidence = TokenConfidence(temperature)
+    return {
         "temperature": temperature,
         "nll": -float(scaled["next"].log_probability.mean()),
         "nll_uncalibrated": -float(raw["next"].log_probability.mean()),
         "ece_top_uncalibrated": reliability(np.exp(raw["top"].log_probability), raw["top"].is_right)["ece"],
-        "ece_top_temperature": reliability(np.exp(scaled["top"].log_probability), scaled["top"].is_right)["ece"],
         **{
             rule: reliability(confidence(scaled[rule].log_probability), scaled[rule].is_right)
             for rule in ("top", "sampled")
         },
     }
-    return entry, table

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench import token_calibration
-from bench.token_calibration import calibration_error, main, observe, refitted, spread_windows, unseen_files
+from bench.token_calibration import calibration_error, main, observe, spread_windows, unseen_files
 from export.token_confidence import TokenConfidence
 from model.checkpoint import save_checkpoint
 from model.config import LanguageModelConfig
@@ -77,7 +77,7 @@ def test_what_is_observed_is_what_the_model_gives(mode):
     model = LanguageModel(LanguageModelConfig(50, **SIZE)).eval()
     torch.nn.init.normal_(model.embedding.weight, std=0.4)
     windows = np.random.default_rng(0).integers(0, 50, (3, 21))
-    confidence = TokenConfidence(1.5, [0.0, 0.1, 1.0], [0.0, 0.3, 1.0])
+    confidence = TokenConfidence(1.5)
     seen = observe(model, windows, mode, confidence)
     with torch.no_grad():
         output = model(torch.from_numpy(windows[:, :-1]))
@@ -85,9 +85,7 @@ def test_what_is_observed_is_what_the_model_gives(mode):
     target, top = windows[:, 1:].ravel(), plain.argmax(-1)
     rows = np.arange(60)
     assert seen.stated["softmax"]["top"] == pytest.approx(plain.max(-1), rel=1e-4)
-    assert seen.stated["temperature"]["top"] == pytest.approx(scaled.max(-1), rel=1e-4)
-    by_hand = np.where(scaled.max(-1) < 0.1, 3 * scaled.max(-1), 0.3 + 7 / 9 * (scaled.max(-1) - 0.1))
-    assert seen.stated["served"]["top"] == pytest.approx(by_hand, rel=1e-4)
+    assert seen.stated["served"]["top"] == pytest.approx(scaled.max(-1), rel=1e-4)
     assert (seen.is_right["top"] == (top == target)).all()
     assert seen.nats == pytest.approx(-np.log(plain[rows, target]), rel=1e-4)
     assert seen.features["entropy"] == pytest.approx(-(plain * np.log(plain)).sum(-1), rel=1e-4)
@@ -106,20 +104,6 @@ def test_a_sampled_token_is_one_of_the_models_distribution():
     seen = observe(model, windows, "attention", TokenConfidence(1.0))
     assert seen.stated["served"]["sampled"] == pytest.approx(np.full(4000, 0.25))
     assert seen.is_right["sampled"].mean() == pytest.approx(0.25, abs=4 * math.sqrt(0.25 * 0.75 / 4000))
-
-
-def test_a_table_fitted_on_one_text_mends_another():
-    """Both texts are right with probability p²; the refitted confidence says so."""
-    texts = []
-    for seed in (1, 2):
-        stated, is_right, _ = source(60_000, np.square, seed)
-        halves = {"top": stated[:30_000], "sampled": stated[30_000:]}
-        rights = {"top": is_right[:30_000], "sampled": is_right[30_000:]}
-        texts.append(SimpleNamespace(stated={"temperature": halves}, is_right=rights))
-    fit, test = texts
-    found = refitted(fit, test)
-    # 2,000 tokens a point: a share is known to sqrt(1/4/2000) = 0.011 at worst; chords of p² on 1/30 add 3e-4.
-    assert np.abs(found["top"] - test.stated["temperature"]["top"] ** 2).max() < 4 * 0.0115
 
 
 def test_a_text_of_the_training_is_refused(tmp_path):
