@@ -69,6 +69,7 @@ SETTINGS = (
     Setting("S16", "16 slots", "recurrent", {"n_slots": 16}),
     Setting("S32", "32 slots", "recurrent", {"n_slots": 32}),
     Setting("S16-W16", "16 slots, window 16", "recurrent", {"n_slots": 16, "window": 16}),
+    Setting("S32-W16", "32 slots, window 16", "recurrent", {"n_slots": 32, "window": 16}),
     Setting("S16-128", "16 slots, 128 keys", "recurrent", {"n_slots": 16}, {"keys": 128}),
 )
 
