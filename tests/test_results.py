@@ -1,6 +1,8 @@
 """The README's results are the committed measurements, not memories of them."""
 
 import json
+import math
+import statistics
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,74 @@ def test_language_rows(title, model, mode):
     scores = {row["length"]: row for row in read("language.json")["models"][model]["scores"] if row["mode"] == mode}
     cells = [f"{scores[n]['perplexity']:.2f} / {scores[n]['bits_per_byte']:.3f}" for n in (256, 1024, 4096)]
     assert f"| {title} | {' | '.join(cells)} |" in README
+
+
+def test_quality_rows():
+    document = read("quality-small.json")
+    perplexities = {}
+    for run in document["runs"]:
+        for score in run["scores"]:
+            if score["windows"] == "separate":
+                key = run["variant"], score["mode"], score["length"]
+                perplexities.setdefault(key, []).append(math.exp(score["nats_per_token"]))
+    for variant, mode in dict.fromkeys(key[:2] for key in perplexities):
+        cells = []
+        for factor in document["factors"]:
+            values = perplexities[variant, mode, factor * document["context"]]
+            spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+            cells.append(f"{statistics.mean(values):.2f}{spread}")
+        name = variant if mode == "attention" else f"{variant} ({mode})"
+        title = document["variants"][variant]["title"]
+        assert f"| {name} | {title} | {len(values)} | {' | '.join(cells)} |" in README
+
+
+def test_confidence_paragraph():
+    modes = read("token-calibration.json")["modes"]
+    assert list(modes) == ["attention", "recurrent"]
+    found = {
+        (rule, what): [100 * part["calibration"]["rules"][rule]["served"][what] for part in modes.values()]
+        for rule in ("top", "sampled")
+        for what in ("ece", "floor")
+    }
+    areas = {
+        name: [part["discrimination"]["scores"][name]["auroc"]["value"] for part in modes.values()]
+        for name in ("entropy", "entropy + precision", "precision", "probability")
+    }
+    assert [f"{area:.3f}" for area in areas["entropy"]] == [f"{area:.3f}" for area in areas["entropy + precision"]]
+    flat = " ".join(README.split())
+    for part in (
+        "mass {:.2f} % (attention) and {:.2f} % (recurrent) for the most likely token".format(*found["top", "ece"]),
+        "{:.2f} and {:.2f} % for a drawn one".format(*found["sampled", "ece"]),
+        "would show {:.2f} and {:.2f}, {:.2f} and {:.2f} % on".format(
+            *found["top", "floor"], *found["sampled", "floor"]
+        ),
+        "AUROC {:.3f} and {:.3f} by entropy".format(*areas["entropy"]),
+        "{:.3f} and {:.3f} by that alone".format(*areas["precision"]),
+        "{:.3f} and {:.3f} by the largest probability".format(*areas["probability"]),
+    ):
+        assert part in flat, part
+
+
+def test_recall_paragraph():
+    rows = {row["setting"]: row for row in read("recall.json")["rows"] if row["task"] == "recall"}
+
+    def accuracy(setting, pairs):
+        (cell,) = (c for c in rows[setting]["scores"] if (c["size"], c["filler"]) == (pairs, 0))
+        assert cell["answers"] == 4096
+        return cell["accuracy"]
+
+    slots = ("S16", "S32", "S16-W16")
+    assert sorted(rows) == sorted((*slots, "rfa"))
+    assert max(accuracy(setting, 16) for setting in slots) < 0.99
+    flat = " ".join(README.split())
+    for part in (
+        f"answers 64 pairs at {accuracy('rfa', 64):.3f}",
+        "16 pairs at {:.3f} with 16 slots, {:.3f} with 32, {:.3f} with 16 slots behind".format(
+            *(accuracy(setting, 16) for setting in slots)
+        ),
+        "at 64 pairs {:.3f}, {:.3f} and {:.3f}".format(*(accuracy(setting, 64) for setting in slots)),
+    ):
+        assert part in flat, part
 
 
 def test_baseline_rows():
