@@ -32,6 +32,8 @@ from model.recurrence.dense_numba import (
 
 # Streams side by side: enough that memory is written in order, and what is between two steps stays in the cache.
 LANES = 1024
+# Steps whose observations are laid out anew at a time: they stay in the second-level cache.
+STEPS = 64
 
 
 class CommonResult(NamedTuple):
@@ -134,9 +136,13 @@ def filter_common(
     start = np.empty((batch, system.n))
     start[:] = system.prior_mean if state is None else checked("state.mean", state.mean, start.shape)
     # Time first and streams last, so that a step is a few loops over neighbours; the results are views of that.
-    error = np.subtract(values.transpose(1, 2, 0), offset[:, None], order="C")
     mean, nis = np.empty((length, system.n, batch)), np.empty((length, batch))
-    _means(error, moves, sensor.reshape(system.p, -1), gains, inverse, np.ascontiguousarray(start.T), mean, nis)
+    before, sensor = np.ascontiguousarray(start.T), sensor.reshape(system.p, -1)
+    for first in range(0, length, STEPS):
+        part = slice(first, first + STEPS)
+        error = np.subtract(values[:, part].transpose(1, 2, 0), offset[:, None], order="C")
+        _means(error, moves[part], sensor, gains[part], inverse[part], before, mean[part], nis[part])
+        before = mean[part][-1]
     # A distance is finite only if all values of its observation were.
     if not np.isfinite(nis.sum()):
         raise ValueError("observations must be finite; filter_streams takes those with gaps")
