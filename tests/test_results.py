@@ -190,6 +190,24 @@ def test_accuracy_paragraph():
     assert f"Intervals are within {100 * max(gaps):.1f} points clean and with outliers" in flat
 
 
+def test_filter_speed_paragraph():
+    rows = {(row["job"], row["name"]): row for row in read("filter-speed.json")["rows"]}
+
+    def millions(name):
+        return f"{rows['batch', name]['steps_per_second'] / 1e6:.1f}"
+
+    flat = " ".join(README.split())
+    for part in (
+        f"followed {rows['online', 'rfa robust, follows jumps']['us_per_step']:.1f} µs an observation",
+        f"Kalman filter {rows['online', 'filterpy']['us_per_step']:.1f})",
+        f"{millions('rfa robust, follows jumps')} million steps a second for 1,000 streams",
+        f"dynamax, {millions('dynamax vmap, own covariances')})",
+        f"covariance {millions('rfa Kalman, shared covariance')} million (dynamax "
+        f"{millions('dynamax vmap, shared covariance')})",
+    ):
+        assert part in flat, part
+
+
 def test_etth1_paragraph():
     document = read("forecast-etth1.json")
     flat = " ".join(README.split())
