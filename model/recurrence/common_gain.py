@@ -138,8 +138,8 @@ def filter_common(
     # Time first and streams last, so that a step is a few loops over neighbours; the results are views of that.
     mean, nis = np.empty((length, system.n, batch)), np.empty((length, batch))
     before, sensor = np.ascontiguousarray(start.T), sensor.reshape(system.p, -1)
-    for first in range(0, length, STEPS):
-        part = slice(first, first + STEPS)
+    for t in range(0, length, STEPS):
+        part = slice(t, t + STEPS)
         error = np.subtract(values[:, part].transpose(1, 2, 0), offset[:, None], order="C")
         _means(error, moves[part], sensor, gains[part], inverse[part], before, mean[part], nis[part])
         before = mean[part][-1]
