@@ -24,7 +24,7 @@ from model.afa import AdaptiveScalars, RationalDynamics, gated, transported
 from model.attention.reference import relative_attention
 from model.config import LanguageModelConfig
 from model.dynamics import banded_decay, frequencies, positive, raw_from_positive, rotate, wrapped_phase
-from model.mixing import MixerOutput, projection
+from model.mixing import MixerOutput, TokenMixer
 
 # Steady process variance at the start, as in `DynamicsParameters`.
 PROCESS = 0.1
@@ -50,18 +50,12 @@ class AdaptiveDynamics(AdaptiveScalars):
         return self.rational(self.omega, 2 * self.mu * positive(self.process_raw))
 
 
-class AdaptiveMixer(nn.Module):
+class AdaptiveMixer(TokenMixer):
     """See the module's page."""
 
     def __init__(self, config: LanguageModelConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config, 1 / math.sqrt(2 * config.n_layers))
         heads, complex_dims = config.n_heads, config.head_dim
-        width = heads * 2 * complex_dims
-        self.query = projection(config.d_model, width)
-        self.key = projection(config.d_model, width)
-        self.value = projection(config.d_model, width)
-        self.output = projection(width, config.d_model, 1 / math.sqrt(2 * config.n_layers))
         self.dynamics = AdaptiveDynamics(
             frequencies(config.frequencies, heads, complex_dims),
             banded_decay(heads, complex_dims, config.damping, zero_fraction=0.0),

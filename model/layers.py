@@ -23,7 +23,7 @@ from model.dynamics import (
     rotate,
     wrapped_phase,
 )
-from model.mixing import MixerOutput, projection
+from model.mixing import MixerOutput, TokenMixer, projection
 from model.radial_mixer import RadialTangentialMixer
 from model.recurrence.slots import SlotImpl, slot_scan
 from model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, SlotReadout, slot_step
@@ -50,21 +50,15 @@ class LayerState(NamedTuple):
     ring: Tensor | None = None
 
 
-class RobustMixer(nn.Module):
+class RobustMixer(TokenMixer):
     """Robust Filter Attention over a sequence, and the gated slots that run the same heads as a recurrence.
 
     Both modes share the projections, the frequencies and the noises. Everything inside is in the rotating frame.
     """
 
     def __init__(self, config: LanguageModelConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config, 1 / math.sqrt(2 * config.n_layers))
         heads, complex_dims = config.n_heads, config.head_dim
-        width = heads * 2 * complex_dims
-        self.query = projection(config.d_model, width)
-        self.key = projection(config.d_model, width)
-        self.value = projection(config.d_model, width)
-        self.output = projection(width, config.d_model, 1 / math.sqrt(2 * config.n_layers))
         self.dynamics = DynamicsParameters(
             frequencies(config.frequencies, heads, complex_dims),
             banded_decay(heads, complex_dims, config.damping, config.zero_decay_fraction),

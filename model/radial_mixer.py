@@ -46,7 +46,7 @@ from model.dynamics import (
     variance,
     wrapped_phase,
 )
-from model.mixing import MixerOutput, projection
+from model.mixing import MixerOutput, TokenMixer
 
 EPSILON = 1e-6
 # Squared length that a vector of no direction is given: rounding beside any other, and a slope of 1e6 at zero.
@@ -72,18 +72,12 @@ class DirectionalDynamics(DynamicsParameters):
         return positive(self.floor_raw)
 
 
-class RadialTangentialMixer(nn.Module):
+class RadialTangentialMixer(TokenMixer):
     """See the module's page."""
 
     def __init__(self, config: LanguageModelConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config, math.sqrt(config.head_dim / (2 * config.n_layers)))
         heads, complex_dims = config.n_heads, config.head_dim
-        width = heads * 2 * complex_dims
-        self.query = projection(config.d_model, width)
-        self.key = projection(config.d_model, width)
-        self.value = projection(config.d_model, width)
-        self.output = projection(width, config.d_model, math.sqrt(complex_dims / (2 * config.n_layers)))
         self.dynamics = DirectionalDynamics(
             frequencies(config.frequencies, heads, complex_dims),
             banded_decay(heads, complex_dims, config.damping, config.zero_decay_fraction),

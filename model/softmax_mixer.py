@@ -14,11 +14,11 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from model.config import LanguageModelConfig
 from model.dynamics import banded_decay, banded_frequencies, decay, no_frequencies, rotate, wrapped_phase
-from model.mixing import MixerOutput, projection
+from model.mixing import MixerOutput, TokenMixer
 
 
 def rotary_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -> Tensor:
@@ -31,7 +31,7 @@ def alibi_slopes(n_heads: int) -> Tensor:
     return 2.0 ** (-8.0 * torch.arange(1, n_heads + 1) / n_heads)
 
 
-class SoftmaxMixer(nn.Module):
+class SoftmaxMixer(TokenMixer):
     """Dot-product attention with the positions that the configuration names."""
 
     omega: Tensor
@@ -39,14 +39,8 @@ class SoftmaxMixer(nn.Module):
     mu: Tensor
 
     def __init__(self, config: LanguageModelConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config, 1 / math.sqrt(2 * config.n_layers))
         heads, complex_dims = config.n_heads, config.head_dim
-        width = heads * 2 * complex_dims
-        self.query = projection(config.d_model, width)
-        self.key = projection(config.d_model, width)
-        self.value = projection(config.d_model, width)
-        self.output = projection(width, config.d_model, 1 / math.sqrt(2 * config.n_layers))
         banks = {"full": rotary_frequencies, "banded": banded_frequencies, "none": no_frequencies}
         self.register_buffer("omega", banks[config.frequencies](heads, complex_dims), persistent=False)
         self.register_buffer("slope", alibi_slopes(heads), persistent=False)
