@@ -48,6 +48,27 @@ def test_quality_rows():
         assert f"| {name} | {title} | {len(values)} | {' | '.join(cells)} |" in README
 
 
+def test_quality_sentences():
+    bars = {bar["name"]: bar["separate"] for bar in read("quality-small.json")["bars"]}
+
+    def ratio(name):
+        return f"{bars[name]['ratio']:.3f}"
+
+    def over_seeds(name):
+        bar = bars[name]
+        return f"({ratio(name)} ± {100 * bar['standard_error']:.1f} %, {bar['agree']} of {bar['seeds']})"
+
+    flat = " ".join(README.split())
+    for part in (
+        f"M2 has {ratio('M2 ≤ 0.9 · B1 at 8×')} of RoPE's perplexity, in 3 of 3 seeds",
+        f"M1 beats RoPE {over_seeds('M1 < B1 at 1×')} and M2 does not {over_seeds('M2 < B1 at 1×')}",
+        f"the modes have {ratio('both ≤ 1.01 · M2 at 1×')} (attention) and "
+        f"{ratio('both (recurrent) ≤ 1.01 · slots (recurrent) at 1×')} (recurrent)",
+    ):
+        assert part in flat, part
+    assert bars["M2 ≤ 0.9 · B1 at 8×"]["agree"] == bars["M2 ≤ 0.9 · B1 at 8×"]["seeds"] == 3
+
+
 def test_confidence_paragraph():
     modes = read("token-calibration.json")["modes"]
     assert list(modes) == ["attention", "recurrent"]
