@@ -53,6 +53,7 @@ def claims() -> list[Claim]:
     m2, b1 = Case("M2"), Case("B1")
     attention, recurrent = Case("both"), Case("both", "recurrent")
     alone = Case("slots", "recurrent")
+    recipe = "recipe-muon-wsd"  # of the default bundle
     return [
         Claim(m2, Case("M1"), 1),
         Claim(Case("M1"), b1, 1),
@@ -70,6 +71,12 @@ def claims() -> list[Claim]:
         ),
         Claim(attention, m2, 1, 1.01),
         Claim(recurrent, alone, 1, 1.01),
+        Claim(Case(f"{recipe}-both"), Case(recipe), 1, 1.01),
+        Claim(Case(f"{recipe}-both", "recurrent"), Case(f"{recipe}-slots", "recurrent"), 1, 1.01),
+        # The papers' order once more with twice the heads, each of half the width.
+        Claim(Case("M2-h8"), Case("M1-h8"), 1),
+        Claim(Case("M1-h8"), Case("B1-h8"), 1),
+        Claim(Case("M2-h8"), Case("B1-h8"), 1),
     ]
 
 

@@ -126,6 +126,8 @@ def groups(found: list[Case]) -> dict[str, list[Case]]:
 def _panel(variant: str) -> str:
     if variant in DAMPINGS:
         return "damping of SC-RFA"
+    if variant.endswith("-h8"):
+        return "eight heads"
     if variant.startswith(SHOWN):
         return "ablations of SC-RFA"
     starts = {"slots": "slots alone", "both": "attention and slots", "recipe": "recipes"}
@@ -155,7 +157,7 @@ def draw_lengths(document: Mapping[str, Any], path: Path) -> Path:
             axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
             axes.minorticks_off()
             axes.yaxis.set_major_locator(_ticks())
-            axes.yaxis.set_major_formatter("{x:.0f}")
+            axes.yaxis.set_major_formatter("{x:g}")
             axes.grid(alpha=0.3)
             if windows == WINDOWS[0]:
                 axes.legend(fontsize="x-small", frameon=False)

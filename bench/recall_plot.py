@@ -23,7 +23,7 @@ def _lines(axes: Any, rows: Sequence[Mapping[str, Any]], across: str, chosen: An
 
 
 def draw_recall(document: Mapping[str, Any], path: Path) -> None:
-    """Three panels; the format follows the suffix."""
+    """A panel for pairs, one for copied strings, one for distance; the format follows the suffix."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -36,21 +36,26 @@ def draw_recall(document: Mapping[str, Any], path: Path) -> None:
     recall = [row for row in document["rows"] if row["task"] == "recall"]
     copy = [row for row in document["rows"] if row["task"] == "copy"]
     pairs = document["plan"]["filler_pairs"]
-    figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(13, 4.2), sharey=True, layout="constrained")
-    _lines(left, recall, "size", lambda cell: cell["filler"] == 0, colours)
-    _lines(middle, copy, "size", lambda cell: cell["filler"] == 0, colours)
-    _lines(right, recall, "filler", lambda cell: cell["size"] == pairs, colours)
-    for axes in (left, middle):
-        axes.set_xscale("log", base=2)
+    panels = [
+        (recall, "size", lambda cell: cell["filler"] == 0, "pairs", "associative recall"),
+        (copy, "size", lambda cell: cell["filler"] == 0, "symbols", "copy"),
+        (recall, "filler", lambda cell: cell["size"] == pairs, "filler between pairs and queries", f"{pairs} pairs"),
+    ]
+    drawn = [panel for panel in panels if panel[0]]  # a task that was not run has no panel
+    figure, grid = pyplot.subplots(
+        1, len(drawn), figsize=(4.4 * len(drawn), 4.2), sharey=True, squeeze=False, layout="constrained"
+    )
+    for axes, (rows, across, chosen, label, title) in zip(grid[0], drawn, strict=True):
+        _lines(axes, rows, across, chosen, colours)
+        if across == "size":
+            axes.set_xscale("log", base=2)
+        else:  # no filler has its place, too
+            axes.set_xscale("symlog", base=2, linthresh=32)
         axes.xaxis.set_major_formatter("{x:.0f}")
-    right.set_xscale("symlog", base=2, linthresh=32)
-    right.xaxis.set_major_formatter("{x:.0f}")
-    left.set(xlabel="pairs", ylabel="accuracy", title="associative recall")
-    middle.set(xlabel="symbols", title="copy")
-    right.set(xlabel="filler between pairs and queries", title=f"{pairs} pairs, further away")
-    left.legend(fontsize="small", frameon=False)
-    for axes in (left, middle, right):
+        axes.set(xlabel=label, title=title)
         axes.grid(alpha=0.3)
+    grid[0, 0].set_ylabel("accuracy")
+    grid[0, 0].legend(fontsize="small", frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
     pyplot.close(figure)
