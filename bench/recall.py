@@ -8,7 +8,8 @@ answers a cell, with a Wilson interval that takes answers as independent. The la
 filler between pairs and queries, far longer than in training.
 
 The keys of recall come from `keys` symbols. The heads of a layer have 4 · S slots together: with 64 keys and S = 16 a
-model can reserve a slot for every key; with 128 keys it cannot.
+model can reserve a slot for every key; with 128 keys it cannot. Settings with "joint" have key and value in one token
+and 32 keys: how much the slots hold, without the part of the task that brings a key to its value.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from model.language import LanguageModel
 from training.commit import git_commit
 from training.recall import (
     CHANCE,
+    JOINT_VOCABULARY,
     VOCABULARY,
     Batch,
     Curriculum,
@@ -44,8 +46,8 @@ from training.recall import (
 
 # From here on a size counts as held.
 HELD = 0.99
-# The bar of the recurrent path: this setting at this many pairs.
-BAR_SETTING, BAR_PAIRS = "S16", 16
+# The bar of the recurrent path: these settings at this many pairs.
+BAR_SETTINGS, BAR_PAIRS = ("S16", "S16-joint"), 16
 # Tokens of a batch of a test, which bounds the memory of the attention's matrices.
 TEST_TOKENS = 8192
 
@@ -61,6 +63,7 @@ class Setting:
     recall: Mapping[str, Any] = field(default_factory=dict)
 
 
+JOINT = {"joint": True, "keys": 32, "sizes": (2, 4, 8, 16, 32)}
 SETTINGS = (
     Setting("softmax", "softmax + RoPE (B1)", "attention", {"mixer": "softmax", "frequencies": "full"}),
     Setting("rfa", "RFA (M2)", "attention", {"n_slots": 0}),
@@ -71,6 +74,8 @@ SETTINGS = (
     Setting("S16-W16", "16 slots, window 16", "recurrent", {"n_slots": 16, "window": 16}),
     Setting("S32-W16", "32 slots, window 16", "recurrent", {"n_slots": 32, "window": 16}),
     Setting("S16-128", "16 slots, 128 keys", "recurrent", {"n_slots": 16}, {"keys": 128}),
+    Setting("S4-joint", "4 slots, joint pairs", "recurrent", {"n_slots": 4}, JOINT),
+    Setting("S16-joint", "16 slots, joint pairs", "recurrent", {"n_slots": 16}, JOINT),
 )
 
 
@@ -127,7 +132,8 @@ def available(names: Sequence[str]) -> list[Setting]:
 
 def model_config(plan: Plan, setting: Setting) -> LanguageModelConfig:
     sizes = {name: getattr(plan, name) for name in ("d_model", "n_layers", "n_heads", "head_dim")}
-    return LanguageModelConfig.from_dict({"vocab_size": VOCABULARY, **sizes, **setting.model})
+    vocabulary = JOINT_VOCABULARY if setting.recall.get("joint") else VOCABULARY
+    return LanguageModelConfig.from_dict({"vocab_size": vocabulary, **sizes, **setting.model})
 
 
 def state_floats(config: LanguageModelConfig, mode: Mode) -> int | None:
@@ -166,11 +172,14 @@ def score(right: torch.Tensor) -> dict[str, Any]:
 
 def recall_scores(model: LanguageModel, config: RecallConfig, plan: Plan) -> list[dict[str, Any]]:
     """A cell per number of pairs without filler, then per length of filler at `filler_pairs`."""
-    cells = [(pairs, 0) for pairs in plan.pairs] + [(plan.filler_pairs, filler) for filler in plan.fillers]
+    cells = [(pairs, 0) for pairs in plan.pairs if pairs <= config.keys]
+    cells += [(plan.filler_pairs, filler) for filler in plan.fillers]
     scores = []
     for pairs, filler in cells:
         rows = -(-plan.answers // pairs)
-        batch = recall_batch(config.seed, pairs, rows, pairs, keys=config.keys, filler=filler, split="test")
+        batch = recall_batch(
+            config.seed, pairs, rows, pairs, keys=config.keys, filler=filler, joint=config.joint, split="test"
+        )
         scores.append({"size": pairs, "filler": filler, **score(right_answers(model, batch))})
     return scores
 
@@ -230,15 +239,17 @@ def run_setting(plan: Plan, setting: Setting, config: RecallConfig, commit: str 
 
 def bars(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Recall of the recurrent path; `actual` is None where it was not measured."""
-    found = [
-        cell["accuracy"]
+    found = {
+        row["setting"]: cell["accuracy"]
         for row in rows
-        if (row["setting"], row["task"]) == (BAR_SETTING, "recall")
         for cell in row["scores"]
-        if (cell["size"], cell["filler"]) == (BAR_PAIRS, 0)
+        if row["task"] == "recall" and (cell["size"], cell["filler"]) == (BAR_PAIRS, 0)
+    }
+    titles = {setting.name: setting.title for setting in SETTINGS}
+    return [
+        Bar(f"recall of {BAR_PAIRS} pairs, {titles[name]}, no window", HELD, found.get(name), is_minimum=True).to_dict()
+        for name in BAR_SETTINGS
     ]
-    name = f"recall of {BAR_PAIRS} pairs, 16 slots, no window"
-    return [Bar(name, HELD, found[0] if found else None, is_minimum=True).to_dict()]
 
 
 def statement(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -323,12 +334,12 @@ def table(document: Mapping[str, Any]) -> list[str]:
         rows = [row for row in document["rows"] if row["task"] == task]
         if not rows:
             continue
-        cells = [(cell["size"], cell["filler"]) for cell in rows[0]["scores"]]
+        cells = sorted({(c["size"], c["filler"]) for row in rows for c in row["scores"]}, key=lambda cell: cell[::-1])
         heads = [f"{size}" if not filler else f"{size}, filler {filler}" for size, filler in cells]
         lines += [f"| {task} by {noun} | {' | '.join(heads)} | held | steps |", "|---" * (len(cells) + 3) + "|"]
         for row in rows:
             found = {(cell["size"], cell["filler"]): cell["accuracy"] for cell in row["scores"]}
-            shown = " | ".join(f"{found[cell]:.3f}" for cell in cells)
+            shown = " | ".join(f"{found[cell]:.3f}" if cell in found else "–" for cell in cells)
             lines.append(f"| {row['title']} | {shown} | {row['capacity']} | {row['steps']} |")
         lines.append("")
     return [*lines, *document["statement"]]

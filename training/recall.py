@@ -5,6 +5,9 @@ every key again in random order. The answer is the value that stood behind the k
 
     k_1 v_1 … k_n v_n  (filler …)  |  k_π(1) … k_π(n)     →     v_π(1) … v_π(n)
 
+With `joint` a pair is one token of its own, k_1v_1 … k_nv_n: no layer has to bring a key to its value, so what is left
+is how much the state holds and finds again.
+
 Copy: a random string, a marker, the string again, of which each symbol is to be predicted from those before.
 
 A batch is a function of (seed, split, step), so a run repeats exactly and the splits are independent draws. The loss is
@@ -38,6 +41,9 @@ MARKER = N_FILLERS
 FIRST_KEY = MARKER + 1
 FIRST_VALUE = FIRST_KEY + N_KEYS
 VOCABULARY = FIRST_VALUE + N_VALUES
+# Behind them, where pairs are joint, every pair of one of the first keys and a value.
+N_JOINT_KEYS = 32
+JOINT_VOCABULARY = VOCABULARY + N_JOINT_KEYS * N_VALUES
 # What a guess without memory gets right.
 CHANCE: dict[Task, float] = {"recall": 1 / N_VALUES, "copy": 1 / N_KEYS}
 # Target of a position that is not an answer (what cross-entropy ignores).
@@ -57,22 +63,34 @@ def _generator(seed: int, split: Split, step: int) -> np.random.Generator:
 
 
 def recall_batch(
-    seed: int, step: int, rows: int, pairs: int, *, keys: int = N_KEYS, filler: int = 0, split: Split = "train"
+    seed: int,
+    step: int,
+    rows: int,
+    pairs: int,
+    *,
+    keys: int = N_KEYS,
+    filler: int = 0,
+    joint: bool = False,
+    split: Split = "train",
 ) -> Batch:
-    """`rows` sequences of 3 · pairs + filler + 1 tokens, their keys drawn from the first `keys`; every key is asked for
-    once.
+    """`rows` sequences of 3 · pairs (joint: 2 · pairs) + filler + 1 tokens, their keys drawn from the first `keys`;
+    every key is asked for once.
 
     Raises:
         ValueError: more pairs than keys, or more keys than the vocabulary has.
     """
-    if not 1 <= pairs <= keys <= N_KEYS:
-        raise ValueError(f"pairs and keys must be in 1 <= pairs <= keys <= {N_KEYS}, got {pairs} and {keys}")
+    most = N_JOINT_KEYS if joint else N_KEYS
+    if not 1 <= pairs <= keys <= most:
+        raise ValueError(f"pairs and keys must be in 1 <= pairs <= keys <= {most}, got {pairs} and {keys}")
     draw = _generator(seed, split, step)
     chosen = FIRST_KEY + draw.random((rows, keys)).argsort(1)[:, :pairs]
     values = FIRST_VALUE + draw.integers(N_VALUES, size=(rows, pairs))
     order = draw.random((rows, pairs)).argsort(1)
     between = draw.integers(N_FILLERS, size=(rows, filler))
-    written = np.stack([chosen, values], 2).reshape(rows, 2 * pairs)
+    if joint:
+        written = VOCABULARY + (chosen - FIRST_KEY) * N_VALUES + (values - FIRST_VALUE)
+    else:
+        written = np.stack([chosen, values], 2).reshape(rows, 2 * pairs)
     asked = np.take_along_axis(chosen, order, 1)
     tokens = np.concatenate([written, between, np.full((rows, 1), MARKER), asked], 1)
     targets = np.full(tokens.shape, NO_ANSWER)
@@ -97,7 +115,8 @@ class RecallConfig(StrictConfig):
 
     tokens: of a step, so a batch of short sequences has more of them. A size joins the mixture when the one before is
     answered with `promote` accuracy. `max_filler`: once there are two sizes, half of the batches of recall have
-    1 … max_filler tokens between pairs and queries; before, the pairing itself is learned, which filler delays.
+    1 … max_filler tokens between pairs and queries; before, the pairing itself is learned, which filler delays. With
+    `joint` a pair is one token.
     Training ends early when the hardest size reaches `stop`. `gate_gain` multiplies the slots' gates at the start: with
     the language model's gates the slots are too alike to tell keys apart, and training finds that late.
     """
@@ -107,6 +126,7 @@ class RecallConfig(StrictConfig):
     steps: int = 3000
     tokens: int = 512
     keys: int = 64
+    joint: bool = False
     max_filler: int = 32
     promote: float = 0.9
     stop: float = 0.9995
@@ -180,8 +200,8 @@ def training_batch(config: RecallConfig, step: int, sizes: tuple[int, ...]) -> t
         return copy_batch(config.seed, step, max(1, config.tokens // (2 * size)), size), size
     is_filled = config.max_filler > 0 and len(sizes) > 1 and draw.random() < 0.5
     filler = int(draw.integers(1, config.max_filler + 1)) if is_filled else 0
-    rows = max(1, config.tokens // (3 * size + filler + 1))
-    return recall_batch(config.seed, step, rows, size, keys=config.keys, filler=filler), size
+    rows = max(1, config.tokens // ((2 if config.joint else 3) * size + filler + 1))
+    return recall_batch(config.seed, step, rows, size, keys=config.keys, filler=filler, joint=config.joint), size
 
 
 def answers(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ from training.recall import (
     CHANCE,
     FIRST_KEY,
     FIRST_VALUE,
+    JOINT_VOCABULARY,
     MARKER,
     N_KEYS,
     N_VALUES,
@@ -69,6 +70,25 @@ def test_a_dictionary_answers_every_query(pairs, filler, keys):
         assert all(FIRST_VALUE <= value < FIRST_VALUE + N_VALUES for value in written[1::2])
         assert all(token < MARKER for token in row[2 * pairs : 2 * pairs + filler])
         assert targets == [NO_ANSWER] * (len(row) - pairs) + looked_up(row)
+
+
+def test_a_joint_pair_is_one_token_that_says_both():
+    shape = {"keys": 32, "filler": 2}
+    apart, joint = recall_batch(3, 7, 40, 16, **shape), recall_batch(3, 7, 40, 16, joint=True, **shape)
+    assert joint.tokens.shape == joint.targets.shape == (40, 2 * 16 + 2 + 1)
+    pairs = zip(apart.tokens[:, :32:2].flatten().tolist(), apart.tokens[:, 1:32:2].flatten().tolist(), strict=True)
+    names = {pair: VOCABULARY + (pair[0] - FIRST_KEY) * 64 + pair[1] - FIRST_VALUE for pair in pairs}
+    assert joint.tokens[:, :16].flatten().tolist() == [
+        names[pair] for row in apart.tokens[:, :32].tolist() for pair in zip(row[::2], row[1::2], strict=True)
+    ]
+    assert min(names.values()) >= VOCABULARY and max(names.values()) < JOINT_VOCABULARY
+    # From the filler on the sequences are the same.
+    assert torch.equal(joint.tokens[:, 16:], apart.tokens[:, 32:])
+    assert torch.equal(joint.targets[:, 16:], apart.targets[:, 32:]) and bool((joint.targets[:, :16] < 0).all())
+    with pytest.raises(ValueError, match="pairs <= keys <= 32"):
+        recall_batch(0, 0, 1, 4, keys=33, joint=True)
+    for step in range(20):
+        assert training_batch(replace(TINY, joint=True, tokens=256), step, (2, 4))[0].tokens.numel() <= 256
 
 
 def test_values_and_order_are_random():
@@ -259,9 +279,10 @@ def test_the_statement_says_where_each_state_ends():
 
 def test_the_bar_reads_sixteen_slots_at_sixteen_pairs():
     other = row("S32", "recall", [cell(16, 1.0)])
-    assert [(bar["actual"], bar["met"]) for bar in bars([other])] == [(None, False)]
+    assert [(bar["actual"], bar["met"]) for bar in bars([other])] == [(None, False), (None, False)]
     rows = [other, row("S16", "recall", [cell(16, 0.991), cell(16, 0.5, filler=64)])]
-    assert [(bar["actual"], bar["met"]) for bar in bars(rows)] == [(0.991, True)]
+    rows.append(row("S16-joint", "recall", [cell(16, 0.98)]))
+    assert [(bar["actual"], bar["met"]) for bar in bars(rows)] == [(0.991, True), (0.98, False)]
 
 
 def test_rows_keep_the_order_of_the_settings():
