@@ -36,7 +36,7 @@ import numpy as np
 
 from bench.hardware import hardware
 from model.linear_filter import LinearFilterConfig
-from model.recurrence.dense import MEMORY, NOISE_FACTORS, PRIOR_COUNTS
+from model.recurrence.dense import KEPT_PRIOR, MEMORY, NOISE_FACTORS, PRIOR_COUNTS
 from training.commit import git_commit
 
 Array = np.ndarray[Any, Any]
@@ -171,8 +171,9 @@ def _mixture(job: Job, covariance: Array, inverse: Array, error: Array, counts: 
     step = np.einsum("bk,bki->bi", share, steps)
     apart = steps - step[:, None]
     parts = covariance[:, None] - gain @ np.swapaxes(cross, -1, -2) + apart[..., :, None] * apart[..., None, :]
-    counts = counts + share
-    counts *= np.minimum(1, MEMORY / counts.sum(1, keepdims=True))
+    kept = KEPT_PRIOR * np.array(PRIOR_COUNTS)
+    learned = counts + share - kept
+    counts = kept + learned * MEMORY / np.maximum(learned.sum(1, keepdims=True), MEMORY)
     mixed = np.einsum("bk,bkij->bij", share, parts)
     # What rounding leaves unsymmetric would grow from step to step.
     return step, (mixed + np.swapaxes(mixed, -1, -2)) / 2, counts

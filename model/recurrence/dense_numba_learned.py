@@ -34,8 +34,8 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from model.recurrence import dense_numba
-from model.recurrence.dense import LARGEST_FACTOR, LARGEST_NIS, MEMORY, NOISE_FACTORS
+from model.recurrence import dense, dense_numba
+from model.recurrence.dense import KEPT_PRIOR, LARGEST_FACTOR, LARGEST_NIS, MEMORY, NOISE_FACTORS, PRIOR_COUNTS
 from model.recurrence.dense_numba import (
     COMPILER_OPTIONS,
     LANES,
@@ -57,7 +57,7 @@ from model.recurrence.dense_numba import (
 )
 
 FACTORS, WIDEST = len(NOISE_FACTORS), max(NOISE_FACTORS)
-_SIZES = np.array(NOISE_FACTORS)
+_SIZES, _KEPT = np.array(NOISE_FACTORS), KEPT_PRIOR * np.array(PRIOR_COUNTS)
 # A rotation that would turn by less than the rounding of what it turns is left out.
 LEAST_TURN = 2.0**-52
 # Sweeps of Jacobi's rotations, of which a handful are enough.
@@ -65,9 +65,10 @@ MOST_SWEEPS = 30
 # Densities below it are counted apart, so that a product of many does not vanish.
 LEAST_DENSITY = 1e-150
 
-# The compiler's cache on disk asks of a kernel whether its own file is stale, and these are made of another's functions
-# too: what is in that file is a constant of the kernels, and nothing but the kernels is kept.
-_SHARED = hashlib.sha256(Path(dense_numba.__file__).read_bytes()).hexdigest()
+# The compiler's cache on disk asks of a kernel whether its own file is stale, and these are made of functions and
+# constants of others too: what is in those files is a constant of the kernels, and nothing but the kernels is kept.
+_OTHERS = (Path(str(module.__file__)).read_bytes() for module in (dense_numba, dense))
+_SHARED = hashlib.sha256(b"".join(_OTHERS)).hexdigest()
 _inlined = numba.njit(**{**COMPILER_OPTIONS, "cache": False}, forceinline=True)
 _merged = numba.njit(**{**COMPILER_OPTIONS, "cache": False}, inline="always")
 
@@ -300,8 +301,7 @@ def _clear(work, sizes, lanes):
 
 @_inlined
 def _weigh(work, sizes, k, lanes):
-    """Share of factor k, its count, and its part in the weight and in h; what completes a jump is taken with R as it
-    is."""
+    """Share of factor k, and its part in the weight and in h; what completes a jump is taken with R as it is."""
     _, p, _ = sizes
     at, beyond = _rows(sizes), _beyond(sizes)
     width, first, stop = lanes
@@ -310,7 +310,6 @@ def _weigh(work, sizes, k, lanes):
         share = work[_index(beyond.share + k, width, lane)] / work[_index(beyond.total, width, lane)]
         share = (1.0 if least == 1 else 0.0) if work[_index(at.jump, width, lane)] > 0 else share
         work[_index(beyond.share + k, width, lane)] = share
-        work[_index(beyond.counts + k, width, lane)] += share if work[_index(at.seen, width, lane)] > 0 else 0.0
         work[_index(at.weight, width, lane)] += share / _size(work, sizes, least, width, lane)
     for i in range(p):
         _add_product(work, beyond.mean_response + i, beyond.share + k, beyond.response + k * p + i, lanes)
@@ -318,17 +317,24 @@ def _weigh(work, sizes, k, lanes):
 
 @_inlined
 def _fade(work, sizes, factors, lanes):
-    """The counts remember so many observations; a weight is at most 1."""
+    """The counts, which remember so many observations beside what is kept of the prior; a weight is at most 1."""
     at, beyond = _rows(sizes), _beyond(sizes)
     width, first, stop = lanes
     _set(work, beyond.total, 0.0, lanes)
     for k in range(factors):
-        _add(work, beyond.total, beyond.counts + k, lanes)
+        for lane in range(first, stop):
+            count = work[_index(beyond.counts + k, width, lane)] + work[_index(beyond.share + k, width, lane)]
+            work[_index(beyond.total, width, lane)] += max(count - _KEPT[k], 0.0)
     for lane in range(first, stop):
         work[_index(beyond.total, width, lane)] = min(MEMORY / work[_index(beyond.total, width, lane)], 1.0)
         work[_index(at.weight, width, lane)] = min(work[_index(at.weight, width, lane)], 1.0)
     for k in range(factors):
-        _multiply(work, beyond.counts + k, beyond.total, lanes)
+        for lane in range(first, stop):
+            count = work[_index(beyond.counts + k, width, lane)]
+            learned = max(count + work[_index(beyond.share + k, width, lane)] - _KEPT[k], 0.0)
+            after = _KEPT[k] + learned * work[_index(beyond.total, width, lane)]
+            is_seen = work[_index(at.seen, width, lane)] > 0
+            work[_index(beyond.counts + k, width, lane)] = after if is_seen else count
 
 
 # The moments of the mixture.

@@ -15,7 +15,7 @@ from tests.model.test_dense_numba import JUMP, SYSTEMS, eager, gap, make_data, s
 
 # The last two have the same kernels, which do for all sizes, so that little is compiled here.
 KINDS = ("velocity", "chain", "sensors")
-# Sums in another order, a few hundred operations deep; what says little beside the noise loses digits in both filters.
+# Sums in another order, a few hundred operations deep; a prior 1e4 times as wide as the noise loses four more digits.
 TOLERANCE = 1e-9
 SEEDS = range(12)
 
@@ -41,7 +41,7 @@ def random_config(seed: int) -> LinearFilterConfig:
             "process_noise": spread(rng, n, 0.01).tolist(),
             "measurement_noise": spread(rng, p, 0.1).tolist(),
             "observation": (np.eye(p, n) if seed % 2 else rng.normal(size=(p, n))).tolist(),
-            "initial_covariance": (10.0 ** rng.uniform(-2, 3) * spread(rng, n, 0.1)).tolist(),
+            "initial_covariance": (10.0 ** rng.uniform(-2, 2) * spread(rng, n, 0.1)).tolist(),
             "nu": float(rng.uniform(2.5, 9)),
             "rule": "learned",
             "reacquire": [None, 2, 6][seed % 3],
@@ -85,7 +85,7 @@ def check(config: LinearFilterConfig, times, y, noise) -> tuple[list[dict], np.n
 def test_streams_follow_the_eager_filter(name, patience):
     states, weight = check(make_config(name, reacquire=patience), *make_data(name, 3))
     assert weight.min() < 0.01 and weight.max() == 1
-    assert states[-1]["noise_counts"].sum(1) == pytest.approx(MEMORY)
+    assert states[-1]["noise_counts"].sum(1) == pytest.approx(MEMORY + 0.1 * sum(PRIOR_COUNTS))
     if patience is not None:
         # Evidence was counted, and spent on a jump.
         evidence = np.array([state["jump_evidence"].ravel() for state in states])
