@@ -9,11 +9,11 @@ filtered mean, covariance carried:
     batch    1,000 streams of 1,000 steps in one call
 
 Ours is timed as the exact Kalman filter (the peers' job), and with what no peer has: robust weights, nu = 4 and 3
-passes, and those with the rule that follows jumps of the state, as the filter is by default. Before a row is timed its
-final means must agree with a plain textbook filter (or, robust, with a plain loop of the rules) on the same data. Every
-figure is the median of several runs by the CPU clock of the process, which counts helper threads too; the process is
-held to one core. A row of a peer that is slow runs fewer streams or steps, as it says; its cost per step does not
-depend on them. A peer that is not installed is left out with the reason.
+passes, those with the rule that follows jumps of the state, as the filter is by default, and the rule that learns the
+law of the noise. Before a row is timed its final means must agree with a plain textbook filter (or, robust, with a
+plain loop of the rules) on the same data. Every figure is the median of several runs by the CPU clock of the process,
+which counts helper threads too; the process is held to one core. A row of a peer that is slow runs fewer streams or
+steps, as it says; its cost per step does not depend on them. A peer that is not installed is left out with the reason.
 """
 
 # The peers need not be installed.
@@ -36,11 +36,12 @@ import numpy as np
 
 from bench.hardware import hardware
 from model.linear_filter import LinearFilterConfig
+from model.recurrence.dense import KEPT_PRIOR, MEMORY, NOISE_FACTORS, PRIOR_COUNTS
 from training.commit import git_commit
 
 Array = np.ndarray[Any, Any]
 JobName = Literal["online", "batch"]
-Rule = Literal["Kalman", "robust", "jumps"]
+Rule = Literal["Kalman", "robust", "jumps", "learned"]
 
 STEP = 0.1
 PROCESS, MEASUREMENT, PRIOR = 0.5, 1.0, 10.0
@@ -106,12 +107,17 @@ def reference(job: Job, rule: Rule) -> Array:
     streams, steps = job.y.shape[:2]
     mean, covariance = np.zeros((streams, 4)), np.tile(job.prior, (streams, 1, 1))
     offset, evidence = np.zeros((streams, 4)), np.zeros(streams)
+    counts = np.tile(PRIOR_COUNTS, (streams, 1))
     for t in range(steps):
         if t:
             mean, covariance = mean @ job.f.T, job.f @ covariance @ job.f.T + job.q
             offset = offset @ job.f.T
         error = job.y[:, t] - mean @ job.h.T
         inverse = np.linalg.inv(job.h @ covariance @ job.h.T + job.r)
+        if rule == "learned":
+            step, covariance, counts = _mixture(job, covariance, inverse, error, counts)
+            mean = mean + step
+            continue
         rival, is_jump = offset, np.zeros(streams, bool)
         if rule == "jumps":
             rival, evidence, wide, opened = _rival(job, covariance, inverse, error, offset, evidence)
@@ -149,6 +155,30 @@ def _rival(
     return kept + _apply(wide @ job.h.T @ opened, error - kept @ job.h.T), evidence, wide, opened
 
 
+def _mixture(job: Job, covariance: Array, inverse: Array, error: Array, counts: Array) -> tuple[Array, Array, Array]:
+    """The rule that learns the noise: a Kalman update for each factor on R, and the moments of their mixture; step of
+    the mean, covariance and counts."""
+    factors = np.tile(NOISE_FACTORS, (len(error), 1))
+    factors[:, -1] = np.maximum(factors[:, -1], _distance(inverse, error))
+    cross = (covariance @ job.h.T)[:, None]
+    noisy = (job.h @ covariance @ job.h.T)[:, None] + factors[..., None, None] * job.r
+    gain = cross @ np.linalg.inv(noisy)
+    steps = (gain @ error[:, None, :, None])[..., 0]
+    nis = np.einsum("bi,bkij,bj->bk", error, np.linalg.inv(noisy), error)
+    logs = np.log(counts) - 0.5 * (nis + np.linalg.slogdet(noisy)[1])
+    share = np.exp(logs - logs.max(1, keepdims=True))
+    share /= share.sum(1, keepdims=True)
+    step = np.einsum("bk,bki->bi", share, steps)
+    apart = steps - step[:, None]
+    parts = covariance[:, None] - gain @ np.swapaxes(cross, -1, -2) + apart[..., :, None] * apart[..., None, :]
+    kept = KEPT_PRIOR * np.array(PRIOR_COUNTS)
+    learned = counts + share - kept
+    counts = kept + learned * MEMORY / np.maximum(learned.sum(1, keepdims=True), MEMORY)
+    mixed = np.einsum("bk,bkij->bij", share, parts)
+    # What rounding leaves unsymmetric would grow from step to step.
+    return step, (mixed + np.swapaxes(mixed, -1, -2)) / 2, counts
+
+
 def _distance(matrix: Array, x: Array) -> Array:
     return np.einsum("bi,bij,bj->b", x, matrix, x)
 
@@ -175,6 +205,7 @@ def config(job: Job, rule: Rule) -> LinearFilterConfig:
             "nu": None if rule == "Kalman" else NU,
             "inner": PASSES,
             "reacquire": PATIENCE if rule == "jumps" else None,
+            "rule": "learned" if rule == "learned" else "capped",
         }
     )
 
@@ -209,7 +240,12 @@ def ours_common(job: Job) -> Callable[[], Array]:
 
 
 def ours(job: JobName, prepare: Callable[[Job, Rule], Callable[[], Array]]) -> list[Row]:
-    names: dict[Rule, str] = {"Kalman": "rfa Kalman", "robust": "rfa robust", "jumps": "rfa robust, follows jumps"}
+    names: dict[Rule, str] = {
+        "Kalman": "rfa Kalman",
+        "robust": "rfa robust",
+        "jumps": "rfa robust, follows jumps",
+        "learned": "rfa robust, learns the noise",
+    }
 
     def row(rule: Rule) -> Row:
         return Row(names[rule], job, lambda given: prepare(given, rule), ("numba",), rule=rule)

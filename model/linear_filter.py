@@ -193,9 +193,11 @@ class LinearFilter(StateFilter):
 
     def robustness(self) -> Robustness:
         constants = self.get_buffer("contamination"), self.get_buffer("outlier_scale")
-        factors = self.get_buffer("noise_factors") if self.learns_noise() else None
         inverse_nu, patience = self.get_buffer("inverse_nu"), self.config.reacquire
-        return Robustness(inverse_nu, self.inner, *constants, patience=patience, factors=factors)
+        learned: tuple[Tensor, ...] = ()
+        if self.learns_noise():
+            learned = self.get_buffer("noise_factors"), self.get_buffer("prior_noise_counts")
+        return Robustness(inverse_nu, self.inner, *constants, patience, *learned)
 
     def reacquires(self) -> bool:
         """Whether the state carries the suspicion of a jump."""

@@ -2,7 +2,7 @@
 
 Equations: `dense.py` (capped rule, K passes, missing components, re-acquisition after a jump) and `modes.py` (F and Q
 of a lag), in float64 on a CPU core; the numbers are those of `LinearFilter` in float64, in the coordinates of the
-state.
+state. The other rule, that learns the noise, is in `dense_numba_learned.py`.
 
     stream = LinearStream(config)
     mean, covariance, weight, nis = stream.step(t, [1.2, nan])      # NaN: this component was not seen
@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from model.linear_filter import LinearFilterConfig, stationary_covariance
-from model.recurrence.dense import AGREEMENT, LARGEST_NIS, LEAST_SHARE, OPEN_NOISE
+from model.recurrence.dense import AGREEMENT, LARGEST_NIS, LEAST_SHARE, OPEN_NOISE, PRIOR_COUNTS
 from model.recurrence.modes import spectrum
 
 try:
@@ -86,15 +86,17 @@ class StreamStep(NamedTuple):
 
 
 class StreamState(NamedTuple):
-    """What a stream goes on from: mean `[n]`, covariance `[n, n]` and time of its last observation, and where the
-    config follows jumps the suspicion of one, jump_offset `[n]` and jump_evidence; or of B streams, `[B, n]`, `[B, n,
-    n]`, `[B]`, `[B, n]` and `[B]`. No suspicion given is none."""
+    """What a stream goes on from: mean `[n]`, covariance `[n, n]` and time of its last observation; where the config
+    follows jumps the suspicion of one, jump_offset `[n]` and jump_evidence; and where it learns the noise, how many
+    observations were made with each factor on R, noise_counts `[K]`. Or of B streams, `[B, n]`, `[B, n, n]`, `[B]`,
+    `[B, n]`, `[B]` and `[B, K]`. No suspicion given is none, and no counts are those of the prior."""
 
     mean: Array
     covariance: Array
     time: Any
     jump_offset: Array | None = None
     jump_evidence: Any = None
+    noise_counts: Array | None = None
 
 
 class StreamsResult(NamedTuple):
@@ -688,11 +690,11 @@ def _settle(work, sizes, lanes):
 
 
 @_merged
-def _advance(work, sizes, shape, rule):
-    """One observation of every lane; what it brings, F and Q are filled in."""
+def _confront(work, sizes, shape, rule):
+    """The prediction of every lane, its innovation, and whether the state jumped."""
     n, _, _ = sizes
     width, block = shape
-    inverse_nu, inner, patience = rule
+    inverse_nu, _, patience = rule
     at = _rows(sizes)
     for i in range(n):
         for lane in range(0, width, block):
@@ -716,6 +718,16 @@ def _advance(work, sizes, shape, rule):
         for lane in range(width):
             if work[_index(at.jump, width, lane)] > 0:
                 _jump(work, sizes, (width, lane, lane + 1))
+
+
+@_merged
+def _advance(work, sizes, shape, rule):
+    """One observation of every lane; what it brings, F and Q are filled in."""
+    n, _, _ = sizes
+    width, block = shape
+    inverse_nu, inner, patience = rule
+    at = _rows(sizes)
+    _confront(work, sizes, shape, rule)
     for lane in range(0, width, block):
         _weigh(work, sizes, inverse_nu, (width, lane, lane + block))
     for _ in range(inner - 1):
@@ -732,8 +744,11 @@ def _advance(work, sizes, shape, rule):
 
 
 @_merged
-def _step(work, sizes, moves, rule):
-    """One observation of the stream in `work`, of width 1: its weight and nis, or why it was refused."""
+def _step(advance, work, sizes, moves, rule):
+    """One observation of the stream in `work`, of width 1: its weight and nis, or why it was refused.
+
+    advance: the rule's; see `_advance`.
+    """
     n, p, _ = sizes
     at = _rows(sizes)
     if not 0 < work[at.scale] < math.inf:
@@ -743,22 +758,24 @@ def _step(work, sizes, moves, rule):
             return BAD_VALUE, 0.0
     for k in range(2 * n * n):
         work[at.f + k] = moves[k]
-    _advance(work, sizes, (1, 1), rule)
+    advance(work, sizes, (1, 1), rule)
     return work[at.weight], work[at.nis]
 
 
 @_merged
-def _scan(sizes, shape, sensor, rule, streams, steps, inputs, moves, state, outputs):
+def _scan(advance, sizes, shape, beyond, sensor, rule, streams, steps, inputs, moves, state, outputs):
     """Steps [steps[0], steps[1]) of streams [streams[0], streams[1]), a width of them at a time.
 
-    Lanes beyond the last stream repeat it, and nobody reads them.
+    Lanes beyond the last stream repeat it, and nobody reads them. beyond: how many rows the rule adds after those of
+    `_rows`, and how many of them, the first, are part of the state.
     """
     n, p, _ = sizes
     width, _ = shape
+    added, kept = beyond
     at = _rows(sizes)
     values, scales, index = inputs
     out_mean, out_weight, out_nis, out_covariance = outputs
-    work = np.empty(at.end * width)
+    work = np.empty((at.end + added) * width)
     previous = np.empty(width, np.int64)
     last = streams[1] - 1
     has_common_lags, has_scales = len(index) == 1, len(scales) > 1 or scales.shape[1] > 1
@@ -771,6 +788,8 @@ def _scan(sizes, shape, sensor, rule, streams, steps, inputs, moves, state, outp
         for lane in range(width):
             for k in range(at.scale):
                 work[_index(k, width, lane)] = state[min(first + lane, last), k]
+            for k in range(kept):
+                work[_index(at.end + k, width, lane)] = state[min(first + lane, last), at.scale + k]
         for t in range(steps[0], steps[1]):
             if has_common_lags:
                 row = index[0, t - steps[0]]
@@ -791,7 +810,7 @@ def _scan(sizes, shape, sensor, rule, streams, steps, inputs, moves, state, outp
             if has_scales:
                 for lane in range(width):
                     work[_index(at.scale, width, lane)] = scales[min(first + lane, last), t]
-            _advance(work, sizes, shape, rule)
+            advance(work, sizes, shape, rule)
             for lane in range(own):
                 for i in range(n):
                     out_mean[first + lane, t, i] = work[_index(at.mean + i, width, lane)]
@@ -805,16 +824,18 @@ def _scan(sizes, shape, sensor, rule, streams, steps, inputs, moves, state, outp
         for lane in range(own):
             for k in range(at.scale):
                 state[first + lane, k] = work[_index(k, width, lane)]
+            for k in range(kept):
+                state[first + lane, at.scale + k] = work[_index(at.end + k, width, lane)]
 
 
 @_compiled
 def _step_any(n, p, leads, work, moves, inverse_nu, inner, patience):
-    return _step(work, (n, p, leads), moves, (inverse_nu, inner, patience))
+    return _step(_advance, work, (n, p, leads), moves, (inverse_nu, inner, patience))
 
 
 @_compiled
 def _scan_any(n, p, leads, sensor, rule, streams, steps, inputs, moves, state, outputs):
-    _scan((n, p, leads), (LANES, LANES), sensor, rule, streams, steps, inputs, moves, state, outputs)
+    _scan(_advance, (n, p, leads), (LANES, LANES), (0, 0), sensor, rule, streams, steps, inputs, moves, state, outputs)
 
 
 @functools.cache
@@ -826,11 +847,11 @@ def _kernels(n: int, p: int, leads: bool) -> tuple[Any, Any]:
 
     @_compiled
     def step(work, moves, inverse_nu, inner, patience):
-        return _step(work, (n, p, leads), moves, (inverse_nu, inner, patience))
+        return _step(_advance, work, (n, p, leads), moves, (inverse_nu, inner, patience))
 
     @_compiled
     def scan(sensor, rule, streams, steps, inputs, moves, state, outputs):
-        _scan((n, p, leads), shape, sensor, rule, streams, steps, inputs, moves, state, outputs)
+        _scan(_advance, (n, p, leads), shape, (0, 0), sensor, rule, streams, steps, inputs, moves, state, outputs)
 
     return step, scan
 
@@ -842,8 +863,6 @@ class CompiledSystem:
     """What the compiled code needs of a config."""
 
     def __init__(self, config: LinearFilterConfig) -> None:
-        if config.nu is not None and config.rule != "capped":
-            raise ValueError("the compiled filter learns no noise: rule must be 'capped', or nu null")
         drift, noise = np.asarray(config.drift), np.asarray(config.measurement_noise)
         self.n, self.p = n, p = len(drift), len(noise)
         matrix = np.eye(n) if config.observation is None else np.asarray(config.observation)
@@ -851,12 +870,25 @@ class CompiledSystem:
         self.sensor = np.concatenate([matrix.ravel(), offset, noise.ravel()])
         leads = bool(p <= n and (matrix == np.eye(p, n)).all())
         self.rows = _rows.py_func((n, p, leads))
-        self.step, self.scan = _kernels(n, p, leads)
+        # Where a stream's state lies in its rows, of which there are `size`.
+        self.kept, self.size = np.arange(self.rows.scale), self.rows.end
+        self.learns = config.nu is not None and config.rule == "learned"
+        if self.learns:
+            # Not above: it is made of the functions of this file, and few have a use for it.
+            from model.recurrence.dense_numba_learned import kernels, size
+
+            self.kept = np.append(self.kept, self.rows.end + np.arange(len(PRIOR_COUNTS)))
+            self.size = size(n, p)
+            self.step, self.scan = kernels(n, p, leads)
+        else:
+            self.step, self.scan = _kernels(n, p, leads)
         # Without robust weights every pass gives weight 1, and there is no jump that is not followed.
         self.follows = config.nu is not None and config.reacquire is not None
         inner = 1 if config.nu is None else config.inner
         patience = config.reacquire if self.follows else 0
-        self.rule = 0.0 if config.nu is None else 1 / config.nu, inner, patience
+        # What is learned takes a factor each for the passes.
+        turns = len(PRIOR_COUNTS) if self.learns else inner
+        self.rule = 0.0 if config.nu is None else 1 / config.nu, turns, patience
         found, process_noise = spectrum(drift), np.asarray(config.process_noise)
         parts = (found.rates, found.basis, found.dual, found.powers(), found.noises(process_noise))
         self.modes = tuple(np.ascontiguousarray(part, np.complex128) for part in parts)
@@ -871,7 +903,9 @@ class CompiledSystem:
     def pack(self, state: StreamState | None, *batch: int) -> Array:
         """The rows `[*batch, S]` of a state, default the prior."""
         rows, n = self.rows, self.n
-        packed = np.zeros((*batch, rows.scale))
+        packed = np.zeros((*batch, len(self.kept)))
+        if self.learns:
+            packed[..., rows.scale :] = PRIOR_COUNTS
         if state is None:
             packed[..., : rows.covariance] = self.prior_mean
             packed[..., rows.covariance : rows.offset] = self.prior_covariance.ravel()
@@ -879,13 +913,26 @@ class CompiledSystem:
         packed[..., : rows.covariance] = checked("state.mean", state.mean, (*batch, n))
         covariance = checked("state.covariance", state.covariance, (*batch, n, n))
         packed[..., rows.covariance : rows.offset] = covariance.reshape(*batch, -1)
-        if state.jump_offset is None and state.jump_evidence is None:
-            return packed
-        if not self.follows:
-            raise ValueError("state.jump_offset must be null: this filter follows no jumps (nu or reacquire is null)")
-        packed[..., rows.offset : rows.evidence] = checked("state.jump_offset", state.jump_offset, (*batch, n))
-        packed[..., rows.evidence] = checked("state.jump_evidence", state.jump_evidence, batch)
+        if state.jump_offset is not None or state.jump_evidence is not None:
+            if not self.follows:
+                raise ValueError(
+                    "state.jump_offset must be null: this filter follows no jumps (nu or reacquire is null)"
+                )
+            packed[..., rows.offset : rows.evidence] = checked("state.jump_offset", state.jump_offset, (*batch, n))
+            packed[..., rows.evidence] = checked("state.jump_evidence", state.jump_evidence, batch)
+        if state.noise_counts is not None:
+            packed[..., rows.scale :] = self._checked_counts(state.noise_counts, batch)
         return packed
+
+    def _checked_counts(self, given: Any, batch: tuple[int, ...]) -> Array:
+        if not self.learns:
+            raise ValueError(
+                "state.noise_counts must be null: this filter learns no noise (rule is 'capped', or nu null)"
+            )
+        counts = checked("state.noise_counts", given, (*batch, len(PRIOR_COUNTS)))
+        if not ((counts >= 0).all() and (counts.sum(-1) > 0).all()):
+            raise ValueError("state.noise_counts must not be negative, and not all zero")
+        return counts
 
     def unpack(self, packed: Array, time: Any) -> StreamState:
         """The state in rows `[..., S]`; its arrays are views."""
@@ -894,7 +941,8 @@ class CompiledSystem:
         suspicion: tuple[Any, Any] = None, None
         if self.follows:
             suspicion = packed[..., rows.offset : rows.evidence], packed[..., rows.evidence]
-        return StreamState(packed[..., : rows.covariance], covariance, time, *suspicion)
+        counts = packed[..., rows.scale :] if self.learns else None
+        return StreamState(packed[..., : rows.covariance], covariance, time, *suspicion, counts)
 
 
 class LinearStream:
@@ -910,9 +958,9 @@ class LinearStream:
         self._system = system = CompiledSystem(config)
         rows, n, p = system.rows, system.n, system.p
         # One memory, seen as numbers by the compiled code and as bytes by `pack_into`, which is quicker than numpy.
-        self._memory = bytearray(8 * rows.end)
+        self._memory = bytearray(8 * system.size)
         self._work = np.frombuffer(self._memory)
-        self._work[: rows.scale] = system.pack(state)
+        self._work[system.kept] = system.pack(state)
         self._work[rows.matrix : rows.prior_mean] = system.sensor
         self._result = self._work[: rows.offset].reshape(n + 1, n)
         self._pack_into, self._place = struct.Struct(f"={p + 1}d").pack_into, 8 * rows.scale
@@ -974,7 +1022,7 @@ class LinearStream:
         """
         if self._time is None:
             raise ValueError("a stream has no state before its first observation")
-        return self._system.unpack(self._work[: self._system.rows.scale].copy(), self._time)
+        return self._system.unpack(self._work[self._system.kept], self._time)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _resumed, (self._config, None if self._time is None else self.state)

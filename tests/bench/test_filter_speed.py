@@ -19,17 +19,19 @@ def test_every_row_is_measured_or_says_why_not(tmp_path, monkeypatch):
     assert len(document["rows"]) == len(kept) + 1
     by_name = {(row["job"], row["name"]): row for row in document["rows"]}
     for job in ("online", "batch"):
-        for name in ("rfa Kalman", "rfa robust", "rfa robust, follows jumps"):
+        for name in ("rfa Kalman", "rfa robust", "rfa robust, follows jumps", "rfa robust, learns the noise"):
             row = by_name[job, name]
             assert 0 < row["p20_us"] <= row["us_per_step"] <= row["p80_us"]
     assert by_name["online", "dynamax"]["not_run"]
     assert len(table(document)) == 2 + len(document["rows"])
 
 
-@pytest.mark.parametrize(("rule", "other"), [("Kalman", "robust"), ("robust", "jumps"), ("jumps", "robust")])
+@pytest.mark.parametrize(
+    ("rule", "other"), [("Kalman", "robust"), ("robust", "jumps"), ("jumps", "robust"), ("learned", "robust")]
+)
 def test_a_row_with_other_numbers_is_not_timed(rule, other):
     job = make_job(6, 120)
-    # A true jump, without which the last two rules give the same numbers.
+    # A true jump, without which two of the rules give the same numbers.
     job.y[0, 40:] += 300.0
     job.y[0, 100:] -= 300.0
     job = job.cut(6, 108)

@@ -1,13 +1,16 @@
 """The rule that learns the tails of the noise, against its definition in loops over scipy's normal densities."""
 
+import copy
+
 import numpy as np
 import pytest
 import scipy.stats
 import torch
 
-from model.linear_filter import LinearFilter
+from model.linear_filter import LinearFilter, LinearFilterConfig
 from model.recurrence import dense
 from model.recurrence.dense import NOISE_FACTORS, PRIOR_COUNTS
+from model.recurrence.dense_numba import LinearStream
 from tests.model.observed_oscillator import PRIOR, SENSORS, build, discretise, follow
 
 
@@ -19,7 +22,7 @@ def learning(sensor: str = "both states", dtype: torch.dtype = torch.float64, **
 def by_definition(times, y, seen, sensor, counts):
     """One Kalman update for each factor with the rows that were seen cut out, and the mixture of all of them."""
     matrix, noise = SENSORS[sensor]
-    mean, covariance = np.zeros(2), PRIOR
+    mean, covariance, kept = np.zeros(2), PRIOR, 0.1 * counts
     rows_of = []
     for i in range(len(y)):
         if i:
@@ -42,8 +45,8 @@ def by_definition(times, y, seen, sensor, counts):
             second = sum(g * (p + np.outer(m, m)) for g, m, p in zip(shares, means, covariances, strict=True))
             mean = sum(g * m for g, m in zip(shares, means, strict=True))
             covariance = second - np.outer(mean, mean)
-            counts = counts + shares
-            counts = counts * min(1.0, dense.MEMORY / counts.sum())
+            learned = counts + shares - kept
+            counts = kept + learned * min(1.0, dense.MEMORY / learned.sum())
         rows_of.append((mean, covariance, counts))
     return (np.array(x) for x in zip(*rows_of, strict=True))
 
@@ -83,7 +86,7 @@ def test_every_number_is_that_of_the_definition(sensor, monkeypatch):
     assert max(np.abs(s["mean"][0].numpy() - m).max() for s, m in zip(states, means, strict=True)) < 1e-7
     assert max(np.abs(s["covariance"][0].numpy() - p).max() for s, p in zip(states, covariances, strict=True)) < 1e-7
     assert max(np.abs(s["noise_counts"][0].numpy() - c).max() for s, c in zip(states, counts, strict=True)) < 1e-7
-    assert counts[-1].sum() == pytest.approx(30.0)
+    assert counts[-1].sum() == pytest.approx(30.0 + 0.1 * sum(PRIOR_COUNTS))
     weights = [float(output.weight) for output in outputs]
     assert min(weights) < 0.05 and max(weights) > 0.9
 
@@ -132,8 +135,23 @@ def test_the_scale_of_the_noise_is_learned():
     for truth in (15.0, 1 / 3):
         y = rng.multivariate_normal(np.zeros(2), truth * SENSORS["both states"][1], n)
         _, states = follow(learning(**still), np.arange(n) * 1.0, y, np.ones_like(y))
-        share = states[-1]["noise_counts"][0].numpy() / dense.MEMORY
+        counts = states[-1]["noise_counts"][0].numpy()
+        share = counts / counts.sum()
         assert abs(np.log(NOISE_FACTORS) @ share - np.log(truth)) < np.log(2)
+
+
+def test_a_long_quiet_time_takes_no_robustness():
+    """An outlier of 8 deviations has as little weight after 20,000 quiet observations as after 200."""
+    config = {"drift": [[-0.1]], "process_noise": [[0.05]], "measurement_noise": [[1.0]], "nu": 7, "rule": "learned"}
+    rng, weights = np.random.default_rng(0), []
+    stream, state = LinearStream(LinearFilterConfig.from_dict(config)), 0.0
+    for i in range(20_000):
+        state = state * np.exp(-0.1) + rng.normal() * np.sqrt(0.05)
+        last = stream.step(float(i), [state + rng.normal()])
+        if i in (199, 19_999):
+            wide = np.sqrt(last.covariance[0, 0] + 1)
+            weights.append(copy.copy(stream).step(i + 1.0, [last.mean[0] * np.exp(-0.1) + 8 * wide]).weight)
+    assert 0.02 < weights[0] < 0.1 and weights[1] < 1.5 * weights[0]
 
 
 @pytest.mark.parametrize("size", [1e3, 1e6, 1e9])
