@@ -123,7 +123,7 @@ class RecallConfig(StrictConfig):
 
     task: Task
     sizes: tuple[int, ...]
-    steps: int = 3000
+    steps: int = 4000
     tokens: int = 512
     keys: int = 64
     joint: bool = False
@@ -132,6 +132,7 @@ class RecallConfig(StrictConfig):
     stop: float = 0.9995
     gate_gain: float = 4.0
     learning_rate: float = 5e-3
+    matrix_learning_rate: float = 1e-2
     sde_learning_rate: float = 5e-3
     seed: int = 0
 
@@ -146,10 +147,13 @@ class RecallConfig(StrictConfig):
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
 
     def optimiser(self) -> OptimiserConfig:
-        """The language model's recipe at this task's rates."""
+        """The default language model's recipe at this task's rates."""
         return OptimiserConfig(
             steps=self.steps,
+            optimiser="muon",
+            schedule="wsd",
             learning_rate=self.learning_rate,
+            matrix_learning_rate=self.matrix_learning_rate,
             sde_learning_rate=self.sde_learning_rate,
             weight_decay=0.01,
             beta2=0.95,
