@@ -123,7 +123,7 @@ class RecallConfig(StrictConfig):
 
     task: Task
     sizes: tuple[int, ...]
-    steps: int = 4000
+    steps: int = 3000
     tokens: int = 512
     keys: int = 64
     joint: bool = False
