@@ -34,8 +34,8 @@ capped rule knows one law of it. Here the shares of the factors s_k of a grid ar
 (a generalised pseudo-Bayes filter of first order, its shares by the quasi-Bayes rule of Smith and Makov, 1978). The
 widest factor is at least e'S⁻¹e. What is kept of the prior keeps the filter robust: a share that nothing speaks for
 would sink without end, and the first outlier after a long quiet time would be believed. With the whole prior on s = 1
-it is the Kalman filter. Whatever the model does not explain
-is taken for noise: it needs a process noise Q that is about right more than the capped rule does.
+it is the Kalman filter. Whatever the model does not explain is taken for noise: it needs a process noise Q that is
+about right more than the capped rule does.
 """
 
 from __future__ import annotations
