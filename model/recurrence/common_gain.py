@@ -1,10 +1,12 @@
 """Kalman filters of many streams that share one covariance: what is the same for all of them is computed once.
 
 Without robust weights, with common times and nothing missing, the covariance of a Kalman filter does not depend on what
-was observed, so all streams of a system have the same gains:
+was observed, so all streams of a system have the same gains, and a step of theirs is one matrix. With e = y - b - C F m
+the innovation and L Lᵀ = S the factors of its covariance,
 
-    P⁻ = F P Fᵀ + Q      S = C P⁻ Cᵀ + R      K = P⁻ Cᵀ S⁻¹          once for every time
-    m⁻ = F m             e = y - b - C m⁻     m = m⁻ + K e            for every stream, compiled
+    P⁻ = F P Fᵀ + Q      S = C P⁻ Cᵀ + R      K = P⁻ Cᵀ S⁻¹      M = | F - K C F     K   |      once for every time
+                                                                     | -L⁻¹ C F      L⁻¹ |
+    (m, u) = M (m, y - b)      nis = e'S⁻¹e = u'u                                               for every stream
 
 The covariances are those of one stream in `dense_numba.filter_streams`. A stream that must be weighed, that has gaps or
 noises of its own, belongs there.
@@ -15,7 +17,8 @@ noises of its own, belongs there.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -30,10 +33,10 @@ from model.recurrence.dense_numba import (
     filter_streams,
 )
 
-# Streams side by side: enough that memory is written in order, and what is between two steps stays in the cache.
-LANES = 1024
-# Steps whose observations are laid out anew at a time: they stay in the second-level cache.
-STEPS = 64
+# Streams side by side, and steps of them whose observations are laid out anew at a time: what lies between two steps
+# stays in the first-level cache, and what a stream observed is read some cache lines at once.
+LANES = 256
+STEPS = 8
 
 
 class CommonResult(NamedTuple):
@@ -45,43 +48,65 @@ class CommonResult(NamedTuple):
     state: StreamState
 
 
-@numba.njit(**COMPILER_OPTIONS)
-def _add_product(out, matrix, x, sign, first, stop):
-    """out += sign · matrix x, for streams first … stop."""
-    for i in range(matrix.shape[0]):
-        total = out[i, first:stop]
-        for k in range(matrix.shape[1]):
-            factor, row = sign * matrix[i, k], x[k, first:stop]
-            # From 0, or the compiler takes a lane for one that may count from the end.
-            for lane in range(stop - first):
-                total[lane] += factor * row[lane]
+@functools.cache
+def _kernel(n: int, p: int) -> Any:
+    """The steps of many streams, compiled for the sizes: a row of M is then one vector loop over streams.
 
-
-@numba.njit(**COMPILER_OPTIONS)
-def _means(error, moves, sensor, gains, inverse, start, mean, nis):
-    """Means `[N, n, B]` and nis `[N, B]` of all streams, from their means before `[n, B]`.
-
-    error: `[N, P, B]`, observations less their bias; becomes the innovations.
+    Rows of `work` are numbers of the filter, `LANES` streams each: (m, y - b) of `STEPS` steps and the mean after them,
+    then u.
     """
-    steps, p, streams = error.shape
-    solved = np.empty((p, streams))
-    for first in range(0, streams, LANES):
-        stop = min(first + LANES, streams)
-        before = start
-        for t in range(steps):
-            mean[t, :, first:stop] = 0.0
-            _add_product(mean[t], moves[t], before, 1.0, first, stop)
-            _add_product(error[t], sensor, mean[t], -1.0, first, stop)
-            solved[:, first:stop] = 0.0
-            _add_product(solved, inverse[t], error[t], 1.0, first, stop)
-            nis[t, first:stop] = 0.0
-            distance = nis[t, first:stop]
-            for a in range(p):
-                left, right = error[t, a, first:stop], solved[a, first:stop]
-                for lane in range(stop - first):
-                    distance[lane] += left[lane] * right[lane]
-            _add_product(mean[t], gains[t], error[t], 1.0, first, stop)
-            before = mean[t]
+    size = n + p
+    whitened = (STEPS + 1) * size
+
+    @numba.njit(**COMPILER_OPTIONS)
+    def run(values, offset, steps, state, mean, nis):
+        """Means `[N, n, B]` and nis `[N, B]`, by M `[N, n + P, n + P]`; state: the means before `[n, B]`, becomes those
+        after."""
+        streams, length, _ = values.shape
+        # Lanes without a stream are worked on too, so that loops have a fixed length; nobody reads them.
+        work = np.zeros((whitened + p) * LANES)
+        for first in range(0, streams, LANES):
+            own = min(LANES, streams - first)
+            for i in range(n):
+                for lane in range(own):
+                    work[i * LANES + lane] = state[i, first + lane]
+            for start in range(0, length, STEPS):
+                count = min(STEPS, length - start)
+                for lane in range(own):
+                    for ahead in range(count):
+                        for a in range(p):
+                            observed = values[first + lane, start + ahead, a]
+                            work[(ahead * size + n + a) * LANES + lane] = observed - offset[a]
+                for ahead in range(count):
+                    step, before = steps[start + ahead], ahead * size
+                    for i in range(n):
+                        for lane in range(LANES):
+                            total = 0.0
+                            for k in range(size):
+                                total += step[i, k] * work[(before + k) * LANES + lane]
+                            work[(before + size + i) * LANES + lane] = total
+                    for a in range(p):
+                        for lane in range(LANES):
+                            total = 0.0
+                            for k in range(size):
+                                total += step[n + a, k] * work[(before + k) * LANES + lane]
+                            work[(whitened + a) * LANES + lane] = total
+                    for lane in range(own):
+                        total = 0.0
+                        for a in range(p):
+                            total += work[(whitened + a) * LANES + lane] * work[(whitened + a) * LANES + lane]
+                        nis[start + ahead, first + lane] = total
+                    for i in range(n):
+                        for lane in range(own):
+                            mean[start + ahead, i, first + lane] = work[(before + size + i) * LANES + lane]
+                for i in range(n):
+                    for lane in range(own):
+                        work[i * LANES + lane] = work[(count * size + i) * LANES + lane]
+            for i in range(n):
+                for lane in range(own):
+                    state[i, first + lane] = work[i * LANES + lane]
+
+    return run
 
 
 def _first_stream(state: StreamState) -> StreamState:
@@ -92,15 +117,16 @@ def _first_stream(state: StreamState) -> StreamState:
     return StreamState(np.asarray(state.mean, np.float64)[:1], covariance[:1], time[:1])
 
 
-def _gains(system: CompiledSystem, noise: Array, lags: Array, covariance: Array) -> tuple[Array, Array, Array]:
-    """F `[N, n, n]`, K `[N, n, P]` and S⁻¹ `[N, P, P]` of every step; covariance: before it, `[N, n, n]`."""
+def _steps(system: CompiledSystem, noise: Array, lags: Array, covariance: Array) -> Array:
+    """M `[N, n + P, n + P]` of every step; covariance: before it, `[N, n, n]`."""
     n, p = system.n, system.p
     distinct, index = np.unique(lags, return_inverse=True)
     moves, process = system.transitions(distinct).reshape(-1, 2, n, n)[index].swapaxes(0, 1)
     sensor = system.sensor[: p * n].reshape(p, n)
     cross = (moves @ covariance @ moves.swapaxes(1, 2) + process) @ sensor.T
-    inverse = np.linalg.inv(sensor @ cross + noise)
-    return np.ascontiguousarray(moves), cross @ inverse, inverse
+    whitening = np.linalg.inv(np.linalg.cholesky(sensor @ cross + noise))
+    gain, expected = cross @ (whitening.swapaxes(1, 2) @ whitening), sensor @ moves
+    return np.block([[moves - gain @ expected, gain], [-whitening @ expected, whitening]])
 
 
 def filter_common(
@@ -130,21 +156,17 @@ def filter_common(
     first = system.prior_covariance[None] if alone is None else alone.covariance
     lags = np.diff(clock, prepend=clock[:1] if alone is None else alone.time)
     noise = np.asarray(config.measurement_noise, np.float64)
-    moves, gains, inverse = _gains(system, noise, lags, np.concatenate([first, covariance[:-1]]))
+    steps = _steps(system, noise, lags, np.concatenate([first, covariance[:-1]]))
     batch, length = values.shape[:2]
-    sensor, offset = np.split(system.sensor[: -noise.size], [system.p * system.n])
+    offset = system.sensor[system.p * system.n : -noise.size]
     start = np.empty((batch, system.n))
     start[:] = system.prior_mean if state is None else checked("state.mean", state.mean, start.shape)
-    # Time first and streams last, so that a step is a few loops over neighbours; the results are views of that.
+    # Time first and streams last, in the order in which they are written; the results are views of that.
     mean, nis = np.empty((length, system.n, batch)), np.empty((length, batch))
-    before, sensor = np.ascontiguousarray(start.T), sensor.reshape(system.p, -1)
-    for t in range(0, length, STEPS):
-        part = slice(t, t + STEPS)
-        error = np.subtract(values[:, part].transpose(1, 2, 0), offset[:, None], order="C")
-        _means(error, moves[part], sensor, gains[part], inverse[part], before, mean[part], nis[part])
-        before = mean[part][-1]
+    last = np.ascontiguousarray(start.T)
+    _kernel(system.n, system.p)(values, offset, steps, last, mean, nis)
     # A distance is finite only if all values of its observation were.
     if not np.isfinite(nis.sum()):
         raise ValueError("observations must be finite; filter_streams takes those with gaps")
-    end = StreamState(mean[-1].T.copy(), np.repeat(covariance[-1:], batch, 0), np.full(batch, clock[-1]))
+    end = StreamState(last.T.copy(), np.repeat(covariance[-1:], batch, 0), np.full(batch, clock[-1]))
     return CommonResult(mean.transpose(2, 0, 1), nis.T, covariance, end)
