@@ -2,7 +2,8 @@
 
 The size config gives width, depth and training, `training/configs/variants.json` what a variant changes; one folder a
 run. What is finished is not done again, so the command continues where it was cut, and takes in runs that were trained
-elsewhere with the same config and text. To score a run anew, delete `quality.json` in its folder.
+elsewhere with the same config and text. To score a run anew, delete `quality.json` in its folder. Of a run whose folder
+is gone, the row that is in the file stays, if all else in the file is what is asked for.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from bench.quality_bars import bar_lines, bars, table
 from bench.quality_runs import Job, run_jobs, run_row
 from bench.quality_scores import Scoring, write_json
 from bench.quality_speed import measure_speed, speed_lines
+from model.config import LanguageModelConfig
 from training.commit import git_commit
 from training.corpus import SPLITS, file_hashes, split_files
-from training.language import LanguageRun, find_config, load_variants
+from training.language import LanguageRun, TrainingConfig, find_config, load_variants
 
 # The models of the papers, and the recurrent path; recipes and ablations of variants.json are asked for by name.
 PAPERS = (
@@ -96,7 +98,8 @@ def write_quality(plan: Plan, out: Path, *, workers: int = 1) -> dict[str, Any]:
         the table; `failed` names the runs that failed and why, `missing` those that are not in it.
     """
     # Without training, the runs that are not trained are left out, not failed.
-    jobs = [job for job in plan.jobs if plan.is_training or job.is_trained]
+    kept = kept_rows(plan, out)
+    jobs = [job for job in plan.jobs if job.name not in kept and (plan.is_training or job.is_trained)]
     failed: dict[str, str] = {}
     document = collect(plan, out, failed)
     with tqdm(total=len(jobs), desc="runs", unit="run") as bar:
@@ -127,10 +130,36 @@ def write_speed(plan: Plan, out: Path) -> dict[str, Any]:
     return document
 
 
+def is_alike(plan: Plan, known: dict[str, Any]) -> bool:
+    """Whether a table is of this size and training, scored on the same text in the same way."""
+    if not known:
+        return False
+    # By value: a table from before a field was added has its default.
+    model, training = LanguageModelConfig.from_dict(known["model"]), TrainingConfig.from_dict(known["training"])
+    scored = [list(plan.scoring.factors), plan.scoring.tokens, text_hashes(plan.data)]
+    return plan.base == LanguageRun(model, training) and scored == [
+        known[name] for name in ("factors", "tokens", "data")
+    ]
+
+
+def kept_rows(plan: Plan, out: Path) -> dict[str, dict[str, Any]]:
+    """By name of the run, the rows of the file `out` whose runs have no folder; none if it is a file of other runs."""
+    known = _known(out)
+    if not is_alike(plan, known):
+        return {}
+    variants = load_variants()
+    rows = {
+        f"{row['variant']}-s{row['seed']}": row
+        for row in known["runs"]
+        if known["variants"][row["variant"]] == variants.get(row["variant"])
+    }
+    return {job.name: rows[job.name] for job in plan.jobs if job.name in rows and not job.folder.exists()}
+
+
 def collect(plan: Plan, out: Path, failed: dict[str, str]) -> dict[str, Any]:
-    """The table of the complete runs; speeds are those in `out`."""
-    known = json.loads(out.read_text()) if out.is_file() else {}
-    rows = {job.name: run_row(job) for job in plan.jobs if job.name not in failed}
+    """The table of the complete runs; speeds, and rows of runs that have no folder, are those in `out`."""
+    kept = kept_rows(plan, out)
+    rows = {job.name: kept.get(job.name) or run_row(job) for job in plan.jobs if job.name not in failed}
     variants, base = load_variants(), plan.base
     document: dict[str, Any] = {
         "commit": git_commit(),
@@ -146,9 +175,13 @@ def collect(plan: Plan, out: Path, failed: dict[str, str]) -> dict[str, Any]:
         "runs": [row for row in rows.values() if row is not None],
         "missing": [job.name for job in plan.jobs if rows.get(job.name) is None],
         "failed": failed,
-        "speed": known.get("speed"),
+        "speed": _known(out).get("speed"),
     }
     return {**document, "bars": bars(document)}
+
+
+def _known(out: Path) -> dict[str, Any]:
+    return dict(json.loads(out.read_text())) if out.is_file() else {}
 
 
 def report_lines(document: dict[str, Any]) -> list[str]:

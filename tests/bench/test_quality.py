@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from bench import quality_runs
 from bench.language_eval import window_losses
-from bench.quality import Plan, report_lines, write_quality
+from bench.quality import Plan, kept_rows, report_lines, write_quality
 from bench.quality_bars import Case, bar_lines, bars, paired, spread, table
 from bench.quality_figures import attention_maps, draw_quality, groups
 from bench.quality_runs import Job, main, run_jobs
@@ -172,6 +172,26 @@ def test_what_is_finished_is_not_done_again(done, monkeypatch):
         "B1-s0",
         "M2-s0",
     ]  # new lengths: scored
+
+
+def test_rows_whose_runs_are_gone_stay_in_the_file(done, tmp_path, monkeypatch):
+    out = tmp_path / "table.json"
+    out.write_text(json.dumps(done.document))
+    elsewhere = replace(done.plan, runs=tmp_path / "runs")
+    monkeypatch.setattr(quality_runs, "train_language", lambda *_, **__: pytest.fail("trained again"))
+    assert write_quality(elsewhere, out)["runs"] == done.document["runs"]
+    # Not beside rows of another text, scoring, model or variant; nor of a run that has been begun again.
+    for change in (
+        {"tokens": 64},
+        {"data": {}},
+        {"model": {**done.document["model"], "n_slots": 3}},
+        {"variants": {**done.document["variants"], "B1": {"title": "another"}}},
+    ):
+        out.write_text(json.dumps({**done.document, **change}))
+        assert "B1-s0" not in kept_rows(elsewhere, out)
+    out.write_text(json.dumps(done.document))
+    (elsewhere.runs / "B1-s0").mkdir(parents=True)
+    assert set(kept_rows(elsewhere, out)) == {"both-s0", "M2-s0"}
 
 
 def test_a_cut_run_is_resumed(done, data, tmp_path, monkeypatch):
