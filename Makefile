@@ -38,8 +38,9 @@ help:
 serve: $(VENV)/.serve
 	$(BIN)/rfa serve --host $(HOST) --port $(PORT) $(SERVE_FLAGS)
 
+# A file stays in one process: what its tests share is made once, and compiled once.
 test: $(VENV)/.develop
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
 check: $(VENV)/.develop
 	$(BIN)/ruff check .
