@@ -81,7 +81,7 @@ SETTINGS = (
 
 # Half of the late steps are of the largest size: 64 pairs, which 16 slots never hold, would cost them the 16.
 RECALL = RecallConfig("recall", (2, 4, 8, 16, 32), steps=6000)
-COPY = RecallConfig("copy", (4, 8, 16, 32, 64), steps=1500)
+COPY = RecallConfig("copy", (4, 8, 16, 32, 64), steps=3000)
 
 
 @dataclass(frozen=True)

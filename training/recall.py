@@ -116,9 +116,9 @@ class RecallConfig(StrictConfig):
     tokens: of a step, so a batch of short sequences has more of them. A size joins the mixture when the one before is
     answered with `promote` accuracy. `max_filler`: once there are two sizes, half of the batches of recall have
     1 … max_filler tokens between pairs and queries; before, the pairing itself is learned, which filler delays. With
-    `joint` a pair is one token.
-    Training ends early when the hardest size reaches `stop`. `gate_gain` multiplies the slots' gates at the start: with
-    the language model's gates the slots are too alike to tell keys apart, and training finds that late.
+    `joint` a pair is one token. Training ends early when every size reaches `stop`: the hardest alone can be learned at
+    the cost of the others, copying by its distance, say. `gate_gain` multiplies the slots' gates at the start: with the
+    language model's gates the slots are too alike to tell keys apart, and training finds that late.
     """
 
     task: Task
@@ -193,7 +193,7 @@ class Curriculum:
 
     @property
     def is_done(self) -> bool:
-        return self.accuracy[self.config.sizes[-1]] >= self.config.stop
+        return min(self.accuracy.values()) >= self.config.stop
 
 
 def training_batch(config: RecallConfig, step: int, sizes: tuple[int, ...]) -> tuple[Batch, int]:

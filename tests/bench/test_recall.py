@@ -175,7 +175,11 @@ def test_a_size_opens_when_the_one_before_is_learned():
     assert curriculum.sizes == (2, 4, 8) and not curriculum.is_done
     for _ in range(60):
         curriculum.record(8, 1.0)
-    assert curriculum.sizes == (2, 4, 8) and curriculum.is_done
+    assert curriculum.sizes == (2, 4, 8) and not curriculum.is_done
+    # Nor may the sizes before be lost.
+    for _ in range(60):
+        curriculum.record(2, 1.0)
+    assert curriculum.is_done
 
 
 def test_training_batches_have_open_sizes_and_bounded_filler():
