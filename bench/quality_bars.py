@@ -53,7 +53,7 @@ def claims() -> list[Claim]:
     m2, b1 = Case("M2"), Case("B1")
     attention, recurrent = Case("both"), Case("both", "recurrent")
     alone = Case("slots", "recurrent")
-    recipe = "recipe-muon-wsd"  # of the default bundle
+    recipe = "recipe-muon-wsd"
     return [
         Claim(m2, Case("M1"), 1),
         Claim(Case("M1"), b1, 1),
@@ -71,8 +71,15 @@ def claims() -> list[Claim]:
         ),
         Claim(attention, m2, 1, 1.01),
         Claim(recurrent, alone, 1, 1.01),
-        Claim(Case(f"{recipe}-both"), Case(recipe), 1, 1.01),
-        Claim(Case(f"{recipe}-both", "recurrent"), Case(f"{recipe}-slots", "recurrent"), 1, 1.01),
+        # By the recipe of the default bundle: half of the loss recurrent, 60 and 70 %.
+        *(
+            claim
+            for both in (f"{recipe}-both", f"{recipe}-both-60", f"{recipe}-both-70")
+            for claim in (
+                Claim(Case(both), Case(recipe), 1, 1.01),
+                Claim(Case(both, "recurrent"), Case(f"{recipe}-slots", "recurrent"), 1, 1.01),
+            )
+        ),
         # The papers' order once more with twice the heads, each of half the width.
         Claim(Case("M2-h8"), Case("M1-h8"), 1),
         Claim(Case("M1-h8"), Case("B1-h8"), 1),

@@ -1,5 +1,5 @@
 """Train a language model, both modes from the start: the loss is the mean of the cross-entropies of the modes
-trained. How the weights move is `training.optimiser`.
+trained, weighed by `recurrent_share`. How the weights move is `training.optimiser`.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class TrainingConfig(OptimiserConfig):
     """How to train. `modes` empty = all modes of the model.
 
     recurrent_from: share of the steps before the recurrent mode joins the attention mode; 0 = both from the start.
+    recurrent_share: weight of the recurrent mode's loss where both are trained; the attention mode has the rest.
     compile: in training, the eager attention goes through torch.compile.
     """
 
@@ -51,6 +52,7 @@ class TrainingConfig(OptimiserConfig):
     context: int = 256
     modes: tuple[Mode, ...] = ()
     recurrent_from: float = 0.0
+    recurrent_share: float = 0.5
     seed: int = 0
     validate_every: int = 250
     precision: str = "bf16"
@@ -66,6 +68,8 @@ class TrainingConfig(OptimiserConfig):
             raise ValueError(f"recurrent_from must be in [0, 1), got {self.recurrent_from}")
         if self.recurrent_from and self.modes and set(self.modes) != {"attention", "recurrent"}:
             raise ValueError(f"recurrent_from is of a run of both modes, got modes {list(self.modes)}")
+        if not 0 < self.recurrent_share < 1:
+            raise ValueError(f"recurrent_share must be between 0 and 1; modes choose one alone: {self.recurrent_share}")
         if self.precision not in ("bf16", "fp32"):
             raise ValueError(f"precision must be 'bf16' or 'fp32', got {self.precision!r}")
 
@@ -201,6 +205,14 @@ class Trainer:
         config = self.run.training
         return self.modes if self.step >= config.recurrent_from * config.steps else ("attention",)
 
+    @property
+    def shares(self) -> dict[Mode, float]:
+        """Weight of each mode's loss at this step; they add up to one."""
+        if len(self.modes_now) == 1:
+            return dict.fromkeys(self.modes_now, 1.0)
+        recurrent = self.run.training.recurrent_share
+        return {"attention": 1 - recurrent, "recurrent": recurrent}
+
     def save(self) -> None:
         """Model, optimiser and progress: the run continues from here bit for bit."""
         save_checkpoint(self.out, "language", self.averaged)
@@ -216,7 +228,7 @@ class Trainer:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
                 loss = loss_of(self.model, inputs, targets, mode)
             # One backward pass per mode: the activations of only one are alive.
-            (loss / len(self.modes_now)).backward()
+            (loss * self.shares[mode]).backward()
             losses[mode] = float(loss.detach())
         if not all(math.isfinite(loss) for loss in losses.values()):
             raise FloatingPointError(f"the loss is {losses} at step {self.step}; the last checkpoint is intact")

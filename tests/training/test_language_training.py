@@ -1,13 +1,23 @@
 """Training a language model: it learns, it resumes bit for bit with every recipe, its average is what is saved."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from model.checkpoint import load_model
-from training.language import LanguageRun, Trainer, find_config, load_variants, train_language, validation_loss
+from training.language import (
+    LanguageRun,
+    Trainer,
+    TrainingConfig,
+    cross_entropy,
+    find_config,
+    load_variants,
+    train_language,
+    validation_loss,
+)
 from training.optimiser import Optimiser
 
 MODEL = {"vocab_size": 270, "d_model": 24, "n_layers": 2, "n_heads": 2, "head_dim": 6, "n_slots": 2}
@@ -128,6 +138,26 @@ def test_the_recurrent_mode_joins_when_it_is_due(data, tmp_path, monkeypatch):
     assert sorted(record["validation_loss"]) == both
     with pytest.raises(ValueError, match="recurrent_from is of a run of both modes"):
         train_language(write_config(tmp_path, recurrent_from=0.5, modes=["recurrent"]), data, tmp_path / "bad")
+
+
+def test_the_modes_losses_are_weighed_by_the_recurrent_share(data, tmp_path):
+    def gates_and_queries(name, **options):
+        """Gradients that only the recurrent mode has, and that both have."""
+        config = write_config(tmp_path, steps=1, precision="fp32", **options)
+        trainer = Trainer(LanguageRun.from_file(Path(config)), None, tmp_path / name, torch.device("cpu"))
+        trainer.optimiser.step = lambda *_: None
+        tokens = torch.arange(33)[None] % 200
+        trainer.update(tokens[:, :-1], tokens[:, 1:], cross_entropy)
+        mixer = trainer.model.blocks[0].mixer
+        return mixer.gates.weight.grad, mixer.query.weight.grad
+
+    mixed = gates_and_queries("mixed", recurrent_share=0.75)
+    attention = gates_and_queries("attention", modes=["attention"])
+    recurrent = gates_and_queries("recurrent", modes=["recurrent"])
+    torch.testing.assert_close(mixed[0], 0.75 * recurrent[0])
+    torch.testing.assert_close(mixed[1], 0.25 * attention[1] + 0.75 * recurrent[1])
+    with pytest.raises(ValueError, match=r"recurrent_share must be between 0 and 1.*1\.0"):
+        TrainingConfig.from_dict({**TRAINING, "recurrent_share": 1.0})
 
 
 def test_without_a_compiler_attention_is_eager(data, tmp_path, monkeypatch):
