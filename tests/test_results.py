@@ -2,10 +2,14 @@
 
 import json
 import math
+import re
 import statistics
 from pathlib import Path
 
 import pytest
+
+from bench.quality import report_lines
+from bench.quality_bars import Case, cases, losses, paired
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -29,14 +33,19 @@ def test_language_rows(title, model, mode):
     assert f"| {title} | {' | '.join(cells)} |" in README
 
 
+# Of the quality table; all of it is in docs/QUALITY.md.
+QUALITY_SHOWN = ("B1", "B2", "B3", "M1", "M2", "M2.4", "M2.5", "M2.6", "slots", "both", "recipe-muon-wsd")
+
+
 def test_quality_rows():
     document = read("quality-small.json")
     perplexities = {}
     for run in document["runs"]:
         for score in run["scores"]:
-            if score["windows"] == "separate":
+            if score["windows"] == "separate" and run["variant"] in QUALITY_SHOWN:
                 key = run["variant"], score["mode"], score["length"]
                 perplexities.setdefault(key, []).append(math.exp(score["nats_per_token"]))
+    assert {variant for variant, *_ in perplexities} == set(QUALITY_SHOWN)
     for variant, mode in dict.fromkeys(key[:2] for key in perplexities):
         cells = []
         for factor in document["factors"]:
@@ -46,6 +55,30 @@ def test_quality_rows():
         name = variant if mode == "attention" else f"{variant} ({mode})"
         title = document["variants"][variant]["title"]
         assert f"| {name} | {title} | {len(values)} | {' | '.join(cells)} |" in README
+
+
+def test_the_whole_quality_table_is_the_command_s():
+    page = (ROOT / "docs" / "QUALITY.md").read_text(encoding="utf-8")
+    document = read("quality-small.json")
+    assert page.endswith("\n".join(report_lines(document)) + "\n")
+    # Every figure in the text above it is a bar's.
+    text, _ = page.split("## The table", 1)
+    bars = {bar["name"]: bar["separate"] for bar in document["bars"] if bar["separate"]}
+    shown = {f"{bar['ratio']:.3f}" for bar in bars.values()}
+    shown |= {f"{ratio:.3f}" for ratio in over_m2(document).values()}
+    assert set(re.findall(r"\b[01]\.\d{3}\b", text)) <= shown
+
+
+def over_m2(document):
+    """Perplexity over that of M2 by variant, mode and factor, mean over the seeds that both have."""
+    found = {}
+    for case in cases(document):
+        for factor in document["factors"]:
+            ours, theirs = (losses(document, which, "separate", factor) for which in (case, Case("M2")))
+            measured = paired(ours, theirs, 1.0)
+            if measured:
+                found[str(case), factor] = measured["ratio"]
+    return found
 
 
 def test_quality_sentences():
@@ -64,6 +97,8 @@ def test_quality_sentences():
         f"M1 beats RoPE {over_seeds('M1 < B1 at 1×')} and M2 does not {over_seeds('M2 < B1 at 1×')}",
         f"the modes have {ratio('both ≤ 1.01 · M2 at 1×')} (attention) and "
         f"{ratio('both (recurrent) ≤ 1.01 · slots (recurrent) at 1×')} (recurrent)",
+        f"takes a fifth off M2, {ratio('recipe-muon-wsd-both ≤ 1.01 · recipe-muon-wsd at 1×')} and "
+        f"{ratio('recipe-muon-wsd-both (recurrent) ≤ 1.01 · recipe-muon-wsd-slots (recurrent) at 1×')} (1 seed)",
     ):
         assert part in flat, part
     assert bars["M2 ≤ 0.9 · B1 at 8×"]["agree"] == bars["M2 ≤ 0.9 · B1 at 8×"]["seeds"] == 3
@@ -97,28 +132,28 @@ def test_confidence_paragraph():
 
 
 def test_recall_paragraph():
-    rows = {row["setting"]: row for row in read("recall.json")["rows"] if row["task"] == "recall"}
-    assert len(rows) == len(read("recall.json")["rows"])  # no copying
+    rows = {(row["task"], row["setting"]): row for row in read("recall.json")["rows"]}
 
-    def accuracy(setting, pairs, filler=0):
-        (cell,) = (c for c in rows[setting]["scores"] if (c["size"], c["filler"]) == (pairs, filler))
+    def accuracy(setting, size, filler=0, task="recall"):
+        (cell,) = (c for c in rows[task, setting]["scores"] if (c["size"], c["filler"]) == (size, filler))
         assert cell["answers"] == 4096
-        return cell["accuracy"]
+        return f"{cell['accuracy']:.3f}"
 
-    assert {name: rows[name]["steps"] for name in ("S16", "S16-W16", "S32")} == {
-        "S16": 6000,
-        "S16-W16": 4000,
-        "S32": 3000,
-    }
+    steps = {name: rows["recall", name]["steps"] for name in ("S16", "S16-W16", "S32")}
+    assert steps == {"S16": 6000, "S16-W16": 4000, "S32": 3000}
+    for setting in ("softmax", "rfa"):
+        assert max(rows["recall", setting]["sizes_trained"]) == 32
+        assert min(accuracy(setting, size, task="copy") for size in (8, 16, 32, 64)) >= "0.999"
     flat = " ".join(README.split())
     for part in (
-        f"answers 64 pairs at {accuracy('rfa', 64):.3f}",
-        f"16 slots answer 16 pairs at {accuracy('S16', 16):.3f}, 64 tokens of filler later at "
-        f"{accuracy('S16', 16, 64):.3f}",
-        f"32 pairs, {accuracy('S16', 32):.3f}, and 64, {accuracy('S16', 64):.3f}",
-        f"{accuracy('S16', 16, 256):.3f} after 256 tokens",
-        f"have {accuracy('S16-W16', 16):.3f} of 16 pairs",
-        f"32 slots {accuracy('S32', 16):.3f} after",
+        f"of 64 pairs RFA attention answers {accuracy('rfa', 64)}, softmax {accuracy('softmax', 64)}",
+        f"16 slots answer 16 pairs at {accuracy('S16', 16)}, 64 tokens of filler later at {accuracy('S16', 16, 64)}",
+        f"32 pairs, {accuracy('S16', 32)}, and 64, {accuracy('S16', 64)}",
+        f"copying at 16 symbols, {accuracy('S16', 16, task='copy')}, and 32, {accuracy('S16', 32, task='copy')}",
+        f"at {accuracy('rfa', 16, 256)} by RFA, {accuracy('softmax', 16, 256)} by softmax, "
+        f"{accuracy('S16', 16, 256)} by 16 slots",
+        f"have {accuracy('S16-W16', 16)} of 16 pairs",
+        f"32 slots {accuracy('S32', 16)} after",
     ):
         assert part in flat, part
 
