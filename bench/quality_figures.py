@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ from training.corpus import encode_files, split_files
 
 SHOWN = "M2"
 PASSAGE = 192
+# Characters of a legend that fit beside the curves.
+LABEL = 46
 # Attention weights over the largest of their row.
 SMALLEST_SHOWN = 1e-3
 MAPS = ((0, 0), (0, 3), (3, 0), (3, 3))
@@ -147,10 +150,10 @@ def draw_lengths(document: Mapping[str, Any], path: Path) -> Path:
                 values = [list(losses(document, case, windows, factor).values()) for factor in document["factors"]]
                 known = [(length, np.exp(nats)) for length, nats in zip(lengths, values, strict=True) if nats]
                 x = [length for length, _ in known]
-                name = document["variants"][case.variant]["title"]
+                label = shorten(f"{case}: {document['variants'][case.variant]['title']}", LABEL, placeholder=" …")
                 colour = "black" if case == Case(SHOWN) else f"C{(i - 1) % 10}"
                 style = ".--" if case.mode == "recurrent" else ".-"
-                axes.plot(x, [p.mean() for _, p in known], style, color=colour, linewidth=1.3, label=f"{case}: {name}")
+                axes.plot(x, [p.mean() for _, p in known], style, color=colour, linewidth=1.3, label=label)
                 low, high = [p.min() for _, p in known], [p.max() for _, p in known]
                 axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
             axes.set(xscale="log", yscale="log", title=f"{title}, {windows} windows")
