@@ -132,8 +132,8 @@ def write_speed(plan: Plan, out: Path) -> dict[str, Any]:
 
 def is_alike(plan: Plan, known: dict[str, Any]) -> bool:
     """Whether a table is of this size and training, scored on the same text in the same way."""
-    if not known:
-        return False
+    if not known.keys() >= {"model", "training", "factors", "tokens", "data", "variants", "runs"}:
+        return False  # no table, or none of this command
     # By value: a table from before a field was added has its default.
     model, training = LanguageModelConfig.from_dict(known["model"]), TrainingConfig.from_dict(known["training"])
     scored = [list(plan.scoring.factors), plan.scoring.tokens, text_hashes(plan.data)]

@@ -189,6 +189,8 @@ def test_rows_whose_runs_are_gone_stay_in_the_file(done, tmp_path, monkeypatch):
     ):
         out.write_text(json.dumps({**done.document, **change}))
         assert "B1-s0" not in kept_rows(elsewhere, out)
+    out.write_text("{}")
+    assert kept_rows(elsewhere, out) == {}
     out.write_text(json.dumps(done.document))
     (elsewhere.runs / "B1-s0").mkdir(parents=True)
     assert set(kept_rows(elsewhere, out)) == {"both-s0", "M2-s0"}
