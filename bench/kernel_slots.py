@@ -72,7 +72,8 @@ def make_scan(
     x = torch.randn(batch, length, run.model.d_model, device=device)
     with torch.no_grad():
         dynamics = mixer.dynamics()
-        tokens = mixer.slot_inputs(x, mixer.rotated(x, mixer.phase(torch.arange(length, device=device))), dynamics)
+        rotated = mixer.rotated(x, mixer.phase(torch.arange(length, device=device)), "recurrent")
+        tokens = mixer.slot_inputs(x, rotated, dynamics)
         means, precisions = (part.expand(batch, *part.shape) for part in mixer.initial_state())
         tensors = [*tokens, means, precisions, *mixer.slot_parameters(dynamics)]
         outputs = ScanProblem(tensors, []).outputs(LOOP)

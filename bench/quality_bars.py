@@ -69,15 +69,18 @@ def claims() -> list[Claim]:
             for ours, theirs in ((recurrent, attention), (alone, m2))
             for factor, limit in ((1, 1.02), (4, 1.0), (16, 1.0))
         ),
-        Claim(attention, m2, 1, 1.01),
-        Claim(recurrent, alone, 1, 1.01),
-        # By the recipe of the default bundle: half of the loss recurrent, 60 and 70 %.
+        # One checkpoint against two: by the paper's recipe, and by that of the default bundle with half of the loss
+        # recurrent, 60 and 70 %, and with a readout for each mode.
         *(
             claim
-            for both in (f"{recipe}-both", f"{recipe}-both-60", f"{recipe}-both-70")
+            for both, single, slots in (
+                ("both", "M2", "slots"),
+                ("both-own", "M2", "slots"),
+                *((f"{recipe}-both{which}", recipe, f"{recipe}-slots") for which in ("", "-60", "-70", "-own")),
+            )
             for claim in (
-                Claim(Case(both), Case(recipe), 1, 1.01),
-                Claim(Case(both, "recurrent"), Case(f"{recipe}-slots", "recurrent"), 1, 1.01),
+                Claim(Case(both), Case(single), 1, 1.01),
+                Claim(Case(both, "recurrent"), Case(slots, "recurrent"), 1, 1.01),
             )
         ),
         # The papers' order once more with twice the heads, each of half the width.

@@ -92,7 +92,7 @@ def attention_maps(model: LanguageModel, tokens: Tensor) -> list[np.ndarray]:
     maps = []
     for layer, x in enumerate(inputs):
         mixer = _mixer(model, layer)
-        q, k, _ = mixer.rotated(x, mixer.phase(torch.arange(len(tokens), device=x.device)))
+        q, k, _ = mixer.rotated(x, mixer.phase(torch.arange(len(tokens), device=x.device)), "attention")
         identity = torch.eye(len(tokens), device=x.device)[None, :, None].expand(-1, -1, model.config.n_heads, -1)
         weights = relative_attention(
             q, k, identity, mixer.dynamics(), kernel=model.config.kernel, with_precision=False, prior=model.config.prior

@@ -84,11 +84,11 @@ class PrefillGraph(nn.Module):
         all_means, all_precisions = [], []
         for i, block in enumerate(self.blocks):
             mixed, m, p = _scan_layer(block, x, positions, means[:, i], precisions[:, i])
-            x = block.finish(x, mixed.out)
+            x = block.finish(x, mixed.out, "recurrent")
             all_means.append(m[rows, last])
             all_precisions.append(p[rows, last])
         final = MixerOutput(*(part[rows, last] for part in mixed))
-        output: StepOutput = self.model._step_output(x[rows, last], final)
+        output: StepOutput = self.model._step_output(x[rows, last], final, "recurrent")
         return (*output, torch.stack(all_means, 1), torch.stack(all_precisions, 1))
 
 
@@ -110,12 +110,12 @@ def _scan_layer(
     block: Block, x: Tensor, positions: Tensor, means: Tensor, precisions: Tensor
 ) -> tuple[MixerOutput, Tensor, Tensor]:
     """The mixer of one layer over `[B, N, d]`: its output, and the state after every token, `[B, N, H, S, …]`."""
-    mixer, x = block.mixer, block.mixer_norm(x)
+    mixer, x = block.mixer, block.mixer_norm(x, "recurrent")
     if not isinstance(mixer, RobustMixer):
         raise ValueError(f"a {mixer.config.mixer} model has no recurrent twin")
     dynamics = mixer.dynamics()
     phase = mixer.phase(positions)
-    tokens = mixer.slot_inputs(x, mixer.rotated(x, phase), dynamics)
+    tokens = mixer.slot_inputs(x, mixer.rotated(x, phase, "recurrent"), dynamics)
     parameters = mixer.slot_parameters(dynamics)
 
     def update(state: list[Tensor], token: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -129,7 +129,7 @@ def _scan_layer(
     m, p = m.transpose(0, 1), p.transpose(0, 1)
     flat = slot_read(tokens.q.flatten(0, 1), m.flatten(0, 1), p.flatten(0, 1), parameters)
     readout = SlotReadout(*(part.unflatten(0, positions.shape) for part in flat))
-    return mixer.finish(readout.out, x, phase, readout.precision, None, dynamics.gamma2), m, p
+    return mixer.finish(readout.out, x, phase, readout.precision, None, dynamics.gamma2, "recurrent"), m, p
 
 
 Interface = tuple[dict[str, Tensor], tuple[str, ...], dict[str, dict[int, str]]]

@@ -78,6 +78,8 @@ class LanguageModelConfig(StrictConfig):
         window: exact tokens W that are read together with the slots, which a token enters when it leaves the window.
         learned_decay: mu is learned from the fixed decay on; the heads without decay stay without.
         output_gate: a sigmoid of the block's normalised input scales each head before the output projection.
+        own_readout: each mode has queries, output projections and norms of its own; else the modes share all but the
+            gates of the slots.
     """
 
     vocab_size: int
@@ -104,6 +106,7 @@ class LanguageModelConfig(StrictConfig):
     window: int = 0
     learned_decay: bool = False
     output_gate: bool = False
+    own_readout: bool = False
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_ratio", "inner"):
@@ -125,7 +128,7 @@ class LanguageModelConfig(StrictConfig):
         check_choice("noise", self.noise, NOISES)
         check_choice("distance_bias", self.distance_bias, DISTANCE_BIASES)
         check_choice("innovation", self.innovation, INNOVATIONS)
-        for name in ("robust_slots", "learned_decay", "output_gate"):
+        for name in ("robust_slots", "learned_decay", "output_gate", "own_readout"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
             if self.mixer != "rfa" and getattr(self, name) != (name == "robust_slots"):
@@ -140,6 +143,8 @@ class LanguageModelConfig(StrictConfig):
                 "a window is read with slots in one Student-t softmax, "
                 f"got mixer {self.mixer!r}, n_slots {self.n_slots} and kernel {self.kernel!r}"
             )
+        if self.own_readout and "recurrent" not in self.modes:
+            raise ValueError("own_readout is of a model of both modes: with n_slots 0 there is one")
         if self.distance_bias != "none" and self.mixer != "softmax":
             raise ValueError(f"distance_bias {self.distance_bias!r} is of the mixer 'softmax', got {self.mixer!r}")
         for name, whole in ABLATIONS.items():

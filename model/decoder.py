@@ -17,13 +17,14 @@ from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from model.attention.reference import attend
-from model.config import LanguageModelConfig
+from model.config import LanguageModelConfig, Mode
 from model.dynamics import Dynamics, positive, wrapped_phase
 from model.language import LanguageModel, StepOutput
 from model.layers import GATE_RANGE, PROCESS_GATE_SCALE, Block, RobustMixer
+from model.mixing import ModeNorm
 from model.recurrence.slots import slot_scan
 from model.recurrence.slots_reference import SlotInputs, SlotParameters, SlotReadout, slot_step
 
@@ -77,23 +78,36 @@ class _Layer:
     own_process: Tensor  # [H, S]
 
     @classmethod
-    def of(cls, block: Block, dtype: torch.dtype) -> _Layer:
+    def of(cls, block: Block, mode: Mode, dtype: torch.dtype) -> _Layer:
         mixer, feed_forward = cast(RobustMixer, block.mixer), block.feed_forward
         dynamics = mixer.dynamics()
-        joint = torch.cat([part.weight for part in (mixer.query, mixer.key, mixer.value, mixer.gates)])
+        inward = (mixer.query.of(mode), mixer.key.weight, mixer.value.weight, mixer.gates.weight)
         steady = positive(mixer.dynamics.process_raw)[:, None]
         return cls(
-            mixer_norm=cast(nn.RMSNorm, block.mixer_norm).weight,
-            mix_in=joint.to(dtype),
+            mixer_norm=cast(ModeNorm, block.mixer_norm).of(mode),
+            mix_in=torch.cat(inward).to(dtype),
             gate_bias=mixer.gates.bias,
-            mix_out=mixer.output.weight.to(dtype),
-            feed_forward_norm=block.feed_forward_norm.weight,
+            mix_out=mixer.output.of(mode).to(dtype),
+            feed_forward_norm=block.feed_forward_norm.of(mode),
             up=feed_forward.up.weight.to(dtype),
             down=feed_forward.down.weight.to(dtype),
             dynamics=dynamics,
             slots=mixer.slot_parameters(dynamics),
             own_process=-steady * torch.expm1(-2 * mixer.slot_log_mu.exp()),
         )
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """What a mode runs: its blocks and its last norm."""
+
+    layers: list[_Layer]
+    norm: Tensor
+
+    @classmethod
+    def of(cls, model: LanguageModel, mode: Mode, dtype: torch.dtype) -> _Stack:
+        layers = [_Layer.of(cast(Block, block), mode, dtype) for block in model.blocks]
+        return cls(layers, model.norm.of(mode).detach())
 
 
 def refusal(config: LanguageModelConfig) -> str | None:
@@ -127,7 +141,7 @@ def decoder_constants(model: LanguageModel) -> dict[str, Tensor]:
     """
     _check(model.config)
     with torch.no_grad():
-        layers = [_Layer.of(cast(Block, block), torch.float32) for block in model.blocks]
+        layers = _Stack.of(model, "recurrent", torch.float32).layers
     slots = {name: torch.stack([getattr(layer.slots, name) for layer in layers]) for name in SlotParameters._fields}
     fixed = {"gate_lowest": GATE_RANGE[0], "gate_highest": GATE_RANGE[1]}
     fixed |= {"process_gate_scale": PROCESS_GATE_SCALE, "norm_eps": NORM_EPS}
@@ -156,11 +170,12 @@ class Decoder:
         self.config = model.config
         self._scale = math.sqrt(model.config.d_model)
         with torch.no_grad():
-            self._layers = [_Layer.of(cast(Block, block), dtype) for block in model.blocks]
+            self._recurrent = self._attention = _Stack.of(model, "recurrent", dtype)
+            if model.config.own_readout:
+                self._attention = _Stack.of(model, "attention", dtype)
             self._embedding = model.embedding.weight.detach().to(dtype)
-            self._norm = model.norm.weight.detach()
         # One bank of frequencies serves all layers: it follows from the configuration.
-        self._omega = self._layers[0].dynamics.omega
+        self._omega = self._recurrent.layers[0].dynamics.omega
 
     @property
     def device(self) -> torch.device:
@@ -176,15 +191,15 @@ class Decoder:
         """
         x, turn = self._embed(tokens), self._turn(positions)
         into_frame = turn.into_frame
-        for i, layer in enumerate(self._layers):
+        for i, layer in enumerate(self._recurrent.layers):
             token = self._slot_inputs(layer, x, into_frame)
             readout = step_pooled(token, pool.means[i], pool.precisions[i], rows, layer.slots, self.config.inner)
             latent = turn(readout.out)
-            if layer is self._layers[-1]:
+            if layer is self._recurrent.layers[-1]:
                 spread = torch.sqrt((1 / readout.precision + layer.dynamics.gamma2) / 2)
                 latent = latent + noise * spread[..., None]
             x = self._finish(layer, x, latent)
-        return self._output(x, readout.precision, latent)
+        return self._output(self._recurrent, x, readout.precision, latent)
 
     def prefill(
         self, tokens: Tensor, position: int, means: Tensor, precisions: Tensor
@@ -197,13 +212,14 @@ class Decoder:
         x, turn = self._embed(tokens[None]), self._turn(self._positions(position, tokens))
         into_frame = turn.into_frame
         after_means, after_precisions = torch.empty_like(means), torch.empty_like(precisions)
-        for i, layer in enumerate(self._layers):
+        for i, layer in enumerate(self._recurrent.layers):
             inputs = self._slot_inputs(layer, x, into_frame)
             readout, m, p = slot_scan(inputs, means[None, i], precisions[None, i], layer.slots, inner=self.config.inner)
             after_means[i], after_precisions[i] = m[0], p[0]
             latent = turn(readout.out)
             x = self._finish(layer, x, latent)
-        return self._output(x[:, -1], readout.precision[:, -1], latent[:, -1]), after_means, after_precisions
+        output = self._output(self._recurrent, x[:, -1], readout.precision[:, -1], latent[:, -1])
+        return output, after_means, after_precisions
 
     def extend(
         self, tokens: Tensor, position: int, keys: Tensor, values: Tensor, noise: Tensor
@@ -222,7 +238,7 @@ class Decoder:
         into_frame = turn.into_frame
         times = torch.arange(position + len(tokens), device=self.device, dtype=torch.float64)[None]
         new_keys, new_values = [], []
-        for i, layer in enumerate(self._layers):
+        for i, layer in enumerate(self._attention.layers):
             q, k, v = self._slot_inputs(layer, x, into_frame)[:3]
             new_keys.append(k[0].transpose(0, 1))
             new_values.append(v[0].transpose(0, 1))
@@ -236,11 +252,11 @@ class Decoder:
                 kernel=self.config.kernel,
             )
             latent = turn(result.out)
-            if layer is self._layers[-1]:
+            if layer is self._attention.layers[-1]:
                 spread = torch.sqrt((1 / result.precision[:, -1] + layer.dynamics.gamma2) / 2)
                 latent[:, -1] += noise * spread[..., None]
             x = self._finish(layer, x, latent)
-        output = self._output(x[:, -1], result.precision[:, -1], latent[:, -1])
+        output = self._output(self._attention, x[:, -1], result.precision[:, -1], latent[:, -1])
         return output, torch.stack(new_keys), torch.stack(new_values)
 
     def _positions(self, position: int, tokens: Tensor) -> Tensor:
@@ -271,8 +287,8 @@ class Decoder:
         inner = F.gelu(product(_normed(x, layer.feed_forward_norm), layer.up))
         return x + product(inner, layer.down)
 
-    def _output(self, x: Tensor, precision: Tensor, latent: Tensor) -> StepOutput:
-        logits = product(_normed(x, self._norm), self._embedding)
+    def _output(self, stack: _Stack, x: Tensor, precision: Tensor, latent: Tensor) -> StepOutput:
+        logits = product(_normed(x, stack.norm), self._embedding)
         return StepOutput(logits, torch.log(precision).mean(-1), latent)
 
 

@@ -376,23 +376,29 @@ class _Layer:
     @classmethod
     def of(cls, index: int, weights: Mapping[str, Array], constants: Mapping[str, Array]) -> _Layer:
         def turned(*names: str) -> Matrix:
-            return Matrix.of(np.concatenate([weights[f"blocks.{index}.{name}.weight"] for name in names]).T)
+            return Matrix.of(np.concatenate([_weight(weights, f"blocks.{index}.{name}") for name in names]).T)
 
-        def vector(name: str) -> Array:
-            return np.array(weights[f"blocks.{index}.{name}"], dtype=np.float32)
+        def gains(name: str) -> Array:
+            return np.array(_weight(weights, f"blocks.{index}.{name}"), dtype=np.float32)
 
         return cls(
-            mixer_norm=vector("mixer_norm.weight"),
+            mixer_norm=gains("mixer_norm"),
             mix_in=turned("mixer.query", "mixer.key", "mixer.value", "mixer.gates"),
-            gate_bias=vector("mixer.gates.bias"),
+            gate_bias=np.array(weights[f"blocks.{index}.mixer.gates.bias"], dtype=np.float32),
             mix_out=turned("mixer.output"),
-            feed_forward_norm=vector("feed_forward_norm.weight"),
+            feed_forward_norm=gains("feed_forward_norm"),
             up=turned("feed_forward.up"),
             down=turned("feed_forward.down"),
             table=np.ascontiguousarray(np.stack([constants[name][index] for name in HEAD_CONSTANTS], axis=-1)),
             decay=constants["decay"][index].copy(),
             own_process=constants["own_process"][index].copy(),
         )
+
+
+def _weight(weights: Mapping[str, Array], module: str) -> Array:
+    """What a module of the recurrent mode multiplies by: its own where the modes do not share one."""
+    own = f"{module}.recurrent_weight"
+    return weights[own if own in weights else f"{module}.weight"]
 
 
 class CompiledDecoder:
@@ -413,7 +419,7 @@ class CompiledDecoder:
         self._embedding: Array = weights["embedding.weight"]
         self._head = Matrix.of(self._embedding.T)
         self._scale = np.float32(math.sqrt(self._embedding.shape[1]))
-        self._norm = np.array(weights["norm.weight"], dtype=np.float32)
+        self._norm = np.array(_weight(weights, "norm"), dtype=np.float32)
         self._scalars = np.array([constants[name] for name in SCALARS], dtype=np.float32)
         self._eps = np.float32(constants["norm_eps"])
         compile_kernels()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from model.config import MODES, LanguageModelConfig, Mode, check_choice
 from model.layers import Block, LayerState, RobustMixer
-from model.mixing import MixerOutput
+from model.mixing import MixerOutput, ModeNorm
 from model.recurrence.slots import SlotImpl
 
 # Small, because the head is tied: a large embedding starts by predicting its own token with certainty.
@@ -74,7 +74,7 @@ class LanguageModel(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
-        self.norm = nn.RMSNorm(config.d_model, eps=1e-6)
+        self.norm = ModeNorm(config.d_model, is_own=config.own_readout)
 
     @property
     def mode(self) -> Mode:
@@ -106,8 +106,8 @@ class LanguageModel(nn.Module):
             hidden = self._embed(tokens)
             for block in self._layers():
                 mixed = block.mixer.attention(block.mixer_norm(hidden), with_precision=with_precision)
-                hidden = block.finish(hidden, mixed.out)
-        return LanguageOutput(self._logits(hidden), mixed.log_precision.mean(-1))
+                hidden = block.finish(hidden, mixed.out, "attention")
+        return LanguageOutput(self._logits(hidden, self._mode), mixed.log_precision.mean(-1))
 
     def init_state(self, batch: int) -> State:
         """The state of `batch` streams before their first token."""
@@ -132,16 +132,17 @@ class LanguageModel(nn.Module):
         layers = []
         for i, (block, mixer) in enumerate(zip(self._layers(), self._robust_mixers(), strict=True)):
             before = self._layer_state(state, i)
-            mixed, layer = mixer.step(block.mixer_norm(x), state.position, before, self._last(i, noise))
-            x = block.finish(x, mixed.out)
+            normed = block.mixer_norm(x, "recurrent")
+            mixed, layer = mixer.step(normed, state.position, before, self._last(i, noise))
+            x = block.finish(x, mixed.out, "recurrent")
             layers.append(layer)
-        return self._step_output(x, mixed), _advanced(state, layers, 1)
+        return self._step_output(x, mixed, "recurrent"), _advanced(state, layers, 1)
 
     def prefill(self, tokens: Tensor, state: State, *, impl: SlotImpl = "auto") -> tuple[StepOutput, State]:
         """N tokens `[B, N]` at once: the same numbers as N steps, output of the last token."""
         x, mixed, after = self._scan(tokens, state, impl=impl)
         last = MixerOutput(mixed.out[:, -1], mixed.log_precision[:, -1], mixed.latent[:, -1])
-        return self._step_output(x[:, -1], last), after
+        return self._step_output(x[:, -1], last, "recurrent"), after
 
     def init_cache(self, batch: int, capacity: int) -> Cache:
         """An empty cache for `capacity` tokens of `batch` streams."""
@@ -163,21 +164,22 @@ class LanguageModel(nn.Module):
             mixed, k, v = mixer.extend(
                 block.mixer_norm(x), cache.position, cache.keys[:, i], cache.values[:, i], self._last(i, noise)
             )
-            x = block.finish(x, mixed.out)
+            x = block.finish(x, mixed.out, "attention")
             keys.append(k)
             values.append(v)
         last = MixerOutput(mixed.out[:, -1], mixed.log_precision[:, -1], mixed.latent[:, -1])
-        return self._step_output(x[:, -1], last), torch.stack(keys, 1), torch.stack(values, 1)
+        output = self._step_output(x[:, -1], last, "attention")
+        return output, torch.stack(keys, 1), torch.stack(values, 1)
 
     def _embed(self, tokens: Tensor) -> Tensor:
         embedded: Tensor = self.embedding(tokens)
         return embedded * math.sqrt(self.config.d_model)
 
-    def _logits(self, x: Tensor) -> Tensor:
-        return torch.nn.functional.linear(self.norm(x), self.embedding.weight)
+    def _logits(self, x: Tensor, mode: Mode) -> Tensor:
+        return torch.nn.functional.linear(self.norm(x, mode), self.embedding.weight)
 
-    def _step_output(self, x: Tensor, mixed: MixerOutput) -> StepOutput:
-        return StepOutput(self._logits(x), mixed.log_precision.mean(-1), mixed.latent)
+    def _step_output(self, x: Tensor, mixed: MixerOutput, mode: Mode) -> StepOutput:
+        return StepOutput(self._logits(x, mode), mixed.log_precision.mean(-1), mixed.latent)
 
     def _last(self, layer: int, noise: Tensor | None) -> Tensor | None:
         """Only the last layer is sampled."""
@@ -196,8 +198,9 @@ class LanguageModel(nn.Module):
         positions = state.position[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
         layers = []
         for i, (block, mixer) in enumerate(zip(self._layers(), self._robust_mixers(), strict=True)):
-            mixed, layer = mixer.recurrent(block.mixer_norm(x), positions, self._layer_state(state, i), impl=impl)
-            x = block.finish(x, mixed.out)
+            normed = block.mixer_norm(x, "recurrent")
+            mixed, layer = mixer.recurrent(normed, positions, self._layer_state(state, i), impl=impl)
+            x = block.finish(x, mixed.out, "recurrent")
             layers.append(layer)
         return x, mixed, _advanced(state, layers, tokens.shape[1])
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from model.adaptive_mixer import AdaptiveMixer
 from model.attention.api import AttentionImpl, runs_fused
 from model.attention.reference import attend, relative_attention, without_autocast
-from model.config import LanguageModelConfig
+from model.config import LanguageModelConfig, Mode
 from model.dynamics import (
     Dynamics,
     DynamicsParameters,
@@ -23,7 +23,7 @@ from model.dynamics import (
     rotate,
     wrapped_phase,
 )
-from model.mixing import MixerOutput, TokenMixer, projection
+from model.mixing import MixerOutput, ModeNorm, TokenMixer, projection
 from model.radial_mixer import RadialTangentialMixer
 from model.recurrence.slots import SlotImpl, slot_scan
 from model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, SlotReadout, slot_step
@@ -106,10 +106,14 @@ class RobustMixer(TokenMixer):
         steady = positive(self.dynamics.process_raw)[:, None]
         return -steady * torch.expm1(-2 * tokens * self.slot_log_mu.exp())
 
-    def rotated(self, x: Tensor, phase: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k, v of normalised inputs `[..., d]` in the rotating frame, `[..., H, 2D]`."""
+    def projected(self, x: Tensor, mode: Mode) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v of normalised inputs `[..., d]`, `[..., H, 2D]`."""
         shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
-        q, k, v = (weight(x).reshape(shape).float() for weight in (self.query, self.key, self.value))
+        return self.query(x, mode).reshape(shape), self.key(x).reshape(shape), self.value(x).reshape(shape)
+
+    def rotated(self, x: Tensor, phase: Tensor, mode: Mode) -> tuple[Tensor, Tensor, Tensor]:
+        """The same in the rotating frame, float32."""
+        q, k, v = (part.float() for part in self.projected(x, mode))
         if self.config.unit_norm:
             q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
         return rotate(q, -phase), rotate(k, -phase), rotate(v, -phase) if self.config.rotate_values else v
@@ -141,15 +145,22 @@ class RobustMixer(TokenMixer):
         measurement = torch.exp(write) / dynamics.eta2[:, None]
         return SlotInputs(*rotated, measurement, self._own_process(1) + PROCESS_GATE_SCALE * torch.exp(forget))
 
-    def project(self, latent: Tensor, x: Tensor) -> Tensor:
+    def project(self, latent: Tensor, x: Tensor, mode: Mode) -> Tensor:
         """W_o of the latent `[..., H, 2D]`, whose heads are scaled by the gates of the block's input `[..., d]`."""
         if self.config.output_gate:
             latent = latent * torch.sigmoid(self.output_gate(x))[..., None]
-        out: Tensor = self.output(latent.flatten(-2))
+        out: Tensor = self.output(latent.flatten(-2), mode)
         return out
 
     def finish(
-        self, latent: Tensor, x: Tensor, phase: Tensor, precision: Tensor, noise: Tensor | None, gamma2: Tensor
+        self,
+        latent: Tensor,
+        x: Tensor,
+        phase: Tensor,
+        precision: Tensor,
+        noise: Tensor | None,
+        gamma2: Tensor,
+        mode: Mode,
     ) -> MixerOutput:
         """Leave the rotating frame, add the latent sample, project.
 
@@ -162,7 +173,7 @@ class RobustMixer(TokenMixer):
         if noise is not None:
             spread = torch.sqrt((1 / precision + gamma2) / 2)
             latent = latent + noise * spread[..., None]
-        return MixerOutput(self.project(latent, x), torch.log(precision), latent)
+        return MixerOutput(self.project(latent, x, mode), torch.log(precision), latent)
 
     def attention(self, x: Tensor, *, with_precision: bool, impl: AttentionImpl = "auto") -> MixerOutput:
         """Exact RFA over a sequence `[B, N, d]`, positions 0 … N-1; impl as in `robust_filter_attention`."""
@@ -170,14 +181,14 @@ class RobustMixer(TokenMixer):
         phase = self.phase(torch.arange(x.shape[1], device=x.device))
         if self._runs_fused(x, impl):
             return self._fused_attention(x, phase, dynamics, with_precision)
-        q, k, v = self.rotated(x, phase)
+        q, k, v = self.rotated(x, phase, "attention")
         config = self.config
         core = self._training_attention if self.training else relative_attention
         # Autocast has nothing to do here, and compiled under it the gradient of the keys is NaN (torch 2.13, CPU).
         with without_autocast(x.device):
             result = core(q, k, v, dynamics, kernel=config.kernel, with_precision=with_precision, prior=config.prior)
         precision = result.precision if with_precision else torch.ones_like(result.log_norm)
-        return self.finish(result.out, x, phase, precision, None, dynamics.gamma2)
+        return self.finish(result.out, x, phase, precision, None, dynamics.gamma2, "attention")
 
     def _runs_fused(self, x: Tensor, impl: AttentionImpl) -> bool:
         """Whether the fused kernels take what the projections make of `x`; the ablations are eager."""
@@ -192,13 +203,11 @@ class RobustMixer(TokenMixer):
         """`attention` by the fused kernels, in the dtype of the projections."""
         from model.attention.triton import fused_attention, fused_rotation
 
-        shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
-        projected = (weight(x).reshape(shape) for weight in (self.query, self.key, self.value))
-        q, k, v = fused_rotation(*projected, phase=phase, is_inverse=True)
+        q, k, v = fused_rotation(*self.projected(x, "attention"), phase=phase, is_inverse=True)
         result = fused_attention(q, k, v, dynamics, kernel=self.config.kernel, with_precision=with_precision)
         log_precision = torch.log(result.precision) if with_precision else torch.zeros_like(result.log_norm)
         (latent,) = fused_rotation(result.out, phase=phase)
-        return MixerOutput(self.project(latent, x), log_precision, latent)
+        return MixerOutput(self.project(latent, x, "attention"), log_precision, latent)
 
     def recurrent(
         self, x: Tensor, positions: Tensor, state: LayerState, *, impl: SlotImpl = "auto"
@@ -206,9 +215,9 @@ class RobustMixer(TokenMixer):
         """The slots over a sequence `[B, N, d]` at integer `positions` `[N]` or `[B, N]`, from a state to a state."""
         dynamics = self.dynamics()
         phase = self.phase(positions)
-        tokens = self.slot_inputs(x, self.rotated(x, phase), dynamics)
+        tokens = self.slot_inputs(x, self.rotated(x, phase, "recurrent"), dynamics)
         readout, after = self._scan(tokens, state, dynamics, impl)
-        return self.finish(readout.out, x, phase, readout.precision, None, dynamics.gamma2), after
+        return self.finish(readout.out, x, phase, readout.precision, None, dynamics.gamma2, "recurrent"), after
 
     def step(
         self, x: Tensor, position: Tensor, state: LayerState, noise: Tensor | None
@@ -216,7 +225,7 @@ class RobustMixer(TokenMixer):
         """One token `[B, d]` of every stream at `position` `[B]`."""
         dynamics = self.dynamics()
         phase = self.phase(position)
-        token = self.slot_inputs(x, self.rotated(x, phase), dynamics)
+        token = self.slot_inputs(x, self.rotated(x, phase, "recurrent"), dynamics)
         if state.ring is None:
             readout, *slots = slot_step(
                 token,
@@ -231,7 +240,7 @@ class RobustMixer(TokenMixer):
             sequence = SlotInputs(*(part[:, None] for part in token))
             readout, after = self._scan(sequence, state, dynamics, "auto")
             readout = SlotReadout(*(part[:, 0] for part in readout))
-        return self.finish(readout.out, x, phase, readout.precision, noise, dynamics.gamma2), after
+        return self.finish(readout.out, x, phase, readout.precision, noise, dynamics.gamma2, "recurrent"), after
 
     def _scan(
         self, tokens: SlotInputs, state: LayerState, dynamics: Dynamics, impl: SlotImpl
@@ -283,7 +292,7 @@ class RobustMixer(TokenMixer):
         n = x.shape[1]
         positions = position[:, None] + torch.arange(n, device=x.device)
         phase = self.phase(positions)
-        q, new_k, new_v = self.rotated(x, phase)
+        q, new_k, new_v = self.rotated(x, phase, "attention")
         cached = torch.arange(keys.shape[2], device=x.device).expand(keys.shape[0], -1)
         result = attend(
             q,
@@ -296,7 +305,7 @@ class RobustMixer(TokenMixer):
             kernel=self.config.kernel,
         )
         padded = None if noise is None else torch.cat([torch.zeros_like(q[:, :-1]), noise[:, None]], dim=1)
-        mixed = self.finish(result.out, x, phase, result.precision, padded, dynamics.gamma2)
+        mixed = self.finish(result.out, x, phase, result.precision, padded, dynamics.gamma2, "attention")
         return mixed, new_k.transpose(1, 2), new_v.transpose(1, 2)
 
 
@@ -329,13 +338,13 @@ class Block(nn.Module):
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
         has_norm = config.mixer != "radial_tangential"
-        self.mixer_norm = nn.RMSNorm(config.d_model, eps=1e-6) if has_norm else nn.Identity()
+        self.mixer_norm = ModeNorm(config.d_model, is_own=config.own_readout) if has_norm else nn.Identity()
         self.mixer = MIXERS[config.mixer](config)
-        self.feed_forward_norm = nn.RMSNorm(config.d_model, eps=1e-6)
+        self.feed_forward_norm = ModeNorm(config.d_model, is_own=config.own_readout)
         self.feed_forward = FeedForward(config)
 
-    def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
+    def finish(self, x: Tensor, mixed: Tensor, mode: Mode) -> Tensor:
         """Residual of the mixer, then the feed-forward."""
         x = x + mixed
-        out: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
+        out: Tensor = x + self.feed_forward(self.feed_forward_norm(x, mode))
         return out

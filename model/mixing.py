@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.config import LanguageModelConfig
+from model.config import LanguageModelConfig, Mode
 
 
 class MixerOutput(NamedTuple):
@@ -18,11 +20,51 @@ class MixerOutput(NamedTuple):
     latent: Tensor
 
 
+class ModeLinear(nn.Linear):
+    """A projection without bias whose matrix both modes share, or that has one for each."""
+
+    def __init__(self, d_in: int, d_out: int, scale: float = 1.0, *, is_own: bool) -> None:
+        super().__init__(d_in, d_out, bias=False)
+        _draw(self.weight, scale)
+        if is_own:
+            self.recurrent_weight = nn.Parameter(torch.empty_like(self.weight))
+            _draw(self.recurrent_weight, scale)
+
+    def of(self, mode: Mode) -> Tensor:
+        """The matrix `[d_out, d_in]` of a mode."""
+        return self.recurrent_weight if mode == "recurrent" and hasattr(self, "recurrent_weight") else self.weight
+
+    def forward(self, x: Tensor, mode: Mode = "attention") -> Tensor:
+        return F.linear(x, self.of(mode))
+
+
+class ModeNorm(nn.RMSNorm):
+    """An RMS norm whose gains both modes share, or that has gains for each."""
+
+    def __init__(self, width: int, *, is_own: bool) -> None:
+        super().__init__(width, eps=1e-6)
+        if is_own:
+            self.recurrent_weight = nn.Parameter(torch.ones(width))
+
+    def of(self, mode: Mode) -> Tensor:
+        """The gains `[d]` of a mode."""
+        return self.recurrent_weight if mode == "recurrent" and hasattr(self, "recurrent_weight") else self.weight
+
+    def forward(self, x: Tensor, mode: Mode = "attention") -> Tensor:
+        return F.rms_norm(x, self.normalized_shape, self.of(mode), self.eps)
+
+
 def projection(d_in: int, d_out: int, scale: float = 1.0) -> nn.Linear:
-    """Complex projection stored as 2D reals: Rayleigh magnitude, uniform phase = iid normal parts (RFA D.2)."""
+    """A projection without bias, drawn as those of the mixers."""
     linear = nn.Linear(d_in, d_out, bias=False)
-    nn.init.normal_(linear.weight, std=scale / math.sqrt(d_in + d_out / 2))
+    _draw(linear.weight, scale)
     return linear
+
+
+def _draw(weight: Tensor, scale: float) -> None:
+    """Complex projection stored as 2D reals: Rayleigh magnitude, uniform phase = iid normal parts (RFA D.2)."""
+    d_out, d_in = weight.shape
+    nn.init.normal_(weight, std=scale / math.sqrt(d_in + d_out / 2))
 
 
 class TokenMixer(nn.Module):
@@ -31,8 +73,8 @@ class TokenMixer(nn.Module):
     def __init__(self, config: LanguageModelConfig, output_scale: float) -> None:
         super().__init__()
         self.config = config
-        width = config.n_heads * 2 * config.head_dim
-        self.query = projection(config.d_model, width)
+        width, is_own = config.n_heads * 2 * config.head_dim, config.own_readout
+        self.query = ModeLinear(config.d_model, width, is_own=is_own)
         self.key = projection(config.d_model, width)
         self.value = projection(config.d_model, width)
-        self.output = projection(width, config.d_model, output_scale)
+        self.output = ModeLinear(width, config.d_model, output_scale, is_own=is_own)

@@ -115,12 +115,11 @@ def block_matrices(module: nn.Module) -> list[Tensor]:
     """Weights of the linear layers in the blocks: they map activations to activations, as Muon assumes; the embedding,
     which is also the head, and the tables of heads and slots do not."""
     return [
-        layer.weight
+        parameter
         for name, layer in module.named_modules()
-        if isinstance(layer, nn.Linear)
-        and name.startswith("blocks.")
-        and not is_sde_parameter(f"{name}.weight")
-        and _is_matrix(layer.weight)
+        if isinstance(layer, nn.Linear) and name.startswith("blocks.") and not is_sde_parameter(f"{name}.weight")
+        for parameter in layer.parameters(recurse=False)
+        if _is_matrix(parameter)
     ]
 
 

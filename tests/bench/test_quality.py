@@ -391,7 +391,7 @@ def test_attention_maps_give_the_attention():
     assert len(maps) == 2
     for mixer, x, weights in zip(mixers, inputs, maps, strict=True):
         phase = mixer.phase(torch.arange(24))
-        _, _, v = mixer.rotated(x, phase)
+        _, _, v = mixer.rotated(x, phase, "attention")
         latent = rotate(torch.einsum("hij,bjhd->bihd", torch.from_numpy(weights), v), phase)
         torch.testing.assert_close(latent, mixer.attention(x, with_precision=False).latent, rtol=1e-5, atol=1e-6)
         assert np.all(np.triu(weights, 1) == 0)

@@ -40,7 +40,14 @@ def write_run(directory: Path, seed: int = 0) -> Path:
     directory.mkdir(parents=True)
     tokenizer = _tokenizer()
     config = LanguageModelConfig(
-        vocab_size=tokenizer.get_vocab_size(), d_model=24, n_layers=2, n_heads=2, head_dim=6, n_slots=3, mlp_ratio=2
+        vocab_size=tokenizer.get_vocab_size(),
+        d_model=24,
+        n_layers=2,
+        n_heads=2,
+        head_dim=6,
+        n_slots=3,
+        mlp_ratio=2,
+        own_readout=True,
     )
     model = LanguageModel(config)
     with torch.no_grad():

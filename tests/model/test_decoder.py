@@ -17,7 +17,7 @@ from model.language import LanguageModel
 SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 3, "n_heads": 2, "head_dim": 6, "n_slots": 5}
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
-    {"inner": 2, "learned_decay": True},
+    {"inner": 2, "learned_decay": True, "own_readout": True},
     {"kernel": "gaussian", "frequencies": "full", "robust_slots": False},
 )
 STREAMS = 3

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from model.config import LanguageModelConfig
+from model.config import LanguageModelConfig, Mode
 from model.dynamics import DynamicsParameters, banded_decay, banded_frequencies, phi
 from model.language import LanguageModel
 
@@ -18,6 +18,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"robust_slots": False},
     {"learned_decay": True},
     {"output_gate": True},
+    {"own_readout": True},
 ]
 TOLERANCE = 1e-6  # as in test_language.py: a few dozen roundings of float32
 
@@ -53,7 +54,7 @@ def test_stream_equals_batch(given: dict[str, Any]) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("given", [{"learned_decay": True}, {"output_gate": True}], ids=str)
+@pytest.mark.parametrize("given", OPTIONS[3:], ids=str)
 def test_cached_attention_equals_the_full_pass(given: dict[str, Any]) -> None:
     model, tokens = model_of(**given), tokens_of()
     model.mode = "attention"
@@ -114,6 +115,22 @@ def test_output_gates_start_open_and_alike() -> None:
     assert scaled_error(gated(tokens_of()).logits, plain(tokens_of()).logits) <= TOLERANCE
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("module", ["blocks.0.mixer.query", "blocks.1.mixer.output", "blocks.0.mixer_norm", "norm"])
+def test_readouts_of_their_own_are_of_one_mode(module: str) -> None:
+    model, tokens = model_of(own_readout=True), tokens_of()
+    for name, moved in (("weight", "attention"), ("recurrent_weight", "recurrent")):
+        before = {mode: logits_of(model, tokens, mode) for mode in model.config.modes}
+        model.get_parameter(f"{module}.{name}").mul_(2)
+        is_changed = {mode: not torch.equal(logits_of(model, tokens, mode), before[mode]) for mode in before}
+        assert is_changed == {mode: mode == moved for mode in before}
+
+
+def logits_of(model: LanguageModel, tokens: torch.Tensor, mode: Mode) -> torch.Tensor:
+    model.mode = mode
+    return model(tokens).logits
+
+
 def test_learned_decay_starts_at_the_fixed_one_and_keeps_heads_without() -> None:
     omega, mu = banded_frequencies(4, 6), banded_decay(4, 6, 0.05)
     fixed, learned = DynamicsParameters(omega, mu), DynamicsParameters(omega, mu, learns_decay=True)
@@ -141,6 +158,8 @@ def test_learned_decay_starts_at_the_fixed_one_and_keeps_heads_without() -> None
         ({"robust_slots": False, "inner": 2}, "without robust_slots they must be 1 and 'key', got 2 and 'key'"),
         ({"robust_slots": False, "innovation": "value"}, "got 1 and 'value'"),
         ({"mixer": "softmax", "output_gate": True}, "output_gate is of the mixer 'rfa', got 'softmax'"),
+        ({"mixer": "softmax", "own_readout": True}, "own_readout is of the mixer 'rfa', got 'softmax'"),
+        ({"own_readout": True, "n_slots": 0}, "own_readout is of a model of both modes: with n_slots 0 there is one"),
         ({"mixer": "softmax", "learned_decay": True}, "learned_decay is of the mixer 'rfa', got 'softmax'"),
     ],
 )

@@ -281,7 +281,7 @@ def test_the_block_of_the_rt_transformer():
     active = up * 0.5 * (1 + np.vectorize(math.erf)(up / math.sqrt(2)))
     expected = after + active @ block.feed_forward.down.weight.double().numpy().T
     mixed_here = block.mixer.attention(block.mixer_norm(z), with_precision=False).out
-    same(block.finish(z, mixed_here).double(), torch.from_numpy(expected), 1e-5)
+    same(block.finish(z, mixed_here, "attention").double(), torch.from_numpy(expected), 1e-5)
 
 
 @pytest.mark.parametrize("name", ["AFA", "RT"])

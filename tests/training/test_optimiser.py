@@ -25,10 +25,10 @@ CHOICES = {
 }
 
 
-def language_model(mixer="rfa"):
+def language_model(mixer="rfa", **given):
     torch.manual_seed(0)
     frequencies = "banded" if mixer == "rfa" else "full"
-    return LanguageModel(LanguageModelConfig(**SIZE, mixer=mixer, frequencies=frequencies))
+    return LanguageModel(LanguageModelConfig(**SIZE, mixer=mixer, frequencies=frequencies, **given))
 
 
 def learn(model, optimiser, steps, seed=0):
@@ -137,12 +137,13 @@ def test_weights_and_sde_scalars_are_clipped_apart():
 
 
 def test_muon_moves_the_matrices_of_the_blocks_and_nothing_else():
-    model = language_model()
+    model = language_model(own_readout=True)
     model.head = torch.nn.Linear(32, 40)  # a head of its own is no matrix of a block
     adam, muon = Optimiser(model, OptimiserConfig(steps=STEPS, optimiser="muon")).parts
     names = {id(p): name for name, p in model.named_parameters()}
     moved = {names[id(p)] for group in muon.param_groups for p in group["params"]}
     mixer = {f"blocks.0.mixer.{layer}.weight" for layer in ("query", "key", "value", "output", "gates")}
+    mixer |= {f"blocks.0.mixer.{layer}.recurrent_weight" for layer in ("query", "output")}
     assert moved == mixer | {f"blocks.0.feed_forward.{layer}.weight" for layer in ("up", "down")}
     assert isinstance(muon, torch.optim.Muon)
     assert isinstance(adam, torch.optim.AdamW)
