@@ -62,6 +62,14 @@ def pytest_sessionfinish() -> None:
         process.wait()
 
 
+def pytest_collection_finish() -> None:
+    """Here the tests of the kernels have imported Triton, if any was collected."""
+    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1":
+        from tests.interpreter import quicken
+
+        quicken()
+
+
 @pytest.fixture(autouse=True)
 def uninitialised_memory_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read of memory that nothing wrote shows up as NaN instead of passing by luck."""
