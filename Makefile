@@ -1,6 +1,7 @@
-# make serve   set up what serving needs (no torch) and serve every bundle in bundles/ on HOST:PORT
-# make test    set up everything and run the tests
-# make check   set up everything and run the linter, the formatter and the type checker
+# make serve     set up what serving needs (no torch) and serve every bundle in bundles/ on HOST:PORT
+# make test      set up everything and run the tests but the slow ones: minutes
+# make test-all  the same with the slow ones
+# make check     set up everything and run the linter, the formatter and the type checker
 #
 # Set-up goes to .venv, and is done again only when pyproject.toml or constraints.txt changed: stamps in .venv tell.
 
@@ -26,21 +27,22 @@ TORCH := torch==2.13.0
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format image-test clean
+.PHONY: help serve test test-all check format image-test clean
 # Two goals of one call share one environment: they must not install into it at once.
 .NOTPARALLEL:
 # An interrupted set-up leaves no stamp behind.
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '1,3s/^# //p' Makefile
+	@sed -n '1,4s/^# //p' Makefile
 
 serve: $(VENV)/.serve
 	$(BIN)/rfa serve --host $(HOST) --port $(PORT) $(SERVE_FLAGS)
 
 # A file stays in one process: what its tests share is made once, and compiled once.
-test: $(VENV)/.develop
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
+test: PYTEST_SELECTION := -m "not slow"
+test test-all: $(VENV)/.develop
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_SELECTION) $(PYTEST_FLAGS)
 
 check: $(VENV)/.develop
 	$(BIN)/ruff check .

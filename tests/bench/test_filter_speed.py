@@ -10,6 +10,7 @@ from bench import filter_speed
 from bench.filter_speed import ROWS, make_job, measure, ratios, reference, table
 
 
+@pytest.mark.slow
 def test_every_row_is_measured_or_says_why_not(tmp_path, monkeypatch):
     kept = tuple(row for row in ROWS if "dynamax" not in row.name)
     monkeypatch.setattr(filter_speed, "ROWS", (*kept, ROWS[[row.name for row in ROWS].index("dynamax")]))
@@ -26,6 +27,7 @@ def test_every_row_is_measured_or_says_why_not(tmp_path, monkeypatch):
     assert len(table(document)) == 2 + len(document["rows"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "other"), [("Kalman", "robust"), ("robust", "jumps"), ("jumps", "robust"), ("learned", "robust")]
 )

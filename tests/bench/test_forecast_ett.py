@@ -57,6 +57,7 @@ def test_the_rival_forecasts_what_statsmodels_forecasts():
         assert found[lead].deviation[row] == pytest.approx(ahead.se_mean[lead - 1] * spread, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_document_scores_every_column_and_chooses_before_the_test_third(tmp_path, monkeypatch):
     monkeypatch.setattr("bench.forecast_ett.CONFIG", type(CONFIG)(max_harmonics=1, max_free_modes=0, iterations=15))
 

@@ -102,6 +102,7 @@ def test_a_running_server_that_misses_a_budget_gives_exit_code_1(scenarios, line
     assert not psutil.pid_exists(target.pid)
 
 
+@pytest.mark.slow
 def test_a_server_with_keys_is_loaded_with_the_key_of_the_environment(scenarios, linear_bundle):
     key = "a-key-of-the-load-test-0123456789"
     live = ("mixed", "--seconds", 1, "--warmup", 0, "--text-rate", 0, "--batch-rate", 5, "--filter-streams", 3)

@@ -195,6 +195,7 @@ def test_training_batches_have_open_sizes_and_bounded_filler():
     assert all(training_batch(config, step, (2,))[0].tokens.shape[1] == 7 for step in range(20))
 
 
+@pytest.mark.slow
 def test_a_tiny_model_learns_and_repeats():
     config = replace(TINY, steps=80, tokens=96, max_filler=0, learning_rate=1e-2)
     model = LanguageModelConfig.from_dict({**SMALL, "n_slots": 2})

@@ -44,6 +44,7 @@ def test_nobody_sees_anybody() -> None:
     assert {"close", "leave", "poison", "crash", "refuse", "request_and_leave"} <= set(outcome.findings.ends)
 
 
+@pytest.mark.slow
 def test_without_padding_the_needles_notice_their_neighbours() -> None:
     assert soak(COUNT, seed=1, phases=1, row_counts=()).findings.wrong["needle"] > 0
 
@@ -97,6 +98,7 @@ def test_slots_that_are_not_given_back_are_seen(monkeypatch: pytest.MonkeyPatch)
     assert soak(300, seed=1, phases=1).left["slots"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [0, 1])
 def test_the_command_stores_what_it_found(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -189,6 +189,7 @@ def test_calibrated_intervals_cover_fresh_data(linear_bundle):
         assert abs(np.mean(error <= multiplier) - level) < 0.03
 
 
+@pytest.mark.slow
 def test_the_graph_learns_the_noise_as_the_model_does():
     config = {
         "drift": [[-0.3, -1.0], [1.0, -0.2]],

@@ -5,8 +5,12 @@ How much slower good clients get is judged by the command alone, on a machine of
 
 from __future__ import annotations
 
+import pytest
+
 from bench.faults.half_open import KINDS, HalfOpenPlan, run_half_open
 from bench.faults.storm import StormPlan, run_storm
+
+pytestmark = pytest.mark.slow
 
 
 def test_slots_come_back_when_a_crowd_leaves_at_once() -> None:

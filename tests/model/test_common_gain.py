@@ -76,6 +76,7 @@ def test_streams_go_on_from_a_state(cut):
     np.testing.assert_allclose(own.mean, whole.mean[:, cut:], rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_a_system_without_optional_parts():
     plain = {name: SYSTEM[name] for name in ("drift", "process_noise", "nu")}
     config = LinearFilterConfig.from_dict({**plain, "measurement_noise": np.eye(3).tolist()})

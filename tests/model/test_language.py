@@ -208,6 +208,7 @@ def test_a_model_without_slots_has_no_recurrent_twin(tokens):
         model.init_state(1)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of its own doings
 def test_compiled_attention_has_the_gradients_of_the_eager_one(tokens):
     """Under autocast, as training runs it: no further from float32 than twice what the eager code is."""

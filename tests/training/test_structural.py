@@ -401,6 +401,7 @@ RUN = FilterRun.from_dict(
 )
 
 
+@pytest.mark.slow
 def test_a_run_is_exported_and_served(tmp_path):
     csv_of(tmp_path / "data.csv")
     model = train_filter(RUN, str(tmp_path / "data.csv"), tmp_path / "run", show_progress=False)
@@ -473,6 +474,7 @@ def test_too_few_rows_and_bad_configs_are_refused(tmp_path):
         fit_structural(*split(two_columns(0.0))[:2], StructuralConfig(seasons=(1.5,)))
 
 
+@pytest.mark.slow
 def test_float32_keeps_the_covariance_positive_over_ten_thousand_steps():
     structure = Structure(seasons=((24.0, 4), (168.0, 1)), relaxations=1)
     # The smallest noises that the search may choose beside large priors.
