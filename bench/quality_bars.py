@@ -70,13 +70,16 @@ def claims() -> list[Claim]:
             for factor, limit in ((1, 1.02), (4, 1.0), (16, 1.0))
         ),
         # One checkpoint against two: by the paper's recipe, and by that of the default bundle with half of the loss
-        # recurrent, 60 and 70 %, and with a readout for each mode.
+        # recurrent, 60 and 70 %, and with a readout for each mode, half and 60 % recurrent.
         *(
             claim
             for both, single, slots in (
                 ("both", "M2", "slots"),
                 ("both-own", "M2", "slots"),
-                *((f"{recipe}-both{which}", recipe, f"{recipe}-slots") for which in ("", "-60", "-70", "-own")),
+                *(
+                    (f"{recipe}-both{which}", recipe, f"{recipe}-slots")
+                    for which in ("", "-60", "-70", "-own", "-own-60")
+                ),
             )
             for claim in (
                 Claim(Case(both), Case(single), 1, 1.01),
