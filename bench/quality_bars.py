@@ -160,7 +160,7 @@ def _ratio(measured: Mapping[str, Any]) -> str:
 
 def table(document: Mapping[str, Any]) -> list[str]:
     """Markdown: perplexity by length, mean ± standard deviation over the seeds, a table for each kind of window; then
-    all over M2.
+    all over M2, and the recurrent modes over the slots alone.
     """
     lengths = [factor * document["context"] for factor in document["factors"]]
     lines: list[str] = []
@@ -174,11 +174,18 @@ def table(document: Mapping[str, Any]) -> list[str]:
             *(_row(document, case, windows) for case in cases(document)),
             "",
         ]
-    return [*lines, *_over(document, Case("M2"))] if "M2" in document["variants"] else lines[:-1]
+    rows = cases(document)
+    for reference, others in (
+        (Case("M2"), rows),
+        (Case("slots", "recurrent"), [case for case in rows if case.mode == "recurrent"]),
+    ):
+        if reference in rows:
+            lines += [*_over(document, reference, others), ""]
+    return lines[:-1]
 
 
-def _over(document: Mapping[str, Any], reference: Case) -> list[str]:
-    """Markdown: every model over one of them, by length, mean ± standard error of the seeds' ratios."""
+def _over(document: Mapping[str, Any], reference: Case, others: Sequence[Case]) -> list[str]:
+    """Markdown: models over one of them, by length, mean ± standard error of the seeds' ratios."""
     heads = [f"{factor * document['context']:,}" for factor in document["factors"]]
     lines = [
         f"Perplexity over that of {reference}, seed by seed ± standard error, separate windows:",
@@ -186,7 +193,7 @@ def _over(document: Mapping[str, Any], reference: Case) -> list[str]:
         f"| model | {' | '.join(heads)} |",
         f"|---|{'---:|' * len(heads)}",
     ]
-    for case in cases(document):
+    for case in others:
         cells = []
         for factor in document["factors"]:
             ours, theirs = (losses(document, which, "separate", factor) for which in (case, reference))

@@ -354,6 +354,18 @@ def test_claims_are_held_against_the_seeds_pair_by_pair():
     }  # fmt: skip
 
 
+def test_recurrent_modes_stand_over_the_slots():
+    document = made_up({"B1": {1: (1.0,) * 3, 4: (1.0,) * 3}, "slots": {1: (1.0, 1.1, 1.2), 4: (1.0,) * 3},
+                        "slots-S4": {1: (1.1, 1.2, 1.3), 4: (0.9,) * 3}})  # fmt: skip
+    for run in document["runs"]:
+        for score in run["scores"]:
+            score["mode"] = "attention" if run["variant"] == "B1" else "recurrent"
+    lines = table(document)
+    start = lines.index("Perplexity over that of slots (recurrent), seed by seed ± standard error, separate windows:")
+    assert lines[start + 4 :] == ["| slots-S4 (recurrent) | 1.105 ± 0.0 % | 0.905 ± 0.0 % |"]
+    assert not any("over that of M2" in line for line in lines)
+
+
 def test_cells_are_means_and_deviations_of_perplexities():
     lines = table(made_up({"M2": {1: (math.log(10), math.log(12), math.log(14)), 4: (0.0, 0.0, 0.0)}}))
     assert "| M2 | M2 | 1 | 3 | 12.00 ± 2.00 | 1.00 ± 0.00 | 2.476 ± 0.168 |" in lines
