@@ -92,6 +92,13 @@ def test_quality_sentences():
         bar = bars[name]
         return f"({ratio(name)} ± {100 * bar['standard_error']:.1f} %, {bar['agree']} of {bar['seeds']})"
 
+    own_60 = [
+        bars["recipe-muon-wsd-both-own-60 ≤ 1.01 · recipe-muon-wsd at 1×"],
+        bars["recipe-muon-wsd-both-own-60 (recurrent) ≤ 1.01 · recipe-muon-wsd-slots (recurrent) at 1×"],
+    ]
+    assert [bar["seeds"] for bar in own_60] == [2, 2]
+    own = [f"{bar['ratio']:.3f}" for bar in own_60]
+    own_errors = [f"{100 * bar['standard_error']:.1f}" for bar in own_60]
     flat = " ".join(README.split())
     for part in (
         f"M2 has {ratio('M2 ≤ 0.9 · B1 at 8×')} of RoPE's perplexity, in 3 of 3 seeds",
@@ -99,7 +106,9 @@ def test_quality_sentences():
         f"the modes have {ratio('both ≤ 1.01 · M2 at 1×')} (attention) and "
         f"{ratio('both (recurrent) ≤ 1.01 · slots (recurrent) at 1×')} (recurrent)",
         f"takes a fifth off M2, {ratio('recipe-muon-wsd-both ≤ 1.01 · recipe-muon-wsd at 1×')} and "
-        f"{ratio('recipe-muon-wsd-both (recurrent) ≤ 1.01 · recipe-muon-wsd-slots (recurrent) at 1×')} (1 seed)",
+        f"{ratio('recipe-muon-wsd-both (recurrent) ≤ 1.01 · recipe-muon-wsd-slots (recurrent) at 1×')} (1 seed); "
+        f"with a readout for each mode and 60 % of the loss recurrent {own[0]} and {own[1]} (2 seeds, "
+        f"± {own_errors[0]} and {own_errors[1]} %)",
     ):
         assert part in flat, part
     assert bars["M2 ≤ 0.9 · B1 at 8×"]["agree"] == bars["M2 ≤ 0.9 · B1 at 8×"]["seeds"] == 3
