@@ -32,8 +32,8 @@ from training.corpus import encode_files, split_files
 
 SHOWN = "M2"
 PASSAGE = 192
-# Characters of a legend that fit beside the curves.
-LABEL = 46
+# Characters of a legend that fit below the curves.
+LABEL = 64
 # Attention weights over the largest of their row.
 SMALLEST_SHOWN = 1e-3
 MAPS = ((0, 0), (0, 3), (3, 0), (3, 3))
@@ -133,6 +133,8 @@ def _panel(variant: str) -> str:
         return "eight heads"
     if variant.startswith(SHOWN):
         return "ablations of SC-RFA"
+    if variant.startswith("recipe") and "-both" in variant:
+        return "one checkpoint, by recipe"
     starts = {"slots": "slots alone", "both": "attention and slots", "recipe": "recipes"}
     return next((title for start, title in starts.items() if variant.startswith(start)), "models")
 
@@ -141,17 +143,18 @@ def draw_lengths(document: Mapping[str, Any], path: Path) -> Path:
     """Perplexity against the length of the window: mean over the seeds, and from their smallest to their largest."""
     panels = groups(cases(document))
     figure, grid = _pyplot().subplots(
-        len(WINDOWS), len(panels), figsize=(4.2 * len(panels), 7.2), sharex=True, squeeze=False, layout="constrained"
+        len(WINDOWS), len(panels), figsize=(4.2 * len(panels), 9.5), sharex=True, squeeze=False, layout="constrained"
     )
     lengths = [factor * document["context"] for factor in document["factors"]]
     for axes_of_kind, windows in zip(grid, WINDOWS, strict=True):
         for axes, (title, curves) in zip(axes_of_kind, panels.items(), strict=True):
-            for i, case in enumerate(curves):
+            variants = list(dict.fromkeys(case.variant for case in curves if case != Case(SHOWN)))
+            for case in curves:
                 values = [list(losses(document, case, windows, factor).values()) for factor in document["factors"]]
                 known = [(length, np.exp(nats)) for length, nats in zip(lengths, values, strict=True) if nats]
                 x = [length for length, _ in known]
                 label = shorten(f"{case}: {document['variants'][case.variant]['title']}", LABEL, placeholder=" …")
-                colour = "black" if case == Case(SHOWN) else f"C{(i - 1) % 10}"
+                colour = "black" if case == Case(SHOWN) else f"C{variants.index(case.variant) % 10}"
                 style = ".--" if case.mode == "recurrent" else ".-"
                 axes.plot(x, [p.mean() for _, p in known], style, color=colour, linewidth=1.3, label=label)
                 low, high = [p.min() for _, p in known], [p.max() for _, p in known]
@@ -162,12 +165,11 @@ def draw_lengths(document: Mapping[str, Any], path: Path) -> Path:
             axes.yaxis.set_major_locator(_ticks())
             axes.yaxis.set_major_formatter("{x:g}")
             axes.grid(alpha=0.3)
-            if windows == WINDOWS[0]:
-                axes.legend(fontsize="x-small", frameon=False)
     for axes in grid[:, 0]:
         axes.set_ylabel("perplexity")
     for axes in grid[-1]:
         axes.set_xlabel(f"tokens of a window (trained at {document['context']})")
+        axes.legend(fontsize="x-small", frameon=False, loc="upper left", bbox_to_anchor=(0, -0.16), borderaxespad=0)
     return _save(figure, path)
 
 

@@ -420,7 +420,7 @@ def test_pictures_are_drawn(done, tmp_path):
 
 
 def test_panels_have_every_curve_once_and_m2_in_all():
-    names = ("B1", "M2", "M2.4", "M2-b5e-1", "slots", "both", "recipe-muon", "AFA")
+    names = ("B1", "M2", "M2.4", "M2-b5e-1", "slots", "both", "recipe-muon", "recipe-muon-wsd-both", "AFA")
     found = [Case(name, "recurrent" if name == "slots" else "attention") for name in names]
     found.insert(-1, Case("both", "recurrent"))
     panels = groups(found)
@@ -429,4 +429,5 @@ def test_panels_have_every_curve_once_and_m2_in_all():
     assert sorted(drawn) == sorted(str(case) for case in found if case != Case("M2"))
     assert panels["models"] == [Case("M2"), Case("B1"), Case("AFA")]
     assert panels["attention and slots"][1:] == [Case("both"), Case("both", "recurrent")]
+    assert panels["one checkpoint, by recipe"][1:] == [Case("recipe-muon-wsd-both")]
     assert groups([Case("M2")]) == {"models": [Case("M2")]}
