@@ -32,7 +32,7 @@ class ModeLinear(nn.Linear):
 
     def of(self, mode: Mode) -> Tensor:
         """The matrix `[d_out, d_in]` of a mode."""
-        return self.recurrent_weight if mode == "recurrent" and hasattr(self, "recurrent_weight") else self.weight
+        return _weight_of(self, mode)
 
     def forward(self, x: Tensor, mode: Mode = "attention") -> Tensor:
         return F.linear(x, self.of(mode))
@@ -48,10 +48,14 @@ class ModeNorm(nn.RMSNorm):
 
     def of(self, mode: Mode) -> Tensor:
         """The gains `[d]` of a mode."""
-        return self.recurrent_weight if mode == "recurrent" and hasattr(self, "recurrent_weight") else self.weight
+        return _weight_of(self, mode)
 
     def forward(self, x: Tensor, mode: Mode = "attention") -> Tensor:
         return F.rms_norm(x, self.normalized_shape, self.of(mode), self.eps)
+
+
+def _weight_of(layer: ModeLinear | ModeNorm, mode: Mode) -> Tensor:
+    return layer.recurrent_weight if mode == "recurrent" and hasattr(layer, "recurrent_weight") else layer.weight
 
 
 def projection(d_in: int, d_out: int, scale: float = 1.0) -> nn.Linear:
