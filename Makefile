@@ -21,7 +21,8 @@ TEST_WORKERS ?= $(shell env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc 2>/dev/
 SERVE_FLAGS ?=
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_FLAGS) --constraint constraints.txt
+# Python compiles what it imports, once: pip would spend a minute on all that nobody imports.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile $(PIP_FLAGS) --constraint constraints.txt
 TORCH := torch==2.13.0
 
 export OMP_NUM_THREADS ?= 1

@@ -218,6 +218,7 @@ def test_training_stops_when_the_task_is_learned(monkeypatch):
     assert trained.steps == 0
 
 
+@pytest.mark.slow
 def test_the_whole_experiment_in_small(tmp_path):
     plan = Plan(
         d_model=16, n_layers=1, n_heads=2, head_dim=4,

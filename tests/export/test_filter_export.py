@@ -118,6 +118,7 @@ def test_the_graph_s_likelihood_of_an_absurd_observation_is_finite(linear_bundle
         assert found == pytest.approx(np.logaddexp(wide, narrow), rel=500 * 2**-24)
 
 
+@pytest.mark.slow
 def test_deep_graphs_follow_the_model_for_a_thousand_steps():
     torch.manual_seed(0)
     model = DeepFilter(DeepFilterConfig(observation_size=2, time_unit=0.1, d_model=8, n_heads=2, head_dim=2)).eval()
