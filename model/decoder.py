@@ -67,8 +67,9 @@ class _Layer:
     """One block: matrices `[out, in]` in the decoder's dtype, all else float32."""
 
     mixer_norm: Tensor
-    mix_in: Tensor  # query, key, value, gates: [3 · H · 2D + 2 · H · S, d]
+    mix_in: Tensor  # query, key, value, gates, output gates if there are any: [3 · H · 2D + 2 · H · S (+ H), d]
     gate_bias: Tensor
+    output_gate_bias: Tensor | None  # [H]
     mix_out: Tensor
     feed_forward_norm: Tensor
     up: Tensor
@@ -81,12 +82,16 @@ class _Layer:
     def of(cls, block: Block, mode: Mode, dtype: torch.dtype) -> _Layer:
         mixer, feed_forward = cast(RobustMixer, block.mixer), block.feed_forward
         dynamics = mixer.dynamics()
-        inward = (mixer.query.of(mode), mixer.key.weight, mixer.value.weight, mixer.gates.weight)
+        inward = [mixer.query.of(mode), mixer.key.weight, mixer.value.weight, mixer.gates.weight]
+        output_gate = mixer.output_gate if mixer.config.output_gate else None
+        if output_gate is not None:
+            inward.append(output_gate.weight)
         steady = positive(mixer.dynamics.process_raw)[:, None]
         return cls(
             mixer_norm=cast(ModeNorm, block.mixer_norm).of(mode),
             mix_in=torch.cat(inward).to(dtype),
             gate_bias=mixer.gates.bias,
+            output_gate_bias=None if output_gate is None else output_gate.bias,
             mix_out=mixer.output.of(mode).to(dtype),
             feed_forward_norm=block.feed_forward_norm.of(mode),
             up=feed_forward.up.weight.to(dtype),
@@ -118,8 +123,6 @@ def refusal(config: LanguageModelConfig) -> str | None:
         return f"a decoder weighs tokens by the innovation of the key, got innovation {config.innovation!r}"
     if config.window:
         return f"a decoder keeps no ring of exact tokens, got window {config.window}"
-    if config.output_gate:
-        return "a decoder has no output gates, got output_gate True"
     return None
 
 
@@ -192,13 +195,13 @@ class Decoder:
         x, turn = self._embed(tokens), self._turn(positions)
         into_frame = turn.into_frame
         for i, layer in enumerate(self._recurrent.layers):
-            token = self._slot_inputs(layer, x, into_frame)
+            token, opened = self._slot_inputs(layer, x, into_frame)
             readout = step_pooled(token, pool.means[i], pool.precisions[i], rows, layer.slots, self.config.inner)
             latent = turn(readout.out)
             if layer is self._recurrent.layers[-1]:
                 spread = torch.sqrt((1 / readout.precision + layer.dynamics.gamma2) / 2)
                 latent = latent + noise * spread[..., None]
-            x = self._finish(layer, x, latent)
+            x = self._finish(layer, x, latent, opened)
         return self._output(self._recurrent, x, readout.precision, latent)
 
     def prefill(
@@ -213,11 +216,11 @@ class Decoder:
         into_frame = turn.into_frame
         after_means, after_precisions = torch.empty_like(means), torch.empty_like(precisions)
         for i, layer in enumerate(self._recurrent.layers):
-            inputs = self._slot_inputs(layer, x, into_frame)
+            inputs, opened = self._slot_inputs(layer, x, into_frame)
             readout, m, p = slot_scan(inputs, means[None, i], precisions[None, i], layer.slots, inner=self.config.inner)
             after_means[i], after_precisions[i] = m[0], p[0]
             latent = turn(readout.out)
-            x = self._finish(layer, x, latent)
+            x = self._finish(layer, x, latent, opened)
         output = self._output(self._recurrent, x[:, -1], readout.precision[:, -1], latent[:, -1])
         return output, after_means, after_precisions
 
@@ -239,7 +242,8 @@ class Decoder:
         times = torch.arange(position + len(tokens), device=self.device, dtype=torch.float64)[None]
         new_keys, new_values = [], []
         for i, layer in enumerate(self._attention.layers):
-            q, k, v = self._slot_inputs(layer, x, into_frame)[:3]
+            token, opened = self._slot_inputs(layer, x, into_frame)
+            q, k, v = token[:3]
             new_keys.append(k[0].transpose(0, 1))
             new_values.append(v[0].transpose(0, 1))
             result = attend(
@@ -255,7 +259,7 @@ class Decoder:
             if layer is self._attention.layers[-1]:
                 spread = torch.sqrt((1 / result.precision[:, -1] + layer.dynamics.gamma2) / 2)
                 latent[:, -1] += noise * spread[..., None]
-            x = self._finish(layer, x, latent)
+            x = self._finish(layer, x, latent, opened)
         output = self._output(self._attention, x[:, -1], result.precision[:, -1], latent[:, -1])
         return output, torch.stack(new_keys), torch.stack(new_values)
 
@@ -269,20 +273,25 @@ class Decoder:
     def _embed(self, tokens: Tensor) -> Tensor:
         return F.embedding(tokens, self._embedding).float() * self._scale
 
-    def _slot_inputs(self, layer: _Layer, x: Tensor, into_frame: Turn) -> SlotInputs:
-        """What tokens bring to the slots, and their query, key and value, from the residual stream `[..., d]`."""
+    def _slot_inputs(self, layer: _Layer, x: Tensor, into_frame: Turn) -> tuple[SlotInputs, Tensor | None]:
+        """What tokens bring to the slots, and their query, key and value, from the residual stream `[..., d]`; and how
+        far the output gates of the heads are open, `[..., H]`, if there are any."""
         heads, slots, width = self.config.n_heads, self.config.n_slots, 2 * self.config.head_dim
         joint = product(_normed(x, layer.mixer_norm), layer.mix_in)
-        vectors, gates = joint.split([3 * heads * width, 2 * heads * slots], dim=-1)
+        vectors, gates, output_gates = joint.tensor_split([3 * heads * width, heads * (3 * width + 2 * slots)], dim=-1)
         shape = (*x.shape[:-1], 3, heads, width)
         q, k, v = into_frame(vectors.reshape(shape)).unbind(-3)
-        opened = torch.exp((gates + layer.gate_bias).clamp(*GATE_RANGE))
-        write, forget = opened.reshape(*x.shape[:-1], 2, heads, slots).unbind(-3)
+        factors = torch.exp((gates + layer.gate_bias).clamp(*GATE_RANGE))
+        write, forget = factors.reshape(*x.shape[:-1], 2, heads, slots).unbind(-3)
         process = torch.add(layer.own_process, forget, alpha=PROCESS_GATE_SCALE)
-        return SlotInputs(q, k, v, write / layer.dynamics.eta2[:, None], process)
+        bias = layer.output_gate_bias
+        opened = None if bias is None else torch.sigmoid(output_gates + bias)
+        return SlotInputs(q, k, v, write / layer.dynamics.eta2[:, None], process), opened
 
-    def _finish(self, layer: _Layer, x: Tensor, latent: Tensor) -> Tensor:
-        """The residual stream after the block, from the latent `[..., H, 2D]` of its mixer."""
+    def _finish(self, layer: _Layer, x: Tensor, latent: Tensor, opened: Tensor | None) -> Tensor:
+        """The residual stream after the block, from the latent `[..., H, 2D]` of its mixer and its output gates."""
+        if opened is not None:
+            latent = latent * opened[..., None]
         x = x + product(latent.flatten(-2), layer.mix_out)
         inner = F.gelu(product(_normed(x, layer.feed_forward_norm), layer.up))
         return x + product(inner, layer.down)

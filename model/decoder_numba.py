@@ -204,7 +204,7 @@ def _slots(
 ):  # fmt: skip
     """The mixer of a layer between its products: turn into the frame, run the slots, read them out, turn back.
 
-    joint: `[B · N, 3 · H · 2D + 2 · H · S]`: query, key, value and the gates; overwritten. cos, sin: `[B · N, H, D]`.
+    joint: `[B · N, 3 · H · 2D + 2 · H · S …]`: query, key, value and the gates; overwritten. cos, sin: `[B · N, H, D]`.
     The slots are read from rows `sources` of means and precisions and written to rows `targets`, both `[B]`, apart.
     latent `[B · N, H · 2D]`, evidence `[B · N, H]`; finite `[B]` turns false where a number of the new slots is none.
     """
@@ -310,10 +310,19 @@ def _slots(
                 finite[b] = False
 
 
+@_compiled
+def _sigmoid(x):
+    """1 / (1 + e^-x) `[N, H]`, in place."""
+    for i in range(x.shape[0]):
+        for h in range(x.shape[1]):
+            x[i, h] = ONE / (ONE + exp(-x[i, h]))
+
+
 # Everything that is ever called, with the types that it is called with: a server must not compile while it serves.
 _SIGNATURES = (
     (product_numba.multiply, product_numba.SIGNATURE),
     (_gelu, "void(float32[:,::1])"),
+    (_sigmoid, "void(float32[:,::1])"),
     (_normed, "void(float32[:,::1], float32[::1], float32, float32[:,::1])"),
     (_add_normed, "void(float32[:,::1], float32[:,::1], float32[::1], float32, float32[:,::1])"),
     (
@@ -363,8 +372,9 @@ class _Layer:
     """One block."""
 
     mixer_norm: Array
-    mix_in: Matrix  # query, key, value, gates: [d, 3 · H · 2D + 2 · H · S]
+    mix_in: Matrix  # query, key, value, gates, output gates if there are any: [d, 3 · H · 2D + 2 · H · S (+ H)]
     gate_bias: Array
+    output_gate_bias: Array | None  # [H]
     mix_out: Matrix
     feed_forward_norm: Array
     up: Matrix
@@ -381,10 +391,15 @@ class _Layer:
         def gains(name: str) -> Array:
             return np.array(_weight(weights, f"blocks.{index}.{name}"), dtype=np.float32)
 
+        def bias(name: str) -> Array:
+            return np.array(weights[f"blocks.{index}.{name}.bias"], dtype=np.float32)
+
+        gated = ["mixer.output_gate"] if f"blocks.{index}.mixer.output_gate.weight" in weights else []
         return cls(
             mixer_norm=gains("mixer_norm"),
-            mix_in=turned("mixer.query", "mixer.key", "mixer.value", "mixer.gates"),
-            gate_bias=np.array(weights[f"blocks.{index}.mixer.gates.bias"], dtype=np.float32),
+            mix_in=turned("mixer.query", "mixer.key", "mixer.value", "mixer.gates", *gated),
+            gate_bias=bias("mixer.gates"),
+            output_gate_bias=bias("mixer.output_gate") if gated else None,
             mix_out=turned("mixer.output"),
             feed_forward_norm=gains("feed_forward_norm"),
             up=turned("feed_forward.up"),
@@ -482,6 +497,7 @@ class _Run:
         self.x: Array = decoder._embedding[tokens] * decoder._scale
         self.normed = np.empty_like(self.x)
         self.latent = np.empty((len(tokens), 2 * decoder._omega.size), np.float32)
+        self._opened: Array | None = None
         self.finite = np.ones(len(tokens) // n_tokens, np.bool_)
         phase = positions.astype(np.float64)[:, None, None] * decoder._omega
         phase -= 2 * np.pi * np.rint(phase / (2 * np.pi))
@@ -499,20 +515,31 @@ class _Run:
             layer.own_process, index, slots.means, slots.precisions, sources, targets, self.latent, evidence,
             self.finite,
         )  # fmt: skip
+        if layer.output_gate_bias is not None:
+            self._opened = joint[:, -layer.output_gate_bias.size :] + layer.output_gate_bias
+            _sigmoid(self._opened)
         return evidence
 
     def keep_last(self) -> None:
         """Go on with the last row only."""
         self.x, self.normed, self.latent = (part[-1:].copy() for part in (self.x, self.normed, self.latent))
+        self._opened = None if self._opened is None else self._opened[-1:]
 
     def finish(self, index: int) -> None:
         """The residual stream after the block."""
         layer, decoder = self._decoder._layers[index], self._decoder
-        mixed = layer.mix_out.times(self.latent)
+        mixed = layer.mix_out.times(self._gated())
         _add_normed(self.x, mixed, layer.feed_forward_norm, decoder._eps, self.normed)
         inner = layer.up.times(self.normed)
         _gelu(inner)
         self.x += layer.down.times(inner)
+
+    def _gated(self) -> Array:
+        """`latent`, each head as far as its output gate is open."""
+        if self._opened is None:
+            return self.latent
+        heads = self._opened.shape
+        return (self.latent.reshape(*heads, -1) * self._opened[..., None]).reshape(self.latent.shape)
 
 
 def _check(constants: Mapping[str, NDArray[Any]]) -> None:

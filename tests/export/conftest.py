@@ -48,6 +48,7 @@ def write_run(directory: Path, seed: int = 0) -> Path:
         n_slots=3,
         mlp_ratio=2,
         own_readout=True,
+        output_gate=True,
     )
     model = LanguageModel(config)
     with torch.no_grad():

@@ -17,7 +17,7 @@ from model.language import LanguageModel
 SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 3, "n_heads": 2, "head_dim": 6, "n_slots": 5}
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
-    {"inner": 2, "learned_decay": True, "own_readout": True},
+    {"inner": 2, "learned_decay": True, "own_readout": True, "output_gate": True},
     {"kernel": "gaussian", "frequencies": "full", "robust_slots": False},
 )
 STREAMS = 3
@@ -144,7 +144,6 @@ def test_bfloat16_costs_no_more_than_its_rounding() -> None:
     [
         ({"innovation": "value"}, "innovation of the key, got innovation 'value'"),
         ({"window": 4}, "keeps no ring of exact tokens, got window 4"),
-        ({"output_gate": True}, "no output gates, got output_gate True"),
         ({"n_slots": 0}, "runs slots, got mixer 'rfa' with n_slots 0"),
     ],
 )

@@ -24,7 +24,16 @@ EPS = float(np.finfo(np.float32).eps)
 TOKENS = 40
 # Widths that are no multiple of a vector, one head and one slot of weight one, and the widths of the shipped model.
 CONFIGS: list[dict[str, Any]] = [
-    {"d_model": 24, "n_layers": 2, "n_heads": 2, "head_dim": 6, "n_slots": 3, "mlp_ratio": 2, "own_readout": True},
+    {
+        "d_model": 24,
+        "n_layers": 2,
+        "n_heads": 2,
+        "head_dim": 6,
+        "n_slots": 3,
+        "mlp_ratio": 2,
+        "own_readout": True,
+        "output_gate": True,
+    },
     {"d_model": 10, "n_layers": 1, "n_heads": 1, "head_dim": 2, "n_slots": 1, "mlp_ratio": 1, "robust_slots": False},
     {"d_model": 64, "n_layers": 3, "n_heads": 4, "head_dim": 32, "n_slots": 16, "mlp_ratio": 4},
 ]
