@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
 import torch
@@ -63,15 +63,35 @@ class Turn(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Layer:
-    """One block: matrices `[out, in]` in the decoder's dtype, all else float32."""
+class _Readout:
+    """What of a block each mode may have for itself: matrices `[out, in]` in the decoder's dtype, all else float32."""
 
     mixer_norm: Tensor
     mix_in: Tensor  # query, key, value, gates, output gates if there are any: [3 · H · 2D + 2 · H · S (+ H), d]
-    gate_bias: Tensor
-    output_gate_bias: Tensor | None  # [H]
     mix_out: Tensor
     feed_forward_norm: Tensor
+
+    @classmethod
+    def of(cls, block: Block, mode: Mode, dtype: torch.dtype) -> _Readout:
+        mixer = cast(RobustMixer, block.mixer)
+        inward = [mixer.query.of(mode), mixer.key.weight, mixer.value.weight, mixer.gates.weight]
+        if mixer.config.output_gate:
+            inward.append(mixer.output_gate.weight)
+        return cls(
+            mixer_norm=cast(ModeNorm, block.mixer_norm).of(mode),
+            mix_in=torch.cat(inward).to(dtype),
+            mix_out=mixer.output.of(mode).to(dtype),
+            feed_forward_norm=block.feed_forward_norm.of(mode),
+        )
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One block, dtypes as in `_Readout`."""
+
+    readout: _Readout
+    gate_bias: Tensor
+    output_gate_bias: Tensor | None  # [H]
     up: Tensor
     down: Tensor
     dynamics: Dynamics
@@ -82,18 +102,11 @@ class _Layer:
     def of(cls, block: Block, mode: Mode, dtype: torch.dtype) -> _Layer:
         mixer, feed_forward = cast(RobustMixer, block.mixer), block.feed_forward
         dynamics = mixer.dynamics()
-        inward = [mixer.query.of(mode), mixer.key.weight, mixer.value.weight, mixer.gates.weight]
-        output_gate = mixer.output_gate if mixer.config.output_gate else None
-        if output_gate is not None:
-            inward.append(output_gate.weight)
         steady = positive(mixer.dynamics.process_raw)[:, None]
         return cls(
-            mixer_norm=cast(ModeNorm, block.mixer_norm).of(mode),
-            mix_in=torch.cat(inward).to(dtype),
+            readout=_Readout.of(block, mode, dtype),
             gate_bias=mixer.gates.bias,
-            output_gate_bias=None if output_gate is None else output_gate.bias,
-            mix_out=mixer.output.of(mode).to(dtype),
-            feed_forward_norm=block.feed_forward_norm.of(mode),
+            output_gate_bias=mixer.output_gate.bias if mixer.config.output_gate else None,
             up=feed_forward.up.weight.to(dtype),
             down=feed_forward.down.weight.to(dtype),
             dynamics=dynamics,
@@ -113,6 +126,12 @@ class _Stack:
     def of(cls, model: LanguageModel, mode: Mode, dtype: torch.dtype) -> _Stack:
         layers = [_Layer.of(cast(Block, block), mode, dtype) for block in model.blocks]
         return cls(layers, model.norm.of(mode).detach())
+
+    def read_by(self, model: LanguageModel, mode: Mode, dtype: torch.dtype) -> _Stack:
+        """The same blocks with what another mode has for itself; they share all else."""
+        pairs = zip(self.layers, model.blocks, strict=True)
+        layers = [replace(layer, readout=_Readout.of(cast(Block, block), mode, dtype)) for layer, block in pairs]
+        return _Stack(layers, model.norm.of(mode).detach())
 
 
 def refusal(config: LanguageModelConfig) -> str | None:
@@ -175,7 +194,7 @@ class Decoder:
         with torch.no_grad():
             self._recurrent = self._attention = _Stack.of(model, "recurrent", dtype)
             if model.config.own_readout:
-                self._attention = _Stack.of(model, "attention", dtype)
+                self._attention = self._recurrent.read_by(model, "attention", dtype)
             self._embedding = model.embedding.weight.detach().to(dtype)
         # One bank of frequencies serves all layers: it follows from the configuration.
         self._omega = self._recurrent.layers[0].dynamics.omega
@@ -277,7 +296,7 @@ class Decoder:
         """What tokens bring to the slots, and their query, key and value, from the residual stream `[..., d]`; and how
         far the output gates of the heads are open, `[..., H]`, if there are any."""
         heads, slots, width = self.config.n_heads, self.config.n_slots, 2 * self.config.head_dim
-        joint = product(_normed(x, layer.mixer_norm), layer.mix_in)
+        joint = product(_normed(x, layer.readout.mixer_norm), layer.readout.mix_in)
         vectors, gates, output_gates = joint.tensor_split([3 * heads * width, heads * (3 * width + 2 * slots)], dim=-1)
         shape = (*x.shape[:-1], 3, heads, width)
         q, k, v = into_frame(vectors.reshape(shape)).unbind(-3)
@@ -292,8 +311,8 @@ class Decoder:
         """The residual stream after the block, from the latent `[..., H, 2D]` of its mixer and its output gates."""
         if opened is not None:
             latent = latent * opened[..., None]
-        x = x + product(latent.flatten(-2), layer.mix_out)
-        inner = F.gelu(product(_normed(x, layer.feed_forward_norm), layer.up))
+        x = x + product(latent.flatten(-2), layer.readout.mix_out)
+        inner = F.gelu(product(_normed(x, layer.readout.feed_forward_norm), layer.up))
         return x + product(inner, layer.down)
 
     def _output(self, stack: _Stack, x: Tensor, precision: Tensor, latent: Tensor) -> StepOutput:

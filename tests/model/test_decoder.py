@@ -109,6 +109,14 @@ def test_attention_over_a_cache_is_that_of_the_model(given: dict[str, Any]) -> N
         assert_close(part, wanted, 20)
 
 
+def test_modes_with_readouts_of_their_own_hold_the_rest_once() -> None:
+    decoder = Decoder(model_of(own_readout=True), torch.bfloat16)
+    for ours, theirs in zip(decoder._recurrent.layers, decoder._attention.layers, strict=True):
+        assert ours.up is theirs.up and ours.down is theirs.down and ours.slots is theirs.slots
+        assert not torch.equal(ours.readout.mix_in, theirs.readout.mix_in)
+        assert not torch.equal(ours.readout.mix_out, theirs.readout.mix_out)
+
+
 def test_a_turn_is_the_rotation_of_the_model() -> None:
     x, phase = torch.randn(4, 3, 10), 3 * torch.randn(4, 3, 5)
     turn = Turn.by(phase)
