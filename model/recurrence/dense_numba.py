@@ -20,7 +20,7 @@ Layout: streams lie side by side as lanes of one scratch array, `work[row * widt
 row, so every operation is a loop over lanes that the compiler turns into vector instructions. One stream is one lane of
 width 1, and the loops are gone. Small systems have kernels compiled for their sizes n and P, in which a row of a matrix
 is one loop over lanes and not each of its entries; one pair of kernels does for all others. The first use of a size, or
-of the kernels for all, compiles for some seconds, once per machine (the result is cached on disk).
+of the kernels for all, compiles for 10 to 60 seconds, once per machine (the result is cached on disk).
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
