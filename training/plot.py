@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 METRICS_FILE = "metrics.jsonl"
@@ -26,7 +27,9 @@ def plot_metrics(run: Path) -> Path:
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     tokens = [row["tokens"] for row in rows]
     for color, mode in zip(("tab:blue", "tab:orange"), rows[-1]["valid"], strict=False):
-        axes.plot(tokens, [row["train"][mode] for row in rows], color=color, alpha=0.4, label=f"train, {mode}")
+        # A mode that joined late has no training loss before.
+        trained = [row["train"].get(mode, math.nan) for row in rows]
+        axes.plot(tokens, trained, color=color, alpha=0.4, label=f"train, {mode}")
         axes.plot(tokens, [row["valid"][mode] for row in rows], color=color, marker=".", label=f"valid, {mode}")
     axes.set(xlabel="tokens seen", ylabel="nats per token", title=run.name)
     axes.grid(alpha=0.3)

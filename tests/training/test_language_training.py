@@ -131,9 +131,11 @@ def test_the_recurrent_mode_joins_when_it_is_due(data, tmp_path, monkeypatch):
         return losses
 
     monkeypatch.setattr(Trainer, "update", watched)
-    config = write_config(tmp_path, steps=6, recurrent_from=0.5)
+    config = write_config(tmp_path, steps=6, validate_every=3, recurrent_from=0.5)
     record = train_language(config, data, tmp_path / "run", device="cpu")
     both = ["attention", "recurrent"]
+    assert [sorted(row["train"]) for row in rows(tmp_path / "run")] == [["attention"], both]
+    assert (tmp_path / "run" / "metrics.png").is_file()
     assert trained == [(["attention"], True)] * 3 + [(both, False)] * 3
     assert sorted(record["validation_loss"]) == both
     with pytest.raises(ValueError, match="recurrent_from is of a run of both modes"):
