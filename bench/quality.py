@@ -114,7 +114,7 @@ def write_quality(plan: Plan, out: Path, *, workers: int = 1) -> dict[str, Any]:
 
 
 def write_speed(plan: Plan, out: Path) -> dict[str, Any]:
-    """Time the variants, and write it into the table of the runs that are there."""
+    """Time the variants, and write it into the table: that in `out` as it is, or a new one of the complete runs."""
     runs = {name: LanguageRun.from_file(find_config(plan.config), name) for name in plan.variants}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -122,24 +122,28 @@ def write_speed(plan: Plan, out: Path) -> dict[str, Any]:
         rows = measure_speed(runs, plan.torch_device)
     finally:
         torch.set_num_threads(threads)
+    known = _known(out)
     document = {
-        **collect(plan, out, {}),
+        **(known if _is_of_plan(plan, known) else collect(plan, out, {})),
         "speed": {"commit": git_commit(), "hardware": hardware(), "threads": 1, "rows": rows},
     }
     write_json(out, document)
     return document
 
 
-def is_alike(plan: Plan, known: dict[str, Any]) -> bool:
-    """Whether a table is of this size and training, scored on the same text in the same way."""
+def _is_of_plan(plan: Plan, known: dict[str, Any]) -> bool:
+    """Whether a table is of this size and training."""
     if not known.keys() >= {"model", "training", "factors", "tokens", "data", "variants", "runs"}:
         return False  # no table, or none of this command
     # By value: a table from before a field was added has its default.
     model, training = LanguageModelConfig.from_dict(known["model"]), TrainingConfig.from_dict(known["training"])
+    return plan.base == LanguageRun(model, training)
+
+
+def is_alike(plan: Plan, known: dict[str, Any]) -> bool:
+    """Whether a table is of this size and training, scored on the same text in the same way."""
     scored = [list(plan.scoring.factors), plan.scoring.tokens, text_hashes(plan.data)]
-    return plan.base == LanguageRun(model, training) and scored == [
-        known[name] for name in ("factors", "tokens", "data")
-    ]
+    return _is_of_plan(plan, known) and scored == [known[name] for name in ("factors", "tokens", "data")]
 
 
 def kept_rows(plan: Plan, out: Path) -> dict[str, dict[str, Any]]:

@@ -68,6 +68,10 @@ def test_the_whole_quality_table_is_the_command_s():
     for reference in (Case("M2"), Case("slots", "recurrent")):
         shown |= {f"{ratio:.3f}" for ratio in over(document, reference).values()}
     assert set(re.findall(r"\b[01]\.\d{3}\b", text)) <= shown
+    speeds = {(row["variant"], row["pass"]): f"{row['over_first']:.2f}" for row in document["speed"]["rows"]}
+    m2, slots = ([speeds[name, which] for which in ("forward", "training")] for name in ("M2", "slots"))
+    sentence = "reads {} of RoPE's tokens a second and trains on {} of them, the slots {} and {}"
+    assert sentence.format(*m2, *slots) in " ".join(text.split())
 
 
 def over(document, reference):

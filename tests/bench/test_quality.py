@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from bench import quality_runs
 from bench.language_eval import window_losses
-from bench.quality import Plan, kept_rows, report_lines, write_quality
+from bench.quality import Plan, kept_rows, report_lines, write_quality, write_speed
 from bench.quality_bars import Case, bar_lines, bars, paired, spread, table
 from bench.quality_figures import attention_maps, draw_quality, groups
 from bench.quality_runs import Job, main, run_jobs
@@ -194,6 +194,20 @@ def test_rows_whose_runs_are_gone_stay_in_the_file(done, tmp_path, monkeypatch):
     out.write_text(json.dumps(done.document))
     (elsewhere.runs / "B1-s0").mkdir(parents=True)
     assert set(kept_rows(elsewhere, out)) == {"both-s0", "M2-s0"}
+
+
+def test_speeds_leave_the_table_as_it_is(done, tmp_path, monkeypatch):
+    rows = [{"variant": "B1", "mode": "attention", "pass": "forward", "tokens_per_second": 9, "over_first": 1.0}]
+    monkeypatch.setattr("bench.quality.measure_speed", lambda *_: rows)
+    out, fewer = tmp_path / "table.json", replace(done.plan, variants=("B1",), scoring=Scoring((1,), 128))
+    before = json.loads(json.dumps(done.document))
+    out.write_text(json.dumps(before))
+    written = write_speed(fewer, out)
+    assert written == json.loads(out.read_text())
+    assert {**written, "speed": None} == before and written["speed"]["rows"] == rows
+    # A table of another size is no place for them.
+    out.write_text(json.dumps({**before, "model": {**before["model"], "n_slots": 3}}))
+    assert write_speed(fewer, out)["model"] == before["model"]
 
 
 def test_a_cut_run_is_resumed(done, data, tmp_path, monkeypatch):
