@@ -21,6 +21,7 @@ from service.access.tracing import open_tracing
 from service.engine.engine import Engine, Models, load_models
 from service.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, ServiceError
 from service.exposition import Exposition
+from service.memory import open_budget
 from service.metrics import Metrics
 from service.routes import filter, filter_stream, generate, health, info, openai, page, tgi
 from service.routes.common import error_response
@@ -51,6 +52,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         models = await asyncio.to_thread(load, settings)
+        app.state.memory = open_budget(settings, app.state.metrics)
         engine = Engine(models, settings, app.state.metrics)
         app.state.engine = engine
         if tracing:
@@ -80,6 +82,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     app.state.keeper = make_keeper(settings)
     app.state.metrics = Metrics()
     app.state.exposition = Exposition(app.state.metrics)
+    app.state.memory = None
     app.state.draining = False
     app.state.engine = None
     app.state.reload = reload

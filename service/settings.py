@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from service.machine import available_cores
 
 TextRuntime = Literal["auto", "compiled", "onnx"]
 BUNDLE_ROOT = Path(__file__).resolve().parent.parent / "bundles"
@@ -17,20 +18,6 @@ BUNDLE_ROOT = Path(__file__).resolve().parent.parent / "bundles"
 def default_bundles(root: Path = BUNDLE_ROOT) -> tuple[Path, ...]:
     """Every bundle directory under `root`, by name."""
     return tuple(sorted(manifest.parent for manifest in root.glob("*/manifest.json")))
-
-
-def available_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Cores this process may use: in a container fewer than the machine has, by affinity or by a quota of time.
-
-    Args:
-        quota: the kernel's file on the quota of this control group, such as `400000 100000` or `max 100000`.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    try:
-        time, period = quota.read_text().split()
-        return max(1, min(cores, math.ceil(int(time) / int(period))))
-    except (OSError, ValueError):  # no such file, or no quota
-        return cores
 
 
 class ConfigurationError(ValueError):
@@ -85,6 +72,12 @@ class Settings(BaseSettings):
     max_header_bytes: int = Field(default=32_768, ge=1_024)
     max_message_bytes: int = Field(default=262_144, ge=1_024, description="one WebSocket message")
 
+    max_memory: int | None = Field(
+        default=None,
+        ge=1,
+        description="bytes of memory of one process; by default what it holds once loaded and 192 MiB for requests, or "
+        "its share of the container or machine where that is less",
+    )
     max_body_bytes: int = Field(default=2_000_000, ge=1_000)
     max_json_depth: int = Field(default=32, ge=8)
     max_prompt_tokens: int = Field(default=16_384, ge=1)

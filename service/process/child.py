@@ -26,6 +26,7 @@ from fastapi import FastAPI
 from service.access.logs import configure_logging
 from service.app import create_app
 from service.engine.engine import ModelFacts, Models, load_models
+from service.memory import room_for_requests
 from service.process.accepting import Shares
 from service.process.address import Address, share
 from service.process.channel import Channel
@@ -100,6 +101,7 @@ class ServerProcess:
             app = create_app(self._settings, load=lambda given: loaded.pop() if loaded else self._load(given))
             models = await asyncio.to_thread(self._load, self._settings)
             loaded.append(models)
+            room_for_requests(self._settings)  # a refusal is heard of from here; not from the start of the application
         except Exception as error:
             is_refusal = isinstance(error, (ValueError, OSError))  # written for the operator, with the reason
             if not is_refusal:

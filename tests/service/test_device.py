@@ -16,8 +16,9 @@ from service.engine import device
 from service.engine.engine import load_models
 from service.engine.language_runtime import CpuLanguage
 from service.engine.torch_language_runtime import WORKSPACE_BYTES, TorchLanguageRuntime
+from service.machine import available_cores
 from service.process.handover import read_settings, write_settings
-from service.settings import ConfigurationError, Settings, available_cores
+from service.settings import ConfigurationError, Settings
 from tests.service.conftest import Connect
 
 HAS_GPU = torch.cuda.is_available()

@@ -111,11 +111,16 @@ def test_a_taken_port_is_one_clear_line(linear_bundle: Path) -> None:
     assert done.stderr == f"rfa: 127.0.0.1:{port}: Address already in use\n"
 
 
-@pytest.mark.parametrize(("name", "value"), [("RFA_SESSIONS", "memory"), ("RFA_STATE_KEYS", "c2hvcnQ=")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("RFA_SESSIONS", "memory"), ("RFA_STATE_KEYS", "c2hvcnQ="), ("RFA_MAX_MEMORY", "1000000")],
+)
 def test_settings_that_only_the_processes_can_judge_are_one_clear_line(
     linear_bundle: Path, name: str, value: str
 ) -> None:
     done = run_rfa("--port", "0", "--bundle", str(linear_bundle), **{name: value})
     assert done.returncode == 1
     assert done.stderr.startswith("rfa: ") and done.stderr.count("\n") == 1, done.stderr
-    assert name.removeprefix("RFA_").lower() in done.stderr.replace(" ", "_") and value not in done.stderr.split()
+    assert (
+        name.removeprefix("RFA_").lower() in done.stderr.lower().replace(" ", "_") and value not in done.stderr.split()
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.settings import available_cores
+from service.machine import available_cores
 
 CORES = len(os.sched_getaffinity(0))
 

@@ -1,0 +1,164 @@
+"""What requests may take of a process's memory: leased before it is used, refused where there is none.
+
+`RFA_MAX_MEMORY` bounds a process. What is left of it once the bundles are loaded is the budget of requests, and every
+request leases from it, at an upper estimate and before the memory is paid for:
+
+    the bytes of its body, as they arrive, and what JSON makes of them
+    what a handler builds from them, as long as the request lives
+    the reply, from the first number to the last byte that is handed to the connection
+
+Not counted, because other limits bound it: connections and their buffers (`RFA_MAX_CONNECTIONS`), state slots (all
+exist from the start), named sessions (`RFA_MAX_SESSION_BYTES`), and a second set of bundles while they are loaded anew.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
+
+from service.errors import Overloaded
+from service.machine import memory_bytes
+from service.metrics import Metrics, resident_memory_bytes
+from service.settings import ConfigurationError, Settings
+
+MIB: Final = 1 << 20
+# Of the machine or container, for all processes; the rest is for the supervisor, the kernel and the allocator.
+SHARE_OF_MACHINE: Final = 0.8
+# By default: enough to fill a process with work, and no more than a small container can give to two of them.
+USUAL_ROOM_BYTES: Final = 192 * MIB
+# The most that a legal request takes, as a multiple of its body: the body twice and what its JSON decodes to.
+BYTES_PER_BODY_BYTE: Final = 16
+RETRY_AFTER_SECONDS: Final = 1
+
+
+class MemoryBudget:
+    """Bytes that the requests of one process may hold together; for use from any thread.
+
+    Args:
+        limit_bytes: what all leases together may come to.
+        count_refusal: called for each lease that is refused.
+    """
+
+    def __init__(self, limit_bytes: int, count_refusal: Callable[[], None] = lambda: None) -> None:
+        self.limit_bytes = limit_bytes
+        self._count_refusal = count_refusal
+        self._leased_bytes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def leased_bytes(self) -> int:
+        """What all leases come to at this moment."""
+        return self._leased_bytes
+
+    def take(self, size: int) -> Lease:
+        """A lease of `size` bytes.
+
+        Raises:
+            Overloaded: there is not so much left (`memory_exhausted`); nothing was taken.
+        """
+        lease = Lease(self)
+        lease.grow(size)
+        return lease
+
+    def _take(self, size: int) -> None:
+        with self._lock:
+            if self._leased_bytes + size <= self.limit_bytes:
+                self._leased_bytes += size
+                return
+        self._count_refusal()
+        raise Overloaded(
+            "The server's memory for requests is in use at this moment; try again.",
+            retry_after_seconds=RETRY_AFTER_SECONDS,
+            code="memory_exhausted",
+        )
+
+    def _give_back(self, size: int) -> None:
+        with self._lock:
+            self._leased_bytes -= size
+
+
+class Lease:
+    """A part of the budget that one owner holds; `with` gives it back. Made by `MemoryBudget.take`."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+        self._size = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes held now."""
+        return self._size
+
+    def grow(self, size: int) -> None:
+        """Hold `size` bytes more.
+
+        Raises:
+            Overloaded: there is not so much left (`memory_exhausted`); the lease is as it was.
+        """
+        self._budget._take(size)
+        self._size += size
+
+    def shrink(self, size: int) -> None:
+        """Give back `size` of the bytes, or what there is of them."""
+        size = min(size, self._size)
+        self._size -= size
+        self._budget._give_back(size)
+
+    def release(self) -> None:
+        """Give everything back; harmless when that was done."""
+        self.shrink(self._size)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def open_budget(settings: Settings, metrics: Metrics) -> MemoryBudget:
+    """The budget of this process, whose bundles are loaded, and its gauges.
+
+    Raises:
+        ConfigurationError: a legal request would not fit.
+    """
+    budget = MemoryBudget(
+        room_for_requests(settings), count_refusal=metrics.admission_rejections.labels("memory_exhausted").inc
+    )
+    metrics.watch("request_memory_bytes", "Memory that requests have leased.", lambda: budget.leased_bytes)
+    metrics.watch("request_memory_limit_bytes", "Memory that they may lease together.", lambda: budget.limit_bytes)
+    return budget
+
+
+def room_for_requests(settings: Settings, held_bytes: float | None = None) -> int:
+    """Bytes for the requests of this process: what its limit leaves beside the loaded bundles.
+
+    Without `RFA_MAX_MEMORY` that is `USUAL_ROOM_BYTES`, or less where the share of this process of the container or
+    machine is smaller.
+
+    Args:
+        held_bytes: what the process holds now, with its bundles loaded; measured if left out.
+
+    Raises:
+        ConfigurationError: a legal request would not fit.
+    """
+    held = resident_memory_bytes() if held_bytes is None else held_bytes
+    held = 0 if math.isnan(held) else int(held)
+    needed = BYTES_PER_BODY_BYTE * settings.max_body_bytes
+    if settings.max_memory is not None:
+        room = settings.max_memory - held
+        remedy = f"RFA_MAX_MEMORY must be at least {held + needed}, or RFA_MAX_BODY_BYTES smaller"
+    else:
+        share = int(SHARE_OF_MACHINE * memory_bytes()) // settings.processes
+        room = min(max(USUAL_ROOM_BYTES, 2 * needed), share - held)
+        remedy = (
+            f"the share of each of {settings.processes} processes is {share} bytes, and {held + needed} are needed: "
+            "lower RFA_PROCESSES or RFA_MAX_BODY_BYTES, or set RFA_MAX_MEMORY"
+        )
+    if room < needed:
+        raise ConfigurationError(f"there is not enough memory for a single request beside the bundles: {remedy}")
+    return room

@@ -1,0 +1,143 @@
+"""The budget of memory: what is leased, refused and given back, and how large it is."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service import memory
+from service.errors import STATUS, Overloaded
+from service.machine import memory_bytes
+from service.memory import BYTES_PER_BODY_BYTE, MIB, USUAL_ROOM_BYTES, MemoryBudget, room_for_requests
+from service.settings import ConfigurationError, Settings
+
+PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+HELD = 400 * MIB
+
+
+def settings(**given: Any) -> Settings:
+    return Settings(bundles=(), **given)
+
+
+def test_what_does_not_fit_is_refused_and_what_is_held_stays() -> None:
+    refusals: list[None] = []
+    budget = MemoryBudget(100, lambda: refusals.append(None))
+    with budget.take(60) as first:
+        with pytest.raises(Overloaded) as refused:
+            budget.take(41)
+        assert STATUS[type(refused.value)] == 429
+        assert refused.value.code == "memory_exhausted"
+        assert int(refused.value.headers()["Retry-After"]) >= 1
+        with pytest.raises(Overloaded):
+            first.grow(41)
+        assert (budget.leased_bytes, first.size, len(refusals)) == (60, 60, 2)
+        first.grow(40)
+        first.shrink(30)
+        assert budget.leased_bytes == 70
+    assert budget.leased_bytes == 0
+
+
+def test_a_lease_is_given_back_once() -> None:
+    budget = MemoryBudget(100)
+    other = budget.take(10)
+    lease = budget.take(50)
+    lease.shrink(80)
+    for _ in range(3):
+        lease.release()
+    assert budget.leased_bytes == 10
+    other.release()
+    assert budget.leased_bytes == 0
+
+
+def test_threads_never_hold_more_than_the_limit_together() -> None:
+    budget = MemoryBudget(10)
+    most = 0
+
+    def work(_: int) -> int:
+        nonlocal most
+        got = 0
+        for _ in range(2_000):
+            try:
+                with budget.take(3):
+                    most = max(most, budget.leased_bytes)
+                    got += 1
+            except Overloaded:
+                pass
+        return got
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(work, range(8))) > 0
+    assert 0 < most <= 10
+    assert budget.leased_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("machine", "processes", "room"),
+    [
+        (24_000 * MIB, 2, USUAL_ROOM_BYTES),
+        (2_048 * MIB, 1, USUAL_ROOM_BYTES),
+        (1_200 * MIB, 2, 80 * MIB),
+    ],
+)
+def test_the_default_is_bounded_by_the_share_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch, machine: int, processes: int, room: int
+) -> None:
+    monkeypatch.setattr(memory, "memory_bytes", lambda: machine)
+    assert room_for_requests(settings(processes=processes), HELD) == pytest.approx(room, abs=1)
+
+
+def test_larger_bodies_have_a_larger_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 24_000 * MIB)
+    room = room_for_requests(settings(processes=1, max_body_bytes=50 * MIB), HELD)
+    assert room == 2 * BYTES_PER_BODY_BYTE * 50 * MIB
+
+
+@pytest.mark.parametrize("given", [{"max_memory": 420 * MIB}, {"processes": 4}, {"max_body_bytes": 200 * MIB}])
+def test_a_budget_without_room_for_one_request_is_refused(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 2_048 * MIB)
+    with pytest.raises(ConfigurationError, match="RFA_MAX_"):
+        room_for_requests(settings(**{"processes": 1, **given}), HELD)
+
+
+def test_an_explicit_limit_is_taken_whole() -> None:
+    assert room_for_requests(settings(max_memory=3_000 * MIB), HELD) == 2_600 * MIB
+
+
+# What the kernel shows, by how the groups are mounted: (own groups, files) → limit.
+GROUPS = {
+    "version 2, the innermost": ("0::/a/b\n", {"a/b/memory.max": "1000\n", "a/memory.max": "2000\n"}, 1_000),
+    "version 2, an outer one": ("0::/a/b\n", {"a/b/memory.max": "max\n", "a/memory.max": "2000\n"}, 2_000),
+    "version 2, seen from a container": ("0::/\n", {"memory.max": "3000\n"}, 3_000),
+    "version 2, the path of the host": ("0::/docker/x\n", {"memory.max": "3000\n"}, 3_000),
+    "version 1": ("4:memory:/x\n1:cpu:/x\n", {"memory/x/memory.limit_in_bytes": "4000\n"}, 4_000),
+    "version 1, an outer one": (
+        "4:cpu,memory:/x/y\n",
+        {"memory/x/y/memory.limit_in_bytes": "9223372036854771712\n", "memory/memory.limit_in_bytes": "5000\n"},
+        5_000,
+    ),
+    "no limit": ("0::/a\n", {"a/memory.max": "max\n"}, PHYSICAL),
+    "another controller's file": ("1:cpu:/x\n", {"cpu/x/memory.limit_in_bytes": "7\n"}, PHYSICAL),
+    "nonsense": ("0::/a\n", {"a/memory.max": "much\n"}, PHYSICAL),
+}
+
+
+@pytest.mark.parametrize("case", GROUPS)
+def test_control_groups_bound_the_memory(tmp_path: Path, case: str) -> None:
+    own, files, limit = GROUPS[case]
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "cgroup").write_text(own)
+    for name, content in files.items():
+        file = tmp_path / "groups" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    assert memory_bytes(tmp_path / "proc", tmp_path / "groups") == limit
+
+
+def test_without_control_groups_the_machine_says(tmp_path: Path) -> None:
+    assert memory_bytes(tmp_path, tmp_path) == PHYSICAL
