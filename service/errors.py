@@ -88,6 +88,15 @@ class MalformedRequest(ServiceError):
     default_code = "malformed_request"
 
 
+class UpgradeRequired(ServiceError):
+    """A WebSocket of a version that this server does not speak."""
+
+    default_code = "upgrade_required"
+
+    def headers(self) -> dict[str, str]:
+        return {"Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+
+
 class HeadersTooLarge(ServiceError):
     """The request line and headers are larger than the server reads."""
 
@@ -163,6 +172,7 @@ _TABLE: dict[type[ServiceError], tuple[int, str]] = {
     PayloadTooLarge: (413, "payload_too_large"),
     UnsupportedMediaType: (415, "unsupported_media_type"),
     InvalidRequest: (422, "invalid_request"),
+    UpgradeRequired: (426, "upgrade_required"),
     Overloaded: (429, "overloaded"),
     HeadersTooLarge: (431, "headers_too_large"),
     EngineFailure: (500, "engine_error"),

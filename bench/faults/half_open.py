@@ -6,7 +6,7 @@ headless   half of its headers                     header timeout
 bodiless   half of its body                        body timeout
 wordless   a WebSocket without its first frame     body timeout
 deaf       a live stream whose answers, and a streamed reply whose lines, are never read: send timeout
-gone       an idle live stream that answers no ping: the pings of uvicorn, 20 s and 20 s
+gone       an idle live stream that answers no ping: the pings of the wire, 20 s and 20 s
 """
 
 from __future__ import annotations

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from typing import Any, Final
+from typing import Final
 
 import orjson
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
-from service.access.record import Record, request_id
+from service.access.record import Record, access_logger, known, log_exchange, request_id
 from service.access.refusal import refuse
 from service.access.tracing import Tracing
 from service.errors import as_service_error
@@ -24,7 +24,6 @@ from service.metrics import Metrics
 from service.routes.common import ClientGone
 
 logger = logging.getLogger("rfa.http")
-access_logger = logging.getLogger("rfa.access")
 METHODS: Final = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS"})
 REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 LONGEST_PATH: Final = 128
@@ -68,8 +67,8 @@ class Boundary:
         record.tenant = scope["state"].get("tenant", "")
         status = "disconnect" if record.status is None else str(record.status)
         self._metrics.http_requests.labels(record.route, record.method, status).inc()
-        if access_logger.isEnabledFor(logging.INFO):
-            access_logger.info("request", extra={"fields": _fields(scope, record)})
+        # A path that is no route's is what an operator needs to see, as far as it stays short; queries never are.
+        log_exchange(record, scope["path"][:LONGEST_PATH] if record.route == "other" else None)
 
 
 class _Exchange:
@@ -83,7 +82,7 @@ class _Exchange:
             method = "WEBSOCKET"
         else:
             method = scope["method"] if scope["method"] in METHODS else "other"
-        self.record = Record(id=_request_id(scope["headers"]), method=method)
+        self.record = Record(id=_request_id(scope["headers"]), method=method, client=scope.get("client"))
 
     async def receive(self) -> Message:
         message = await self._receive()
@@ -149,10 +148,11 @@ class _Exchange:
     def _log_open(self) -> None:
         fields = {
             "id": self.record.id,
+            "client": self.record.client[0] if self.record.client else None,
             "route": _route_of(self._scope),
             "tenant": self._scope["state"].get("tenant", "") or None,
         }
-        access_logger.info("websocket open", extra={"fields": _known(fields)})
+        access_logger.info("websocket open", extra={"fields": known(fields)})
 
 
 def _route_of(scope: Scope) -> str:
@@ -175,33 +175,3 @@ def _request_id(headers: list[tuple[bytes, bytes]]) -> str:
 def _frame_size(message: Message) -> int:
     """Bytes of a frame; of a text frame its characters, which for JSON are the same but for names and words."""
     return len(message.get("bytes") or message.get("text") or "")
-
-
-def _fields(scope: Scope, record: Record) -> dict[str, Any]:
-    """The access line."""
-    fields: dict[str, Any] = {
-        "id": record.id,
-        "method": record.method,
-        "route": record.route,
-        # A path that is no route's is what an operator needs to see, as far as it stays short; queries never are.
-        "path": scope["path"][:LONGEST_PATH] if record.route == "other" else None,
-        "status": record.status,
-        "complete": record.is_complete,
-        "ms": round(record.seconds * 1000, 3),
-        "bytes_in": record.bytes_in,
-        "bytes_out": record.bytes_out,
-        "tenant": record.tenant or None,
-        "trace": record.trace_id,
-        "model": record.model,
-        "input_tokens": record.input_tokens,
-        "output_tokens": record.output_tokens,
-        "finish_reason": ",".join(record.finish_reasons) or None,
-        "observations": record.observations,
-    }
-    if record.method == "WEBSOCKET":
-        fields |= {"frames_in": record.frames_in, "frames_out": record.frames_out, "close_code": record.close_code}
-    return {**_known(fields), "status": record.status}
-
-
-def _known(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}

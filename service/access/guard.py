@@ -18,7 +18,7 @@ from service.errors import Unauthorized
 OPEN_PATHS: Final = frozenset({"/", "/docs", "/openapi.json", "/health", "/ready"})
 # POST / generates: an open path is open for reading only.
 OPEN_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-# Around a field value (RFC 9110, 5.5); httptools leaves it behind the value.
+# Around a field value (RFC 9110, 5.5).
 OPTIONAL_WHITESPACE: Final = b" \t"
 
 

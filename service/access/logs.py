@@ -43,7 +43,6 @@ def configure_logging(settings: Settings) -> None:
     handler.setFormatter(JSONFormatter() if settings.log_format == "json" else TextFormatter())
     root.addHandler(handler)
     root.setLevel(logging.INFO)
-    logging.getLogger("uvicorn.error").addFilter(_is_not_about_a_refusal)
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
@@ -159,11 +158,6 @@ class BackgroundHandler(logging.Handler):
     def _drops(self) -> bytes:
         dropped, self._dropped = self._dropped, 0
         return self._line(_own_record("%d log records were dropped: nobody read them", dropped)) if dropped else b""
-
-
-def _is_not_about_a_refusal(record: logging.LogRecord) -> bool:
-    """uvicorn takes a handshake that was answered with a status for one that was not answered."""
-    return record.msg != "ASGI callable returned without completing handshake."
 
 
 def _own_record(message: str, *values: object) -> logging.LogRecord:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any
 
 from starlette.requests import HTTPConnection
 
+access_logger = logging.getLogger("rfa.access")
 # Of the request that the running code works for; "" outside of one. Log lines take it from here.
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """Filled in by the boundary; `model` and what follows it by the routes, as soon as they know."""
+    """Filled in by the boundary; `model` and what follows it by the routes, as soon as they know.
+
+    `client` is the address and port of the other end, `reason` the code of a refusal that no route made.
+    """
 
     id: str
     method: str
+    client: tuple[str, int] | None = None
+    reason: str | None = None
     route: str = "other"
     status: int | None = None
     is_complete: bool = False
@@ -54,6 +62,44 @@ class Record:
         """A filter took so many observations; on a live stream call it again with each further count."""
         self.model = model
         self.observations = (self.observations or 0) + observations
+
+
+def log_exchange(record: Record, path: str | None = None) -> None:
+    """Write the access line of an exchange that has ended.
+
+    Args:
+        path: only of what is no route: it is what an operator needs to see then.
+    """
+    if not access_logger.isEnabledFor(logging.INFO):
+        return
+    fields: dict[str, Any] = {
+        "id": record.id,
+        "method": record.method,
+        "route": record.route,
+        "path": path,
+        "status": record.status,
+        "reason": record.reason,
+        "complete": record.is_complete,
+        "ms": round(record.seconds * 1000, 3),
+        "bytes_in": record.bytes_in,
+        "bytes_out": record.bytes_out,
+        "client": record.client[0] if record.client else None,
+        "tenant": record.tenant or None,
+        "trace": record.trace_id,
+        "model": record.model,
+        "input_tokens": record.input_tokens,
+        "output_tokens": record.output_tokens,
+        "finish_reason": ",".join(record.finish_reasons) or None,
+        "observations": record.observations,
+    }
+    if record.method == "WEBSOCKET":
+        fields |= {"frames_in": record.frames_in, "frames_out": record.frames_out, "close_code": record.close_code}
+    access_logger.info("request", extra={"fields": {**known(fields), "status": record.status}})
+
+
+def known(fields: dict[str, Any]) -> dict[str, Any]:
+    """Those that have a value."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def record_of(connection: HTTPConnection) -> Record:

@@ -4,7 +4,8 @@ On a stop signal uvicorn closes the listener and idle connections, cuts WebSocke
 tells the application. Here the application hears of it first: readiness turns false, the listener closes, the engine
 ends live streams and gives requests their time, their handlers send what there is to send, and the rest is uvicorn's.
 
-Written against uvicorn 0.54: `Server.startup`, `shutdown`, `on_tick`, `capture_signals` and `server_state`.
+Written against uvicorn 0.54: `Server.startup`, `shutdown`, `on_tick`, `capture_signals` and `server_state`. Connections
+are ours (`service.wire`); uvicorn keeps the sets of them and of their tasks, the clock and the application's lifespan.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from fastapi import FastAPI
 
 from service.process.accepting import Acceptor, Shares
 from service.process.patience import FLUSH_SECONDS, QUANTUM_SECONDS
-from service.protocol import GuardedHTTP, StallGuard, guarded_http, guarded_websocket
 from service.settings import Settings
+from service.wire.connection import StalledReader, Wire
+from service.wire.http import HTTPConnection
 
 logger = logging.getLogger("rfa.server")
 LOOK_SECONDS = 0.02
@@ -71,27 +73,28 @@ class DrainingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         # uvicorn listens here, on none; the acceptors do it.
         await super().startup([])
+        wire = Wire(
+            app=self.config.loaded_app,
+            settings=self._settings,
+            metrics=self._app.state.metrics,
+            memory=self._app.state.memory,
+            state=self.server_state,
+            app_state=self.lifespan.state,
+        )
         self._acceptors = [
-            Acceptor(listener, self._protocol, self.open_connections, self._shares) for listener in sockets or []
+            Acceptor(listener, lambda: HTTPConnection(wire), self.open_connections, self._shares)
+            for listener in sockets or []
         ]
         self.servers = list[Any](self._acceptors)
         for acceptor in self._acceptors:
             acceptor.open()
         self._on_serving()
 
-    def _protocol(self) -> asyncio.Protocol:
-        """The protocol of a new connection, as `uvicorn.Server.startup` makes it."""
-        make: Any = self.config.http_protocol_class
-        protocol: asyncio.Protocol = make(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        return protocol
-
     async def on_tick(self, counter: int) -> bool:
         for acceptor in self._acceptors:
             acceptor.tell()
         if counter % TICKS_PER_SECOND == 0:
-            self._drop_stalled_readers()
+            self._tick_connections()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -106,7 +109,7 @@ class DrainingServer(uvicorn.Server):
         for listener in sockets or []:
             listener.close()
         for connection in list(self.server_state.connections):
-            if isinstance(connection, GuardedHTTP):
+            if isinstance(connection, HTTPConnection):
                 connection.close_after_answer()
         drained = await self._drain_engine()
         await self._handlers_ended(max(deadline, drained + FLUSH_SECONDS))
@@ -129,28 +132,24 @@ class DrainingServer(uvicorn.Server):
         while self.server_state.tasks and time.monotonic() < deadline:
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _drop_stalled_readers(self) -> None:
+    def _tick_connections(self) -> None:
         now = time.monotonic()
         for connection in list(self.server_state.connections):
-            if isinstance(connection, StallGuard):
-                connection.drop_if_stalled(now)
+            if isinstance(connection, StalledReader):
+                connection.tick(now)
 
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """uvicorn with our limits."""
+    """uvicorn without what is ours: connections, logs, and whom to believe about a client's address."""
     options: dict[str, Any] = {
         "loop": "uvloop",
-        "http": guarded_http(settings, app.state.metrics),
-        "ws": guarded_websocket(settings, app.state.metrics),
-        # A message a little too large is refused in words by whoever reads it; one far too large is not even read.
-        "ws_max_size": 2 * settings.max_message_bytes,
-        # Compression costs memory per connection and lets a small message grow to the limit.
-        "ws_per_message_deflate": False,
+        "http": HTTPConnection,
+        "ws": "none",
+        "proxy_headers": False,
         "lifespan": "on",
         "log_config": None,
         "log_level": "warning",
         "access_log": False,
         "server_header": False,
-        "timeout_keep_alive": settings.keep_alive_seconds,
     }
     return uvicorn.Config(app, **options)

@@ -1,20 +1,17 @@
 from __future__ import annotations
 
-import socket
-import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from service.app import create_app
 from service.engine.engine import Models
 from service.settings import Settings
 from service.testing import fake_models
+from tests.service.live import running
 
 Connect = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 Live = Callable[..., AbstractContextManager[str]]
@@ -46,22 +43,8 @@ def anyio_backend() -> str:
 
 @contextmanager
 def _live(models: Models | None = None, **settings: Any) -> Iterator[str]:
-    load = {} if "bundles" in settings else {"load": lambda _: models or fake_models()}
-    app = create_app(Settings.model_validate({"bundles": (), "processes": 1, "workers": 2, **settings}), **load)
-    server = uvicorn.Server(uvicorn.Config(app, loop="uvloop", http="httptools", lifespan="on", log_level="error"))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        while not server.started:
-            assert thread.is_alive(), "the server did not start"
-            time.sleep(0.005)
-        host, port = listener.getsockname()
-        try:
-            yield f"http://{host}:{port}"
-        finally:
-            server.should_exit = True
-            thread.join(timeout=20)
-    assert not thread.is_alive()
+    with running(models, **settings) as server:
+        yield server.url
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from service.settings import Settings
 from service.testing import fake_models
 
 LONG_SECONDS = 20
+START_SECONDS = 120  # real bundles may have to be compiled first
 
 
 @dataclass
@@ -55,11 +56,12 @@ class Live:
 def running(
     models: Models | None = None, prepare: Callable[[FastAPI], None] = lambda app: None, **settings: Any
 ) -> Iterator[Live]:
-    """A server of hand-made models, drained at the end."""
+    """A server of hand-made models, or of `bundles`, drained at the end."""
     given = Settings.model_validate(
         {"bundles": (), "processes": 1, "workers": 2, "shutdown_grace_seconds": 5, **settings}
     )
-    app = create_app(given, load=lambda _: models or fake_models())
+    load = {} if given.bundles else {"load": lambda _: models or fake_models()}
+    app = create_app(given, **load)
     prepare(app)
     serving = threading.Event()
     server = DrainingServer(app, given, serving.set)
@@ -78,7 +80,7 @@ def running(
 
         port = listener.getsockname()[1]
         thread.start()
-        assert serving.wait(LONG_SECONDS)
+        assert serving.wait(START_SECONDS)
         try:
             yield Live(app, server, port, stop)
         finally:

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import json
 import random
-import socket as socketlib
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -15,7 +14,6 @@ from typing import Any
 
 import orjson
 import pytest
-import uvicorn
 from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +27,7 @@ from service.routes.filter_stream import _observation
 from service.schemas import ErrorReply, FilterStepReply, StreamDone, StreamObservation, StreamReady, StreamStepReply
 from service.settings import Settings
 from service.testing import FakeFilter, fake_models
+from tests.service.live import running
 
 pytestmark = pytest.mark.anyio
 BUNDLES = Path(__file__).parents[2] / "bundles"
@@ -460,16 +459,8 @@ async def test_a_session_is_stored_before_its_answer(connect: Any, monkeypatch: 
 @pytest.fixture
 def address() -> Iterator[tuple[str, FastAPI]]:
     """Of a server in a thread of this process."""
-    app = create_app(Settings(bundles=(), workers=1, processes=1), load=lambda _: fake_models())
-    config = uvicorn.Config(app, loop="uvloop", ws="websockets-sansio", ws_per_message_deflate=False, log_level="error")
-    server = uvicorn.Server(config)
-    with socketlib.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        yield f"ws://127.0.0.1:{listener.getsockname()[1]}/filter/stream", app
-        server.should_exit = True
-        thread.join(timeout=20)
-    assert not thread.is_alive()
+    with running() as live:
+        yield f"ws://127.0.0.1:{live.port}/filter/stream", live.app
 
 
 async def test_a_real_client_gets_replies_in_order_and_close_codes(address: tuple[str, FastAPI]) -> None:

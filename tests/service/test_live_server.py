@@ -10,45 +10,22 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 
-from service.app import create_app
-from service.engine.engine import Models
 from service.settings import Settings
 from service.testing import FakeFilter, FakeLanguage, fake_models
+from tests.service.conftest import Live
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMPT = {"inputs": "say |", "parameters": {"max_new_tokens": 5}}
 
 
-@contextmanager
-def running(models: Models, **settings: object) -> Iterator[str]:
-    """Address of a server in a thread of this process."""
-    app = create_app(
-        Settings.model_validate({"bundles": (), "processes": 1, "workers": 2, **settings}), load=lambda _: models
-    )
-    server = uvicorn.Server(uvicorn.Config(app, loop="uvloop", http="httptools", lifespan="on", log_level="error"))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        host, port = listener.getsockname()
-        try:
-            yield f"http://{host}:{port}"
-        finally:
-            server.should_exit = True
-            thread.join(timeout=20)
-    assert not thread.is_alive()
-
-
-def test_a_token_arrives_before_the_next_one_is_computed() -> None:
+def test_a_token_arrives_before_the_next_one_is_computed(live: Live) -> None:
     gate = threading.Semaphore(0)
-    with running(fake_models(FakeLanguage(gate=gate))) as address, httpx.Client(base_url=address, timeout=20) as client:
+    with live(fake_models(FakeLanguage(gate=gate))) as address, httpx.Client(base_url=address, timeout=20) as client:
         gate.release()  # the first token only: were it held back, this test would time out
         with client.stream("POST", "/generate", json={**PROMPT, "stream": True}) as response:
             tokens = []
@@ -60,10 +37,10 @@ def test_a_token_arrives_before_the_next_one_is_computed() -> None:
 
 
 @pytest.mark.parametrize("accept", ["application/x-ndjson", "text/event-stream"])
-def test_a_step_arrives_before_the_next_one_is_computed(accept: str) -> None:
+def test_a_step_arrives_before_the_next_one_is_computed(live: Live, accept: str) -> None:
     gate = threading.Semaphore(0)
     body = {"observations": [[float(index), 0.0] for index in range(5)], "stream": True}
-    with running(fake_models(filter=FakeFilter(gate=gate))) as address, httpx.Client(base_url=address) as client:
+    with live(fake_models(filter=FakeFilter(gate=gate))) as address, httpx.Client(base_url=address) as client:
         gate.release()
         with client.stream("POST", "/filter", json=body, headers={"Accept": accept}, timeout=20) as response:
             documents = []
@@ -75,21 +52,20 @@ def test_a_step_arrives_before_the_next_one_is_computed(accept: str) -> None:
     assert documents[-1]["done"] is True
 
 
-def test_a_client_that_hangs_up_frees_its_place() -> None:
+def test_a_client_that_hangs_up_frees_its_place(live: Live) -> None:
     gate = threading.Semaphore(0)
     models = fake_models(FakeLanguage(script="x" * 5000, gate=gate))
-    with running(models, workers=1, max_running=1, max_waiting=0) as address:
+    with live(models, workers=1, max_running=1, max_waiting=0) as address:
         long = {"inputs": "say |", "parameters": {"max_new_tokens": 4000}}
         with httpx.Client(base_url=address, timeout=20) as client:
             gate.release()
             with client.stream("POST", "/generate", json={**long, "stream": True}) as response:
                 next(response.iter_lines())
                 assert client.post("/generate", json=PROMPT).status_code == 429
-            gate.release()  # a worker notices at the end of its step
             with pytest.raises(httpx.ReadTimeout):
-                for _ in range(
-                    1000
-                ):  # until the place of the stream is free, which this request then holds, and leaves
+                # Until the place of the stream is free, which this request then holds, and leaves.
+                for _ in range(1000):
+                    gate.release()  # a token that cannot be delivered shows that the client is gone
                     assert client.post("/generate", json=long, timeout=0.3).status_code == 429
             gate.release(100_000)
             for _ in range(1000):
@@ -98,9 +74,9 @@ def test_a_client_that_hangs_up_frees_its_place() -> None:
             assert answer.json()["generated_text"] == "xxxxx"
 
 
-def test_head_tells_what_get_would_without_a_body() -> None:
+def test_head_tells_what_get_would_without_a_body(live: Live) -> None:
     """Load balancers ask so, on a connection that they keep: a body would be taken for the next answer."""
-    with running(fake_models()) as address, httpx.Client(base_url=address, timeout=20) as client:
+    with live(fake_models()) as address, httpx.Client(base_url=address, timeout=20) as client:
         for path, documents in (("/health", 1), ("/ready", 1), ("/metrics", 0)):
             got, asked = client.get(path), client.head(path)
             assert (asked.status_code, asked.content) == (200, b"") and got.content
@@ -111,9 +87,9 @@ def test_head_tells_what_get_would_without_a_body() -> None:
             assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
 
 
-def test_errors_leave_the_connection_usable() -> None:
+def test_errors_leave_the_connection_usable(live: Live) -> None:
     with (
-        running(fake_models(FakeLanguage(poison="bad"))) as address,
+        live(fake_models(FakeLanguage(poison="bad"))) as address,
         socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20) as connection,
     ):
         reader = connection.makefile("rb")
@@ -132,9 +108,9 @@ def test_errors_leave_the_connection_usable() -> None:
             json.loads(reader.read(length))
 
 
-def test_a_body_over_the_limit_is_refused_while_it_is_sent() -> None:
+def test_a_body_over_the_limit_is_refused_while_it_is_sent(live: Live) -> None:
     with (
-        running(fake_models(), max_body_bytes=10_000) as address,
+        live(fake_models(), max_body_bytes=10_000) as address,
         socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20) as connection,
     ):
         head = (

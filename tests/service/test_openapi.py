@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from service.access.guard import is_open
-from service.errors import STATUS, Conflict, HeadersTooLarge, MalformedRequest, RequestTimeout
+from service.errors import STATUS, Conflict, HeadersTooLarge, MalformedRequest, RequestTimeout, UpgradeRequired
 from service.openapi import openapi_of
 from service.testing import FakeFilter, FakeLanguage, fake_models
 
@@ -111,7 +111,7 @@ async def test_every_answer_is_documented(connect: Any) -> None:
     # What is refused before or below the application takes a real connection: the tests of the protocol have one.
     below = {STATUS[kind] for kind in (MalformedRequest, RequestTimeout, HeadersTooLarge)}
     for path in ("/generate", "/filter"):
-        assert seen[path] == {200, *STATUS.values()} - below
+        assert seen[path] == {200, *STATUS.values()} - below - {STATUS[UpgradeRequired]}  # of WebSockets alone
         assert {str(status) for status in below} <= set(paths[path]["post"]["responses"])
     assert seen["/generate"] == seen["/generate_stream"] == seen["/"]
     assert seen["/v1/completions"] == seen["/generate"] - {STATUS[Conflict]}  # it continues from no state

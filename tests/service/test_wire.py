@@ -11,12 +11,12 @@ import threading
 import pytest
 from fastapi import FastAPI, Request, WebSocket
 from starlette.websockets import WebSocketDisconnect
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.server import ServerProtocol
 from websockets.sync.client import connect as connect_websocket
 
 from service.body import read_bounded
-from service.protocol import BURST_BYTES
 from service.testing import FakeLanguage, fake_models
+from service.wire.websocket import BURST_BYTES
 from tests.service.live import Live, check_refusal, read_answer, read_to_end, running, wait_until
 
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -96,10 +96,10 @@ def test_headers_beyond_the_limit_are_refused(is_complete: bool) -> None:
 
 
 def test_headers_up_to_the_limit_are_read() -> None:
-    fixed = len("/health") + len("Host: x\r\n") + len("X-Big: \r\n")
+    begin, end = b"GET /health HTTP/1.1\r\nHost: x\r\nX-Big: ", b"\r\n\r\n"
     with running(max_header_bytes=2000) as live, live.connect() as client:
-        for size, status in ((2000 - fixed, 200), (2001 - fixed, 431)):
-            client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nX-Big: " + b"a" * size + b"\r\n\r\n")
+        for size, status in ((2000, 200), (2001, 431)):
+            client.sendall(begin + b"a" * (size - len(begin) - len(end)) + end)
             assert read_answer(client)[0] == status
 
 
@@ -179,17 +179,38 @@ def test_a_client_in_the_middle_of_sending_sees_why_it_is_refused() -> None:
 
 
 def test_connections_beyond_the_limit_hear_so() -> None:
-    with running(max_connections=2) as live, live.connect() as first, live.connect() as second:
+    gate = threading.Semaphore(0)
+    body = json.dumps({"inputs": "say |", "parameters": {"max_new_tokens": 5}}).encode()
+    models = fake_models(FakeLanguage(gate=gate))
+    with running(models, max_connections=2) as live, live.connect() as first, live.connect() as second:
         for client in (first, second):
-            client.sendall(GET)
-            assert read_answer(client)[0] == 200
+            client.sendall(JSON_POST.format(path="/generate", length=len(body)).encode() + body)
+        wait_until(lambda: live.app.state.engine._scheduler.running == 2)
         with live.connect() as third:
             check_refusal(read_to_end(third), 503, "too_many_connections")
-        first.close()
-        wait_until(lambda: live.server.open_connections() == 1)
+        gate.release(100)
+        for client in (first, second):
+            assert read_answer(client)[0] == 200
         with live.connect() as fourth:
             fourth.sendall(GET)
             assert read_answer(fourth)[0] == 200
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /he", JSON_POST.format(path="/generate", length=9).encode() + b"{"])
+def test_clients_that_have_not_said_what_they_want_make_room(said: bytes) -> None:
+    with running(max_connections=2) as live, live.connect() as first, live.connect() as second:
+        for client in (first, second):
+            client.sendall(said)
+        wait_until(lambda: live.server.open_connections() == 2)
+        with live.connect() as third:
+            third.sendall(GET)
+            assert read_answer(third)[0] == 200
+        first.settimeout(5)
+        try:
+            answer = read_to_end(first)
+        except ConnectionResetError:
+            answer = b""
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 503")
 
 
 @pytest.mark.parametrize("connection", ["keep-alive", "close"])
@@ -232,11 +253,13 @@ def test_pipelined_requests_are_answered_in_order() -> None:
         assert [read_answer(client)[0] for _ in range(18)] == [200, 404, 200] * 6
 
 
-def test_an_endless_pipeline_is_cut() -> None:
+def test_a_long_pipeline_is_answered_whole_and_no_more_of_it_is_held_than_fits() -> None:
     with running() as live, live.connect() as client:
-        client.sendall(GET * 500)
-        assert read_to_end(client).count(b"HTTP/1.1 200") < 500
-        wait_until(lambda: gone(live))
+        sending = threading.Thread(target=client.sendall, args=(GET * 5000,))
+        sending.start()
+        for _ in range(5000):
+            assert read_answer(client)[0] == 200
+        sending.join()
 
 
 def test_a_stream_with_a_request_behind_it_ends_when_its_client_leaves() -> None:
@@ -292,13 +315,13 @@ def test_a_websocket_carries_messages_up_to_the_limit_and_uncompressed() -> None
 def test_a_burst_of_frames_is_read_in_pieces_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that others have their turn between them; afterwards the connection reads on."""
     pieces: list[int] = []
-    receive = WebSocketsSansIOProtocol.data_received
+    receive = ServerProtocol.receive_data
 
-    def counted(self: WebSocketsSansIOProtocol, data: bytes) -> None:
+    def counted(self: ServerProtocol, data: bytes) -> None:
         pieces.append(len(data))
         receive(self, data)
 
-    monkeypatch.setattr(WebSocketsSansIOProtocol, "data_received", counted)
+    monkeypatch.setattr(ServerProtocol, "receive_data", counted)
     texts = ["a" * 60_000, *(f"{number:05}" for number in range(8000)), "b" * 60_000]
     with running(prepare=echoing, max_message_bytes=100_000) as live:
         with live.connect() as client:
@@ -311,9 +334,7 @@ def test_a_burst_of_frames_is_read_in_pieces_and_in_order(monkeypatch: pytest.Mo
                 assert read_exactly(client, len(expected)) == expected
                 sending.join()
         wait_until(lambda: gone(live))
-    handshake, *frames = pieces
-    assert handshake == len(ECHO_HANDSHAKE)
-    assert max(frames) == BURST_BYTES and sum(frames) == sum(len(masked_frame(text)) for text in [*texts, "once more"])
+    assert max(pieces) == BURST_BYTES and sum(pieces) == sum(len(masked_frame(text)) for text in [*texts, "once more"])
 
 
 ECHO_HANDSHAKE = (
@@ -342,18 +363,14 @@ def read_exactly(client: socket.socket, count: int) -> bytes:
     return bytes(data)
 
 
-def test_a_handshake_that_only_one_parser_takes_is_refused_and_leaves_nothing() -> None:
+def test_a_handshake_without_a_key_is_refused_and_leaves_nothing() -> None:
     head = (
         b"GET /echo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     )
-    key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
     with running(prepare=echoing) as live:
         with live.connect() as client:
-            client.sendall(head + key + b"X-Big: " + b"a" * 10_000 + b"\r\n\r\n")
-            check_refusal(read_to_end(client), 400, "malformed_request")
-        with live.connect() as client:
             client.sendall(head + b"\r\n")
-            assert read_to_end(client).startswith(b"HTTP/1.1 400")
+            check_refusal(read_to_end(client), 400, "malformed_request")
         wait_until(lambda: gone(live))
 
 

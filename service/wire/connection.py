@@ -1,0 +1,144 @@
+"""What the connections of a process share, and what an HTTP and a WebSocket connection have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import termios
+from array import array
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from starlette.types import ASGIApp
+from uvicorn.server import ServerState
+
+from service.memory import Lease, MemoryBudget
+from service.metrics import Metrics
+from service.settings import Settings
+
+# One connection is worked on for so long; then others have their turn.
+TURN_SECONDS = 0.002
+# Held without a lease: what nearly every client is ever in the middle of sending.
+FREE_BYTES = 4_096
+LEASE_STEP_BYTES = 16_384
+
+
+class Waiting(Protocol):
+    """A connection whose client has not said what it wants."""
+
+    def make_room(self) -> None:
+        """End, for another's sake."""
+
+
+@dataclass
+class Wire:
+    """The connections of one server process, their limits, and where their ends are counted.
+
+    Args:
+        app: what answers.
+        state: uvicorn's sets of connections and tasks, which it waits for at the end.
+        app_state: what the lifespan of the application left, copied into the scope of every request.
+    """
+
+    app: ASGIApp
+    settings: Settings
+    metrics: Metrics
+    memory: MemoryBudget
+    state: ServerState
+    app_state: dict[str, Any]
+    # In the order in which they began to wait; a dictionary is an ordered set.
+    waiting: dict[Waiting, None] = field(default_factory=dict)
+
+    def count(self, reason: str) -> None:
+        """Count a connection that was ended by the server; `reason` is one of a few words."""
+        self.metrics.connections_refused.labels(reason).inc()
+
+    def has_room(self) -> bool:
+        """Whether the newest connection has a place, if need be that of one that has waited longest."""
+        if len(self.state.connections) <= self.settings.max_connections:
+            return True
+        for longest in self.waiting:
+            self.count("made_room")
+            longest.make_room()
+            return True
+        return False
+
+
+class Holding:
+    """Bytes of something unfinished, leased from the budget of the process as they grow."""
+
+    def __init__(self, memory: MemoryBudget) -> None:
+        self._memory = memory
+        self._lease: Lease | None = None
+        self._leased = FREE_BYTES
+
+    def resize(self, size: int) -> None:
+        """Now so many bytes are held.
+
+        Raises:
+            Overloaded: there is no memory for them.
+        """
+        if size <= FREE_BYTES:
+            self.release()
+        elif size > self._leased:
+            more = -(-(size - self._leased) // LEASE_STEP_BYTES) * LEASE_STEP_BYTES
+            if self._lease is None:
+                self._lease = self._memory.take(more)
+            else:
+                self._lease.grow(more)
+            self._leased += more
+
+    def release(self) -> None:
+        """Nothing is held."""
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
+        self._leased = FREE_BYTES
+
+
+class StalledReader:
+    """Sees off a peer that takes nothing.
+
+    Closing a transport waits until its buffer is written, which a peer with a full window puts off for ever.
+    `tick` is called about once a second.
+    """
+
+    wire: Wire
+    transport: asyncio.Transport
+    _pending = 0
+    _pending_since = 0.0
+
+    def is_quiet(self) -> bool:
+        """Nothing is added to the buffer now, so that what the peer has to take can only shrink."""
+        raise NotImplementedError
+
+    def tick(self, now: float) -> None:
+        """Cut the connection when its peer has taken nothing for the send timeout.
+
+        Args:
+            now: of the monotonic clock, seconds.
+        """
+        pending = untaken_bytes(self.transport) if self.is_quiet() else 0
+        if pending == 0 or pending < self._pending or self._pending == 0:
+            self._pending_since = now
+        elif now - self._pending_since >= self.wire.settings.send_timeout_seconds:
+            self.wire.count("stalled_reader")
+            self.transport.abort()
+        self._pending = pending
+
+
+def untaken_bytes(transport: asyncio.Transport) -> int:
+    """Bytes that the peer has not acknowledged, where some of them are still ours to write; else 0.
+
+    The kernel's part counts because it takes more from us only once a third of its megabytes is free: a slow reader
+    would look like one that takes nothing.
+    """
+    ours = transport.get_write_buffer_size()
+    if ours == 0:
+        return 0
+    queued = array("i", [0])
+    try:
+        fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, queued)
+    except OSError:
+        return ours
+    return ours + queued[0]

@@ -1,0 +1,86 @@
+"""Where the head of a request ends, and what in it is not HTTP by the letter.
+
+h11 reads some heads that RFC 9112 lets a server read and that two readers in a row may read differently: that is how
+requests are smuggled past a proxy. Here they are refused: bare line feeds and carriage returns, control characters,
+folded lines, a body framed twice, chunks in HTTP/1.0.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import h11
+
+from service.errors import MalformedRequest
+
+END: Final = b"\r\n\r\n"
+LINE_END: Final = b"\r\n"
+VERSIONS: Final = (b"1.0", b"1.1")
+# Tab is the one control character that a field value may hold (RFC 9110, 5.5).
+_NOT_TEXT: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)|(?<!\r)\n")
+_FOLDED: Final = re.compile(rb"\r\n[ \t]")
+_FIRST: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]|\r?\Z")
+
+
+def starts_like_a_request(data: bytes | bytearray) -> bool:
+    """Whether this can be the beginning of a method, or of nothing yet: that of a TLS handshake, say, cannot."""
+    return _FIRST.match(data) is not None
+
+
+def check_text(head: bytes) -> None:
+    """Refuse a head that is not lines of text.
+
+    Args:
+        head: with the empty line that ends it.
+
+    Raises:
+        MalformedRequest
+    """
+    if _NOT_TEXT.search(head):
+        raise MalformedRequest("The head must be lines of text that end with CR LF.")
+    if _FOLDED.search(head):
+        raise MalformedRequest("A header must not be folded over several lines.")
+
+
+def check_framing(request: h11.Request) -> None:
+    """Refuse a request whose end two readers may see at two places.
+
+    Raises:
+        MalformedRequest
+    """
+    names = [name for name, _ in request.headers]
+    is_chunked = b"transfer-encoding" in names
+    if request.http_version not in VERSIONS:
+        raise MalformedRequest("The version must be HTTP/1.1 or HTTP/1.0.")
+    if is_chunked and b"content-length" in names:
+        raise MalformedRequest("A request must not have both Content-Length and Transfer-Encoding.")
+    if is_chunked and request.http_version == b"1.0":
+        raise MalformedRequest("HTTP/1.0 has no Transfer-Encoding.")
+
+
+def path_and_query(request: h11.Request) -> tuple[bytes, bytes]:
+    """Path and query of any form of request target (RFC 9112, 3.2), still percent-encoded.
+
+    Raises:
+        MalformedRequest: a fragment, or an absolute target of another host than the Host header's.
+    """
+    target = request.target
+    if b"#" in target:
+        raise MalformedRequest("The request target must not have a fragment.")
+    scheme, separator, rest = target.partition(b"://")
+    if separator and scheme.lower() in (b"http", b"https"):
+        authority, slash, path = _split_authority(rest)
+        hosts = [value for name, value in request.headers if name == b"host"]
+        if any(host.lower() != authority.lower() for host in hosts):
+            raise MalformedRequest("The request target must be of the host that the Host header names.")
+        target = slash + path if slash == b"/" else b"/" + slash + path
+    path, _, query = target.partition(b"?")
+    return path, query
+
+
+def _split_authority(rest: bytes) -> tuple[bytes, bytes, bytes]:
+    match = re.search(rb"[/?]", rest)
+    if match is None:
+        return rest, b"/", b""
+    return rest[: match.start()], rest[match.start() : match.end()], rest[match.end() :]
