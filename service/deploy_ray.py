@@ -11,13 +11,15 @@ connections) have no effect, so put a proxy with such limits in front.
 
 from __future__ import annotations
 
+import os
+
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 from ray import serve  # type: ignore[import-not-found]
 from ray.serve import Application  # type: ignore[import-not-found]
 
 from service.app import create_app
-from service.settings import Settings
+from service.settings import Settings, check_names
 
 # Beyond the grace of running requests: replies on their way, and Python's own end.
 EXIT_SECONDS = 5
@@ -36,8 +38,9 @@ def shared_settings() -> Settings:
     """The settings of this node, if many replicas can serve with them.
 
     Raises:
-        ValueError: what replicas must share is missing; each would make up its own and refuse the others' states.
+        ValueError: a setting is misspelt, or what replicas must share is missing; each would make up its own and refuse the others' states.
     """
+    check_names(os.environ)
     settings = Settings()
     if not settings.bundles:
         raise ValueError("no bundles: set RFA_BUNDLES to their folders")

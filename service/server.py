@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 
 from service.access.keys import check_exposure
@@ -10,7 +11,7 @@ from service.access.logs import configure_logging
 from service.process.address import reserve
 from service.process.handover import with_state_key
 from service.process.supervisor import PROGRAM, Supervisor
-from service.settings import Settings
+from service.settings import Settings, check_names
 
 
 def serve(settings: Settings, program: Sequence[str] = PROGRAM) -> None:
@@ -22,11 +23,12 @@ def serve(settings: Settings, program: Sequence[str] = PROGRAM) -> None:
         program: command that starts a server process; tests pass one with hand-made models.
 
     Raises:
-        ConfigurationError: the settings would serve anyone, or their keys are unusable.
+        ConfigurationError: the settings would serve anyone, their keys are unusable, or one is misspelt.
         StartError: a bundle or a setting is refused, with the reason; nothing was served.
         OSError: the address cannot be used.
         SystemExit: the end was not orderly: a second signal, or a process that had to be killed.
     """
+    check_names(os.environ)
     check_exposure(settings)
     configure_logging(settings)
     holder, address = reserve(settings.host, settings.port)

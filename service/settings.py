@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +15,9 @@ from service.machine import available_cores
 
 TextRuntime = Literal["auto", "compiled", "onnx"]
 BUNDLE_ROOT = Path(__file__).resolve().parent.parent / "bundles"
+PREFIX = "RFA_"
+# Read by `rfa` itself, whatever the command.
+NOT_SETTINGS = frozenset({"RFA_DEBUG"})
 
 
 def default_bundles(root: Path = BUNDLE_ROOT) -> tuple[Path, ...]:
@@ -27,7 +32,7 @@ class ConfigurationError(ValueError):
 class Settings(BaseSettings):
     """Address, bundles and limits of one server process."""
 
-    model_config = SettingsConfigDict(env_prefix="RFA_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535, description="0 takes a free port")
@@ -113,3 +118,17 @@ class Settings(BaseSettings):
         if isinstance(value, str):
             return tuple(part for part in value.split(os.pathsep) if part)
         return value
+
+
+def check_names(environment: Mapping[str, str]) -> None:
+    """Refuse variables that look like settings and are none: a limit that is misspelt would not be one.
+
+    Raises:
+        ConfigurationError: with the setting that was probably meant; names only, never a value.
+    """
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | NOT_SETTINGS
+    for name in sorted(environment):
+        if name.upper().startswith(PREFIX) and name.upper() not in known:
+            meant = difflib.get_close_matches(name.upper(), sorted(known), n=1)
+            hint = f"did you mean {meant[0]}?" if meant else "docs/SERVING.md lists them"
+            raise ConfigurationError(f"{name} is set in the environment and is no setting of this server; {hint}")

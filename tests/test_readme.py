@@ -27,7 +27,8 @@ START_SECONDS = 120
 def environment() -> dict[str, str]:
     """What a reader has after `make test`: the commands of the environment first on the path."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "COLUMNS": "100"}
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("RFA_")}
+    return {**ours, "PATH": path, "COLUMNS": "100"}
 
 
 @pytest.fixture(scope="module")

@@ -60,9 +60,9 @@ def started(
     command = [sys.executable, "-m", "cli", "serve", "--port", str(port)]
     command += [part for bundle in bundles for part in ("--bundle", str(bundle))]
     environment = {**os.environ, **{f"RFA_{name.upper()}": str(value) for name, value in settings.items()}}
-    # A key in the environment is the client's; the server checks it too.
-    if "RFA_API_KEY" in environment:
-        environment.setdefault("RFA_API_KEYS", environment["RFA_API_KEY"])
+    # A key in the environment is the client's; the server checks it too, under another name.
+    if key := environment.pop("RFA_API_KEY", None):
+        environment.setdefault("RFA_API_KEYS", key)
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT

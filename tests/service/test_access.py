@@ -305,6 +305,7 @@ class TestKeySettings:
             ({"RFA_HOST": "0.0.0.0"}, "RFA_INSECURE=true"),
             ({"RFA_API_KEYS": "hunter2"}, "7 characters"),
             ({"RFA_HOST": "0.0.0.0", "RFA_API_KEYS": ""}, "holds no key"),
+            ({"RFA_API_KEY": "hunter2-hunter2-hunter2"}, "did you mean RFA_API_KEYS?"),
         ],
     )
     def test_the_command_says_so_in_one_line(

@@ -1,4 +1,4 @@
-"""What the server finds out about the machine."""
+"""What an operator sets, misspells and leaves out, and what the server finds out about the machine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.machine import available_cores
+from service.settings import ConfigurationError, Settings, check_names
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -31,3 +32,33 @@ def test_a_quota_of_time_bounds_the_cores(tmp_path: Path, content: str, cores: i
 
 def test_without_a_quota_the_affinity_says(tmp_path: Path) -> None:
     assert available_cores(tmp_path / "absent") == CORES
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("RFA_MAX_STREAM", "RFA_MAX_STREAMS"),
+        ("rfa_max_stream", "RFA_MAX_STREAMS"),
+        ("Rfa_Api_Key", "RFA_API_KEYS"),
+        ("RFA_APIKEYS_FILE", "RFA_API_KEYS_FILE"),
+        ("RFA_INSECUR", "RFA_INSECURE"),
+        ("RFA_KEEPALIVE_SECONDS", "RFA_KEEP_ALIVE_SECONDS"),
+    ],
+)
+def test_a_misspelt_name_is_refused_with_the_one_that_was_meant(name: str, meant: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        check_names({"PATH": "/bin", name: "hunter2"})
+    assert f"{name} is set" in str(refused.value) and f"did you mean {meant}?" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["RFA_", "RFA_XYZZY_PLUGH", "RFA_SERVER_SERVICE_HOST"])
+def test_a_name_like_no_other_is_refused_too(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} is set"):
+        check_names({name: "1"})
+
+
+def test_every_setting_may_be_set_in_either_case_and_others_are_not_ours() -> None:
+    check_names({f"RFA_{name.upper()}": "" for name in Settings.model_fields})
+    check_names({f"rfa_{name}": "" for name in Settings.model_fields})
+    check_names({"RFA_DEBUG": "1", "RFAX": "1", "XRFA_PORT": "1", "PATH": "/bin", "RFA": "1"})
