@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from service.access.boundary import METHODS, Boundary
 from service.access.guard import Guard
 from service.access.keys import load_keys
+from service.access.origin import OriginGuard, OriginPolicy
 from service.access.refusal import refuse
 from service.access.tracing import open_tracing
 from service.engine.engine import Engine, Models, load_models
@@ -93,6 +94,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     app.add_exception_handler(HTTPException, _handle_http_exception)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
     app.add_middleware(Guard, keys=app.state.keys)
+    app.add_middleware(OriginGuard, policy=OriginPolicy(settings, has_keys=len(app.state.keys) > 0))
     app.add_middleware(Boundary, metrics=app.state.metrics, tracing=tracing)
     return app
 

@@ -38,7 +38,8 @@ def shared_settings() -> Settings:
     """The settings of this node, if many replicas can serve with them.
 
     Raises:
-        ValueError: a setting is misspelt, or what replicas must share is missing; each would make up its own and refuse the others' states.
+        ValueError: a setting is misspelt, or what replicas must share is missing; each would make up its own and refuse
+            the others' states.
     """
     check_names(os.environ)
     settings = Settings()

@@ -48,6 +48,12 @@ class Unauthorized(ServiceError):
         return {"WWW-Authenticate": "Bearer"}
 
 
+class Forbidden(ServiceError):
+    """A page of another origin asks for something that is not its to ask for."""
+
+    default_code = "forbidden"
+
+
 class NotFound(ServiceError):
     """No such path, or no such model."""
 
@@ -119,6 +125,12 @@ class UnsupportedMediaType(ServiceError):
     default_code = "unsupported_media_type"
 
 
+class MisdirectedRequest(ServiceError):
+    """The Host header has a name that is not this server's."""
+
+    default_code = "host_not_allowed"
+
+
 class Overloaded(ServiceError):
     """The queue is full; the same request is welcome later."""
 
@@ -165,12 +177,14 @@ def invalid_state() -> InvalidRequest:
 _TABLE: dict[type[ServiceError], tuple[int, str]] = {
     MalformedRequest: (400, "malformed_request"),
     Unauthorized: (401, "unauthorized"),
+    Forbidden: (403, "forbidden"),
     NotFound: (404, "not_found"),
     MethodNotAllowed: (405, "method_not_allowed"),
     RequestTimeout: (408, "request_timeout"),
     Conflict: (409, "conflict"),
     PayloadTooLarge: (413, "payload_too_large"),
     UnsupportedMediaType: (415, "unsupported_media_type"),
+    MisdirectedRequest: (421, "misdirected_request"),
     InvalidRequest: (422, "invalid_request"),
     UpgradeRequired: (426, "upgrade_required"),
     Overloaded: (429, "overloaded"),

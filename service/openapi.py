@@ -10,7 +10,17 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.access.guard import is_open
-from service.errors import STATUS, HeadersTooLarge, MalformedRequest, RequestTimeout, ServiceError, Unauthorized
+from service.access.origin import HARMLESS_METHODS
+from service.errors import (
+    STATUS,
+    Forbidden,
+    HeadersTooLarge,
+    MalformedRequest,
+    MisdirectedRequest,
+    RequestTimeout,
+    ServiceError,
+    Unauthorized,
+)
 from service.routes.common import NDJSON, SSE
 from service.schemas import ErrorReply, FilterDone, FilterStepReply, GenerateEvent
 from service.schemas_openai import CompletionChunk
@@ -72,13 +82,18 @@ def _item(media_type: str, line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_refusals(document: dict[str, Any], *, has_keys: bool) -> None:
-    """What the layers around the routes answer: 400, 408 and 431 to bytes that make no request, 401 without a key."""
+    """What the layers around the routes answer.
+
+    400, 408 and 431 to bytes that make no request, 421 under a strange name, 403 to a strange page, 401 without a key.
+    """
     if has_keys:
         document["components"]["securitySchemes"] = KEY_SCHEMES
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            for kind in (MalformedRequest, RequestTimeout, HeadersTooLarge):
+            for kind in (MalformedRequest, RequestTimeout, MisdirectedRequest, HeadersTooLarge):
                 _add_response(operation, kind)
+            if method.upper() not in HARMLESS_METHODS:
+                _add_response(operation, Forbidden)
             if has_keys and not is_open(method.upper(), path):
                 operation["security"] = [{name: []} for name in KEY_SCHEMES]
                 _add_response(operation, Unauthorized)

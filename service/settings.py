@@ -13,6 +13,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from service.machine import available_cores
 
+# In the environment separated by commas.
+Names = Annotated[tuple[str, ...], NoDecode]
 TextRuntime = Literal["auto", "compiled", "onnx"]
 BUNDLE_ROOT = Path(__file__).resolve().parent.parent / "bundles"
 PREFIX = "RFA_"
@@ -95,6 +97,14 @@ class Settings(BaseSettings):
         default=None, description="keys that clients must send one of, separated by commas"
     )
     api_keys_file: Path | None = Field(default=None, description="the same, one key a line")
+    allowed_hosts: Names = Field(
+        default=(),
+        description="names that this server answers under, beside localhost and addresses, separated by commas; "
+        "by default the one it listens on, with API keys any; * is any",
+    )
+    allowed_origins: Names = Field(
+        default=(), description="origins whose pages may use this server, beside its own, separated by commas"
+    )
     insecure: bool = Field(default=False, description="listen on a public address without an API key")
     state_keys: SecretStr | None = Field(
         default=None, description="keys that seal states, base64 of 32 bytes, separated by commas: the first seals"
@@ -117,6 +127,14 @@ class Settings(BaseSettings):
         """Read `A:B` the way PATH is read."""
         if isinstance(value, str):
             return tuple(part for part in value.split(os.pathsep) if part)
+        return value
+
+    @field_validator("allowed_hosts", "allowed_origins", mode="before")
+    @classmethod
+    def split_names(cls, value: object) -> object:
+        """Read `A, B`."""
+        if isinstance(value, str):
+            return tuple(name for part in value.split(",") if (name := part.strip()))
         return value
 
 

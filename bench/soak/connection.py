@@ -28,7 +28,7 @@ def request_bytes(method: str, path: str, body: bytes = b"", headers: str = "") 
     """
     kind = "Content-Type: application/json\r\n" if body else ""
     return (
-        f"{method} {path} HTTP/1.1\r\nHost: server\r\n{kind}Content-Length: {len(body)}\r\n{headers}\r\n".encode()
+        f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{kind}Content-Length: {len(body)}\r\n{headers}\r\n".encode()
         + body
     )
 

@@ -71,7 +71,7 @@ async def scrape() -> str:
     app = create_app(Settings(bundles=(), processes=1), load=lambda _: models)
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             for text in ("say |", "poison |"):
                 await client.post("/generate", json={"inputs": text, "parameters": {"max_new_tokens": 3}})
             await client.post("/filter", json={"observations": [[0.0, 0.0]]})

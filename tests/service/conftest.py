@@ -25,7 +25,7 @@ async def _connect(models: Models | None = None, **settings: Any) -> AsyncIterat
     async with app.router.lifespan_context(app):
         # An unhandled exception must show as a 500 here, as it would to a client.
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             client.app = app  # type: ignore[attr-defined]
             yield client
 

@@ -19,8 +19,8 @@ async def asgi(app: ASGIApp, *incoming: dict[str, Any], **changes: Any) -> list[
         "path": "/",
         "query_string": b"",
         "root_path": "",
-        "headers": [(b"host", b"server")],
-        "server": ("server", 80),
+        "headers": [(b"host", b"localhost")],
+        "server": ("localhost", 80),
         **({"subprotocols": []} if kind == "websocket" else {}),
         **changes,
     }

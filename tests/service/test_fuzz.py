@@ -150,7 +150,7 @@ def server() -> Iterator[Server]:
         portal.wrap_async_context_manager(app.router.lifespan_context(app)),
     ):
         client = httpx.AsyncClient(
-            transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://server"
+            transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://localhost"
         )
         yield Server(portal, client)
         portal.call(client.aclose)

@@ -231,7 +231,7 @@ def test_every_failure_has_a_status_and_a_type() -> None:
 async def test_an_application_can_start_again() -> None:
     app = create_app(Settings(bundles=(), processes=1, workers=1), load=lambda _: fake_models())
     for _ in range(2):
-        client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server")
+        client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
         async with app.router.lifespan_context(app), client:
             await check_still_works(client)
         assert app.state.engine is None

@@ -99,7 +99,7 @@ def test_errors_leave_the_connection_usable(live: Live) -> None:
             ("/nope", b"{}", 404),
             ("/generate", json.dumps(PROMPT).encode(), 200),
         ]:
-            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             assert int(reader.readline().split()[1]) == expected
             length = 0
@@ -114,7 +114,8 @@ def test_a_body_over_the_limit_is_refused_while_it_is_sent(live: Live) -> None:
         socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20) as connection,
     ):
         head = (
-            "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+            "POST /generate HTTP/1.1\r\nHost: localhost\r\n"
+            "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
         )
         connection.sendall(head.encode())
         for _ in range(12):

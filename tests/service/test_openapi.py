@@ -42,13 +42,16 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
     }
     async with connect(
         models, api_keys=KEY, workers=1, max_running=1, max_waiting=0, max_body_bytes=5000, stall_seconds=0.01,
-        sessions="memory",
+        sessions="memory", allowed_hosts="localhost",
     ) as client:  # fmt: skip
         app = client.app
         for path in bodies:
             yield "post", path, await client.post(path, json=bodies[path])
+            yield "post", path, await client.post(path, json=bodies[path], headers={"Host": "other.example"})
+            yield "post", path, await client.post(path, json=bodies[path], headers={"Origin": "http://other.example"})
         for path in PAGES:
             yield "get", path, await client.get(path)
+            yield "get", path, await client.get(path, headers={"Host": "other.example"})
         for path in PROBES:
             yield "head", path, await client.head(path)
         yield "get", "/v1/models/{model}", await client.get("/v1/models/recite")

@@ -30,7 +30,7 @@ async def serving(*bundles: Path) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(Settings(bundles=bundles, processes=1, workers=2))
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
             yield client
 
 
@@ -167,7 +167,7 @@ def extremes() -> Iterator[Any]:
         portal.wrap_async_context_manager(app.router.lifespan_context(app)),
     ):
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        client = httpx.AsyncClient(transport=transport, base_url="http://server")
+        client = httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
         async def post(body: Any) -> httpx.Response:
             return await client.post("/filter", json=body)

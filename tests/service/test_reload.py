@@ -49,7 +49,7 @@ async def served(*rounds: Models | Exception, **settings: Any) -> AsyncIterator[
     app = create_app(Settings(**{"bundles": (), "processes": 1, "workers": 1, **settings}), load)
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             client.app = app  # type: ignore[attr-defined]
             yield client
 

@@ -236,7 +236,7 @@ async def main():
     await started.wait()
     app.state.engine.generate = lambda *_: {{}}["{SECRET}"]
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         assert (await client.post("/generate", json={{"inputs": "a"}})).status_code == 500
         assert (await client.post("/generate", json={{"inputs": 5}})).status_code == 422
     served.set()
@@ -264,7 +264,7 @@ async def test_an_application_traces_again_after_a_stop(finished: InMemorySpanEx
     for _ in range(2):
         finished._stopped = False
         async with app.router.lifespan_context(app):
-            client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server")
+            client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
             async with client:
                 await client.get("/health")
     assert len(finished.get_finished_spans()) == 2
