@@ -23,6 +23,8 @@ from service.errors import (
     ServiceError,
 )
 
+# What a client that offers subprotocols must offer, since a browser insists on the answer naming one of its own.
+SUBPROTOCOL = "rfa.v1"
 # RFC 6455 section 7.4.1 and the IANA registry.
 NORMAL = 1000
 POLICY = 1008
@@ -56,11 +58,16 @@ class JsonSocket:
         self._max_bytes = max_bytes
         self._deadline = Deadline(send_timeout)
 
-    async def accept(self) -> None:
-        """Complete the handshake."""
+    async def accept(self, offered: Sequence[str] = ()) -> None:
+        """Complete the handshake.
+
+        Args:
+            offered: the subprotocols that the client knows; ours is chosen if it is among them.
+        """
         if (await self._receive())["type"] != "websocket.connect":
             raise PeerGone
-        await self._deliver([{"type": "websocket.accept"}])
+        chosen = {"subprotocol": SUBPROTOCOL} if SUBPROTOCOL in offered else {}
+        await self._deliver([{"type": "websocket.accept", **chosen}])
 
     async def read(self) -> Any:
         """The next document.

@@ -1,5 +1,11 @@
 """The door: with API keys configured, everything but a few pages and probes needs one.
 
+    Authorization: Bearer KEY          X-API-Key: KEY
+    Sec-WebSocket-Protocol: rfa.v1, rfa.key.BASE64URL      a handshake only: browsers can set no other header there
+
+The subprotocol that carries a key is the key in base64url without padding. It goes no further than this layer: the
+application and what it answers know of `rfa.v1` alone.
+
 Decided by the very string that the router dispatches on, `scope["path"]`, against a short list of what is open. Nothing
 is derived from the Host header, normalised or decoded again, so there is no path that this layer and the router read
 differently, and a route that somebody adds is guarded without being named here.
@@ -7,6 +13,10 @@ differently, and a route that somebody adds is guarded without being named here.
 
 from __future__ import annotations
 
+import base64
+import binascii
+import re
+from collections.abc import Sequence
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -20,6 +30,9 @@ OPEN_PATHS: Final = frozenset({"/", "/docs", "/openapi.json", "/health", "/ready
 OPEN_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 # Around a field value (RFC 9110, 5.5).
 OPTIONAL_WHITESPACE: Final = b" \t"
+PROTOCOL_HEADER: Final = b"sec-websocket-protocol"
+KEY_PROTOCOL: Final = "rfa.key."
+_BASE64URL = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def is_open(method: str, path: str) -> bool:
@@ -43,7 +56,7 @@ class Guard:
             return
         tenant: str | None = ""
         if len(self._keys) and not (scope["type"] == "http" and is_open(scope["method"], scope["path"])):
-            presented = presented_keys(scope["headers"])
+            presented = presented_keys(scope["headers"]) + keys_in_protocols(scope.get("subprotocols", ()))
             # Two keys would leave open whose request this is.
             tenant = self._keys.tenant_of(presented[0]) if len(presented) == 1 else None
         if tenant is None:
@@ -52,6 +65,8 @@ class Guard:
             error = Unauthorized("This server needs an API key: Authorization: Bearer KEY, or X-API-Key: KEY.")
             await refuse(error, scope, receive, send)
             return
+        if scope["type"] == "websocket":
+            _forget_keys(scope)
         scope.setdefault("state", {})["tenant"] = tenant
         await self._app(scope, receive, send)
 
@@ -67,3 +82,29 @@ def presented_keys(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
             if scheme.lower() == b"bearer":
                 keys.append(key.lstrip(b" "))
     return keys
+
+
+def keys_in_protocols(protocols: Sequence[str]) -> list[bytes]:
+    """Every key among the subprotocols that a handshake offers; one that cannot be read is a wrong one."""
+    offered = [name.removeprefix(KEY_PROTOCOL) for name in protocols if name.startswith(KEY_PROTOCOL)]
+    return [_from_base64url(text) for text in offered]
+
+
+def _from_base64url(text: str) -> bytes:
+    """The bytes, or none where it is not the one way to write them."""
+    if not _BASE64URL.fullmatch(text):
+        return b""
+    try:
+        key = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except binascii.Error:
+        return b""
+    return key if base64.urlsafe_b64encode(key).rstrip(b"=") == text.encode() else b""
+
+
+def _forget_keys(scope: Scope) -> None:
+    """Take keys out of what the application sees of a handshake, and could answer or log."""
+    scope["subprotocols"] = [name for name in scope.get("subprotocols", ()) if not name.startswith(KEY_PROTOCOL)]
+    others = [(name, value) for name, value in scope["headers"] if name != PROTOCOL_HEADER]
+    if scope["subprotocols"]:
+        others.append((PROTOCOL_HEADER, ", ".join(scope["subprotocols"]).encode("latin-1")))
+    scope["headers"] = others

@@ -73,7 +73,7 @@ class FilterStream:
             receive, send, max_bytes=settings.max_message_bytes, send_timeout=settings.send_timeout_seconds
         )
         try:
-            await socket.accept()
+            await socket.accept(scope["subprotocols"])
             await _serve(HTTPConnection(scope), socket)
         except (PeerGone, ReaderGone):
             logger.debug("the client left")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raw_asgi import asgi
 
-from service.access.guard import OPEN_PATHS, presented_keys
+from service.access.guard import OPEN_PATHS, keys_in_protocols, presented_keys
 from service.access.keys import KeyRing, check_exposure, is_loopback, load_keys
 from service.app import create_app
 from service.errors import Unauthorized
@@ -33,6 +34,23 @@ BEARER = {"Authorization": f"Bearer {KEY}"}
 
 def tenant(key: str) -> str:
     return "key-" + hashlib.sha256(key.encode()).hexdigest()[:16]
+
+
+def as_protocol(key: str) -> str:
+    return "rfa.key." + base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
+
+
+def handshake(*protocols: str, headers: Any = ()) -> dict[str, Any]:
+    """A handshake for a live stream, as the server hands it over."""
+    offered = [(b"sec-websocket-protocol", ", ".join(protocols).encode())] if protocols else []
+    return {
+        "type": "websocket",
+        "path": "/filter/stream",
+        "scheme": "ws",
+        "subprotocols": list(protocols),
+        "headers": [(b"host", b"localhost"), *offered, *headers],
+        "extensions": {"websocket.http.response": {}},
+    }
 
 
 def check_unauthorized(response: httpx.Response) -> None:
@@ -185,6 +203,73 @@ class TestGuard:
             (closed,) = await asgi(client.app, **handshake)
             assert (closed["type"], closed["code"]) == ("websocket.close", 1008)
 
+    @pytest.mark.parametrize(
+        "protocols",
+        [("rfa.v1", as_protocol(KEY)), (as_protocol(KEYS[1]), "rfa.v1"), ("other", as_protocol(KEY), "rfa.v1")],
+    )
+    async def test_a_browser_sends_its_key_as_a_subprotocol(self, connect: Any, protocols: tuple[str, ...]) -> None:
+        async with connect(api_keys=",".join(KEYS)) as client:
+            accept, *_ = await asgi(client.app, **handshake(*protocols))
+            assert (accept["type"], accept["subprotocol"]) == ("websocket.accept", "rfa.v1")
+            assert not [1 for _, value in accept["headers"] if b"rfa.key" in value]
+
+    async def test_the_application_never_sees_that_key(self, connect: Any) -> None:
+        seen: list[Any] = []
+
+        async def see(websocket: WebSocket) -> None:
+            seen.append((websocket.state.tenant, websocket.scope["subprotocols"], websocket.headers.items()))
+            await websocket.close()
+
+        async with connect(api_keys=",".join(KEYS)) as client:
+            client.app.add_api_websocket_route("/see", see)
+            for others in (["rfa.v1", "b"], []):
+                await asgi(client.app, **{**handshake(*others, as_protocol(KEY)), "path": "/see"})
+                who, protocols, headers = seen.pop()
+                assert (who, protocols) == (tenant(KEY), others)
+                assert dict(headers) == {"host": "localhost"} | (
+                    {"sec-websocket-protocol": "rfa.v1, b"} if others else {}
+                )
+
+    @pytest.mark.parametrize(
+        "protocols",
+        [
+            ("rfa.v1",),
+            ("rfa.v1", KEY),
+            ("rfa.v1", f"rfa.key.{KEY}"),
+            ("rfa.v1", "rfa.key."),
+            ("rfa.v1", as_protocol(KEY) + "="),
+            ("rfa.v1", as_protocol(KEY) + "A"),
+            ("rfa.v1", as_protocol(KEY)[:-1]),
+            ("rfa.v1", as_protocol(KEY).upper()),
+            ("rfa.v1", as_protocol(KEY + " ")),
+            ("rfa.v1", "RFA.key." + as_protocol(KEY)[8:]),
+            ("rfa.v1", as_protocol(KEY), as_protocol(KEY)),
+            ("rfa.v1", as_protocol(KEY), as_protocol(KEYS[1])),
+            ("rfa.v1", as_protocol(KEY), as_protocol("wrong-wrong-wrong-wrong")),
+            ("rfa.v1", as_protocol(KEY), "rfa.key.!"),
+        ],
+    )
+    async def test_other_subprotocols_do_not_open(self, connect: Any, protocols: tuple[str, ...]) -> None:
+        async with connect(api_keys=",".join(KEYS)) as client:
+            start, body = await asgi(client.app, **handshake(*protocols))
+            assert start["status"] == 401 and KEY.encode() not in body["body"]
+
+    async def test_one_key_in_all_places(self, connect: Any) -> None:
+        async with connect(api_keys=",".join(KEYS)) as client:
+            for header in ((b"x-api-key", KEY.encode()), (b"authorization", f"Bearer {KEY}".encode())):
+                start, _ = await asgi(client.app, **handshake("rfa.v1", as_protocol(KEY), headers=[header]))
+                assert start["status"] == 401
+            offered = {"Sec-WebSocket-Protocol": f"rfa.v1, {as_protocol(KEY)}"}
+            check_unauthorized(await client.get("/metrics", headers=offered))
+
+    async def test_the_protocol_is_chosen_without_keys_too_and_only_when_offered(self, connect: Any) -> None:
+        async with connect() as client:
+            for protocols, chosen in (
+                ((), None), (("other",), None), (("rfa.v1",), "rfa.v1"), (("a", "rfa.v1", as_protocol(KEY)), "rfa.v1"),
+            ):  # fmt: skip
+                accept, *_ = await asgi(client.app, **handshake(*protocols))
+                assert (accept["type"], accept.get("subprotocol")) == ("websocket.accept", chosen)
+
     async def test_without_keys_everyone_is_welcome(self, connect: Any) -> None:
         async with connect() as client:
             for headers in ({}, BEARER, {"Authorization": "Bearer "}):
@@ -219,6 +304,14 @@ class TestGuard:
 def test_no_header_bytes_break_the_guard(headers: list[tuple[bytes, bytes]]) -> None:
     ring = KeyRing(KEYS)
     assert [ring.tenant_of(key) for key in presented_keys(headers)] == [None] * len(presented_keys(headers))
+
+
+@given(st.text(), st.binary(max_size=30))
+def test_a_key_is_written_as_a_subprotocol_in_one_way(text: str, key: bytes) -> None:
+    written = "rfa.key." + base64.urlsafe_b64encode(key).decode().rstrip("=")
+    assert keys_in_protocols([written, "rfa.v1"]) == [key]
+    (read,) = keys_in_protocols([f"rfa.key.{text}"])
+    assert read == b"" or base64.urlsafe_b64encode(read).decode().rstrip("=") == text
 
 
 def test_every_key_is_compared_whichever_matches(monkeypatch: pytest.MonkeyPatch) -> None:

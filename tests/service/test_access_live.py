@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ from typing import IO, Any
 import httpx
 import orjson
 import pytest
+from websockets import Subprotocol
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect as open_websocket
 
@@ -114,16 +116,23 @@ def test_the_log_of_a_process_holds_every_request_and_no_secret(linear_bundle: P
             open_websocket(f"ws://127.0.0.1:{port}/nope?q={SECRET}", additional_headers={"X-API-Key": SECRET}),
         ):
             pass
+        written = base64.urlsafe_b64encode(KEY.encode()).decode().rstrip("=")
+        protocols = [Subprotocol("rfa.v1"), Subprotocol(f"rfa.key.{written}")]
+        with open_websocket(f"ws://127.0.0.1:{port}/filter/stream", subprotocols=protocols) as live:
+            live.send("{}")
+            assert orjson.loads(live.recv())["ready"] and live.subprotocol == "rfa.v1"
+            assert live.response is not None and live.response.headers.get_all("Sec-WebSocket-Protocol") == ["rfa.v1"]
         log = end(process).decode()
-    assert "hunter2" not in log and "hunter2" not in metrics
+    assert "hunter2" not in log and "rfa.key" not in log and "hunter2" not in metrics
     assert "ERROR" not in log  # everything was refused, nothing went wrong
     counted = sum(
         float(line.split()[-1]) for line in metrics.splitlines() if line.startswith("rfa_http_requests_total")
     )
-    expected = int(counted) + 2  # the scrape itself, and the handshake
+    expected = int(counted) + 3  # the scrape itself, and two handshakes
     if log_format == "json":
         lines = [orjson.loads(line) for line in log.splitlines()]
-        assert len([line for line in lines if line["logger"] == "rfa.access"]) == expected
+        requests = [line for line in lines if (line["logger"], line["message"]) == ("rfa.access", "request")]
+        assert len(requests) == expected
     else:
         assert [line for line in log.splitlines() if not re.match(r"\d{4}-\d\d-\d\dT\S+Z [A-Z]+ ", line)] == []
         assert len(re.findall(r"^\S+ INFO rfa\.access: request id=(?!forged)", log, re.MULTILINE)) == expected
