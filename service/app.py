@@ -12,13 +12,15 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from service.access.boundary import METHODS, Boundary
 from service.access.guard import Guard
 from service.access.keys import load_keys
 from service.access.origin import OriginGuard, OriginPolicy
+from service.access.quotas import Clients, QuotaGuard
 from service.access.refusal import refuse
-from service.access.tracing import open_tracing
+from service.access.tracing import Tracing, open_tracing
 from service.engine.engine import Engine, Models, load_models
 from service.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, ServiceError
 from service.exposition import Exposition
@@ -82,6 +84,9 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     app.state.keys = load_keys(settings)
     app.state.keeper = make_keeper(settings)
     app.state.metrics = Metrics()
+    app.state.clients = Clients(
+        settings, app.state.keys, lambda quota: app.state.metrics.quota_refusals.labels(quota).inc()
+    )
     app.state.exposition = Exposition(app.state.metrics)
     app.state.memory = None
     app.state.draining = False
@@ -93,10 +98,21 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     app.add_exception_handler(ServiceError, _handle_service_error)
     app.add_exception_handler(HTTPException, _handle_http_exception)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
-    app.add_middleware(Guard, keys=app.state.keys)
-    app.add_middleware(OriginGuard, policy=OriginPolicy(settings, has_keys=len(app.state.keys) > 0))
-    app.add_middleware(Boundary, metrics=app.state.metrics, tracing=tracing)
+    _add_layers(app, settings, tracing)
     return app
+
+
+def _add_layers(app: FastAPI, settings: Settings, tracing: Tracing | None) -> None:
+    """What stands around the routes, from the inside out."""
+    has_keys = len(app.state.keys) > 0
+    if has_keys:
+        app.add_middleware(QuotaGuard, clients=app.state.clients)
+    app.add_middleware(Guard, keys=app.state.keys)
+    app.add_middleware(OriginGuard, policy=OriginPolicy(settings, has_keys=has_keys))
+    app.add_middleware(Boundary, metrics=app.state.metrics, tracing=tracing)
+    if settings.trusted_proxies:
+        # The client of a request is the last address in X-Forwarded-For that is no trusted proxy's.
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=[str(network) for network in settings.trusted_proxies])
 
 
 async def _no_such_path(scope: Scope, receive: Receive, send: Send) -> None:

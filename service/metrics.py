@@ -35,6 +35,9 @@ class Metrics:
             "request_success", "Finished generations.", ["model_name", "finished_reason"]
         )
         self.admission_rejections = self._counter("admission_rejections", "Requests refused before work.", ["reason"])
+        self.quota_refusals = self._counter(
+            "quota_refusals", "Requests and streams beyond a quota of their client.", ["quota"]
+        )
         self.corrupted_requests = self._counter(
             "corrupted_requests", "Requests ended by a non-finite model output.", ["model_name"]
         )

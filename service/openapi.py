@@ -17,6 +17,7 @@ from service.errors import (
     HeadersTooLarge,
     MalformedRequest,
     MisdirectedRequest,
+    Overloaded,
     RequestTimeout,
     ServiceError,
     Unauthorized,
@@ -84,7 +85,8 @@ def _item(media_type: str, line: dict[str, Any]) -> dict[str, Any]:
 def _add_refusals(document: dict[str, Any], *, has_keys: bool) -> None:
     """What the layers around the routes answer.
 
-    400, 408 and 431 to bytes that make no request, 421 under a strange name, 403 to a strange page, 401 without a key.
+    400, 408 and 431 to bytes that make no request, 421 under a strange name, 403 to a strange page, 401 without a key,
+    429 beyond its quota.
     """
     if has_keys:
         document["components"]["securitySchemes"] = KEY_SCHEMES
@@ -97,6 +99,7 @@ def _add_refusals(document: dict[str, Any], *, has_keys: bool) -> None:
             if has_keys and not is_open(method.upper(), path):
                 operation["security"] = [{name: []} for name in KEY_SCHEMES]
                 _add_response(operation, Unauthorized)
+                _add_response(operation, Overloaded)
 
 
 def _add_response(operation: dict[str, Any], kind: type[ServiceError]) -> None:

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, IPvAnyNetwork, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from service.machine import available_cores
 
 # In the environment separated by commas.
 Names = Annotated[tuple[str, ...], NoDecode]
+QuotaName = Literal["requests", "concurrent", "streams", "tokens", "observations"]
 TextRuntime = Literal["auto", "compiled", "onnx"]
 BUNDLE_ROOT = Path(__file__).resolve().parent.parent / "bundles"
 PREFIX = "RFA_"
@@ -56,6 +57,15 @@ class Settings(BaseSettings):
 
     max_running: int = Field(default=64, ge=1, description="requests that hold model state at the same time")
     max_streams: int = Field(default=4_096, ge=1, description="live filter streams, idle ones included, per process")
+    quota_streams: int = Field(
+        default_factory=lambda given: max(1, given.get("max_streams", 1) * 3 // 4),
+        ge=1,
+        description="live streams of one key, without keys of one address; by default three quarters of max_streams",
+    )
+    quota_requests: float | None = Field(default=None, gt=0, description="requests of one key a second")
+    quota_concurrent: int | None = Field(default=None, ge=1, description="requests of one key under way")
+    quota_tokens: float | None = Field(default=None, gt=0, description="tokens of one key a second, prompts included")
+    quota_observations: float | None = Field(default=None, gt=0, description="observations of one key a second")
     max_waiting: int = Field(default=256, ge=0, description="requests queued beyond that before 429")
     max_batch_rows: int = Field(default=24, ge=1, le=512, description="sequences in one decode step")
     stream_buffer: int = Field(
@@ -105,6 +115,9 @@ class Settings(BaseSettings):
     allowed_origins: Names = Field(
         default=(), description="origins whose pages may use this server, beside its own, separated by commas"
     )
+    trusted_proxies: Annotated[tuple[IPvAnyNetwork, ...], NoDecode] = Field(
+        default=(), description="addresses and networks whose X-Forwarded-For tells who asks, separated by commas"
+    )
     insecure: bool = Field(default=False, description="listen on a public address without an API key")
     state_keys: SecretStr | None = Field(
         default=None, description="keys that seal states, base64 of 32 bytes, separated by commas: the first seals"
@@ -129,7 +142,7 @@ class Settings(BaseSettings):
             return tuple(part for part in value.split(os.pathsep) if part)
         return value
 
-    @field_validator("allowed_hosts", "allowed_origins", mode="before")
+    @field_validator("allowed_hosts", "allowed_origins", "trusted_proxies", mode="before")
     @classmethod
     def split_names(cls, value: object) -> object:
         """Read `A, B`."""

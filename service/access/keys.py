@@ -1,14 +1,21 @@
-"""API keys: where they come from, which are refused, and which of them a client has presented."""
+"""API keys: where they come from, which are refused, and which of them a client has presented.
+
+A key may be followed by quotas of its own, which come before those of the settings; `off` is no limit:
+
+    0123456789abcdef requests=5 concurrent=2 streams=10 tokens=200 observations=off
+"""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
+import math
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
+from typing import get_args
 
-from service.settings import ConfigurationError, Settings
+from service.settings import ConfigurationError, QuotaName, Settings
 
 SHORTEST_KEY = 16
 TENANT_DIGITS = 16
@@ -17,18 +24,30 @@ TENANT_DIGITS = 16
 class KeyRing:
     """The keys of a server, kept as digests only.
 
+    Args:
+        keys: each with its quotas behind it, if it has any.
+
+    Attributes:
+        quotas: by tenant, of every key, what is written behind it; None is no limit.
+
     Raises:
-        ConfigurationError: a key is too short, cannot be sent in a header, or is there twice; never shows the key.
+        ConfigurationError: a key is too short, cannot be sent in a header, or is there twice, or what is behind it is
+            no quota; never shows the key.
     """
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._tenants: dict[bytes, str] = {}
-        for number, key in enumerate(keys, start=1):
+        self.quotas: dict[str, dict[QuotaName, float | None]] = {}
+        for number, line in enumerate(keys, start=1):
+            key, *written = line.split()
+            quotas = _read_quotas(written, number)
             _check(key, number)
             digest = sha256(key.encode()).digest()
             if digest in self._tenants:
                 raise ConfigurationError(f"API key {number} is there twice; every client gets a key of its own")
-            self._tenants[digest] = f"key-{digest.hex()[:TENANT_DIGITS]}"
+            tenant = f"key-{digest.hex()[:TENANT_DIGITS]}"
+            self._tenants[digest] = tenant
+            self.quotas[tenant] = quotas
 
     def __len__(self) -> int:
         return len(self._tenants)
@@ -89,6 +108,32 @@ def _check(key: str, number: int) -> None:
         raise ConfigurationError(
             f"API key {number} has {len(key)} characters; at least {SHORTEST_KEY} are needed: `openssl rand -hex 32`"
         )
+
+
+def _read_quotas(written: Iterable[str], number: int) -> dict[QuotaName, float | None]:
+    quotas: dict[QuotaName, float | None] = {}
+    for part in written:
+        name, equals, value = part.partition("=")
+        known = next((quota for quota in get_args(QuotaName) if quota == name), None)
+        if known is None or not equals:
+            raise ConfigurationError(
+                f"API key {number} must be printable ASCII without spaces; behind it come quotas, such as requests=5: "
+                + ", ".join(get_args(QuotaName))
+            )
+        if known in quotas:
+            raise ConfigurationError(f"API key {number}: {known} is there twice")
+        quotas[known] = None if value == "off" else _limit(value, f"API key {number}: {known}")
+    return quotas
+
+
+def _limit(text: str, subject: str) -> float:
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = math.nan
+    if not 0 < limit < math.inf:
+        raise ConfigurationError(f"{subject} must be a positive number or off")
+    return limit
 
 
 def _some(parts: Iterable[str], setting: str) -> list[str]:

@@ -186,6 +186,11 @@ class GenerateJob(Job):
         return not self.streams
 
     @property
+    def spent(self) -> int:
+        """Tokens read and generated so far."""
+        return (len(self.prompt) if self.streams else self.prefilled) + sum(len(s.events) for s in self.streams)
+
+    @property
     def prompt_text(self) -> str:
         """The prompt as the request has it, as text."""
         prompt = self.options.prompt

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from service.access.quotas import client_of
 from service.access.record import record_of
 from service.body import StrictJSONRoute
 from service.engine.engine import draw_seed
@@ -41,8 +42,11 @@ async def filter_sequence(body: FilterRequest, request: Request, engine: EngineD
     resumed = None if exchange.opened is None else engine.read_filter_state(body.model, exchange.opened.payload)
     options = _options(body, exchange, resumed)
     name = engine.filter_name(body.model)
+    client, count = client_of(request), len(options.observations)
+    client.afford("observations", count)
     job = engine.filter(body.model, options)
-    record_of(request).filtered(name, len(options.observations))
+    client.spend("observations", count)
+    record_of(request).filtered(name, count)
     if body.stream:
         wants_events = SSE in request.headers.get("accept", "").lower()
         return await open_stream(request, _lines(job, name, exchange), SSE if wants_events else NDJSON)

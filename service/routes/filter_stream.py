@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from starlette.requests import HTTPConnection
 from starlette.routing import WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
+from service.access.quotas import client_of
 from service.engine.engine import Engine
 from service.engine.filter_steps import FilterStep
 from service.engine.filter_stream import (
@@ -104,15 +105,17 @@ async def _run(connection: HTTPConnection, socket: JsonSocket) -> tuple[dict[str
     if engine is None:
         raise NotReady("The bundles are not loaded.")
     request = await _read_request(socket, state.settings.body_timeout_seconds)
-    stream = await _open(connection, engine, request)
-    await socket.write([stream.ready()])
-    reading = asyncio.create_task(_read(socket, stream))
-    try:
-        return await _reply(socket, stream)
-    finally:
-        reading.cancel()
-        stream.job.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
+    client = client_of(connection)
+    with client.stream():
+        stream = await _open(connection, engine, request)
+        await socket.write([stream.ready()])
+        reading = asyncio.create_task(_read(socket, stream, client.pacer()))
+        try:
+            return await _reply(socket, stream)
+        finally:
+            reading.cancel()
+            stream.job.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
 
 
 async def _read_request(socket: JsonSocket, seconds: float) -> FilterStreamRequest:
@@ -191,8 +194,12 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
     return _Stream(job, exchange, model.name, model.observation_size, count, time, asyncio.Event())
 
 
-async def _read(socket: JsonSocket, stream: _Stream) -> None:
-    """Hand the client's observations over until it closes, errs or leaves."""
+async def _read(socket: JsonSocket, stream: _Stream, pace: Callable[[], float] | None) -> None:
+    """Hand the client's observations over until it closes, errs or leaves.
+
+    Args:
+        pace: counts an observation and gives the seconds until the client may send another.
+    """
     job = stream.job
     try:
         for count in itertools.count(1):
@@ -201,6 +208,8 @@ async def _read(socket: JsonSocket, stream: _Stream) -> None:
                 job.close()
                 return
             job.push(observed)
+            if pace is not None and (seconds := pace()):
+                await asyncio.sleep(seconds)
             if count % FRAMES_A_TURN == 0:
                 await asyncio.sleep(0)
             while job.is_full:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from service.access.quotas import tokens_set_aside
 from service.access.record import Record, record_of
 from service.body import StrictJSONRoute
 from service.engine.engine import draw_seed
@@ -60,7 +61,9 @@ async def generate(body: GenerateRequest, request: Request, engine: EngineDep) -
     exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
     engine.check_current(kind)
     resumed = None if exchange.opened is None else engine.read_language_state(body.model, exchange.opened.payload)
-    job = engine.generate(body.model, _options(body, exchange, resumed))
+    with tokens_set_aside(request, body.parameters.max_new_tokens * body.parameters.n) as jobs:
+        job = engine.generate(body.model, _options(body, exchange, resumed))
+        jobs.append(job)
     record = record_of(request)
     record.model = job.model.name
     if body.stream:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Path, Request, Response
 
+from service.access.quotas import tokens_set_aside
 from service.body import StrictJSONRoute
 from service.engine.engine import NUMBERS_PER_TOKEN, Engine, ModelFacts, draw_seed
 from service.engine.generation import GenerateJob, GenerateOptions, Generation
@@ -59,8 +60,8 @@ async def complete(body: CompletionRequest, request: Request, engine: EngineDep)
         "system_fingerprint": f"{OWNER}-{server_version()}-{facts.digest[:FINGERPRINT_DIGITS]}",
     }
     if body.stream:
-        return await open_stream(request, _chunks(body, engine, facts.name, head), SSE)
-    return json_response({**head, **await unless_disconnected(request, _completion(body, engine, facts.name))})
+        return await open_stream(request, _chunks(body, request, engine, facts.name, head), SSE)
+    return json_response({**head, **await unless_disconnected(request, _completion(body, request, engine, facts.name))})
 
 
 @router.get("/models", response_model=ModelList, responses=error_responses(MethodNotAllowed, NotReady))
@@ -147,16 +148,19 @@ def _options(body: CompletionRequest, prompt: str | tuple[int, ...]) -> Generate
     )
 
 
-def _submit(body: CompletionRequest, engine: Engine, model: str) -> list[GenerateJob]:
+def _submit(body: CompletionRequest, request: Request, engine: Engine, model: str) -> list[GenerateJob]:
     """One job per prompt, all or none."""
     jobs: list[GenerateJob] = []
-    for position, prompt in enumerate(_prompts(body)):
-        try:
-            jobs.append(engine.generate(model, _options(body, prompt)))
-        except Exception as error:
-            for job in jobs:
-                job.cancel()
-            raise _renamed(error, body, position) from None
+    prompts = _prompts(body)
+    with tokens_set_aside(request, len(prompts) * body.n * body.max_tokens) as paid:
+        for position, prompt in enumerate(prompts):
+            try:
+                jobs.append(engine.generate(model, _options(body, prompt)))
+            except Exception as error:
+                for job in jobs:
+                    job.cancel()
+                raise _renamed(error, body, position) from None
+        paid.extend(jobs)
     return jobs
 
 
@@ -174,8 +178,8 @@ def _writers(body: CompletionRequest, position: int, job: GenerateJob) -> list[C
     ]
 
 
-async def _completion(body: CompletionRequest, engine: Engine, model: str) -> dict[str, Any]:
-    jobs = _submit(body, engine, model)
+async def _completion(body: CompletionRequest, request: Request, engine: Engine, model: str) -> dict[str, Any]:
+    jobs = _submit(body, request, engine, model)
     generations: dict[int, Generation] = {}
     async with aclosing(events_together(jobs)) as events:
         async for position, event in events:
@@ -192,9 +196,9 @@ async def _completion(body: CompletionRequest, engine: Engine, model: str) -> di
 
 
 async def _chunks(
-    body: CompletionRequest, engine: Engine, model: str, head: dict[str, Any]
+    body: CompletionRequest, request: Request, engine: Engine, model: str, head: dict[str, Any]
 ) -> AsyncIterator[dict[str, Any] | orjson.Fragment]:
-    jobs = _submit(body, engine, model)
+    jobs = _submit(body, request, engine, model)
     writers = [_writers(body, position, job) for position, job in enumerate(jobs)]
     wanted = body.stream_options
     has_running_usage = wanted is not None and wanted.include_usage and wanted.continuous_usage_stats

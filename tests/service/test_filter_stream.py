@@ -7,7 +7,7 @@ import itertools
 import json
 import random
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ BUNDLES = Path(__file__).parents[2] / "bundles"
 class Socket:
     """A WebSocket client that speaks ASGI to the application."""
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: FastAPI, *, client: str = "10.0.0.1", headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         self.app = app
         self.sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.received: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -46,8 +46,8 @@ class Socket:
         scope = {
             "type": "websocket", "asgi": {"version": "3.0", "spec_version": "2.4"}, "http_version": "1.1",
             "scheme": "ws", "path": "/filter/stream", "raw_path": b"/filter/stream", "query_string": b"",
-            "root_path": "", "headers": [], "client": ("test", 1), "server": ("test", 80), "subprotocols": [],
-            "state": {}, "extensions": {},
+            "root_path": "", "headers": list(headers), "client": (client, 1), "server": ("test", 80),
+            "subprotocols": [], "state": {}, "extensions": {},
         }  # fmt: skip
         self.task = asyncio.ensure_future(app(scope, self.sent.get, self._take))
 
