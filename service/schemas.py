@@ -479,7 +479,7 @@ class StreamDone(_Reply):
     steps: int = Field(description="of this stream, without those in the state that it began with")
     log_likelihood: float = Field(description="of these steps")
     calibration: ForecastChecks
-    reason: Literal["close", "drain"]
+    reason: Literal["close", "idle", "drain"]
     state: ReplyState
 
 

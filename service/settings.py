@@ -57,6 +57,9 @@ class Settings(BaseSettings):
 
     max_running: int = Field(default=64, ge=1, description="requests that hold model state at the same time")
     max_streams: int = Field(default=4_096, ge=1, description="live filter streams, idle ones included, per process")
+    stream_idle_seconds: float = Field(
+        default=3_600.0, gt=0, description="a live stream without an observation for so long ends, with its state"
+    )
     quota_streams: int = Field(
         default_factory=lambda given: max(1, given.get("max_streams", 1) * 3 // 4),
         ge=1,

@@ -11,7 +11,7 @@ from service.engine.filtering import FilterStage, PackedState, RecurrentJob
 from service.engine.forecast_checks import ForecastChecks
 from service.errors import ServiceError
 
-EndReason = Literal["close", "drain"]
+EndReason = Literal["close", "idle", "drain"]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class StreamJob(RecurrentJob):
         self.options = options
         self._limit = limit
         self._pending: deque[Observed] = deque()
-        self._closing = False
+        self._closing: EndReason | None = None
         self._refusal: ServiceError | None = None
         self._steps = 0
 
@@ -97,10 +97,10 @@ class StreamJob(RecurrentJob):
         if len(self._pending) == 1:
             self._wake()
 
-    def close(self, refusal: ServiceError | None = None) -> None:
+    def close(self, refusal: ServiceError | None = None, reason: EndReason = "close") -> None:
         """Nothing more will come: end after the observations taken so far, with an error if there is one."""
         self._refusal = refusal
-        self._closing = True
+        self._closing = reason
         self._wake()
 
     def leave(self) -> None:
@@ -139,7 +139,7 @@ class StreamJob(RecurrentJob):
 
     @property
     def is_idle(self) -> bool:
-        return not self._pending and not self._closing
+        return not self._pending and self._closing is None
 
     @property
     def has_next(self) -> bool:
@@ -159,11 +159,11 @@ class StreamJob(RecurrentJob):
     def settle(self) -> None:
         if self.interrupted:
             self._end("drain")
-        elif self._closing and not self._pending:
+        elif self._closing is not None and not self._pending:
             if self._refusal is not None:
                 self.fail(self._refusal)
             else:
-                self._end("close")
+                self._end(self._closing)
 
     def _end(self, reason: EndReason) -> None:
         state = self.pack() if self.options.wants_state else None

@@ -9,7 +9,9 @@
 
 Exactly one terminal frame ends every stream that the client did not leave: `done`, or `{"error": …}`. A bad frame ends
 the stream after the answers to what came before it. A client that pipelines faster than the filter works, or does not
-take its replies, is read no further until it has caught up.
+take its replies, is read no further until it has caught up. One that sends no observation for `stream_idle_seconds`
+gets its `done` with the reason `idle`, and goes on from the state where it likes, as when the server goes down. Pings do
+not count: libraries send them for clients that have forgotten their stream.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from asyncio import get_running_loop
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
@@ -110,10 +113,12 @@ async def _run(connection: HTTPConnection, socket: JsonSocket) -> tuple[dict[str
         stream = await _open(connection, engine, request)
         await socket.write([stream.ready()])
         reading = asyncio.create_task(_read(socket, stream, client.pacer()))
+        stream.end_when_idle(state.settings.stream_idle_seconds)
         try:
             return await _reply(socket, stream)
         finally:
             reading.cancel()
+            stream.forget()
             stream.job.cancel()
             await asyncio.gather(reading, return_exceptions=True)
 
@@ -138,6 +143,8 @@ class _Stream:
     index: int
     time: float
     room: asyncio.Event
+    seen: float = 0.0  # when the client's last observation was taken, by the loop's clock
+    timer: asyncio.TimerHandle | None = None
 
     def ready(self) -> dict[str, Any]:
         """The answer to the first frame."""
@@ -170,6 +177,25 @@ class _Stream:
         self.index += 1
         return Observed(t, y, 1.0 if noise is None else noise)
 
+    def end_when_idle(self, seconds: float) -> None:
+        """End the stream once nothing has come for so long. One timer for its life: one for each frame is dear."""
+        self.seen = get_running_loop().time()
+        self._look(seconds)
+
+    def _look(self, seconds: float) -> None:
+        loop = get_running_loop()
+        if not self.job.is_idle:  # an answer is still to come: it is the client that waits
+            self.seen = loop.time()
+        if loop.time() - self.seen >= seconds:
+            self.job.close(reason="idle")
+        else:
+            self.timer = loop.call_at(self.seen + seconds, self._look, seconds)
+
+    def forget(self) -> None:
+        """The stream is over."""
+        if self.timer is not None:
+            self.timer.cancel()
+
 
 async def _open(connection: HTTPConnection, engine: Engine, request: FilterStreamRequest) -> _Stream:
     kind = engine.filter_state(request.model)
@@ -200,7 +226,7 @@ async def _read(socket: JsonSocket, stream: _Stream, pace: Callable[[], float] |
     Args:
         pace: counts an observation and gives the seconds until the client may send another.
     """
-    job = stream.job
+    job, loop = stream.job, get_running_loop()
     try:
         for count in itertools.count(1):
             observed = stream.take(await socket.read())
@@ -215,6 +241,7 @@ async def _read(socket: JsonSocket, stream: _Stream, pace: Callable[[], float] |
             while job.is_full:
                 stream.room.clear()
                 await stream.room.wait()
+            stream.seen = loop.time()
     except PeerGone:
         job.leave()
     except ServiceError as error:

@@ -242,6 +242,98 @@ async def test_a_silent_client_does_not_hold_a_stream(connect: Any) -> None:
     assert (failure["error"]["code"], code) == ("request_timeout", 1008)
 
 
+class SteppedLoop:
+    """The clock and the timers of the running loop, as far as streams use them, moved by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.timers: dict[int, tuple[float, Any, tuple[Any, ...]]] = {}
+        real = asyncio.get_running_loop()
+
+        class Handle:
+            def __init__(handle, number: int) -> None:
+                handle.number = number
+
+            def cancel(handle) -> None:
+                self.timers.pop(handle.number, None)
+
+        def call_at(when: float, act: Any, *values: Any) -> Handle:
+            number = len(self.timers) + 1000 * int(when)
+            self.timers[number] = when, act, values
+            return Handle(number)
+
+        class Loop:
+            time = staticmethod(lambda: self.now)
+
+            def __getattr__(loop, name: str) -> Any:
+                return getattr(real, name)
+
+        loop = Loop()
+        loop.call_at = call_at  # type: ignore[attr-defined]
+        monkeypatch.setattr("service.routes.filter_stream.get_running_loop", lambda: loop)
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        for number, (when, act, values) in list(self.timers.items()):
+            if when <= self.now:
+                del self.timers[number]
+                act(*values)
+
+
+async def test_an_idle_stream_ends_with_its_state(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state goes on where the stream was; an observation in between puts the end off."""
+    clock = SteppedLoop(monkeypatch)
+    async with connect() as http:
+        socket, other = Socket(http.app), Socket(http.app)
+        await socket.start(return_state=True)
+        await other.start()
+        for t in range(3):
+            socket.frame({"t": t, "y": [t, 1]})
+            await socket.reply()
+            await asyncio.sleep(0)
+            clock.advance(3_000)
+        assert http.app.state.engine._scheduler.streams == 1  # the other one sent nothing for an hour
+        (done,), code = await other.rest()
+        assert (done["reason"], done["steps"], done["state"], code) == ("idle", 0, None, 1000)
+        clock.advance(599)
+        assert socket.received.empty()
+        clock.advance(1)
+        (done,), code = await socket.rest()
+        assert (StreamDone.model_validate_json(json.dumps(done)).reason, done["steps"], code) == ("idle", 3, 1000)
+        await slots_are_free(http.app)
+        assert not clock.timers
+        again = Socket(http.app)
+        assert (await again.start(state=done["state"])).index == 3
+        again.frame({"t": 3, "y": [3, 1]})
+        assert (await again.reply())["mean"] == [1.5, 1.0]
+
+
+async def test_a_stream_whose_answer_is_due_is_not_idle(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, gate = SteppedLoop(monkeypatch), threading.Semaphore(0)
+    async with connect(fake_models(filter=FakeFilter(gate=gate)), workers=1) as http:
+        socket = Socket(http.app)
+        await socket.start()
+        socket.frame({"y": [1, 2]})
+        await asyncio.sleep(0.05)
+        clock.advance(4_000)
+        gate.release(10)
+        assert (await socket.reply())["mean"] == [1, 2]
+        clock.advance(3_600)
+        (done,), _ = await socket.rest()
+        assert (done["reason"], done["steps"]) == ("idle", 1)
+
+
+async def test_a_stream_that_ends_leaves_no_timer(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SteppedLoop(monkeypatch)
+    async with connect() as http:
+        for _ in range(3):
+            socket = Socket(http.app)
+            await socket.start()
+            assert len(clock.timers) == 1
+            await socket.leave()
+            assert not clock.timers
+
+
 async def test_one_stream_too_many_is_told_to_come_later(connect: Any) -> None:
     async with connect(max_streams=1) as http:
         first = Socket(http.app)
