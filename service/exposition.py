@@ -57,16 +57,9 @@ class Exposition:
         return (await asyncio.to_thread(self._metrics.render)).decode()
 
     async def _ask(self, path: Path) -> str | None:
-        try:
-            async with asyncio.timeout(SIBLING_SECONDS):
-                reader, writer = await asyncio.open_unix_connection(str(path))
-                try:
-                    return (await reader.read()).decode()
-                finally:
-                    writer.close()
-        except (OSError, TimeoutError):
+        if (text := await ask(path)) is None:
             self._metrics.siblings_unanswered.inc()
-            return None
+        return text
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -76,6 +69,19 @@ class Exposition:
             logger.debug("a sibling did not wait for the metrics")
         finally:
             writer.close()
+
+
+async def ask(path: Path) -> str | None:
+    """The metrics of the process that answers at a socket; None if it does not in time."""
+    try:
+        async with asyncio.timeout(SIBLING_SECONDS):
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            try:
+                return (await reader.read()).decode()
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return None
 
 
 def merge(texts: Iterable[str]) -> str:

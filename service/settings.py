@@ -39,6 +39,12 @@ class Settings(BaseSettings):
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535, description="0 takes a free port")
+    health_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="/health, /ready and /metrics on a port of their own, too; 0 takes a free one",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="of language models; auto is the CPU")
     text_runtime: TextRuntime = Field(
         default="auto",

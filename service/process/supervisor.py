@@ -27,6 +27,7 @@ from typing import Any
 from service.process.address import Address
 from service.process.channel import Channel
 from service.process.handover import write_settings
+from service.process.health import Vitals, health_listener
 from service.process.patience import CLOSE_SECONDS
 from service.settings import Settings
 
@@ -58,6 +59,7 @@ class Child:
         self.is_refusal = False
         self.heard = False
         self.silent_ticks = 0
+        self.stalled = 0.0
         self.reloaded: asyncio.Future[str | None] | None = None
 
     @classmethod
@@ -125,17 +127,23 @@ class Supervisor:
             loop.add_signal_handler(number, self._stop, number)
         loop.add_signal_handler(signal.SIGHUP, self._start_reload)
         with _private_directory() as directory:
-            keepers = [asyncio.create_task(self._keep(i, directory)) for i in range(self._settings.processes)]
-            try:
-                codes = await asyncio.gather(*keepers)
-            except StartError:
-                self._stopping.set()
-                self._kill_all()
-                await asyncio.gather(*keepers, return_exceptions=True)
-                raise
+            async with health_listener(self._settings, self._vitals, directory):
+                keepers = [asyncio.create_task(self._keep(i, directory)) for i in range(self._settings.processes)]
+                try:
+                    codes = await asyncio.gather(*keepers)
+                except StartError:
+                    self._stopping.set()
+                    self._kill_all()
+                    await asyncio.gather(*keepers, return_exceptions=True)
+                    raise
         if self._forced is not None:
             return 128 + self._forced
         return 0 if all(codes) else 1
+
+    def _vitals(self) -> Vitals:
+        """What probes ask for."""
+        processes, stall = self._children.values(), self._settings.stall_seconds
+        return Vitals.of(processes, tick=self._tick_seconds, stall=stall, is_stopping=self._stopping.is_set())
 
     # Keeping processes alive.
 
@@ -193,6 +201,7 @@ class Supervisor:
             child.heard = True
             match message["kind"]:
                 case "beat":
+                    child.stalled = message["stalled"]
                     # Progress is counted here too, so that one number tells how long there has been no sign of life.
                     if message["stalled"] < 2 * self._settings.stall_seconds:
                         child.silent_ticks = 0

@@ -10,8 +10,8 @@
 Exactly one terminal frame ends every stream that the client did not leave: `done`, or `{"error": …}`. A bad frame ends
 the stream after the answers to what came before it. A client that pipelines faster than the filter works, or does not
 take its replies, is read no further until it has caught up. One that sends no observation for `stream_idle_seconds`
-gets its `done` with the reason `idle`, and goes on from the state where it likes, as when the server goes down. Pings do
-not count: libraries send them for clients that have forgotten their stream.
+gets its `done` with the reason `idle`, and goes on from the state where it likes, as when the server goes down. Pings
+do not count: libraries send them for clients that have forgotten their stream.
 """
 
 from __future__ import annotations

@@ -1,0 +1,181 @@
+"""/health, /ready and /metrics on a port of their own, which no flood of the server's reaches.
+
+The supervisor serves it: it answers when every process has all the connections that it may have, and when an event loop
+is busy or hangs. What it knows of its processes are their beats.
+
+    GET /health    200 while at least one process beats
+    GET /ready     200 while at least one process serves and its engine makes progress, and no stop signal has come
+    GET /metrics   those of all processes; needs an API key where the server has any
+
+One request a connection, without a body, within `SECONDS`; of more than `MOST_CONNECTIONS` the oldest is closed. A
+probe takes a millisecond, so that whoever fills this port keeps out nobody but those who wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final, Protocol
+
+import h11
+import orjson
+
+from service.access.guard import presented_keys
+from service.access.keys import load_keys
+from service.access.origin import OriginPolicy
+from service.errors import STATUS, MalformedRequest, MethodNotAllowed, NotFound, NotReady, ServiceError, Unauthorized
+from service.exposition import ask, merge
+from service.metrics import CONTENT_TYPE
+from service.settings import Settings
+
+logger = logging.getLogger("rfa.supervisor")
+MOST_CONNECTIONS: Final = 64
+LARGEST_HEAD_BYTES: Final = 8_192
+SECONDS: Final = 5.0
+JSON: Final = "application/json"
+ALWAYS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Connection": "close"}
+
+
+class Beating(Protocol):
+    """What a supervisor knows of a process."""
+
+    heard: bool
+    has_served: bool
+    silent_ticks: int
+    stalled: float
+
+
+@dataclass(frozen=True)
+class Vitals:
+    """What probes ask for."""
+
+    is_alive: bool
+    is_ready: bool
+
+    @classmethod
+    def of(cls, processes: Iterable[Beating], *, tick: float, stall: float, is_stopping: bool) -> Vitals:
+        """Judge processes by their beats.
+
+        Args:
+            tick: seconds between two looks at a silent process.
+            stall: seconds without progress after which a process is not ready; after twice as many it is not alive.
+        """
+        silent = {process: process.silent_ticks * tick for process in processes if process.heard}
+        return cls(
+            any(seconds <= 2 * stall for seconds in silent.values()),
+            not is_stopping
+            and any(each.has_served and max(seconds, each.stalled) <= stall for each, seconds in silent.items()),
+        )
+
+
+@contextlib.asynccontextmanager
+async def health_listener(
+    settings: Settings, vitals: Callable[[], Vitals], directory: str | None
+) -> AsyncIterator[None]:
+    """Answer probes on `health_port`, if there is one, until the block ends.
+
+    Args:
+        directory: where the processes answer for their metrics; None where they cannot.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    if settings.health_port is None:
+        yield
+        return
+    probes = Probes(settings, vitals, directory)
+    host = settings.host or None  # "" is every interface
+    server = await asyncio.start_server(probes.serve, host, settings.health_port, limit=LARGEST_HEAD_BYTES)
+    logger.info("health on port %d", server.sockets[0].getsockname()[1])
+    try:
+        yield
+    finally:
+        server.close()
+        probes.close()
+
+
+class Probes:
+    """The answers, and the connections that wait for one."""
+
+    def __init__(self, settings: Settings, vitals: Callable[[], Vitals], directory: str | None) -> None:
+        self._vitals = vitals
+        self._sockets = [Path(directory) / str(index) for index in range(settings.processes)] if directory else []
+        self._keys = load_keys(settings)
+        self._policy = OriginPolicy(settings, has_keys=len(self._keys) > 0)
+        self._open: dict[asyncio.Task[None], None] = {}
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection from its beginning to its end."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._open[task] = None
+        if len(self._open) > MOST_CONNECTIONS:
+            next(iter(self._open)).cancel()
+        try:
+            async with asyncio.timeout(SECONDS):
+                await self._exchange(h11.Connection(h11.SERVER, LARGEST_HEAD_BYTES), reader, writer)
+        except (TimeoutError, OSError, asyncio.CancelledError):
+            writer.transport.abort()
+        finally:
+            del self._open[task]
+            writer.close()
+
+    def close(self) -> None:
+        """Leave those who wait."""
+        for task in list(self._open):
+            task.cancel()
+
+    async def _exchange(self, http: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        is_head = False
+        try:
+            while (event := http.next_event()) is h11.NEED_DATA:
+                http.receive_data(await reader.read(LARGEST_HEAD_BYTES))
+            if not isinstance(event, h11.Request):
+                return
+            is_head = event.method == b"HEAD"
+            content, kind = await self._answer(event)
+            status, headers = HTTPStatus.OK, {}
+        except (h11.RemoteProtocolError, ServiceError) as error:
+            told = error if isinstance(error, ServiceError) else MalformedRequest("The request is not valid HTTP/1.1.")
+            content, kind = orjson.dumps(told.payload()), JSON
+            status, headers = HTTPStatus(STATUS[type(told)]), told.headers()
+        fields = {"Content-Type": kind, **headers, "Content-Length": str(len(content)), **ALWAYS}
+        response = h11.Response(status_code=status, headers=list(fields.items()), reason=status.phrase)
+        writer.write((http.send(response) or b"") + (b"" if is_head else http.send(h11.Data(content)) or b""))
+        await writer.drain()
+
+    async def _answer(self, request: h11.Request) -> tuple[bytes, str]:
+        """Body and media type.
+
+        Raises:
+            ServiceError
+        """
+        headers = list(request.headers)
+        self._policy.check_host(headers)
+        path = request.target.partition(b"?")[0]
+        if path not in (b"/health", b"/ready", b"/metrics"):
+            raise NotFound("This port has /health, /ready and /metrics.")
+        if request.method not in (b"GET", b"HEAD"):
+            raise MethodNotAllowed("This path takes GET, HEAD.", allow="GET, HEAD")
+        if path == b"/metrics":
+            return await self._metrics(presented_keys(headers)), CONTENT_TYPE
+        vitals = self._vitals()
+        if path == b"/health" and not vitals.is_alive:
+            raise NotReady("No server process shows a sign of life.")
+        if path == b"/ready" and not vitals.is_ready:
+            raise NotReady("No server process serves, or the server is shutting down.")
+        return orjson.dumps({"status": "alive" if path == b"/health" else "ready"}), JSON
+
+    async def _metrics(self, keys: list[bytes]) -> bytes:
+        if len(self._keys) and (len(keys) != 1 or self._keys.tenant_of(keys[0]) is None):
+            raise Unauthorized("/metrics needs an API key: Authorization: Bearer KEY, or X-API-Key: KEY.")
+        texts = await asyncio.gather(*map(ask, self._sockets))
+        known = [text for text in texts if text is not None]
+        if not known:
+            raise NotReady("No server process tells of its metrics.")
+        return merge(known).encode()

@@ -1,0 +1,220 @@
+"""The port of the probes: what it says of processes, to whom, and that nothing on either port keeps a probe out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.process import health
+from service.process.health import MOST_CONNECTIONS, Vitals, health_listener
+from service.schemas import ErrorReply
+from service.settings import Settings
+from tests.service.live import LONG_SECONDS, check_refusal, parse_head, wait_until
+from tests.service.processes import Server, serving
+
+WELL = Vitals(is_alive=True, is_ready=True)
+KEY = "a-key-of-sixteen-or-more"
+
+
+@dataclass(eq=False)
+class Process:
+    heard: bool = True
+    has_served: bool = True
+    silent_ticks: int = 0
+    stalled: float = 0.0
+
+
+class TestVitals:
+    @pytest.mark.parametrize(
+        ("processes", "is_alive", "is_ready"),
+        [
+            ([], False, False),
+            ([Process()], True, True),
+            ([Process(heard=False)], False, False),
+            ([Process(has_served=False)], True, False),
+            ([Process(silent_ticks=60)], True, True),
+            ([Process(silent_ticks=61)], True, False),
+            ([Process(silent_ticks=121)], False, False),
+            ([Process(stalled=30)], True, True),
+            ([Process(stalled=31)], True, False),
+            ([Process(silent_ticks=500), Process(stalled=31)], True, False),
+            ([Process(silent_ticks=500), Process()], True, True),
+            ([Process(has_served=False), Process(stalled=31)], True, False),
+        ],
+    )
+    def test_one_good_process_is_enough(self, processes: list[Process], is_alive: bool, is_ready: bool) -> None:
+        assert Vitals.of(processes, tick=0.5, stall=30, is_stopping=False) == Vitals(is_alive, is_ready)
+        assert Vitals.of(processes, tick=0.5, stall=30, is_stopping=True) == Vitals(is_alive, False)
+
+
+@asynccontextmanager
+async def probes(vitals: Vitals = WELL, directory: str | None = None, **settings: Any) -> AsyncIterator[int]:
+    """A listener in this process; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    given = Settings.model_validate({"bundles": (), "processes": 2, "health_port": port, **settings})
+    async with health_listener(given, lambda: vitals, directory):
+        yield port
+
+
+async def ask(port: int, request: bytes) -> bytes:
+    """Everything that these bytes are answered with."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request)
+        async with asyncio.timeout(LONG_SECONDS):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+def get(path: str, method: str = "GET", host: str = "10.42.0.17:8001", headers: str = "") -> bytes:
+    return f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n".encode()
+
+
+async def answer_metrics(directory: Path, index: int, text: str) -> asyncio.Server:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(text.encode())
+        writer.close()
+
+    return await asyncio.start_unix_server(answer, path=str(directory / str(index)))
+
+
+@pytest.mark.anyio
+class TestTheListener:
+    @pytest.mark.parametrize("path", ["/health", "/ready", "/health?x=1"])
+    async def test_answers_by_the_vitals(self, path: str) -> None:
+        async with probes() as port:
+            head, _, body = (await ask(port, get(path))).partition(b"\r\n\r\n")
+            status, headers = parse_head(head)
+            assert (status, headers["connection"], int(headers["content-length"])) == (200, "close", len(body))
+            assert body == (b'{"status":"ready"}' if "ready" in path else b'{"status":"alive"}')
+            head, _, nothing = (await ask(port, get(path, "HEAD"))).partition(b"\r\n\r\n")
+            assert (parse_head(head)[1]["content-length"], nothing) == (str(len(body)), b"")
+            assert (await ask(port, f"GET {path} HTTP/1.0\r\n\r\n".encode())).startswith(b"HTTP/1.1 200 OK")
+        async with probes(Vitals(False, False)) as port:
+            check_refusal(await ask(port, get(path)), 503, "not_ready")
+
+    @pytest.mark.parametrize(
+        ("request_bytes", "status", "code"),
+        [
+            (get("/"), 404, "not_found"),
+            (get("/generate", "POST"), 404, "not_found"),
+            (get("//health"), 404, "not_found"),
+            (get("http://x/health"), 404, "not_found"),
+            (get("/health", "POST", headers="Content-Length: 9000\r\n"), 405, "method_not_allowed"),
+            (get("/health", host="evil.example"), 421, "host_not_allowed"),
+            (get("/health", host="a b"), 400, "malformed_host"),
+            (b"GET /health HTTP/1.1\r\n\r\n", 400, "malformed_request"),
+            (b"GET /health HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400, "malformed_request"),
+            (b"\x16\x03\x01\x02\x00\x01\xff\r\n\r\n", 400, "malformed_request"),
+            (b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 20_000, 400, "malformed_request"),
+        ],
+    )
+    async def test_has_nothing_else(self, request_bytes: bytes, status: int, code: str) -> None:
+        async with probes() as port:
+            check_refusal(await ask(port, request_bytes), status, code)
+
+    async def test_tells_the_metrics_of_the_processes_that_answer(self, tmp_path: Path) -> None:
+        text = '# HELP rfa_x X.\n# TYPE rfa_x gauge\nrfa_x{{engine="{}"}} 1.0\n'
+        async with probes(directory=str(tmp_path), api_keys=KEY, processes=3) as port:
+            key = f"Authorization: Bearer {KEY}\r\n"
+            check_refusal(await ask(port, get("/metrics", headers=key)), 503, "not_ready")
+            answering = [await answer_metrics(tmp_path, index, text.format(index)) for index in (0, 2)]
+            for wrong in ("", "X-API-Key: x\r\n", f"X-API-Key: {KEY}\r\n" + key):
+                check_refusal(await ask(port, get("/metrics", headers=wrong)), 401, "invalid_api_key")
+            _, _, body = (await ask(port, get("/metrics", headers=key))).partition(b"\r\n\r\n")
+            for server in answering:
+                server.close()
+            assert body.count(b"# HELP") == 1 and re.findall(rb'engine="(\d)"', body) == [b"0", b"2"]
+
+    async def test_a_crowd_of_silent_connections_keeps_no_probe_out(self) -> None:
+        async with probes() as port:
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2 * MOST_CONNECTIONS)]
+            assert (await ask(port, get("/health"))).startswith(b"HTTP/1.1 200")
+            async with asyncio.timeout(LONG_SECONDS):
+                for reader, _ in silent[:MOST_CONNECTIONS]:
+                    assert await _is_over(reader)
+            assert not silent[-1][0].at_eof()
+            for _, writer in silent:
+                writer.close()
+
+    async def test_a_slow_request_is_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(health, "SECONDS", 0.05)
+        async with probes() as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /health HT")
+            async with asyncio.timeout(LONG_SECONDS):
+                assert await _is_over(reader)
+            writer.close()
+
+    async def test_a_taken_port_is_told(self) -> None:
+        async with probes() as port:
+            with pytest.raises(OSError, match="in use"):
+                async with probes(health_port=port):
+                    pass
+
+
+async def _is_over(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read() == b""
+    except ConnectionResetError:
+        return True
+
+
+def health_url(server: Server) -> str:
+    found = re.search(r"health on port (\d+)", server.log)
+    assert found is not None
+    return f"http://127.0.0.1:{found[1]}"
+
+
+def test_probes_are_answered_when_every_place_is_taken_and_every_loop_hangs(tmp_path: Path) -> None:
+    with serving(tmp_path, max_connections=2, health_port=0, api_keys=KEY) as server:
+        port, url = int(server.url.rpartition(":")[2]), health_url(server)
+        crowd = [socket.create_connection(("127.0.0.1", port), LONG_SECONDS) for _ in range(20)]
+        with httpx.Client(base_url=url, timeout=LONG_SECONDS) as probe:
+            for path in ("/health", "/ready"):
+                assert probe.get(path).status_code == 200
+            text = probe.get("/metrics", headers={"X-API-Key": KEY}).text
+            assert set(re.findall(r'rfa_open_connections\{engine="(\d+)"\}', text)) == {"0", "1"}
+            children = server.children()
+            for child in children:
+                os.kill(child, signal.SIGSTOP)
+            assert [probe.get(path).status_code for path in ("/health", "/ready")] == [200, 200]
+            for child in children:
+                os.kill(child, signal.SIGCONT)
+            for connection in crowd:
+                connection.close()
+            server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(LONG_SECONDS) == 0
+
+
+def test_a_server_without_a_sign_of_life_is_neither_ready_nor_alive(tmp_path: Path) -> None:
+    with serving(tmp_path, processes=1, health_port=0, stall_seconds=1) as server:
+        url = health_url(server)
+        os.kill(server.children()[0], signal.SIGSTOP)
+
+        def statuses() -> list[int]:
+            return [httpx.get(f"{url}{path}", timeout=LONG_SECONDS).status_code for path in ("/health", "/ready")]
+
+        wait_until(lambda: statuses()[1] == 503)
+        wait_until(lambda: "is wedged" in server.log)
+        wait_until(lambda: statuses() == [200, 200])
+
+
+def test_without_the_setting_nothing_listens(tmp_path: Path) -> None:
+    with serving(tmp_path, processes=1) as server:
+        assert "health on port" not in server.log
+        error = httpx.post(f"{server.url}/health").json()
+        assert ErrorReply.model_validate(error).error.code == "method_not_allowed"
