@@ -24,6 +24,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from starlette.responses import Response
@@ -38,8 +39,12 @@ HARMLESS_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 OWN_SITES: Final = (b"same-origin", b"none")  # none: the user typed the address
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 ANY: Final = "*"
-LONGEST_NAME = 253
-LARGEST_PORT = 65_535
+LONGEST_NAME: Final = 253
+# A scheme, a name, a port; browsers write no longer ones.
+LONGEST_TEXT: Final = 300
+# Texts whose meaning is kept: a server has few names, and every request repeats one.
+REMEMBERED: Final = 64
+LARGEST_PORT: Final = 65_535
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::(?P<port>[0-9]{0,5}))?")
 _NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 _ORIGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/]+)")
@@ -69,13 +74,14 @@ class Origin(NamedTuple):
     authority: Authority
 
     @classmethod
+    @lru_cache(REMEMBERED)
     def parse(cls, text: str) -> Origin:
         """Read `scheme://host[:port]`.
 
         Raises:
             ValueError: it is anything else, `null` included.
         """
-        found = _ORIGIN.fullmatch(text)
+        found = _ORIGIN.fullmatch(text) if len(text) <= LONGEST_TEXT else None
         if found is None:
             raise ValueError
         scheme, authority = found["scheme"].lower(), parse_authority(found["authority"])
@@ -97,13 +103,14 @@ class Origin(NamedTuple):
         )
 
 
+@lru_cache(REMEMBERED)
 def parse_authority(text: str) -> Authority:
     """Read `host[:port]`: an IPv4 address, an IPv6 address in brackets, or a name, whose last dot does not count.
 
     Raises:
         ValueError: it is anything else, such as empty, or with a user in front.
     """
-    found = _AUTHORITY.fullmatch(text)
+    found = _AUTHORITY.fullmatch(text) if len(text) <= LONGEST_TEXT else None
     if found is None:
         raise ValueError
     port = int(found["port"]) if found["port"] else None
@@ -165,6 +172,8 @@ class OriginPolicy:
 
     def listed(self, headers: Headers) -> Origin | None:
         """The origin of a request, if it is one of the settings'."""
+        if not self._origins:
+            return None
         try:
             (value,) = _values(headers, b"origin")
             origin = Origin.parse(value.decode("ascii"))
