@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from raw_asgi import asgi
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect as open_websocket
 
 from service.access.origin import Authority, Origin, OriginPolicy, parse_authority
 from service.app import create_app
@@ -296,3 +300,31 @@ class TestTheServer:
             headers |= {"Origin": "https://rfa.example.org", "Sec-Fetch-Site": "same-origin"}
             answer = await client.post("/generate", json={**BODY, "stream": True}, headers=headers)
             assert answer.status_code == 200 and "generated_text" in answer.text
+
+
+def test_a_real_server_tells_pages_and_names_apart(live: Any) -> None:
+    with live(allowed_hosts=()) as address:
+        url = address.replace("http", "ws") + "/filter/stream"
+        port = int(address.rpartition(":")[2])
+        for origin, host, status, code in (
+            ("http://evil.example", "127.0.0.1", 403, "origin_not_allowed"),
+            ("null", "localhost", 403, "origin_not_allowed"),
+            (None, "evil.example", 421, "host_not_allowed"),
+            (f"http://evil.example:{port}", "evil.example", 421, "host_not_allowed"),
+        ):
+            line, strange = socket.create_connection(("127.0.0.1", port)), f"ws://{host}:{port}/filter/stream"
+            with pytest.raises(InvalidStatus) as refused, open_websocket(strange, origin=origin, sock=line):
+                pass
+            response = refused.value.response
+            assert response.status_code == status and "x-request-id" in response.headers
+            assert ErrorReply.model_validate_json(response.body).error.code == code
+        with open_websocket(url, origin=address) as ours:
+            ours.send("{}")
+            assert '"ready":true' in ours.recv()
+        for headers, status in (
+            ({"Origin": address, "Sec-Fetch-Site": "same-origin"}, 200),
+            ({"Origin": "http://evil.example"}, 403),
+            ({"Host": "evil.example"}, 421),
+            ({"Host": "10.42.0.17:8000"}, 200),
+        ):
+            assert httpx.post(f"{address}/generate", json=BODY, headers=headers).status_code == status
