@@ -19,7 +19,7 @@ from service.access.guard import Guard
 from service.access.keys import load_keys
 from service.access.origin import OriginGuard, OriginPolicy
 from service.access.quotas import Clients, QuotaGuard
-from service.access.refusal import refuse
+from service.access.refusal import error_response, refuse
 from service.access.tracing import Tracing, open_tracing
 from service.engine.engine import Engine, Models, load_models
 from service.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, ServiceError
@@ -27,7 +27,6 @@ from service.exposition import Exposition
 from service.memory import open_budget
 from service.metrics import Metrics
 from service.routes import filter, filter_stream, generate, health, info, openai, page, tgi
-from service.routes.common import error_response
 from service.settings import Settings
 from service.state.keeper import make_keeper
 from service.validation import validation_failure

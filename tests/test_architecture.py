@@ -179,6 +179,13 @@ def test_the_service_works_without_what_only_training_needs() -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_the_supervisor_is_small() -> None:
+    """It watches processes that compute and answers their probes: it starts at once, and takes no memory of a model."""
+    statement = "import service.server, service.process.health, service.process.supervisor"
+    result = run_without({"numpy", "onnxruntime", "tokenizers", "fastapi"}, statement)
+    assert result.returncode == 0, result.stderr
+
+
 def test_compiled_texts_need_numba_and_nothing_else_that_training_needs() -> None:
     pytest.importorskip("numba")
     statement = (

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
+import orjson
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from service.errors import ServiceError
-from service.routes.common import error_response
+from service.errors import STATUS, ServiceError
 
 POLICY_VIOLATION: Final = 1008
+
+
+def error_response(error: ServiceError) -> Response:
+    """A failure in the one error shape."""
+    body = orjson.dumps(error.payload())
+    return Response(body, STATUS[type(error)], error.headers(), "application/json")
 
 
 async def refuse(error: ServiceError, scope: Scope, receive: Receive, send: Send) -> None:

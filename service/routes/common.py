@@ -83,11 +83,6 @@ def json_response(document: Any, status: int = 200, headers: dict[str, str] | No
     return Response(body, status, media_type="application/json", headers=headers)
 
 
-def error_response(error: ServiceError) -> Response:
-    """A failure in the one error shape."""
-    return json_response(error.payload(), STATUS[type(error)], error.headers())
-
-
 class ClientGone(Exception):
     """The client has closed the connection: nobody is left to answer."""
 
