@@ -12,10 +12,7 @@
 # The digest is the pin, the tag is for readers. Another base needs Python 3.11 or newer as python3.
 ARG BASE=docker.io/library/python:3.11.16-slim-bookworm@sha256:528257d48c1da0dcecc2e725d1ae34498d60c965f1241e39cd6a85a8859bdf84
 # torch brings the CUDA libraries that it was built with: `base` has what the driver needs and no second copy of them.
-# Pinned by version; pin a mirror by digest with --build-arg CUDA_BASE=…@sha256:….
-ARG CUDA_BASE=docker.io/nvidia/cuda:13.0.2-base-ubuntu24.04
-# Extras of pyproject.toml to serve with, separated by commas: compiled texts, durable sessions and traces.
-ARG EXTRAS=fast,redis,tracing
+ARG CUDA_BASE=docker.io/nvidia/cuda:13.0.2-base-ubuntu24.04@sha256:2ab6381d970b211fb93853796dc6707eb8a72575a375c422b17cf4d8b2641701
 
 
 # pip stays in this stage: the environment that it fills has none.
@@ -23,13 +20,11 @@ FROM ${BASE} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/rfa
 WORKDIR /src
-# Dependencies first: a change of code does not install them again.
-COPY pyproject.toml constraints.txt ./
-COPY docs/deploy/requirements.py docs/deploy/
-ARG EXTRAS
+# Dependencies first: a change of code does not install them again. Nothing is installed whose digest is not known.
+COPY docs/deploy/requirements.lock docs/deploy/
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
-    /opt/pip/bin/python docs/deploy/requirements.py "${EXTRAS}" > requirements.txt && \
-    /opt/pip/bin/pip --python /opt/rfa/bin/python install --constraint constraints.txt --requirement requirements.txt
+    /opt/pip/bin/pip --python /opt/rfa/bin/python install --require-hashes --only-binary :all: \
+    --requirement docs/deploy/requirements.lock
 COPY . .
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     /opt/pip/bin/pip --python /opt/rfa/bin/python install --no-deps .
@@ -45,10 +40,9 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/rfa
 WORKDIR /src
 COPY . .
-ARG EXTRAS
 # torch's wheel on PyPI for Linux is the CUDA build.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
-    /opt/pip/bin/pip --python /opt/rfa/bin/python install --constraint constraints.txt ".[train,gpu,${EXTRAS}]" && \
+    /opt/pip/bin/pip --python /opt/rfa/bin/python install --constraint constraints.txt ".[train,gpu,fast,redis,tracing]" && \
     rm -rf /src
 ENV PATH=/opt/rfa/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 # Triton, numba and matplotlib keep what they compile at home: where a read-only root has its writable mount.
@@ -58,7 +52,9 @@ WORKDIR /srv/rfa
 COPY LICENSE docs/deploy/healthcheck.py ./
 COPY bundles bundles
 USER 10001:10001
-EXPOSE 8000
+# Requests; and /health, /ready and /metrics where no crowd of clients reaches: publish the first alone.
+EXPOSE 8000 8001
+ENV RFA_HEALTH_PORT=8001
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["python", "/srv/rfa/healthcheck.py"]
 ENTRYPOINT ["rfa", "serve", "--host", "0.0.0.0"]
@@ -78,7 +74,9 @@ COPY LICENSE docs/deploy/healthcheck.py ./
 COPY bundles bundles
 # A number, so that Kubernetes can see that it is not root.
 USER 10001:10001
-EXPOSE 8000
+# Requests; and /health, /ready and /metrics where no crowd of clients reaches: publish the first alone.
+EXPOSE 8000 8001
+ENV RFA_HEALTH_PORT=8001
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["python", "/srv/rfa/healthcheck.py"]
 ENTRYPOINT ["rfa", "serve", "--host", "0.0.0.0"]

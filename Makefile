@@ -25,10 +25,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile $(PIP_FLAGS) --constraint constraints.txt
 TORCH := torch==2.13.0
 
+SUPPLY := $(VENV)/supply/bin
+LOCK := docs/deploy/requirements.lock
+IMAGE_EXTRAS := fast,redis,tracing
+
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all check format image-test clean
+.PHONY: help serve test test-all check format image-test lock sbom audit clean
 # Two goals of one call share one environment: they must not install into it at once.
 .NOTPARALLEL:
 # An interrupted set-up leaves no stamp behind.
@@ -58,6 +62,19 @@ format: $(VENV)/.develop
 image-test: $(VENV)/.develop
 	IMAGE_TEST=$(or $(IMAGE_BASE),1) $(BIN)/python -m pytest tests/deploy/test_image.py
 
+# Of what the CPU image installs: its lock with hashes, its bill of materials, known weaknesses. These ask the package index.
+lock: $(VENV)/.supply
+	$(BIN)/python docs/deploy/requirements.py $(IMAGE_EXTRAS) | $(SUPPLY)/pip-compile --quiet --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --strip-extras --no-annotate --no-header \
+		--constraint constraints.txt --output-file $(LOCK) -
+	@sed -i '1i # What the CPU image installs: every package by version and by the digests of its files. Made by `make lock`.' $(LOCK)
+
+sbom: $(VENV)/.supply
+	$(SUPPLY)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --output-file sbom.json $(LOCK)
+
+audit: $(VENV)/.supply
+	$(SUPPLY)/pip-audit --require-hashes --disable-pip --strict --requirement $(LOCK)
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
@@ -70,6 +87,12 @@ $(VENV)/.python:
 
 $(VENV)/.serve: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) --editable '.[fast,plot,redis,tracing]'
+	@touch $@
+
+# Tools that look at the environment stay out of it.
+$(VENV)/.supply: $(VENV)/.python
+	$(PYTHON) -m venv $(VENV)/supply
+	$(SUPPLY)/python -m pip install --disable-pip-version-check $(PIP_FLAGS) pip-tools==7.6.2 pip-audit==2.10.1 cyclonedx-bom==7.5.0
 	@touch $@
 
 # torch comes before everything that asks for it, so that nothing else picks its version or build.

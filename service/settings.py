@@ -137,6 +137,9 @@ class Settings(BaseSettings):
     sessions: str = Field(
         default="off", pattern=r"^(off|memory|rediss?://.+)$", description="where named sessions live"
     )
+    sessions_password_file: Path | None = Field(
+        default=None, description="the password of the Redis of `sessions`, where its URL has none"
+    )
     session_seconds: int = Field(default=86_400, ge=1, description="an untouched session is forgotten after so long")
     max_sessions: int = Field(default=262_144, ge=1, description="named sessions in memory")
     max_session_bytes: int = Field(default=1_073_741_824, ge=1_000, description="memory that named sessions may take")

@@ -1,6 +1,6 @@
 """Exit with 0 when the server of this container is ready, with 1 when it is not: the image's HEALTHCHECK.
 
-Python's own HTTP client, so that the image needs no curl; `RFA_PORT` as the server reads it.
+Python's own HTTP client, so that the image needs no curl; `RFA_HEALTH_PORT` and `RFA_PORT` as the server reads them.
 """
 
 from __future__ import annotations
@@ -25,4 +25,4 @@ def is_ready(port: int) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(0 if is_ready(int(os.environ.get("RFA_PORT", "8000"))) else 1)
+    sys.exit(0 if is_ready(int(os.environ.get("RFA_HEALTH_PORT") or os.environ.get("RFA_PORT", "8000"))) else 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from pathlib import Path
 
 from service.errors import InvalidRequest
 from service.settings import Settings
@@ -132,4 +133,20 @@ def _open_store(settings: Settings, sealer: Sealer) -> SessionStore | None:
         from service.state.redis_sessions import RedisSessions
     except ModuleNotFoundError:
         raise ValueError("sessions in Redis need its client: pip install 'rfa-server[redis]'") from None
-    return RedisSessions(settings.sessions, sealer, settings.state_audience, settings.session_seconds)
+    password = _read_password(settings.sessions_password_file)
+    return RedisSessions(
+        settings.sessions, sealer, settings.state_audience, settings.session_seconds, password=password
+    )
+
+
+def _read_password(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        password = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ValueError(f"sessions_password_file {str(path)!r} cannot be read: {reason}") from None
+    if not password:
+        raise ValueError(f"sessions_password_file {str(path)!r} holds no password")
+    return password

@@ -48,6 +48,7 @@ class RedisSessions:
         seconds: a session not written for so long is forgotten.
         connections: pool size; a request waits at most `timeout_seconds` for one.
         timeout_seconds: longest wait for a connection and for each answer.
+        password: of Redis, where the URL has none.
 
     Raises:
         ValueError: the URL is not one.
@@ -61,9 +62,11 @@ class RedisSessions:
         seconds: int,
         connections: int = CONNECTIONS,
         timeout_seconds: float = TIMEOUT_SECONDS,
+        password: str | None = None,
     ) -> None:
         pool = BlockingConnectionPool.from_url(
             url,
+            **({} if password is None else {"password": password}),
             max_connections=connections,
             timeout=timeout_seconds,
             socket_timeout=timeout_seconds,

@@ -68,6 +68,30 @@ def test_only_the_server_is_published_and_only_on_this_machine() -> None:
         assert re.fullmatch(rf"127\.0\.0\.1:\$\{{\w+:-\d+\}}:{port}", line)
 
 
+def test_no_network_of_the_server_leads_out() -> None:
+    for service in SERVERS:
+        for name in SERVICES[service]["networks"]:
+            network = COMPOSE["networks"][name]
+            options = network.get("driver_opts", {})
+            assert network.get("internal") or options == {"com.docker.network.bridge.enable_ip_masquerade": "false"}
+
+
+def test_the_store_of_sessions_asks_for_a_password_that_the_server_has() -> None:
+    file = SERVICES["server"]["environment"]["RFA_SESSIONS_PASSWORD_FILE"]
+    assert Path(file).name in SERVICES["redis"]["secrets"]
+    (command,) = [part for part in SERVICES["redis"]["command"] if "requirepass" in part]
+    assert f"cat {file}" in command and "redis-server -" in command
+    assert f"cat {file}" in SERVICES["redis"]["healthcheck"]["test"][1]
+
+
+def test_probes_have_a_port_that_is_not_published() -> None:
+    prometheus = yaml.safe_load((ROOT / "docs" / "deploy" / "prometheus" / "prometheus.yml").read_text())
+    (scraped,) = prometheus["scrape_configs"][0]["dns_sd_configs"]
+    for service in SERVERS:
+        assert int(SERVICES[service]["environment"]["RFA_HEALTH_PORT"]) == scraped["port"]
+        assert not any(f":{scraped['port']}" in line.split("}")[-1] for line in SERVICES[service]["ports"])
+
+
 def test_the_store_of_sessions_is_reached_by_the_server_only() -> None:
     assert COMPOSE["networks"]["state"] == {"internal": True}
     members = {name for name, description in SERVICES.items() if "state" in description["networks"]}
@@ -109,7 +133,7 @@ def test_a_server_is_given_time_and_sockets(service: str, monkeypatch: pytest.Mo
 def test_keys_come_as_files(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = server_settings(service, monkeypatch)
     mounted = {Path("/run/secrets") / name for name in SERVICES[service]["secrets"]}
-    assert {settings.api_keys_file, settings.state_keys_file} == mounted
+    assert {settings.api_keys_file, settings.state_keys_file, settings.sessions_password_file} == mounted
     assert settings.api_keys is None
     assert settings.state_keys is None
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
@@ -71,23 +72,53 @@ def test_every_base_is_a_pinned_argument() -> None:
     bases = {arguments.split(" AS ")[0] for keyword, arguments in instructions() if keyword == "FROM"}
     assert bases == {"${BASE}", "${CUDA_BASE}"}
     assert re.fullmatch(r".+:\d+\.\d+\.\d+-[\w-]+@sha256:[0-9a-f]{64}", defaults["BASE"])
-    assert re.fullmatch(r".+:\d+\.\d+\.\d+-[\w.-]+", defaults["CUDA_BASE"])
+    assert re.fullmatch(r".+:\d+\.\d+\.\d+-[\w.-]+@sha256:[0-9a-f]{64}", defaults["CUDA_BASE"])
+
+
+def lock() -> dict[str, tuple[str, int]]:
+    """Version and number of digests of every package that the CPU image installs."""
+    text = (DEPLOY / "requirements.lock").read_text().replace("\\\n", "")
+    lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    pins = {canonicalize_name(line[0].partition("==")[0]): line for line in lines}
+    return {name: (line[0].partition("==")[2], len(line[1:])) for name, line in pins.items()}
+
+
+def asked_for() -> list[Requirement]:
+    """What the CPU image is to serve with, by pyproject.toml."""
+    extras = re.search(r"^IMAGE_EXTRAS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE).group(1)  # type: ignore[union-attr]
+    command = [sys.executable, str(DEPLOY / "requirements.py"), extras]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    return [Requirement(line) for line in run.stdout.splitlines()]
+
+
+def test_the_cpu_image_installs_what_the_lock_names_and_nothing_without_a_digest() -> None:
+    installs = [arguments for _, arguments in stages()["build"] if "install" in arguments]
+    assert [re.sub(r" +", " ", re.search(r"install .*", line).group()) for line in installs] == [  # type: ignore[union-attr]
+        "install --require-hashes --only-binary :all: --requirement docs/deploy/requirements.lock",
+        "install --no-deps .",
+    ]
+    text = (DEPLOY / "requirements.lock").read_text()
+    assert all(count for _, count in lock().values())
+    assert set(re.findall(r"--\w+", text)) == {"--hash"}  # no index, no file of the machine that made it
+    assert not re.search(r"://|file:", text)
+
+
+def test_the_lock_is_of_what_is_asked_for_in_the_versions_of_the_tests() -> None:
+    locked = lock()
+    for requirement in asked_for():
+        assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)][0]), requirement
+    pinned = dict(
+        line.split("==")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line and line[0] != "#"
+    )
+    ours = {canonicalize_name(name): version for name, version in pinned.items()}
+    assert {name: version for name, (version, _) in locked.items()} == {name: ours[name] for name in locked}
 
 
 def test_nothing_that_serves_on_a_cpu_installs_torch() -> None:
-    extras = argument_defaults()["EXTRAS"]
-    command = [sys.executable, str(DEPLOY / "requirements.py"), extras]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    printed = {Requirement(line).name for line in run.stdout.splitlines()}
-    assert printed >= {Requirement(line).name for line in PROJECT["dependencies"]}
-    assert "redis" in printed  # docker-compose.yml keeps sessions there
-    assert "numba" in printed  # texts run in compiled code
-    assert not printed & {"torch", "triton", "onnx", "pytest"}
-    installs = [arguments for _, arguments in stages()["build"] if "install" in arguments]
-    assert [re.search(r"install .*", line).group() for line in installs] == [  # type: ignore[union-attr]
-        "install --constraint constraints.txt --requirement requirements.txt",
-        "install --no-deps .",
-    ]
+    assert {"redis", "numba"} <= set(lock())  # docker-compose.yml keeps sessions there; texts run in compiled code
+    assert not set(lock()) & {"torch", "triton", "onnx", "pytest"}
 
 
 def test_the_layer_that_ships_runs_no_installer() -> None:

@@ -50,10 +50,13 @@ def test_every_selector_means_the_pods_of_the_deployment() -> None:
 
 
 def test_ports_agree_with_the_server(settings: Settings) -> None:
-    (port,) = SERVER["ports"]
-    assert port["containerPort"] == settings.port
-    assert MANIFESTS["service"]["spec"]["ports"][0]["targetPort"] == port["name"]
-    assert MANIFESTS["networkpolicy"]["spec"]["ingress"][0]["ports"][0]["port"] == port["name"]
+    port, health = SERVER["ports"]
+    assert (port["containerPort"], health["containerPort"]) == (settings.port, settings.health_port)
+    assert [entry["targetPort"] for entry in MANIFESTS["service"]["spec"]["ports"]] == [port["name"]]
+    clients, monitoring = MANIFESTS["networkpolicy"]["spec"]["ingress"]
+    assert [rule["ports"][0]["port"] for rule in (clients, monitoring)] == [port["name"], health["name"]]
+    for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert SERVER[name]["httpGet"]["port"] == health["name"]
 
 
 def test_prometheus_finds_the_pods_and_has_a_key() -> None:
@@ -61,7 +64,7 @@ def test_prometheus_finds_the_pods_and_has_a_key() -> None:
     assert monitor["spec"]["selector"]["matchLabels"] == LABELS
     assert monitor["metadata"]["namespace"] == KUSTOMIZATION["namespace"]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-    assert endpoint["port"] == SERVER["ports"][0]["name"]
+    assert endpoint["port"] == SERVER["ports"][1]["name"]
     assert endpoint["authorization"]["credentials"]["name"] == POD["volumes"][0]["secret"]["secretName"]
     (relabeling,) = endpoint["relabelings"]
     rules = (FOLDER.parent / "prometheus" / "rules.yml").read_text()

@@ -199,7 +199,7 @@ def test_prometheus_scrapes_the_services_of_the_compose_file() -> None:
     (discovery,) = job["dns_sd_configs"]
     assert job["job_name"] == "rfa"  # the dashboard and the alerts ask for this job
     assert set(discovery["names"]) == {name for name in services if name.startswith("server")}
-    assert discovery["port"] == Settings.model_fields["port"].default
+    assert {discovery["port"]} == {int(services[name]["environment"]["RFA_HEALTH_PORT"]) for name in discovery["names"]}
     assert all("watch" in services[name]["networks"] for name in (*discovery["names"], "prometheus"))
 
 

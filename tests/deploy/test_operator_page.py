@@ -47,5 +47,5 @@ def test_it_makes_every_secret_that_compose_mounts() -> None:
 def test_the_compose_file_gives_the_same_commands() -> None:
     commands = re.findall(r"^    ((?:mkdir|openssl|\(openssl|docker compose up).*)$", PAGE, flags=re.MULTILINE)
     header = (ROOT / "docker-compose.yml").read_text().split("\nname:")[0]
-    assert len(commands) == 6
+    assert len(commands) == 7
     assert all(f"#   {command}" in header for command in commands)

@@ -39,10 +39,10 @@ def redis_server(tmp_path: Path) -> Iterator[RedisProcess]:
 
 @asynccontextmanager
 async def connected(
-    server: RedisProcess, audience: str = "rfa", keys: tuple[bytes, ...] = (KEY,), **options: float
+    server: RedisProcess, audience: str = "rfa", keys: tuple[bytes, ...] = (KEY,), **options: float | str
 ) -> AsyncIterator[RedisSessions]:
     sealer = Sealer(KeyRing(keys), audience)
-    values = {"seconds": 3_600, **options}
+    values: dict[str, object] = {"seconds": 3_600, **options}
     store = RedisSessions(server.url, sealer, audience, **values)  # type: ignore[arg-type]
     try:
         yield store
@@ -446,3 +446,16 @@ async def test_the_real_server_is_what_answers(shared_redis: RedisProcess) -> No
     stopped = RedisProcess(Path())
     with pytest.raises(redis.ConnectionError), stopped.client() as nobody:
         nobody.ping()
+
+
+async def test_a_redis_with_a_password_opens_to_who_has_it(tmp_path: Path) -> None:
+    with RedisProcess(tmp_path) as server:
+        client = redis.Redis.from_url(server.url)
+        client.config_set("requirepass", "open sesame")
+        client.close()
+        async with connected(server) as stranger:
+            errors = await every_operation(stranger)
+        assert {STATUS[type(error)] for error in errors} == {503}
+        async with connected(server, password="open sesame") as friend:
+            await friend.create(HERE, Opened(b"new", 1))
+            assert (await friend.read(HERE, LIMIT)).payload == b"new"
