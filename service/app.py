@@ -88,6 +88,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     )
     app.state.exposition = Exposition(app.state.metrics)
     app.state.memory = None
+    app.state.decoding = asyncio.Lock()
     app.state.draining = False
     app.state.engine = None
     app.state.reload = reload

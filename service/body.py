@@ -1,4 +1,9 @@
-"""Reading a request body: JSON only, bounded in size and depth, one decoder.
+"""Reading a request body: JSON only, every byte and second of it bounded, one decoder.
+
+    bytes     leased as they come, refused beyond the largest body, declared or not
+    seconds   between two pieces, and for the whole by a lowest rate
+    cost      counted piece by piece (`service.json_cost`): what would decode to too much is never decoded
+    turns     the event loop has others go on after each piece, and between one large body and the next
 
 FastAPI's own reading accepts NaN, 1e999 and lone surrogates, has no bound, and answers a refused body by repeating it.
 """
@@ -6,36 +11,27 @@ FastAPI's own reading accepts NaN, 1e999 and lone surrogates, has no bound, and 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from typing import Any, Final
 
-import numpy as np
 import orjson
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from starlette.types import Receive, Scope, Send
 
-from service.errors import InvalidRequest, PayloadTooLarge, RequestTimeout, UnsupportedMediaType
+from service.errors import InvalidRequest, NotReady, PayloadTooLarge, RequestTimeout, UnsupportedMediaType
+from service.json_cost import JsonCost, body_limits
+from service.memory import Lease, MemoryBudget, lease_of
 from service.settings import Settings
+from service.validation import check_lengths
 
-# An unterminated string matches to the end of the body, so that the scan is linear for any input.
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
-_SLOPE = np.zeros(256, dtype=np.int32)
-_SLOPE[[ord("["), ord("{")]] = 1
-_SLOPE[[ord("]"), ord("}")]] = -1
-
-
-def json_depth(body: bytes) -> int:
-    """Deepest nesting of brackets outside strings; an upper bound where the JSON is broken."""
-    brackets = _STRING.sub(b"", body).translate(None, _NOT_BRACKETS)
-    if not brackets:
-        return 0
-    return int(np.cumsum(_SLOPE[np.frombuffer(brackets, dtype=np.uint8)]).max(initial=0))
+# Scanned at once: about a millisecond at worst. A larger body is decoded while no other large one is.
+PIECE_BYTES: Final = 65_536
 
 
 def decode_json(text: bytes | str, subject: str) -> Any:
-    """Decode strict JSON; `subject` is what the message calls it.
+    """Decode strict JSON (RFC 8259, finite numbers, valid Unicode); `subject` is what the message calls it.
 
     Raises:
         InvalidRequest: with the position of the fault, never with the text around it.
@@ -50,42 +46,77 @@ def decode_json(text: bytes | str, subject: str) -> Any:
         ) from None
 
 
-def parse_json(body: bytes, max_depth: int) -> Any:
-    """Decode strict JSON (RFC 8259, finite numbers, valid Unicode).
+async def read_document(request: Request, settings: Settings, lease: Lease) -> Any:
+    """The JSON document of a body; afterwards the lease covers what was decoded, and no longer the bytes.
 
     Raises:
-        InvalidRequest: with the position of the fault, never with the text around it.
+        PayloadTooLarge: before more than the largest body and one chunk are held.
+        RequestTimeout: it comes too slowly.
+        InvalidRequest: it holds too much, or is not JSON.
+        Overloaded: memory is short at this moment.
     """
-    if json_depth(body) > max_depth:
-        raise InvalidRequest(f"The body must not nest deeper than {max_depth} levels.", code="too_deep")
-    return decode_json(body, "The body")
-
-
-async def read_bounded(request: Request, limit: int, gap_seconds: float) -> bytes:
-    """Read the body and stop as soon as it exceeds `limit` bytes, declared or not.
-
-    Raises:
-        PayloadTooLarge: before more than `limit` bytes and one chunk are held.
-        RequestTimeout: when nothing more of it comes for `gap_seconds`.
-    """
-    refusal = PayloadTooLarge(f"The body must not be larger than {limit} bytes.")
-    declared = request.headers.get("content-length", "")
-    if declared.isascii() and declared.isdigit() and int(declared[:20]) > limit:
-        raise refusal
-    chunks: list[bytes] = []
+    cost = JsonCost(body_limits(settings), "The body")
+    pieces: list[bytes] = []
     size = 0
+    async with aclosing(_in_time(request, settings)) as chunks:
+        async for chunk in chunks:
+            size += len(chunk)
+            if size > settings.max_body_bytes:
+                raise _too_large(settings)
+            lease.grow(2 * len(chunk))  # the piece, and its place in the whole
+            pieces.append(chunk)
+            for start in range(0, len(chunk), PIECE_BYTES):
+                cost.feed(chunk[start : start + PIECE_BYTES])
+                if size > PIECE_BYTES:
+                    await asyncio.sleep(0)
+    if size <= PIECE_BYTES:
+        return _decode(pieces, cost, lease)
+    async with request.app.state.decoding:
+        document = _decode(pieces, cost, lease)
+        await asyncio.sleep(0)  # before the next large one is decoded, and before this one is validated
+    return document
+
+
+def _decode(pieces: list[bytes], cost: JsonCost, lease: Lease) -> Any:
+    before = lease.size
+    lease.grow(cost.decoding_bytes())
+    body = b"".join(pieces)
+    pieces.clear()
+    document = decode_json(body, "The body")
+    lease.shrink(before + cost.decoding_bytes() - cost.decoded_bytes())
+    return document
+
+
+async def _in_time(request: Request, settings: Settings) -> AsyncGenerator[bytes]:
+    """The pieces of the body, none too late, and all of them not too late together."""
+    _check_declared(request, settings)
+    gap, rate = settings.body_timeout_seconds, settings.min_body_rate
     loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(gap_seconds) as patience:
-            async for chunk in request.stream():
-                patience.reschedule(loop.time() + gap_seconds)
-                size += len(chunk)
-                if size > limit:
-                    raise refusal
-                chunks.append(chunk)
-    except TimeoutError:
-        raise RequestTimeout(f"The next piece of the body must come within {gap_seconds:g} s.") from None
-    return b"".join(chunks)
+    begin, size = loop.time(), 0
+    chunks = request.stream()
+    while True:
+        until_next, until_end = loop.time() + gap, begin + gap + size / rate
+        try:
+            async with asyncio.timeout_at(min(until_next, until_end)):
+                chunk = await anext(chunks, None)
+        except TimeoutError:
+            if until_next <= until_end:
+                raise RequestTimeout(f"The next piece of the body must come within {gap:g} s.") from None
+            raise RequestTimeout(f"The body must come at {rate} bytes a second or faster.") from None
+        if chunk is None:
+            return
+        size += len(chunk)
+        yield chunk
+
+
+def _check_declared(request: Request, settings: Settings) -> None:
+    declared = request.headers.get("content-length", "")
+    if declared.isascii() and declared.isdigit() and int(declared[:20]) > settings.max_body_bytes:
+        raise _too_large(settings)
+
+
+def _too_large(settings: Settings) -> PayloadTooLarge:
+    return PayloadTooLarge(f"The body must not be larger than {settings.max_body_bytes} bytes.")
 
 
 def require_json(content_type: str | None) -> None:
@@ -104,20 +135,32 @@ def require_json(content_type: str | None) -> None:
 class _ParsedRequest(Request):
     """A request whose body was read and decoded already."""
 
-    def __init__(self, request: Request, body: bytes, document: Any) -> None:
+    def __init__(self, request: Request, document: Any) -> None:
         super().__init__(request.scope, request.receive)
-        self._bytes = body
         self._document = document
 
     async def body(self) -> bytes:
-        return self._bytes
+        return b"{}"  # FastAPI asks only whether there is one
 
     async def json(self) -> Any:
         return self._document
 
 
 class StrictJSONRoute(APIRoute):
-    """A route that reads its body by the rules of this module."""
+    """A route that reads its body by the rules of this module, and whose requests lease what they hold."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer; the lease of the request (`lease_of`) ends after the last byte of the answer.
+
+        Raises:
+            NotReady: before start-up.
+        """
+        memory: MemoryBudget | None = scope["app"].state.memory
+        if memory is None:
+            raise NotReady("The bundles are not loaded.")
+        with memory.take(0) as lease:
+            scope.setdefault("state", {})["lease"] = lease
+            await super().handle(scope, receive, send)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -127,7 +170,8 @@ class StrictJSONRoute(APIRoute):
         async def read_then_handle(request: Request) -> Response:
             settings: Settings = request.app.state.settings
             require_json(request.headers.get("content-type"))
-            body = await read_bounded(request, settings.max_body_bytes, settings.body_timeout_seconds)
-            return await handle(_ParsedRequest(request, body, parse_json(body, settings.max_json_depth)))
+            document = await read_document(request, settings, lease_of(request))
+            check_lengths(document, settings)
+            return await handle(_ParsedRequest(request, document))
 
         return read_then_handle

@@ -19,7 +19,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
+from starlette.requests import HTTPConnection
+
 from service.errors import Overloaded
+from service.json_cost import body_limits
 from service.machine import memory_bytes
 from service.metrics import Metrics, resident_memory_bytes
 from service.settings import ConfigurationError, Settings
@@ -29,8 +32,10 @@ MIB: Final = 1 << 20
 SHARE_OF_MACHINE: Final = 0.8
 # By default: enough to fill a process with work, and no more than a small container can give to two of them.
 USUAL_ROOM_BYTES: Final = 192 * MIB
-# The most that a legal request takes, as a multiple of its body: the body twice and what its JSON decodes to.
-BYTES_PER_BODY_BYTE: Final = 16
+# Leases of more may come to this share of the budget together: however many large requests there are, or bodies that
+# are never finished, small ones are still let in.
+SMALL_BYTES: Final = 64 * 1024
+LARGE_SHARE: Final = 0.75
 RETRY_AFTER_SECONDS: Final = 1
 
 
@@ -46,7 +51,8 @@ class MemoryBudget:
         self.limit_bytes = limit_bytes
         self._count_refusal = count_refusal
         self._leased_bytes = 0
-        self._lock = threading.Lock()
+        self._large_bytes = 0
+        self._lock = threading.RLock()
 
     @property
     def leased_bytes(self) -> int:
@@ -63,10 +69,16 @@ class MemoryBudget:
         lease.grow(size)
         return lease
 
-    def _take(self, size: int) -> None:
+    def _change(self, lease: Lease, by: int) -> None:
+        """Make a lease larger, or smaller down to nothing."""
         with self._lock:
-            if self._leased_bytes + size <= self.limit_bytes:
-                self._leased_bytes += size
+            if lease.is_over:
+                return
+            before, after = lease.size, max(0, lease.size + by)
+            leased = self._leased_bytes + after - before
+            large = self._large_bytes + _if_large(after) - _if_large(before)
+            if by <= 0 or (leased <= self.limit_bytes and large <= LARGE_SHARE * self.limit_bytes):
+                self._leased_bytes, self._large_bytes, lease.size = leased, large, after
                 return
         self._count_refusal()
         raise Overloaded(
@@ -75,22 +87,25 @@ class MemoryBudget:
             code="memory_exhausted",
         )
 
-    def _give_back(self, size: int) -> None:
+    def _end(self, lease: Lease) -> None:
         with self._lock:
-            self._leased_bytes -= size
+            self._change(lease, -lease.size)
+            lease.is_over = True
 
 
 class Lease:
-    """A part of the budget that one owner holds; `with` gives it back. Made by `MemoryBudget.take`."""
+    """A part of the budget; `with` gives it back. Made by `MemoryBudget.take`; may be used from any thread.
+
+    Attributes:
+        size: bytes held now.
+        is_over: it was given back, and takes nothing any more: work that goes on for a moment after its request ended
+            must not leave a part of the budget without an owner.
+    """
 
     def __init__(self, budget: MemoryBudget) -> None:
+        self.size = 0
+        self.is_over = False
         self._budget = budget
-        self._size = 0
-
-    @property
-    def size(self) -> int:
-        """Bytes held now."""
-        return self._size
 
     def grow(self, size: int) -> None:
         """Hold `size` bytes more.
@@ -98,18 +113,15 @@ class Lease:
         Raises:
             Overloaded: there is not so much left (`memory_exhausted`); the lease is as it was.
         """
-        self._budget._take(size)
-        self._size += size
+        self._budget._change(self, size)
 
     def shrink(self, size: int) -> None:
         """Give back `size` of the bytes, or what there is of them."""
-        size = min(size, self._size)
-        self._size -= size
-        self._budget._give_back(size)
+        self._budget._change(self, -size)
 
     def release(self) -> None:
         """Give everything back; harmless when that was done."""
-        self.shrink(self._size)
+        self._budget._end(self)
 
     def __enter__(self) -> Self:
         return self
@@ -118,6 +130,22 @@ class Lease:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def _if_large(size: int) -> int:
+    return size if size > SMALL_BYTES else 0
+
+
+def lease_of(connection: HTTPConnection) -> Lease:
+    """The lease of a request, which ends with the last byte of its answer."""
+    lease: Lease = connection.scope["state"]["lease"]
+    return lease
+
+
+def largest_request_bytes(settings: Settings) -> int:
+    """The most memory that a legal request takes: its body in pieces and as a whole, and what its JSON decodes to."""
+    size = settings.max_body_bytes
+    return 2 * size + body_limits(settings).decoding_bytes(size)
 
 
 def open_budget(settings: Settings, metrics: Metrics) -> MemoryBudget:
@@ -148,7 +176,7 @@ def room_for_requests(settings: Settings, held_bytes: float | None = None) -> in
     """
     held = resident_memory_bytes() if held_bytes is None else held_bytes
     held = 0 if math.isnan(held) else int(held)
-    needed = BYTES_PER_BODY_BYTE * settings.max_body_bytes
+    needed = math.ceil(largest_request_bytes(settings) / LARGE_SHARE)
     if settings.max_memory is not None:
         room = settings.max_memory - held
         remedy = f"RFA_MAX_MEMORY must be at least {held + needed}, or RFA_MAX_BODY_BYTES smaller"

@@ -18,12 +18,13 @@ LARGEST_TIME = 1e15
 LARGEST_SEED = 2**64 - 1
 MAX_ITEMS = 1_000_000
 MAX_SAMPLES = 16
+MOST_UNKNOWN = 16
 
 ModelName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 StopSequence = Annotated[str, Field(min_length=1, max_length=256)]
 Component = Annotated[float, Field(ge=-LARGEST_OBSERVATION, le=LARGEST_OBSERVATION)]
-Observation = Annotated[list[Component | None], Field(min_length=1, max_length=4096)]
+Observation = Annotated[list[Component | None], Field(min_length=1, max_length=4096, fail_fast=True)]
 Time = Annotated[float, Field(ge=-LARGEST_TIME, le=LARGEST_TIME)]
 NoiseScale = Annotated[float, Field(ge=1e-6, le=1e6)]
 Level = Annotated[float, Field(gt=0, lt=1)]
@@ -48,7 +49,20 @@ ReplyState = Annotated[str | None, Field(description="where to go on: a sealed t
 
 
 class _Request(BaseModel):
+    """Lists stop at their first fault (`fail_fast`), and few of many unknown fields are looked at: a list of a hundred
+    thousand complaints, of which one is told, took seconds and gigabytes."""
+
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def leave_out_most_unknown_fields(cls, document: Any) -> Any:
+        """The document, with the first `MOST_UNKNOWN` of its unknown fields; each of them refuses it."""
+        if type(document) is not dict or len(document) <= MOST_UNKNOWN:
+            return document
+        unknown = [name for name in document if name not in cls.model_fields]
+        left_out = set(unknown[MOST_UNKNOWN:])
+        return {name: value for name, value in document.items() if name not in left_out} if left_out else document
 
 
 class _Reply(BaseModel):
@@ -67,7 +81,10 @@ class GenerateParameters(_Request):
     )
     seed: Seed | None = Field(default=None, description="null draws one; the reply tells which")
     stop: list[StopSequence] = Field(
-        default_factory=list, max_length=16, description="ends the text before the first of these; not part of it"
+        default_factory=list,
+        max_length=16,
+        fail_fast=True,
+        description="ends the text before the first of these; not part of it",
     )
     details: bool = Field(default=True, description="tokens, confidence and timings in the reply")
     top_n_tokens: Annotated[int, NullIs(0)] = Field(
@@ -152,19 +169,34 @@ class FilterRequest(_Request):
 
     model: ModelName | None = Field(default=None, description="null is the first filter of the server")
     times: list[Time] | None = Field(
-        default=None, max_length=MAX_ITEMS, description="non-decreasing, in the model's time unit; null is 0, 1, 2, …"
+        default=None,
+        max_length=MAX_ITEMS,
+        fail_fast=True,
+        description="non-decreasing, in the model's time unit; null is 0, 1, 2, …",
     )
     observations: list[Observation | None] = Field(
-        min_length=1, max_length=MAX_ITEMS, description="null predicts only; a null component is missing"
+        min_length=1,
+        max_length=MAX_ITEMS,
+        fail_fast=True,
+        description="null predicts only; a null component is missing",
     )
     noise: list[NoiseScale | None] | None = Field(
-        default=None, max_length=MAX_ITEMS, description="scale of the measurement noise, one per observation; null is 1"
+        default=None,
+        max_length=MAX_ITEMS,
+        fail_fast=True,
+        description="scale of the measurement noise, one per observation; null is 1",
     )
     levels: list[Level] | None = Field(
-        default=None, max_length=16, description="of the intervals; null is the model's calibrated levels"
+        default=None,
+        max_length=16,
+        fail_fast=True,
+        description="of the intervals; null is the model's calibrated levels",
     )
     horizon: list[Horizon] = Field(
-        default_factory=list, max_length=256, description="forecast so far ahead of each observation, in time units"
+        default_factory=list,
+        max_length=256,
+        fail_fast=True,
+        description="forecast so far ahead of each observation, in time units",
     )
     samples: int = Field(default=0, ge=0, le=1024, description="draws from the posterior of each step")
     seed: Seed | None = Field(default=None, description="null draws one; the reply tells which")
@@ -202,10 +234,16 @@ class FilterStreamRequest(_Request):
 
     model: ModelName | None = Field(default=None, description="null is the first filter of the server")
     levels: list[Level] | None = Field(
-        default=None, max_length=16, description="of the intervals; null is the model's calibrated levels"
+        default=None,
+        max_length=16,
+        fail_fast=True,
+        description="of the intervals; null is the model's calibrated levels",
     )
     horizon: list[Horizon] = Field(
-        default_factory=list, max_length=256, description="forecast so far ahead of each observation, in time units"
+        default_factory=list,
+        max_length=256,
+        fail_fast=True,
+        description="forecast so far ahead of each observation, in time units",
     )
     samples: int = Field(default=0, ge=0, le=1024, description="draws from the posterior of each step")
     seed: Seed | None = Field(

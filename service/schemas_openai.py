@@ -18,8 +18,8 @@ LONGEST_MODEL_NAME = 256  # what other servers call theirs is unknown here, not 
 
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 PromptText = Annotated[str, Field(max_length=2_000_000)]
-PromptTokens = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_ITEMS)]
-Stops = Annotated[list[StopSequence], Field(max_length=MAX_STOPS)]
+PromptTokens = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_ITEMS, fail_fast=True)]
+Stops = Annotated[list[StopSequence], Field(max_length=MAX_STOPS, fail_fast=True)]
 
 
 class StreamOptions(_Request):
@@ -52,8 +52,8 @@ class CompletionRequest(_Request):
     prompt: Annotated[
         PromptText
         | PromptTokens
-        | Annotated[list[PromptText], Field(min_length=1, max_length=MAX_PROMPTS)]
-        | Annotated[list[PromptTokens], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[list[PromptText], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
+        | Annotated[list[PromptTokens], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
         | None,
         OneOf(f"a string, a list of token ids, or a list of 1 to {MAX_PROMPTS} of either"),
     ] = Field(description="one text or several, or the tokens of one or several; null is the empty text")

@@ -88,6 +88,9 @@ class Settings(BaseSettings):
     queue_seconds: float = Field(default=10.0, gt=0, description="a request that waits longer is refused with 429")
     header_timeout_seconds: float = Field(default=10.0, gt=0, description="from connection to the end of the headers")
     body_timeout_seconds: float = Field(default=30.0, gt=0, description="longest gap between two pieces of a body")
+    min_body_rate: int = Field(
+        default=8_192, ge=1, description="bytes a second at which a body must come once that time is over"
+    )
     keep_alive_seconds: int = Field(
         # Above the usual idle time of a proxy's pool: the proxy closes first and never writes into a closing socket.
         default=75,
@@ -105,6 +108,9 @@ class Settings(BaseSettings):
         "its share of the container or machine where that is less",
     )
     max_body_bytes: int = Field(default=2_000_000, ge=1_000)
+    max_body_values: int = Field(
+        default=250_000, ge=1_000, description="numbers, strings, nulls, arrays and objects in a body"
+    )
     max_json_depth: int = Field(default=32, ge=8)
     max_prompt_tokens: int = Field(default=16_384, ge=1)
     max_new_tokens: int = Field(default=4_096, ge=1)

@@ -1,4 +1,4 @@
-"""What pydantic complains about, in the one error shape: the field and what was expected, never the input."""
+"""What is wrong with a document, in the one error shape: the field and what was expected, never the input."""
 
 from __future__ import annotations
 
@@ -6,14 +6,34 @@ from typing import Any
 
 from service.errors import InvalidRequest
 from service.schemas import FieldError
+from service.settings import Settings
 
 LONGEST_FIELD_NAME = 64
+# Fields with a value for each observation.
+SERIES = ("observations", "times", "noise")
 PLAIN_WORDS = {
     "missing": "Field required",
     "extra_forbidden": "Unknown field",
     "model_type": "Must be a JSON object",
     "int_type": "Must be an integer of at most 64 bits",
 }
+
+
+def check_lengths(document: Any, settings: Settings) -> None:
+    """Hold what is counted in observations to their number, before a single value is looked at.
+
+    Raises:
+        InvalidRequest: naming the field.
+    """
+    if type(document) is not dict:
+        return
+    for name in SERIES:
+        values = document.get(name)
+        if type(values) is list and len(values) > settings.max_observations:
+            limit = settings.max_observations
+            raise InvalidRequest(
+                f"{name} must have at most {limit} items on this server.", param=name, code="too_large"
+            )
 
 
 def validation_failure(details: list[dict[str, Any]], document: str = "The body") -> InvalidRequest:

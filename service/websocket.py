@@ -22,6 +22,7 @@ from service.errors import (
     PayloadTooLarge,
     ServiceError,
 )
+from service.json_cost import FRAME_LIMITS, SMALL_FRAME_BYTES, JsonCost
 
 # What a client that offers subprotocols must offer, since a browser insists on the answer naming one of its own.
 SUBPROTOCOL = "rfa.v1"
@@ -56,6 +57,7 @@ class JsonSocket:
         self._receive = receive
         self._send = send
         self._max_bytes = max_bytes
+        self._small = min(SMALL_FRAME_BYTES, max_bytes // 4)  # in characters, each of up to four bytes
         self._deadline = Deadline(send_timeout)
 
     async def accept(self, offered: Sequence[str] = ()) -> None:
@@ -73,7 +75,7 @@ class JsonSocket:
         """The next document.
 
         Raises:
-            InvalidRequest: not text, or not strict JSON.
+            InvalidRequest: not text, not strict JSON, or JSON that holds too much.
             PayloadTooLarge: more than `max_bytes`.
             PeerGone: instead of a document.
         """
@@ -83,9 +85,14 @@ class JsonSocket:
         text = message.get("text")
         if text is None:
             raise InvalidRequest("A frame must be text.", code="not_text")
-        if 4 * len(text) > self._max_bytes and len(text.encode()) > self._max_bytes:
-            raise PayloadTooLarge(f"A frame must not be larger than {self._max_bytes} bytes.")
+        if len(text) > self._small:
+            self._check(text.encode())
         return decode_json(text, "A frame")
+
+    def _check(self, frame: bytes) -> None:
+        if len(frame) > self._max_bytes:
+            raise PayloadTooLarge(f"A frame must not be larger than {self._max_bytes} bytes.")
+        JsonCost(FRAME_LIMITS, "A frame").feed(frame)
 
     async def write(self, documents: Sequence[Any]) -> None:
         """Send documents, a frame each.

@@ -270,9 +270,8 @@ class Engine:
         """
         model = self._filter(model_name)
         count = len(options.observations)
-        self._limit("observations", count, self._settings.max_observations, "have at most {} items")
         for index, observation in enumerate(options.observations):
-            if observation is not None:
+            if observation is not None and len(observation) != model.observation_size:  # no name is made for the others
                 check_size(f"observations[{index}]", observation, model.observation_size, model.name)
         options = replace(options, levels=options.levels or model.levels)
         self._limit_reply("observations", count * _numbers_per_step(model, options))
@@ -340,9 +339,9 @@ class Engine:
             raise NotFound(f"model must be a {kind} of this server: {known}.", param="model", code="model_not_found")
         return models[name]
 
-    def _limit(self, param: str, value: int, limit: int, form: str = "be at most {}") -> None:
+    def _limit(self, param: str, value: int, limit: int) -> None:
         if value > limit:
-            raise InvalidRequest(f"{param} must {form.format(limit)} on this server.", param=param, code="too_large")
+            raise InvalidRequest(f"{param} must be at most {limit} on this server.", param=param, code="too_large")
 
     def _limit_reply(self, param: str, numbers: int) -> None:
         limit = self._settings.max_reply_numbers

@@ -19,6 +19,7 @@ LIMITS = (
     "max_waiting",
     "max_batch_rows",
     "max_body_bytes",
+    "max_body_values",
     "max_json_depth",
     "max_prompt_tokens",
     "max_new_tokens",

@@ -12,7 +12,15 @@ import pytest
 from service import memory
 from service.errors import STATUS, Overloaded
 from service.machine import memory_bytes
-from service.memory import BYTES_PER_BODY_BYTE, MIB, USUAL_ROOM_BYTES, MemoryBudget, room_for_requests
+from service.memory import (
+    LARGE_SHARE,
+    MIB,
+    SMALL_BYTES,
+    USUAL_ROOM_BYTES,
+    MemoryBudget,
+    largest_request_bytes,
+    room_for_requests,
+)
 from service.settings import ConfigurationError, Settings
 
 PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -51,6 +59,37 @@ def test_a_lease_is_given_back_once() -> None:
     assert budget.leased_bytes == 10
     other.release()
     assert budget.leased_bytes == 0
+
+
+def test_what_is_asked_for_after_the_end_is_not_held() -> None:
+    budget = MemoryBudget(100)
+    with budget.take(10) as lease:
+        pass
+    lease.grow(20)
+    lease.shrink(5)
+    assert (budget.leased_bytes, lease.size) == (0, 0)
+
+
+def test_large_requests_leave_room_for_small_ones() -> None:
+    limit = 40 * SMALL_BYTES
+    budget = MemoryBudget(limit)
+    large = []
+    with pytest.raises(Overloaded):
+        while True:
+            lease = budget.take(0)
+            lease.grow(3 * SMALL_BYTES)
+            large.append(lease)
+    assert len(large) >= 10
+    small = [budget.take(SMALL_BYTES) for _ in range(8)]
+    with pytest.raises(Overloaded):
+        small[0].grow(1)
+    assert budget.leased_bytes <= limit
+    large[0].shrink(2 * SMALL_BYTES)  # a small one now
+    small[0].grow(SMALL_BYTES)
+    for lease in (*large, *small):
+        lease.release()
+    assert budget.leased_bytes == 0
+    budget.take(int(LARGE_SHARE * limit))
 
 
 def test_threads_never_hold_more_than_the_limit_together() -> None:
@@ -92,8 +131,11 @@ def test_the_default_is_bounded_by_the_share_of_the_machine(
 
 def test_larger_bodies_have_a_larger_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "memory_bytes", lambda: 24_000 * MIB)
-    room = room_for_requests(settings(processes=1, max_body_bytes=50 * MIB), HELD)
-    assert room == 2 * BYTES_PER_BODY_BYTE * 50 * MIB
+    given = settings(processes=1, max_body_bytes=50 * MIB)
+    room = room_for_requests(given, HELD)
+    assert room > USUAL_ROOM_BYTES
+    lease = MemoryBudget(room).take(largest_request_bytes(given))
+    assert lease.size > 100 * MIB
 
 
 @pytest.mark.parametrize("given", [{"max_memory": 420 * MIB}, {"processes": 4}, {"max_body_bytes": 200 * MIB}])

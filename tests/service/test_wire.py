@@ -14,7 +14,10 @@ from starlette.websockets import WebSocketDisconnect
 from websockets.server import ServerProtocol
 from websockets.sync.client import connect as connect_websocket
 
-from service.body import read_bounded
+from service.body import read_document
+from service.errors import RequestTimeout
+from service.memory import MemoryBudget
+from service.settings import Settings
 from service.testing import FakeLanguage, fake_models
 from service.wire.websocket import BURST_BYTES
 from tests.service.live import Live, check_refusal, read_answer, read_to_end, running, wait_until
@@ -139,18 +142,32 @@ def test_a_body_that_stops_coming_is_timed_out() -> None:
         wait_until(lambda: gone(live))
 
 
-@pytest.mark.anyio
-async def test_only_a_gap_in_a_body_counts_not_its_length() -> None:
-    pieces = 15
+def slow_body(pieces: list[bytes], seconds: float) -> Request:
+    """A request whose body comes piece by piece."""
 
     async def receive() -> dict[str, object]:
-        nonlocal pieces
-        pieces -= 1
-        await asyncio.sleep(0.1)
-        return {"type": "http.request", "body": b"x", "more_body": pieces > 0}
+        await asyncio.sleep(seconds)
+        return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
 
-    request = Request({"type": "http", "headers": []}, receive)
-    assert await read_bounded(request, 100, gap_seconds=1.2) == b"x" * 15
+    return Request({"type": "http", "headers": []}, receive)
+
+
+@pytest.mark.anyio
+async def test_a_body_may_take_long_at_the_rate_asked_for() -> None:
+    settings = Settings(bundles=(), body_timeout_seconds=1.2, min_body_rate=1)
+    document = await read_document(slow_body([b"1"] * 15, 0.1), settings, MemoryBudget(1_000).take(0))
+    assert document == int("1" * 15)
+
+
+@pytest.mark.anyio
+async def test_a_body_that_never_pauses_and_never_ends_is_timed_out() -> None:
+    settings = Settings(bundles=(), body_timeout_seconds=0.3, min_body_rate=1_000_000)
+    budget = MemoryBudget(1_000)
+    pieces = [b" "] * 1_000
+    with pytest.raises(RequestTimeout), budget.take(0) as lease:
+        await read_document(slow_body(pieces, 0.01), settings, lease)
+    assert len(pieces) > 900
+    assert budget.leased_bytes == 0
 
 
 def test_an_answer_before_the_end_of_the_body_leaves_the_connection_usable() -> None:

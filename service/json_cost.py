@@ -1,0 +1,156 @@
+"""What a JSON text would cost, counted from its bytes as they come: nothing is built from one that costs too much.
+
+A decoder makes 80 to 140 bytes of each two-byte array and takes half a second for 2 MB of them, and no other thread
+runs meanwhile. Brackets, commas, colons and quotes are counted at a gigabyte in 5 s at worst, 65 kB in a millisecond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from service.errors import InvalidRequest
+from service.settings import Settings
+
+# What no legal text needs more of, whatever the limits of the server are.
+MAX_STRINGS: Final = 1_024  # names of members included
+MAX_MEMBERS: Final = 256
+# Beside one array for each observation.
+OTHER_CONTAINERS: Final = 1_024
+
+# Bytes for each value while it is decoded (the decoder's own tree), and as long as it lives: an object, its place in a
+# list, and both of them again in what validation makes of it.
+DECODER_BYTES: Final = 24
+VALUE_BYTES: Final = 80
+CONTAINER_BYTES: Final = 512
+STRING_BYTES: Final = 128
+# One character beyond Latin-1 makes up to four bytes of each character of its string.
+WIDEST_CHARACTER: Final = 4
+
+_QUOTE, _COMMA, _COLON = b'",:'
+_OPENING, _CLOSING = b"[{", b"]}"
+_PLAIN: Final = bytes(byte for byte in range(256) if byte not in b'"\\,:[]{}')
+_PLAIN_OR_BACKSLASH: Final = _PLAIN + b"\\"
+_SLOPE: Final = np.zeros(256, dtype=np.int32)
+_SLOPE[list(_OPENING)] = 1
+_SLOPE[list(_CLOSING)] = -1
+
+
+@dataclass(frozen=True)
+class JsonLimits:
+    """What a text may hold.
+
+    Args:
+        depth: nesting of arrays and objects.
+        values: numbers, strings, nulls, booleans, arrays and objects.
+        containers: arrays and objects among them.
+    """
+
+    depth: int
+    values: int
+    containers: int
+    strings: int = MAX_STRINGS
+    members: int = MAX_MEMBERS
+
+    def decoding_bytes(self, size: int) -> int:
+        """The most memory that decoding a legal text of `size` bytes takes, its own bytes left out."""
+        return _decoding_bytes(self.values, self.containers, self.strings, WIDEST_CHARACTER * size)
+
+
+# A frame of a live stream: an observation, or what to tell about each. A small one is cheap whatever it holds.
+FRAME_LIMITS: Final = JsonLimits(depth=8, values=8_192, containers=64, strings=64, members=64)
+SMALL_FRAME_BYTES: Final = 4_096
+
+
+def body_limits(settings: Settings) -> JsonLimits:
+    """Limits of a request body."""
+    return JsonLimits(settings.max_json_depth, settings.max_body_values, settings.max_observations + OTHER_CONTAINERS)
+
+
+class JsonCost:
+    """Counts of one text so far.
+
+    Exact for JSON. For anything else exact up to the first fault, where the decoder stops.
+
+    Args:
+        limits: what the text may hold.
+        subject: what messages call it.
+    """
+
+    def __init__(self, limits: JsonLimits, subject: str) -> None:
+        self._limits = limits
+        self._subject = subject
+        self._size = 0
+        self._commas = 0
+        self._containers = 0
+        self._quotes = 0
+        self._members = 0
+        self._depth = 0
+        self._is_wide = False
+        self._is_in_string = False
+        self._is_escaped = False  # the last byte so far was the backslash of an escape
+
+    def feed(self, piece: bytes) -> None:
+        """Count the next piece of the text.
+
+        Raises:
+            InvalidRequest: it is nested too deeply (`too_deep`) or holds too much (`too_many_values`).
+        """
+        self._size += len(piece)
+        self._is_wide = self._is_wide or not piece.isascii() or b"\\u" in piece
+        marks = np.frombuffer(self._without_escapes(piece).translate(None, _PLAIN_OR_BACKSLASH), dtype=np.uint8)
+        if not marks.size:
+            return
+        in_string = np.logical_xor.accumulate(marks == _QUOTE) ^ self._is_in_string
+        self._is_in_string = bool(in_string[-1])
+        counts = np.bincount(marks[~in_string], minlength=256)  # of quotes, the closing ones
+        self._quotes += int(counts[_QUOTE])
+        self._commas += int(counts[_COMMA])
+        self._members += int(counts[_COLON])
+        self._containers += int(counts[list(_OPENING)].sum())
+        depths = _SLOPE[marks[~in_string]].cumsum(dtype=np.int32)
+        self._check(self._depth + int(depths.max(initial=0)))
+        if depths.size:
+            self._depth += int(depths[-1])
+
+    def decoding_bytes(self) -> int:
+        """Memory that decoding this text takes at most, its own bytes left out."""
+        text = self._size * (WIDEST_CHARACTER if self._is_wide else 1)
+        return _decoding_bytes(self._values, self._containers, self._quotes, text)
+
+    def decoded_bytes(self) -> int:
+        """What of it stays once the text is decoded."""
+        return self.decoding_bytes() - DECODER_BYTES * self._values
+
+    @property
+    def _values(self) -> int:
+        return self._commas + self._containers + 1
+
+    def _without_escapes(self, piece: bytes) -> bytes:
+        """The piece without escaped backslashes and quotes; a run of backslashes may go on in the next piece."""
+        if self._is_escaped and piece:
+            piece, self._is_escaped = piece[1:], False
+        if b"\\" not in piece:
+            return piece
+        piece = piece.replace(b"\\\\", b"")
+        self._is_escaped = piece.endswith(b"\\")
+        return piece.replace(b'\\"', b"")
+
+    def _check(self, depth: int) -> None:
+        limits, name = self._limits, self._subject
+        if depth > limits.depth:
+            raise InvalidRequest(f"{name} must not nest deeper than {limits.depth} levels.", code="too_deep")
+        for count, limit, kind in (
+            (self._values, limits.values, "values"),
+            (self._containers, limits.containers, "arrays and objects"),
+            (self._quotes, limits.strings, "strings"),
+            (self._members, limits.members, "members"),
+        ):
+            if count > limit:
+                raise InvalidRequest(f"{name} must not hold more than {limit} {kind}.", code="too_many_values")
+
+
+def _decoding_bytes(values: int, containers: int, strings: int, text: int) -> int:
+    return (DECODER_BYTES + VALUE_BYTES) * values + CONTAINER_BYTES * containers + STRING_BYTES * strings + text

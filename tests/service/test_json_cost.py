@@ -1,0 +1,137 @@
+"""What a JSON text would cost, against a walk through what it decodes to, and what is refused for it."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.errors import InvalidRequest
+from service.json_cost import JsonCost, JsonLimits, body_limits
+from service.settings import Settings
+
+ANYTHING = JsonLimits(depth=10**6, values=10**9, containers=10**9, strings=10**9, members=10**9)
+DOCUMENTS = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 99) | st.text('ab\\"[]{},:\n\u00e9\U0001f600', max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text('a\\"[{:,', max_size=4), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def containers(document: Any) -> Iterator[tuple[Any, int]]:
+    """Arrays and objects with their depth."""
+    stack = [(document, 1)]
+    while stack:
+        value, depth = stack.pop()
+        if isinstance(value, (list, dict)):
+            yield value, depth
+            stack += [(item, depth + 1) for item in (value.values() if isinstance(value, dict) else value)]
+
+
+def strings(document: Any) -> int:
+    if isinstance(document, str):
+        return 1
+    if isinstance(document, dict):
+        return len(document) + sum(map(strings, document.values()))
+    return sum(map(strings, document)) if isinstance(document, list) else 0
+
+
+def is_refused(text: bytes, pieces: int = 1, **limits: int) -> str | None:
+    """The code of the refusal."""
+    cost = JsonCost(JsonLimits(**{**ANYTHING.__dict__, **limits}), "The body")
+    size = -(-len(text) // pieces) or 1
+    try:
+        for start in range(0, len(text), size):
+            cost.feed(text[start : start + size])
+    except InvalidRequest as error:
+        return error.code
+    return None
+
+
+@given(DOCUMENTS, st.integers(1, 40), st.booleans())
+def test_counts_are_those_of_the_decoded_document(document: Any, pieces: int, is_ascii: bool) -> None:
+    text = json.dumps(document, ensure_ascii=is_ascii).encode()
+    found = list(containers(document))
+    facts = {
+        "depth": max((depth for _, depth in found), default=0),
+        "containers": len(found),
+        "strings": strings(document),
+        "members": sum(len(value) for value, _ in found if isinstance(value, dict)),
+    }
+    for name, fact in facts.items():
+        assert is_refused(text, pieces, **{name: fact}) is None
+        if fact:
+            expected = "too_deep" if name == "depth" else "too_many_values"
+            assert is_refused(text, pieces, **{name: fact - 1}) == expected
+    items = sum(max(1, len(value)) for value, _ in found) + 1
+    assert is_refused(text, pieces, values=items) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b'"' + b"\\" * 2 * n + b'", [[[[' for n in (1, 2, 3)]
+    + [b'"' + b"\\" * (2 * n + 1) + b'"[[[["' for n in (0, 1, 2)],
+)
+@pytest.mark.parametrize("pieces", [1, 2, 3, 5, 99])
+def test_escapes_are_read_across_pieces(text: bytes, pieces: int) -> None:
+    closes = text.count(b"\\") % 2 == 0
+    assert (is_refused(text, pieces, depth=3) == "too_deep") is closes
+
+
+@pytest.mark.parametrize("junk", [b"]]]]{{", b'"', b"\\", b'\\"[', b"\xff\xfe[", b"[" * 10, b'"[[[['])
+def test_what_is_no_json_is_counted_as_well(junk: bytes) -> None:
+    assert is_refused(junk, depth=9) == ("too_deep" if junk == b"[" * 10 else None)
+
+
+# Bodies of the largest size that would be dear to decode, and what they are refused for.
+SIZE = 2_000_000
+DEAR = {
+    "arrays": (b"[" + b"[]," * (SIZE // 3) + b"[]]"),
+    "objects": (b"[" + b"{}," * (SIZE // 3) + b"{}]"),
+    "numbers": (b"[" + b"1," * (SIZE // 2) + b"1]"),
+    "strings": (b"[" + b'"",' * (SIZE // 3) + b'""]'),
+    "members": (b"{" + b",".join(b'"%x":1' % index for index in range(150_000)) + b"}"),
+    "one member over and over": (b"{" + b'"a":1,' * (SIZE // 6) + b'"a":1}'),
+    "objects in arrays": (b"[" + b'{"":{}},' * (SIZE // 8) + b"[]]"),
+}
+
+
+@pytest.mark.parametrize("case", DEAR)
+def test_a_dear_body_is_refused_before_half_of_it_was_read(case: str) -> None:
+    cost = JsonCost(body_limits(Settings(bundles=())), "The body")
+    with pytest.raises(InvalidRequest, match="must not hold more than") as refused:
+        cost.feed(DEAR[case][: SIZE // 2])
+    assert refused.value.code == "too_many_values"
+
+
+LEGAL = {
+    "short numbers": b"[" + b"300," * 240_000 + b"1]",
+    "long numbers": b"[" + b"0.1234567890123456," * 100_000 + b"1]",
+    "observations": b"[" + b"[300,null]," * 10_000 + b"[]]",
+    "one text": orjson.dumps("a" * 1_900_000),
+    "a text with one wide character": orjson.dumps("\U0001f600" + "a" * 1_900_000),
+    "a text with one escape": b'"\\ud83d\\ude00' + b"a" * 1_900_000 + b'"',
+    "texts": b"[" + b",".join(orjson.dumps("\u6f22" * 600) for _ in range(1_000)) + b"]",
+}
+
+
+@pytest.mark.parametrize("case", LEGAL)
+def test_a_legal_body_decodes_to_no_more_than_is_leased(case: str) -> None:
+    cost = JsonCost(body_limits(Settings(bundles=())), "The body")
+    cost.feed(LEGAL[case])
+    tracemalloc.start()
+    try:
+        document = orjson.loads(LEGAL[case])
+        # Not the peak: the decoder reserves 12 bytes for each one of the text, and uses 16 for each value.
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert document
+    assert held <= cost.decoded_bytes() <= cost.decoding_bytes()
+    assert cost.decoding_bytes() <= body_limits(Settings(bundles=())).decoding_bytes(SIZE)
