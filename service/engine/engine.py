@@ -117,6 +117,11 @@ def _facts(bundle: Bundle, golden_values: int, runtime: str) -> ModelFacts:
     )
 
 
+def prompt_limits(settings: Settings) -> PromptLimits:
+    """What prompts are held to."""
+    return PromptLimits(settings.max_prompt_tokens, settings.max_attention_tokens)
+
+
 @dataclass(frozen=True)
 class _Served:
     """Models with the stages that run them; replaced as a whole when bundles are loaded anew."""
@@ -130,7 +135,7 @@ class _Served:
 
     @classmethod
     def build(cls, models: Models, settings: Settings, metrics: Metrics) -> _Served:
-        limits = PromptLimits(settings.max_prompt_tokens, settings.max_attention_tokens)
+        limits = prompt_limits(settings)
         places = settings.max_running + settings.max_streams
         pools = {name: StatePool(model.state_fields, places) for name, model in models.filters.items()}
         prefill: dict[tuple[str, Decode], tuple[PrefillStage, PrefillStage]] = {}
@@ -153,6 +158,7 @@ class Engine:
 
     def __init__(self, models: Models, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
+        self._prompt_limits = prompt_limits(settings)
         self._metrics = metrics
         self._scheduler = Scheduler(
             workers=settings.workers,
@@ -214,8 +220,10 @@ class Engine:
         """
         model = self._language(model_name)
         self._limit("parameters.max_new_tokens", options.max_new_tokens, self._settings.max_new_tokens)
+        self._prompt_limits.check_size(options, model.vocabulary.longest_token)
         size = len(model.vocabulary)
-        if not isinstance(options.prompt, str) and not all(0 <= token < size for token in options.prompt):
+        tokens = () if isinstance(options.prompt, str) else options.prompt
+        if not 0 <= min(tokens, default=0) <= max(tokens, default=0) < size:
             raise InvalidRequest(
                 f"inputs must hold token ids below {size} for this model.", param="inputs", code="unknown_token"
             )

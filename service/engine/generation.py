@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from export.token_confidence import TokenConfidence
 from service.engine.language_runtime import Advance, Decode, Language
 from service.engine.language_state import LanguageState
+from service.engine.prompt import PromptReader
 from service.engine.sampling import (
     draw_index,
     filtered_probabilities,
@@ -69,6 +70,35 @@ class PromptLimits:
 
     prompt_tokens: int
     attention_tokens: int
+
+    def wanted(self, options: GenerateOptions) -> int:
+        """Tokens to read from the end of a prompt: those that are kept, or one more than there may be."""
+        most = self.prompt_tokens + 1
+        return most if options.truncate is None else min(options.truncate, most)
+
+    def check_size(self, options: GenerateOptions, longest_token: int) -> None:
+        """Refuse a prompt that has too many tokens whatever they are, before the first one is looked for.
+
+        Args:
+            longest_token: bytes of the longest token of the model; so many at most become one.
+
+        Raises:
+            InvalidRequest: `prompt_too_long`.
+        """
+        prompt = options.prompt
+        least = len(prompt) if not isinstance(prompt, str) else -(-len(prompt.encode()) // longest_token)
+        if options.truncate is not None:
+            least = min(least, options.truncate)
+        if least > self.prompt_tokens:
+            raise self.too_long()
+
+    def too_long(self) -> InvalidRequest:
+        """The refusal of a prompt."""
+        return InvalidRequest(
+            f"inputs must not have more than {self.prompt_tokens} tokens; parameters.truncate keeps the last ones.",
+            param="inputs",
+            code="prompt_too_long",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +198,7 @@ class GenerateJob(Job):
         super().__init__(stage, deadline_seconds=deadline)
         self.model = model
         self.options = options
+        self.reader: PromptReader | None = None
         self.prompt: list[int] = []
         self.prefilled = 0
         self.context: Any = None
@@ -238,7 +269,8 @@ class GenerateJob(Job):
             )
             for stream in self.streams
         ] or [Continuation(prefix, early, [])] * self.options.samples
-        input_length = len(self.prompt) - (self.options.resumed is not None)
+        # Where the deadline passed before the prompt was tokenised, the model saw nothing.
+        input_length = max(0, len(self.prompt) - (self.options.resumed is not None))
         state, position = self._state()
         return Generation(last, continuations, input_length, self._timings(), state, position)
 
@@ -287,13 +319,13 @@ class PrefillStage:
 
     def _read_piece(self, job: GenerateJob) -> None:
         if not job.prompt:
-            resumed = job.options.resumed
-            job.prompt = self._tokenize(job.model, job.options)
-            job.context = job.model.unpack(resumed.context) if resumed else job.model.start(job.options.decode)
+            self._tokenize_piece(job)
         if job.interrupted:
             raise NotReady("The server is shutting down.")
         if time.monotonic() > job.deadline:
             self._decode.conclude(job, None)
+            return
+        if not job.prompt:
             return
         piece = job.prompt[job.prefilled : -1][:PREFILL_TOKENS]
         if piece:
@@ -305,24 +337,32 @@ class PrefillStage:
         if job.prefilled == len(job.prompt) - 1:
             job.begin_decoding(self._decode)
 
-    def _tokenize(self, model: Language, options: GenerateOptions) -> list[int]:
-        prompt = options.prompt
-        tokens = model.vocabulary.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        if options.truncate is not None:
-            tokens = tokens[-options.truncate :]
+    def _tokenize_piece(self, job: GenerateJob) -> None:
+        """Tokenise a piece of the prompt; with the last one comes the context that is to take it."""
+        prompt, resumed = job.options.prompt, job.options.resumed
+        if isinstance(prompt, str):
+            reader = job.reader = job.reader or PromptReader(
+                job.model.vocabulary, prompt, self._limits.wanted(job.options)
+            )
+            if not reader.is_done:
+                reader.read()
+            if not reader.is_done:
+                return
+        job.prompt = self._complete(job, reader.tokens if isinstance(prompt, str) else prompt)
+        job.context = job.model.unpack(resumed.context) if resumed else job.model.start(job.options.decode)
+
+    def _complete(self, job: GenerateJob, read: Sequence[int]) -> list[int]:
+        """The prompt with what goes before it, within its limits."""
+        options = job.options
+        tokens = list(read) if options.truncate is None else list(read[-options.truncate :])
         if options.resumed is not None:
             tokens = [options.resumed.pending, *tokens]
         if not tokens:
-            if model.vocabulary.end_of_text is None:
+            if job.model.vocabulary.end_of_text is None:
                 raise InvalidRequest("inputs must not be empty for this model.", param="inputs", code="empty_prompt")
-            tokens = [model.vocabulary.end_of_text]
+            tokens = [job.model.vocabulary.end_of_text]
         if len(tokens) > self._limits.prompt_tokens:
-            raise InvalidRequest(
-                f"inputs must not have more than {self._limits.prompt_tokens} tokens; "
-                "parameters.truncate keeps the last ones.",
-                param="inputs",
-                code="prompt_too_long",
-            )
+            raise self._limits.too_long()
         if options.decode == "attention" and len(tokens) + options.max_new_tokens > self._limits.attention_tokens:
             raise InvalidRequest(
                 f"inputs and parameters.max_new_tokens together must not exceed {self._limits.attention_tokens} "
