@@ -21,6 +21,7 @@ from service.access.origin import OriginGuard, OriginPolicy
 from service.access.quotas import Clients, QuotaGuard
 from service.access.refusal import error_response, refuse
 from service.access.tracing import Tracing, open_tracing
+from service.body import Turns
 from service.engine.engine import Engine, Models, load_models
 from service.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, ServiceError
 from service.exposition import Exposition
@@ -88,7 +89,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     )
     app.state.exposition = Exposition(app.state.metrics)
     app.state.memory = None
-    app.state.decoding = asyncio.Lock()
+    app.state.turns = Turns()
     app.state.draining = False
     app.state.engine = None
     app.state.reload = reload

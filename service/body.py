@@ -3,7 +3,7 @@
     bytes     leased as they come, refused beyond the largest body, declared or not
     seconds   between two pieces, and for the whole by a lowest rate
     cost      counted piece by piece (`service.json_cost`): what would decode to too much is never decoded
-    turns     the event loop has others go on after each piece, and between one large body and the next
+    turns     of large bodies one piece is counted, or one whole decoded or validated, before others go on
 
 FastAPI's own reading accepts NaN, 1e999 and lone surrogates, has no bound, and answers a refused body by repeating it.
 """
@@ -13,21 +13,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import orjson
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
 from service.errors import InvalidRequest, NotReady, PayloadTooLarge, RequestTimeout, UnsupportedMediaType
 from service.json_cost import JsonCost, body_limits
 from service.memory import Lease, MemoryBudget, lease_of
 from service.settings import Settings
-from service.validation import check_lengths
+from service.validation import check_lengths, validated
 
-# Scanned at once: about a millisecond at worst. A larger body is decoded while no other large one is.
+# Counted at once: about a millisecond at worst. A body of more is a large one.
 PIECE_BYTES: Final = 65_536
+Result = TypeVar("Result")
 
 
 def decode_json(text: bytes | str, subject: str) -> Any:
@@ -46,7 +49,27 @@ def decode_json(text: bytes | str, subject: str) -> Any:
         ) from None
 
 
-async def read_document(request: Request, settings: Settings, lease: Lease) -> Any:
+class Turns:
+    """Long work on the event loop, a piece at a time: between two of them everybody else goes on.
+
+    Without it, of sixty large bodies that come at once, a piece each was counted before the loop looked at its sockets.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def take(self, work: Callable[[], Result], *, is_long: bool) -> Result:
+        """Do a piece of work, in turn if it is a long one."""
+        if not is_long:
+            return work()
+        async with self._lock:
+            try:
+                return work()
+            finally:
+                await asyncio.sleep(0)
+
+
+async def read_document(request: Request, settings: Settings, lease: Lease, turns: Turns) -> Any:
     """The JSON document of a body; afterwards the lease covers what was decoded, and no longer the bytes.
 
     Raises:
@@ -66,15 +89,9 @@ async def read_document(request: Request, settings: Settings, lease: Lease) -> A
             lease.grow(2 * len(chunk))  # the piece, and its place in the whole
             pieces.append(chunk)
             for start in range(0, len(chunk), PIECE_BYTES):
-                cost.feed(chunk[start : start + PIECE_BYTES])
-                if size > PIECE_BYTES:
-                    await asyncio.sleep(0)
-    if size <= PIECE_BYTES:
-        return _decode(pieces, cost, lease)
-    async with request.app.state.decoding:
-        document = _decode(pieces, cost, lease)
-        await asyncio.sleep(0)  # before the next large one is decoded, and before this one is validated
-    return document
+                piece = chunk[start : start + PIECE_BYTES]
+                await turns.take(partial(cost.feed, piece), is_long=size > PIECE_BYTES)
+    return await turns.take(partial(_decode, pieces, cost, lease), is_long=size > PIECE_BYTES)
 
 
 def _decode(pieces: list[bytes], cost: JsonCost, lease: Lease) -> Any:
@@ -133,17 +150,17 @@ def require_json(content_type: str | None) -> None:
 
 
 class _ParsedRequest(Request):
-    """A request whose body was read and decoded already."""
+    """A request whose body was read, decoded and validated already; FastAPI takes the model as it is."""
 
-    def __init__(self, request: Request, document: Any) -> None:
+    def __init__(self, request: Request, body: BaseModel) -> None:
         super().__init__(request.scope, request.receive)
-        self._document = document
+        self._validated = body
 
     async def body(self) -> bytes:
         return b"{}"  # FastAPI asks only whether there is one
 
-    async def json(self) -> Any:
-        return self._document
+    async def json(self) -> BaseModel:
+        return self._validated
 
 
 class StrictJSONRoute(APIRoute):
@@ -167,11 +184,17 @@ class StrictJSONRoute(APIRoute):
         if self.body_field is None:
             return handle
 
+        model: Any = self.body_field.field_info.annotation
+
         async def read_then_handle(request: Request) -> Response:
             settings: Settings = request.app.state.settings
+            turns: Turns = request.app.state.turns
             require_json(request.headers.get("content-type"))
-            document = await read_document(request, settings, lease_of(request))
+            lease = lease_of(request)
+            document = await read_document(request, settings, lease, turns)
             check_lengths(document, settings)
-            return await handle(_ParsedRequest(request, document))
+            is_long = lease.size > PIECE_BYTES
+            body = await turns.take(partial(validated, model, document, "The body"), is_long=is_long)
+            return await handle(_ParsedRequest(request, body))
 
         return read_then_handle

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from service.errors import InvalidRequest
 from service.schemas import FieldError
 from service.settings import Settings
 
+Model = TypeVar("Model", bound=BaseModel)
 LONGEST_FIELD_NAME = 64
 # Fields with a value for each observation.
 SERIES = ("observations", "times", "noise")
@@ -36,7 +40,20 @@ def check_lengths(document: Any, settings: Settings) -> None:
             )
 
 
-def validation_failure(details: list[dict[str, Any]], document: str = "The body") -> InvalidRequest:
+def validated(model: type[Model], document: Any, name: str) -> Model:
+    """The document as the model has it; `name` is what messages call it.
+
+    Raises:
+        InvalidRequest: the first of what is wrong with it.
+    """
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        # Without the input: of a document of any size, and nothing of it is told.
+        raise validation_failure(error.errors(include_url=False, include_input=False), name) from None
+
+
+def validation_failure(details: Sequence[Mapping[str, Any]], document: str = "The body") -> InvalidRequest:
     """The first of pydantic's complaints.
 
     Args:

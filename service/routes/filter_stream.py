@@ -22,10 +22,9 @@ import logging
 from asyncio import get_running_loop
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ValidationError
 from starlette.requests import HTTPConnection
 from starlette.routing import WebSocketRoute
 from starlette.types import Receive, Scope, Send
@@ -53,12 +52,12 @@ from service.schemas import (
     StreamObservation,
 )
 from service.settings import Settings
-from service.validation import validation_failure
+from service.validation import validated
 from service.websocket import NORMAL, SERVICE_RESTART, JsonSocket, PeerGone, close_code
 
 logger = logging.getLogger("rfa.stream")
 
-Model = TypeVar("Model", bound=BaseModel)
+FRAME = "The frame"
 _STEP_FIELDS = tuple(field.name for field in fields(FilterStep))
 _FRAME_FIELDS = frozenset(StreamObservation.model_fields)
 # Frames that were there already are taken so many at a time, and answers sent: then others have their turn.
@@ -129,7 +128,7 @@ async def _read_request(socket: JsonSocket, seconds: float) -> FilterStreamReque
             document = await socket.read()
     except TimeoutError:
         raise RequestTimeout(f"The first frame must come within {seconds:g} seconds.") from None
-    return _validated(FilterStreamRequest, document)
+    return validated(FilterStreamRequest, document, FRAME)
 
 
 @dataclass
@@ -164,7 +163,7 @@ class _Stream:
             InvalidRequest: naming the field.
         """
         if type(document) is dict and "close" in document:
-            _validated(StreamClose, document)
+            validated(StreamClose, document, FRAME)
             return None
         t, y, noise = _observation(document)
         if t is None:
@@ -305,7 +304,7 @@ def _observation(document: Any) -> tuple[float | None, list[float | None] | None
             and (noise is None or (type(noise) in _NUMBERS and 1e-6 <= noise <= 1e6))
         ):
             return None if t is None else float(t), y, None if noise is None else float(noise)
-    frame = _validated(StreamObservation, document)
+    frame = validated(StreamObservation, document, FRAME)
     return frame.t, frame.y, frame.noise
 
 
@@ -318,10 +317,3 @@ def _is_observation(y: Any) -> bool:
         ):
             return False
     return True
-
-
-def _validated(model: type[Model], document: Any) -> Model:
-    try:
-        return model.model_validate(document)
-    except ValidationError as error:
-        raise validation_failure([dict(detail) for detail in error.errors()], "The frame") from None

@@ -613,5 +613,5 @@ def test_frames_are_read_by_the_rules_of_their_schema(document: Any) -> None:
 def test_good_frames_take_the_fast_path(y: list[float | None], t: float) -> None:
     document = orjson.loads(orjson.dumps({"y": y, "t": t, "noise": 2}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("service.routes.filter_stream._validated", None)
+        patch.setattr("service.routes.filter_stream.validated", None)
         assert _observation(document) == (t, y, 2.0)

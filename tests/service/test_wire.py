@@ -14,7 +14,7 @@ from starlette.websockets import WebSocketDisconnect
 from websockets.server import ServerProtocol
 from websockets.sync.client import connect as connect_websocket
 
-from service.body import read_document
+from service.body import Turns, read_document
 from service.errors import RequestTimeout
 from service.memory import MemoryBudget
 from service.settings import Settings
@@ -155,7 +155,7 @@ def slow_body(pieces: list[bytes], seconds: float) -> Request:
 @pytest.mark.anyio
 async def test_a_body_may_take_long_at_the_rate_asked_for() -> None:
     settings = Settings(bundles=(), body_timeout_seconds=1.2, min_body_rate=1)
-    document = await read_document(slow_body([b"1"] * 15, 0.1), settings, MemoryBudget(1_000).take(0))
+    document = await read_document(slow_body([b"1"] * 15, 0.1), settings, MemoryBudget(1_000).take(0), Turns())
     assert document == int("1" * 15)
 
 
@@ -165,7 +165,7 @@ async def test_a_body_that_never_pauses_and_never_ends_is_timed_out() -> None:
     budget = MemoryBudget(1_000)
     pieces = [b" "] * 1_000
     with pytest.raises(RequestTimeout), budget.take(0) as lease:
-        await read_document(slow_body(pieces, 0.01), settings, lease)
+        await read_document(slow_body(pieces, 0.01), settings, lease, Turns())
     assert len(pieces) > 900
     assert budget.leased_bytes == 0
 
