@@ -25,7 +25,7 @@ from service.body import Turns
 from service.engine.engine import Engine, Models, load_models
 from service.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, ServiceError
 from service.exposition import Exposition
-from service.memory import open_budget
+from service.memory import open_budget, return_free_memory
 from service.metrics import Metrics
 from service.routes import filter, filter_stream, generate, health, info, openai, page, tgi
 from service.settings import Settings
@@ -58,11 +58,13 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
         app.state.memory = open_budget(settings, app.state.metrics)
         engine = Engine(models, settings, app.state.metrics)
         app.state.engine = engine
+        trimming = asyncio.create_task(return_free_memory(app.state.memory))
         if tracing:
             tracing.start()
         try:
             yield
         finally:
+            trimming.cancel()
             app.state.engine = None
             await asyncio.to_thread(engine.close)
             await app.state.keeper.aclose()

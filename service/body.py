@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
 from service.errors import InvalidRequest, NotReady, PayloadTooLarge, RequestTimeout, UnsupportedMediaType
-from service.json_cost import JsonCost, body_limits
+from service.json_cost import JsonCost, JsonCounts, body_limits
 from service.memory import Lease, MemoryBudget, lease_of
 from service.settings import Settings
 from service.validation import check_lengths, validated
@@ -31,6 +31,7 @@ from service.validation import check_lengths, validated
 # Counted at once: about a millisecond at worst. A body of more is a large one.
 PIECE_BYTES: Final = 65_536
 Result = TypeVar("Result")
+Model = TypeVar("Model", bound=BaseModel)
 
 
 def decode_json(text: bytes | str, subject: str) -> Any:
@@ -69,15 +70,29 @@ class Turns:
                 await asyncio.sleep(0)
 
 
-async def read_document(request: Request, settings: Settings, lease: Lease, turns: Turns) -> Any:
-    """The JSON document of a body; afterwards the lease covers what was decoded, and no longer the bytes.
+async def read_body(request: Request, model: type[Model], settings: Settings, lease: Lease, turns: Turns) -> Model:
+    """The body as the model has it; afterwards the lease covers that, and no longer the bytes.
 
     Raises:
         PayloadTooLarge: before more than the largest body and one chunk are held.
         RequestTimeout: it comes too slowly.
-        InvalidRequest: it holds too much, or is not JSON.
+        InvalidRequest: it holds too much, is not JSON, or not what the model says.
         Overloaded: memory is short at this moment.
     """
+    before = lease.size
+    pieces, counts = await _read_pieces(request, settings, lease, turns)
+    is_long = counts.size > PIECE_BYTES
+    lease.grow(counts.decoding_bytes())
+    document = await turns.take(partial(_decode, pieces), is_long=is_long)
+    check_lengths(document, settings)
+    body = await turns.take(partial(validated, model, document, "The body"), is_long=is_long)
+    lease.shrink(lease.size - before - counts.validated_bytes())
+    return body
+
+
+async def _read_pieces(
+    request: Request, settings: Settings, lease: Lease, turns: Turns
+) -> tuple[list[bytes], JsonCounts]:
     cost = JsonCost(body_limits(settings), "The body")
     pieces: list[bytes] = []
     size = 0
@@ -91,17 +106,13 @@ async def read_document(request: Request, settings: Settings, lease: Lease, turn
             for start in range(0, len(chunk), PIECE_BYTES):
                 piece = chunk[start : start + PIECE_BYTES]
                 await turns.take(partial(cost.feed, piece), is_long=size > PIECE_BYTES)
-    return await turns.take(partial(_decode, pieces, cost, lease), is_long=size > PIECE_BYTES)
+    return pieces, cost.counts
 
 
-def _decode(pieces: list[bytes], cost: JsonCost, lease: Lease) -> Any:
-    before = lease.size
-    lease.grow(cost.decoding_bytes())
+def _decode(pieces: list[bytes]) -> Any:
     body = b"".join(pieces)
     pieces.clear()
-    document = decode_json(body, "The body")
-    lease.shrink(before + cost.decoding_bytes() - cost.decoded_bytes())
-    return document
+    return decode_json(body, "The body")
 
 
 async def _in_time(request: Request, settings: Settings) -> AsyncGenerator[bytes]:
@@ -187,14 +198,9 @@ class StrictJSONRoute(APIRoute):
         model: Any = self.body_field.field_info.annotation
 
         async def read_then_handle(request: Request) -> Response:
-            settings: Settings = request.app.state.settings
-            turns: Turns = request.app.state.turns
             require_json(request.headers.get("content-type"))
-            lease = lease_of(request)
-            document = await read_document(request, settings, lease, turns)
-            check_lengths(document, settings)
-            is_long = lease.size > PIECE_BYTES
-            body = await turns.take(partial(validated, model, document, "The body"), is_long=is_long)
+            state = request.app.state
+            body = await read_body(request, model, state.settings, lease_of(request), state.turns)
             return await handle(_ParsedRequest(request, body))
 
         return read_then_handle

@@ -20,14 +20,19 @@ MAX_MEMBERS: Final = 256
 # Beside one array for each observation.
 OTHER_CONTAINERS: Final = 1_024
 
-# Bytes for each value while it is decoded (the decoder's own tree), and as long as it lives: an object, its place in a
-# list, and both of them again in what validation makes of it.
-DECODER_BYTES: Final = 24
-VALUE_BYTES: Final = 80
-CONTAINER_BYTES: Final = 512
+# Bytes of memory, measured and rounded up. The decoder's own tree has as many for each value, and a copy of the text:
+TREE_BYTES: Final = 24
+# Then there is an object and its place in a list, and for an array the list; validation makes all of them once more.
+VALUE_BYTES: Final = 40
+CONTAINER_BYTES: Final = 96
+COPIES: Final = 2
+# The fields of a request, given or not.
+MODEL_BYTES: Final = 4_096
+# A place in a dictionary, and a string beside its characters.
+MEMBER_BYTES: Final = 512
 STRING_BYTES: Final = 128
-# One character beyond Latin-1 makes up to four bytes of each character of its string.
-WIDEST_CHARACTER: Final = 4
+# One character beyond Latin-1 makes four bytes of each character of its string, and validation adds its UTF-8.
+WIDE_BYTES: Final = 5
 
 _QUOTE, _COMMA, _COLON = b'",:'
 _OPENING, _CLOSING = b"[{", b"]}"
@@ -54,9 +59,34 @@ class JsonLimits:
     strings: int = MAX_STRINGS
     members: int = MAX_MEMBERS
 
-    def decoding_bytes(self, size: int) -> int:
-        """The most memory that decoding a legal text of `size` bytes takes, its own bytes left out."""
-        return _decoding_bytes(self.values, self.containers, self.strings, WIDEST_CHARACTER * size)
+    def most(self, size: int) -> JsonCounts:
+        """The dearest text of `size` bytes that is let through."""
+        return JsonCounts(size, self.values, self.containers, self.strings, self.members, is_wide=True)
+
+
+@dataclass(frozen=True)
+class JsonCounts:
+    """What is in a text of `size` bytes; `is_wide`: a character beyond ASCII may be among its own."""
+
+    size: int
+    values: int
+    containers: int
+    strings: int
+    members: int
+    is_wide: bool
+
+    def decoding_bytes(self) -> int:
+        """Memory that the text takes at most while it is decoded and validated, its own bytes left out."""
+        return TREE_BYTES * self.values + self.size + self._document_bytes(COPIES)
+
+    def validated_bytes(self) -> int:
+        """What of it stays when it was decoded and validated."""
+        return self._document_bytes(1)
+
+    def _document_bytes(self, copies: int) -> int:
+        arrays = copies * (VALUE_BYTES * self.values + CONTAINER_BYTES * self.containers)
+        strings = STRING_BYTES * self.strings + self.size * (WIDE_BYTES if self.is_wide else 1)
+        return MODEL_BYTES + arrays + strings + MEMBER_BYTES * self.members
 
 
 # A frame of a live stream: an observation, or what to tell about each. A small one is cheap whatever it holds.
@@ -115,22 +145,16 @@ class JsonCost:
         if depths.size:
             self._depth += int(depths[-1])
 
-    def decoding_bytes(self) -> int:
-        """Memory that decoding this text takes at most, its own bytes left out."""
-        text = self._size * (WIDEST_CHARACTER if self._is_wide else 1)
-        return _decoding_bytes(self._values, self._containers, self._quotes, text)
-
-    def decoded_bytes(self) -> int:
-        """What of it stays once the text is decoded."""
-        return self.decoding_bytes() - DECODER_BYTES * self._values
-
     @property
-    def _values(self) -> int:
-        return self._commas + self._containers + 1
+    def counts(self) -> JsonCounts:
+        """What was counted. An empty array counts as one with an item."""
+        values = self._commas + self._containers + 1
+        return JsonCounts(self._size, values, self._containers, self._quotes, self._members, self._is_wide)
 
     def _without_escapes(self, piece: bytes) -> bytes:
         """The piece without escaped backslashes and quotes; a run of backslashes may go on in the next piece."""
         if self._is_escaped and piece:
+            self._is_wide = self._is_wide or piece.startswith(b"u")
             piece, self._is_escaped = piece[1:], False
         if b"\\" not in piece:
             return piece
@@ -139,18 +163,14 @@ class JsonCost:
         return piece.replace(b'\\"', b"")
 
     def _check(self, depth: int) -> None:
-        limits, name = self._limits, self._subject
+        limits, counts, name = self._limits, self.counts, self._subject
         if depth > limits.depth:
             raise InvalidRequest(f"{name} must not nest deeper than {limits.depth} levels.", code="too_deep")
         for count, limit, kind in (
-            (self._values, limits.values, "values"),
-            (self._containers, limits.containers, "arrays and objects"),
-            (self._quotes, limits.strings, "strings"),
-            (self._members, limits.members, "members"),
+            (counts.values, limits.values, "values"),
+            (counts.containers, limits.containers, "arrays and objects"),
+            (counts.strings, limits.strings, "strings"),
+            (counts.members, limits.members, "members"),
         ):
             if count > limit:
                 raise InvalidRequest(f"{name} must not hold more than {limit} {kind}.", code="too_many_values")
-
-
-def _decoding_bytes(values: int, containers: int, strings: int, text: int) -> int:
-    return (DECODER_BYTES + VALUE_BYTES) * values + CONTAINER_BYTES * containers + STRING_BYTES * strings + text

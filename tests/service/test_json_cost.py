@@ -11,9 +11,12 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from service.errors import InvalidRequest
 from service.json_cost import JsonCost, JsonLimits, body_limits
+from service.schemas import FilterRequest, GenerateRequest
+from service.schemas_openai import CompletionRequest
 from service.settings import Settings
 
 ANYTHING = JsonLimits(depth=10**6, values=10**9, containers=10**9, strings=10**9, members=10**9)
@@ -110,28 +113,40 @@ def test_a_dear_body_is_refused_before_half_of_it_was_read(case: str) -> None:
     assert refused.value.code == "too_many_values"
 
 
-LEGAL = {
-    "short numbers": b"[" + b"300," * 240_000 + b"1]",
-    "long numbers": b"[" + b"0.1234567890123456," * 100_000 + b"1]",
-    "observations": b"[" + b"[300,null]," * 10_000 + b"[]]",
-    "one text": orjson.dumps("a" * 1_900_000),
-    "a text with one wide character": orjson.dumps("\U0001f600" + "a" * 1_900_000),
-    "a text with one escape": b'"\\ud83d\\ude00' + b"a" * 1_900_000 + b'"',
-    "texts": b"[" + b",".join(orjson.dumps("\u6f22" * 600) for _ in range(1_000)) + b"]",
+LEGAL: dict[str, tuple[type[BaseModel], bytes]] = {
+    "short integers": (CompletionRequest, b'{"prompt":[' + b"300," * 240_000 + b"1]}"),
+    "integers for floats": (FilterRequest, b'{"observations":[' + (b"[" + b"300," * 3_999 + b"1],") * 60 + b"null]}"),
+    "long numbers": (
+        FilterRequest,
+        b'{"observations":[' + (b"[" + b"0.12345678901234," * 99 + b"1],") * 990 + b"null]}",
+    ),
+    "observations": (FilterRequest, b'{"observations":[' + b"[300]," * 9_990 + b"null]}"),
+    "one text": (GenerateRequest, orjson.dumps({"inputs": "a" * 1_900_000})),
+    "a text with one wide character": (GenerateRequest, orjson.dumps({"inputs": "\U0001f600" + "a" * 1_900_000})),
+    "a text with one escape": (GenerateRequest, b'{"inputs":"\\ud83d\\ude00' + b"a" * 1_900_000 + b'"}'),
+    "texts": (CompletionRequest, orjson.dumps({"prompt": ["\u6f22" * 2_000] * 256})),
+    "Latin texts": (CompletionRequest, orjson.dumps({"prompt": ["\u00e9" * 3_000] * 256})),
 }
 
 
+@pytest.mark.parametrize("pieces", [1, 7])
 @pytest.mark.parametrize("case", LEGAL)
-def test_a_legal_body_decodes_to_no_more_than_is_leased(case: str) -> None:
-    cost = JsonCost(body_limits(Settings(bundles=())), "The body")
-    cost.feed(LEGAL[case])
+def test_a_legal_body_takes_no_more_than_is_leased(case: str, pieces: int) -> None:
+    model, text = LEGAL[case]
+    settings = Settings(bundles=())
+    cost = JsonCost(body_limits(settings), "The body")
+    for start in range(0, len(text), len(text) // pieces):
+        cost.feed(text[start : start + len(text) // pieces])
     tracemalloc.start()
     try:
-        document = orjson.loads(LEGAL[case])
-        # Not the peak: the decoder reserves 12 bytes for each one of the text, and uses 16 for each value.
-        held, _ = tracemalloc.get_traced_memory()
+        # Not the peaks: the decoder reserves 12 bytes for each one of the text, and uses 16 for each value.
+        document = orjson.loads(text)
+        body = model.model_validate(document)
+        both, _ = tracemalloc.get_traced_memory()
+        del document
+        validated, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert document
-    assert held <= cost.decoded_bytes() <= cost.decoding_bytes()
-    assert cost.decoding_bytes() <= body_limits(Settings(bundles=())).decoding_bytes(SIZE)
+    assert body
+    assert both <= cost.counts.decoding_bytes() <= body_limits(settings).most(SIZE).decoding_bytes()
+    assert validated <= cost.counts.validated_bytes() <= cost.counts.decoding_bytes()

@@ -14,9 +14,10 @@ from starlette.websockets import WebSocketDisconnect
 from websockets.server import ServerProtocol
 from websockets.sync.client import connect as connect_websocket
 
-from service.body import Turns, read_document
+from service.body import Turns, read_body
 from service.errors import RequestTimeout
 from service.memory import MemoryBudget
+from service.schemas import StreamClose
 from service.settings import Settings
 from service.testing import FakeLanguage, fake_models
 from service.wire.websocket import BURST_BYTES
@@ -155,17 +156,18 @@ def slow_body(pieces: list[bytes], seconds: float) -> Request:
 @pytest.mark.anyio
 async def test_a_body_may_take_long_at_the_rate_asked_for() -> None:
     settings = Settings(bundles=(), body_timeout_seconds=1.2, min_body_rate=1)
-    document = await read_document(slow_body([b"1"] * 15, 0.1), settings, MemoryBudget(1_000).take(0), Turns())
-    assert document == int("1" * 15)
+    pieces = [b'{"c', b"lo", b'se":', *[b" "] * 12, b"true}"]
+    lease = MemoryBudget(10_000).take(0)
+    assert (await read_body(slow_body(pieces, 0.1), StreamClose, settings, lease, Turns())).close
 
 
 @pytest.mark.anyio
 async def test_a_body_that_never_pauses_and_never_ends_is_timed_out() -> None:
     settings = Settings(bundles=(), body_timeout_seconds=0.3, min_body_rate=1_000_000)
-    budget = MemoryBudget(1_000)
+    budget = MemoryBudget(10_000)
     pieces = [b" "] * 1_000
     with pytest.raises(RequestTimeout), budget.take(0) as lease:
-        await read_document(slow_body(pieces, 0.01), settings, lease, Turns())
+        await read_body(slow_body(pieces, 0.01), StreamClose, settings, lease, Turns())
     assert len(pieces) > 900
     assert budget.leased_bytes == 0
 
