@@ -14,9 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.bundle import CONSTANTS_FILE, Bundle, BundleError
-from model.decoder_numba import CompiledDecoder, Slots
+from model.decoder_numba import CompiledDecoder, Slots, compile_kernels
 from service.engine.language_runtime import Array, CpuLanguage, SlotContext, StepOutput, TurnAdvance
 from service.engine.pool import Slot, StateField, TurningPool
+from service.engine.runtime_golden import reproduce
+
+__all__ = ["CompiledLanguageRuntime", "HostPool", "compile_kernels", "refusal", "reproduce_golden"]
 
 
 class HostPool(TurningPool):
@@ -108,6 +111,19 @@ class CompiledLanguageRuntime(CpuLanguage):
             for context, is_finite in zip(contexts, finite, strict=True)
         ]
         return StepOutput(*output), advances
+
+
+def reproduce_golden(bundle: Bundle, runtime: CompiledLanguageRuntime | None = None) -> int:
+    """Run the golden cases of a bundle in compiled code; returns how many values were compared.
+
+    Args:
+        runtime: of this bundle; made here, for one stream, if not given.
+
+    Raises:
+        BundleError: an output differs by more than the tolerance of the cases.
+    """
+    chosen = runtime or CompiledLanguageRuntime(bundle, streams=1)
+    return reproduce(chosen, bundle, chosen.attention, where="the compiled runtime")
 
 
 def refusal(bundle: Bundle) -> str | None:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from export.bundle import Bundle
 from service.engine.language_runtime import Language, LanguageRuntime
-from service.engine.runtime_golden import reproduce
 from service.schemas import MAX_SAMPLES
 from service.settings import ConfigurationError, Settings, TextRuntime
 
@@ -64,10 +63,10 @@ def load_on_cpu(bundle: Bundle, choice: TextRuntime, streams: int, max_rows: int
     if reason is not None:
         logger.info("bundle %r runs on ONNX Runtime, not in compiled code: %s", bundle.name, reason)
         return LanguageRuntime(bundle, streams=streams, max_rows=max_rows)
-    from service.engine.compiled_language_runtime import CompiledLanguageRuntime
+    from service.engine.compiled_language_runtime import CompiledLanguageRuntime, reproduce_golden
 
     runtime = CompiledLanguageRuntime(bundle, streams=streams)
-    reproduce(runtime, bundle, runtime.attention, where="the compiled runtime")
+    reproduce_golden(bundle, runtime)
     return runtime
 
 

@@ -1,0 +1,116 @@
+"""What tries a bundle has limits: whatever the bundle makes of it, one short reason comes back, in time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from export.bundle import BundleError, open_bundle
+from service.engine import vetting
+from service.engine.vetting import MAX_REASON, Vetted, vet
+from service.settings import BUNDLE_ROOT
+
+PLANTED = (sys.executable, "-P", "-m", "tests.service.planted_vetting")
+
+
+def vetted(paths: Sequence[Path], **limits: Any) -> tuple[Vetted, ...]:
+    return asyncio.run(vet(paths, **limits))
+
+
+def test_good_bundles_are_named_with_what_was_vetted() -> None:
+    paths = [BUNDLE_ROOT / "linear", BUNDLE_ROOT / "books"]
+    linear, books = vetted(paths)
+    bundles = [open_bundle(path) for path in paths]
+    assert [(found.name, found.kind, found.digest) for found in (linear, books)] == [
+        (bundle.name, bundle.kind, bundle.digest) for bundle in bundles
+    ]
+    (on_graphs,) = vetted(paths[1:], text_runtime="onnx")
+    assert 0 < on_graphs.golden_values < books.golden_values  # the compiled runtime was tried as well
+
+
+def test_nothing_is_nothing() -> None:
+    assert vetted([]) == ()
+
+
+def test_a_damaged_bundle_is_refused_by_folder_file_and_reason(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(BUNDLE_ROOT / "linear", tmp_path / "mine"))
+    (copy / "golden.json").write_bytes((copy / "golden.json").read_bytes()[:-1])
+    with pytest.raises(BundleError, match=r"^mine: golden\.json: .*truncated") as refusal:
+        vetted([BUNDLE_ROOT / "linear", copy])
+    assert str(tmp_path) not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("endless", r"did not finish within 1 s|used up its processor time"),
+        ("sleeping", r"did not finish within 1 s"),
+        ("greedy", r"needs more than 512 MiB"),
+        ("crashing", r"was ended by SIGSEGV"),
+        ("writing", r"OSError: .*File too large"),
+        ("hoarding", r"OSError: .*Too many open files"),
+        ("printing", r"ValueError: said enough"),
+        ("curious", r"ValueError: sees \[\] and \[\]"),
+        ("leaving", r"ended with exit code 7"),
+    ],
+)
+def test_a_bundle_that_misbehaves_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, reason: str
+) -> None:
+    monkeypatch.setattr(vetting, "PROGRAM", PLANTED)
+    monkeypatch.setenv("RFA_API_KEYS", "a key that is nothing to a bundle")
+    (tmp_path / what).mkdir()
+    with pytest.raises(BundleError, match=f"^{what}: .*({reason})"):
+        vetted([tmp_path / what], seconds=1, memory_bytes=512 << 20, text_runtime="onnx")
+
+
+def test_a_reason_is_one_short_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vetting, "PROGRAM", PLANTED)
+    (tmp_path / "talkative").mkdir()
+    with pytest.raises(BundleError) as refusal:
+        vetted([tmp_path / "talkative"], text_runtime="onnx")
+    assert len(str(refusal.value)) <= MAX_REASON + len("talkative: ") and "\n" not in str(refusal.value)
+
+
+def test_a_vetting_that_is_cancelled_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vetting, "PROGRAM", PLANTED)
+    (tmp_path / "sleeping").mkdir()
+    started: list[asyncio.subprocess.Process] = []
+
+    async def cancel() -> None:
+        create = asyncio.create_subprocess_exec
+
+        async def noted(*arguments: Any, **options: Any) -> asyncio.subprocess.Process:
+            started.append(await create(*arguments, **options))
+            return started[-1]
+
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
+        task = asyncio.create_task(vet([tmp_path / "sleeping"], text_runtime="onnx"))
+        while not started:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    with pytest.raises(ProcessLookupError):
+        os.kill(started[0].pid, 0)
+
+
+def test_a_supervisor_can_import_it_cheaply() -> None:
+    """Neither numpy nor the runtime come with it."""
+    code = "import sys, service.engine.vetting; sys.exit('numpy' in sys.modules or 'onnxruntime' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(vetting.ROOT)}
+
+    async def imported() -> int:
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, env=environment)
+        return await process.wait()
+
+    assert asyncio.run(imported()) == 0
