@@ -47,11 +47,6 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     settings = settings or Settings()
     tracing = open_tracing(settings)
 
-    async def reload() -> None:
-        """Load the bundles anew; the old ones serve until the new ones passed their golden checks, or for ever."""
-        models = await asyncio.to_thread(load, settings)
-        app.state.engine.reload(models)
-
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         models = await asyncio.to_thread(load, settings)
@@ -94,7 +89,6 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     app.state.turns = Turns()
     app.state.draining = False
     app.state.engine = None
-    app.state.reload = reload
     for route in (generate, tgi, openai, filter, filter_stream, health, info, page):
         app.include_router(route.router)
     app.router.default = _no_such_path

@@ -7,11 +7,12 @@ a small model takes less. Labels are fixed sets: route templates, statuses and t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 FAST_SECONDS: Final = (
@@ -95,6 +96,9 @@ class Metrics:
         self.filter_step = self._histogram(
             "filter_step_seconds", "Filtering, per observation of a quantum.", ["model_name"]
         )
+        self.bundle_version = self._gauge(
+            "bundle_version_info", "1 for the version of the bundles that new requests are answered with.", ["version"]
+        )
         self.state_slots = self._gauge("state_slots", "Places for the state of streams and requests.", ["model_name"])
         self.state_slots_used = self._gauge("state_slots_used", "Those that have an owner.", ["model_name"])
         self.iteration_rows = self._histogram(
@@ -115,6 +119,10 @@ class Metrics:
             self._gauges[name] = Gauge(f"rfa_{name}", description, registry=self.registry)
         self._gauges[name].set_function(read)
 
+    def watch_reloads(self, read: Callable[[], Mapping[str, tuple[float, float]]]) -> None:
+        """Reloads by outcome, each with their number and the time of the last: read when scraped, of the server."""
+        self.registry.register(_Reloads(read))
+
     def render(self) -> bytes:
         """The text exposition format."""
         if self.engine is None:
@@ -133,6 +141,27 @@ class Metrics:
         self, name: str, description: str, labels: list[str], buckets: tuple[float, ...] = FAST_SECONDS
     ) -> Histogram:
         return Histogram(f"rfa_{name}", description, labels, registry=self.registry, buckets=buckets)
+
+
+class _Reloads(Collector):
+    """What the supervisor counts; every process tells the same."""
+
+    def __init__(self, read: Callable[[], Mapping[str, tuple[float, float]]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        total = CounterMetricFamily(
+            "rfa_reloads", "Reloads of the bundles by all processes; each process tells the same.", labels=["outcome"]
+        )
+        last = GaugeMetricFamily(
+            "rfa_last_reload_timestamp_seconds",
+            "When the last one ended so, since 1970; 0 is never.",
+            labels=["outcome"],
+        )
+        for outcome, (count, ended) in self._read().items():
+            total.add_metric([outcome], count)
+            last.add_metric([outcome], ended)
+        return iter((total, last))
 
 
 class _Labelled(Collector):

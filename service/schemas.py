@@ -551,7 +551,10 @@ class Info(_Reply):
     """What runs here."""
 
     name: str
-    version: str
+    version: str = Field(description="of the server")
+    bundle_version: str = Field(
+        description="short id of all bundles together, equal in every process of a server; it changes with a reload"
+    )
     device: str
     versions: dict[str, str]
     models: list[ModelInfo]

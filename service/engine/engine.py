@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
 from export.bundle import Bundle, BundleError, check_golden, open_bundle
+from service.bundle_version import bundle_version
 from service.engine.device import language_loader
 from service.engine.filter_runtime import FilterInputError, FilterRuntime
 from service.engine.filter_stream import StreamJob, StreamOptions
@@ -77,6 +78,11 @@ class Models:
     filters: Mapping[str, Filter]
     facts: Sequence[ModelFacts]
 
+    @property
+    def version(self) -> str:
+        """Of all of them together: equal where the same bundles are served."""
+        return bundle_version(facts.digest for facts in self.facts)
+
 
 def load_models(settings: Settings) -> Models:
     """Open every bundle, hold it to its golden outputs (which warms its sessions up), and build its runtime.
@@ -123,10 +129,11 @@ def prompt_limits(settings: Settings) -> PromptLimits:
 
 
 @dataclass(frozen=True)
-class _Served:
+class Served:
     """Models with the stages that run them; replaced as a whole when bundles are loaded anew."""
 
     models: Models
+    version: str
     digests: Mapping[str, str]
     prefill: Mapping[tuple[str, Decode], tuple[PrefillStage, PrefillStage]]  # of short prompts, of long ones
     filtering: Mapping[str, FilterStage]
@@ -134,7 +141,7 @@ class _Served:
     pools: Mapping[str, StatePool]
 
     @classmethod
-    def build(cls, models: Models, settings: Settings, metrics: Metrics) -> _Served:
+    def build(cls, models: Models, settings: Settings, metrics: Metrics) -> Served:
         limits = prompt_limits(settings)
         places = settings.max_running + settings.max_streams
         pools = {name: StatePool(model.state_fields, places) for name, model in models.filters.items()}
@@ -145,12 +152,21 @@ class _Served:
                 prefill[name, mode] = PrefillStage(limits, decode), PrefillStage(limits, decode)
         return cls(
             models,
+            models.version,
             {facts.name: facts.digest for facts in models.facts},
             prefill,
             {name: FilterStage(model, pools[name], metrics) for name, model in models.filters.items()},
             {name: SequenceStage(model, metrics) for name, model in models.filters.items()},
             {**pools, **{name: model.pool for name, model in models.languages.items()}},
         )
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What is served next, and whether it is time."""
+
+    served: Served
+    is_due: Callable[[], bool]
 
 
 class Engine:
@@ -173,7 +189,13 @@ class Engine:
         metrics.watch("num_requests_waiting", "Requests that wait for a place.", lambda: self._scheduler.waiting)
         metrics.watch("num_streams", "Live filter streams, idle ones included.", lambda: self._scheduler.streams)
         metrics.watch("engine_stalled_seconds", "Age of the last progress.", self._scheduler.stalled_for)
-        self.reload(models)
+        self._staged: Staged | None = None
+        self._serve(self.build(models))
+
+    @property
+    def version(self) -> str:
+        """Of the bundles that new requests are answered with."""
+        return self._served.version
 
     @property
     def models(self) -> Models:
@@ -185,22 +207,39 @@ class Engine:
         """State slots that have an owner, of all models that new requests are answered with."""
         return sum(pool.in_use for pool in self._served.pools.values())
 
-    def reload(self, models: Models) -> None:
-        """Answer new requests with these models; requests and streams at work keep the ones that they began with.
+    def build(self, models: Models) -> Served:
+        """What it takes to answer with these models; nothing is answered with them yet. May run on any thread."""
+        return Served.build(models, self._settings, self._metrics)
 
-        Called on the event loop, so that no request sees half of each.
+    def stage(self, served: Served, is_due: Callable[[], bool]) -> None:
+        """Keep other models ready: new requests are answered with them from the moment that `is_due` says so.
+
+        On the event loop, as everything of this kind: no request sees half of each.
         """
-        self._served = _Served.build(models, self._settings, self._metrics)
+        self._staged = Staged(served, is_due)
+
+    def abandon(self) -> None:
+        """Forget what was staged."""
+        self._staged = None
+
+    def settle(self) -> None:
+        """Turn to the staged models if they are due; whoever begins a request calls this first.
+
+        Requests and streams at work keep the models that they began with.
+        """
+        if self._staged is not None and self._staged.is_due():
+            self._serve(self._staged.served)
+            self._staged = None
+
+    def _serve(self, served: Served) -> None:
+        self._served = served
+        self._metrics.bundle_version.clear()
+        self._metrics.bundle_version.labels(served.version).set(1)
         self._metrics.state_slots.clear()
         self._metrics.state_slots_used.clear()
-        for name, pool in self._served.pools.items():
+        for name, pool in served.pools.items():
             self._metrics.state_slots.labels(name).set(pool.capacity)
             self._metrics.state_slots_used.labels(name).set_function(partial(getattr, pool, "in_use"))
-
-    def check_current(self, kind: StateKind) -> None:
-        """Raise NotReady where bundles were loaded anew while a request's state was fetched: the two do not fit."""
-        if kind.digest not in self._served.digests.values():
-            raise NotReady("The bundle was replaced at this moment; try again.")
 
     def stalled_for(self) -> float:
         """Seconds since the last progress while there is work to do, else 0."""

@@ -33,8 +33,10 @@ SSE = "text/event-stream"
 STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
-def get_engine(request: Request) -> Engine:
-    """The engine of this application.
+async def get_engine(request: Request) -> Engine:
+    """The engine of this application, turned to the bundles in force: a request begins here.
+
+    Async because FastAPI runs other functions on threads, and bundles change on the event loop alone.
 
     Raises:
         NotReady: before start-up and after shutdown.
@@ -42,6 +44,7 @@ def get_engine(request: Request) -> Engine:
     engine: Engine | None = request.app.state.engine
     if engine is None:
         raise NotReady("The bundles are not loaded.")
+    engine.settle()
     return engine
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -36,9 +37,8 @@ router = APIRouter(route_class=StrictJSONRoute)
 )
 async def filter_sequence(body: FilterRequest, request: Request, engine: EngineDep) -> Response:
     """Estimate the state behind a sequence of observations."""
-    kind = engine.filter_state(body.model)
+    kind = partial(engine.filter_state, body.model)
     exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
-    engine.check_current(kind)
     resumed = None if exchange.opened is None else engine.read_filter_state(body.model, exchange.opened.payload)
     options = _options(body, exchange, resumed)
     name = engine.filter_name(body.model)

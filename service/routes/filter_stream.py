@@ -22,6 +22,7 @@ import logging
 from asyncio import get_running_loop
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -109,6 +110,7 @@ async def _run(connection: HTTPConnection, socket: JsonSocket) -> tuple[dict[str
     request = await _read_request(socket, state.settings.body_timeout_seconds)
     client = client_of(connection)
     with client.stream():
+        engine.settle()  # a stream begins with its first frame, however long its connection has been open
         stream = await _open(connection, engine, request)
         await socket.write([stream.ready()])
         reading = asyncio.create_task(_read(socket, stream, client.pacer()))
@@ -197,9 +199,8 @@ class _Stream:
 
 
 async def _open(connection: HTTPConnection, engine: Engine, request: FilterStreamRequest) -> _Stream:
-    kind = engine.filter_state(request.model)
+    kind = partial(engine.filter_state, request.model)
     exchange = await open_exchange(connection, kind, state=request.state, return_state=request.return_state)
-    engine.check_current(kind)
     resumed = None if exchange.opened is None else engine.read_filter_state(request.model, exchange.opened.payload)
     model = engine.filter_model(request.model)
     job = engine.filter_stream(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -57,9 +58,8 @@ MODEL_ERRORS = error_responses(
 )
 async def generate(body: GenerateRequest, request: Request, engine: EngineDep) -> Response:
     """Continue a prompt."""
-    kind = engine.language_state(body.model)
+    kind = partial(engine.language_state, body.model)
     exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
-    engine.check_current(kind)
     resumed = None if exchange.opened is None else engine.read_language_state(body.model, exchange.opened.payload)
     with tokens_set_aside(request, body.parameters.max_new_tokens * body.parameters.n) as jobs:
         job = engine.generate(body.model, _options(body, exchange, resumed))

@@ -48,6 +48,7 @@ async def info(request: Request, engine: EngineDep) -> Response:
         {
             "name": "rfa-server",
             "version": server_version(),
+            "bundle_version": engine.version,
             "device": "cuda" if is_on_gpu else "cpu",
             "versions": {"python": platform.python_version(), **{name: version(name) for name in libraries}},
             "models": list(engine.models.facts),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from starlette.requests import HTTPConnection
 
 from service.engine.engine import StateKind
@@ -58,19 +60,31 @@ class StateExchange:
 
 
 async def open_exchange(
-    connection: HTTPConnection, kind: StateKind, *, state: str | None, return_state: bool | str
+    connection: HTTPConnection, kind: Callable[[], StateKind], *, state: str | None, return_state: bool | str
 ) -> StateExchange:
     """Read what a request says of states, and open the one that it continues from.
 
+    Where bundles are replaced while a session store answers, the request goes on as if it had come after that.
+
     Args:
         connection: of the request.
-        kind: what a state of the bundle is.
+        kind: tells what a state of the bundle is, as of now; it still says so when this returns.
         state: a sealed token, `session:NAME` or `session:NAME@STEP`.
         return_state: True for a token, `session:NAME` to begin a session of that name.
 
     Raises:
-        InvalidRequest, NotFound, Conflict, Overloaded, NotReady: see `StateKeeper`.
+        InvalidRequest, NotFound, Conflict, Overloaded, NotReady: see `StateKeeper`, or from `kind`.
     """
+    while True:
+        found = kind()
+        exchange = await _open(connection, found, state, return_state)
+        if kind() == found:
+            return exchange
+
+
+async def _open(
+    connection: HTTPConnection, kind: StateKind, state: str | None, return_state: bool | str
+) -> StateExchange:
     keeper: StateKeeper = connection.app.state.keeper
     scope = StateScope(kind.digest, kind.kind, getattr(connection.state, "tenant", ""))
     session = SessionName.parse(return_state, param="return_state") if isinstance(return_state, str) else None

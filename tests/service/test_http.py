@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from service.app import create_app
+from service.bundle_version import bundle_version
 from service.errors import ERROR_TYPES, STATUS, InternalError, as_service_error
 from service.schemas import ErrorReply, Info
 from service.settings import Settings
@@ -197,6 +198,15 @@ async def test_info_tells_models_and_limits(connect: Any) -> None:
         info = Info.model_validate_json((await client.get("/info")).content)
     assert [(model.name, model.kind) for model in info.models] == [("recite", "lm"), ("mean", "filter")]
     assert info.limits["max_new_tokens"] == 77
+    assert info.bundle_version == bundle_version(model.digest for model in info.models)
+
+
+async def test_the_version_of_the_bundles_is_documented(connect: Any) -> None:
+    async with connect() as client:
+        schema = (await client.get("/openapi.json")).json()["components"]["schemas"]["Info"]
+    assert "bundle_version" in schema["required"]
+    assert schema["properties"]["bundle_version"]["type"] == "string"
+    assert "every process" in schema["properties"]["bundle_version"]["description"]
 
 
 @pytest.mark.parametrize("path", ["/", "/docs"])

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import re
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
 
-from export.bundle import BundleError
 from service.app import create_app
+from service.bundle_version import bundle_version
 from service.engine.engine import ModelFacts, Models
 from service.settings import Settings
 from service.testing import FakeFilter, FakeLanguage
@@ -36,17 +36,9 @@ async def text(client: Any, **fields: Any) -> Any:
 
 
 @asynccontextmanager
-async def served(*rounds: Models | Exception, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of an application that finds one set of models after another where its bundles are, or a bad one."""
-    coming = list(rounds)
-
-    def load(_: Settings) -> Models:
-        found = coming.pop(0)
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    app = create_app(Settings(**{"bundles": (), "processes": 1, "workers": 1, **settings}), load)
+async def served(first: Models, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an application with these models."""
+    app = create_app(Settings(**{"bundles": (), "processes": 1, "workers": 1, **settings}), lambda _: first)
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
@@ -54,15 +46,25 @@ async def served(*rounds: Models | Exception, **settings: Any) -> AsyncIterator[
             yield client
 
 
+def stage(client: Any, models: Models, is_due: Callable[[], bool] = lambda: True) -> None:
+    """Have other models ready."""
+    engine = client.app.state.engine
+    engine.stage(engine.build(models), is_due)
+
+
+async def version(client: httpx.AsyncClient) -> str:
+    return str((await client.get("/info")).json()["bundle_version"])
+
+
 async def test_new_requests_get_the_new_bundle_and_running_ones_keep_theirs() -> None:
     gate = threading.Semaphore(2)
-    async with served(models("aaaaaa", "1", gate), models("bbbbbb", "2")) as client:
+    async with served(models("aaaaaa", "1", gate)) as client:
         running = asyncio.ensure_future(text(client))
         async with asyncio.timeout(10):
             while gate.acquire(blocking=False):
                 gate.release()
                 await asyncio.sleep(0.001)
-        await client.app.state.reload()
+        stage(client, models("bbbbbb", "2"))
         digests = {model["digest"][0] for model in (await client.get("/info")).json()["models"]}
         gate.release(100)
         assert (await running)["generated_text"] == "aaaaaa"
@@ -71,32 +73,69 @@ async def test_new_requests_get_the_new_bundle_and_running_ones_keep_theirs() ->
         assert (await client.get("/ready")).status_code == 200
 
 
-async def test_a_refused_bundle_leaves_the_old_one_at_work() -> None:
-    async with served(models("aaaaaa", "1"), BundleError("golden outputs differ"), models("bbbbbb", "2")) as client:
-        with pytest.raises(BundleError):
-            await client.app.state.reload()
-        assert (await text(client))["generated_text"] == "aaaaaa"
-        await client.app.state.reload()
+async def test_what_is_staged_is_served_from_the_very_request_that_finds_it_due() -> None:
+    due: list[bool] = []
+    async with served(models("aaaaaa", "1")) as client:
+        first = await version(client)
+        stage(client, models("bbbbbb", "2"), lambda: bool(due))
+        assert (await text(client))["generated_text"] == "aaaaaa" and await version(client) == first
+        due.append(True)
         assert (await text(client))["generated_text"] == "bbbbbb"
+        second = await version(client)
+        assert second != first
+        samples = re.findall(r'rfa_bundle_version_info\{version="(\w+)"\} (\S+)', (await client.get("/metrics")).text)
+        assert samples == [(second, "1.0")]
+
+
+async def test_what_was_staged_and_abandoned_is_never_served() -> None:
+    async with served(models("aaaaaa", "1")) as client:
+        stage(client, models("bbbbbb", "2"))
+        client.app.state.engine.abandon()  # type: ignore[attr-defined]
+        assert (await text(client))["generated_text"] == "aaaaaa"
 
 
 async def test_a_state_of_the_old_bundle_is_not_one_of_the_new() -> None:
-    async with served(models("aaaaaa", "1"), models("bbbbbb", "2")) as client:
+    async with served(models("aaaaaa", "1")) as client:
         state = (await text(client, return_state=True))["state"]
-        await client.app.state.reload()
+        stage(client, models("bbbbbb", "2"))
         assert (await text(client, inputs="", state=state))["error"]["code"] == "state_invalid"
 
 
-async def test_a_request_between_the_bundles_is_sent_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with served(models("aaaaaa", "1"), models("bbbbbb", "2"), sessions="memory") as client:
+async def test_a_request_between_the_bundles_is_answered_as_if_it_had_come_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with served(models("aaaaaa", "1"), sessions="memory") as client:
         first = await text(client, return_state="session:tale")
-        keeper, load = client.app.state.keeper, type(client.app.state.keeper).load
+        keeper = client.app.state.keeper  # type: ignore[attr-defined]
+        load, check_new = type(keeper).load, type(keeper).check_new
 
         async def load_during_reload(*arguments: Any) -> Any:
-            await client.app.state.reload()
+            stage(client, models("bbbbbb", "2"))
+            client.app.state.engine.settle()  # type: ignore[attr-defined]
             return await load(keeper, *arguments)
 
-        monkeypatch.setattr(keeper, "load", load_during_reload)
-        body = {"inputs": "", "parameters": {"max_new_tokens": 1}, "state": first["state"]}
-        reply = await client.post("/generate", json=body)
-        assert reply.status_code == 503 and "Retry-After" in reply.headers, json.dumps(reply.json())
+        async def check_new_during_reload(*arguments: Any) -> None:
+            await check_new(keeper, *arguments)
+            stage(client, models("cccccc", "3"))
+            client.app.state.engine.settle()  # type: ignore[attr-defined]
+            monkeypatch.undo()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(keeper, "load", load_during_reload)
+            body = {"inputs": "", "parameters": {"max_new_tokens": 1}, "state": first["state"]}
+            reply = await client.post("/generate", json=body)
+        # A session belongs to its bundle.
+        assert reply.status_code == 404 and reply.json()["error"]["code"] == "session_not_found"
+        monkeypatch.setattr(keeper, "check_new", check_new_during_reload)
+        assert (await text(client, return_state="session:other"))["generated_text"] == "cccccc"
+        # ... and it was stored under the new one.
+        monkeypatch.undo()
+        assert (await text(client, inputs="", state="session:other"))["state"].startswith("session:other@")
+
+
+@pytest.mark.parametrize("digests", [("1", "2"), ("2", "1"), ("1",), ()])
+def test_a_version_is_of_all_bundles_and_of_their_order(digests: tuple[str, ...]) -> None:
+    """The first of a kind answers requests that name none."""
+    others = {("1", "2"), ("2", "1"), ("1",), (), ("12",)} - {digests}
+    assert bundle_version(digests) not in {bundle_version(other) for other in others}
+    assert re.fullmatch("[0-9a-f]{12}", bundle_version(digests))
