@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Sequence
+from functools import partial
 
 from service.access.keys import check_exposure
 from service.access.logs import configure_logging
+from service.engine.vetting import Runtime
+from service.engine.vetting import vet as vet_bundles
 from service.process.address import reserve
 from service.process.handover import with_state_key
+from service.process.reloading import Vet
 from service.process.supervisor import PROGRAM, Supervisor
 from service.settings import Settings, check_names
 
 
-def serve(settings: Settings, program: Sequence[str] = PROGRAM) -> None:
+def serve(settings: Settings, program: Sequence[str] = PROGRAM, vet: Vet | None = None) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Running requests get `shutdown_grace_seconds` to end.
 
     Args:
         program: command that starts a server process; tests pass one with hand-made models.
+        vet: tries bundles out before any process loads them; tests with hand-made models pass one that does nothing.
 
     Raises:
         ConfigurationError: the settings would serve anyone, their keys are unusable, or one is misspelt.
@@ -34,10 +40,12 @@ def serve(settings: Settings, program: Sequence[str] = PROGRAM) -> None:
     holder, address = reserve(settings.host, settings.port)
     with holder:
         settings = with_state_key(settings.model_copy(update={"port": address.port}))
-        code = asyncio.run(_supervise(settings, program))
+        # A GPU's memory is for those that serve.
+        runtime: Runtime = "onnx" if settings.device == "cuda" else settings.text_runtime
+        code = asyncio.run(_supervise(settings, holder, program, vet or partial(vet_bundles, text_runtime=runtime)))
     if code:
         raise SystemExit(code)
 
 
-async def _supervise(settings: Settings, program: Sequence[str]) -> int:
-    return await Supervisor(settings, program).run()
+async def _supervise(settings: Settings, holder: socket.socket, program: Sequence[str], vet: Vet) -> int:
+    return await Supervisor(settings, holder, program, vet).run()

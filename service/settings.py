@@ -53,6 +53,9 @@ class Settings(BaseSettings):
     bundles: Annotated[tuple[Path, ...], NoDecode] = Field(
         default_factory=default_bundles, description="bundle directories; in the environment separated by `:`"
     )
+    max_bundle_bytes: int = Field(
+        default=4_294_967_296, ge=1_000, description="all bundles together, of which the server keeps a copy"
+    )
     processes: int = Field(
         default_factory=lambda given: 1 if given.get("device") == "cuda" else available_cores(),
         ge=1,

@@ -1,19 +1,19 @@
-"""One port for many processes.
+"""One port for many processes: one listening socket, which the supervisor opens and every process inherits.
 
-Every process has a listening socket of its own on the port (SO_REUSEPORT): the kernel spreads new connections evenly
-over them, where one shared socket leaves most of them to whichever process wakes first (200 connections over four
-processes: 43 to 56 each against 22 to 118). It also means that nobody waits in the queue of a process that is gone.
-
-The supervisor holds the port without listening on it, so that port 0 is resolved once, and so that a second server
-is refused: Linux lets any process of the same user share a port that is open to sharing.
+A socket of its own for each process (SO_REUSEPORT) would spread connections evenly, but what the kernel has put into
+the queue of a process that is stopped or stuck waits there until it is killed: of 200 requests with one of two
+processes stopped, about 100 timed out. From one queue the others take them (`service.process.accepting` has how
+connections are spread).
 """
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from dataclasses import dataclass
 
-BACKLOG = 2048
+# The kernel takes no more than its own limit, usually 4,096.
+BACKLOG = 4_096
 
 
 @dataclass(frozen=True)
@@ -31,32 +31,36 @@ class Address:
 
 
 def reserve(host: str, port: int) -> tuple[socket.socket, Address]:
-    """Take a port for the processes of this user alone, for as long as the socket is open.
+    """Take a port for this server alone, without listening on it yet.
 
     Raises:
         OSError: the address cannot be used, or is taken.
     """
     holder = _socket(host)
     try:
-        # Alone at first, past connections of an earlier server that the kernel still remembers ...
+        # Past connections of an earlier server that the kernel still remembers ...
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((host, port))
-        # ... then open to listeners that ask for sharing, and closed to whoever comes here next.
+        # ... and then closed to whoever else comes: two that do not listen yet would both get a port that is open.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     except OSError as error:
         holder.close()
         raise OSError(error.errno, error.strerror, f"{host}:{port}") from None
     return holder, Address(host, holder.getsockname()[1])
 
 
-def share(address: Address) -> socket.socket:
-    """A socket of one process on the reserved port; it takes connections once somebody listens on it."""
-    listener = _socket(address.host)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    listener.bind((address.host, address.port))
-    return listener
+def listen(holder: socket.socket) -> None:
+    """Let clients connect; any process that has the socket may accept them."""
+    holder.listen(BACKLOG)
+    # A listener is alone on its port in any case; its connections have this from it, and must not keep the next server
+    # from the port.
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+
+def refuse(holder: socket.socket) -> None:
+    """Take no further connection, in none of the processes: also not in one that is stuck and cannot close its own."""
+    with contextlib.suppress(OSError):  # some systems have this for connections only; there each process closes its own
+        holder.shutdown(socket.SHUT_RDWR)
 
 
 def _socket(host: str) -> socket.socket:

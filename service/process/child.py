@@ -1,14 +1,17 @@
 """A server process: `python -m service.process.child FD`, started by the supervisor that holds the other end of FD.
 
-It loads the bundles, says so, listens once told to, and from then on sends beats from its event loop with the age of
-the engine's last progress. SIGTERM drains it. It does not outlive its supervisor: a process that nobody watches would
-go on taking its share of the connections of whoever listens on the port next.
+It loads the bundles, says so, takes connections once told to, and from then on sends beats from its event loop with the
+age of the engine's last progress. SIGTERM drains it. It does not outlive its supervisor: a process that nobody watches
+would go on taking connections of whoever listens on the port next.
+
+Bundles are loaded anew in two steps. Told to prepare, it loads others beside those that serve. They are in force from
+the moment at which the board says so, which every request looks at when it begins; the message to commit only sees to
+it that a process without requests gives the old ones back.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ctypes
 import gc
 import logging
@@ -25,11 +28,12 @@ from fastapi import FastAPI
 
 from service.access.logs import configure_logging
 from service.app import create_app
-from service.engine.engine import ModelFacts, Models, load_models
+from service.engine.engine import Engine, ModelFacts, Models, load_models
 from service.memory import room_for_requests
 from service.process.accepting import Shares
-from service.process.address import Address, share
-from service.process.channel import Channel
+from service.process.aside import aside
+from service.process.board import Board
+from service.process.channel import Channel, reason_of
 from service.process.draining import DrainingServer
 from service.process.handover import read_settings
 from service.process.open_files import allow_open_files
@@ -46,6 +50,8 @@ LONGEST_BEAT_SECONDS = 1.0
 # process kept 230 bytes of every request.
 COLLECT_AFTER = (20_000, 5, 4)
 PR_SET_PDEATHSIG = 1
+# Of all models together, in the line that tells what is served.
+LONGEST_LABELS = 10_000
 
 
 def main(load: Load = load_models) -> NoReturn:
@@ -80,7 +86,10 @@ class ServerProcess:
         self._settings = read_settings(hello["settings"])
         configure_logging(self._settings)
         allow_open_files(self._settings.max_connections)
+        self._board = Board(hello["board"], self._settings.processes)
         self._app: FastAPI | None = None
+        self._generation: int | None = None  # that is to be prepared, or is
+        self._loading = asyncio.Lock()
 
     async def run(self) -> int:
         """Load, wait for the word, serve; the exit code."""
@@ -106,9 +115,10 @@ class ServerProcess:
             is_refusal = isinstance(error, (ValueError, OSError))  # written for the operator, with the reason
             if not is_refusal:
                 logger.exception("loading failed")
-            await self._channel.send("failed", reason=_reason(error), refused=is_refusal)
+            await self._channel.send("failed", reason=reason_of(error), refused=is_refusal)
             return None
-        await self._channel.send("loaded", models=[_label(facts) for facts in models.facts])
+        labels = ", ".join(map(_label, models.facts))
+        await self._channel.send("loaded", models=labels[:LONGEST_LABELS], version=models.version)
         return app
 
     async def _serve(self, app: FastAPI) -> None:
@@ -117,19 +127,16 @@ class ServerProcess:
         index, directory = self._hello["index"], self._hello["directory"]
         app.state.metrics.engine = index
         app.state.metrics.process_restarts.inc(self._hello["restarts"])
-        shares = None
-        if directory is not None:
-            try:
-                await app.state.exposition.join(Path(directory), index, self._settings.processes)
-            except OSError as error:  # such as a path too long for a socket
-                logger.warning("no socket for the metrics of all processes (%s): /metrics tells of one", error.strerror)
-            with contextlib.suppress(OSError):  # the same folder: it was warned of already
-                shares = Shares(Path(directory), index, self._settings.processes)
+        app.state.metrics.watch_reloads(self._board.reloads)
+        try:
+            await app.state.exposition.join(Path(directory), index, self._settings.processes)
+        except OSError as error:  # such as a path too long for a socket
+            logger.warning("no socket for the metrics of all processes (%s): /metrics tells of one", error.strerror)
         serving = asyncio.Event()
-        server = DrainingServer(app, self._settings, serving.set, shares)
+        server = DrainingServer(app, self._settings, serving.set, Shares(self._board, index))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
-        with share(Address(self._settings.host, self._settings.port)) as listener:
-            companions = [asyncio.create_task(self._announce(serving)), asyncio.create_task(self._obey(app))]
+        with socket.socket(fileno=self._hello["listener"]) as listener:
+            companions = [asyncio.create_task(self._announce(serving)), asyncio.create_task(self._obey(app, serving))]
             try:
                 await server.serve(sockets=[listener])
             finally:
@@ -147,12 +154,44 @@ class ServerProcess:
             await self._channel.send("beat", stalled=engine.stalled_for() if engine is not None else 0.0)
             await asyncio.sleep(min(LONGEST_BEAT_SECONDS, self._settings.stall_seconds / 4))
 
-    async def _obey(self, app: FastAPI) -> None:
-        while await self._channel.receive() is not None:  # to reload is all that a serving process is asked for
-            await self._channel.send("reloaded", reason=await _reload(app))
+    async def _obey(self, app: FastAPI, serving: asyncio.Event) -> None:
+        await serving.wait()
+        preparing: set[asyncio.Task[None]] = set()
+        while (message := await self._channel.receive()) is not None:
+            engine = app.state.engine
+            match message["kind"]:
+                case "prepare" if engine is not None:
+                    self._generation = message["generation"]
+                    task = asyncio.create_task(self._prepare_next(engine, message["generation"], message["bundles"]))
+                    preparing.add(task)
+                    task.add_done_callback(preparing.discard)
+                case "commit" if engine is not None:
+                    engine.settle()
+                case "abort" if engine is not None:
+                    self._generation = None
+                    engine.abandon()
         logger.error("the supervisor is gone; this process ends")
         logging.shutdown()
         os._exit(1)
+
+    async def _prepare_next(self, engine: Engine, generation: int, bundles: list[str]) -> None:
+        """Load other bundles beside those that serve, and tell how that went."""
+        settings = self._settings.model_copy(update={"bundles": tuple(map(Path, bundles))})
+        version, reason = None, None
+        async with self._loading:  # a load cannot be broken off; one that was given up may be under way still
+            if self._generation != generation:
+                return
+            try:
+                served = await aside(lambda: engine.build(self._load(settings)))
+            except Exception as error:
+                logger.debug("the bundles were not loaded anew", exc_info=True)
+                reason = reason_of(error)
+        if self._generation != generation:
+            return
+        if reason is None:
+            version = served.version
+            engine.stage(served, lambda: self._board.generation == generation)
+        await self._channel.send("prepared", generation=generation, version=version, reason=reason)
 
 
 def _label(facts: ModelFacts) -> str:
@@ -160,25 +199,11 @@ def _label(facts: ModelFacts) -> str:
     return f"{facts.name} ({facts.kind}, {facts.runtime})" if facts.kind == "lm" else f"{facts.name} ({facts.kind})"
 
 
-async def _reload(app: FastAPI) -> str | None:
-    """Why the bundles were not loaded anew; None when they were."""
-    try:
-        await app.state.reload()
-    except Exception as error:
-        logger.exception("the bundles were not loaded anew; the old ones go on serving")
-        return _reason(error)
-    return None
-
-
 def _spare_the_collector() -> None:
     """Leave what was loaded out of every round of the garbage collector, and have full rounds seldom."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
 
 
 def _end_with_supervisor() -> None:

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from tampering import TAMPERINGS
 
@@ -16,6 +17,9 @@ from bench.faults.detect import leaked
 from bench.faults.findings import Findings
 from bench.faults.server import PATIENCE_SECONDS, Server
 from bench.faults.streams import StreamClient
+
+
+REFUSED = "every process goes on with"
 
 
 @pytest.fixture
@@ -36,6 +40,15 @@ def reload(server: Server, verdict: str) -> None:
     server.wait_until(lambda: server.log.count(verdict) > before, "does not load its bundles anew")
 
 
+def version(server: Server) -> str:
+    return str(httpx.get(f"{server.url}/info", timeout=PATIENCE_SECONDS).json()["bundle_version"])
+
+
+def versions(server: Server) -> set[str]:
+    """As every process tells."""
+    return set(server.labelled("bundle_version_info", "version"))
+
+
 async def live(clients: list[StreamClient]) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         for client in clients:
@@ -54,11 +67,13 @@ def test_bad_bundles_change_nothing_under_live_streams(server: Server, bundle: P
         for tamper, named in TAMPERINGS.values():
             shutil.copytree(ROOT / "bundles" / "linear", bundle, dirs_exist_ok=True)
             tamper(bundle)
-            await asyncio.to_thread(reload, server, "keeps its bundles: ")
-            assert named in server.log.rpartition("keeps its bundles: ")[2]
+            await asyncio.to_thread(reload, server, REFUSED)
+            *_, line = (line for line in server.log.splitlines() if REFUSED in line)
+            assert named in line and version(server) in line
+            assert versions(server) == {version(server)}
             (bundle / "extra.pt2").unlink(missing_ok=True)
         shutil.copytree(ROOT / "bundles" / "linear", bundle, dirs_exist_ok=True)
-        await asyncio.to_thread(reload, server, "server process 1 serves its bundles as they are now")
+        await asyncio.to_thread(reload, server, "is served by all 2 processes")
         await live(clients)
         stop.set()
         await asyncio.gather(*work)

@@ -3,27 +3,30 @@
     hang     the engine takes the request and never comes back
     slow     each token takes a fiftieth of a second
 
-In the folder FAKE_CHILD_NOTES it leaves notes: the state keys that it was given, and each reload. A file `refuse`
-there makes a reload fail.
+Its bundles are folders with a file `manifest.json` of any content, which is what the model recites.
+
+In the folder FAKE_CHILD_NOTES it leaves notes: the state keys that it was given, and when it loaded. A file there named
+for its process id makes it misbehave when it loads bundles anew (`refuse-PID`, `die-PID`, `hang-PID`) or when it beats
+(`babble-PID` says what is no message).
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
-
 import service.process.child as child
-from service.app import create_app
-from service.engine.engine import Models
+from service.engine.engine import ModelFacts, Models
+from service.process.channel import Channel
 from service.settings import Settings
 from service.testing import FakeLanguage, Seen, fake_models
 
 NOTES = Path(os.environ["FAKE_CHILD_NOTES"])
+PID = os.getpid()
 
 
 class Moody(FakeLanguage):
@@ -43,23 +46,46 @@ class Moody(FakeLanguage):
 
 def load(settings: Settings) -> Models:
     assert settings.state_keys is not None
-    (NOTES / f"key-{os.getpid()}").write_text(settings.state_keys.get_secret_value())
-    return fake_models(Moody(script="abcdefghij" * 100))
+    begun, is_first = time.monotonic(), not list(NOTES.glob(f"load-{PID}-*"))
+    (NOTES / f"key-{PID}").write_text(settings.state_keys.get_secret_value())
+    contents = [(path / "manifest.json").read_bytes() for path in settings.bundles]
+    if not is_first:
+        misbehave()
+    (NOTES / f"load-{PID}-{begun}").write_text(f"{begun} {time.monotonic()}")
+    models = fake_models(Moody(script=contents[0].decode() * 1000))
+    facts = [
+        ModelFacts(found.name, found.kind, sha256(content).hexdigest(), 1)
+        for found, content in zip(models.facts, contents, strict=True)
+    ]
+    return Models(models.languages, models.filters, facts)
 
 
-def create_app_that_reloads(settings: Settings, load: Callable[[Settings], Models]) -> FastAPI:
-    app = create_app(settings, load)
+def misbehave() -> None:
+    """Do what a note asks for, once."""
+    if is_asked("refuse"):
+        raise ValueError("the new bundle is broken " * 100_000)
+    if is_asked("die"):
+        os._exit(7)
+    if is_asked("hang"):
+        time.sleep(3600)
 
-    async def reload() -> None:
-        begun = time.monotonic()
-        if (NOTES / "refuse").exists():
-            raise ValueError("the new bundle is broken")
-        (NOTES / f"reload-{os.getpid()}").write_text(f"{begun} {time.monotonic()}")
 
-    app.state.reload = reload
-    return app
+def is_asked(what: str) -> bool:
+    note = NOTES / f"{what}-{PID}"
+    was_asked = note.exists()
+    note.unlink(missing_ok=True)
+    return was_asked
+
+
+class Babbling(Channel):
+    """An end that at times says what is no message."""
+
+    async def send(self, kind: str, **fields: Any) -> None:
+        if kind == "beat" and is_asked("babble"):
+            self._writer.write(b"{\n")
+        await super().send(kind, **fields)
 
 
 if __name__ == "__main__":
-    child.create_app = create_app_that_reloads
+    child.Channel = Babbling  # type: ignore[misc]
     child.main(load)

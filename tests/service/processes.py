@@ -17,10 +17,18 @@ from tests.service.live import LONG_SECONDS, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE_CHILD = Path(__file__).with_name("fake_child.py")
-SERVE = (
-    "import sys; from service.server import serve; from service.settings import Settings; "
-    "serve(Settings(), (sys.executable, *sys.argv[1:]))"
-)
+SERVE = """
+import sys
+from service.server import serve
+from service.settings import Settings
+
+async def vet(paths):
+    pass
+
+serve(Settings(), (sys.executable, *sys.argv[1:]), vet)
+"""
+# Of the hand-made models that FAKE_CHILD has; it takes their digests from here.
+FAKE_BUNDLES = ("recite", "mean")
 
 
 class Server:
@@ -41,6 +49,21 @@ class Server:
         found = re.search(r"http://127\.0\.0\.1:\d+", self.log)
         assert found is not None, self.log
         return found[0]
+
+    def put(self, content: str) -> None:
+        """Put other bundles where these are; the texts of the model are this letter."""
+        for name in FAKE_BUNDLES:
+            (self._log.parent / "bundles" / name / "manifest.json").write_text(content)
+
+    def reload(self) -> None:
+        """Have the bundles loaded anew, and wait until that is decided."""
+        before = self.decided()
+        self.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: self.decided() > before)
+
+    def decided(self) -> int:
+        """How many reloads have ended, one way or another."""
+        return len(re.findall(r"every process goes on with|is served by all", self.log))
 
     def children(self) -> list[int]:
         """Process ids of the server processes that live now."""
@@ -63,7 +86,17 @@ class Server:
 @contextmanager
 def started(folder: Path, program: Sequence[str | Path] = (FAKE_CHILD,), **settings: object) -> Iterator[Server]:
     """A server that was just started; what is left of it at the end is killed."""
-    given = {"port": 0, "bundles": "", "processes": 2, "shutdown_grace_seconds": 10, **settings}
+    bundles = [folder / "bundles" / name for name in FAKE_BUNDLES]
+    for bundle in bundles:
+        bundle.mkdir(parents=True, exist_ok=True)
+        (bundle / "manifest.json").write_text("a")
+    given = {
+        "port": 0,
+        "bundles": ":".join(map(str, bundles)),
+        "processes": 2,
+        "shutdown_grace_seconds": 10,
+        **settings,
+    }
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RFA_")} | {
         **{f"RFA_{name.upper()}": str(value) for name, value in given.items()},
         "PYTHONPATH": str(ROOT),

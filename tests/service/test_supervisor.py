@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import threading
 from itertools import pairwise
@@ -13,10 +14,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from service.process.snapshot import Snapshot
 from service.process.supervisor import Child
 from tests.service.live import LONG_SECONDS, wait_until
-from tests.service.processes import is_alive, serving
+from tests.service.processes import Server, is_alive, serving
 
+NO_BUNDLES = Snapshot(1, Path(), (), "", 0)
 SLOW = {"inputs": "slow |", "parameters": {"max_new_tokens": 40}, "stream": True}
 
 
@@ -130,26 +133,136 @@ def running_requests(text: str) -> float:
     return sum(float(line.split()[1]) for line in lines)
 
 
-def test_bundles_are_loaded_anew_by_one_process_after_another(tmp_path: Path) -> None:
+def test_bundles_are_loaded_anew_by_one_process_after_another_and_served_by_all_at_once(tmp_path: Path) -> None:
     with serving(tmp_path, processes=3) as server:
-        server.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: server.log.count("serves its bundles as they are now") == 3)
-        spans = sorted([float(x) for x in path.read_text().split()] for path in tmp_path.glob("reload-*"))
-        assert len(spans) == 3
-        assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
-        (tmp_path / "refuse").touch()
-        server.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: "keeps its bundles: the new bundle is broken" in server.log)
-        assert len(server.engines()) == 3
+        first = version(server)
+        assert f"serving recite (lm, onnx), mean (filter), version {first}, on " in server.log
+        known = set(tmp_path.glob("load-*"))
+        server.put("b")
+        server.reload()
+        second = version(server)
+        assert second != first
+        assert (
+            f"version {second} of the bundles is served by all 3 processes, in place of version {first}" in server.log
+        )
+        spans = sorted([float(x) for x in path.read_text().split()] for path in set(tmp_path.glob("load-*")) - known)
+        assert len(spans) == 3 and all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+        assert {texts(server) for _ in range(6)} == {"bbb"}
+        text = metrics(server.url)
+        for engine in "012":
+            assert f'rfa_bundle_version_info{{engine="{engine}",version="{second}"}} 1.0' in text
+            assert f'rfa_reloads_total{{engine="{engine}",outcome="committed"}} 1.0' in text
+            assert f'rfa_reloads_total{{engine="{engine}",outcome="refused"}} 0.0' in text
+        assert last_reload(text, "committed") > 1.7e9 and last_reload(text, "refused") == 0
+        assert server.end() == 0 and " ERROR " not in server.log
+
+
+@pytest.mark.parametrize(
+    ("misbehaviour", "outcome", "reason"),
+    [
+        ("refuse", "refused", "the new bundle is broken the new bundle is broken"),
+        ("die", "aborted", "ended"),
+    ],
+)
+def test_a_bundle_that_one_process_does_not_load_is_served_by_none(
+    tmp_path: Path, misbehaviour: str, outcome: str, reason: str
+) -> None:
+    with serving(tmp_path, processes=3) as server:
+        first, children = version(server), server.children()
+        last = max(children, key=lambda pid: place(server, pid))  # the others have prepared when it is asked
+        server.put("b")
+        (tmp_path / f"{misbehaviour}-{last}").touch()
+        server.reload()
+        (line,) = (line for line in server.log.splitlines() if "every process goes on with" in line)
+        assert outcome in line and reason in line and f"every process goes on with version {first}" in line
+        assert len(line) < 2_000
+        wait_until(lambda: len(server.engines()) == 3)
+        # Also the process that was started since has what was served then, not what lies on the disk.
+        assert {texts(server) for _ in range(12)} == {"aaa"} and versions(server) == {first}
+        assert (last in server.children()) == (misbehaviour == "refuse")
+        assert last_reload(metrics(server.url), outcome) > 1.7e9
+        server.reload()
+        assert {texts(server) for _ in range(6)} == {"bbb"} and first not in versions(server)
         assert server.end() == 0
-        assert server.log.count("keeps its bundles") == 1
+
+
+def test_files_that_change_reach_no_process_without_a_reload(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        first = version(server)
+        server.put("b")
+        for pid in server.children():
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda pid=pid: pid not in server.children() and len(server.children()) == 2)  # type: ignore[misc]
+            wait_until(lambda: server.engines() == {"0", "1"})
+        assert {texts(server) for _ in range(8)} == {"aaa"} and versions(server) == {first}
+        assert server.end() == 0
+    assert not list(tmp_path.glob("rfa-*")), "the copies are left"
+
+
+def test_a_process_that_is_stopped_stops_a_reload_and_comes_back_with_what_is_served(tmp_path: Path) -> None:
+    with serving(tmp_path, stall_seconds=1) as server:
+        stopped = server.children()[0]
+        server.put("b")
+        os.kill(stopped, signal.SIGSTOP)
+        server.reload()
+        assert f"(pid {stopped}) ended; every process goes on with version" in server.log
+        wait_until(lambda: not is_alive(stopped) and server.engines() == {"0", "1"})
+        assert {texts(server) for _ in range(8)} == {"aaa"}
+        assert server.end() == 0
+
+
+def test_a_signal_in_the_middle_of_a_reload_is_another_reload_after_it(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        server.put("b")
+        for _ in range(5):
+            server.process.send_signal(signal.SIGHUP)
+        server.put("c")
+        server.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: {texts(server) for _ in range(4)} == {"ccc"})
+        assert server.end() == 0
+        assert 1 <= server.decided() <= 4, server.log
+
+
+def test_a_process_that_says_what_is_no_message_is_replaced(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        babbler = server.children()[0]
+        (tmp_path / f"babble-{babbler}").touch()
+        wait_until(lambda: f"(pid {babbler}) does not talk as it should and is killed" in server.log)
+        wait_until(lambda: babbler not in server.children() and server.engines() == {"0", "1"})
+        assert server.end() == 0
+        assert "Traceback" not in server.log
+
+
+def version(server: Server) -> str:
+    return str(httpx.get(f"{server.url}/info", timeout=LONG_SECONDS).json()["bundle_version"])
+
+
+def versions(server: Server) -> set[str]:
+    """As every process tells."""
+    return set(re.findall(r'rfa_bundle_version_info\{[^}]*version="(\w+)"\} 1.0', metrics(server.url)))
+
+
+def texts(server: Server) -> str:
+    body = {"inputs": "|", "parameters": {"max_new_tokens": 3}}
+    return str(httpx.post(f"{server.url}/generate", json=body, timeout=LONG_SECONDS).json()["generated_text"])
+
+
+def last_reload(text: str, outcome: str) -> float:
+    found = re.search(rf'rfa_last_reload_timestamp_seconds\{{[^}}]*outcome="{outcome}"\}} (\S+)', text)
+    assert found is not None
+    return float(found[1])
+
+
+def place(server: Server, pid: int) -> int:
+    """Processes are started in the order of their places."""
+    return server.children().index(pid) if pid in server.children() else -1
 
 
 def test_a_signal_to_a_process_that_is_ending_leaves_its_exit_code_alone() -> None:
     async def end_under_signals() -> list[int | None]:
         codes = []
         for _ in range(20):
-            child = await Child.start(["/bin/sh", "-c", "exit 3"], {})
+            child = await Child.start(["/bin/sh", "-c", "exit 3"], 0, NO_BUNDLES, {})
             while child.process.returncode is None:
                 child.signal(signal.SIGCONT)
                 await asyncio.sleep(0)

@@ -1,0 +1,136 @@
+"""Copies of bundles: whole, their own, bounded, and gone when nobody needs them."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from export.manifest import BundleError
+from service.bundle_version import bundle_version
+from service.process.private import private_directory
+from service.process.snapshot import MAX_FILES, take_snapshot
+
+PLENTY = 1 << 20
+
+
+@pytest.fixture
+def bundles(tmp_path: Path) -> list[Path]:
+    """Two folders of one name."""
+    made = []
+    for number in range(2):
+        bundle = tmp_path / str(number) / "linear"
+        bundle.mkdir(parents=True)
+        (bundle / "manifest.json").write_bytes(b"manifest %d" % number)
+        (bundle / "weights").write_bytes(os.urandom(3_000_000 if number else 10))
+        made.append(bundle)
+    return made
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    made = tmp_path / "home"
+    made.mkdir()
+    return made
+
+
+def test_a_copy_has_the_bytes_of_its_moment_and_the_version_of_the_manifests(bundles: list[Path], home: Path) -> None:
+    contents = [{file.name: file.read_bytes() for file in bundle.iterdir()} for bundle in bundles]
+    snapshot = take_snapshot(bundles, home, 1, 4 * PLENTY)
+    for bundle in bundles:
+        (bundle / "manifest.json").write_text("other")
+        (bundle / "weights").unlink()
+    assert [copy.name for copy in snapshot.bundles] == ["linear", "linear"]
+    assert [{file.name: file.read_bytes() for file in copy.iterdir()} for copy in snapshot.bundles] == contents
+    assert snapshot.size == sum(len(data) for content in contents for data in content.values())
+    digests = [hashlib.sha256(content["manifest.json"]).hexdigest() for content in contents]
+    assert snapshot.version == bundle_version(digests)
+    snapshot.discard()
+    assert not list(home.iterdir())
+
+
+def add_many(bundle: Path) -> None:
+    for number in range(MAX_FILES):
+        (bundle / f"{number}").touch()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "named"),
+    [
+        (lambda bundle: (bundle / "link").symlink_to("/etc/passwd"), "link: not a regular file"),
+        (lambda bundle: os.mkfifo(bundle / "pipe"), "pipe: not a regular file"),
+        (lambda bundle: (bundle / "folder").mkdir(), "folder: not a regular file"),
+        (lambda bundle: (bundle / "manifest.json").unlink(), "manifest.json: missing"),
+        (lambda bundle: (bundle / "large").write_bytes(bytes(PLENTY)), "max_bundle_bytes"),
+        (lambda bundle: bundle.rename(bundle.with_name("gone")), "linear: cannot be read as a folder"),
+        (add_many, f"more than {MAX_FILES} files"),
+    ],
+)
+def test_what_a_copy_would_hide_or_cost_is_refused_and_nothing_of_it_stays(
+    bundles: list[Path], home: Path, spoil: Callable[[Path], object], named: str
+) -> None:
+    spoil(bundles[0])
+    with pytest.raises(BundleError, match=named):
+        take_snapshot(bundles[:1], home, 1, PLENTY)
+    assert not list(home.iterdir())
+
+
+def test_all_bundles_share_one_bound(bundles: list[Path], home: Path) -> None:
+    (bundles[1] / "weights").write_bytes(bytes(600))
+    (bundles[0] / "weights").write_bytes(bytes(600))
+    take_snapshot(bundles, home, 1, 1_300)
+    with pytest.raises(BundleError, match="max_bundle_bytes"):
+        take_snapshot(bundles, home, 2, 1_200)
+
+
+def test_a_disk_without_room_is_told_before_anything_is_written(
+    bundles: list[Path], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.process.snapshot.shutil.disk_usage", lambda path: type("Usage", (), {"free": 1_000})())
+    with pytest.raises(OSError, match="no room for a copy of bundle 'linear'"):
+        take_snapshot(bundles[1:], home, 1, 4 * PLENTY)
+    assert not list(home.iterdir())
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_private_directory_outlives_its_server_by_one_start_only(temporary: Path) -> None:
+    (temporary / "rfa-others").mkdir()  # of something else, without a lock
+    with private_directory() as living:
+        killed = temporary / "rfa-killed"
+        killed.mkdir()
+        (killed / "lock").touch()
+        (killed / "weights").touch()
+        os.mkfifo(temporary / "rfa-pipe")
+        with private_directory() as second:
+            assert living.is_dir() and second.is_dir() and not killed.exists()
+            assert second.stat().st_mode & 0o077 == 0
+        assert not second.exists() and living.is_dir()
+    assert {path.name for path in temporary.iterdir()} == {"rfa-others", "rfa-pipe"}
+
+
+def test_a_directory_that_is_being_made_is_left_alone(temporary: Path) -> None:
+    made = temporary / "rfa-new"
+    made.mkdir()
+    with (made / "lock.new").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with private_directory():
+            assert made.is_dir()
+
+
+def test_no_place_for_copies_is_told_with_what_to_do(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(temporary / "missing"))
+    monkeypatch.setattr("service.process.private.SHARED_MEMORY", temporary / "missing")
+    with pytest.raises(OSError, match="a tmpfs will do"), private_directory():
+        pass
+    monkeypatch.setattr("service.process.private.SHARED_MEMORY", temporary)
+    with private_directory() as directory:
+        assert directory.parent == temporary
