@@ -224,14 +224,17 @@ class Reloader:
         self._board.count("committed", time.time())
         before.discard()
         logger.info(
-            "version %s of the bundles is served by all %d processes, in place of version %s",
+            "reload committed, of version %s: served by all %d processes in place of version %s",
             *(snapshot.version, len(members), before.version),
         )
         await asyncio.gather(*(member.tell("commit") for member in members))
 
     async def _abort(self, snapshot: Snapshot | None, outcome: Outcome, reason: str) -> None:
-        version = "the bundles as they are now" if snapshot is None else f"version {snapshot.version} of the bundles"
-        logger.error("%s %s: %s; every process goes on with version %s", version, outcome, reason, self.current.version)
+        offered = "bundles that cannot be read" if snapshot is None else f"version {snapshot.version}"
+        logger.error(
+            "reload %s, of %s: %s; every process goes on with version %s",
+            *(outcome, offered, reason, self.current.version),
+        )
         self._board.count(outcome, time.time())
         members = list(self._members())
         for member in members:

@@ -73,7 +73,7 @@ def test_bad_bundles_change_nothing_under_live_streams(server: Server, bundle: P
             assert versions(server) == {version(server)}
             (bundle / "extra.pt2").unlink(missing_ok=True)
         shutil.copytree(ROOT / "bundles" / "linear", bundle, dirs_exist_ok=True)
-        await asyncio.to_thread(reload, server, "is served by all 2 processes")
+        await asyncio.to_thread(reload, server, "served by all 2 processes")
         await live(clients)
         stop.set()
         await asyncio.gather(*work)

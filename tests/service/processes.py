@@ -63,7 +63,7 @@ class Server:
 
     def decided(self) -> int:
         """How many reloads have ended, one way or another."""
-        return len(re.findall(r"every process goes on with|is served by all", self.log))
+        return len(re.findall(r" reload (?:committed|refused|aborted), of ", self.log))
 
     def children(self) -> list[int]:
         """Process ids of the server processes that live now."""

@@ -1,0 +1,37 @@
+"""`python -m tests.soak.reloads`; its figures go to bench/results/reloads.json."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from tqdm import tqdm
+
+from bench.faults.cast import ROOT
+from bench.hardware import hardware
+from tests.soak.reloads.run import Plan, run_reloads
+from training.commit import git_commit
+
+RESULT = ROOT / "bench" / "results" / "reloads.json"
+
+
+def main() -> int:
+    """Reload, and store what came of it; 1 if a bar was missed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak.reloads", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=Plan.rounds)
+    parser.add_argument("--out", type=Path, default=RESULT)
+    arguments = parser.parse_args()
+    commit = git_commit()
+    with tqdm(total=arguments.rounds, desc="reloads") as bar:
+        verdict = run_reloads(Plan(rounds=arguments.rounds), lambda: bar.update() and None)
+    for missed in verdict.missed:
+        sys.stderr.write(f"missed: {missed}\n")
+    document = {"commit": commit, "hardware": hardware(), **verdict.to_document()}
+    arguments.out.write_text(json.dumps(document, indent=2) + "\n")
+    return int(bool(verdict.missed))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
