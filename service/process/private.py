@@ -1,7 +1,7 @@
 """The server's private directory: copies of its bundles, and the sockets between its processes.
 
-A supervisor that is killed cannot clear up. So each locks its directory for as long as it lives, and the next one
-removes those that nobody holds.
+A supervisor that is killed cannot clear up. So each holds a lock on its directory for as long as it lives, and the next
+one removes those that nobody holds. (Services that tidy up /tmp by age leave a locked directory alone, too.)
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import fcntl
 import logging
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 logger = logging.getLogger("rfa.supervisor")
 PREFIX = "rfa-"
-LOCK = "lock"
+# In a directory whose lock is, or was, held: one that is just being made has none.
+MARK = "server"
 # Where the usual places for temporary files are read-only, this is often not.
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -54,27 +54,27 @@ def _make() -> Path:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Hold the lock; it has its name only once it is held, or the next server could take this one for dead."""
-    with (directory / f"{LOCK}.new").open("w") as lock:
+    with _opened(directory) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        Path(lock.name).rename(directory / LOCK)
+        (directory / MARK).touch()
         yield
+
+
+@contextlib.contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _remove_forgotten(home: Path) -> None:
     for directory in home.glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):
-            status = directory.lstat()
-            # Others may put anything into /tmp, such as a pipe that keeps waiting who opens it.
-            if status.st_uid == os.getuid() and stat.S_ISDIR(status.st_mode):
-                _remove_if_free(directory)
-
-
-def _remove_if_free(directory: Path) -> None:
-    lock = os.open(directory / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of a server that lives it fails
-        shutil.rmtree(directory, ignore_errors=True)
-        logger.info("removed what a server that was killed had left behind")
-    finally:
-        os.close(lock)
+        # Others may put anything into /tmp, and what is locked belongs to a server that lives.
+        with contextlib.suppress(OSError), _opened(directory) as lock:
+            if os.fstat(lock).st_uid != os.getuid() or not (directory / MARK).exists():
+                continue
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(directory, ignore_errors=True)
+            logger.info("removed what a server that was killed had left behind")

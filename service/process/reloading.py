@@ -32,7 +32,7 @@ from service.process.snapshot import Snapshot, take_snapshot
 
 logger = logging.getLogger("rfa.supervisor")
 # To read the bundles from where they are, and for one process to load them; trying them out has limits of its own.
-COPY_SECONDS = 60.0
+COPY_SECONDS = 300.0
 PREPARE_SECONDS = 60.0
 # Tries bundles out where they can do no harm; raises BundleError.
 Vet = Callable[[Sequence[Path]], Awaitable[Any]]
@@ -192,6 +192,9 @@ class Reloader:
             await self._prepare(snapshot)
         except (Refused, Aborted) as error:
             await self._abort(snapshot, "refused" if isinstance(error, Refused) else "aborted", str(error))
+        except Exception as error:  # whatever it is, the next request to reload finds somebody here
+            logger.exception("reloading failed")
+            await self._abort(snapshot, "aborted", reason_of(error))
         else:
             # Nothing was awaited since every process that serves was seen to be prepared.
             await self._commit(snapshot)

@@ -185,7 +185,7 @@ class Supervisor:
         self._models = ""
         self._opened = asyncio.Event()
         self._is_announced = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._reloading: asyncio.Task[None] | None = None
         # Twice the stall time, counted in ticks: a supervisor that was itself stopped must not blame its processes.
         self._tick_seconds = min(1.0, settings.stall_seconds / 4)
         self._patience_ticks = 2 * settings.stall_seconds / self._tick_seconds
@@ -240,7 +240,7 @@ class Supervisor:
 
     async def _keep_all(self, directory: Path, reloader: Reloader) -> list[bool]:
         """Run the processes of all places until the server stops: which of the last ones ended well?"""
-        reloading = asyncio.create_task(self._reload_once_open(reloader))
+        self._reloading = asyncio.create_task(self._reload_once_open(reloader))
         keepers = [asyncio.create_task(self._keep(i, directory, reloader)) for i in range(self._settings.processes)]
         try:
             return await asyncio.gather(*keepers)
@@ -250,7 +250,7 @@ class Supervisor:
             await asyncio.gather(*keepers, return_exceptions=True)
             raise
         finally:
-            reloading.cancel()
+            self._reloading.cancel()
 
     # Keeping processes alive.
 
@@ -408,6 +408,8 @@ class Supervisor:
             self._kill_all()
         self._stopping.set()
         refuse(self._listener)
+        if self._reloading is not None:
+            self._reloading.cancel()
 
     async def _end_when_stopping(self, child: Child) -> None:
         """Let a process drain; kill it when it takes longer than it was given."""

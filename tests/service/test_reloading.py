@@ -226,6 +226,19 @@ async def test_a_death_of_one_that_has_prepared_stops_the_round(
         check_none(server, before, caplog, "server process 0 ended")
 
 
+async def test_a_failure_that_nobody_foresaw_ends_the_round_and_not_the_reloading(tmp_path: Path) -> None:
+    def fail() -> str:
+        raise ZeroDivisionError
+
+    async with running(tmp_path) as server:
+        server.members[1].answer = fail
+        before, now = await reload(server, "b")
+        assert now == before and server.outcomes() == {"aborted": 1}
+        server.members[1].answer = lambda: None
+        before, now = await reload(server, "c")
+        assert now != before and {member.serves for member in server.members} == {now}
+
+
 async def test_one_that_hangs_is_not_waited_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

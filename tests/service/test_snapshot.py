@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 from collections.abc import Callable
@@ -103,11 +102,11 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_private_directory_outlives_its_server_by_one_start_only(temporary: Path) -> None:
-    (temporary / "rfa-others").mkdir()  # of something else, without a lock
+    (temporary / "rfa-others").mkdir()  # of something else, or of a server that is just making it
     with private_directory() as living:
         killed = temporary / "rfa-killed"
         killed.mkdir()
-        (killed / "lock").touch()
+        (killed / "server").touch()
         (killed / "weights").touch()
         os.mkfifo(temporary / "rfa-pipe")
         with private_directory() as second:
@@ -115,15 +114,6 @@ def test_a_private_directory_outlives_its_server_by_one_start_only(temporary: Pa
             assert second.stat().st_mode & 0o077 == 0
         assert not second.exists() and living.is_dir()
     assert {path.name for path in temporary.iterdir()} == {"rfa-others", "rfa-pipe"}
-
-
-def test_a_directory_that_is_being_made_is_left_alone(temporary: Path) -> None:
-    made = temporary / "rfa-new"
-    made.mkdir()
-    with (made / "lock.new").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with private_directory():
-            assert made.is_dir()
 
 
 def test_no_place_for_copies_is_told_with_what_to_do(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
