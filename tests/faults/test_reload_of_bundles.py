@@ -18,7 +18,6 @@ from bench.faults.findings import Findings
 from bench.faults.server import PATIENCE_SECONDS, Server
 from bench.faults.streams import StreamClient
 
-
 REFUSED = "every process goes on with"
 
 

@@ -55,7 +55,7 @@ def _printing(_: Path) -> None:
 
 def _curious(_: Path) -> None:
     raise ValueError(
-        f"sees {sorted(os.listdir())} and {sorted(name for name in os.environ if name.startswith('RFA_'))}"
+        f"sees {sorted(path.name for path in Path().iterdir())} and {sorted(name for name in os.environ if name.startswith('RFA_'))}"
     )
 
 

@@ -142,9 +142,8 @@ def test_bundles_are_loaded_anew_by_one_process_after_another_and_served_by_all_
         server.reload()
         second = version(server)
         assert second != first
-        assert (
-            f"version {second} of the bundles is served by all 3 processes, in place of version {first}" in server.log
-        )
+        line = f"reload committed, of version {second}: served by all 3 processes in place of version {first}"
+        assert line in server.log
         spans = sorted([float(x) for x in path.read_text().split()] for path in set(tmp_path.glob("load-*")) - known)
         assert len(spans) == 3 and all(end <= begin for (_, end), (begin, _) in pairwise(spans))
         assert {texts(server) for _ in range(6)} == {"bbb"}
