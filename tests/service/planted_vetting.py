@@ -54,9 +54,8 @@ def _printing(_: Path) -> None:
 
 
 def _curious(_: Path) -> None:
-    raise ValueError(
-        f"sees {sorted(path.name for path in Path().iterdir())} and {sorted(name for name in os.environ if name.startswith('RFA_'))}"
-    )
+    files = sorted(path.name for path in Path().iterdir())
+    raise ValueError(f"sees {files} and {sorted(name for name in os.environ if name.startswith('RFA_'))}")
 
 
 def _leaving(_: Path) -> None:
