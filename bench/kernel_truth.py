@@ -1,9 +1,9 @@
 """What attention must give, in float64 and in O(N) memory: the check before every timing.
 
-Some heads are computed in full, all rows and all gradients of q, k and v, in chunks of queries. The rule is that of the
-tests (`model.testing`): the error against float64 may be twice that of the eager code on the same inputs, in float32
-with its results rounded to the dtype of the inputs, plus one rounding. Gradients of the heads' scalars are sums that
-cancel, and are the tests' to check.
+Some heads are computed in full, all rows and all gradients of q, k and v, in chunks of queries. The error against
+float64 may be twice that of the eager code on the same inputs, in float32 with its results rounded to the dtype of the
+inputs, plus one rounding: of so many numbers one run of it tells what rounding explains. Gradients of the heads'
+scalars are sums that cancel, and are the tests' to check (`model.rounding`).
 """
 
 from __future__ import annotations

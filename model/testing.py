@@ -1,4 +1,4 @@
-"""Input factories and the one tolerance rule for every faster path of attention."""
+"""Input factories for every faster path of attention, and the comparison with the eager code."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from torch import Tensor
 from model.attention.api import robust_filter_attention, token_positions
 from model.attention.reference import AttentionResult
 from model.dynamics import Dynamics, banded_frequencies, rotate, wrapped_phase
-
-# Random losses whose gradients are compared together: the gradient of a head's scalar is a sum that cancels, and of
-# one loss the eager code has some right by luck.
-WEIGHTINGS = 4
+from model.rounding import assert_within_rounding, relative_error
 
 _reference = partial(robust_filter_attention, impl="reference")
 
@@ -98,22 +95,10 @@ def _outputs_and_gradients(
     )
     result = attention(leaves["q"], leaves["k"], leaves["v"], dynamics, times=inputs.times, **options)
     generator = torch.Generator().manual_seed(1)
-    draws = []
-    for _ in range(WEIGHTINGS):
-        loss = torch.zeros((), dtype=torch.float64, device=inputs.q.device)
-        for tensor in result:
-            weight = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
-            loss = loss + (tensor.double() * weight.to(tensor.device)).sum()
-        draws.append(torch.autograd.grad(loss, list(leaves.values()), retain_graph=True))
-    gradients = (torch.stack(draw) for draw in zip(*draws, strict=True))
+    weights = [torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x) for x in result]
+    gradients = torch.autograd.grad(list(result), list(leaves.values()), weights)
     named = dict(zip(result._fields, result, strict=True))
     return named | {f"grad {name}": gradient for name, gradient in zip(leaves, gradients, strict=True)}
-
-
-def _relative_error(actual: Tensor, expected: Tensor) -> float:
-    """|actual - expected| / |expected|; 0 where both vanish (one token says nothing about the decay)."""
-    error = float((actual.detach().double() - expected.detach()).norm())
-    return error / float(expected.detach().norm()) if error else 0.0
 
 
 def _eager(
@@ -144,7 +129,7 @@ def assert_matches_reference(
 ) -> None:
     """Outputs, row statistics and every gradient of a faster path, in the dtype of `inputs`.
 
-    The error against float64 may be twice that of the eager code in the same dtype, plus one rounding.
+    The error against float64 may be what rounding explains (`model.rounding`).
 
     Args:
         attention: called as `robust_filter_attention(q, k, v, dynamics, times=..., kernel=...)`, with cu_seqlens too
@@ -155,13 +140,14 @@ def assert_matches_reference(
     """
     options: dict[str, Any] = {"kernel": kernel} | ({} if cu_seqlens is None else {"cu_seqlens": cu_seqlens})
     exact = _outputs_and_gradients(_reference, inputs.to(torch.float64), options)
-    eager = _outputs_and_gradients(_eager, inputs, options)
     actual = _outputs_and_gradients(attention, inputs, options)
-    epsilon = torch.finfo(inputs.q.dtype).eps
     for name, expected in exact.items():
         if actual[name].shape != expected.shape:
             raise AssertionError(f"{name}: shape {list(actual[name].shape)}, expected {list(expected.shape)}")
-        error = _relative_error(actual[name], expected)
-        allowed = 2 * _relative_error(eager[name], expected) + epsilon
-        if not error <= allowed:
-            raise AssertionError(f"{name}: relative error {error:.2e}, allowed {allowed:.2e}")
+
+    def errors(results: dict[str, Tensor]) -> dict[str, float]:
+        return {name: relative_error(results[name], expected) for name, expected in exact.items()}
+
+    assert_within_rounding(
+        errors(actual), lambda: errors(_outputs_and_gradients(_eager, inputs, options)), inputs.q.dtype
+    )

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from model.attention.reference import attend
 from model.dynamics import Dynamics
-from model.rounding import allowed_errors
+from model.rounding import assert_within_rounding, relative_error
 from model.testing import AttentionInputs, rfa_inputs
 
 pytest.importorskip("triton")
@@ -108,11 +108,6 @@ def fused(
     ))  # fmt: skip
 
 
-def relative_error(actual: Tensor, expected: Tensor) -> float:
-    error = float((actual.double() - expected).norm())
-    return error / float(expected.norm()) if error else 0.0
-
-
 def errors(actual: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str, float]:
     """Relative errors; of the scalars the root mean square, for each is a few sums of terms that nearly cancel."""
     by_name = {name: relative_error(actual[name], expected) for name, expected in exact.items()}
@@ -133,9 +128,7 @@ def assert_close(
     def eager_errors() -> dict[str, float]:
         return errors({name: x.to(dtype) if name in "qkv" else x for name, x in eager().items()}, exact)
 
-    allowed = allowed_errors(eager_errors, dtype)
-    for name, error in errors(actual, exact).items():
-        assert error <= allowed[name], f"{name}: relative error {error:.2e}, allowed {allowed[name]:.2e}"
+    assert_within_rounding(errors(actual, exact), eager_errors, dtype)
 
 
 def check(

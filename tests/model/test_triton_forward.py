@@ -13,6 +13,7 @@ from model.attention.reference import AttentionResult, attend
 from model.attention.triton_distant import BOUND, LIGHT_EXPONENT, SHIFT_TERM, TERMS, table_kernel
 from model.attention.triton_forward import forward
 from model.dynamics import variance
+from model.rounding import assert_within_rounding, relative_error
 from model.testing import rfa_inputs
 
 # Rows that need the running maximum are found by the overflow of their sums.
@@ -66,20 +67,22 @@ def eager(inputs, dtype, n_queries=None, *, kernel="student_t"):
     return result if dtype == torch.float64 else result._replace(out=result.out.to(inputs.q.dtype))
 
 
-def assert_close(actual, same_precision, exact):
-    """The rule of `model.testing`: twice the error of the eager code in the same precision, plus one rounding."""
-    epsilon = torch.finfo(actual.out.dtype).eps
-    for name in exact._fields:
-        got, ordinary, expected = (getattr(x, name).double() for x in (actual, same_precision, exact))
-        assert got.shape == expected.shape, name
-        error, allowed = (float((x - expected).norm() / expected.norm()) for x in (got, ordinary))
-        assert error <= 2 * allowed + epsilon, f"{name}: {error:.2e}, allowed {2 * allowed + epsilon:.2e}"
+def assert_close(actual, inputs, n_queries=None, *, kernel="student_t"):
+    """The rule of `model.rounding`, with the eager code in float32."""
+    exact = eager(inputs, torch.float64, n_queries, kernel=kernel)
+
+    def errors(result):
+        return {name: relative_error(x, getattr(exact, name)) for name, x in result._asdict().items()}
+
+    for got, expected in zip(actual, exact, strict=True):
+        assert got.shape == expected.shape
+    assert_within_rounding(
+        errors(actual), lambda: errors(eager(inputs, torch.float32, n_queries, kernel=kernel)), actual.out.dtype
+    )
 
 
 def check(inputs, n_queries=None, *, kernel="student_t", blocks=BLOCKS):
-    actual = fused(inputs, n_queries, kernel=kernel, blocks=blocks)
-    same_precision = eager(inputs, torch.float32, n_queries, kernel=kernel)
-    assert_close(actual, same_precision, eager(inputs, torch.float64, n_queries, kernel=kernel))
+    assert_close(fused(inputs, n_queries, kernel=kernel, blocks=blocks), inputs, n_queries, kernel=kernel)
 
 
 @DTYPES
@@ -134,8 +137,7 @@ def test_stamps_shared_by_the_batch():
     shared = stamps(times[:1])
     arguments = (q, k, v, head_parameters(dynamics), shared, shared, None, None, 40, False, True)
     actual = AttentionResult(*forward(*arguments, blocks=BLOCKS))
-    inputs = inputs._replace(times=times[:1])
-    assert_close(actual, eager(inputs, torch.float32), eager(inputs, torch.float64))
+    assert_close(actual, inputs._replace(times=times[:1]))
 
 
 @DTYPES
@@ -163,8 +165,7 @@ def test_packed_sequences(prefixes, irregular, dtype):
     )  # fmt: skip
     split = (x.split(lengths, dim=1) for x in result)
     for n, part, *actual in zip(lengths, parts, *split, strict=True):
-        exact = eager(part, torch.float64, n)
-        assert_close(AttentionResult(*actual), eager(part, torch.float32, n), exact)
+        assert_close(AttentionResult(*actual), part, n)
 
 
 @DTYPES

@@ -23,6 +23,7 @@ from model.attention.triton import (
 from model.config import LanguageModelConfig
 from model.dynamics import rotate, wrapped_phase
 from model.layers import RobustMixer
+from model.rounding import assert_within_rounding, relative_error
 from model.testing import assert_matches_reference, rfa_inputs
 
 HAS_GPU = torch.cuda.is_available()
@@ -34,11 +35,6 @@ fused = partial(robust_filter_attention, impl="triton")
 
 def small(batch=1, length=9, heads=2, complex_dims=8, **options):
     return rfa_inputs(batch, length, heads, complex_dims, **{"dtype": torch.float32, "device": DEVICE} | options)
-
-
-def relative_error(actual, expected):
-    actual, expected = actual.detach().double(), expected.detach().double()
-    return float((actual - expected).norm() / expected.norm())
 
 
 def transposed_copy(x):
@@ -349,11 +345,15 @@ def test_rotations_match_the_eager_one(shape, is_inverse, dtype, is_shared):
         return y, *torch.autograd.grad((y * weight).sum(), leaf)
 
     actual = with_gradient(lambda x: fused_rotation(x, phase=phase, is_inverse=is_inverse)[0])
-    plain = with_gradient(lambda x: eager(x, torch.float32).to(dtype))
     truth = eager(exact, torch.float64), rotate(weight.double(), -sign * phase.double())
-    for a, b, c in zip(actual, plain, truth, strict=True):
-        assert a.dtype == dtype
-        assert relative_error(a, c) <= 2 * relative_error(b, c) + torch.finfo(dtype).eps
+
+    def errors(found):
+        return {name: relative_error(x, y) for name, x, y in zip(("value", "gradient"), found, truth, strict=True)}
+
+    assert all(x.dtype == dtype for x in actual)
+    assert_within_rounding(
+        errors(actual), lambda: errors(with_gradient(lambda x: eager(x, torch.float32).to(dtype))), dtype
+    )
 
 
 def test_learned_frequencies_get_their_gradient():
