@@ -47,6 +47,7 @@ class Server:
         program: what starts a server process; tests give one with a planted fault.
         environment: added to that of its processes.
         log: where its standard error goes; None is a file `log` in `folder`.
+        key: the one API key of the server; None serves anyone.
         settings: of service.settings, by name.
     """
 
@@ -57,6 +58,7 @@ class Server:
         program: Sequence[str] = PROGRAM,
         environment: Mapping[str, str] | None = None,
         log: Path | None = None,
+        key: str | None = None,
         **settings: object,
     ) -> None:
         self.port = free_port()
@@ -64,8 +66,11 @@ class Server:
         self._folder = folder
         self._program = program
         self._log = log or folder / "log"
+        self._headers = {} if key is None else {"X-API-Key": key}
         self._processes = int(str(settings.get("processes", 2)))
         given = {"processes": self._processes, **settings, "port": self.port}
+        if key is not None:
+            given["api_keys"] = key
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("RFA_")},
             **{f"RFA_{name.upper()}": str(value) for name, value in given.items()},
@@ -150,7 +155,8 @@ class Server:
         Raises:
             OSError: nobody answers.
         """
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=PATIENCE_SECONDS) as reply:
+        request = urllib.request.Request(f"{self.url}/metrics", headers=self._headers)
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as reply:
             text = reply.read().decode()
         values: dict[str, float] = defaultdict(float)
         for sample in _SAMPLE.finditer(text):

@@ -1,0 +1,119 @@
+"""`python -m tests.soak.attacks`: every attack, a table, and bench/results/attacks.json; 1 if a bar was missed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from bench.faults.cast import ROOT
+from bench.hardware import hardware
+from tests.soak.attacks.catalogue import Attack, all_attacks
+from tests.soak.attacks.conduct import GRACE_SECONDS, LONGEST_ATTACK, SETTLE_SECONDS, Arena, conduct
+from tests.soak.attacks.live import Live
+from training.commit import git_commit
+
+RESULT = ROOT / "bench" / "results" / "attacks.json"
+SECONDS = 5.0
+CALM_WINDOWS = 3
+COLUMNS = "{:<30} {:>17} {:>32} {:>26} {:>5} {:>8}  {}"
+
+
+def chosen(attacks: Mapping[str, Attack], only: Sequence[str]) -> list[Attack]:
+    """Those whose name, or family number, was asked for; all where nothing was.
+
+    Raises:
+        ValueError: there is none of a name.
+    """
+    for name in only:
+        if not any(name in (attack.name, str(attack.family)) for attack in attacks.values()):
+            raise ValueError(f"there is no attack and no family {name!r}; --list names them")
+    return [attack for attack in attacks.values() if not only or attack.name in only or str(attack.family) in only]
+
+
+def row(name: str, entry: Mapping[str, Any]) -> str:
+    """One line of the table."""
+    rss, live, attacker = entry["rss_mb"], entry["live_ms"], entry["attacker"] or {}
+    memory = f"{rss['before']:.0f} / {rss['peak']:.0f} / {rss['after']:.0f}"
+    p99 = " / ".join(_ms(live[window]["p99"]) for window in ("calm", "beside", "attacked", "after"))
+    worked = " / ".join(_ms(entry["work_ms"][window]["p99"]) for window in ("calm", "attacked", "after"))
+    sent = attacker.get("counts", {}).get("bytes sent", 0) / 1e6
+    outcome = (
+        "ok" if entry["passed"] else "MISSED: " + "; ".join(bar for bar, is_met in entry["bars"].items() if not is_met)
+    )
+    return COLUMNS.format(
+        f"{entry['family']} {name}", memory, p99, worked, f"{attacker.get('cpu_share', 0):.2f}", f"{sent:.1f}", outcome
+    )
+
+
+def table(entries: Mapping[str, Mapping[str, Any]]) -> str:
+    """What was measured, an attack a line."""
+    title = COLUMNS.format(
+        "attack",
+        "MB before/peak/after",
+        "p99 ms calm/beside/attack/after",
+        "work p99 calm/attack/after",
+        "cpu",
+        "MB sent",
+        "outcome",
+    )
+    return "\n".join([title, *(row(name, entry) for name, entry in entries.items())])
+
+
+def run(attacks: Sequence[Attack], seconds: float, keep: Path) -> dict[str, Any]:
+    """Conduct attacks, and store the result of each as soon as it is there."""
+    document = json.loads(keep.read_text()) if keep.is_file() else {"attacks": {}}
+    document |= {"hardware": hardware(), "seconds": seconds}
+    longest = CALM_WINDOWS * seconds + max(seconds, LONGEST_ATTACK) + GRACE_SECONDS + 2 * SETTLE_SECONDS
+    done: dict[str, Any] = {}
+    with Live(longest) as live, Arena() as arena, tqdm(attacks, unit="attack") as bar:
+        live.wait_until_prepared()
+        for attack in bar:
+            bar.set_description(attack.name)
+            verdict = conduct(attack, arena, live, seconds)
+            done[attack.name] = {"commit": git_commit(), **verdict.to_document()}
+            document["attacks"][attack.name] = done[attack.name]
+            keep.write_text(json.dumps(document, indent=1) + "\n")
+            bar.write(row(attack.name, done[attack.name]))
+    return done
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _stop(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak.attacks", description=__doc__)
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="attacks, or numbers of families")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of calm, of attack and of what follows, each")
+    parser.add_argument("--list", action="store_true", help="name the attacks and end")
+    parser.add_argument("--out", type=Path, default=RESULT, help="JSON; entries of other attacks there stay")
+    arguments = parser.parse_args()
+    try:
+        attacks = chosen(all_attacks(), arguments.only)
+    except ValueError as error:
+        parser.error(str(error))
+    if arguments.list:
+        print("\n".join(f"{attack.family:>2} {attack.name:<30} {attack.about}" for attack in attacks))
+        return 0
+    signal.signal(signal.SIGTERM, _stop)  # as Ctrl-C: what was started ends
+    done = run(attacks, arguments.seconds, arguments.out)
+    print(table(done))
+    missed = [name for name, entry in done.items() if not entry["passed"]]
+    print(f"{len(done) - len(missed)} of {len(done)} attacks held", file=sys.stderr)
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,349 @@
+"""One attack after the other on a real server, and what each is held to.
+
+    calm      honest clients alone
+    attacked  beside the attack
+    after     beside nothing, right after it
+    beside    beside a process that takes as much of the processor as the attacker took, and does nothing: what of
+              the slowness is the attacker's own work on this machine, which a real one would do on his
+
+Where the machine itself is not calm, because others work on it, live answers are judged by what the server worked while
+they waited (`work`) instead of by how long they waited.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from bench.faults.cast import ROOT
+from bench.faults.server import FaultError, Server
+from bench.faults.verdict import Verdict
+from tests.soak.attacks.burner import burning
+from tests.soak.attacks.catalogue import Attack
+from tests.soak.attacks.live import STREAMS, Latencies, Live, Seen
+from tests.soak.attacks.memory import Memory, is_back
+from tests.soak.attacks.work import Work
+
+MOST_BYTES = 700_000_000
+MOST_GROWTH = 0.1
+MOST_P99_MS = 50.0
+RECOVERY_SECONDS = 60.0
+# For the attacker's last answers.
+GRACE_SECONDS = 20.0
+LONGEST_ATTACK = 30.0
+# A calm p99 above this is the machine's, and says that latency cannot be measured on it now.
+NOISY_P99_MS = MOST_P99_MS / 2
+SETTLE_SECONDS = 0.5
+WARM_UP_VISITS = 8
+MEGABYTE = 1e6
+# Of a core: an attacker that takes less is compared with the calm alone.
+WORTH_PAIRING = 0.05
+ATTACKER = (sys.executable, "-m", "tests.soak.attacks.attacker")
+_ERROR_LINE = re.compile(r"^\S+ ERROR .*$", re.MULTILINE)
+
+# What a server is asked before it is attacked: memory that the first request of a kind takes counts for nobody.
+ORDINARY = (
+    ("/filter", {"observations": [[1.0, 0.5], None], "levels": [0.5, 0.9], "horizon": [0.1], "samples": 2}),
+    ("/filter", {"observations": [[1.0, 0.5]] * 200, "smooth": True}),
+    ("/filter", {"observations": [[1.0, 0.5]] * 50, "mode": "attention"}),
+    ("/filter", {"observations": [[1.0, 0.5]] * 50, "stream": True}),
+    ("/filter", {"model": "metrics", "observations": [[1.0]] * 50}),
+    ("/filter", {"model": "oscillator", "observations": [[1.0, 0.5]] * 50}),
+    ("/generate", {"inputs": "It was the", "parameters": {"max_new_tokens": 8, "n": 2, "top_n_tokens": 2, "seed": 1}}),
+    ("/generate", {"inputs": "It was the", "parameters": {"max_new_tokens": 8, "decode": "attention"}}),
+    ("/v1/completions", {"prompt": ["It was", "She said"], "max_tokens": 8, "logprobs": 2}),
+)
+
+
+class Arena:
+    """A server for each attack: the one that is there, unless it has other settings or was hurt."""
+
+    def __init__(self) -> None:
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._server: Server | None = None
+        self._terms: tuple[Mapping[str, object], str | None] = ({}, None)
+
+    def server(self, attack: Attack) -> Server:
+        """A server that serves, and has answered requests of every kind.
+
+        Raises:
+            FaultError: it does not come to.
+        """
+        terms = (attack.settings, attack.key)
+        if self._server is None or self._terms != terms:
+            self.discard()
+            self._terms = terms
+            self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+            settings: dict[str, Any] = dict(attack.settings)
+            self._server = Server(Path(self._folder.name), key=attack.key, **settings)
+            self._server.start()
+            warm_up(self._server.url, attack.key)
+        return self._server
+
+    @property
+    def log(self) -> Path:
+        """The log of the server that is there."""
+        assert self._folder is not None
+        return Path(self._folder.name) / "log"
+
+    def discard(self) -> None:
+        """End the server that is there; the next attack gets a new one."""
+        if self._server is not None:
+            server, self._server = self._server, None
+            with suppress(FaultError):
+                server.__exit__(None, None, None)
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def __enter__(self) -> Arena:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.discard()
+
+
+class Attacker:
+    """The process of an attack.
+
+    Attributes:
+        saw: what it tells; None where it did not end in time, or broke.
+
+    Raises:
+        RuntimeError: it does not come to begin.
+    """
+
+    def __init__(self, attack: Attack, server: Server, log: Path, seconds: float) -> None:
+        pids = [str(pid) for pid in server.children()]
+        self._process = subprocess.Popen(
+            [*ATTACKER, attack.name, str(server.port), str(seconds), str(log), *pids],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != "ready\n":
+            self.end()
+            raise RuntimeError(f"{attack.name} cannot begin")
+        self.saw: dict[str, Any] | None = None
+
+    def run(self, seconds: float) -> None:
+        """Begin, and wait until it has told what it saw; at most so long."""
+        with suppress(subprocess.TimeoutExpired, ValueError):
+            out, _ = self._process.communicate("go\n", timeout=seconds)
+            self.saw = json.loads(out)
+
+    def end(self) -> None:
+        """End the process, if it has not ended."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()
+
+
+@contextmanager
+def attacking(attack: Attack, server: Server, log: Path, seconds: float) -> Iterator[Attacker]:
+    """An attacker that is prepared, and ends with the block."""
+    attacker = Attacker(attack, server, log, seconds)
+    try:
+        yield attacker
+    finally:
+        attacker.end()
+
+
+def warm_up(url: str, key: str | None) -> None:
+    """Ask for everything, so often that every process has answered.
+
+    Raises:
+        FaultError: an ordinary request is not answered.
+    """
+    headers = {"Content-Type": "application/json", **({} if key is None else {"X-API-Key": key})}
+    for path, document in ORDINARY * WARM_UP_VISITS:
+        request = urllib.request.Request(url + path, json.dumps(document).encode(), headers)
+        try:
+            with urllib.request.urlopen(request, timeout=RECOVERY_SECONDS) as reply:
+                reply.read()
+        except urllib.error.HTTPError as error:
+            raise FaultError(f"{path} answers {error.code} to an ordinary request: {error.read(300)!r}") from None
+
+
+Window = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Course:
+    """What happened around one attack.
+
+    Attributes:
+        windows: begin and end on the monotonic clock, by name.
+        saw: what the attacker tells; None where it did not end in time.
+        opened: live streams that could be opened; seen: by the honest clients; worked: see `Work.during`.
+        before, peaks, now: bytes of each process.
+        children: process ids before and after; errors: lines of the log.
+    """
+
+    windows: Mapping[str, Window]
+    saw: dict[str, Any] | None
+    opened: int
+    seen: Seen
+    worked: list[tuple[float, float]]
+    before: Mapping[int, int]
+    peaks: Mapping[int, int]
+    now: Mapping[int, int]
+    back_seconds: float
+    children: tuple[set[int], set[int]]
+    errors: list[str]
+
+
+def conduct(attack: Attack, arena: Arena, live: Live, seconds: float) -> Verdict:
+    """One attack; a server that was hurt is not used again."""
+    course = _run(attack, arena, live, seconds)
+    verdict = _judge(attack, course)
+    if verdict.missed:
+        arena.discard()
+    return verdict
+
+
+def _run(attack: Attack, arena: Arena, live: Live, seconds: float) -> Course:
+    server = arena.server(attack)
+    length = attack.seconds or seconds
+    known_errors = len(_errors(arena.log))
+    children = set(server.children())
+    with (
+        Memory(server.children) as memory,
+        Work(server.children) as work,
+        attacking(attack, server, arena.log, length) as attacker,
+    ):
+        opened = live.open(server.url, attack.key)
+        time.sleep(SETTLE_SECONDS)
+        before = memory.mark()
+        calm = _window(lambda: time.sleep(seconds))
+        attacked = _window(lambda: attacker.run(length + GRACE_SECONDS))
+        attacker.end()
+        after = _window(lambda: time.sleep(seconds / 2))
+        share = attacker.saw["cpu_share"] if attacker.saw else 0.0
+        beside = _window(lambda: _burn(share, seconds)) if share >= WORTH_PAIRING else calm
+        seen = live.close()
+        now = memory.wait_until_back(before, MOST_GROWTH, attacked[1] + RECOVERY_SECONDS)
+        back_seconds = time.monotonic() - attacked[1]
+        peaks = memory.peaks()
+    return Course(
+        {"calm": calm, "attacked": attacked, "after": after, "beside": beside},
+        attacker.saw,
+        opened,
+        seen,
+        work.during(seen.samples),
+        before,
+        peaks,
+        now,
+        back_seconds,
+        (children, set(server.children())),
+        _errors(arena.log)[known_errors:],
+    )
+
+
+def _window(act: Callable[[], object]) -> Window:
+    begun = time.monotonic()
+    act()
+    return begun, time.monotonic()
+
+
+def _burn(share: float, seconds: float) -> None:
+    with burning(share, seconds):
+        time.sleep(seconds)
+
+
+def _errors(log: Path) -> list[str]:
+    return _ERROR_LINE.findall(log.read_text(errors="replace"))
+
+
+def _judge(attack: Attack, course: Course) -> Verdict:
+    """Figures, and the bars."""
+    live, work = (
+        {name: Latencies.of(samples, *window) for name, window in course.windows.items()}
+        for samples in (course.seen.samples, course.worked)
+    )
+    is_noisy = any((live[window].p99 or 0) > NOISY_P99_MS for window in ("calm", "beside"))
+    visits = _visits(course)
+    verdict = Verdict(
+        {
+            "family": attack.family,
+            "about": attack.about,
+            "attacker": course.saw,
+            "rss_mb": {
+                "before": _largest(course.before),
+                "peak": _largest(course.peaks),
+                "after": _largest(course.now),
+                "back_within_seconds": round(course.back_seconds, 1),
+            },
+            "live_ms": {name: asdict(latencies) for name, latencies in live.items()},
+            "work_ms": {name: asdict(latencies) for name, latencies in work.items()},
+            "is_machine_noisy": is_noisy,
+            "live": _told(course),
+            "visits": visits,
+            "log_errors": {
+                "count": len(course.errors),
+                "examples": [_without_time(line) for line in course.errors[:2]],
+            },
+        }
+    )
+    if attack.is_live_judged:
+        # Work that piled up while others had the processor is done after it, also in the calm.
+        name, p99, most = "live p99 <= 50 ms", live["attacked"].p99, MOST_P99_MS
+        if is_noisy:
+            name, p99 = "work during live answers p99 <= calm + 50 ms", work["attacked"].p99
+            most = MOST_P99_MS + (work["calm"].p99 or 0)
+        verdict.require(name, p99 is not None and p99 <= most)
+        verdict.require("every live answer came", not course.seen.absent and not course.seen.errors)
+        verdict.require("/health answered within 1 s", is_noisy or not visits["missed"])
+    verdict.require("every live answer right", not course.seen.wrong)
+    verdict.require("live streams open", course.opened == STREAMS)
+    verdict.require("memory of a process <= 700 MB", max(course.peaks.values(), default=0) <= MOST_BYTES)
+    verdict.require("memory back within 10 %", is_back(course.before, course.now, MOST_GROWTH))
+    verdict.require("no process died", attack.may_replace or course.children[0] == course.children[1])
+    verdict.require("no error in the log", attack.may_replace or not course.errors)
+    verdict.require("the attacker ended", course.saw is not None)
+    for text, claim in (course.saw or {"claims": {}})["claims"].items():
+        verdict.require(text, not claim["broken"])
+    return verdict
+
+
+def _told(course: Course) -> dict[str, Any]:
+    seen = course.seen
+    return {
+        "streams": course.opened,
+        "answers": len(seen.samples),
+        "absent": seen.absent,
+        "wrong": seen.wrong,
+        "errors": seen.errors,
+        "examples": seen.examples[:3],
+        "generator_lateness_p99_ms": Latencies.of(seen.lateness, *course.windows["attacked"]).p99,
+    }
+
+
+def _visits(course: Course) -> dict[str, Any]:
+    begin, end = course.windows["attacked"]
+    missed = [what for at, what in course.seen.missed if begin <= at < end]
+    return {"answered": sum(begin <= at < end for at, _ in course.seen.visits), "missed": missed[:10]}
+
+
+def _largest(resident: Mapping[int, int]) -> float:
+    return round(max(resident.values(), default=0) / MEGABYTE, 1)
+
+
+def _without_time(line: str) -> str:
+    """What a log line says, without its time."""
+    return line.partition(" ")[2][:200]

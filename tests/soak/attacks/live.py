@@ -1,0 +1,266 @@
+"""Honest clients in a process of their own, beside an attack: what they are answered, and when.
+
+Live streams get observations at times that are fixed before (an open loop: latency counts from when an observation was
+due, so that waiting hides nothing), and every answer is compared with the truth, computed here before anything is sent.
+Beside them a one-shot client comes again and again on new connections, as a probe of an orchestrator does.
+
+The process takes lines of JSON, `{"open": URL, "key": KEY}` and `{"close": true}`, and answers each with one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import PIPE, Popen
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from bench.faults.cast import FILTERS, ROOT
+from bench.load.check import SeriesTruth
+from bench.load.live import LiveStream, open_streams
+from bench.load.pacing import Pacer, periodic
+from bench.load.scenario import LiveLoad
+from bench.load.tally import Tally, Window
+from bench.load.truth import FilterQuestion, open_models, series_truths
+
+STREAMS = 8
+RATE = 50.0
+VISIT_SECONDS = 0.5
+# What a probe of an orchestrator usually waits.
+VISIT_PATIENCE = 1.0
+CLOSE_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """Of what was due in a window, milliseconds; None where nothing was."""
+
+    count: int
+    p50: float | None
+    p99: float | None
+    max: float | None
+
+    @classmethod
+    def of(cls, samples: Sequence[tuple[float, float]], begin: float, end: float) -> Latencies:
+        """Of (due, seconds) between two times."""
+        inside = [1000 * seconds for due, seconds in samples if begin <= due < end]
+        if not inside:
+            return cls(0, None, None, None)
+        p50, p99 = np.percentile(inside, (50, 99))
+        return cls(len(inside), round(float(p50), 2), round(float(p99), 2), round(max(inside), 2))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What honest clients saw.
+
+    Attributes:
+        samples: (due, seconds) of every answered observation; lateness: of the client itself.
+        absent: observations that got no answer; wrong: answers by what was wrong; errors: ends of streams by kind.
+        visits: (begun, seconds) of one-shot requests that were answered; missed: (begun, what happened) of the others.
+    """
+
+    samples: list[tuple[float, float]]
+    lateness: list[tuple[float, float]]
+    absent: int
+    wrong: dict[str, int]
+    errors: dict[str, int]
+    examples: list[str]
+    visits: list[tuple[float, float]]
+    missed: list[tuple[float, str]]
+
+
+class Live:
+    """Handle on the process.
+
+    Args:
+        seconds: the longest that streams stay open; they know so many answers.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._process = Popen(
+            [sys.executable, "-m", "tests.soak.attacks.live", str(seconds)],
+            cwd=ROOT,
+            stdin=PIPE,
+            stdout=PIPE,
+            text=True,
+            start_new_session=True,  # a Ctrl-C is for whoever started this process, and ends it
+        )
+
+    def wait_until_prepared(self) -> None:
+        """Until the right answers are computed.
+
+        Raises:
+            RuntimeError: the process ended.
+        """
+        self._read()
+
+    def open(self, url: str, key: str | None) -> int:
+        """Open the streams and begin; how many could be opened."""
+        opened: int = self._ask({"open": url, "key": key})
+        return opened
+
+    def close(self) -> Seen:
+        """End the streams; what was seen since `open`."""
+        return Seen(**self._ask({"close": True}))
+
+    def _ask(self, document: dict[str, Any]) -> Any:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(document) + "\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the honest clients' process ended")
+        return json.loads(line)
+
+    def __enter__(self) -> Live:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+class Samples(Tally):
+    """A tally that keeps every latency with the time that it was due, and counts all of the run."""
+
+    def __init__(self) -> None:
+        super().__init__(Window(0.0, 0.0, 1.0))
+        self.kept: dict[str, list[tuple[float, float]]] = {"observation": [], "lateness": []}
+
+    def latency(self, metric: str, due: float, seconds: float) -> None:
+        """Note one."""
+        self.kept[metric].append((round(due, 4), round(seconds, 5)))
+
+    def count(self, name: str, due: float, amount: int = 1) -> None:
+        """Count, whenever it was due."""
+        self.counts[name] += amount
+
+
+class Visitor:
+    """Asks for /health on a new connection, twice a second."""
+
+    def __init__(self, url: str) -> None:
+        host, _, port = url.removeprefix("http://").partition(":")
+        self._address = host, int(port)
+        self.visits: list[tuple[float, float]] = []
+        self.missed: list[tuple[float, str]] = []
+
+    async def run(self) -> None:
+        """Until cancelled; a visit does not wait for the one before it."""
+        visits: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                visit = asyncio.create_task(self._visit(time.monotonic()))
+                visits.add(visit)
+                visit.add_done_callback(visits.discard)
+                await asyncio.sleep(VISIT_SECONDS)
+        finally:
+            await asyncio.gather(*visits)
+
+    async def _visit(self, begun: float) -> None:
+        try:
+            async with asyncio.timeout(VISIT_PATIENCE):
+                status = await self._ask()
+        except (OSError, TimeoutError) as error:
+            self.missed.append((begun, type(error).__name__))
+            return
+        if status == 200:
+            self.visits.append((begun, time.monotonic() - begun))
+        else:
+            self.missed.append((begun, f"status {status}"))
+
+    async def _ask(self) -> int:
+        reader, writer = await asyncio.open_connection(*self._address)
+        try:
+            writer.write(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+            first = await reader.readline()
+            await reader.read()
+            return int(first[9:12]) if first.startswith(b"HTTP/1.1 ") else 0
+        finally:
+            writer.close()
+
+
+class Session:
+    """Streams and visits from `open` to `close`."""
+
+    def __init__(self, url: str, key: str | None, truths: Mapping[str, SeriesTruth]) -> None:
+        self._tally = Samples()
+        self._visitor = Visitor(url)
+        self._url = url
+        self._headers = {} if key is None else {"X-API-Key": key}
+        self._truths = truths
+        names = list(truths)
+        self._streams = [
+            LiveStream(number, truths[model], LiveLoad(STREAMS, RATE, model=model), self._tally, None)
+            for number in range(STREAMS)
+            for model in [names[number % len(names)]]
+        ]
+
+    async def open(self) -> int:
+        """Connect and begin."""
+        await open_streams(self._url, self._headers, self._streams)
+        length = min(map(len, self._truths.values()))
+        start = time.monotonic()
+        pacer = Pacer(start + (length - 1) / RATE)
+        for number, stream in enumerate(self._streams):
+            pacer.add(periodic(RATE, start, np.random.default_rng(number)), stream.observe)
+        self._running = [asyncio.create_task(pacer.run()), asyncio.create_task(self._visitor.run())]
+        return STREAMS - sum(self._tally.errors.values())
+
+    async def close(self) -> Seen:
+        """End, and wait for the last answers."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        await asyncio.gather(*(stream.close(CLOSE_SECONDS) for stream in self._streams))
+        counts = self._tally.counts
+        return Seen(
+            self._tally.kept["observation"],
+            self._tally.kept["lateness"],
+            counts["observation.unanswered"] + counts["observation.unsent"],
+            dict(self._tally.wrong),
+            dict(self._tally.errors),
+            self._tally.examples,
+            self._visitor.visits,
+            self._visitor.missed,
+        )
+
+
+async def _serve(seconds: float) -> None:
+    length = int(RATE * seconds) + 1
+    runtimes = open_models([Path(ROOT / "bundles" / name) for name in FILTERS]).filters
+    truths = {
+        name: series_truths(runtimes[name], FilterQuestion(LiveLoad().levels), [0], length, lambda done: None)[0]
+        for name in FILTERS
+    }
+    _tell("prepared")
+    session: Session | None = None
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        order = json.loads(line)
+        if "open" in order:
+            session = Session(order["open"], order["key"], truths)
+            _tell(await session.open())
+        elif session is not None:
+            _tell(vars(await session.close()))
+
+
+def _tell(document: Any) -> None:
+    print(json.dumps(document), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(float(sys.argv[1])))

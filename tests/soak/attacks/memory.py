@@ -1,0 +1,121 @@
+"""Resident memory of the processes of a server, watched all the time.
+
+The kernel keeps the largest resident size of a process (VmHWM) and forgets it when told to (`clear_refs`), so a peak
+between two looks is seen as well.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+PROC = Path("/proc")
+LOOK_SECONDS = 0.02
+MEMBERS_SECONDS = 0.2
+KILOBYTE = 1024
+FORGET_PEAK = "5"
+_FIELD = re.compile(r"^(VmRSS|VmHWM):\s+(\d+) kB$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Resident:
+    """Bytes of a process: now, and the most since `Memory.mark`."""
+
+    now: int
+    peak: int
+
+
+class Memory:
+    """Watches processes until the block ends.
+
+    Args:
+        members: tells the process ids; asked several times a second, for processes die and others take their places.
+    """
+
+    def __init__(self, members: Callable[[], list[int]]) -> None:
+        self._members = members
+        self._peaks: dict[int, int] = {}
+        self._is_over = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Memory:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def mark(self) -> dict[int, int]:
+        """Resident bytes now by process id; peaks are counted from here on."""
+        with self._lock:
+            self._peaks.clear()
+            for pid in self._members():
+                with suppress(OSError):
+                    (PROC / str(pid) / "clear_refs").write_text(FORGET_PEAK)
+            return {pid: resident.now for pid, resident in self._look().items()}
+
+    def now(self) -> dict[int, int]:
+        """Resident bytes now by process id."""
+        with self._lock:
+            return {pid: resident.now for pid, resident in self._look().items()}
+
+    def peaks(self) -> Mapping[int, int]:
+        """The most since `mark`, also of processes that are gone."""
+        with self._lock:
+            self._look()
+            return dict(self._peaks)
+
+    def wait_until_back(self, before: Mapping[int, int], share: float, deadline: float) -> dict[int, int]:
+        """Wait until every process has at most a share above what it had before, or for a time on the monotonic clock.
+
+        Returns:
+            resident bytes at the end.
+        """
+        while not is_back(before, now := self.now(), share) and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+        return now
+
+    def _watch(self) -> None:
+        members: list[int] = []
+        next_members = 0.0
+        while not self._is_over.wait(LOOK_SECONDS):
+            if time.monotonic() >= next_members:
+                members = self._members()
+                next_members = time.monotonic() + MEMBERS_SECONDS
+            with self._lock:
+                self._look(members)
+
+    def _look(self, members: list[int] | None = None) -> dict[int, Resident]:
+        found = {}
+        for pid in self._members() if members is None else members:
+            resident = read_resident(pid)
+            if resident is not None:
+                found[pid] = resident
+                self._peaks[pid] = max(self._peaks.get(pid, 0), resident.peak)
+        return found
+
+
+def read_resident(pid: int) -> Resident | None:
+    """Resident memory of a process; None if it is gone."""
+    try:
+        fields = dict(_FIELD.findall((PROC / str(pid) / "status").read_text()))
+    except OSError:
+        return None
+    if len(fields) < 2:  # a process that ends has no memory any more
+        return None
+    return Resident(int(fields["VmRSS"]) * KILOBYTE, int(fields["VmHWM"]) * KILOBYTE)
+
+
+def is_back(before: Mapping[int, int], now: Mapping[int, int], share: float) -> bool:
+    """Whether no process that lives has more than a share above what it had."""
+    return all(now[pid] <= (1 + share) * size for pid, size in before.items() if pid in now)

@@ -1,0 +1,418 @@
+"""What a driver of an attack has: a clock, raw connections that count and judge, and a place for its claims."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import resource
+import secrets
+import socket
+import struct
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from tests.soak.attacks.answers import Answer, AnswerReader
+
+# A line of one gigabit a second: what the loopback device carries beyond that is no attack from outside.
+BYTES_A_SECOND = 120_000_000
+ANSWER_SECONDS = 20.0
+# What is under way at the end gets so long.
+LAST_ANSWER_SECONDS = 8.0
+PIECE_BYTES = 65_536
+PAUSE_AFTER_LOSS = 0.01
+MAX_EXAMPLES = 3
+TEXT, BINARY, CLOSE, PING, PONG, CONTINUATION = 1, 2, 8, 9, 10, 0
+
+
+class Over(Exception):
+    """The time of the attack is over."""
+
+
+@dataclass
+class Claim:
+    """Something that must be so: how often it was, how often not, with examples."""
+
+    held: int = 0
+    broken: int = 0
+    examples: list[str] = field(default_factory=list)
+
+
+class Stage:
+    """One client's attack.
+
+    Args:
+        port: of the server on 127.0.0.1.
+        seconds: how long the attack lasts from `begin` on.
+        pids: of the server processes.
+        log: path of the server's log.
+    """
+
+    def __init__(self, port: int, seconds: float, pids: list[int], log: str) -> None:
+        self.port = port
+        self.seconds = seconds
+        self.pids = pids
+        self.log = log
+        self.claims: dict[str, Claim] = {}
+        self.counts: Counter[str] = Counter()
+        self.statuses: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._line_is_free_at = 0.0
+        self._begun = self._end = 0.0
+        self._cpu = 0.0
+
+    # The clock.
+
+    def begin(self) -> None:
+        """All is prepared: wait for the word, then the time runs."""
+        print("ready", flush=True)
+        sys.stdin.readline()
+        self._begun = time.monotonic()
+        self._end = self._begun + self.seconds
+        self._cpu = _cpu_seconds()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the attack goes on."""
+        return time.monotonic() < self._end
+
+    @property
+    def left(self) -> float:
+        """Seconds until the end."""
+        return self._end - time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait so long, at most to the end."""
+        time.sleep(max(0.0, min(seconds, self.left)))
+
+    # Findings.
+
+    def claim(self, text: str, is_met: bool, seen: object = "") -> None:
+        """Note whether something that must be so is so."""
+        with self._lock:
+            claim = self.claims.setdefault(text, Claim())
+            if is_met:
+                claim.held += 1
+            else:
+                claim.broken += 1
+                if len(claim.examples) < MAX_EXAMPLES:
+                    claim.examples.append(str(seen)[:300])
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Count something that is worth telling."""
+        with self._lock:
+            self.counts[name] += amount
+
+    def note(self, answer: Answer) -> None:
+        """Count an answer; one that no request explains breaks a claim."""
+        with self._lock:
+            self.statuses[str(answer.status)] += 1
+        if answer.status >= 400:
+            self.claim("every refusal explains itself", answer.complaint is None, answer.complaint)
+
+    def expect(self, text: str, answer: Answer | None, statuses: Collection[int], name: object = "") -> None:
+        """Claim that an answer came with one of these statuses."""
+        status = None if answer is None else answer.status
+        self.claim(text, status in statuses, f"{name}: {status}")
+
+    def to_document(self) -> dict[str, Any]:
+        """As JSON, at the end."""
+        seconds = max(time.monotonic() - self._begun, 1e-9)
+        return {
+            "seconds": round(seconds, 3),
+            "cpu_share": round((_cpu_seconds() - self._cpu) / seconds, 3),
+            "statuses": dict(self.statuses),
+            "counts": dict(self.counts),
+            "claims": {name: vars(claim) for name, claim in self.claims.items()},
+        }
+
+    # Connections.
+
+    def connect(
+        self, *, receive_buffer: int | None = None, source: str = "127.0.0.1", seconds: float = ANSWER_SECONDS
+    ) -> Wire:
+        """A new connection.
+
+        Args:
+            source: any address of 127.0.0.0/8: another client, as far as a server can tell.
+            seconds: the longest that an answer may take.
+
+        Raises:
+            OSError
+        """
+        made = socket.socket()
+        made.settimeout(seconds)
+        if receive_buffer is not None:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            if source != "127.0.0.1":
+                made.setsockopt(socket.SOL_IP, getattr(socket, "IP_BIND_ADDRESS_NO_PORT", 24), 1)
+                made.bind((source, 0))
+            made.connect(("127.0.0.1", self.port))
+        except OSError:
+            made.close()
+            raise
+        self.count("connections")
+        return Wire(self, made, seconds)
+
+    def upgrade(self, *, receive_buffer: int | None = None, headers: str = "", source: str = "127.0.0.1") -> Wire:
+        """A WebSocket on /filter/stream on which nothing was said yet.
+
+        Raises:
+            OSError: the server refuses it.
+        """
+        wire = self.connect(receive_buffer=receive_buffer, source=source)
+        try:
+            wire.send(handshake(headers))
+            answer = wire.answer()
+            if answer is None or answer.status != 101:
+                raise ConnectionRefusedError("no WebSocket")
+        except BaseException:
+            wire.close()
+            raise
+        return wire
+
+    def lanes(self, number: int, work: Callable[[Wire], None], **options: Any) -> None:
+        """Do a piece of work on so many connections at once, on a new one each time, until the time is over."""
+
+        def lane() -> None:
+            while self.is_on:
+                try:
+                    with self.connect(**options) as wire:
+                        work(wire)
+                except OSError:
+                    self.count("connections lost")
+                    self.sleep(PAUSE_AFTER_LOSS)
+                except Over:
+                    return
+
+        self.together([lane] * number)
+
+    def keep_asking(
+        self,
+        lanes: int,
+        requests: Sequence[bytes],
+        text: str,
+        statuses: Collection[int],
+        *,
+        look: Callable[[Answer], None] = lambda answer: None,
+        pause: float = 0.0,
+        prepare: Callable[[Wire], None] = lambda wire: None,
+        **options: Any,
+    ) -> None:
+        """Ask requests in turn on so many connections at once, and read every answer.
+
+        Args:
+            text, statuses: the claim about each answer.
+            look: at each answer; prepare: each connection.
+            pause: seconds after each answer.
+        """
+        turns = itertools.cycle(requests)
+
+        def ask(wire: Wire) -> None:
+            prepare(wire)
+            is_kept = True
+            while is_kept:
+                request = next(turns)
+                answer = wire.ask(request)
+                self.expect(text, answer, statuses, request[:100])
+                if answer is not None:
+                    look(answer)
+                is_kept = answer is not None and answer.headers.get("connection") != "close"
+                self.sleep(pause)
+
+        self.lanes(lanes, ask, **options)
+
+    def together(self, works: list[Callable[[], None]]) -> None:
+        """Do some things at once, each in a thread; what fails in one is raised here."""
+        with ThreadPoolExecutor(len(works)) as pool:
+            for running in [pool.submit(work) for work in works]:
+                with suppress(Over):
+                    running.result()
+
+    def pace(self, size: int) -> None:
+        """Wait until the client's line has room."""
+        with self._lock:
+            self.counts["bytes sent"] += size
+            self._line_is_free_at = max(time.monotonic() - 0.01, self._line_is_free_at) + size / BYTES_A_SECOND
+            wait = self._line_is_free_at - time.monotonic()
+        if wait > 0.001:
+            time.sleep(wait)
+
+
+class Wire:
+    """A raw connection of an attacker."""
+
+    def __init__(self, stage: Stage, connection: socket.socket, seconds: float) -> None:
+        self.socket = connection
+        self.pause = 0.0
+        self.piece = PIECE_BYTES
+        self._stage = stage
+        self._seconds = seconds
+        self._reader = AnswerReader(self._receive)
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close it."""
+        self.socket.close()
+
+    def reset(self) -> None:
+        """Leave with a reset."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        """Send all of it, as fast as the server takes it.
+
+        Raises:
+            OSError: the server closed.
+            Over: before all was taken.
+        """
+        view = memoryview(data)
+        while view:
+            self._stage.pace(min(len(view), PIECE_BYTES))
+            view = view[self._send_some(view[:PIECE_BYTES]) :]
+
+    def _send_some(self, view: memoryview) -> int:
+        while True:
+            if not self._stage.is_on:
+                raise Over
+            self.socket.settimeout(min(1.0, max(0.05, self._stage.left)))
+            try:
+                return self.socket.send(view)
+            except TimeoutError:
+                continue
+
+    def answer(self) -> Answer | None:
+        """The next answer that is not interim, judged; None where the server closed instead.
+
+        Raises:
+            OSError: it broke off, or took too long.
+        """
+        while True:
+            self.socket.settimeout(min(self._seconds, max(0.0, self._stage.left) + LAST_ANSWER_SECONDS))
+            answer = self._reader.take()
+            if answer is None or not answer.is_interim:
+                break
+            self._stage.count("interim answers")
+        if answer is not None:
+            self._stage.note(answer)
+        return answer
+
+    def ask(self, request: bytes) -> Answer | None:
+        """Send a request and read its answer; see `send` and `answer`."""
+        self.send(request)
+        return self.answer()
+
+    def answers(self, quiet_seconds: float) -> list[Answer]:
+        """All answers until the server closes or is quiet for so long."""
+        found = []
+        self.socket.settimeout(quiet_seconds)
+        with suppress(OSError):
+            while (answer := self._reader.take()) is not None:
+                self._stage.note(answer)
+                found.append(answer)
+        return found
+
+    def skim(self) -> None:
+        """Read what comes and forget it.
+
+        Raises:
+            OSError: nothing comes any more.
+        """
+        if not self._receive():
+            raise ConnectionError("closed")
+
+    def frame(self) -> tuple[int, bytes]:
+        """The next WebSocket frame: opcode and payload.
+
+        Raises:
+            OSError
+        """
+        self.socket.settimeout(self._seconds)
+        first, second = self._reader.exactly(2)
+        size = second & 0x7F
+        if size == 126:
+            (size,) = struct.unpack("!H", self._reader.exactly(2))
+        elif size == 127:
+            (size,) = struct.unpack("!Q", self._reader.exactly(8))
+        return first & 0x0F, self._reader.exactly(size)
+
+    def close_code(self) -> int | None:
+        """The code that the server closes a WebSocket with; None where it closes without.
+
+        Raises:
+            OSError: it does neither in time.
+        """
+        with suppress(ConnectionError):
+            while True:
+                opcode, payload = self.frame()
+                if opcode == CLOSE:
+                    return int.from_bytes(payload[:2], "big") if len(payload) >= 2 else 1005
+        return None
+
+    def _receive(self) -> bytes:
+        if self.pause:
+            self._stage.sleep(self.pause)
+        data = self.socket.recv(self.piece)
+        self._stage.count("bytes received", len(data))
+        return data
+
+
+def head(method: str, path: str, *lines: str, host: str = "127.0.0.1") -> bytes:
+    """A whole request head."""
+    return "\r\n".join([f"{method} {path} HTTP/1.1", f"Host: {host}", *lines, "", ""]).encode()
+
+
+def post(path: str, document: Any, *lines: str) -> bytes:
+    """A whole request; `document` is JSON already where it is bytes."""
+    body = document if isinstance(document, bytes) else json.dumps(document).encode()
+    return head("POST", path, "Content-Type: application/json", f"Content-Length: {len(body)}", *lines) + body
+
+
+def handshake(headers: str = "", path: str = "/filter/stream", version: str = "13") -> bytes:
+    """A WebSocket handshake; `headers` are further lines, each with its line break."""
+    key = base64.b64encode(secrets.token_bytes(16)).decode()
+    return (
+        f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        f"Sec-WebSocket-Version: {version}\r\nSec-WebSocket-Key: {key}\r\n{headers}\r\n"
+    ).encode()
+
+
+def frame(payload: bytes, opcode: int = TEXT, *, is_final: bool = True, reserved: int = 0) -> bytes:
+    """A WebSocket frame of a client, masked with zeros."""
+    first = (0x80 if is_final else 0) | reserved << 4 | opcode
+    size = len(payload)
+    if size < 126:
+        length = struct.pack("!B", 0x80 | size)
+    elif size < 65_536:
+        length = struct.pack("!BH", 0x80 | 126, size)
+    else:
+        length = struct.pack("!BQ", 0x80 | 127, size)
+    return bytes([first]) + length + bytes(4) + payload
+
+
+def message(document: Any) -> bytes:
+    """A text frame with JSON."""
+    return frame(json.dumps(document).encode())
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
