@@ -44,9 +44,8 @@ def row(name: str, entry: Mapping[str, Any]) -> str:
     p99 = " / ".join(_ms(live[window]["p99"]) for window in ("calm", "beside", "attacked", "after"))
     worked = " / ".join(_ms(entry["work_ms"][window]["p99"]) for window in ("calm", "attacked", "after"))
     sent = attacker.get("counts", {}).get("bytes sent", 0) / 1e6
-    outcome = (
-        "ok" if entry["passed"] else "MISSED: " + "; ".join(bar for bar, is_met in entry["bars"].items() if not is_met)
-    )
+    missed = [bar for bar, is_met in entry["bars"].items() if not is_met]
+    outcome = ("(noisy) " if entry["is_machine_noisy"] else "") + ("MISSED: " + "; ".join(missed) if missed else "ok")
     return COLUMNS.format(
         f"{entry['family']} {name}", memory, p99, worked, f"{attacker.get('cpu_share', 0):.2f}", f"{sent:.1f}", outcome
     )

@@ -20,7 +20,7 @@ ORIGINS = (
     "http://[::1].evil.example",
     "file://",
     "chrome-extension://abcdefgh",
-    "http://localhost\uff0eevil.example".encode("ascii", "ignore").decode(),
+    "http://localhostevil.example",
 )
 HOSTS = (
     "evil.example",
@@ -81,9 +81,8 @@ def pages_of_our_own(stage: Stage) -> None:
     """The server's own page, and programs that send no Origin: these must be served."""
     port = stage.port
     names = ("127.0.0.1", "localhost")
-    welcome: list[tuple[str | None, str]] = [(None, name) for name in names] + [
-        (None, f"{name}:{port}") for name in names
-    ]
+    welcome: list[tuple[str | None, str]] = [(None, name) for name in names]
+    welcome += [(None, f"{name}:{port}") for name in names]
     welcome += [(f"http://{name}:{port}", f"{name}:{port}") for name in names]
     cases = [
         (f"{name} Origin {origin} Host {host}", request, 101 if name.startswith("WS") else 200)

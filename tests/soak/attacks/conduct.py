@@ -6,8 +6,8 @@
     beside    beside a process that takes as much of the processor as the attacker took, and does nothing: what of
               the slowness is the attacker's own work on this machine, which a real one would do on his
 
-Where the machine itself is not calm, because others work on it, live answers are judged by what the server worked while
-they waited (`work`) instead of by how long they waited.
+Where the machine itself is not calm, because others work on it, waiting is not judged: "noisy" says so. What the server
+worked while live answers waited (`work`) is measured either way.
 """
 
 from __future__ import annotations
@@ -301,14 +301,11 @@ def _judge(attack: Attack, course: Course) -> Verdict:
         }
     )
     if attack.is_live_judged:
-        # Work that piled up while others had the processor is done after it, also in the calm.
-        name, p99, most = "live p99 <= 50 ms", live["attacked"].p99, MOST_P99_MS
-        if is_noisy:
-            name, p99 = "work during live answers p99 <= calm + 50 ms", work["attacked"].p99
-            most = MOST_P99_MS + (work["calm"].p99 or 0)
-        verdict.require(name, p99 is not None and p99 <= most)
         verdict.require("every live answer came", not course.seen.absent and not course.seen.errors)
-        verdict.require("/health answered within 1 s", is_noisy or not visits["missed"])
+    if attack.is_live_judged and not is_noisy:
+        p99 = live["attacked"].p99
+        verdict.require("live p99 <= 50 ms", p99 is not None and p99 <= MOST_P99_MS)
+        verdict.require("/health answered within 1 s", not visits["missed"])
     verdict.require("every live answer right", not course.seen.wrong)
     verdict.require("live streams open", course.opened == STREAMS)
     verdict.require("memory of a process <= 700 MB", max(course.peaks.values(), default=0) <= MOST_BYTES)
@@ -316,6 +313,7 @@ def _judge(attack: Attack, course: Course) -> Verdict:
     verdict.require("no process died", attack.may_replace or course.children[0] == course.children[1])
     verdict.require("no error in the log", attack.may_replace or not course.errors)
     verdict.require("the attacker ended", course.saw is not None)
+    verdict.require("the attack took place", bool(course.saw and course.saw["counts"].get("connections")))
     for text, claim in (course.saw or {"claims": {}})["claims"].items():
         verdict.require(text, not claim["broken"])
     return verdict

@@ -13,6 +13,7 @@ from tests.soak.attacks.stage import (
     BINARY,
     CLOSE,
     CONTINUATION,
+    LINGER_SECONDS,
     PING,
     PONG,
     TEXT,
@@ -24,6 +25,7 @@ from tests.soak.attacks.stage import (
     head,
     message,
     post,
+    push,
 )
 
 SMALL_BUFFER = 4_096
@@ -51,20 +53,6 @@ def on_streams(stage: Stage, lanes: int, work: Callable[[Wire], None], *, receiv
                 return
 
     stage.together([lane] * lanes)
-
-
-def until_refused(stage: Stage, wire: Wire, piece: bytes, most: int, claim: str) -> None:
-    """Send a piece again and again: the server must end it before it took so much."""
-    sent = 0
-    try:
-        while sent <= most:
-            wire.send(piece)
-            sent += len(piece)
-        stage.claim(claim, False, f"{sent} bytes were taken")
-        while True:
-            wire.send(piece)
-    except OSError:
-        stage.claim(claim, True)
 
 
 # Control frames and fragments.
@@ -110,33 +98,31 @@ def pongs_unasked(stage: Stage) -> None:
     on_streams(stage, 4, pong)
 
 
-@attack(12)
+@attack(12, seconds=2 * LINGER_SECONDS)
 def fragments_tiny(stage: Stage) -> None:
     """One message in fragments of a byte."""
     opening, piece = frame(b'"', TEXT, is_final=False), frame(b"x", CONTINUATION, is_final=False) * 5_000
     stage.begin()
 
     def send(wire: Wire) -> None:
-        wire.send(opening)
-        until_refused(stage, wire, piece, 3 * MOST_MESSAGE_BYTES, "a message of fragments of a byte ends")
+        push(stage, wire, opening, piece, 3 * MOST_MESSAGE_BYTES, "a message of fragments of a byte ends")
 
     on_streams(stage, 4, send)
 
 
-@attack(12)
+@attack(12, seconds=2 * LINGER_SECONDS)
 def fragments_empty(stage: Stage) -> None:
     """One message in fragments of nothing, without end."""
     opening, piece = frame(b"", TEXT, is_final=False), frame(b"", CONTINUATION, is_final=False) * 5_000
     stage.begin()
 
     def send(wire: Wire) -> None:
-        wire.send(opening)
-        until_refused(stage, wire, piece, 3 * MOST_MESSAGE_BYTES, "a message of empty fragments ends")
+        push(stage, wire, opening, piece, 3 * MOST_MESSAGE_BYTES, "a message of empty fragments ends")
 
     on_streams(stage, 4, send)
 
 
-@attack(12)
+@attack(12, seconds=2 * LINGER_SECONDS)
 def fragments_and_pings(stage: Stage) -> None:
     """A message that never ends, with pings between its fragments."""
     opening = frame(b'"', TEXT, is_final=False)
@@ -144,8 +130,7 @@ def fragments_and_pings(stage: Stage) -> None:
     stage.begin()
 
     def send(wire: Wire) -> None:
-        wire.send(opening)
-        until_refused(stage, wire, piece, 3 * MOST_MESSAGE_BYTES, "a message between pings ends")
+        push(stage, wire, opening, piece, 3 * MOST_MESSAGE_BYTES, "a message between pings ends")
 
     on_streams(stage, 4, send, receive_buffer=SMALL_BUFFER)
 
@@ -258,7 +243,7 @@ def bodies_slow(stage: Stage) -> None:
 
 @attack(12, seconds=20)
 def bodies_nearly_whole(stage: Stage) -> None:
-    """300 bodies of 1.9 MB of which only the last byte is missing: what does a server hold for them?"""
+    """300 bodies of 1.9 MB of which only the last bytes are missing: 570 MB for a server to hold, if it does."""
     opening = head("POST", "/filter", "Content-Type: application/json", "Content-Length: 1900000") + b" " * 1_899_990
     hold(stage, 300, opening, b" ", 2.0)
 

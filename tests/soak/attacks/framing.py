@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from tests.soak.attacks.catalogue import attack
-from tests.soak.attacks.stage import Stage, Wire, head, post
+from tests.soak.attacks.stage import LINGER_SECONDS, Stage, Wire, head, post, push
 
 KEY = "attacks-" + "k" * 24
 CHUNKED = ("Transfer-Encoding: chunked", "Content-Type: application/json")
 QUIET_SECONDS = 1.0
+FLOOD_SECONDS = 2 * LINGER_SECONDS
 FAIR = frozenset({200, 400, 408, 413, 422, 429, 431, 503})
 # Of one request beyond its body; what a server takes more of is without a bound.
 MOST_TRAILER_BYTES = 1_000_000
@@ -28,17 +29,7 @@ LARGE = json.dumps({"observations": [[1.0, 0.5]] * 200}).encode()[:-1] + b" " * 
 
 def flood(stage: Stage, wire: Wire, opening: bytes, piece: bytes, most: int, claim: str) -> None:
     """Send an opening and then a piece again and again, until the server ends it or has taken too much."""
-    sent = 0
-    try:
-        wire.send(opening)
-        while sent <= most:
-            wire.send(piece)
-            sent += len(piece)
-        stage.claim(claim, False, f"{sent} bytes were taken")
-        while True:  # on to the end of the time: what does it cost?
-            wire.send(piece)
-    except OSError:
-        stage.claim(claim, True)
+    if push(stage, wire, opening, piece, most, claim):
         with suppress(OSError):
             wire.answer()
 
@@ -46,7 +37,7 @@ def flood(stage: Stage, wire: Wire, opening: bytes, piece: bytes, most: int, cla
 # Family 1: trailers and chunks.
 
 
-@attack(1)
+@attack(1, seconds=FLOOD_SECONDS)
 def trailers_endless(stage: Stage) -> None:
     """Trailers of a chunked request without end, on four connections."""
     opening = head("POST", "/nothing", *CHUNKED) + b"0\r\n"
@@ -56,7 +47,7 @@ def trailers_endless(stage: Stage) -> None:
     stage.lanes(4, lambda wire: flood(stage, wire, opening, piece, MOST_TRAILER_BYTES, claim))
 
 
-@attack(1)
+@attack(1, seconds=FLOOD_SECONDS)
 def trailers_tiny(stage: Stage) -> None:
     """The same with the smallest trailers there are, whose objects are larger than they."""
     opening = head("POST", "/filter", *CHUNKED) + b"0\r\n"
@@ -65,7 +56,7 @@ def trailers_tiny(stage: Stage) -> None:
     stage.lanes(4, lambda wire: flood(stage, wire, opening, b"a:\r\n" * 10_000, MOST_TRAILER_BYTES, claim))
 
 
-@attack(1)
+@attack(1, seconds=FLOOD_SECONDS)
 def trailer_without_line_end(stage: Stage) -> None:
     """One trailer whose line does not end."""
     opening = head("POST", "/health", *CHUNKED) + b"0\r\nx-a: "
@@ -84,7 +75,7 @@ def trailers_often(stage: Stage) -> None:
     stage.keep_asking(2, [request], "a request with trailers is answered", FAIR)
 
 
-@attack(1)
+@attack(1, seconds=FLOOD_SECONDS)
 def chunk_extension_endless(stage: Stage) -> None:
     """A chunk size followed by an extension without end."""
     opening = head("POST", "/filter", *CHUNKED) + b"5;a="
@@ -93,7 +84,7 @@ def chunk_extension_endless(stage: Stage) -> None:
     stage.lanes(4, lambda wire: flood(stage, wire, opening, b"a" * 65_536, MOST_TRAILER_BYTES, claim))
 
 
-@attack(1)
+@attack(1, seconds=FLOOD_SECONDS)
 def chunk_extensions_many(stage: Stage) -> None:
     """Chunks of one byte with 4 kB of extensions each: two thousand times more framing than body."""
     opening = head("POST", "/filter", *CHUNKED)
@@ -103,7 +94,7 @@ def chunk_extensions_many(stage: Stage) -> None:
     stage.lanes(4, lambda wire: flood(stage, wire, opening, piece, 20_000_000, claim))
 
 
-@attack(1)
+@attack(1, seconds=FLOOD_SECONDS)
 def chunk_size_endless(stage: Stage) -> None:
     """A chunk size of zeros without end."""
     opening = head("POST", "/filter", *CHUNKED)
@@ -154,7 +145,7 @@ def trailer_as_header(stage: Stage) -> None:
         ask((*trailers, f"X-API-Key: {KEY}"), 200, "a trailer changes nothing", f"X-API-Key: {KEY}")
 
 
-@attack(1)
+@attack(1, seconds=FLOOD_SECONDS)
 def head_endless(stage: Stage) -> None:
     """A head without end: of many headers, of one, of one line, of nothing but line ends."""
     endless = [

@@ -30,7 +30,7 @@ from bench.load.scenario import LiveLoad
 from bench.load.tally import Tally, Window
 from bench.load.truth import FilterQuestion, open_models, series_truths
 
-STREAMS = 8
+STREAMS = 4
 RATE = 50.0
 VISIT_SECONDS = 0.5
 # What a probe of an orchestrator usually waits.

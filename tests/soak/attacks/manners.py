@@ -150,7 +150,7 @@ def half_closed(stage: Stage) -> None:
     stage.lanes(2, ask)
 
 
-@attack(13)
+@attack(13, seconds=25)
 def log_lines(stage: Stage) -> None:
     """Every answer has one line in the log, with its id and the client's address; a client's mistake is no ERROR."""
     cases = [
@@ -175,7 +175,7 @@ def log_lines(stage: Stage) -> None:
         with stage.connect(source=SOURCE, seconds=3) as wire:
             with suppress(OSError):
                 wire.send(first + f"\r\nX-Request-ID: {own}\r\n".encode() + rest)
-            answers = wire.answers(1.0)
+            answers = wire.answers(0.5)
         told = answers[0].headers.get("x-request-id", "") if answers else ""
         stage.claim("an answer has a request id", bool(told), request[:60])
         if told:

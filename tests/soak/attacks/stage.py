@@ -29,6 +29,8 @@ ANSWER_SECONDS = 20.0
 LAST_ANSWER_SECONDS = 8.0
 PIECE_BYTES = 65_536
 PAUSE_AFTER_LOSS = 0.01
+# How long a server may read on, and forget, after it has refused.
+LINGER_SECONDS = 4.0
 MAX_EXAMPLES = 3
 TEXT, BINARY, CLOSE, PING, PONG, CONTINUATION = 1, 2, 8, 9, 10, 0
 
@@ -373,6 +375,31 @@ class Wire:
         data = self.socket.recv(self.piece)
         self._stage.count("bytes received", len(data))
         return data
+
+
+def push(stage: Stage, wire: Wire, opening: bytes, piece: bytes, most: int, claim: str) -> bool:
+    """Send an opening and then a piece again and again: the server must end it after so many bytes, and a while.
+
+    The while is for a server that has answered, and reads on and forgets so that the answer arrives. Where it takes
+    more, go on until the time is over: what does it cost?
+
+    Returns:
+        whether it ended it in time.
+    """
+    sent, end = 0, time.monotonic() + LINGER_SECONDS
+    try:
+        wire.send(opening)
+        while sent <= most or time.monotonic() < end:
+            wire.send(piece)
+            sent += len(piece)
+    except OSError:
+        stage.claim(claim, True)
+        return True
+    stage.claim(claim, False, f"{sent} bytes were taken")
+    with suppress(OSError):
+        while True:
+            wire.send(piece)
+    return False
 
 
 def head(method: str, path: str, *lines: str, host: str = "127.0.0.1") -> bytes:
