@@ -225,14 +225,31 @@ class Stage:
             is_kept = True
             while is_kept:
                 request = next(turns)
-                answer = wire.ask(request)
+                answer = self._ask(wire, request, text)
+                if answer is None:
+                    return
                 self.expect(text, answer, statuses, request[:100])
-                if answer is not None:
-                    look(answer)
-                is_kept = answer is not None and answer.headers.get("connection") != "close"
+                look(answer)
+                is_kept = answer.headers.get("connection") != "close"
                 self.sleep(pause)
 
         self.lanes(lanes, ask, **options)
+
+    def _ask(self, wire: Wire, request: bytes, text: str) -> Answer | None:
+        """The answer to a request; None where there is none, which breaks the claim unless the time was over."""
+        with suppress(OSError):  # a refusal may come before all is sent
+            wire.send(request)
+        try:
+            answer = wire.answer()
+        except TimeoutError:
+            self.count("answers awaited at the end")
+            return None
+        except OSError as error:
+            self.claim(text, False, f"{request[:100]!r}: {error}")
+            return None
+        if answer is None:
+            self.claim(text, False, f"{request[:100]!r}: closed without an answer")
+        return answer
 
     def together(self, works: list[Callable[[], None]]) -> None:
         """Do some things at once, each in a thread; what fails in one is raised here."""
@@ -370,6 +387,8 @@ class Wire:
         return None
 
     def _receive(self) -> bytes:
+        if self._stage.left < -LAST_ANSWER_SECONDS:
+            raise TimeoutError("the attack is long over")
         if self.pause:
             self._stage.sleep(self.pause)
         data = self.socket.recv(self.piece)
