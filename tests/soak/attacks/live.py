@@ -35,7 +35,7 @@ RATE = 50.0
 VISIT_SECONDS = 0.5
 # What a probe of an orchestrator usually waits.
 VISIT_PATIENCE = 1.0
-CLOSE_SECONDS = 20.0
+CLOSE_SECONDS = 40.0
 
 
 @dataclass(frozen=True)
