@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,20 +19,22 @@ import pytest
 from tests.soak.attacks.__main__ import chosen
 from tests.soak.attacks.answers import Answer, AnswerReader
 from tests.soak.attacks.catalogue import Attack, all_attacks
+from tests.soak.attacks.clocked_child import RECORD
 from tests.soak.attacks.conduct import MOST_BYTES, Course, _judge
 from tests.soak.attacks.framing import flood
 from tests.soak.attacks.live import STREAMS, Latencies, Seen
 from tests.soak.attacks.memory import Memory, is_back
 from tests.soak.attacks.stage import Stage, frame, head
-from tests.soak.attacks.work import Work
+from tests.soak.attacks.turns import wait_p99_ms
 
 ATTACK = Attack("attack", 1, lambda stage: None)
 WINDOWS = {"calm": (0.0, 1.0), "attacked": (1.0, 2.0), "after": (2.0, 3.0), "beside": (3.0, 4.0)}
 QUICK = [(0.1 * number, 0.001) for number in range(40)]
 SAW = {"counts": {"connections": 1}, "claims": {"a claim": {"held": 1, "broken": 0, "examples": []}}}
 SEEN = Seen(QUICK, QUICK, 0, {}, {}, [], [(1.5, 0.01)], [])
+TURNS = dict.fromkeys(WINDOWS, 2.0)
 GOOD = Course(
-    WINDOWS, SAW, STREAMS, SEEN, QUICK, {1: 300, 2: 300}, {1: 400, 2: 300}, {1: 310, 2: 300}, 1.0, ({1, 2}, {1, 2}), []
+    WINDOWS, SAW, STREAMS, SEEN, TURNS, {1: 300, 2: 300}, {1: 400, 2: 300}, {1: 310, 2: 300}, 1.0, ({1, 2}, {1, 2}), []
 )
 SLOW = [(due, 0.06 if 1 <= due < 2 else seconds) for due, seconds in QUICK]
 BROKEN = {**SAW, "claims": {"a claim": {"held": 9, "broken": 1, "examples": []}}}
@@ -63,12 +66,14 @@ def test_an_attacker_that_did_not_end_proves_nothing() -> None:
     assert _judge(ATTACK, replace(GOOD, saw=None)).missed == ["the attacker ended", "the attack took place"]
 
 
-def test_waiting_is_not_judged_where_the_machine_is_noisy() -> None:
+@pytest.mark.parametrize(("work", "missed"), [(40.0, []), (60.0, ["work before a live answer p99 <= 50 ms"])])
+def test_work_is_judged_instead_of_waiting_where_the_machine_is_noisy(work: float, missed: list[str]) -> None:
     noisy = [(due, 0.06) for due, _ in QUICK]
-    verdict = _judge(ATTACK, replace(GOOD, seen=replace(SEEN, samples=noisy)))
+    course = replace(GOOD, seen=replace(SEEN, samples=noisy), turns={**TURNS, "attacked": work})
+    verdict = _judge(ATTACK, course)
     assert verdict.measured["is_machine_noisy"]
     assert "live p99 <= 50 ms" not in verdict.bars
-    assert not verdict.missed
+    assert verdict.missed == missed
 
 
 def test_latencies_are_of_what_was_due_in_the_window() -> None:
@@ -102,11 +107,21 @@ def take(process: subprocess.Popen[bytes], times: int) -> None:
     process.stdout.readline()
 
 
-def test_work_is_what_the_busiest_process_did_meanwhile() -> None:
-    work = Work(list)
-    work._times = {1: [0.0, 1.0, 2.0], 2: [0.0, 1.0, 2.0]}  # type: ignore[dict-item]
-    work._worked = {1: [0.0, 0.5, 0.5], 2: [0.0, 0.0, 0.1]}  # type: ignore[dict-item]
-    assert work.during([(0.5, 0.5), (1.0, 1.0)]) == [(0.5, 0.25), (1.0, pytest.approx(0.1))]
+def test_who_comes_in_a_turn_waits_for_its_rest_and_for_the_next(tmp_path: Path) -> None:
+    """Two turns of a second's work each in ten seconds: whoever comes in the first waits longest."""
+    beats = [(0.01 * number, 0.0) for number in range(100)]
+    beats += [(2.0, 1.0), (3.0, 2.0), *((3.01 + 0.01 * number, 2.0) for number in range(700))]
+    (tmp_path / "1").write_bytes(b"".join(RECORD.pack(*beat) for beat in beats))
+    p99 = wait_p99_ms([tmp_path / "1", tmp_path / "gone"], 0.0, 20.0)
+    assert p99 is not None and 1_800 < p99 < 2_000
+    assert wait_p99_ms([tmp_path / "1"], 4.0, 20.0) == 0.0
+    assert wait_p99_ms([tmp_path / "gone"], 0.0, 20.0) is None
+
+
+def test_work_on_a_machine_that_is_shared_is_not_more_than_was_done(tmp_path: Path) -> None:
+    beats = [(1.0 * number, 0.001 * number) for number in range(10)]  # a second on the wall, a millisecond of work
+    (tmp_path / "1").write_bytes(b"".join(RECORD.pack(*beat) for beat in beats))
+    assert wait_p99_ms([tmp_path / "1"], 0.0, 20.0) == pytest.approx(2.0, abs=0.1)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ stage       what a driver has: raw connections whose answers are read and judged
 attacker    a driver in a process of its own: one client
 live        honest clients in a process of their own: live streams at a fixed rate, every answer checked, and one-shot
             requests on new connections
-memory      resident memory of every server process; `work`, how long it worked while an answer was waited for
+memory      resident memory of every server process
+turns       how long the event loop of each was held up by its own work, written down by `clocked_child`
 burner      a process that takes a share of a core and does nothing, for the calm that an attack is compared with
 conduct     one attack: calm, attack, after, the same load beside; its bars
 """

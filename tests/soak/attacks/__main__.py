@@ -42,7 +42,7 @@ def row(name: str, entry: Mapping[str, Any]) -> str:
     rss, live, attacker = entry["rss_mb"], entry["live_ms"], entry["attacker"] or {}
     memory = f"{rss['before']:.0f} / {rss['peak']:.0f} / {rss['after']:.0f}"
     p99 = " / ".join(_ms(live[window]["p99"]) for window in ("calm", "beside", "attacked", "after"))
-    worked = " / ".join(_ms(entry["work_ms"][window]["p99"]) for window in ("calm", "attacked", "after"))
+    worked = " / ".join(_ms(entry["turns_p99_ms"][window]) for window in ("calm", "attacked", "after"))
     sent = attacker.get("counts", {}).get("bytes sent", 0) / 1e6
     missed = [bar for bar, is_met in entry["bars"].items() if not is_met]
     outcome = ("(noisy) " if entry["is_machine_noisy"] else "") + ("MISSED: " + "; ".join(missed) if missed else "ok")
@@ -57,7 +57,7 @@ def table(entries: Mapping[str, Mapping[str, Any]]) -> str:
         "attack",
         "MB before/peak/after",
         "p99 ms calm/beside/attack/after",
-        "work p99 calm/attack/after",
+        "own work calm/attack/after",
         "cpu",
         "MB sent",
         "outcome",
@@ -67,7 +67,7 @@ def table(entries: Mapping[str, Mapping[str, Any]]) -> str:
 
 def run(attacks: Sequence[Attack], seconds: float, keep: Path) -> dict[str, Any]:
     """Conduct attacks, and store the result of each as soon as it is there."""
-    document = json.loads(keep.read_text()) if keep.is_file() else {"attacks": {}}
+    document = {"attacks": {}, **(json.loads(keep.read_text()) if keep.is_file() else {})}
     document |= {"hardware": hardware(), "seconds": seconds}
     longest = CALM_WINDOWS * seconds + max(seconds, LONGEST_ATTACK) + GRACE_SECONDS + 2 * SETTLE_SECONDS
     done: dict[str, Any] = {}

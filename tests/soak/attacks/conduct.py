@@ -6,8 +6,8 @@
     beside    beside a process that takes as much of the processor as the attacker took, and does nothing: what of
               the slowness is the attacker's own work on this machine, which a real one would do on his
 
-Where the machine itself is not calm, because others work on it, waiting is not judged: "noisy" says so. What the server
-worked while live answers waited (`work`) is measured either way.
+Where the machine itself is not calm, because others work on it, "noisy" says so, and instead of how long live answers
+waited it is judged how long they would have waited for the work of the server alone (`turns`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ from tests.soak.attacks.burner import burning
 from tests.soak.attacks.catalogue import Attack
 from tests.soak.attacks.live import STREAMS, Latencies, Live, Seen
 from tests.soak.attacks.memory import Memory, is_back
-from tests.soak.attacks.work import Work
+from tests.soak.attacks.turns import wait_p99_ms
 
 MOST_BYTES = 700_000_000
 MOST_GROWTH = 0.1
@@ -50,6 +50,7 @@ WARM_UP_VISITS = 8
 MEGABYTE = 1e6
 # Of a core: an attacker that takes less is compared with the calm alone.
 WORTH_PAIRING = 0.05
+CHILD = (sys.executable, "-m", "tests.soak.attacks.clocked_child")
 ATTACKER = (sys.executable, "-m", "tests.soak.attacks.attacker")
 _ERROR_LINE = re.compile(r"^\S+ ERROR .*$", re.MULTILINE)
 
@@ -87,16 +88,22 @@ class Arena:
             self._terms = terms
             self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
             settings: dict[str, Any] = dict(attack.settings)
-            self._server = Server(Path(self._folder.name), key=attack.key, **settings)
+            folder = self.folder
+            self._server = Server(folder, program=CHILD, environment={"TURNS": str(folder)}, key=attack.key, **settings)
             self._server.start()
             warm_up(self._server.url, attack.key)
         return self._server
 
     @property
-    def log(self) -> Path:
-        """The log of the server that is there."""
+    def folder(self) -> Path:
+        """Where the server that is there writes."""
         assert self._folder is not None
-        return Path(self._folder.name) / "log"
+        return Path(self._folder.name)
+
+    @property
+    def log(self) -> Path:
+        """Its log."""
+        return self.folder / "log"
 
     def discard(self) -> None:
         """End the server that is there; the next attack gets a new one."""
@@ -190,7 +197,8 @@ class Course:
     Attributes:
         windows: begin and end on the monotonic clock, by name.
         saw: what the attacker tells; None where it did not end in time.
-        opened: live streams that could be opened; seen: by the honest clients; worked: see `Work.during`.
+        opened: live streams that could be opened; seen: by the honest clients.
+        turns: `wait_p99_ms` of each window.
         before, peaks, now: bytes of each process.
         children: process ids before and after; errors: lines of the log.
     """
@@ -199,7 +207,7 @@ class Course:
     saw: dict[str, Any] | None
     opened: int
     seen: Seen
-    worked: list[tuple[float, float]]
+    turns: Mapping[str, float | None]
     before: Mapping[int, int]
     peaks: Mapping[int, int]
     now: Mapping[int, int]
@@ -224,7 +232,6 @@ def _run(attack: Attack, arena: Arena, live: Live, seconds: float) -> Course:
     children = set(server.children())
     with (
         Memory(server.children) as memory,
-        Work(server.children) as work,
         attacking(attack, server, arena.log, length) as attacker,
     ):
         opened = live.open(server.url, attack.key)
@@ -240,12 +247,13 @@ def _run(attack: Attack, arena: Arena, live: Live, seconds: float) -> Course:
         now = memory.wait_until_back(before, MOST_GROWTH, attacked[1] + RECOVERY_SECONDS)
         back_seconds = time.monotonic() - attacked[1]
         peaks = memory.peaks()
+    windows = {"calm": calm, "attacked": attacked, "after": after, "beside": beside}
     return Course(
-        {"calm": calm, "attacked": attacked, "after": after, "beside": beside},
+        windows,
         attacker.saw,
         opened,
         seen,
-        work.during(seen.samples),
+        {name: wait_p99_ms(_beats(arena, children), *window) for name, window in windows.items()},
         before,
         peaks,
         now,
@@ -253,6 +261,10 @@ def _run(attack: Attack, arena: Arena, live: Live, seconds: float) -> Course:
         (children, set(server.children())),
         _errors(arena.log)[known_errors:],
     )
+
+
+def _beats(arena: Arena, pids: Iterable[int]) -> list[Path]:
+    return [arena.folder / str(pid) for pid in sorted(pids)]
 
 
 def _window(act: Callable[[], object]) -> Window:
@@ -272,10 +284,7 @@ def _errors(log: Path) -> list[str]:
 
 def _judge(attack: Attack, course: Course) -> Verdict:
     """Figures, and the bars."""
-    live, work = (
-        {name: Latencies.of(samples, *window) for name, window in course.windows.items()}
-        for samples in (course.seen.samples, course.worked)
-    )
+    live = {name: Latencies.of(course.seen.samples, *window) for name, window in course.windows.items()}
     is_noisy = any((live[window].p99 or 0) > NOISY_P99_MS for window in ("calm", "beside"))
     visits = _visits(course)
     verdict = Verdict(
@@ -290,7 +299,7 @@ def _judge(attack: Attack, course: Course) -> Verdict:
                 "back_within_seconds": round(course.back_seconds, 1),
             },
             "live_ms": {name: asdict(latencies) for name, latencies in live.items()},
-            "work_ms": {name: asdict(latencies) for name, latencies in work.items()},
+            "turns_p99_ms": dict(course.turns),
             "is_machine_noisy": is_noisy,
             "live": _told(course),
             "visits": visits,
@@ -302,7 +311,10 @@ def _judge(attack: Attack, course: Course) -> Verdict:
     )
     if attack.is_live_judged:
         verdict.require("every live answer came", not course.seen.absent and not course.seen.errors)
-    if attack.is_live_judged and not is_noisy:
+    if attack.is_live_judged and is_noisy:
+        p99 = course.turns["attacked"]
+        verdict.require("work before a live answer p99 <= 50 ms", p99 is not None and p99 <= MOST_P99_MS)
+    elif attack.is_live_judged:
         p99 = live["attacked"].p99
         verdict.require("live p99 <= 50 ms", p99 is not None and p99 <= MOST_P99_MS)
         verdict.require("/health answered within 1 s", not visits["missed"])
