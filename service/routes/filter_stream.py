@@ -112,16 +112,18 @@ async def _run(connection: HTTPConnection, socket: JsonSocket) -> tuple[dict[str
     with client.stream():
         engine.settle()  # a stream begins with its first frame, however long its connection has been open
         stream = await _open(connection, engine, request)
-        await socket.write([stream.ready()])
-        reading = asyncio.create_task(_read(socket, stream, client.pacer()))
-        stream.end_when_idle(state.settings.stream_idle_seconds)
         try:
-            return await _reply(socket, stream)
+            await socket.write([stream.ready()])
+            reading = asyncio.create_task(_read(socket, stream, client.pacer()))
+            stream.end_when_idle(state.settings.stream_idle_seconds)
+            try:
+                return await _reply(socket, stream)
+            finally:
+                reading.cancel()
+                stream.forget()
+                await asyncio.gather(reading, return_exceptions=True)
         finally:
-            reading.cancel()
-            stream.forget()
             stream.job.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
 
 
 async def _read_request(socket: JsonSocket, seconds: float) -> FilterStreamRequest:

@@ -7,7 +7,7 @@ import itertools
 import json
 import random
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,14 @@ BUNDLES = Path(__file__).parents[2] / "bundles"
 class Socket:
     """A WebSocket client that speaks ASGI to the application."""
 
-    def __init__(self, app: FastAPI, *, client: str = "10.0.0.1", headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        take: Callable[[Any], Awaitable[None]] | None = None,
+        *,
+        client: str = "10.0.0.1",
+        headers: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
         self.app = app
         self.sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.received: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -49,7 +56,7 @@ class Socket:
             "root_path": "", "headers": list(headers), "client": (client, 1), "server": ("test", 80),
             "subprotocols": [], "state": {}, "extensions": {},
         }  # fmt: skip
-        self.task = asyncio.ensure_future(app(scope, self.sent.get, self._take))
+        self.task = asyncio.ensure_future(app(scope, self.sent.get, take or self._take))
 
     async def _take(self, message: Any) -> None:
         await self.open.wait()
@@ -405,6 +412,21 @@ async def test_a_client_that_leaves_frees_its_slot(connect: Any, moment: str) ->
         leaving = asyncio.ensure_future(socket.leave())
         gate.release(1000)
         await leaving
+        await slots_are_free(http.app)
+
+
+async def test_a_client_that_leaves_before_its_first_answer_frees_its_place(connect: Any) -> None:
+    """A first frame and a close frame in one packet: the place was taken, and nobody is there to be told so."""
+    async with connect() as http:
+
+        async def closed(message: Any) -> None:
+            if message["type"] == "websocket.send":
+                raise OSError("the client has closed")
+
+        socket = Socket(http.app, closed)
+        socket.frame({})
+        async with asyncio.timeout(20):
+            await socket.task
         await slots_are_free(http.app)
 
 
