@@ -1,0 +1,417 @@
+"""The oracle of the wire fuzzer: examples of the RFCs, permitted choices, and that each verdict can be reached."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.soak.wire.answers import Malformed, read_answer
+from tests.soak.wire.application import FIRST_FRAME, KEY, LAST_FRAME, Truth, expect, switches
+from tests.soak.wire.case import Case, Step
+from tests.soak.wire.grammar import make_case
+from tests.soak.wire.judge import Seen, judge, read_case
+from tests.soak.wire.rfc6455 import read_frames, unmask
+from tests.soak.wire.rfc9112 import Reading, readings
+
+HOST = b"Host: a\r\n"
+GET = b"GET / HTTP/1.1\r\n" + HOST + b"\r\n"
+CHUNKED = b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+def read(data: bytes) -> list[Reading]:
+    return list(readings(data))
+
+
+def strict(data: bytes) -> Reading:
+    return read(data)[0]
+
+
+# RFC 9112.
+
+
+def test_the_example_of_section_2_1() -> None:
+    told = strict(
+        b"GET /hello.txt HTTP/1.1\r\nUser-Agent: curl/7.64.1\r\nHost: www.example.com\r\n"
+        b"Accept-Language: en, mi\r\n\r\n"
+    )
+    (request,) = told.requests
+    assert (request.method, request.target, request.version) == (b"GET", b"/hello.txt", (1, 1))
+    assert request.fields[1] == (b"host", b"www.example.com") and told.ending == "boundary" and not request.notes
+
+
+def test_requests_one_behind_the_other() -> None:
+    data = (
+        GET
+        + b"POST /a HTTP/1.1\r\n"
+        + HOST
+        + b"Content-Length: 3\r\n\r\nabc"
+        + CHUNKED
+        + b"4\r\nWiki\r\n6;x=y\r\npedia \r\n0\r\nT: u\r\n\r\n"
+        + GET
+    )
+    told = strict(data)
+    assert [request.body for request in told.requests] == [b"", b"abc", b"Wikipedia ", b""]
+    assert told.requests[2].trailers == [(b"t", b"u")] and not told.requests[2].values(b"t")
+    assert [data[r.start : r.end][:4] for r in told.requests] == [b"GET ", b"POST", b"POST", b"GET "]
+
+
+@pytest.mark.parametrize(
+    "data, ending",
+    [
+        (b"GET / HTTP/1.1\r\n" + HOST + b"Connection: x, Close\r\n\r\n" + GET, "closed"),
+        (b"GET / HTTP/1.0\r\n\r\n" + GET, "closed"),
+        (GET[:-1], "in head"),
+        (GET + b"G", "in head"),
+        (b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 9\r\n\r\nabc", "in body"),
+        (CHUNKED + b"3\r\nab", "in body"),
+        (CHUNKED + b"0\r\nT: u\r\n", "in body"),
+        (CHUNKED + b"g\r\n", "illegal body"),
+        (CHUNKED + b"3\nabc\r\n0\r\n\r\n", "illegal body"),
+        (CHUNKED + b"3\r\nabcd\r\n0\r\n\r\n", "illegal body"),
+        (CHUNKED + b"-3\r\nabc\r\n0\r\n\r\n", "illegal body"),
+        (CHUNKED + b"0\r\nT : u\r\n\r\n", "illegal body"),
+        (CHUNKED + b"0\r\n" + b"T: u\r\n" * 50_000, "illegal body"),
+        (b"GET / HTTP/1.1\r\n" + HOST + b"A : b\r\n\r\n", "illegal head"),
+        (b"GET / HTTP/1.1\r\n" + HOST + b"A\r\n\r\n", "illegal head"),
+        (b"GET /\r\n\r\n", "illegal head"),
+        (b"GET / HTTP/2.0\r\n" + HOST + b"\r\n", "illegal head"),
+        (b"\x16\x03\x01\r\n", "illegal head"),
+        (b"GET / HTTP/1.1\r\nA: " + b"b" * 50_000, "illegal head"),
+    ],
+)
+def test_where_a_stream_ends(data: bytes, ending: str) -> None:
+    assert strict(data).ending == ending
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"Content-Length: +3",
+        b"Content-Length: -3",
+        b"Content-Length: 3 3",
+        b"Content-Length: 3, 4",
+        b"Content-Length: ",
+        b"Content-Length: 0x3",
+        b"Content-Length: 3\r\nContent-Length: 4",
+        b"Content-Length: 3\r\nTransfer-Encoding: chunked",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 3",
+        b"Transfer-Encoding: gzip",
+        b"Transfer-Encoding: chunked, identity",
+        b"Transfer-Encoding: xchunked",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+        b"Transfer-Encoding: ",
+    ],
+)
+def test_no_reading_takes_a_length_that_lies(fields: bytes) -> None:
+    found = read(b"POST / HTTP/1.1\r\n" + HOST + fields + b"\r\n\r\n0\r\n\r\n" + GET)
+    assert {reading.ending for reading in found} == {"illegal head"}
+    assert not any(reading.requests for reading in found)
+
+
+@pytest.mark.parametrize(
+    "data, choice",
+    [
+        (GET.replace(b"\r\n", b"\n"), "bare LF ends a line"),
+        (b"\r\n" + GET, "empty line before a request"),
+        (b"GET / HTTP/1.1\r\n" + HOST + b"A: b\r\n c\r\n\r\n", "folded line"),
+        (b"GET / HTTP/1.1\r\n" + HOST + b"A: b\rc\r\n\r\n", "bare CR is a space"),
+        (b"GET / HTTP/1.1\r\n" + HOST + b"A: b\0c\r\n\r\n", "NUL is a space"),
+        (b"GET  / HTTP/1.1\r\n" + HOST + b"\r\n", "whitespace in the request line"),
+        (b"GET /| HTTP/1.1\r\n" + HOST + b"\r\n", "character in the target"),
+        (b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 0, 0\r\n\r\n", "equal Content-Lengths"),
+        (b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked,\r\n\r\n0\r\n\r\n", "empty list element"),
+        (CHUNKED + b"0 \r\n\r\n", "whitespace after a chunk size"),
+        (CHUNKED + b"00000000000000000000000\r\n\r\n", "long numeral"),
+        (GET * 61, "many requests waiting"),
+    ],
+)
+def test_a_choice_of_the_server_is_two_readings(data: bytes, choice: str) -> None:
+    refusing, taking = read(data)
+    assert refusing.ending.startswith("illegal") and 400 in refusing.statuses
+    assert taking.ending == "boundary" and taking.granted == {choice} and choice in taking.requests[-1].notes
+
+
+def test_choices_combine() -> None:
+    found = read(b"\r\nGET / HTTP/1.1\n" + HOST + b"\r\n")
+    assert [len(reading.requests) for reading in found] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "hosts, note", [(b"", "number of hosts"), (HOST * 2, "number of hosts"), (b"Host: a b\r\n", "illegal host")]
+)
+def test_a_request_without_its_one_host_is_due_a_400(hosts: bytes, note: str) -> None:
+    (request,) = strict(b"GET /health HTTP/1.1\r\n" + hosts + b"\r\n").requests
+    assert note in request.notes and 200 not in expect(request, TRUTH).statuses
+
+
+# RFC 6455, section 5.7.
+
+
+@pytest.mark.parametrize(
+    "side, data, message",
+    [
+        ("server", "810548656c6c6f", "Hello"),
+        ("client", "818537fa213d7f9f4d5158", "Hello"),
+        ("server", "010348656c80026c6f", "Hello"),
+        ("server", "827e0100" + "00" * 256, bytes(256)),
+        ("server", "827f0000000000010000" + "00" * 65_536, bytes(65_536)),
+    ],
+)
+def test_the_frames_of_the_rfc(side: str, data: str, message: str | bytes) -> None:
+    told = read_frames(bytes.fromhex(data), "server" if side == "server" else "client")
+    assert (told.messages, told.faults, told.is_inside) == ([message], frozenset(), False)
+
+
+def test_the_pings_of_the_rfc() -> None:
+    assert read_frames(bytes.fromhex("890548656c6c6f"), "server").pings == [b"Hello"]
+    assert read_frames(bytes.fromhex("8a8537fa213d7f9f4d5158"), "client").pongs == [b"Hello"]
+    assert unmask(bytes.fromhex("7f9f4d5158"), bytes.fromhex("37fa213d")) == b"Hello"
+
+
+@pytest.mark.parametrize(
+    "data, codes",
+    [
+        ("810548656c6c6f", {1002}),  # not masked
+        ("c18000000000", {1002}),  # a reserved bit
+        ("838000000000", {1002}),  # a reserved opcode
+        ("098000000000", {1002}),  # a ping in fragments
+        ("89fe007e00000000" + "00" * 126, {1002}),  # a long ping
+        ("808000000000", {1002}),  # a continuation of nothing
+        ("018000000000818000000000", {1002}),  # a message inside another
+        ("818100000000ff", {1007}),  # not UTF-8
+        ("88810000000003", {1002}),  # half a close code
+        ("88820000000003ed", {1002}),  # 1005
+        ("81ff8000000000000000", {1002, 1009}),  # a length beyond 2^63
+    ],
+)
+def test_a_fault_has_its_close_codes(data: str, codes: set[int]) -> None:
+    assert read_frames(bytes.fromhex(data), "client").faults == codes
+
+
+def test_a_message_cut_off_is_no_fault() -> None:
+    for data in ("8185", "818500000000ff", "018000000000"):
+        told = read_frames(bytes.fromhex(data), "client")
+        assert told.is_inside and not told.faults
+
+
+# Answers.
+
+
+def test_answers_are_read_by_their_framing() -> None:
+    data = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX-Request-ID: a\r\nContent-Length: 2\r\n\r\nok"
+    data += b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"
+    data += b"HTTP/1.1 404 No\r\nContent-Length: 9\r\n\r\n"
+    first = read_answer(data, 0, b"GET")
+    assert first is not None and (first.status, first.body, first.request_id, first.interim) == (
+        200,
+        b"ok",
+        "a",
+        (100,),
+    )
+    second = read_answer(data, first.end, b"GET")
+    assert second is not None and second.body == b"ab"
+    assert read_answer(data, second.end, b"GET") is None
+    third = read_answer(data, second.end, b"HEAD")
+    assert third is not None and third.end == len(data)
+    with pytest.raises(Malformed):
+        read_answer(b"HTTP/1.1 200 OK\r\n\r\n", 0, b"GET")
+
+
+# Verdicts.
+
+OBSERVATIONS = [[[0.5, 0.25], [1.0, 2.0]], [[1.5, 0.5], [3.0, 4.0]]]
+TRUTH = Truth(OBSERVATIONS, [[{"mean": 1}, {"mean": 2}], [{"mean": 3}, {"mean": 4}]])
+BAIT = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Request-ID: w1-b-0-9\r\n\r\n"
+
+
+def ask(number: int, *, fields: str = "", body: bytes = b"", path: str = "/health") -> bytes:
+    method = "POST" if body else "GET"
+    length = f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\n" if body else ""
+    ours = f"X-API-Key: {KEY}\r\nX-Request-ID: w1-h-0-{number}\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{ours}{length}{fields}\r\n"
+    return head.encode() + body
+
+
+def say(status: int, nonce: str, body: bytes = b"{}", fields: str = "") -> bytes:
+    return (
+        f"HTTP/1.1 {status} X\r\nX-Request-ID: {nonce}\r\nContent-Length: {len(body)}\r\n{fields}\r\n".encode() + body
+    )
+
+
+def refuse(
+    status: int, fields: str = "Connection: close\r\n", nonce: str = "0123456789abcdef", code: str = "x"
+) -> bytes:
+    error = {"message": "", "type": "", "param": None, "code": code}
+    return say(status, nonce, json.dumps({"error": error}).encode(), fields)
+
+
+LAST = "Connection: close\r\n"
+TWO = ask(1) + ask(2, fields=LAST)
+POSTS = ask(1, path="/filter", body=TRUTH.body(0, 1)) + ask(2, fields=LAST)
+LYING = ask(1) + b"POST /nope HTTP/1.1\r\nContent-Length: x\r\n\r\n" + ask(2)
+BROKEN = (
+    b"POST /nope HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-Key: "
+    + KEY.encode()
+    + b"\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
+)
+BAITED = ask(1, path="/nope", body=BAIT) + ask(2, fields=LAST)
+TRAILING = (
+    b"POST /filter HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Request-ID: w1-h-0-1\r\nContent-Type: application/json\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\nX-API-Key: %s\r\n\r\n"
+    % (len(TRUTH.body(0, 1)), TRUTH.body(0, 1), KEY.encode())
+) + ask(2, fields=LAST)
+OK1, OK2 = say(200, "w1-h-0-1"), say(200, "w1-h-0-2")
+STEPS = b'{"steps": [{"mean": 1}]}'
+NOT_FOUND, UNAUTHORIZED = refuse(404, "", "w1-h-0-1"), refuse(401, "", "w1-h-0-1")
+
+
+@pytest.mark.parametrize(
+    "sent, received, outcome, kinds",
+    [
+        (TWO, OK1 + OK2, "closed", []),
+        (TWO, OK1, "closed", ["unanswered"]),
+        (TWO, OK1 + OK2, "open", ["not closed"]),
+        (TWO, OK1 + OK2 + OK2, "closed", ["extra answer"]),
+        (TWO, OK2 + OK1, "closed", ["extra answer", "extra answer"]),
+        (TWO, say(200, "w1-h-7-1") + OK2, "closed", ["wrong client"]),
+        (TWO, say(200, "0123456789abcdef") + OK2, "closed", ["wrong request id"]),
+        (TWO, OK1.replace(b"X-Request-ID", b"X-Other") + OK2, "closed", ["no request id"]),
+        (TWO, refuse(500, "", "w1-h-0-1") + OK2, "closed", ["server error"]),
+        (TWO, refuse(401, "", "w1-h-0-1") + OK2, "closed", ["wrong status"]),
+        (TWO, refuse(429, "", "w1-h-0-1", "overloaded") + OK2, "closed", []),
+        (TWO, refuse(503, "", "w1-h-0-1", "x") + OK2, "closed", ["server error"]),
+        (TWO, b"HTTP/1.1 100 Continue\r\n\r\n" + OK1 + OK2, "closed", ["wrong interim"]),
+        (TWO, OK1 + b"junk", "closed", ["malformed answer"]),
+        (POSTS, say(200, "w1-h-0-1", STEPS) + OK2, "closed", []),
+        (POSTS, say(200, "w1-h-0-1", STEPS.replace(b"1", b"3")) + OK2, "closed", ["another's numbers"]),
+        (POSTS, say(200, "w1-h-0-1", STEPS.replace(b"1", b"9")) + OK2, "closed", ["wrong content"]),
+        (LYING, OK1 + refuse(400), "closed", []),
+        (LYING, OK1 + refuse(400), "open", ["not closed"]),
+        (LYING, OK1 + refuse(400, ""), "closed", ["goes on"]),
+        (LYING, OK1, "reset", ["refusal lost"]),
+        (LYING, refuse(400), "closed", ["unanswered"]),
+        (LYING, OK1 + refuse(400) + OK2, "closed", ["extra answer"]),
+        (BROKEN, refuse(404, "", "0123456789abcdef"), "closed", []),
+        (BROKEN, refuse(404, "", "0123456789abcdef") + refuse(400), "closed", ["extra answer"]),
+        (BROKEN, b"", "closed", ["refusal lost"]),
+        (BAITED, NOT_FOUND + OK2, "closed", []),
+        (BAITED, NOT_FOUND + say(200, "w1-b-0-9"), "closed", ["smuggled"]),
+        (BAITED, NOT_FOUND + OK2 + say(200, "w1-b-0-9"), "closed", ["smuggled"]),
+        (TRAILING, UNAUTHORIZED + OK2, "closed", []),
+        (TRAILING, say(200, "w1-h-0-1", STEPS) + OK2, "closed", ["trailer authenticates"]),
+    ],
+)  # fmt: skip
+def test_a_verdict(sent: bytes, received: bytes, outcome: str, kinds: list[str]) -> None:
+    case = Case(0, "test", (Step("send", sent),))
+    verdict = judge(case, Seen(received, outcome), TRUTH, read_case(case))  # type: ignore[arg-type]
+    assert [problem.kind for problem in verdict.problems] == kinds
+
+
+HANDSHAKE = (
+    f"GET /filter/stream HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-Key: {KEY}\r\nX-Request-ID: w1-h-0-1\r\n"
+    "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+).encode()  # fmt: skip
+SWITCHED = (
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nX-Request-ID: w1-h-0-1\r\n"
+    b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
+)
+
+
+def masked(*payloads: bytes, first: int = 0x81) -> bytes:
+    return b"".join(bytes([first, 0x80 | len(payload)]) + bytes(4) + payload for payload in payloads)
+
+
+def plain(*payloads: bytes, first: int = 0x81) -> bytes:
+    return b"".join(bytes([first, len(payload)]) + payload for payload in payloads)
+
+
+TEXTS = (FIRST_FRAME.encode(), TRUTH.frame(1, 0).encode())
+DIALOGUE = HANDSHAKE + masked(*TEXTS, LAST_FRAME.encode())
+READY, STEP, DONE = b'{"ready": true}', b'{"mean": 3}', b'{"done": true}'
+BYE = plain(b"\x03\xe8", first=0x88)
+
+
+@pytest.mark.parametrize(
+    "sent, received, outcome, kinds",
+    [
+        (DIALOGUE, plain(READY, STEP, DONE) + BYE, "closed", []),
+        (DIALOGUE, plain(READY, STEP, DONE) + BYE, "open", ["not closed"]),
+        (DIALOGUE, plain(READY, STEP, DONE), "closed", ["wrong close code"]),
+        (DIALOGUE, plain(READY, DONE) + BYE, "closed", ["wrong frames"]),
+        (DIALOGUE, plain(READY, b'{"mean": 1}', DONE) + BYE, "closed", ["wrong frames"]),
+        (DIALOGUE, plain(READY, STEP, STEP, DONE) + BYE, "closed", ["wrong frames"]),
+        (DIALOGUE, plain(READY, STEP, DONE) + plain(b"\x03\xea", first=0x88), "closed", ["wrong close code"]),
+        (DIALOGUE, plain(READY) + plain(b"x", first=0x8A), "reset", ["wrong frames"]),
+        (HANDSHAKE + masked(b"x", first=0x83), plain(b"\x03\xea", first=0x88), "closed", []),
+        (HANDSHAKE + masked(b"x", first=0x83), plain(b"\x03\xe8", first=0x88), "closed", ["wrong close code"]),
+        (HANDSHAKE + masked(b"x", first=0x83), b"", "open", ["not closed"]),
+        (HANDSHAKE + masked(b"x", first=0x89), plain(b"x", first=0x8A), "open", []),
+    ],
+)
+def test_a_verdict_on_a_stream(sent: bytes, received: bytes, outcome: str, kinds: list[str]) -> None:
+    case = Case(0, "test", (Step("send", sent),))
+    verdict = judge(case, Seen(SWITCHED + received, outcome), TRUTH, read_case(case))  # type: ignore[arg-type]
+    assert [problem.kind for problem in verdict.problems] == kinds
+
+
+def test_a_handshake_switches_only_where_it_is_whole() -> None:
+    def switch(data: bytes) -> str:
+        return switches(strict(data).requests[0])
+
+    assert switch(HANDSHAKE) == "yes"
+    assert switch(HANDSHAKE.replace(b"13", b"12", 1)) == "no"
+    assert switch(HANDSHAKE.replace(b"ZQ==", b"Z", 1)) == "no"
+    assert switch(HANDSHAKE.replace(KEY.encode(), b"x")) == "no"
+    assert switch(HANDSHAKE.replace(b"GET", b"POST")) == "no"
+    assert switch(HANDSHAKE.replace(b"websocket", b"h2c, websocket")) == "may"
+    assert switch(HANDSHAKE.replace(b"Upgrade: websocket", b"Content-Length: 1\r\nUpgrade: websocket") + b"x") == "may"
+
+
+# Through a proxy.
+
+
+BAD_GATEWAY = b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n"
+
+
+def asked(answer: bytes, nonce: str) -> bytes:
+    return answer.replace(b"\r\n", f"\r\nX-Asked: {nonce}\r\n".encode(), 1)
+
+
+@pytest.mark.parametrize(
+    "sent, received, kinds",
+    [
+        (TWO, asked(OK1, "w1-h-0-1") + asked(OK2, "w1-h-0-2"), []),
+        (TWO, asked(OK1, "w1-h-0-1"), ["unanswered"]),
+        (TWO, asked(OK1, "w1-h-0-1") + asked(say(200, "w1-h-5-2"), "w1-h-0-2"), ["wrong client"]),
+        (TWO, asked(OK1, "w1-h-0-1") + asked(BAD_GATEWAY, "w1-h-0-2"), ["server error"]),
+        (TWO, asked(OK1, "w1-h-0-1") * 2 + asked(OK2, "w1-h-0-2"), ["extra answer"]),
+        (BAITED, asked(NOT_FOUND, "w1-h-0-1") + asked(say(200, "w1-b-0-9"), "w1-h-0-2"), ["wrong client"]),
+        (BAITED, asked(NOT_FOUND, "w1-h-0-1") + asked(say(200, "w1-b-0-9"), "w1-b-0-9"), ["smuggled", "unanswered"]),
+        (LYING, asked(OK1, "w1-h-0-1") + b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", []),
+    ],
+)  # fmt: skip
+def test_a_verdict_through_a_proxy(sent: bytes, received: bytes, kinds: list[str]) -> None:
+    case = Case(0, "test", (Step("send", sent),))
+    verdict = judge(case, Seen(received, "closed"), TRUTH, read_case(case), is_proxied=True)
+    assert [problem.kind for problem in verdict.problems] == kinds
+
+
+# Cases.
+
+
+def test_a_case_is_a_function_of_its_number_and_survives_its_file() -> None:
+    for index in range(300):
+        case = make_case(3, index, TRUTH)
+        assert case == make_case(3, index, TRUTH) == Case.from_json(case.to_json())
+    assert make_case(3, 0, TRUTH) != make_case(4, 0, TRUTH)
+
+
+def test_the_grammar_reaches_every_ending_and_every_choice() -> None:
+    found = [reading for index in range(2_000) for reading in read_case(make_case(1, index, TRUTH))]
+    assert {reading.ending for reading in found} == {
+        "boundary", "in head", "in body", "illegal head", "illegal body", "closed", "switched"
+    }  # fmt: skip
+    text = "".join(str(sorted(reading.granted)) for reading in found)
+    assert len(set(re.findall(r"'([^']+)'", text))) >= 20

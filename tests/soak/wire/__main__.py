@@ -1,0 +1,234 @@
+"""Fuzz the wire of a real server, direct or through a real nginx, and say what must not have happened.
+
+    python -m tests.soak.wire --connections 1000000
+    python -m tests.soak.wire --connections 1000000 --through nginx
+    python -m tests.soak.wire --replay failures.jsonl
+
+Exit code 1 where anything was answered wrongly, a process was lost, or something is still held at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from bench.hardware import hardware
+from tests.soak.wire.application import Truth, compute_truth
+from tests.soak.wire.case import Case
+from tests.soak.wire.client import PATIENCE_SECONDS
+from tests.soak.wire.generator import Report, Task, generate
+from tests.soak.wire.grammar import make_case
+from tests.soak.wire.judge import read_case
+from tests.soak.wire.nginx import THROUGH, Through, proxied
+from tests.soak.wire.served import SETTINGS, Served, serving
+from tests.soak.wire.shrink import replay, shrunk
+from training.provenance import git_commit
+
+RESULT = Path(__file__).resolve().parents[3] / "bench" / "results" / "wire.json"
+WARM_UP_SHARE = 0.1
+LARGEST_GROWTH = 0.10
+MOST_RESIDENT = 700 * 10**6
+SHRUNK_OF_A_KIND = 1
+
+
+def main() -> int:
+    """Run what was asked for; 1 where something was wrong."""
+    arguments = _arguments()
+    truth = compute_truth()
+    with serving() as served, proxied(arguments.through, served.port) as port:
+        if arguments.replay:
+            return _replay(arguments.replay, port, truth, is_proxied=port != served.port)
+        document, failures = fuzz(served, port, truth, arguments)
+    if arguments.out:
+        arguments.out.write_text("".join(json.dumps(line) + "\n" for line in failures))
+    _store(arguments.result, arguments.through, document)
+    print(json.dumps({name: document[name] for name in SHOWN}, indent=2))
+    return 0 if document["is_met"] else 1
+
+
+SHOWN = ("connections", "connections_per_second", "failing_connections", "problems", "served_baits", "victims",
+         "gauges_at_the_end", "is_same_processes", "rss", "is_met")  # fmt: skip
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Streams of bytes with framing lies, judged by a reference parse.")
+    parser.add_argument("--connections", type=int, default=20_000)
+    parser.add_argument("--through", choices=THROUGH, default="direct")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=3600.0, help="no case begins after so long")
+    parser.add_argument("--processes", type=int, default=2, help="that generate")
+    parser.add_argument("--out", type=Path, help="failing cases, a line of JSON each")
+    parser.add_argument("--result", type=Path, default=RESULT)
+    parser.add_argument("--replay", type=Path, help="play the failing cases of this file once more, and nothing else")
+    parser.add_argument("--no-shrink", dest="shrinks", action="store_false", help="store failing cases as they are")
+    return parser.parse_args()
+
+
+def fuzz(
+    served: Served, port: int, truth: Truth, arguments: argparse.Namespace
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Play the cases; the document that is stored, and the failing cases."""
+    is_proxied = port != served.port
+    begun = time.monotonic()
+    first_rss = served.resident()
+    total, readings = Report(), [(0, sum(first_rss), max(first_rss))]
+    with (
+        _generators(served, port, truth, arguments) as pipes,
+        tqdm(total=arguments.connections, unit=" connections", mininterval=1) as bar,
+    ):
+        for report in _reports(pipes):
+            total.add(report)
+            bar.update(report.done)
+            bar.set_postfix(failing=total.failing, refresh=False)
+            resident = served.resident()
+            readings.append((total.done, sum(resident), max(resident, default=0)))
+    seconds = time.monotonic() - begun
+    gauges = served.settled()
+    resident = served.resident()
+    baits = _served_baits(served, truth, arguments.seed, is_proxied=is_proxied)
+    warm = next((rss for done, rss, _ in readings if done >= WARM_UP_SHARE * total.done), readings[-1][1])
+    document = {
+        "commit": git_commit(),
+        "hardware": hardware(),
+        "settings": SETTINGS,
+        "seed": arguments.seed,
+        "connections": total.done,
+        "connections_per_second": round(total.done / seconds, 1),
+        "cases": dict(total.cases.most_common()),
+        "outcomes": dict(total.outcomes),
+        **dict(total.counts),
+        "failing_connections": total.failing,
+        "problems": dict(total.problems.most_common()),
+        "served_baits": baits,
+        "victims": dict(total.victims),
+        "log": dict(served.log.levels),
+        "gauges_at_the_end": gauges,
+        "is_same_processes": served.children() == served.pids,
+        "rss": {
+            "start": sum(first_rss),
+            "warm": warm,
+            "end": sum(resident),
+            "largest_process": max(most for _, _, most in readings),
+            "growth": round(sum(resident) / warm - 1, 4),
+        },
+    }
+    document["is_met"] = is_met(document)
+    failures = total.failures
+    if arguments.shrinks:
+        failures = _with_shrunk(failures, port, truth, is_proxied=is_proxied)
+    return document, failures
+
+
+def is_met(document: dict[str, Any]) -> bool:
+    """Whether every answer was right, nobody died, and nothing is held."""
+    return (
+        not document["problems"]
+        and not document["served_baits"]
+        and not any(document["gauges_at_the_end"].values())
+        and document["is_same_processes"]
+        and document["rss"]["growth"] <= LARGEST_GROWTH
+        and document["rss"]["largest_process"] <= MOST_RESIDENT
+    )
+
+
+@contextmanager
+def _generators(served: Served, port: int, truth: Truth, arguments: argparse.Namespace) -> Iterator[list[Connection]]:
+    """The generating processes; one end of a pipe to each."""
+    context = multiprocessing.get_context("spawn")
+    ends_at = time.monotonic() + arguments.seconds
+    processes, pipes = [], []
+    for number in range(arguments.processes):
+        task = Task(
+            arguments.seed, arguments.connections, port, served.port, (number, arguments.processes), ends_at, truth,
+            port != served.port,
+        )  # fmt: skip
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=generate, args=(task, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        processes.append(process)
+        pipes.append(ours)
+    try:
+        yield pipes
+    finally:
+        for process in processes:
+            process.join(PATIENCE_SECONDS)
+            process.kill()
+
+
+def _reports(pipes: list[Connection]) -> Iterator[Report]:
+    left = list(pipes)
+    while left:
+        for pipe in wait(left):
+            assert isinstance(pipe, Connection)
+            try:
+                report = pipe.recv()
+            except EOFError:
+                raise RuntimeError("a generating process died") from None
+            if report is None:
+                left.remove(pipe)
+            else:
+                yield report
+
+
+def _served_baits(served: Served, truth: Truth, seed: int, *, is_proxied: bool) -> int:
+    """Cases with a request in a body that the server's log shows as served, though no reading has it as a request."""
+    count = 0
+    for index in list(served.log.baits):
+        found = read_case(make_case(seed, index, truth, is_proxied=is_proxied))
+        if is_proxied and any(reading.ending.startswith("illegal") for reading in found):
+            continue  # a proxy reads much that it should refuse, and then asks for it
+        due = [request for reading in found for request in (*reading.requests, reading.unfinished) if request]
+        count += not any(b"-b-" in value for request in due for value in request.values(b"x-request-id"))
+    return count
+
+
+def _with_shrunk(failures: list[dict[str, Any]], port: int, truth: Truth, *, is_proxied: bool) -> list[dict[str, Any]]:
+    """The first failing case of each kind of problem with a small one beside it."""
+    tried: dict[str, int] = {}
+    for line in tqdm(failures, desc="shrinking", unit=" cases"):
+        kind = line["problems"][0][0]
+        key = f"{kind} / {line.get('kind')}"
+        if "steps" not in line or tried.get(key, 0) >= SHRUNK_OF_A_KIND:
+            continue
+        tried[key] = tried.get(key, 0) + 1
+        small = shrunk(Case.from_json(line), kind, port, truth, is_proxied=is_proxied)
+        if small is not None:
+            line["shrunk"] = {**small.to_json(), "text": small.data.decode("latin-1")[:2_000]}
+    return failures
+
+
+def _replay(path: Path, port: int, truth: Truth, *, is_proxied: bool) -> int:
+    """Play stored cases, the small form of each where there is one."""
+    worst = 0
+    for number, text in enumerate(path.read_text().splitlines()):
+        line = json.loads(text)
+        if "steps" not in line:
+            continue
+        case = Case.from_json(line.get("shrunk", line))
+        verdict = asyncio.run(replay(case, port, truth, is_proxied=is_proxied, patience=PATIENCE_SECONDS))
+        worst |= bool(verdict.problems)
+        told = [f"{problem.kind}: {problem.detail}" for problem in verdict.problems] or ["as it must be"]
+        print(f"{number} {case.kind} {case.data[:2_000]!r}\n    reading: {verdict.reading}\n    " + "\n    ".join(told))
+    return worst
+
+
+def _store(path: Path, through: Through, document: dict[str, Any]) -> None:
+    """Put a result beside those of the other ways."""
+    stored = json.loads(path.read_text()) if path.is_file() else {}
+    stored[through] = document
+    path.write_text(json.dumps(stored, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

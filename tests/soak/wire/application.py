@@ -1,0 +1,271 @@
+"""What this server answers to a legal request: statuses, whose answer it is, and the numbers in it.
+
+The numbers come from the bundle itself, computed in this process before anything is sent. Each series of observations
+has a posterior of its own, so that an answer that reaches the wrong client is seen in its body too.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import unquote_to_bytes
+
+import orjson
+
+from bench.load.truth import as_sent, open_models
+from tests.soak.wire.rfc9112 import ABSOLUTE, OWS, Request
+
+BUNDLE = Path(__file__).resolve().parents[3] / "bundles" / "linear"
+KEY = "wire-fuzzer-key-0123456789abcdef"
+SERIES = 512
+LONGEST_BODY = 2_000_000
+STREAM_PATH = b"/filter/stream"
+FIRST_FRAME = '{"seed": 1, "levels": [0.9]}'
+LAST_FRAME = '{"close": true}'
+REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+METHODS_OF: Mapping[bytes, frozenset[bytes]] = {
+    path: frozenset(methods.split())
+    for path, methods in (
+        (b"/health", b"GET HEAD"),
+        (b"/ready", b"GET HEAD"),
+        (b"/metrics", b"GET HEAD"),
+        (b"/info", b"GET"),
+        (b"/filter", b"POST"),
+        (b"/generate", b"POST"),
+        (b"/docs", b"GET"),
+        (b"/", b"GET POST"),
+    )
+}
+OPEN_PATHS = frozenset({b"/", b"/docs", b"/openapi.json", b"/health", b"/ready"})
+OPEN_METHODS = frozenset({b"GET", b"HEAD", b"OPTIONS"})
+KNOWN_METHODS = frozenset(b"GET POST PUT DELETE HEAD OPTIONS PATCH TRACE".split())
+REFUSALS = frozenset({400, 403, 408, 413, 414, 417, 421, 426, 431, 501, 505})
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Observations, and what the bundle says of them.
+
+    Attributes:
+        observations: of each series, two rows.
+        steps: what a reply has for them, as a client reads it.
+    """
+
+    observations: list[list[list[float]]]
+    steps: list[list[dict[str, Any]]]
+
+    def body(self, series: int, length: int) -> bytes:
+        """The request body that asks for the first `length` steps of a series."""
+        return orjson.dumps({"observations": self.observations[series][:length], "levels": [0.9], "seed": 1})
+
+    @cached_property
+    def by_body(self) -> dict[bytes, list[dict[str, Any]]]:
+        """Steps of the answer to each body."""
+        numbers = range(len(self.observations))
+        return {self.body(i, length): self.steps[i][:length] for i in numbers for length in (1, 2)}
+
+    @cached_property
+    def frames(self) -> dict[str, tuple[int, int]]:
+        """Series and step of each frame of a live stream."""
+        return {self.frame(i, k): (i, k) for i in range(len(self.observations)) for k in (0, 1)}
+
+    def frame(self, series: int, step: int) -> str:
+        """The frame that brings one observation."""
+        return orjson.dumps({"y": self.observations[series][step]}).decode()
+
+
+def compute_truth(count: int = SERIES) -> Truth:
+    """The truth of so many series, from the default bundle `linear`."""
+    runtime: Any = open_models([BUNDLE]).filters["linear"]
+    observations = [[[0.001 * i + 0.1, 0.2 - 0.0005 * i], [0.3, 0.0007 * i]] for i in range(count)]
+    steps = []
+    for rows in observations:
+        result = runtime.filter(
+            [0.0, 1.0], rows, noise=None, levels=(0.9,), horizon=(), samples=0, seed=1, mode="recurrent", smooth=False,
+            state=None,
+        )  # fmt: skip
+        steps.append(as_sent(result.steps))
+    return Truth(observations, steps)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What may answer a request.
+
+    Attributes:
+        nonce: the request id that the answer must have; None is a fresh one.
+        steps: numbers of a 200; None is not looked at.
+        is_plain: an honest request without anything unusual: nothing but its own answer will do.
+        may_continue: an interim 100 may come first.
+    """
+
+    statuses: frozenset[int]
+    nonce: str | None
+    steps: list[dict[str, Any]] | None
+    is_plain: bool
+    may_continue: bool
+
+
+def expect(request: Request, truth: Truth, *, is_whole: bool = True) -> Expected:
+    """What may answer this request.
+
+    Args:
+        is_whole: its body came to its end; else it is answered before that, or refused.
+    """
+    path, oddities = _path(request)
+    notes = request.notes | oddities | _oddities(request)
+    statuses, steps = _of_route(request, path, truth, is_whole)
+    if not _is_authorised(request, path):
+        statuses, steps = frozenset({401}), None
+    statuses = _with_oddities(statuses, notes)
+    if not is_whole:
+        statuses |= REFUSALS
+    ids = request.values(b"x-request-id")
+    nonce = ids[0].decode("ascii") if len(ids) == 1 and REQUEST_ID.fullmatch(ids[0]) else None
+    may_continue = request.version >= (1, 1) and any(v.lower() == b"100-continue" for v in request.values(b"expect"))
+    return Expected(statuses, nonce, steps, not notes and is_whole, may_continue)
+
+
+def _path(request: Request) -> tuple[bytes, set[str]]:
+    target, oddities = request.target, set()
+    if match := ABSOLUTE.match(target):
+        is_usual = match[0].lower() in (b"http://", b"https://")
+        authority, slash, rest = target[match.end() :].partition(b"/")
+        if not is_usual or re.fullmatch(rb"127\.0\.0\.1(:[0-9]+)?", authority) is None:
+            oddities.add("another authority")
+        else:
+            oddities.add("absolute form")
+        target = slash + rest or b"/"
+    path = target.partition(b"?")[0]
+    if b"%" in path:
+        oddities.add("escaped path")
+        path = unquote_to_bytes(path)
+    return path, oddities
+
+
+def _oddities(request: Request) -> set[str]:
+    found = set()
+    if request.method not in KNOWN_METHODS:
+        found.add("unknown method")
+    if request.version < (1, 1):
+        found.add("HTTP/1.0")
+    if any(value.lower() != b"100-continue" for value in request.values(b"expect")):
+        found.add("other expectation")
+    if request.values(b"upgrade"):
+        found.add("websocket offered" if is_handshake(request) else "upgrade offered")
+    hosts = request.values(b"host")
+    if hosts and not hosts[0].startswith(b"127.0.0.1"):
+        found.add("foreign host")
+    if request.values(b"origin") or request.values(b"content-encoding"):
+        found.add("other fields")
+    return found
+
+
+# Statuses that an oddity adds, or the only ones that it leaves.
+_ADDED: Mapping[str, frozenset[int]] = {
+    "character in the target": frozenset({200, 400, 401, 404, 405}),
+    "another authority": frozenset({400, 403, 404, 421}),
+    "escaped path": frozenset({400, 404}),
+    "unknown method": frozenset({400, 404, 405, 501}),
+    "other expectation": frozenset({417}),
+    "upgrade offered": frozenset({400, 426, 501}),
+    "websocket offered": frozenset({400, 403, 404, 405, 426}),
+    "foreign host": frozenset({400, 403, 421}),
+    "other fields": frozenset({400, 403, 415}),
+    "many requests waiting": frozenset({429}),
+}
+_ONLY: Mapping[str, frozenset[int]] = {
+    "number of hosts": frozenset({400}),
+    "illegal host": frozenset({400, 403, 421}),
+    "form of the target": frozenset({400, 401, 403, 404, 405, 421, 501}),
+}
+
+
+def _with_oddities(statuses: frozenset[int], notes: set[str]) -> frozenset[int]:
+    for note in notes:
+        statuses |= _ADDED.get(note, frozenset())
+    for note in notes:
+        if note in _ONLY:
+            return _ONLY[note] | (statuses & {401})
+    return statuses
+
+
+def _of_route(
+    request: Request, path: bytes, truth: Truth, is_whole: bool
+) -> tuple[frozenset[int], list[dict[str, Any]] | None]:
+    method = request.method
+    if path == STREAM_PATH:
+        is_open = is_whole and switches(request) != "no"
+        return (frozenset({101}) if is_open else frozenset({400, 403, 404, 405, 426})), None
+    if path not in METHODS_OF:
+        return frozenset({404, 405} if method in (b"OPTIONS", b"TRACE", b"CONNECT") else {404}), None
+    if method not in METHODS_OF[path]:
+        return frozenset({405, 501} if method in (b"TRACE", b"CONNECT") else {405}), None
+    if method != b"POST":
+        return frozenset({200}), None
+    if path != b"/filter":
+        return frozenset({200, 400, 404, 413, 415, 422}), None
+    is_json = request.values(b"content-type") == [b"application/json"]
+    if is_whole and is_json and request.body in truth.by_body:
+        return frozenset({200}), truth.by_body[request.body]
+    return frozenset({400, 408, 413, 415, 422} if not is_whole else {200, 400, 413, 415, 422}), None
+
+
+def presented_keys(request: Request) -> list[bytes]:
+    """Every key in the fields of the head: trailers have none."""
+    keys = [value.strip(OWS) for value in request.values(b"x-api-key")]
+    for value in request.values(b"authorization"):
+        scheme, _, key = value.partition(b" ")
+        if scheme.lower() == b"bearer":
+            keys.append(key.strip(OWS))
+    return keys
+
+
+def _is_authorised(request: Request, path: bytes) -> bool:
+    is_open = path in OPEN_PATHS and request.method in OPEN_METHODS and not is_handshake(request)
+    return is_open or presented_keys(request) == [KEY.encode()]
+
+
+def is_handshake(request: Request) -> bool:
+    """Whether a request asks for a WebSocket, rightly or not."""
+    return (
+        request.method == b"GET"
+        and request.version >= (1, 1)
+        and b"websocket" in request.tokens(b"upgrade")
+        and b"upgrade" in request.tokens(b"connection")
+    )
+
+
+def switches(request: Request) -> Literal["no", "may", "yes"]:
+    """Whether this server changes to the WebSocket protocol after a request (RFC 6455, 4.2.1)."""
+    path, oddities = _path(request)
+    if path != STREAM_PATH or not is_handshake(request) or presented_keys(request) != [KEY.encode()]:
+        return "no"
+    if request.notes & {"number of hosts", "illegal host", "form of the target"}:
+        return "no"
+    if request.values(b"sec-websocket-version") != [b"13"] or not _is_nonce(request.values(b"sec-websocket-key")):
+        return "no"
+    is_usual = (
+        request.tokens(b"upgrade") == [b"websocket"]
+        and not request.body
+        and not oddities | request.notes
+        and not _oddities(request) - {"websocket offered"}
+        and not request.values(b"sec-websocket-extensions")
+        and not request.values(b"sec-websocket-protocol")
+        and not request.values(b"transfer-encoding")
+        and not request.values(b"expect")
+    )
+    return "yes" if is_usual else "may"
+
+
+def _is_nonce(values: list[bytes]) -> bool:
+    try:
+        return len(values) == 1 and len(base64.b64decode(values[0], validate=True)) == 16
+    except binascii.Error:
+        return False

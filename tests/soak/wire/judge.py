@@ -1,0 +1,504 @@
+"""What a server sent, held against every permitted reading of what was sent to it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import orjson
+
+from tests.soak.wire.answers import Answer, Malformed, read_answer
+from tests.soak.wire.application import FIRST_FRAME, LAST_FRAME, REFUSALS, Expected, Truth, expect, switches
+from tests.soak.wire.case import Case
+from tests.soak.wire.rfc6455 import Frames, read_frames
+from tests.soak.wire.rfc9112 import Reading, Request, readings
+
+Outcome = Literal["closed", "reset", "open", "left", "refused"]
+Kind = Literal[
+    "wrong client",  # an answer with the request id of somebody else
+    "smuggled",  # bytes of a body, or behind the end, were answered as a request
+    "another's numbers",  # a body with the posterior of other observations
+    "wrong content",
+    "server error",
+    "wrong status",
+    "trailer authenticates",
+    "unanswered",
+    "unanswered after half-close",
+    "extra answer",  # more answers than requests
+    "refusal lost",  # closed without a word, though something illegal came
+    "not closed",  # still open, though nothing may follow
+    "goes on",  # a refusal that does not say that it is the last
+    "no request id",
+    "wrong request id",
+    "wrong interim",
+    "malformed answer",
+    "error of another shape",
+    "handshake",
+    "wrong frames",
+    "wrong close code",
+    "not connected",
+]
+NONCE = re.compile(rb"w[0-9a-f]+-[a-z]-[0-9a-f]+-[0-9a-f]+")
+ID_FIELD = re.compile(rb"(?i)\r\nx-request-id:[ \t]*([^\r\n]*?)[ \t]*\r\n")
+ASKED_FIELD = re.compile(rb"(?i)\r\nx-asked:[ \t]*([^\r\n]*?)[ \t]*\r\n")
+INTERIM = re.compile(rb"HTTP/1\.1 10[02-9] [^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n")
+ANY_NONCE = re.compile(rb"\bw[0-9a-f]+-([a-z])-([0-9a-f]+)-[0-9a-f]+\b")
+HANDSHAKE_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+OVERLOAD = frozenset({429, 503})
+OVERLOAD_CODES = frozenset({"overloaded", "queue_full", "queue_timeout", "too_many_connections", "not_ready"})
+LONGEST_MESSAGE = 2 * 262_144
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that must not be."""
+
+    kind: Kind
+    detail: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What came back.
+
+    Attributes:
+        outcome: how the connection ended, as the client saw it.
+    """
+
+    received: bytes
+    outcome: Outcome
+
+
+@dataclass
+class Verdict:
+    """Problems under the reading that explains most, and what was counted on the way."""
+
+    problems: list[Problem] = field(default_factory=list)
+    answers: int = 0
+    refusals: int = 0
+    overloads: int = 0
+    reading: str = ""
+
+
+def read_case(case: Case) -> list[Reading]:
+    """Every permitted reading of all that a case sends."""
+    return list(readings(case.data, switches=switches))
+
+
+def judge(case: Case, seen: Seen, truth: Truth, found: Sequence[Reading], *, is_proxied: bool = False) -> Verdict:
+    """The verdict on one connection.
+
+    Args:
+        found: every permitted reading.
+        is_proxied: through a proxy, which refuses a part itself.
+    """
+    if seen.outcome == "refused":
+        return Verdict([Problem("not connected", "")])
+    if is_proxied:
+        return _Proxied(case, seen, truth, found).verdict()
+    best: Verdict | None = None
+    for reading in found:
+        verdict = _Direct(case, seen, truth, reading).verdict()
+        if best is None or len(verdict.problems) < len(best.problems):
+            best = verdict
+        if not best.problems:
+            break
+    assert best is not None
+    return best
+
+
+class _Judge:
+    """The part that both ways have in common."""
+
+    def __init__(self, case: Case, seen: Seen, truth: Truth) -> None:
+        self._case = case
+        self._seen = seen
+        self._truth = truth
+        self._data = seen.received
+        self._result = Verdict()
+
+    def _blame(self, kind: Kind, detail: str) -> None:
+        self._result.problems.append(Problem(kind, detail[:300]))
+
+    def _read(self, at: int, method: bytes) -> Answer | None:
+        answer = read_answer(self._data, at, method)
+        if answer is not None:
+            self._result.answers += 1
+            if answer.status in OVERLOAD and _code(answer) in OVERLOAD_CODES:
+                self._result.overloads += 1
+        return answer
+
+    def _check(self, answer: Answer, request: Request, expected: Expected) -> None:
+        """One answer against what its request may be told."""
+        is_refusal = answer.status >= 400 and (answer.closes or answer.status in OVERLOAD)
+        self._check_id(answer, expected, is_refusal)
+        if answer.interim and (not expected.may_continue or answer.interim != (100,)):
+            self._blame("wrong interim", f"{answer.interim} before {answer.status}")
+        if answer.status in OVERLOAD and _code(answer) in OVERLOAD_CODES:
+            return
+        if answer.status not in expected.statuses:
+            self._blame(self._kind_of_status(answer, request), self._told(answer, request, expected))
+        elif answer.status == 200 and expected.steps is not None and request.method != b"HEAD":
+            self._check_steps(answer, expected.steps)
+        if answer.status >= 400:
+            self._check_shape(answer, request.method)
+
+    def _kind_of_status(self, answer: Answer, request: Request) -> Kind:
+        names = {name for name, _ in request.trailers}
+        if answer.status < 400 and names & {b"x-api-key", b"authorization"}:
+            return "trailer authenticates"
+        return "server error" if answer.status >= 500 else "wrong status"
+
+    def _told(self, answer: Answer, request: Request, expected: Expected) -> str:
+        head = f"{request.method!r} {request.target[:40]!r} {sorted(request.notes)}"
+        return f"{answer.status} {_code(answer)} to {head}, expected {sorted(expected.statuses)}"
+
+    def _check_id(self, answer: Answer, expected: Expected, is_refusal: bool) -> None:
+        given = answer.request_id
+        if not given:
+            self._blame("no request id", f"{answer.status} {_code(answer)}")
+        elif given == expected.nonce:
+            return
+        elif NONCE.fullmatch(given.encode("latin-1")):
+            mine = f"-{self._case.index:x}-" in given
+            kind: Kind = "smuggled" if "-b-" in given else "extra answer" if mine else "wrong client"
+            self._blame(kind, f"{given} instead of {expected.nonce}, {answer.status}")
+        elif expected.nonce is not None and not (is_refusal and not expected.is_plain):
+            self._blame("wrong request id", f"{given} instead of {expected.nonce}, {answer.status}")
+
+    def _check_steps(self, answer: Answer, steps: list[dict[str, Any]]) -> None:
+        try:
+            got = orjson.loads(answer.body)["steps"]
+        except (ValueError, KeyError, TypeError):
+            self._blame("wrong content", f"no steps: {answer.body[:80]!r}")
+            return
+        if got != steps:
+            others = any(got == known[: len(got)] for known in self._truth.steps)
+            self._blame("another's numbers" if others else "wrong content", f"{got[:1]}")
+
+    def _check_shape(self, answer: Answer, method: bytes) -> None:
+        if method != b"HEAD" and _code(answer) is None:
+            self._blame("error of another shape", f"{answer.status} {answer.body[:80]!r}")
+
+    # WebSockets.
+
+    def _check_handshake(self, answer: Answer, request: Request) -> None:
+        key = request.values(b"sec-websocket-key")[0]
+        accept = base64.b64encode(hashlib.sha1(key + HANDSHAKE_GUID).digest())
+        fields = answer.fields
+        if fields.get(b"sec-websocket-accept") != accept or fields.get(b"upgrade", b"").lower() != b"websocket":
+            self._blame("handshake", f"{fields}")
+
+    def _check_stream(self, sent: Frames, at: int) -> None:
+        """The frames of one live stream, both ways."""
+        told = read_frames(self._data[at:], "server", 1 << 24)
+        if told.faults:
+            self._blame("wrong frames", f"the server's own: {told.why}")
+            return
+        answers, code = self._session(sent)
+        got = [_document(message) for message in told.messages]
+        is_cut = bool(sent.faults or sent.close or self._case.is_cut_short or self._case.half_closes)
+        is_whole = not is_cut and told.close is not None and told.close[0] == code
+        if code is None and got[len(answers) :] in (["error"], ["done"]):  # the server waits no longer
+            code, got = told.close[0] if told.close else None, got[:-1]
+        if not _agree(got, answers) or (is_whole and len(got) < len(answers)):
+            self._blame("wrong frames", f"{len(got)} of {len(answers)}: {got[-1:]}, sent {sent.messages[-2:]}"[:300])
+        if not _is_subsequence(told.pongs, sent.pings):
+            self._blame("wrong frames", f"pongs {told.pongs[:4]} to pings {sent.pings[:4]}")
+        if told.close is not None:
+            self._check_code(sent, told.close[0], code)
+        elif code is not None and not (self._seen.outcome == "reset" or is_cut or sent.choices):
+            self._blame("wrong close code", "no close frame")
+
+    def _check_code(self, sent: Frames, got: int, code: int | None) -> None:
+        allowed = set(sent.faults | sent.choices)
+        if sent.close is not None:
+            allowed |= {sent.close[0], 1000, 1005}
+        if code is not None:
+            allowed.add(code)
+        if self._case.half_closes:
+            allowed |= {1000, 1001, 1002, 1006, 1011}
+        if sent.fragments > 16 or sent.is_inside:
+            allowed |= {1008, 1009}
+        if sent.fragments > 16 or any(len(m) > 65_000 for m in sent.messages):
+            allowed.add(1009)
+        if got not in allowed | {1013}:
+            self._blame("wrong close code", f"{got}, expected {sorted(allowed)}; {sent.why}")
+
+    def _session(self, sent: Frames) -> tuple[list[Any], int | None]:
+        """The documents that these messages have coming, and the close code behind them; None goes on."""
+        answers: list[Any] = []
+        series: int | None = None
+        for number, message in enumerate(sent.messages):
+            if number == 0:
+                if message != FIRST_FRAME:
+                    return ["error"], 1008
+                answers.append("ready")
+            elif message == LAST_FRAME:
+                return [*answers, "done"], 1000
+            else:
+                place = self._truth.frames.get(message) if isinstance(message, str) else None
+                if place is None or place[1] != number - 1 or (series is not None and place[0] != series):
+                    return [*answers, "error"], 1008
+                series = place[0]
+                answers.append(self._truth.steps[series][place[1]])
+        return answers, 1009 if 1009 in sent.faults else None
+
+
+class _Direct(_Judge):
+    """A server that is spoken to itself."""
+
+    def __init__(self, case: Case, seen: Seen, truth: Truth, reading: Reading) -> None:
+        super().__init__(case, seen, truth)
+        self._reading = reading
+        self._result.reading = f"{reading.ending} {reading.why} {sorted(reading.granted)}"
+        self._is_over = False
+
+    def verdict(self) -> Verdict:
+        try:
+            at = self._due()
+            if not self._is_over:
+                self._behind(at)
+        except Malformed as error:
+            self._blame("malformed answer", str(error))
+        return self._result
+
+    def _due(self) -> int:
+        """Every request that is due, in order; the place behind the answers."""
+        at = 0
+        for request in self._reading.requests:
+            expected = expect(request, self._truth)
+            answer = self._read(at, request.method)
+            if answer is None or self._is_refused_with_others(answer, expected):
+                self._missing(at, request)
+                return at
+            self._check(answer, request, expected)
+            at = answer.end
+            if answer.status == 101:
+                self._switched(answer, request, at)
+                return at
+            if answer.closes and not expected.is_plain:
+                self._last(at)
+                return at
+        return at
+
+    def _is_refused_with_others(self, answer: Answer, expected: Expected) -> bool:
+        """A legal request lost its answer to the refusal of what came behind it."""
+        is_refusal = answer.closes and answer.status in REFUSALS and answer.request_id != expected.nonce
+        return is_refusal and answer.status not in expected.statuses
+
+    def _missing(self, at: int, request: Request) -> None:
+        self._is_over = True
+        if self._case.is_cut_short:
+            return
+        kind: Kind = "unanswered after half-close" if self._case.half_closes else "unanswered"
+        place = f"{request.method!r} {request.target[:40]!r} {sorted(request.notes)}"
+        self._blame(kind, f"{place}, {self._seen.outcome}, {self._reading.ending}, left {self._data[at : at + 60]!r}")
+
+    def _last(self, at: int) -> None:
+        """Nothing follows, and the connection ends."""
+        self._is_over = True
+        self._nothing_at(at)
+        if self._seen.outcome == "open":
+            self._blame("not closed", self._result.reading)
+
+    def _nothing_at(self, at: int) -> None:
+        if len(self._data) > at:
+            rest = self._data[at:]
+            ids = ID_FIELD.findall(rest)
+            kind: Kind = "smuggled" if any(b"-b-" in known for known in ids) else "extra answer"
+            self._blame(kind, f"{rest[:60]!r} {ids[:1]} after {self._reading.ending}: {self._reading.why}")
+
+    def _switched(self, answer: Answer, request: Request, at: int) -> None:
+        self._is_over = True
+        self._check_handshake(answer, request)
+        sent = read_frames(self._case.data[request.end :], "client", LONGEST_MESSAGE)
+        self._check_stream(sent, at)
+        _, code = self._session(sent)
+        must_end = sent.close or code or (sent.faults and not sent.is_inside)
+        if self._seen.outcome == "open" and must_end:
+            self._blame("not closed", f"WebSocket: {sent.why or sent.close}")
+
+    def _behind(self, at: int) -> None:
+        """What may follow the requests that are due."""
+        reading = self._reading
+        if reading.ending in ("boundary", "closed", "switched"):
+            self._nothing_at(at)
+        elif reading.unfinished is not None:
+            self._unfinished(reading.unfinished, at)
+        else:
+            self._refused(at)
+        must_end = reading.ending not in ("boundary", "switched") or self._case.half_closes
+        if must_end and self._seen.outcome == "open":
+            self._blame("not closed", self._result.reading)
+
+    def _unfinished(self, request: Request, at: int) -> None:
+        """A request whose body is wrong or missing: one answer at the most, before or instead."""
+        expected = expect(request, self._truth, is_whole=False)
+        answer = self._read(at, request.method)
+        if answer is None:
+            is_needed = self._reading.ending == "illegal body" and not self._case.is_cut_short
+            if is_needed:
+                self._blame("refusal lost", f"{self._result.reading}, {self._seen.outcome}")
+            return
+        self._result.refusals += answer.status >= 400
+        allowed = expected.statuses | self._reading.statuses
+        if self._reading.ending == "illegal body":  # seen when it comes, and not when time is up
+            allowed -= {408}
+        self._check(answer, request, Expected(allowed, expected.nonce, None, False, expected.may_continue))
+        self._nothing_at(answer.end)
+
+    def _refused(self, at: int) -> None:
+        """A head that is illegal or never ends: one refusal, the last words."""
+        answer = self._read(at, b"GET")
+        if answer is None:
+            if self._reading.ending == "illegal head" and not self._case.is_cut_short:
+                self._blame("refusal lost", f"{self._result.reading}, {self._seen.outcome}")
+            return
+        self._result.refusals += 1
+        allowed = self._reading.statuses or frozenset({400, 408, 414, 431, 501, 505})
+        if answer.status not in allowed:
+            kind: Kind = "server error" if answer.status >= 500 else "wrong status"
+            self._blame(kind, f"{answer.status} {_code(answer)}, expected {sorted(allowed)}: {self._reading.why}")
+        if not answer.closes:
+            self._blame("goes on", f"{answer.status}: {self._reading.why}")
+        self._check_id(answer, Expected(allowed, None, None, False, False), True)
+        self._check_shape(answer, b"GET")
+        self._nothing_at(answer.end)
+
+
+class _Proxied(_Judge):
+    """Through a proxy, which refuses a part itself and reads much that it should refuse.
+
+    What it believes to have asked stands in `X-Asked`: the server's answer must be to just that. Where the stream is
+    legal, the proxy may have asked nothing but what is due.
+    """
+
+    def __init__(self, case: Case, seen: Seen, truth: Truth, found: Sequence[Reading]) -> None:
+        super().__init__(case, seen, truth)
+        self._strict = found[0]
+        self._is_legal = not any(reading.ending.startswith("illegal") for reading in found)
+        self._result.reading = f"proxied, strictly {self._strict.ending} {self._strict.why}"
+        self._is_refused = False  # by the proxy itself
+        self._due: dict[str, tuple[int, Request, Expected]] = {}
+        for reading in found:
+            for place, request in enumerate(reading.requests):
+                self._add(place, request, expect(request, truth))
+            if reading.unfinished is not None:
+                expected = expect(reading.unfinished, truth, is_whole=False)
+                self._add(len(reading.requests), reading.unfinished, expected)
+
+    def _add(self, place: int, request: Request, expected: Expected) -> None:
+        if expected.nonce:
+            self._due.setdefault(expected.nonce, (place, request, expected))
+
+    def verdict(self) -> Verdict:
+        at, answered = 0, Counter[str]()
+        try:
+            while at < len(self._data):
+                asked = self._asked(at)
+                known = self._due.get(asked)
+                answer = self._read(at, known[1].method if known else b"GET")
+                if answer is None:
+                    break
+                at = answer.end
+                self._take(answer, asked, answered)
+                answered[asked] += 1
+                self._is_refused |= answer.closes and not answer.request_id
+                if answer.status == 101 and known is not None:
+                    self._check_handshake(answer, known[1])
+                    self._check_stream(read_frames(self._case.data[known[1].end :], "client", LONGEST_MESSAGE), at)
+                    return self._result
+        except Malformed as error:
+            if self._is_legal:  # else it may be the proxy's answer to HTTP/0.9, or to a HEAD that nobody else sees
+                self._blame("malformed answer", str(error))
+            return self._result
+        self._check_leading(answered)
+        if self._seen.outcome == "open" and self._strict.ending == "closed":
+            self._blame("not closed", self._result.reading)
+        return self._result
+
+    def _asked(self, at: int) -> str:
+        """The id that the proxy read in the request whose answer stands here."""
+        while INTERIM.match(self._data, at):
+            at = self._data.find(b"\r\n\r\n", at) + 4
+        match = ASKED_FIELD.search(self._data, at, self._data.find(b"\r\n\r\n", at) + 4)
+        return match[1].decode("latin-1") if match else ""
+
+    def _take(self, answer: Answer, asked: str, answered: Counter[str]) -> None:
+        given = answer.request_id
+        if given != asked and NONCE.fullmatch(given.encode("latin-1")):
+            self._blame("wrong client", f"{given} to {asked}, {answer.status}")
+        elif answer.status >= 500 and answer.status not in (501, 505) and _code(answer) not in OVERLOAD_CODES:
+            self._blame("server error", f"{answer.status} {answer.body[:60]!r} to {asked}: {self._strict.why}")
+        elif asked not in self._due:
+            if self._is_legal and "-b-" in asked:
+                self._blame("smuggled", f"the proxy asked {asked}, {answer.status}")
+        elif answered[asked] >= self._case.data.count(asked.encode()):
+            self._blame("extra answer", f"another to {asked}, {answer.status}")
+        elif given:
+            _, request, expected = self._due[asked]
+            if _is_simple(request) and expected.is_plain:
+                self._check(answer, request, expected)
+            elif answer.status == 200 and expected.steps is not None:
+                self._check_steps(answer, expected.steps)
+            elif answer.status == 422 and expected.steps is not None and not request.notes:
+                self._blame("wrong status", self._told(answer, request, expected))
+
+    def _check_leading(self, answered: Counter[str]) -> None:
+        """The plain requests before anything unusual have each their answer."""
+        if self._case.is_cut_short or self._case.half_closes or self._is_refused:
+            return
+        for request in self._strict.requests:
+            expected = expect(request, self._truth)
+            if not (expected.is_plain and _is_simple(request) and expected.nonce):
+                return
+            if expected.nonce not in answered:
+                self._blame("unanswered", f"{request.method!r} {request.target[:40]!r}, {self._seen.outcome}")
+                return
+
+
+def _is_simple(request: Request) -> bool:
+    """Whether a proxy hands a request on as it is."""
+    hops = (b"upgrade", b"te", b"expect", b"trailer", b"http2-settings")
+    is_handed_on = request.method in (b"GET", b"HEAD", b"POST") and not request.target.startswith(b"/filter/stream")
+    return is_handed_on and not any(name in hops for name, _ in request.fields) and not request.trailers
+
+
+def _code(answer: Answer) -> str | None:
+    """The code of an error in this server's one shape; None for anything else."""
+    try:
+        error = orjson.loads(answer.body)["error"]
+        return str(error["code"]) if set(error) == {"message", "type", "param", "code"} else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _document(message: str | bytes) -> Any:
+    try:
+        document = orjson.loads(message)
+    except ValueError:
+        return message
+    if isinstance(document, dict):
+        for name in ("ready", "done", "error"):
+            if name in document:
+                return name
+    return document
+
+
+def _agree(got: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """Whether one is the beginning of the other, an error at the end aside: the server may have found one first."""
+    for mine, other in zip(got, expected, strict=False):
+        if mine != other:
+            return False
+    return len(got) <= len(expected)
+
+
+def _is_subsequence(few: Sequence[bytes], many: Sequence[bytes]) -> bool:
+    rest = iter(many)
+    return all(item in rest for item in few)

@@ -1,0 +1,105 @@
+"""A real nginx before the server, on 127.0.0.1, in a directory of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, get_args
+
+from bench.faults.server import free_port
+
+Through = Literal["direct", "nginx", "nginx-common"]
+THROUGH = get_args(Through)
+# The file that the documentation offers, and the configuration that most have.
+SITES = {
+    "nginx": Path(__file__).resolve().parents[3] / "docs" / "deploy" / "nginx.conf",
+    "nginx-common": Path(__file__).with_name("nginx_common.conf"),
+}
+START_SECONDS = 10.0
+STOP_SECONDS = 10.0
+MAIN = """
+{user}
+daemon off;
+worker_processes 1;
+worker_rlimit_nofile 8192;
+pid {folder}/pid;
+error_log {folder}/error.log crit;
+events {{ worker_connections 4096; }}
+http {{
+    access_log off;
+    client_header_timeout 5s;
+    client_body_timeout 5s;
+    # What the proxy read: an answer with another id than this came to the wrong request.
+    add_header X-Asked $http_x_request_id always;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    include {folder}/site.conf;
+}}
+"""
+
+
+class NginxError(RuntimeError):
+    """nginx is missing, or does not start."""
+
+
+@contextmanager
+def proxied(through: Through, port: int) -> Iterator[int]:
+    """The port to speak to: that of the server itself, or of an nginx before it until the block ends.
+
+    Raises:
+        NginxError: it is not installed, or does not come to listen; with its log.
+    """
+    if through == "direct":
+        yield port
+        return
+    program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+    if program is None:
+        raise NginxError("nginx is not installed")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        own = free_port()
+        _configure(folder, SITES[through].read_text(), own, port)
+        process = subprocess.Popen(
+            [program, "-p", name, "-c", str(folder / "nginx.conf")], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            _wait_until_listening(own, process, folder)
+            yield own
+        finally:
+            process.terminate()
+            process.wait(STOP_SECONDS)
+
+
+def _configure(folder: Path, site: str, own: int, port: int) -> None:
+    """Write a site with other ports and short timeouts, and what is around it."""
+    for wanted, given in ((r"listen 80;", f"listen 127.0.0.1:{own};"), (r"127\.0\.0\.1:8000;", f"127.0.0.1:{port};")):
+        site, count = re.subn(wanted, given, site)
+        if count != 1:
+            raise NginxError(f"{wanted} stands {count} times in the configuration")
+    site = re.sub(r"(client_(?:header|body)_timeout) \d+s;", r"\1 5s;", site)
+    is_root = os.geteuid() == 0
+    folder.chmod(0o755)
+    (folder / "site.conf").write_text(site)
+    (folder / "nginx.conf").write_text(MAIN.format(folder=folder, user="user nobody nogroup;" if is_root else ""))
+
+
+def _wait_until_listening(port: int, process: subprocess.Popen[bytes], folder: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    log = folder / "error.log"
+    raise NginxError(f"nginx does not listen: {log.read_text()[-1_000:] if log.is_file() else ''}")

@@ -1,0 +1,191 @@
+"""The frames in a stream of bytes, by the letter of RFC 6455, without extensions.
+
+`read_frames` reads what a client sends (masked) or what a server sends (bare), up to the first fault of framing.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Literal
+
+Side = Literal["client", "server"]
+CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
+LONGEST_CONTROL = 125
+PROTOCOL_ERROR, INVALID_DATA, TOO_BIG, POLICY = 1002, 1007, 1009, 1008
+
+
+@dataclass
+class Frames:
+    """What a stream of frames says.
+
+    Attributes:
+        messages: complete ones, text as str.
+        close: code and reason of the close frame; 1005 where it has no code.
+        faults: close codes of which a server may choose one; empty where the stream is legal.
+        choices: codes that a server may close with before that, though it need not: a length longer than it must be.
+        why: the fault in words.
+        is_inside: the stream ends in the middle of a frame or a fragmented message.
+    """
+
+    messages: list[str | bytes] = field(default_factory=list)
+    pings: list[bytes] = field(default_factory=list)
+    pongs: list[bytes] = field(default_factory=list)
+    close: tuple[int, str] | None = None
+    faults: frozenset[int] = frozenset()
+    choices: frozenset[int] = frozenset()
+    why: str = ""
+    is_inside: bool = False
+    fragments: int = 0
+
+
+class _Fault(Exception):
+    """`is_unfinished`: the frame is not all there, and a server may wait for the rest of it before it looks."""
+
+    def __init__(self, why: str, *codes: int) -> None:
+        super().__init__(why)
+        self.codes = frozenset(codes or (PROTOCOL_ERROR,))
+        self.is_unfinished = False
+
+
+@dataclass(frozen=True)
+class _Frame:
+    is_final: bool
+    opcode: int
+    payload: bytes
+    is_minimal: bool
+
+
+def read_frames(data: bytes, side: Side, largest: int = 1 << 20) -> Frames:
+    """Read frames up to the end, the close frame or the first fault.
+
+    Args:
+        side: who sent them.
+        largest: bytes of a message; a larger one is a fault, code 1009.
+    """
+    told = Frames()
+    at = 0
+    pieces: list[bytes] | None = None
+    kind = TEXT
+    try:
+        while at < len(data):
+            parsed = _frame(data, at, side, largest)
+            if parsed is None:
+                told.is_inside = True
+                break
+            frame, at = parsed
+            if not frame.is_minimal:
+                told.choices = frozenset({PROTOCOL_ERROR})
+            if frame.opcode >= CLOSE:
+                _take_control(told, frame)
+                if told.close is not None:
+                    return told
+                continue
+            if (frame.opcode == CONTINUATION) != (pieces is not None):
+                raise _Fault("a message inside another, or a continuation of none")
+            if pieces is None:
+                pieces, kind = [], frame.opcode
+            pieces.append(frame.payload)
+            told.fragments = max(told.fragments, len(pieces))
+            if sum(map(len, pieces)) > largest:
+                raise _Fault("a message too large", TOO_BIG)
+            if frame.is_final:
+                _take_message(told, kind, b"".join(pieces))
+                pieces = None
+    except _Fault as fault:
+        told.faults |= fault.codes
+        told.why = told.why or str(fault)
+        told.is_inside = told.is_inside or fault.is_unfinished
+    told.is_inside = told.is_inside or pieces is not None
+    return told
+
+
+def _frame(data: bytes, at: int, side: Side, largest: int) -> tuple[_Frame, int] | None:
+    """The frame at a place and the place behind it; None where the stream ends first."""
+    if len(data) - at < 2:
+        return None
+    first, second = data[at], data[at + 1]
+    opcode, size = first & 15, second & 127
+    begin, width = at + 2, {126: 2, 127: 8}.get(second & 127, 0)
+    at = begin + width
+    if width:
+        size = int.from_bytes(data[begin:at], "big")
+    mask = data[at : at + 4] if second & 128 else b"\0\0\0\0"
+    at += 4 if second & 128 else 0
+    is_whole = len(data) >= at + size
+    try:
+        _check_head(first, second, side)
+        if len(data) >= begin + width:
+            _check_size(size, width, largest)
+    except _Fault as fault:
+        fault.is_unfinished = not is_whole
+        raise
+    if not is_whole:
+        return None
+    is_minimal = size >= {0: 0, 2: 126, 8: 65_536}[width]
+    return _Frame(bool(first & 128), opcode, unmask(data[at : at + size], mask), is_minimal), at + size
+
+
+def _check_head(first: int, second: int, side: Side) -> None:
+    opcode = first & 15
+    if first & 0x70:
+        raise _Fault("a reserved bit")
+    if opcode not in (CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG):
+        raise _Fault("a reserved opcode")
+    if bool(second & 128) != (side == "client"):
+        raise _Fault("a mask on the wrong side")
+    if opcode >= CLOSE and (second & 127 > LONGEST_CONTROL or not first & 128):
+        raise _Fault("a control frame that is long or fragmented")
+
+
+def _check_size(size: int, width: int, largest: int) -> None:
+    if width == 8 and size >> 63:
+        raise _Fault("a length with its first bit set", PROTOCOL_ERROR, TOO_BIG)
+    if size > largest:
+        raise _Fault("a frame too large", TOO_BIG, PROTOCOL_ERROR)
+
+
+def _take_control(told: Frames, frame: _Frame) -> None:
+    if frame.opcode == PING:
+        told.pings.append(frame.payload)
+    elif frame.opcode == PONG:
+        told.pongs.append(frame.payload)
+    else:
+        told.close = _closing(frame.payload)
+
+
+def _closing(payload: bytes) -> tuple[int, str]:
+    if not payload:
+        return 1005, ""
+    if len(payload) == 1:
+        raise _Fault("half a close code")
+    (code,) = struct.unpack("!H", payload[:2])
+    if not (1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999):
+        raise _Fault("a close code that nobody may send")
+    try:
+        return code, payload[2:].decode()
+    except UnicodeDecodeError:
+        raise _Fault("a reason that is not UTF-8", INVALID_DATA, PROTOCOL_ERROR) from None
+
+
+def _take_message(told: Frames, kind: int, payload: bytes) -> None:
+    """A message; behind one that is not UTF-8 only pings and further faults count.
+
+    A server may take apart all frames that came at once before it reads the text in them.
+    """
+    if kind == BINARY:
+        message: str | bytes = payload
+    else:
+        try:
+            message = payload.decode()
+        except UnicodeDecodeError:
+            told.faults |= {INVALID_DATA}
+            told.why = told.why or "text that is not UTF-8"
+    if not told.faults:
+        told.messages.append(message)
+
+
+def unmask(payload: bytes, mask: bytes) -> bytes:
+    """A payload masked or unmasked (5.3)."""
+    repeated = (mask * (len(payload) // 4 + 1))[: len(payload)]
+    return (int.from_bytes(payload, "big") ^ int.from_bytes(repeated, "big")).to_bytes(len(payload), "big")
