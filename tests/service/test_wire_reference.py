@@ -311,8 +311,9 @@ def test_a_verdict(sent: bytes, received: bytes, outcome: str, kinds: list[str])
 
 HANDSHAKE = (
     f"GET /filter/stream HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-Key: {KEY}\r\nX-Request-ID: w1-h-0-1\r\n"
-    "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-).encode()  # fmt: skip
+    "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+).encode()
 SWITCHED = (
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nX-Request-ID: w1-h-0-1\r\n"
     b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
