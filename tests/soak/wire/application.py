@@ -28,6 +28,8 @@ LONGEST_BODY = 2_000_000
 STREAM_PATH = b"/filter/stream"
 FIRST_FRAME = '{"seed": 1, "levels": [0.9]}'
 LAST_FRAME = '{"close": true}'
+# Another observation: what is said of it, and of those behind it, is not known beforehand.
+STRAY_FRAME = '{"y": [0.5, 0.25]}'
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 METHODS_OF: Mapping[bytes, frozenset[bytes]] = {
     path: frozenset(methods.split())

@@ -61,7 +61,7 @@ class Case:
 
 
 Part = bytes | Step
-WAIT = Step("await", seconds=5.0)
+WAIT = Step("await", seconds=2.0)
 
 
 def paced(rng: random.Random, parts: Sequence[Part]) -> list[Step]:

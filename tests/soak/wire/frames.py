@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from tests.soak.wire.application import FIRST_FRAME, LAST_FRAME
+from tests.soak.wire.application import FIRST_FRAME, LAST_FRAME, STRAY_FRAME
 from tests.soak.wire.case import WAIT, Part, Step
 from tests.soak.wire.maker import Maker
 from tests.soak.wire.rfc6455 import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, unmask
@@ -166,7 +166,7 @@ def _ending(maker: Maker) -> bytes:
 
 
 def _lie(maker: Maker) -> bytes:
-    text = b'{"y": [0.5, 0.25]}'
+    text = STRAY_FRAME.encode()
     manner = maker.below(17)
     if manner == 0:
         return frame(maker, text, is_masked=False)

@@ -228,6 +228,8 @@ def trailers(maker: Maker) -> list[Part]:
 def upgrades(maker: Maker) -> list[Part]:
     """Another protocol offered, with a body that looks like requests."""
     body = maker.bait(is_slow=maker.chance(0.2)) + (maker.bait() if maker.chance(0.3) else b"")
+    if maker.chance(0.2):
+        body = maker.bait(padding=20_000) + body
     offer = maker.choose(UPGRADES)
     connection = maker.choose(
         (b"Upgrade", b"Upgrade", b"upgrade, HTTP2-Settings", b"keep-alive, Upgrade", b"close, upgrade", b"x")
@@ -248,7 +250,8 @@ def upgrades(maker: Maker) -> list[Part]:
         fields.append(b"Content-Length: %d" % len(body))
     method = maker.choose((b"POST", b"POST", b"GET", b"PUT", b"OPTIONS"))
     target = maker.choose((b"/filter", b"/nope", b"/health", b"/filter/stream"))
-    return [maker.head(method, target, fields), body]
+    head = maker.head(method, target, fields)
+    return [head, body] if maker.chance(0.6) else [head, Step("pause", seconds=0.002), body]
 
 
 def expectations(maker: Maker) -> list[Part]:

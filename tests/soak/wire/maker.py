@@ -84,8 +84,14 @@ class Maker:
         """A legal body, or one that looks like requests."""
         return self.series_body() if self.chance(0.5) else self.bait()
 
-    def bait(self, *, is_slow: bool = False) -> bytes:
-        """A request in a body, which must never be answered."""
+    def bait(self, *, is_slow: bool = False, padding: int = 0) -> bytes:
+        """A request in a body, which must never be answered.
+
+        Args:
+            padding: bytes that make it larger: a proxy sends a large body apart from its head.
+        """
+        if padding:
+            return self.head(b"GET", b"/health", [b"X-Padding: " + b"a" * padding], kind="b")
         if is_slow:
             body = b'{"observations":[' + b",".join([b"[0.5,0.25]"] * 400) + b"]}"
             return self._post(body, "b")

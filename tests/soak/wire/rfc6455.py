@@ -23,7 +23,8 @@ class Frames:
         messages: complete ones, text as str.
         close: code and reason of the close frame; 1005 where it has no code.
         faults: close codes of which a server may choose one; empty where the stream is legal.
-        choices: codes that a server may close with before that, though it need not: a length longer than it must be.
+        choices: codes that a server may close with though it need not: a length longer than it must be, a close frame
+            in the middle of a message.
         why: the fault in words.
         is_inside: the stream ends in the middle of a frame or a fragmented message.
     """
@@ -79,7 +80,7 @@ def read_frames(data: bytes, side: Side, largest: int = 1 << 20) -> Frames:
             if frame.opcode >= CLOSE:
                 _take_control(told, frame)
                 if told.close is not None:
-                    return told
+                    break
                 continue
             if (frame.opcode == CONTINUATION) != (pieces is not None):
                 raise _Fault("a message inside another, or a continuation of none")
@@ -96,7 +97,10 @@ def read_frames(data: bytes, side: Side, largest: int = 1 << 20) -> Frames:
         told.faults |= fault.codes
         told.why = told.why or str(fault)
         told.is_inside = told.is_inside or fault.is_unfinished
-    told.is_inside = told.is_inside or pieces is not None
+    if pieces is not None:
+        told.is_inside = True
+        if told.close is not None:
+            told.choices |= {PROTOCOL_ERROR}
     return told
 
 

@@ -30,8 +30,8 @@ SETTLE_SECONDS = 60.0
 LOOK_SECONDS = 0.2
 SETTINGS = {
     "processes": 2,
-    "header_timeout_seconds": 5,
-    "body_timeout_seconds": 5,
+    "header_timeout_seconds": 10,
+    "body_timeout_seconds": 10,
     "log_format": "json",
 }
 GAUGES = ("rfa_open_connections", "rfa_num_streams", "rfa_num_requests_running", "rfa_num_requests_waiting",
