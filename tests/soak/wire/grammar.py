@@ -227,9 +227,9 @@ def trailers(maker: Maker) -> list[Part]:
 
 def upgrades(maker: Maker) -> list[Part]:
     """Another protocol offered, with a body that looks like requests."""
-    body = maker.bait(is_slow=maker.chance(0.2)) + (maker.bait() if maker.chance(0.3) else b"")
-    if maker.chance(0.2):
-        body = maker.bait(padding=20_000) + body
+    body = maker.bait(is_slow=maker.chance(0.3), is_far=maker.chance(0.1)) + (
+        maker.bait() if maker.chance(0.3) else b""
+    )
     offer = maker.choose(UPGRADES)
     connection = maker.choose(
         (b"Upgrade", b"Upgrade", b"upgrade, HTTP2-Settings", b"keep-alive, Upgrade", b"close, upgrade", b"x")

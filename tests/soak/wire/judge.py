@@ -401,34 +401,39 @@ class _Proxied(_Judge):
         self._is_legal = not any(reading.ending.startswith("illegal") for reading in found)
         self._result.reading = f"proxied, strictly {self._strict.ending} {self._strict.why}"
         self._is_refused = False  # by the proxy itself
-        self._due: dict[str, tuple[int, Request, Expected]] = {}
+        # By id, then by place: a mutated stream may have an id twice.
+        self._due: dict[str, dict[int, tuple[Request, Expected]]] = {}
         for reading in found:
-            for place, request in enumerate(reading.requests):
-                self._add(place, request, expect(request, truth))
+            for request in reading.requests:
+                self._add(request, expect(request, truth))
             if reading.unfinished is not None:
-                expected = expect(reading.unfinished, truth, is_whole=False)
-                self._add(len(reading.requests), reading.unfinished, expected)
+                self._add(reading.unfinished, expect(reading.unfinished, truth, is_whole=False))
 
-    def _add(self, place: int, request: Request, expected: Expected) -> None:
+    def _add(self, request: Request, expected: Expected) -> None:
         if expected.nonce:
-            self._due.setdefault(expected.nonce, (place, request, expected))
+            self._due.setdefault(expected.nonce, {}).setdefault(request.start, (request, expected))
+
+    def _known(self, asked: str, before: int) -> tuple[Request, Expected] | None:
+        """The request of an id that so many answers came to before."""
+        places = self._due.get(asked)
+        return places[sorted(places)[min(before, len(places) - 1)]] if places else None
 
     def verdict(self) -> Verdict:
         at, answered = 0, Counter[str]()
         try:
             while at < len(self._data):
                 asked = self._asked(at)
-                known = self._due.get(asked)
-                answer = self._read(at, known[1].method if known else b"GET")
+                known = self._known(asked, answered[asked])
+                answer = self._read(at, known[0].method if known else b"GET")
                 if answer is None:
                     break
                 at = answer.end
-                self._take(answer, asked, answered)
+                self._take(answer, asked, answered[asked])
                 answered[asked] += 1
                 self._is_refused |= answer.closes and not answer.request_id
                 if answer.status == 101 and known is not None:
-                    self._check_handshake(answer, known[1])
-                    self._check_stream(read_frames(self._case.data[known[1].end :], "client", LONGEST_MESSAGE), at)
+                    self._check_handshake(answer, known[0])
+                    self._check_stream(read_frames(self._case.data[known[0].end :], "client", LONGEST_MESSAGE), at)
                     return self._result
         except Malformed as error:
             if self._is_legal:  # else it may be the proxy's answer to HTTP/0.9, or to a HEAD that nobody else sees
@@ -446,19 +451,19 @@ class _Proxied(_Judge):
         match = ASKED_FIELD.search(self._data, at, self._data.find(b"\r\n\r\n", at) + 4)
         return match[1].decode("latin-1") if match else ""
 
-    def _take(self, answer: Answer, asked: str, answered: Counter[str]) -> None:
+    def _take(self, answer: Answer, asked: str, before: int) -> None:
         given = answer.request_id
         if given != asked and NONCE.fullmatch(given.encode("latin-1")):
             self._blame("wrong client", f"{given} to {asked}, {answer.status}")
         elif answer.status >= 500 and answer.status not in (501, 505) and _code(answer) not in OVERLOAD_CODES:
             self._blame("server error", f"{answer.status} {answer.body[:60]!r} to {asked}: {self._strict.why}")
-        elif asked not in self._due:
+        elif (known := self._known(asked, before)) is None:
             if self._is_legal and "-b-" in asked:
                 self._blame("smuggled", f"the proxy asked {asked}, {answer.status}")
-        elif answered[asked] >= self._case.data.count(asked.encode()):
+        elif before >= self._case.data.count(asked.encode()):
             self._blame("extra answer", f"another to {asked}, {answer.status}")
         elif given:
-            _, request, expected = self._due[asked]
+            request, expected = known
             if _is_simple(request) and expected.is_plain:
                 self._check(answer, request, expected)
             elif answer.status == 200 and expected.steps is not None:

@@ -84,14 +84,15 @@ class Maker:
         """A legal body, or one that looks like requests."""
         return self.series_body() if self.chance(0.5) else self.bait()
 
-    def bait(self, *, is_slow: bool = False, padding: int = 0) -> bytes:
+    def bait(self, *, is_slow: bool = False, is_far: bool = False) -> bytes:
         """A request in a body, which must never be answered.
 
         Args:
-            padding: bytes that make it larger: a proxy sends a large body apart from its head.
+            is_slow: its answer would take a while: long enough for a proxy to give its connection to somebody else.
+            is_far: empty lines before it, so that it does not come in one piece with the head of the outer request.
         """
-        if padding:
-            return self.head(b"GET", b"/health", [b"X-Padding: " + b"a" * padding], kind="b")
+        if is_far:
+            return b"\r\n" * 160_000 + self.bait(is_slow=is_slow)
         if is_slow:
             body = b'{"observations":[' + b",".join([b"[0.5,0.25]"] * 400) + b"]}"
             return self._post(body, "b")
