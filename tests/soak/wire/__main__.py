@@ -38,7 +38,6 @@ RESULT = Path(__file__).resolve().parents[3] / "bench" / "results" / "wire.json"
 WARM_UP_SHARE = 0.1
 LARGEST_GROWTH = 0.10
 MOST_RESIDENT = 700 * 10**6
-SHRUNK_OF_A_KIND = 1
 
 
 def main() -> int:
@@ -194,16 +193,15 @@ def _served_baits(served: Served, truth: Truth, seed: int, *, is_proxied: bool) 
 
 
 def _with_shrunk(failures: list[dict[str, Any]], port: int, truth: Truth, *, is_proxied: bool) -> list[dict[str, Any]]:
-    """The first failing case of each kind of problem with a small one beside it."""
-    tried: dict[str, int] = {}
+    """The first failing case of each kind of problem that comes again, with a small one beside it."""
+    done = set()
     for line in tqdm(failures, desc="shrinking", unit=" cases"):
         kind = line["problems"][0][0]
-        key = f"{kind} / {line.get('kind')}"
-        if "steps" not in line or tried.get(key, 0) >= SHRUNK_OF_A_KIND:
+        if "steps" not in line or kind in done:
             continue
-        tried[key] = tried.get(key, 0) + 1
         small = shrunk(Case.from_json(line), kind, port, truth, is_proxied=is_proxied)
         if small is not None:
+            done.add(kind)
             line["shrunk"] = {**small.to_json(), "text": small.data.decode("latin-1")[:2_000]}
     return failures
 

@@ -343,7 +343,7 @@ def mutated(maker: Maker) -> list[Part]:
 
 def honest(maker: Maker) -> list[Part]:
     """Nothing odd: a pipeline of honest requests."""
-    return [maker.honest() for _ in range(1 + maker.below(5))]
+    return [maker.honest() for _ in range(1 + maker.below(4))]
 
 
 def long_pipeline(maker: Maker) -> list[Part]:
@@ -390,7 +390,7 @@ ODDITIES: Mapping[Odd, int] = {
     strange_handshake: 4,
 }
 _KINDS, _WEIGHTS = tuple(ODDITIES), tuple(ODDITIES.values())
-RARE: Mapping[Odd, float] = {long_pipeline: 0.002, flood: 0.0005}
+RARE: Mapping[Odd, float] = {long_pipeline: 0.002, flood: 0.0003}
 
 
 def make_case(seed: int, index: int, truth: Truth, *, is_proxied: bool = False) -> Case:
@@ -401,12 +401,10 @@ def make_case(seed: int, index: int, truth: Truth, *, is_proxied: bool = False) 
     for rare, share in RARE.items():
         if rng.random() < share:
             odd = rare
-    parts: list[Part] = (
-        [maker.honest() for _ in range(rng.choice((0, 0, 0, 1, 1, 2)))] if odd is not live_stream else []
-    )
+    parts: list[Part] = [maker.honest() for _ in range(rng.choice((0, 0, 0, 1, 1)))] if odd is not live_stream else []
     parts += odd(maker)
     if odd not in (live_stream, strange_handshake) or rng.random() < 0.3:
-        parts += [maker.honest() for _ in range(rng.choice((0, 0, 1)))]
+        parts += [maker.honest() for _ in range(rng.choice((0, 0, 0, 1)))]
         parts.append(maker.last())
     steps = paced(rng, parts)
     return Case(index, odd.__name__.replace("_", " "), tuple(_ended(rng, steps)))

@@ -74,7 +74,7 @@ class Maker:
 
     def path(self) -> bytes:
         """One that takes a body, or none."""
-        return self.choose((b"/filter", b"/filter", b"/nope", b"/health"))
+        return self.choose((b"/filter", b"/nope", b"/health"))
 
     def series_body(self) -> bytes:
         """A body that the application takes, with numbers that nobody else asks for at the moment."""
@@ -113,15 +113,15 @@ class Maker:
     def honest(self) -> bytes:
         """A legal request whose answer is known."""
         manner = self._rng.random()
-        if manner < 0.45:
+        if manner < 0.55:
             return self.head(b"GET", b"/health", with_key=manner < 0.1)
-        if manner < 0.62:
+        if manner < 0.73:
             return self.head(b"GET", b"/nope/%d" % self.below(1000))
-        if manner < 0.70:
+        if manner < 0.80:
             return self.head(b"GET", b"/nope", with_key=False)
-        if manner < 0.75 and not self._is_proxied:
+        if manner < 0.85 and not self._is_proxied:
             return self.head(b"HEAD", b"/health")
-        if manner < 0.92:
+        if manner < 0.95:
             return self._post(self.series_body(), "h")
         fields = [b"Content-Type: application/json", b"Transfer-Encoding: chunked"]
         return self.head(b"POST", b"/filter", fields) + self.chunked(self.series_body())
@@ -129,7 +129,7 @@ class Maker:
     def last(self) -> bytes:
         """An honest request that ends the connection."""
         fields = [self.choose((b"Connection: close", b"Connection: Close", b"connection:x, close"))]
-        if self.chance(0.3):
+        if self.chance(0.15):
             body = self.series_body()
             fields += [b"Content-Type: application/json", b"Content-Length: %d" % len(body)]
             return self.head(b"POST", b"/filter", fields) + body

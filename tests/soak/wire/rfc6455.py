@@ -67,7 +67,7 @@ def read_frames(data: bytes, side: Side, largest: int = 1 << 20) -> Frames:
     told = Frames()
     at = 0
     pieces: list[bytes] | None = None
-    kind = TEXT
+    kind, total = TEXT, 0
     try:
         while at < len(data):
             parsed = _frame(data, at, side, largest)
@@ -85,10 +85,11 @@ def read_frames(data: bytes, side: Side, largest: int = 1 << 20) -> Frames:
             if (frame.opcode == CONTINUATION) != (pieces is not None):
                 raise _Fault("a message inside another, or a continuation of none")
             if pieces is None:
-                pieces, kind = [], frame.opcode
+                pieces, kind, total = [], frame.opcode, 0
             pieces.append(frame.payload)
+            total += len(frame.payload)
             told.fragments = max(told.fragments, len(pieces))
-            if sum(map(len, pieces)) > largest:
+            if total > largest:
                 raise _Fault("a message too large", TOO_BIG)
             if frame.is_final:
                 _take_message(told, kind, b"".join(pieces))

@@ -437,6 +437,8 @@ class _Reader:
 
     def _chunk_size(self) -> int:
         line = self._line(is_framing=True)
+        if len(line) > self._limits.head[1]:
+            raise _Illegal("a long chunk line", 400, 413, 431)
         match = CHUNK_LINE.fullmatch(line)
         if match is None:
             raise _Illegal("not a chunk size")
