@@ -175,7 +175,7 @@ class _Judge:
         elif given == expected.nonce:
             return
         elif NONCE.fullmatch(given.encode("latin-1")):
-            mine = f"-{self._case.index:x}-" in given
+            mine = given.encode() in self._case.data  # also where a mutation made it
             kind: Kind = "smuggled" if "-b-" in given else "extra answer" if mine else "wrong client"
             self._blame(kind, f"{given} instead of {expected.nonce}, {answer.status}")
         elif expected.nonce is not None and not (is_refusal and not expected.is_plain):
