@@ -50,11 +50,15 @@ def reserve(host: str, port: int) -> tuple[socket.socket, Address]:
 
 
 def listen(holder: socket.socket) -> None:
-    """Let clients connect; any process that has the socket may accept them."""
-    holder.listen(BACKLOG)
-    # A listener is alone on its port in any case; its connections have this from it, and must not keep the next server
-    # from the port.
+    """Let clients connect; any process that has the socket may accept them.
+
+    Raises:
+        OSError: the port was taken after all.
+    """
+    # As for `bind`, past connections that the kernel remembers. A listener is alone on its port in any case; its own
+    # connections have this from it, and must not keep the next server from the port.
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.listen(BACKLOG)
 
 
 def refuse(holder: socket.socket) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 
 from service.process.address import Address, listen, refuse
 from service.process.board import make_board
-from service.process.channel import Channel, ChannelError
+from service.process.channel import Channel, ChannelError, reason_of
 from service.process.handover import write_settings
 from service.process.health import Vitals, health_listener
 from service.process.patience import CLOSE_SECONDS
@@ -323,6 +323,9 @@ class Supervisor:
             if not isinstance(error, ChannelError):
                 error = ChannelError("a message lacks a field, or has another one in its place")
             logger.error("%s does not talk as it should and is killed: %s", child.name, error)
+            child.signal(signal.SIGKILL)
+        except OSError as error:  # the port cannot be listened on, which is the end of all of them
+            child.failure, child.is_refusal = reason_of(error), True
             child.signal(signal.SIGKILL)
 
     async def _hear(self, child: Child, message: Mapping[str, Any], reloader: Reloader) -> None:

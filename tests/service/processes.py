@@ -84,7 +84,9 @@ class Server:
 
 
 @contextmanager
-def started(folder: Path, program: Sequence[str | Path] = (FAKE_CHILD,), **settings: object) -> Iterator[Server]:
+def started(
+    folder: Path, program: Sequence[str | Path] = (FAKE_CHILD,), *, serve: str = SERVE, **settings: object
+) -> Iterator[Server]:
     """A server that was just started; what is left of it at the end is killed."""
     bundles = [folder / "bundles" / name for name in FAKE_BUNDLES]
     for bundle in bundles:
@@ -107,7 +109,7 @@ def started(folder: Path, program: Sequence[str | Path] = (FAKE_CHILD,), **setti
     with (
         log.open("w") as sink,
         subprocess.Popen(
-            [sys.executable, "-c", SERVE, *map(str, program)], env=environment, stderr=sink, cwd=folder, text=True
+            [sys.executable, "-c", serve, *map(str, program)], env=environment, stderr=sink, cwd=folder, text=True
         ) as process,
     ):
         server = Server(process, log)

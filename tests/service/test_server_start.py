@@ -18,7 +18,7 @@ from service.process.handover import read_settings, with_state_key, write_settin
 from service.settings import Settings
 from service.state.keys import ephemeral_key
 from tests.service.live import LONG_SECONDS
-from tests.service.processes import ROOT, serving, started
+from tests.service.processes import ROOT, SERVE, serving, started
 
 
 def test_a_taken_port_is_refused_whoever_has_it() -> None:
@@ -51,7 +51,10 @@ def test_a_port_is_free_again_past_connections_of_the_server_before() -> None:
     for client in clients:
         assert client.recv(1) == b""
         client.close()
-    reserve("127.0.0.1", address.port)[0].close()
+    again, _ = reserve("127.0.0.1", address.port)
+    with again:
+        listen(again)
+        socket.create_connection((address.host, address.port), LONG_SECONDS).close()
 
 
 def test_the_state_key_is_one_for_all_and_the_operators_if_there_is_one(tmp_path: Path) -> None:
@@ -72,6 +75,20 @@ def test_settings_arrive_as_they_were(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("RFA_STATE_KEYS", "other")
     arrived = read_settings(json.loads(json.dumps(write_settings(given))))
     assert arrived == given
+
+
+def test_a_port_that_cannot_be_listened_on_ends_the_server(tmp_path: Path) -> None:
+    """Somebody may come between the beginning, when the port is taken, and the word that all have loaded."""
+    serve_and_fail = SERVE.replace(
+        "serve(Settings()",
+        "import service.process.supervisor as supervisor\n"
+        "def listen(holder):\n    raise OSError(98, 'Address already in use')\n"
+        "supervisor.listen = listen\n"
+        "serve(Settings()",
+    )
+    with started(tmp_path, serve=serve_and_fail) as server:
+        assert server.process.wait(LONG_SECONDS) == 1
+        assert "StartError: [Errno 98] Address already in use" in server.log
 
 
 def test_a_process_that_never_starts_ends_the_server(tmp_path: Path) -> None:
