@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,12 +24,19 @@ from tests.soak.attacks.clocked_child import RECORD
 from tests.soak.attacks.conduct import MOST_BYTES, Course, _judge
 from tests.soak.attacks.framing import flood
 from tests.soak.attacks.live import STREAMS, Latencies, Seen
+from tests.soak.attacks.machine import Span, busy_seconds, own_seconds, span
 from tests.soak.attacks.memory import Memory, is_back
 from tests.soak.attacks.stage import Stage, frame, head
 from tests.soak.attacks.turns import wait_p99_ms
 
 ATTACK = Attack("attack", 1, lambda stage: None)
-WINDOWS = {"calm": (0.0, 1.0), "attacked": (1.0, 2.0), "after": (2.0, 3.0), "beside": (3.0, 4.0)}
+WINDOWS = {
+    "calm": Span(0.0, 1.0, 0.0),
+    "attacked": Span(1.0, 2.0, 0.0),
+    "after": Span(2.0, 3.0, 0.0),
+    "beside": Span(3.0, 4.0, 0.0),
+}
+EVER = Span(0.0, 20.0, 0.0)
 QUICK = [(0.1 * number, 0.001) for number in range(40)]
 SAW = {"counts": {"connections": 1}, "claims": {"a claim": {"held": 1, "broken": 0, "examples": []}}}
 SEEN = Seen(QUICK, QUICK, 0, {}, {}, [], [(1.5, 0.01)], [])
@@ -76,9 +84,25 @@ def test_work_is_judged_instead_of_waiting_where_the_machine_is_noisy(work: floa
     assert verdict.missed == missed
 
 
+def test_others_on_the_machine_make_it_noisy() -> None:
+    windows = {**WINDOWS, "attacked": Span(1.0, 2.0, 0.2)}
+    verdict = _judge(ATTACK, replace(GOOD, windows=windows, seen=replace(SEEN, samples=SLOW)))
+    assert verdict.measured["is_machine_noisy"]
+    assert not verdict.missed
+
+
+def test_what_this_process_works_is_not_the_strangers() -> None:
+    busy, own = busy_seconds(), own_seconds()
+    end = time.process_time() + 0.2
+    measured = span(lambda: [None for _ in iter(lambda: time.process_time() < end, False)])
+    assert own_seconds() - own >= 0.15
+    assert busy_seconds() - busy >= own_seconds() - own - 0.05
+    assert 0 <= measured.strangers <= 1 and measured.holds(measured.begin) and not measured.holds(measured.end)
+
+
 def test_latencies_are_of_what_was_due_in_the_window() -> None:
-    assert Latencies.of(SLOW, 1, 2) == Latencies(10, 60.0, 60.0, 60.0)
-    assert Latencies.of(SLOW, 5, 6) == Latencies(0, None, None, None)
+    assert Latencies.of(SLOW, WINDOWS["attacked"]) == Latencies(10, 60.0, 60.0, 60.0)
+    assert Latencies.of(SLOW, Span(5.0, 6.0, 0.0)) == Latencies(0, None, None, None)
 
 
 def test_memory_sees_a_peak_between_two_looks() -> None:
@@ -112,16 +136,16 @@ def test_who_comes_in_a_turn_waits_for_its_rest_and_for_the_next(tmp_path: Path)
     beats = [(0.01 * number, 0.0) for number in range(100)]
     beats += [(2.0, 1.0), (3.0, 2.0), *((3.01 + 0.01 * number, 2.0) for number in range(700))]
     (tmp_path / "1").write_bytes(b"".join(RECORD.pack(*beat) for beat in beats))
-    p99 = wait_p99_ms([tmp_path / "1", tmp_path / "gone"], 0.0, 20.0)
+    p99 = wait_p99_ms([tmp_path / "1", tmp_path / "gone"], EVER)
     assert p99 is not None and 1_800 < p99 < 2_000
-    assert wait_p99_ms([tmp_path / "1"], 4.0, 20.0) == 0.0
-    assert wait_p99_ms([tmp_path / "gone"], 0.0, 20.0) is None
+    assert wait_p99_ms([tmp_path / "1"], Span(4.0, 20.0, 0.0)) == 0.0
+    assert wait_p99_ms([tmp_path / "gone"], EVER) is None
 
 
 def test_work_on_a_machine_that_is_shared_is_not_more_than_was_done(tmp_path: Path) -> None:
     beats = [(1.0 * number, 0.001 * number) for number in range(10)]  # a second on the wall, a millisecond of work
     (tmp_path / "1").write_bytes(b"".join(RECORD.pack(*beat) for beat in beats))
-    assert wait_p99_ms([tmp_path / "1"], 0.0, 20.0) == pytest.approx(2.0, abs=0.1)
+    assert wait_p99_ms([tmp_path / "1"], EVER) == pytest.approx(2.0, abs=0.1)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ live        honest clients in a process of their own: live streams at a fixed ra
             requests on new connections
 memory      resident memory of every server process
 turns       how long the event loop of each was held up by its own work, written down by `clocked_child`
+machine     how much of the machine others take meanwhile
 burner      a process that takes a share of a core and does nothing, for the calm that an attack is compared with
 conduct     one attack: calm, attack, after, the same load beside; its bars
 """

@@ -18,6 +18,7 @@ ORIGINS = (
     "http://127.0.0.1:1",
     "http://127.0.0.1@evil.example",
     "http://[::1].evil.example",
+    "http://169.254.169.254",
     "file://",
     "chrome-extension://abcdefgh",
     "http://localhostevil.example",
@@ -29,7 +30,6 @@ HOSTS = (
     "localhost.evil.example:{port}",
     "127.0.0.1@evil.example",
     "evil.example#127.0.0.1",
-    "169.254.169.254",
     "example:{port}",
 )
 BODY = json.dumps({"observations": [[1.0, 0.5]]}).encode()

@@ -20,7 +20,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,6 +33,7 @@ from bench.faults.verdict import Verdict
 from tests.soak.attacks.burner import burning
 from tests.soak.attacks.catalogue import Attack
 from tests.soak.attacks.live import STREAMS, Latencies, Live, Seen
+from tests.soak.attacks.machine import Span, span
 from tests.soak.attacks.memory import Memory, is_back
 from tests.soak.attacks.turns import wait_p99_ms
 
@@ -45,6 +46,8 @@ GRACE_SECONDS = 20.0
 LONGEST_ATTACK = 30.0
 # A calm p99 above this is the machine's, and says that latency cannot be measured on it now.
 NOISY_P99_MS = MOST_P99_MS / 2
+# Of the cores: others beside that make latencies theirs.
+MOST_STRANGERS = 0.1
 SETTLE_SECONDS = 0.5
 WARM_UP_VISITS = 8
 MEGABYTE = 1e6
@@ -187,15 +190,12 @@ def warm_up(url: str, key: str | None) -> None:
             raise FaultError(f"{path} answers {error.code} to an ordinary request: {error.read(300)!r}") from None
 
 
-Window = tuple[float, float]
-
-
 @dataclass(frozen=True)
 class Course:
     """What happened around one attack.
 
     Attributes:
-        windows: begin and end on the monotonic clock, by name.
+        windows: when it was, by name.
         saw: what the attacker tells; None where it did not end in time.
         opened: live streams that could be opened; seen: by the honest clients.
         turns: `wait_p99_ms` of each window.
@@ -203,7 +203,7 @@ class Course:
         children: process ids before and after; errors: lines of the log.
     """
 
-    windows: Mapping[str, Window]
+    windows: Mapping[str, Span]
     saw: dict[str, Any] | None
     opened: int
     seen: Seen
@@ -237,15 +237,15 @@ def _run(attack: Attack, arena: Arena, live: Live, seconds: float) -> Course:
         opened = live.open(server.url, attack.key)
         time.sleep(SETTLE_SECONDS)
         before = memory.mark()
-        calm = _window(lambda: time.sleep(seconds))
-        attacked = _window(lambda: attacker.run(length + GRACE_SECONDS))
+        calm = span(lambda: time.sleep(seconds))
+        attacked = span(lambda: attacker.run(length + GRACE_SECONDS))
         attacker.end()
-        after = _window(lambda: time.sleep(seconds / 2))
+        after = span(lambda: time.sleep(seconds / 2))
         share = attacker.saw["cpu_share"] if attacker.saw else 0.0
-        beside = _window(lambda: _burn(share, seconds)) if share >= WORTH_PAIRING else calm
+        beside = span(lambda: _burn(share, seconds)) if share >= WORTH_PAIRING else calm
         seen = live.close()
-        now = memory.wait_until_back(before, MOST_GROWTH, attacked[1] + RECOVERY_SECONDS)
-        back_seconds = time.monotonic() - attacked[1]
+        now = memory.wait_until_back(before, MOST_GROWTH, attacked.end + RECOVERY_SECONDS)
+        back_seconds = time.monotonic() - attacked.end
         peaks = memory.peaks()
     windows = {"calm": calm, "attacked": attacked, "after": after, "beside": beside}
     return Course(
@@ -253,7 +253,7 @@ def _run(attack: Attack, arena: Arena, live: Live, seconds: float) -> Course:
         attacker.saw,
         opened,
         seen,
-        {name: wait_p99_ms(_beats(arena, children), *window) for name, window in windows.items()},
+        {name: wait_p99_ms(_beats(arena, children), window) for name, window in windows.items()},
         before,
         peaks,
         now,
@@ -267,12 +267,6 @@ def _beats(arena: Arena, pids: Iterable[int]) -> list[Path]:
     return [arena.folder / str(pid) for pid in sorted(pids)]
 
 
-def _window(act: Callable[[], object]) -> Window:
-    begun = time.monotonic()
-    act()
-    return begun, time.monotonic()
-
-
 def _burn(share: float, seconds: float) -> None:
     with burning(share, seconds):
         time.sleep(seconds)
@@ -284,8 +278,9 @@ def _errors(log: Path) -> list[str]:
 
 def _judge(attack: Attack, course: Course) -> Verdict:
     """Figures, and the bars."""
-    live = {name: Latencies.of(course.seen.samples, *window) for name, window in course.windows.items()}
-    is_noisy = any((live[window].p99 or 0) > NOISY_P99_MS for window in ("calm", "beside"))
+    live = {name: Latencies.of(course.seen.samples, window) for name, window in course.windows.items()}
+    is_noisy = any((live[name].p99 or 0) > NOISY_P99_MS for name in ("calm", "beside"))
+    is_noisy |= any(window.strangers > MOST_STRANGERS for window in course.windows.values())
     visits = _visits(course)
     verdict = Verdict(
         {
@@ -301,6 +296,7 @@ def _judge(attack: Attack, course: Course) -> Verdict:
             "live_ms": {name: asdict(latencies) for name, latencies in live.items()},
             "turns_p99_ms": dict(course.turns),
             "is_machine_noisy": is_noisy,
+            "strangers": {name: window.strangers for name, window in course.windows.items()},
             "live": _told(course),
             "visits": visits,
             "log_errors": {
@@ -340,14 +336,14 @@ def _told(course: Course) -> dict[str, Any]:
         "wrong": seen.wrong,
         "errors": seen.errors,
         "examples": seen.examples[:3],
-        "generator_lateness_p99_ms": Latencies.of(seen.lateness, *course.windows["attacked"]).p99,
+        "generator_lateness_p99_ms": Latencies.of(seen.lateness, course.windows["attacked"]).p99,
     }
 
 
 def _visits(course: Course) -> dict[str, Any]:
-    begin, end = course.windows["attacked"]
-    missed = [what for at, what in course.seen.missed if begin <= at < end]
-    return {"answered": sum(begin <= at < end for at, _ in course.seen.visits), "missed": missed[:10]}
+    attacked = course.windows["attacked"]
+    missed = [what for at, what in course.seen.missed if attacked.holds(at)]
+    return {"answered": sum(attacked.holds(at) for at, _ in course.seen.visits), "missed": missed[:10]}
 
 
 def _largest(resident: Mapping[int, int]) -> float:

@@ -29,6 +29,7 @@ from bench.load.pacing import Pacer, periodic
 from bench.load.scenario import LiveLoad
 from bench.load.tally import Tally, Window
 from bench.load.truth import FilterQuestion, open_models, series_truths
+from tests.soak.attacks.machine import Span
 
 STREAMS = 4
 RATE = 50.0
@@ -48,9 +49,9 @@ class Latencies:
     max: float | None
 
     @classmethod
-    def of(cls, samples: Sequence[tuple[float, float]], begin: float, end: float) -> Latencies:
-        """Of (due, seconds) between two times."""
-        inside = [1000 * seconds for due, seconds in samples if begin <= due < end]
+    def of(cls, samples: Sequence[tuple[float, float]], window: Span) -> Latencies:
+        """Of (due, seconds) of what was due in a window."""
+        inside = [1000 * seconds for due, seconds in samples if window.holds(due)]
         if not inside:
             return cls(0, None, None, None)
         p50, p99 = np.percentile(inside, (50, 99))

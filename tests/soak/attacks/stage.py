@@ -234,6 +234,7 @@ class Stage:
                 self.sleep(pause)
 
         self.lanes(lanes, ask, **options)
+        self.claim("answers come at all", bool(self.statuses), "none came")
 
     def _ask(self, wire: Wire, request: bytes, text: str) -> Answer | None:
         """The answer to a request; None where there is none, which breaks the claim unless the time was over."""

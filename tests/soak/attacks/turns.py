@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.soak.attacks.clocked_child import BEAT_SECONDS, RECORD
+from tests.soak.attacks.machine import Span
 
 # Of a turn, at which somebody comes.
 MOMENTS = (np.arange(10) + 0.5) / 10
@@ -24,12 +25,12 @@ def turns(file: Path) -> tuple[np.ndarray, np.ndarray]:
     return beats[:-1, 0], np.diff(beats, axis=0).min(axis=1)
 
 
-def wait_p99_ms(files: list[Path], begin: float, end: float) -> float | None:
+def wait_p99_ms(files: list[Path], window: Span) -> float | None:
     """99th percentile of the waiting in the process where it was longest, milliseconds; None without turns."""
     found = []
     for file in files:
         at, worked = turns(file)
-        inside = np.nonzero((at >= begin) & (at < end))[0]
+        inside = np.nonzero((at >= window.begin) & (at < window.end))[0]
         if len(inside) > 1:
             found.append(1000 * _p99(worked[inside[0] : inside[-1] + 1]))
     return round(max(found), 2) if found else None
