@@ -190,7 +190,7 @@ class FilterRequest(_Request):
         default=None,
         max_length=16,
         fail_fast=True,
-        description="of the intervals; null is the model's calibrated levels",
+        description="of the intervals, each once; null is the model's calibrated levels",
     )
     horizon: list[Horizon] = Field(
         default_factory=list,
@@ -237,7 +237,7 @@ class FilterStreamRequest(_Request):
         default=None,
         max_length=16,
         fail_fast=True,
-        description="of the intervals; null is the model's calibrated levels",
+        description="of the intervals, each once; null is the model's calibrated levels",
     )
     horizon: list[Horizon] = Field(
         default_factory=list,

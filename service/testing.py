@@ -14,6 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from export.token_confidence import TokenConfidence
 from service.engine.engine import ModelFacts, Models
+from service.engine.filter_input import level_name
 from service.engine.filter_runtime import FilterInputError, FilterStep, ForecastPoint, Row, Stepped
 from service.engine.forecast_checks import INSIDE, NIS, OBSERVATIONS, PIT, PIT_BINS, SCORED, WEIGHTED_NIS, no_checks
 from service.engine.language_runtime import StepOutput
@@ -286,7 +287,7 @@ class FakeFilter:
                 sums[index] += math.nan if value == self.poison else value
                 seen[index] += 1
         mean = (sums / np.maximum(seen, 1)).tolist()
-        interval = {f"{level:g}": [[value - level, value + level] for value in mean] for level in wanted.levels}
+        interval = {level_name(level): [[value - level, value + level] for value in mean] for level in wanted.levels}
         step = FilterStep(
             state.count, t, mean, [1.0] * len(mean), 1.0, 0.9, None if observation is None else 1.0,
             observation if observation is None else list(observation), None, None, interval,

@@ -16,7 +16,7 @@ from service.engine.engine import Engine
 from service.engine.filter_stream import Observed, StreamEnd, StreamJob, StreamOptions
 from service.engine.filtering import Filtered, FilterOptions
 from service.engine.generation import GenerateOptions, Generation
-from service.errors import EngineFailure, InternalError, InvalidRequest, ServiceError
+from service.errors import InternalError, InvalidRequest, ServiceError
 
 TOO_LARGE = 1e38  # its square leaves the range of float32: the row is poisoned
 LONGEST_VISIT = 4
@@ -127,7 +127,7 @@ class Visitor:
         job.push(Observed(last, [TOO_LARGE] * size, 1.0))
         job.close()
         end = await self._read(job, truth, start)
-        self._findings.expect("poison", isinstance(end, EngineFailure))
+        self._findings.expect("poison", isinstance(end, InvalidRequest))
 
     async def crash(self) -> None:
         """A live stream that makes every batch that it is in raise: one by one its neighbours are well."""

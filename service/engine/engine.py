@@ -23,6 +23,7 @@ from service.engine.filtering import (
     SequenceJob,
     SequenceStage,
     check_size,
+    refusal,
 )
 from service.engine.generation import (
     LONG_PROMPT,
@@ -412,8 +413,7 @@ def _numbers_per_step(model: Filter, options: FilterOptions | StreamOptions) -> 
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """What a filter cannot take is the client's mistake."""
     try:
         yield
     except FilterInputError as error:
-        raise InvalidRequest(str(error), param=error.param, code=error.code) from None
+        raise refusal(error) from None

@@ -13,6 +13,8 @@ Mode = Literal["recurrent", "attention"]
 MAX_ATTENTION = 1024
 # Squares of the values must fit into float32.
 LARGEST_VALUE = 1e15
+# An interval ends at the normal's quantile of (1 + level) / 2: at the next larger level that is 1 to a float.
+HIGHEST_LEVEL = 1 - 2**-52
 
 
 class FilterInputError(ValueError):
@@ -69,11 +71,34 @@ def check_noise(noise: Sequence[float | None] | None, length: int) -> list[float
     return [1.0 if scale is None else float(scale) for scale in noise]
 
 
+def level_name(level: float) -> str:
+    """What the interval of a level is called: the shortest decimal that is this level and no other, such as "0.9"."""
+    return repr(float(level))
+
+
+def out_of_range(place: str, model: str) -> FilterInputError:
+    """Refuses an observation at which the numbers of a filter leave the range of floats.
+
+    Args:
+        place: name of the field.
+    """
+    return FilterInputError(
+        f"{place} takes model {model!r} out of the range of its numbers: it must lie nearer to what came before it, or "
+        "its noise nearer to 1, or its time nearer to the time before it, or the horizon must be shorter",
+        place,
+        "out_of_range",
+    )
+
+
 def check_readout(levels: Sequence[float], horizon: Sequence[float], samples: int) -> None:
-    """Levels inside (0, 1), forecasts into the future, a number of samples."""
+    """Levels inside (0, 1), each once, for they name intervals; forecasts into the future; a number of samples."""
     for i, level in enumerate(levels):
         if not 0 < level < 1:
             raise FilterInputError(f"levels[{i}] must lie between 0 and 1", f"levels[{i}]", "out_of_range")
+        if level > HIGHEST_LEVEL:
+            raise FilterInputError(f"levels[{i}] must be at most {HIGHEST_LEVEL!r}", f"levels[{i}]", "out_of_range")
+        if level in levels[:i]:
+            raise FilterInputError(f"levels[{i}] is there already; give each level once", f"levels[{i}]", "duplicate")
     for i, lead in enumerate(horizon):
         if not 0 <= lead <= 1e30:
             raise FilterInputError(f"horizon[{i}] must be >= 0 and finite", f"horizon[{i}]", "out_of_range")

@@ -42,6 +42,7 @@ from service.engine.filter_input import (
     check_observations,
     check_readout,
     check_times,
+    out_of_range,
 )
 from service.engine.filter_steps import (
     FilterStep,
@@ -95,6 +96,12 @@ _NUMBERS = (
     "nis",
     "log_likelihood",
 )
+# Squares and ratios of numbers at the ends of what is accepted leave float32's 38 decades. An observation at which they
+# do is taken as so many times noisier, by the first of these that helps: it moves the state less, and the next ones go
+# on from there. The last two are for a noise that leaves them itself.
+RESCUES = (1e2, 1e4, 1e8, 1e-3, 1e-6)
+# A shorter lag is none: a bundle that measures time in typical lags divides by it.
+SHORTEST_LAG = 1e-20
 # A variance that rounding took to zero or below.
 LEAST_VARIANCE = 1e-300
 
@@ -285,6 +292,17 @@ class FilterRuntime:
 
         Rows have been checked: shapes, finite values, times that do not decrease.
         """
+        stepped = self._advance_once(pool, rows)
+        for factor in RESCUES:
+            lost = [i for i, found in enumerate(stepped) if found is None]
+            if not lost:
+                break
+            again = self._advance_once(pool, [rows[i]._replace(noise=rows[i].noise * factor) for i in lost])
+            for i, found in zip(lost, again, strict=True):
+                stepped[i] = found
+        return stepped
+
+    def _advance_once(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
         batch = self._gather(pool, rows, self._padded(len(rows)))
         outputs = self._run(self._step, [*_NUMBERS, *self._next], batch.inputs)
         return self._conclude(pool, batch, outputs, "recurrent")
@@ -313,6 +331,7 @@ class FilterRuntime:
         counts = pool.arrays["clock.count"].take(index)
         lags = np.where(counts > 0, times - pool.arrays["clock.time"].take(index), 0.0)
         lags[count:] = 0.0
+        lags[lags < SHORTEST_LAG] = 0.0
         inputs = {
             "observation": np.where(present, values, 0.0).astype(np.float32),
             "present": present.astype(np.float32),
@@ -356,7 +375,7 @@ class FilterRuntime:
                     self._add_forecasts(batch, outputs, steps, readout, members)
         if draws:
             for row in good:
-                if facts.readouts[row].samples:
+                if row in steps and facts.readouts[row].samples:
                     steps[row].samples = draw_states(outputs, facts, row)
         self._commit(pool, batch, outputs, scores, [row for row in good if row in steps])
         sums = likelihoods.tolist()
@@ -539,9 +558,12 @@ class FilterRuntime:
         steps: list[FilterStep] = []
         traces: list[Trace] = []
         total, sums = 0.0, no_checks(len(self.levels))
-        for t, observation, scale in zip(times, observations, scales, strict=True):
+        for i, (t, observation, scale) in enumerate(zip(times, observations, scales, strict=True)):
             row = Row(slot, float(t), observation, scale, readout, seed)
-            stepped, outputs = self._advance_alone(pool, row, memory, smooth=smooth)
+            advanced = self._advance_alone(pool, row, memory, smooth=smooth)
+            if advanced is None:
+                raise out_of_range(f"observations[{i}]", self.name)
+            stepped, outputs = advanced
             steps.append(stepped.step)
             total += stepped.log_likelihood
             sums += stepped.tally
@@ -556,23 +578,27 @@ class FilterRuntime:
 
     def _advance_alone(
         self, pool: StatePool, row: Row, memory: _Memory | None, *, smooth: bool
-    ) -> tuple[Stepped, dict[str, Array]]:
-        """One observation of one sequence, with the outputs that smoothing needs."""
-        batch = self._gather(pool, [row], self._padded(1) if memory is None else 1)
+    ) -> tuple[Stepped, dict[str, Array]] | None:
+        """`advance` for one observation of one sequence, with the outputs that smoothing needs."""
         names = [*_NUMBERS, *self._next]
         if smooth:
             names += [name for name in TRACE_OUTPUTS if name not in names]
-        if memory is None:
-            outputs = self._run(self._step, names, batch.inputs)
-        else:
+        if memory is not None:
             names += [f"row.{name}" for name in self._cache_shapes]
-            outputs = self._run(self._attend, names, batch.inputs | memory.inputs(row.t))
-            memory.add(outputs)
         mode: Mode = "recurrent" if memory is None else "attention"
-        (stepped,) = self._conclude(pool, batch, outputs, mode, draws=not smooth)
-        if stepped is None:
-            raise FilterInputError("the numbers are too large for this filter", "observations", "out_of_range")
-        return stepped, outputs
+        for factor in (1.0, *RESCUES):
+            noisy = row._replace(noise=row.noise * factor)
+            batch = self._gather(pool, [noisy], self._padded(1) if memory is None else 1)
+            if memory is None:
+                outputs = self._run(self._step, names, batch.inputs)
+            else:
+                outputs = self._run(self._attend, names, batch.inputs | memory.inputs(row.t))
+            (stepped,) = self._conclude(pool, batch, outputs, mode, draws=not smooth)
+            if stepped is not None:
+                if memory is not None:
+                    memory.add(outputs)
+                return stepped, outputs
+        return None
 
     def _smooth(
         self, traces: list[Trace], steps: list[FilterStep], readout: Readout, lag: int | None

@@ -14,6 +14,7 @@ import numpy as np
 
 from export.surprise import running_surprise
 from service.engine.calibration import Calibration
+from service.engine.filter_input import level_name
 from service.engine.learned_normal import learn
 
 Array = np.ndarray
@@ -70,7 +71,7 @@ class Readout:
         self, calibration: Calibration, levels: tuple[float, ...], horizon: tuple[float, ...], samples: int
     ) -> None:
         self.calibration = calibration
-        self.names = tuple(f"{level:g}" for level in levels)
+        self.names = tuple(map(level_name, levels))
         self.horizon = horizon
         self.samples = samples
         self.state = calibration.state(levels)[:, None]  # [levels, 1]

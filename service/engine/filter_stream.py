@@ -145,6 +145,10 @@ class StreamJob(RecurrentJob):
     def has_next(self) -> bool:
         return bool(self._pending)
 
+    @property
+    def place(self) -> str:
+        return "y"
+
     def next_row(self) -> Row:
         observed = self._pending[0]
         return Row(self.ensure_slot(), observed.t, observed.y, observed.noise, self.readout, self.seed)

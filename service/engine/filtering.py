@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from service.engine.filter_input import level_name, out_of_range
 from service.engine.filter_runtime import FilterInputError, Row, Stepped
 from service.engine.forecast_checks import (
     INSIDE,
@@ -33,7 +34,7 @@ from service.engine.forecast_checks import (
 )
 from service.engine.pool import Slot, StateField, StatePool
 from service.engine.scheduler import Job, hand_over
-from service.errors import EngineFailure, InvalidRequest, NotReady
+from service.errors import InvalidRequest, NotReady
 from service.metrics import Metrics
 
 # Of the thread's processor time, not of the clock: where other threads or processes have the processor in between, a
@@ -191,6 +192,11 @@ class RecurrentJob(Job):
         """Whether an observation is there."""
         raise NotImplementedError
 
+    @property
+    def place(self) -> str:
+        """The field that the next observation came in."""
+        raise NotImplementedError
+
     def next_row(self) -> Row:
         """The next observation, which stays the next one until `accept`."""
         raise NotImplementedError
@@ -252,6 +258,10 @@ class FilterJob(RecurrentJob):
     @property
     def has_next(self) -> bool:
         return self.position < len(self.options.observations)
+
+    @property
+    def place(self) -> str:
+        return f"observations[{self.position}]"
 
     def next_row(self) -> Row:
         options, i = self.options, self.position
@@ -317,7 +327,7 @@ class FilterStage:
         self._corrupted = metrics.corrupted_requests.labels(model.name)
         self._scored = metrics.filter_scored.labels(model.name)
         levels = sorted({*model.levels, *ANOMALY_LEVELS})
-        self._inside = [(level, metrics.filter_inside.labels(model.name, f"{level:g}")) for level in levels]
+        self._inside = [(level, metrics.filter_inside.labels(model.name, level_name(level))) for level in levels]
         self._forecasts = _ForecastCounters(model, metrics)
 
     def run(self, jobs: Sequence[RecurrentJob]) -> None:
@@ -351,7 +361,7 @@ class FilterStage:
         for job, stepped in zip(jobs, self.model.advance(self.pool, [job.next_row() for job in jobs]), strict=True):
             if stepped is None:
                 self._corrupted.inc()
-                job.fail(not_finite())
+                job.fail(refusal(out_of_range(job.place, self.model.name)))
             else:
                 job.accept(stepped)
                 steps.append(stepped.step)
@@ -391,7 +401,7 @@ class SequenceStage:
             except StopIteration as stop:
                 self._conclude(job, stop.value)
             except FilterInputError as error:
-                raise InvalidRequest(str(error), param=error.param, code=error.code) from None
+                raise refusal(error) from None
 
     def _advance(self, job: SequenceJob) -> None:
         until = time.thread_time() + QUANTUM_SECONDS
@@ -402,7 +412,7 @@ class SequenceStage:
     def _conclude(self, job: SequenceJob, result: Any) -> None:
         if not all(_is_finite(part) for part in (result.steps, result.smoothed, result.log_likelihood)):
             self._metrics.corrupted_requests.labels(self.model.name).inc()
-            raise not_finite()
+            raise refusal(out_of_range("observations", self.model.name))
         self._metrics.filter_observations.labels(self.model.name).inc(len(result.steps))
         self._forecasts.add(result.tally)
         state = None
@@ -434,7 +444,7 @@ class _ForecastCounters:
         for i, edge in enumerate((*NIS_EDGES, math.inf), NIS.start):
             columns[i] = metrics.filter_nis.labels(name, "+Inf" if math.isinf(edge) else f"{edge:g}")
         for i, level in enumerate(model.levels, INSIDE.start):
-            columns[i] = metrics.filter_forecast_inside.labels(name, f"{level:g}")
+            columns[i] = metrics.filter_forecast_inside.labels(name, level_name(level))
         self._counters = [columns[i] for i in range(len(columns))]
 
     def add(self, sums: np.ndarray) -> None:
@@ -460,9 +470,9 @@ def check_size(name: str, observation: Sequence[float | None], size: int, model:
         )
 
 
-def not_finite() -> EngineFailure:
-    """The failure of a request whose numbers left the range of floats."""
-    return EngineFailure("The model gave a value that is not finite for this request.", code="non_finite_output")
+def refusal(error: FilterInputError) -> InvalidRequest:
+    """What a filter cannot take is the client's mistake."""
+    return InvalidRequest(str(error), param=error.param, code=error.code)
 
 
 def _observe_end(job: Job, metrics: Metrics, name: str) -> FilterTimings:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.engine.adaptive import EMPTY, GAMMA, INFINITE
+from service.engine.filter_input import level_name
 
 Array = np.ndarray
 
@@ -94,7 +95,7 @@ def summarise(sums: Array, levels: Sequence[float], size: int, *, is_fresh: bool
     shares = [float(inside) / scored if scored else None for inside in sums[INSIDE]]
     return ForecastChecks(
         scored=scored,
-        coverage={f"{level:g}": share for level, share in zip(levels, shares, strict=True)},
+        coverage={level_name(level): share for level, share in zip(levels, shares, strict=True)},
         bound=min(1.0, size * reach / (GAMMA * scored)) if scored else None,
         gamma=GAMMA,
         weighted_nis=float(sums[WEIGHTED_NIS]) / observations if observations else None,

@@ -136,9 +136,10 @@ async def test_a_broken_sequence_fails_alone(connect: Any) -> None:
         plain = await client.post("/filter", json=body)
         stream = await client.post("/filter", json={**body, "stream": True})
         after = await client.post("/filter", json=SEQUENCE)
-    assert (plain.status_code, plain.json()["error"]["code"]) == (500, "non_finite_output")
+    assert (plain.status_code, plain.json()["error"]["code"]) == (422, "out_of_range")
+    assert plain.json()["error"]["param"] == "observations[1]"
     first, last = lines(stream)
-    assert first["mean"] == [1, 2] and last["error"]["code"] == "non_finite_output"
+    assert first["mean"] == [1, 2] and last["error"]["code"] == "out_of_range"
     assert [step["mean"] for step in after.json()["steps"]] == MEANS
 
 

@@ -21,7 +21,7 @@ from service.engine.filter_runtime import FilterRuntime, Row, Stepped
 from service.engine.filter_stream import Observed, ReaderGone, StreamEnd, StreamJob, StreamOptions, StreamStep
 from service.engine.filtering import Filtered, FilterJob, FilterOptions, FilterStage
 from service.engine.pool import StatePool
-from service.errors import EngineFailure, InternalError, InvalidRequest, NotReady, Overloaded
+from service.errors import InternalError, InvalidRequest, NotReady, Overloaded
 from service.metrics import Metrics
 from service.settings import Settings
 from service.testing import FakeFilter, fake_models
@@ -246,10 +246,10 @@ async def test_a_bad_row_fails_alone() -> None:
         results = await asyncio.gather(*(job.result() for job in jobs), return_exceptions=True)
         stream.push(Observed(0.0, [1.0, 1.0], 1.0))
         stream.push(Observed(1.0, [666.0, 1.0], 1.0))
-        with pytest.raises(EngineFailure):
+        with pytest.raises(InvalidRequest, match=r"^y takes"):
             await drained(stream)
         await slots_are_free(engine)
-    assert isinstance(results[1], EngineFailure)
+    assert isinstance(results[1], InvalidRequest) and results[1].param == "observations[150]"
     for result in (results[0], results[2]):
         assert isinstance(result, Filtered)
         assert [step.index for step in result.steps] == list(range(200))

@@ -25,7 +25,7 @@ JSON = {"content-type": "application/json"}
 async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
     """Requests that bring out every status of every route: (method, path, response)."""
     gate = threading.Semaphore(2000)
-    models = fake_models(FakeLanguage(poison="bad", gate=gate), FakeFilter(poison=666))
+    models = fake_models(FakeLanguage(poison="bad", gate=gate), FakeFilter(bomb=666))
     bodies: dict[str, dict[str, Any]] = {
         "/generate": {"inputs": "say |"},
         "/filter": {"observations": [[1.0, 2.0], None]},
