@@ -15,7 +15,7 @@ import typer
 from cli.console import JsonFlag, print_json
 
 if TYPE_CHECKING:
-    from service.engine.filter_runtime import FilterResult, FilterRuntime, FilterStep, SmoothedStep
+    from service.engine.filter_runtime import FilteredSequence, FilterRuntime, FilterStep, SmoothedStep
     from training.series import Series
 
 DEFAULT_BUNDLE, METRIC_BUNDLE = "oscillator", "metrics"
@@ -26,7 +26,7 @@ WIDE = "0.9"
 
 def run_filter(
     runtime: FilterRuntime, series: Series, horizon: list[float], *, smooth: bool = False, lag: int | None = None
-) -> FilterResult:
+) -> FilteredSequence:
     """Filter a series, with a progress bar.
 
     Args:
@@ -36,6 +36,8 @@ def run_filter(
         ValueError: the series has another number of columns than the bundle takes.
     """
     from tqdm import tqdm
+
+    from service.engine.filter_runtime import FilteredSequence
 
     if series.values.shape[1] != runtime.observation_size:
         raise ValueError(
@@ -57,13 +59,15 @@ def run_filter(
         lag=lag,
         state=None,
     )
-    with tqdm(total=len(rows) * (2 if smooth else 1), unit="row", disable=None, leave=False) as bar:
+    steps: list[FilterStep] = []
+    with tqdm(total=len(rows) * (3 if smooth else 1), unit="row", disable=None, leave=False) as bar:
         while True:
             try:
-                next(work)
+                step = next(work)
             except StopIteration as stop:
-                result: FilterResult = stop.value
-                return result
+                return FilteredSequence(**vars(stop.value), steps=steps)
+            if step is not None:
+                steps.append(step)
             bar.update()
 
 
@@ -185,7 +189,10 @@ def filter_series(
     document = {
         "model": runtime.name,
         "columns": list(series.names),
-        "steps": [{**asdict(step), "samples": step.samples.tolist()} for step in steps],
+        "steps": [
+            {**vars(step), "forecast": [asdict(point) for point in step.forecast], "samples": step.samples.tolist()}
+            for step in steps
+        ],
         "smoothed": None if smoothed is None else [asdict(state) for state in smoothed],
         "log_likelihood": result.log_likelihood,
         "threshold": threshold,

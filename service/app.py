@@ -21,7 +21,6 @@ from service.access.origin import OriginGuard, OriginPolicy
 from service.access.quotas import Clients, QuotaGuard
 from service.access.refusal import error_response, refuse
 from service.access.tracing import Tracing, open_tracing
-from service.body import Turns
 from service.engine.engine import Engine, Models, load_models
 from service.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, ServiceError
 from service.exposition import Exposition
@@ -30,6 +29,7 @@ from service.metrics import Metrics
 from service.routes import filter, filter_stream, generate, health, info, openai, page, tgi
 from service.settings import Settings
 from service.state.keeper import make_keeper
+from service.turns import Turns
 from service.validation import validation_failure
 
 NO_SUCH_PATH = "There is no such path; /openapi.json lists them."

@@ -26,6 +26,7 @@ from service.errors import InvalidRequest, NotReady, PayloadTooLarge, RequestTim
 from service.json_cost import JsonCost, JsonCounts, body_limits
 from service.memory import Lease, MemoryBudget, lease_of
 from service.settings import Settings
+from service.turns import Turns
 from service.validation import check_lengths, validated
 
 # Counted at once: about a millisecond at worst. A body of more is a large one.
@@ -48,26 +49,6 @@ def decode_json(text: bytes | str, subject: str) -> Any:
             f"{subject} must be valid JSON with finite numbers and valid Unicode: {reason} at character {error.pos}.",
             code="invalid_json",
         ) from None
-
-
-class Turns:
-    """Long work on the event loop, a piece at a time: between two of them everybody else goes on.
-
-    Without it, of sixty large bodies that come at once, a piece each was counted before the loop looked at its sockets.
-    """
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-
-    async def take(self, work: Callable[[], Result], *, is_long: bool) -> Result:
-        """Do a piece of work, in turn if it is a long one."""
-        if not is_long:
-            return work()
-        async with self._lock:
-            try:
-                return work()
-            finally:
-                await asyncio.sleep(0)
 
 
 async def read_body(request: Request, model: type[Model], settings: Settings, lease: Lease, turns: Turns) -> Model:

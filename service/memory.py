@@ -119,6 +119,11 @@ class Lease:
         self.is_over = False
         self._budget = budget
 
+    @property
+    def largest(self) -> int:
+        """What it can come to while nobody else holds anything."""
+        return int(LARGE_SHARE * self._budget.limit_bytes)
+
     def grow(self, size: int) -> None:
         """Hold `size` bytes more.
 

@@ -117,6 +117,7 @@ class Settings(BaseSettings):
     max_json_depth: int = Field(default=32, ge=8)
     max_prompt_tokens: int = Field(default=16_384, ge=1)
     max_new_tokens: int = Field(default=4_096, ge=1)
+    max_choices: int = Field(default=128, ge=1, description="continuations that one request may ask for, prompts × n")
     max_attention_tokens: int = Field(default=4_096, ge=2, description='prompt and new tokens, decode="attention"')
     max_observations: int = Field(default=10_000, ge=1)
     max_reply_numbers: int = Field(default=2_000_000, ge=1_000, description="numbers that one reply may hold")

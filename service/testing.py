@@ -90,6 +90,7 @@ class FakeLanguage:
     vocabulary: Vocabulary = field(default_factory=byte_vocabulary)
     latent_shape: tuple[int, int] = (2, 4)
     context_bytes: int = 100_000
+    cache_bytes: int = 0
     pool: StatePool = field(default_factory=lambda: StatePool({"seen": StateField((), np.float64)}, 1))
     batches: list[int] = field(default_factory=list)
 
@@ -147,7 +148,6 @@ class Means:
 
 @dataclass
 class Result:
-    steps: list[FilterStep]
     log_likelihood: float
     state: Means
     smoothed: list[dict[str, Any]] | None
@@ -175,6 +175,7 @@ class FakeFilter:
 
     name: str = "mean"
     observation_size: int = 2
+    state_size: int = 2
     levels: tuple[float, ...] = (0.5, 0.9)
     poison: float | None = None
     bomb: float | None = None
@@ -253,16 +254,16 @@ class FakeFilter:
         mode: str,
         smooth: bool,
         state: Means | None,
-    ) -> Generator[None, None, Result]:
+    ) -> Generator[FilterStep, None, Result]:
         wanted = self.readout(tuple(levels), tuple(horizon), samples)
         state, steps, sums = state or self.start(seed), [], no_checks(len(self.levels))
         for t, observation in zip(times, observations, strict=True):
             sums += self._check(state, observation)
             step, state = self._observe(state, t, observation, wanted)
             steps.append(step)
-            yield
+            yield step
         smoothed = [{"index": s.index, "t": s.t, "mean": s.mean, "std": s.std} for s in steps] if smooth else None
-        return Result(steps, float(sum(y is not None for y in observations)), state, smoothed, sums)
+        return Result(float(sum(y is not None for y in observations)), state, smoothed, sums)
 
     def _check(self, before: Means, observation: Sequence[float | None] | None) -> np.ndarray:
         sums = no_checks(len(self.levels))

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
 from starlette.types import Receive, Send
 
 from service.body import decode_json
 from service.deadline import Deadline
+from service.encoding import pieces
 from service.errors import (
     EngineFailure,
     InternalError,
@@ -23,6 +23,7 @@ from service.errors import (
     ServiceError,
 )
 from service.json_cost import FRAME_LIMITS, SMALL_FRAME_BYTES, JsonCost
+from service.turns import Turns
 
 # What a client that offers subprotocols must offer, since a browser insists on the answer naming one of its own.
 SUBPROTOCOL = "rfa.v1"
@@ -51,9 +52,11 @@ class JsonSocket:
     Args:
         max_bytes: of one message.
         send_timeout: seconds after which a client that takes nothing is given up.
+        turns: for the pieces of long documents.
     """
 
-    def __init__(self, receive: Receive, send: Send, *, max_bytes: int, send_timeout: float) -> None:
+    def __init__(self, receive: Receive, send: Send, *, max_bytes: int, send_timeout: float, turns: Turns) -> None:
+        self._turns = turns
         self._receive = receive
         self._send = send
         self._max_bytes = max_bytes
@@ -100,7 +103,7 @@ class JsonSocket:
         Raises:
             PeerGone
         """
-        await self._deliver([_frame(document) for document in documents])
+        await self._deliver([await _frame(document, self._turns) for document in documents])
 
     async def end(self, document: Any, code: int) -> None:
         """Send the terminal document and close.
@@ -108,7 +111,7 @@ class JsonSocket:
         Raises:
             PeerGone
         """
-        await self._deliver([_frame(document), {"type": "websocket.close", "code": code}])
+        await self._deliver([await _frame(document, self._turns), {"type": "websocket.close", "code": code}])
 
     async def _deliver(self, messages: Sequence[dict[str, Any]]) -> None:
         try:
@@ -119,5 +122,11 @@ class JsonSocket:
             raise PeerGone from None
 
 
-def _frame(document: Any) -> dict[str, Any]:
-    return {"type": "websocket.send", "text": orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY).decode()}
+async def _frame(document: Any, turns: Turns) -> dict[str, Any]:
+    """A message; others have their turn between the pieces of a long one."""
+    encoded = pieces(document)
+    parts = [next(encoded)]
+    for piece in encoded:
+        parts.append(piece)
+        await turns.next()
+    return {"type": "websocket.send", "text": b"".join(parts).decode()}

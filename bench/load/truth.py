@@ -18,6 +18,7 @@ import orjson
 from bench.load.check import SeriesTruth, TextTruth, digest, step_digest
 from bench.load.scenario import TextLoad
 from bench.load.series import STEP, Row, make_series
+from service.encoding import dumps
 from service.engine.engine import Engine, Models, load_models
 from service.engine.generation import GenerateOptions, Generation
 from service.metrics import Metrics
@@ -81,7 +82,7 @@ def _series_truth(runtime: Any, question: FilterQuestion, observations: list[Row
 
 def as_sent(record: Any) -> Any:
     """A record of the engine as a client reads it."""
-    return orjson.loads(orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY))
+    return orjson.loads(dumps(record))
 
 
 @dataclass(frozen=True)

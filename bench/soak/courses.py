@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import orjson
 
+from service.encoding import dumps
 from service.engine.filter_runtime import FilterRuntime, FilterState
 
 Observation = list[float | None] | None
@@ -91,4 +91,4 @@ def truth_of(runtime: FilterRuntime, course: Course) -> Truth:
 
 def as_sent(step: Any) -> bytes:
     """An answer as a client would get it."""
-    return orjson.dumps(step, option=orjson.OPT_SERIALIZE_NUMPY)
+    return dumps(step)

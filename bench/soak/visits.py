@@ -10,11 +10,12 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from bench.soak.courses import Truth, as_sent
 from service.engine.engine import Engine
 from service.engine.filter_stream import Observed, StreamEnd, StreamJob, StreamOptions
-from service.engine.filtering import Filtered, FilterOptions
+from service.engine.filtering import Filtered, FilterJob, FilterOptions, SequenceJob
 from service.engine.generation import GenerateOptions, Generation
 from service.errors import InternalError, InvalidRequest, ServiceError
 
@@ -152,9 +153,9 @@ class Visitor:
         """A request that is read to its end."""
         truth, start, count = self._choose()
         job = self._world.engine.filter(truth.filter, _request(truth, start, count))
-        result: Filtered = await job.result()
-        self._compare(truth, start, result.steps)
-        self._findings.expect("end", len(result.steps) == count)
+        steps = await _steps_of(job)
+        self._compare(truth, start, steps)
+        self._findings.expect("end", len(steps) == count)
 
     async def request_and_leave(self) -> None:
         """A request whose client goes away."""
@@ -168,10 +169,9 @@ class Visitor:
     async def smooth(self) -> None:
         """A request that needs its sequence at once, which uses no slot of the engine's."""
         truth, _, count = self._choose()
-        result: Filtered = await self._world.engine.filter(
-            truth.filter, replace(_request(truth, 0, count), smooth=True, samples=0)
-        ).result()
-        self._findings.expect("end", len(result.steps) == count)
+        options = replace(_request(truth, 0, count), smooth=True, samples=0)
+        steps = await _steps_of(self._world.engine.filter(truth.filter, options))
+        self._findings.expect("end", len(steps) == count)
 
     async def err(self) -> None:
         """A question that no filter answers: refused before it gets a slot."""
@@ -272,6 +272,10 @@ async def _follow(world: World, truth: Truth, job: StreamJob, goes_on: Callable[
     end = await job.replies()
     payload = end.state.payload if isinstance(end, StreamEnd) and end.state is not None else b""
     findings.compare("needle state", payload, world.engine.filter_model(truth.filter).pack(truth.states[index + 1]))
+
+
+async def _steps_of(job: FilterJob | SequenceJob) -> list[Any]:
+    return [event async for event in job.events() if not isinstance(event, Filtered)]
 
 
 def open_stream(engine: Engine, truth: Truth, start: int, *, wants_state: bool) -> StreamJob:

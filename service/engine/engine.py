@@ -24,6 +24,7 @@ from service.engine.filtering import (
     SequenceStage,
     check_size,
     refusal,
+    reply_rows,
 )
 from service.engine.generation import (
     LONG_PROMPT,
@@ -36,13 +37,26 @@ from service.engine.generation import (
 from service.engine.language_runtime import Decode, Language
 from service.engine.language_state import LanguageState, largest_state
 from service.engine.pool import StatePool
+from service.engine.reply_size import (
+    STATE_COPIES,
+    TEXT_COPIES,
+    StepShape,
+    cache_bytes,
+    filter_bytes,
+    frame_bytes,
+    generation_bytes,
+    smoothing_bytes,
+)
 from service.engine.scheduler import Job, Scheduler
 from service.errors import InvalidRequest, NotFound, NotReady
+from service.memory import Lease
 from service.metrics import Metrics
 from service.settings import Settings
 
 SEED_BITS = 53  # a drawn seed survives a JSON reader that keeps numbers as doubles
 NUMBERS_PER_TOKEN = 5
+# The one that fills the buffer, the one that is encoded, and what a quantum adds before it looks.
+STEPS_BEYOND_BUFFER = 3
 Kind = Literal["lm", "filter"]
 DECODES: tuple[Decode, ...] = ("recurrent", "attention")
 AnyJob = TypeVar("AnyJob", bound=Job)
@@ -252,8 +266,11 @@ class Engine:
         if stalled > self._settings.stall_seconds:
             raise NotReady(f"The engine has work and made no progress for {stalled:.0f} s.")
 
-    def generate(self, model_name: str | None, options: GenerateOptions) -> GenerateJob:
+    def generate(self, model_name: str | None, options: GenerateOptions, lease: Lease | None = None) -> GenerateJob:
         """Queue a generation.
+
+        Args:
+            lease: grows by what the request holds until its reply is sent.
 
         Raises:
             InvalidRequest, NotFound, Overloaded, NotReady
@@ -271,6 +288,7 @@ class Engine:
         if options.return_latents:
             per_token += math.prod(model.latent_shape)
         self._limit_reply("parameters", per_token * options.max_new_tokens * options.samples)
+        self._hold(lease, "parameters", self._generation_bytes(model, options))
         short, long = self._served.prefill[model.name, options.decode]
         stage = long if len(options.prompt) > LONG_PROMPT else short
         return self._submit(GenerateJob(stage, model, options))
@@ -310,8 +328,13 @@ class Engine:
         with _refusing():
             return self._filter(model_name).unpack(payload)
 
-    def filter(self, model_name: str | None, options: FilterOptions) -> FilterJob | SequenceJob:
+    def filter(
+        self, model_name: str | None, options: FilterOptions, lease: Lease | None = None
+    ) -> FilterJob | SequenceJob:
         """Queue a filter run.
+
+        Args:
+            lease: grows by what the request holds until its reply is sent.
 
         Raises:
             InvalidRequest, NotFound, Overloaded, NotReady
@@ -322,25 +345,32 @@ class Engine:
             if observation is not None and len(observation) != model.observation_size:  # no name is made for the others
                 check_size(f"observations[{index}]", observation, model.observation_size, model.name)
         options = replace(options, levels=options.levels or model.levels)
-        self._limit_reply("observations", count * _numbers_per_step(model, options))
+        shape = _step_shape(model, options)
+        self._limit_reply("observations", count * shape.numbers)
+        self._hold(lease, "observations", self._filter_bytes(model, shape, options))
         if options.needs_whole:
             return self._submit(SequenceJob(self._served.sequences[model.name], options))
         with _refusing():
             return self._submit(FilterJob(self._served.filtering[model.name], options))
 
-    def filter_stream(self, model_name: str | None, options: StreamOptions) -> StreamJob:
+    def filter_stream(self, model_name: str | None, options: StreamOptions, lease: Lease | None = None) -> StreamJob:
         """Open a live stream.
+
+        Args:
+            lease: grows by what the stream holds with one observation under way; each more takes `answer_bytes`.
 
         Raises:
             InvalidRequest, NotFound, Overloaded, NotReady
         """
         model = self._filter(model_name)
         options = replace(options, levels=options.levels or model.levels)
-        self._limit_reply("samples", _numbers_per_step(model, options))
+        shape = _step_shape(model, options)
+        self._limit_reply("samples", shape.numbers)
+        answer_bytes = frame_bytes(shape) + (STATE_COPIES * model.state_bytes if options.state_every else 0)
+        self._hold(lease, "horizon", shape.readout_bytes + answer_bytes)
         with _refusing():
-            return self._submit(
-                StreamJob(self._served.filtering[model.name], options, limit=self._settings.stream_buffer)
-            )
+            stage, limit = self._served.filtering[model.name], self._settings.stream_buffer
+            return self._submit(StreamJob(stage, options, limit=limit, answer_bytes=answer_bytes))
 
     def filter_model(self, model_name: str | None) -> Filter:
         """The filter that answers: its name, observation size and levels.
@@ -391,6 +421,41 @@ class Engine:
         if value > limit:
             raise InvalidRequest(f"{param} must be at most {limit} on this server.", param=param, code="too_large")
 
+    def _filter_bytes(self, model: Filter, shape: StepShape, options: FilterOptions) -> int:
+        count = len(options.observations)
+        has_state = options.wants_state or options.state is not None
+        states = STATE_COPIES * model.state_bytes if has_state else 0
+        if options.smooth:
+            return states + smoothing_bytes(shape, count, model.state_size, is_streamed=options.is_streamed)
+        ahead = self._settings.stream_buffer // reply_rows(options) + STEPS_BEYOND_BUFFER
+        return states + filter_bytes(shape, count, ahead, is_streamed=options.is_streamed)
+
+    def _generation_bytes(self, model: Language, options: GenerateOptions) -> int:
+        tokens, latent = options.max_new_tokens * options.samples, math.prod(model.latent_shape)
+        ahead = self._settings.stream_buffer + options.samples if options.is_streamed else None
+        size = generation_bytes(tokens, options.top_n_tokens, latent if options.return_latents else 0, ahead)
+        length = len(options.prompt)
+        if options.return_full_text:
+            size += TEXT_COPIES * options.samples * length
+        if options.returns_state or options.resumed is not None:
+            size += STATE_COPIES * model.context_bytes
+        if options.decode == "attention":
+            # A token is a byte of the prompt at least, a character has four at most.
+            prompt = min(4 * length, options.truncate or 4 * length) + options.max_new_tokens
+            size += cache_bytes(model.cache_bytes, min(prompt, self._settings.max_attention_tokens), options.samples)
+        return size
+
+    def _hold(self, lease: Lease | None, param: str, size: int) -> None:
+        if lease is None:
+            return
+        if size > lease.largest:
+            raise InvalidRequest(
+                f"{param} asks for about {size} bytes of memory; a request may have {lease.largest} on this server.",
+                param=param,
+                code="reply_too_large",
+            )
+        lease.grow(size)
+
     def _limit_reply(self, param: str, numbers: int) -> None:
         limit = self._settings.max_reply_numbers
         if numbers > limit:
@@ -406,9 +471,8 @@ def draw_seed() -> int:
     return secrets.randbits(SEED_BITS)
 
 
-def _numbers_per_step(model: Filter, options: FilterOptions | StreamOptions) -> int:
-    intervals = 2 * len(options.levels)
-    return model.observation_size * (4 + intervals + len(options.horizon) * (2 + intervals) + options.samples)
+def _step_shape(model: Filter, options: FilterOptions | StreamOptions) -> StepShape:
+    return StepShape(model.observation_size, len(options.levels), len(options.horizon), options.samples)
 
 
 @contextmanager

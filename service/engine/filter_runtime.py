@@ -14,7 +14,7 @@ import functools
 import math
 import struct
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -53,7 +53,7 @@ from service.engine.filter_steps import (
     by_readout,
     describe,
     draw_states,
-    forecast_points,
+    forecasts,
     score,
 )
 from service.engine.forecast_checks import no_checks, tally
@@ -81,7 +81,7 @@ ROW_COUNTS = (16, 32, 64, 128, 256)
 # A longer horizon fills the vectors alone: such rows are forecast one by one, without padding.
 LONG_HORIZON = 16
 CACHE_BLOCK = 128
-KEPT_READOUTS = 1024
+KEPT_READOUTS = 64  # of 90 kB, with 256 horizons and 16 levels
 STATE_MAGIC = b"RFAF\x05"
 _HEADER = struct.Struct("<5sQQdd")  # magic, seed, count, time, surprise
 # Log of the smallest float32. The graph's likelihood of an absurd outlier underflows to 0; the state is sound then.
@@ -139,13 +139,19 @@ class SmoothedStep:
 
 @dataclass(frozen=True)
 class FilterResult:
-    """Everything about a sequence; `state` continues it, `tally` sums those of the steps."""
+    """What is known of a sequence beside its steps; `state` continues it, `tally` sums those of the steps."""
 
-    steps: list[FilterStep]
     log_likelihood: float
     state: FilterState
     smoothed: list[SmoothedStep] | None
     tally: Array
+
+
+@dataclass(frozen=True)
+class FilteredSequence(FilterResult):
+    """A sequence and its steps."""
+
+    steps: list[FilterStep]
 
 
 class Row(NamedTuple):
@@ -201,7 +207,9 @@ class FilterRuntime:
         self._next = [f"next.{name}" for name in self._names]
         self._readout = weights["initial.readout_matrix"].astype(np.float64)
         self._offset = weights["initial.readout_offset"].astype(np.float64)
-        self.observation_size: int = self._readout.shape[0]
+        self.observation_size: int
+        self.state_size: int
+        self.observation_size, self.state_size = self._readout.shape
         self._cache_shapes = {
             node.name.removeprefix("cache."): tuple(node.shape[2:])
             for node in self._attend.get_inputs()
@@ -427,7 +435,7 @@ class FilterRuntime:
             variance = np.diagonal(covariances[: len(piece)], axis1=2, axis2=3).astype(np.float64)
             deviation = np.sqrt(np.maximum(variance, 0.0))
             widths = radii(readout.multipliers, batch.tracks.shift[rows][:, readout.leads])
-            points = forecast_points(readout, [batch.facts.times[row] for row in piece], mean, deviation, widths)
+            points = forecasts(readout, [batch.facts.times[row] for row in piece], mean, deviation, widths)
             lead, column = readout.followed
             if len(lead):
                 due = batch.times[rows, None] + readout.ahead
@@ -491,7 +499,7 @@ class FilterRuntime:
         smooth: bool = False,
         lag: int | None = None,
         state: FilterState | None = None,
-    ) -> FilterResult:
+    ) -> FilteredSequence:
         """Filter a sequence.
 
         Args:
@@ -518,11 +526,14 @@ class FilterRuntime:
             lag=lag,
             state=state,
         )
+        steps: list[FilterStep] = []
         while True:
             try:
-                next(work)
+                step = next(work)
             except StopIteration as stop:
-                return stop.value
+                return FilteredSequence(**vars(stop.value), steps=steps)
+            if step is not None:
+                steps.append(step)
 
     def work(
         self,
@@ -538,8 +549,9 @@ class FilterRuntime:
         smooth: bool,
         lag: int | None = None,
         state: FilterState | None,
-    ) -> Generator[None, None, FilterResult]:
-        """`filter` in small pieces: pauses after every observation, so that others can have the thread.
+    ) -> Generator[FilterStep | None, None, FilterResult]:
+        """`filter` in small pieces: pauses after every observation, so that others can have the thread, and gives each
+        step as soon as nothing will change it, in order.
 
         Raises:
             FilterInputError: naming the field.
@@ -564,17 +576,18 @@ class FilterRuntime:
             if advanced is None:
                 raise out_of_range(f"observations[{i}]", self.name)
             stepped, outputs = advanced
-            steps.append(stepped.step)
             total += stepped.log_likelihood
             sums += stepped.tally
             if smooth:
+                steps.append(stepped.step)
                 traces.append(Trace.of(outputs))
-            yield
+            yield None if smooth else stepped.step
         smoothed = None
         if smooth:
             smoothed = yield from self._smooth(traces, steps, readout, lag)
-            steps = yield from self._with_trajectories(traces, steps, readout, seed)
-        return FilterResult(steps, total, self.get(pool, slot, seed), smoothed, sums)
+            yield from self._draw_trajectories(traces, steps, readout, seed)
+            yield from steps
+        return FilterResult(total, self.get(pool, slot, seed), smoothed, sums)
 
     def _advance_alone(
         self, pool: StatePool, row: Row, memory: _Memory | None, *, smooth: bool
@@ -615,17 +628,16 @@ class FilterRuntime:
             yield
         return smoothed[::-1] if lag is None else smoothed
 
-    def _with_trajectories(
+    def _draw_trajectories(
         self, traces: list[Trace], steps: list[FilterStep], readout: Readout, seed: int
-    ) -> Generator[None, None, list[FilterStep]]:
+    ) -> Generator[None, None, None]:
+        """Set the samples of the steps."""
         if not readout.samples:
-            return steps
+            return
         paths = draw_paths(traces, readout.calibration.state_scale, readout.samples, seed, steps[0].index)
-        drawn = []
         for step, path in zip(reversed(steps), paths, strict=True):
-            drawn.append(replace(step, samples=path @ self._readout.T + self._offset))
+            step.samples = path @ self._readout.T + self._offset
             yield
-        return drawn[::-1]
 
 
 class _Memory:

@@ -7,12 +7,14 @@ contiguous arrays padded to whole vectors, the rest is exactly rounded or done r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from export.surprise import running_surprise
+from service.encoding import PIECE_NUMBERS, Blocks
 from service.engine.calibration import Calibration
 from service.engine.filter_input import level_name
 from service.engine.learned_normal import learn
@@ -28,6 +30,60 @@ class ForecastPoint:
     mean: list[float]
     std: list[float]
     interval: dict[str, list[list[float]]]
+
+
+class Forecasts(Blocks):
+    """The forecasts of a step: numbers, eight bytes each, until they are sent. As lists they take ten times as much.
+
+    Args:
+        t: of the observation behind them.
+        readout: what was asked for.
+        moments: mean and std, `[horizon, 2, P]`.
+        bands: `[horizon, levels, P, 2]`.
+    """
+
+    __slots__ = ("_readout", "_t", "bands", "moments")
+
+    def __init__(self, t: float, readout: Readout, moments: Array, bands: Array) -> None:
+        self._t = t
+        self._readout = readout
+        self.moments = moments
+        self.bands = bands
+
+    def __len__(self) -> int:
+        return len(self.moments)
+
+    def __getitem__(self, index: int) -> ForecastPoint:
+        lead = self._readout.horizon[index]
+        mean, deviation = self.moments[index].tolist()
+        return ForecastPoint(self._t + lead, mean, deviation, self._readout.named(self.bands[index].tolist()))
+
+    def __iter__(self) -> Iterator[ForecastPoint]:
+        return (self[index] for index in range(len(self)))
+
+    @property
+    def is_short(self) -> bool:
+        return len(self) <= self._points_of_block
+
+    def blocks(self) -> Iterator[list[dict[str, Any]]]:
+        size, readout = self._points_of_block, self._readout
+        for first in range(0, len(self), size):
+            part = slice(first, first + size)
+            yield [
+                {"t": self._t + lead, "mean": mean, "std": deviation, "interval": readout.named(bands)}
+                for lead, (mean, deviation), bands in zip(
+                    readout.horizon[part], self.moments[part].tolist(), self.bands[part].tolist(), strict=True
+                )
+            ]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether every number is one."""
+        return bool(np.isfinite(self.moments).all() and np.isfinite(self.bands).all())
+
+    @property
+    def _points_of_block(self) -> int:
+        return max(1, PIECE_NUMBERS * len(self) // (self.moments.size + self.bands.size))
 
 
 @dataclass
@@ -49,7 +105,7 @@ class FilterStep:
     nis: float | None
     anomaly: float | None
     interval: dict[str, list[list[float]]]
-    forecast: list[ForecastPoint]
+    forecast: Sequence[ForecastPoint] | Forecasts
     samples: Array  # [samples, P]: a parked reply as lists, 256 steps of 128 samples, took 5 ms to free
 
 
@@ -83,13 +139,19 @@ class Readout:
         self.ahead = np.array(horizon)[self.followed[1]]  # [k]
         self.forecast_scale = calibration.forecast_scale(horizon)[:, None]  # [horizon, 1]
 
-    def intervals(self, mean: Array, deviation: Array, multipliers: Array) -> list[dict[str, list[list[float]]]]:
-        """Bands by level name; mean and deviation `[rows, P]`, multipliers `[levels, 1]` or `[rows, levels, P]`."""
-        centre, half = mean[:, None], deviation[:, None] * multipliers
-        bands = np.empty((*half.shape, 2))
-        np.subtract(centre, half, out=bands[..., 0])
-        np.add(centre, half, out=bands[..., 1])
-        return [dict(zip(self.names, row, strict=True)) for row in bands.tolist()]
+    def named(self, bands: Sequence[Any]) -> dict[str, Any]:
+        """Bands, one for each level, by its name."""
+        return dict(zip(self.names, bands, strict=True))
+
+
+def bands(mean: Array, deviation: Array, multipliers: Array) -> Array:
+    """Lower and upper ends, `[…, levels, P, 2]`; mean and deviation `[…, P]`, multipliers `[levels, 1]` or `[…, levels,
+    P]`."""
+    centre, half = mean[..., None, :], deviation[..., None, :] * multipliers
+    ends = np.empty((*half.shape, 2))
+    np.subtract(centre, half, out=ends[..., 0])
+    np.add(centre, half, out=ends[..., 1])
+    return ends
 
 
 @dataclass(frozen=True)
@@ -148,12 +210,12 @@ def describe(
     steps: dict[int, FilterStep] = {}
     for readout, members in by_readout(facts.readouts, rows):
         deviations = deviation[members]
-        intervals = readout.intervals(mean[members], deviations, readout.state)
+        intervals = bands(mean[members], deviations, readout.state).tolist()
         spreads = (deviations * readout.calibration.state_scale).tolist()
         for row, spread, interval in zip(members, spreads, intervals, strict=True):
             steps[row] = FilterStep(
                 facts.counts[row], facts.times[row], means[row], spread, precisions[row], confidences[row],
-                weights[row], innovations[row], nis[row], anomalies[row], interval, [], NO_SAMPLES,
+                weights[row], innovations[row], nis[row], anomalies[row], readout.named(interval), [], NO_SAMPLES,
             )  # fmt: skip
     _forget_unseen(steps, facts.present[: len(facts.counts)])
     return steps
@@ -173,23 +235,18 @@ def _forget_unseen(steps: Mapping[int, FilterStep], present: Array) -> None:
             ]
 
 
-def forecast_points(
+def forecasts(
     readout: Readout, times: Sequence[float], mean: Array, deviation: Array, multipliers: Array
-) -> list[list[ForecastPoint]]:
+) -> list[Forecasts]:
     """Forecasts of rows of one readout; mean and deviation `[rows, horizon, P]`, multipliers of the calibrated levels
     `[rows, horizon, P, calibrated]`."""
-    half = readout.between(multipliers).swapaxes(-1, -2)
     # All rows at once: NumPy calls for each of them took most of the time.
-    flat, band = (-1, mean.shape[-1]), (-1, *half.shape[-2:])
-    intervals = iter(readout.intervals(mean.reshape(flat), deviation.reshape(flat), half.reshape(band)))
-    means, spreads = mean.tolist(), (deviation * readout.forecast_scale).tolist()
-    return [
-        [
-            ForecastPoint(t + lead, centre, spread, next(intervals))
-            for lead, centre, spread in zip(readout.horizon, means[row], spreads[row], strict=True)
-        ]
-        for row, t in enumerate(times)
-    ]
+    ends = bands(mean, deviation, readout.between(multipliers).swapaxes(-1, -2))
+    moments = np.stack([mean, deviation * readout.forecast_scale], axis=2)
+    if len(times) == 1:
+        return [Forecasts(times[0], readout, moments[0], ends[0])]
+    # Copies: a row that waits for its reader must not keep those of all others.
+    return [Forecasts(t, readout, moments[row].copy(), ends[row].copy()) for row, t in enumerate(times)]
 
 
 def _followed(leads: Sequence[int], horizon: Sequence[float], calibrated: Sequence[float]) -> list[tuple[int, int]]:

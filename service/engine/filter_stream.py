@@ -70,13 +70,15 @@ class StreamJob(RecurrentJob):
 
     Args:
         limit: observations without an answer from which on `is_full` holds.
+        answer_bytes: what an observation takes until its answer is sent.
     """
 
     is_stream = True
     is_watched = True
 
-    def __init__(self, stage: FilterStage, options: StreamOptions, *, limit: int) -> None:
+    def __init__(self, stage: FilterStage, options: StreamOptions, *, limit: int, answer_bytes: int = 0) -> None:
         super().__init__(stage, options)
+        self.answer_bytes = answer_bytes
         self.options = options
         self._limit = limit
         self._pending: deque[Observed] = deque()
@@ -89,7 +91,12 @@ class StreamJob(RecurrentJob):
     @property
     def is_full(self) -> bool:
         """Whether the client should wait."""
-        return (len(self._pending) + self._backlog) * self.event_rows >= self._limit
+        return self.unanswered * self.event_rows >= self._limit
+
+    @property
+    def unanswered(self) -> int:
+        """Observations whose answers were not taken."""
+        return len(self._pending) + self._backlog
 
     def push(self, observed: Observed) -> None:
         """Take an observation."""
@@ -108,8 +115,8 @@ class StreamJob(RecurrentJob):
         self.cancel()
         self.deliver([ReaderGone()])
 
-    async def replies(self) -> list[StreamStep] | StreamEnd:
-        """The answers that are there, at least one, or the end.
+    async def replies(self, most: int = 16) -> list[StreamStep] | StreamEnd:
+        """Answers that are there, at least one and `most` at most, or the end.
 
         Raises:
             ServiceError: instead of the end, when the job failed or the client's frame was refused.
@@ -119,7 +126,7 @@ class StreamJob(RecurrentJob):
             self._arrival.clear()
             await self._arrival.wait()
         ready: list[StreamStep] = []
-        while self._inbox and isinstance(self._inbox[0], StreamStep):
+        while self._inbox and len(ready) < most and isinstance(self._inbox[0], StreamStep):
             ready.append(self._inbox.popleft())
         if ready:
             if self._scheduler is not None:

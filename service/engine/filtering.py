@@ -2,9 +2,12 @@
 
 Recurrent requests and live streams share steps: a quantum takes one observation of each job. The answers that somebody
 watches, of a live stream or a streamed reply, leave at once; series that are answered in one piece go on until the
-quantum's time is up. So a series needs few turns beside whatever else the server does, and never keeps a live stream
-waiting for longer than a quantum. Attention and smoothing look at a whole sequence: such a request has its quanta to
-itself.
+quantum's time is up, or their reader lags. So a series needs few turns beside whatever else the server does, and never
+keeps a live stream waiting for longer than a quantum. Attention and smoothing look at a whole sequence: such a request
+has its quanta to itself. A quantum ends early where a live stream waits for it.
+
+Every step is an event as soon as it is final: what waits for a reader is bounded by the scheduler's buffer, but for
+smoothing, which changes all steps at its end.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import numpy as np
 
 from service.engine.filter_input import level_name, out_of_range
 from service.engine.filter_runtime import FilterInputError, Row, Stepped
+from service.engine.filter_steps import Forecasts
 from service.engine.forecast_checks import (
     INSIDE,
     NIS,
@@ -53,6 +57,7 @@ class Filter(Protocol):
 
     name: str
     observation_size: int
+    state_size: int  # components of the state
     levels: tuple[float, ...]
 
     @property
@@ -97,9 +102,9 @@ class Filter(Protocol):
         mode: Literal["recurrent", "attention"],
         smooth: bool,
         state: Any,
-    ) -> Generator[None, None, Any]:
-        """A whole sequence in pieces; returns steps, log-likelihood, the state after the last step, the smoothed
-        trajectory, and the tally of the forecasts."""
+    ) -> Generator[Any, None, Any]:
+        """A whole sequence in pieces: gives each step once it is final, None in between; returns log-likelihood, the
+        state after the last step, the smoothed trajectory, and the tally of the forecasts."""
 
 
 @dataclass(frozen=True)
@@ -146,9 +151,8 @@ class PackedState:
 
 @dataclass(frozen=True)
 class Filtered:
-    """A finished sequence; `steps` is empty where they were streamed."""
+    """A finished sequence; its steps were emitted before."""
 
-    steps: list[Any]
     smoothed: list[Any] | None
     log_likelihood: float
     calibration: ForecastChecks
@@ -172,7 +176,7 @@ class RecurrentJob(Job):
         self.log_likelihood = 0.0
         self._is_fresh = options.state is None or not options.state.count
         self._sums = no_checks(len(stage.model.levels))
-        self._rows = 1 + len(options.horizon) // FORECASTS_PER_ROW + options.samples // SAMPLES_PER_ROW
+        self._rows = reply_rows(options)
 
     @property
     def rows(self) -> int:
@@ -249,7 +253,6 @@ class FilterJob(RecurrentJob):
         super().__init__(stage, options)
         self.options = options
         self.position = 0
-        self.steps: list[Any] = []
 
     @property
     def is_watched(self) -> bool:
@@ -278,16 +281,13 @@ class FilterJob(RecurrentJob):
     def accept(self, stepped: Stepped) -> None:
         super().accept(stepped)
         self.position += 1
-        if self.options.is_streamed:
-            self.emit(stepped.step)
-        else:
-            self.steps.append(stepped.step)
+        self.emit(stepped.step)
 
     def settle(self) -> None:
         if not self.has_next:
             state = self.pack() if self.options.wants_state else None
             timings = self.filtering.observe_end(self)
-            self.finish(Filtered(self.steps, None, self.log_likelihood, self.checks(), timings, state))
+            self.finish(Filtered(None, self.log_likelihood, self.checks(), timings, state))
         elif self.interrupted:
             self.fail(NotReady("The server is shutting down."))
 
@@ -298,7 +298,7 @@ class SequenceJob(Job):
     def __init__(self, stage: SequenceStage, options: FilterOptions) -> None:
         super().__init__(stage)
         self.options = options
-        self.work: Generator[None, None, Any] = stage.model.work(
+        self.work: Generator[Any, None, Any] = stage.model.work(
             options.times,
             options.observations,
             noise=options.noise,
@@ -310,6 +310,12 @@ class SequenceJob(Job):
             smooth=options.smooth,
             state=options.state,
         )
+        self.steps = 0
+        self._rows = reply_rows(options)
+
+    @property
+    def event_rows(self) -> int:
+        return self._rows
 
 
 class FilterStage:
@@ -339,7 +345,7 @@ class FilterStage:
             while active:
                 steps += self._advance(active, sums)
                 unwatched = [job for job in active if not job.is_watched and _goes_on(job)]
-                if not unwatched or time.thread_time() >= until:
+                if not unwatched or time.thread_time() >= until or _is_awaited(jobs):
                     break
                 hand_over([job for job in active if job.is_watched and not job.done])
                 active = unwatched
@@ -378,7 +384,17 @@ class FilterStage:
 
 
 def _goes_on(job: RecurrentJob) -> bool:
-    return job.has_next and not (job.done or job.cancelled or job.interrupted)
+    return job.has_next and not (job.done or job.cancelled or job.interrupted or job.is_ahead)
+
+
+def _is_awaited(jobs: Sequence[RecurrentJob]) -> bool:
+    """Whether a live stream waits for the end of these jobs' quantum: one of them, or another."""
+    return jobs[0].is_in_the_way or any(job.is_stream and job.has_next and not job.done for job in jobs)
+
+
+def reply_rows(options: Any) -> int:
+    """What a step that is told so much about weighs, in plain steps."""
+    return 1 + len(options.horizon) // FORECASTS_PER_ROW + options.samples // SAMPLES_PER_ROW
 
 
 class SequenceStage:
@@ -405,28 +421,31 @@ class SequenceStage:
 
     def _advance(self, job: SequenceJob) -> None:
         until = time.thread_time() + QUANTUM_SECONDS
-        next(job.work)
-        while time.thread_time() < until:
-            next(job.work)
+        while True:
+            step = next(job.work)
+            if step is not None:
+                self._check(step, f"observations[{job.steps}]")
+                job.steps += 1
+                job.emit(step)
+            if job.is_ahead or time.thread_time() >= until or job.is_in_the_way:
+                return
+
+    def _check(self, part: Any, place: str) -> None:
+        if not _is_finite(part):
+            self._metrics.corrupted_requests.labels(self.model.name).inc()
+            raise refusal(out_of_range(place, self.model.name))
 
     def _conclude(self, job: SequenceJob, result: Any) -> None:
-        if not all(_is_finite(part) for part in (result.steps, result.smoothed, result.log_likelihood)):
-            self._metrics.corrupted_requests.labels(self.model.name).inc()
-            raise refusal(out_of_range("observations", self.model.name))
-        self._metrics.filter_observations.labels(self.model.name).inc(len(result.steps))
+        self._check((result.smoothed, result.log_likelihood), "observations")
+        self._metrics.filter_observations.labels(self.model.name).inc(job.steps)
         self._forecasts.add(result.tally)
         state = None
         if job.options.wants_state:
             state = PackedState(self.model.pack(result.state), result.state.count)
-        steps = result.steps
-        if job.options.is_streamed:
-            for step in steps:
-                job.emit(step)
-            steps = []
         timings = _observe_end(job, self._metrics, self.model.name)
         resumed = job.options.state
         checks = _summary(self.model, result.tally, is_fresh=resumed is None or not resumed.count)
-        job.finish(Filtered(steps, result.smoothed, result.log_likelihood, checks, timings, state))
+        job.finish(Filtered(result.smoothed, result.log_likelihood, checks, timings, state))
 
 
 class _ForecastCounters:
@@ -493,7 +512,9 @@ def _is_finite(value: Any) -> bool:
         return bool(np.isfinite(value).all())
     if isinstance(value, dict):
         return all(map(_is_finite, value.values()))
-    if isinstance(value, list):
+    if isinstance(value, Forecasts):
+        return value.is_finite
+    if isinstance(value, (list, tuple)):
         return all(map(_is_finite, value))
     if is_dataclass(value):
         return all(_is_finite(getattr(value, field.name)) for field in fields(value))

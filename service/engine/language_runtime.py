@@ -187,6 +187,7 @@ class Language(Protocol):
     latent_shape: tuple[int, int]
     pool: StatePool  # of recurrent contexts
     context_bytes: int  # at most, of a packed context
+    cache_bytes: int  # of main memory for a token of an attention context
 
     def start(self, decode: Decode) -> Any:
         """Context of a stream that has seen nothing."""
@@ -232,6 +233,7 @@ class BundleLanguage:
         self.latent_shape = (self.initial_means.shape[1], self.initial_means.shape[3] // 2)
         self._format = ContextFormat(self.initial_means.shape, self.initial_precisions.shape)
         self.context_bytes = self._format.size
+        self.cache_bytes = 0
         self._confidence = {
             mode: TokenConfidence.of(bundle.calibration, mode) for mode in bundle.calibration["temperature"]
         }
@@ -274,6 +276,7 @@ class CpuLanguage(BundleLanguage):
         super().__init__(bundle)
         layers, heads, _, width = self.initial_means.shape
         self._empty_cache = np.zeros((layers, heads, SMALLEST_CACHE, width // 2), dtype=np.float32)
+        self.cache_bytes = 2 * self._empty_cache.nbytes // SMALLEST_CACHE
         self.attention = bundle.session("attention")
 
     def start(self, decode: Decode) -> SlotContext | CacheContext:

@@ -87,6 +87,17 @@ class Job:
         return self._backlog * self.event_rows
 
     @property
+    def is_ahead(self) -> bool:
+        """On a worker: whether what the reader has yet to take, with this quantum's events, is enough."""
+        waiting = (self._backlog + len(self._outbox)) * self.event_rows
+        return self._scheduler is not None and waiting >= self._scheduler.stream_buffer
+
+    @property
+    def is_in_the_way(self) -> bool:
+        """On a worker: whether a live stream waits for this quantum to end."""
+        return self._scheduler is not None and self._scheduler.live_waiting > 0
+
+    @property
     def is_idle(self) -> bool:
         """Whether there is nothing to do until `Scheduler.wake`."""
         return False
@@ -167,6 +178,45 @@ class _Finished:
         self.result = result
 
 
+class _Line:
+    """Jobs that wait for a quantum of one stage.
+
+    Live streams, which somebody waits for, go before requests, and share their quantum with those that fit. Requests
+    that fit into none have every second quantum: neither waits for the other for longer than one.
+    """
+
+    def __init__(self) -> None:
+        self._live: deque[Job] = deque()
+        self._requests: deque[Job] = deque()
+        self._is_turn_of_requests = False
+
+    def __len__(self) -> int:
+        return len(self._live) + len(self._requests)
+
+    @property
+    def has_live(self) -> bool:
+        return bool(self._live)
+
+    def add(self, job: Job, first: bool) -> None:
+        queue = self._live if job.is_stream else self._requests
+        if first:
+            queue.appendleft(job)
+        else:
+            queue.append(job)
+
+    def take(self, most: int, max_rows: int) -> list[Job]:
+        """The jobs of the next quantum, one at least."""
+        order = (self._requests, self._live) if self._is_turn_of_requests else (self._live, self._requests)
+        jobs: list[Job] = []
+        rows = 0
+        for queue in order:
+            while queue and (not jobs or (len(jobs) < most and rows + queue[0].rows <= max_rows)):
+                rows += queue[0].rows
+                jobs.append(queue.popleft())
+        self._is_turn_of_requests = bool(self._requests) and all(job.is_stream for job in jobs)
+        return jobs
+
+
 class Scheduler:
     """Worker threads over a run queue.
 
@@ -195,7 +245,7 @@ class Scheduler:
         self._max_running = max_running
         self._max_waiting = max_waiting
         self._max_streams = max_streams
-        self._stream_buffer = stream_buffer
+        self.stream_buffer = stream_buffer
         self._queue_seconds = queue_seconds
         self._count_refusal = count_refusal
         self._lock = threading.Lock()
@@ -203,12 +253,14 @@ class Scheduler:
         self._departed = threading.Condition(self._lock)
         self._jobs: set[Job] = set()
         self._waiting: dict[Job, None] = {}
-        self._runnable: dict[Stage, deque[Job]] = {}
+        self._runnable: dict[Stage, _Line] = {}
         self._parked: set[Job] = set()
         self._idle: set[Job] = set()
         self._running = 0
         self._streams = 0
         self._busy = 0
+        self._live_waiting = 0
+        self._was_live = False
         self._draining = False
         self._closing = False
         self._progress = time.monotonic()
@@ -234,6 +286,11 @@ class Scheduler:
     def streams(self) -> int:
         """Live streams, idle ones included."""
         return self._streams
+
+    @property
+    def live_waiting(self) -> int:
+        """Live streams that wait for a quantum."""
+        return self._live_waiting
 
     def stalled_for(self) -> float:
         """Seconds since the last progress while there is work to do, else 0."""
@@ -276,7 +333,7 @@ class Scheduler:
         """The reader took events; a parked job may go on once half of its buffer is free."""
         with self._lock:
             job._backlog -= events
-            if job in self._parked and job._lag <= self._stream_buffer // 2:
+            if job in self._parked and job._lag <= self.stream_buffer // 2:
                 self._parked.remove(job)
                 self._queue(job)
 
@@ -335,26 +392,19 @@ class Scheduler:
             self._return(jobs)
 
     def _take(self) -> list[Job] | None:
-        """The next jobs to advance together; None when closing.
-
-        Stages take turns, so that no kind of work waits for another to run dry. Work is shared evenly among the
-        workers.
-        """
+        """The next jobs to advance together; None when closing. Work is shared evenly among the workers."""
         with self._lock:
             while not self._runnable and not self._closing:
                 self._work_arrived.wait()
             if self._closing:
                 return None
-            stage, queue = next(iter(self._runnable.items()))
-            del self._runnable[stage]
-            share = math.ceil((len(queue) + self._busy) / self._workers)
-            jobs = [queue.popleft()]
-            rows = jobs[0].rows
-            while queue and len(jobs) < share and rows + queue[0].rows <= stage.max_rows:
-                rows += queue[0].rows
-                jobs.append(queue.popleft())
-            if queue:
-                self._runnable[stage] = queue
+            stage = self._next_stage()
+            line = self._runnable.pop(stage)
+            jobs = line.take(math.ceil((len(line) + self._busy) / self._workers), stage.max_rows)
+            if line:
+                self._runnable[stage] = line
+            self._was_live = any(job.is_stream for job in jobs)
+            self._live_waiting -= sum(job.is_stream for job in jobs)
             self._busy += len(jobs)
             now = time.monotonic()
             for job in jobs:
@@ -385,7 +435,7 @@ class Scheduler:
             for job in jobs:
                 if job.done or job.cancelled:
                     self._depart(job)
-                elif job._lag >= self._stream_buffer and not job.interrupted:
+                elif job._lag >= self.stream_buffer and not job.interrupted:
                     self._parked.add(job)
                 elif job.is_idle and not job.interrupted:
                     self._idle.add(job)
@@ -412,15 +462,19 @@ class Scheduler:
             job._backlog += len(job._outbox)
         self._deliver(jobs)
 
+    def _next_stage(self) -> Stage:
+        """Stages take turns, so that no kind of work waits for another to run dry; those with live streams have every
+        second one."""
+        if self._live_waiting and not self._was_live:
+            return next(stage for stage, line in self._runnable.items() if line.has_live)
+        return next(iter(self._runnable))
+
     def _has_work(self) -> bool:
         return bool(self._busy or self._runnable or self._waiting)
 
     def _queue(self, job: Job, first: bool = False) -> None:
-        queue = self._runnable.setdefault(job.stage, deque())
-        if first:
-            queue.appendleft(job)
-        else:
-            queue.append(job)
+        self._live_waiting += job.is_stream
+        self._runnable.setdefault(job.stage, _Line()).add(job, first)
         self._work_arrived.notify()
 
     def _admit(self) -> None:

@@ -6,6 +6,7 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
+from service.encoding import Long
 from service.engine.generation import FinishReason, TokenEvent
 from service.engine.text import Vocabulary
 
@@ -14,7 +15,8 @@ _OPENAI_REASONS = {"eos_token": "stop", "stop_sequence": "stop"}
 
 
 class ChoiceWriter:
-    """Writes one choice, in one piece or in many; the pieces joined say what the whole says.
+    """Writes one choice, in one piece or in many; the pieces joined say what the whole says. Each is encoded once, in
+    order: tokens become text then.
 
     Args:
         prefix: text before the continuation, part of the first piece.
@@ -43,15 +45,14 @@ class ChoiceWriter:
         }
 
     def _logprobs(self, events: Sequence[TokenEvent]) -> dict[str, Any]:
-        tokens = [event.token for event in events]
         return {
-            "tokens": [self._name(token.id) for token in tokens],
-            "token_logprobs": [token.logprob for token in tokens],
-            "top_logprobs": [self._alternatives(event) for event in events],
-            "text_offset": [self._offset(token.id) for token in tokens],
-            "token_ids": [token.id for token in tokens],
-            "confidence": [token.confidence for token in tokens],
-            "precision": [token.precision for token in tokens],
+            "tokens": Long(events, lambda event: self._name(event.token.id)),
+            "token_logprobs": Long(events, lambda event: event.token.logprob),
+            "top_logprobs": Long(events, self._alternatives, numbers=16),
+            "text_offset": Long(events, lambda event: self._offset(event.token.id)),
+            "token_ids": Long(events, lambda event: event.token.id),
+            "confidence": Long(events, lambda event: event.token.confidence),
+            "precision": Long(events, lambda event: event.token.precision),
         }
 
     def _alternatives(self, event: TokenEvent) -> dict[str, float]:

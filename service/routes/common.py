@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Annotated, Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from itertools import chain
+from typing import Annotated, Any, Final, TypeVar
 
-import orjson
 from fastapi import Depends, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from service.deadline import Deadline
+from service.encoding import dumps, pieces
 from service.engine.engine import Engine
+from service.engine.reply_size import HELD
 from service.errors import (
     STATUS,
     EngineFailure,
@@ -23,6 +25,7 @@ from service.errors import (
     as_service_error,
 )
 from service.schemas import ErrorReply
+from service.turns import Turns
 
 logger = logging.getLogger("rfa.http")
 
@@ -31,6 +34,8 @@ NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
 # Proxies must not collect a stream before they pass it on.
 STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+# A chunk of a long document is so large, or a little larger: half a millisecond's work.
+PIECE_BYTES: Final = 1 << 15
 
 
 async def get_engine(request: Request) -> Engine:
@@ -81,9 +86,8 @@ _EXAMPLES: dict[type[ServiceError], tuple[str, str, str | None, str]] = {
 
 
 def json_response(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A JSON reply, encoded once; numpy numbers and dataclasses included."""
-    body = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
-    return Response(body, status, media_type="application/json", headers=headers)
+    """A short JSON reply."""
+    return Response(dumps(document), status, media_type="application/json", headers=headers)
 
 
 class ClientGone(Exception):
@@ -116,32 +120,57 @@ async def _disconnect(receive: Receive) -> None:
         pass
 
 
-Encode = Callable[[Any], bytes]
+class ReplyCut(ClientGone):
+    """The rest of a reply that is under way cannot be made; closing the connection shows that."""
 
 
-def encode_ndjson(document: Any) -> bytes:
-    """One line."""
-    return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
+def encode_ndjson(document: Any) -> Iterator[bytes]:
+    """One line, in chunks if it is long."""
+    return _chunks(chain(pieces(document), (b"\n",)))
 
 
-def encode_sse(document: Any) -> bytes:
-    """One event. JSON holds no raw line break, so a value cannot begin another event."""
-    return b"data: " + orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n\n"
+def encode_sse(document: Any) -> Iterator[bytes]:
+    """One event, in chunks if it is long. JSON holds no raw line break, so a value cannot begin another event."""
+    return _chunks(chain((b"data: ",), pieces(document), (b"\n\n",)))
 
 
-class EventStream(Response):
-    """Documents as they come, each its own chunk, and exactly one terminal document, also on error.
+def _chunks(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """The same bytes in chunks of PIECE_BYTES at least, but for the last."""
+    chunk: list[bytes] = []
+    size = 0
+    for part in parts:
+        chunk.append(part)
+        size += len(part)
+        if size >= PIECE_BYTES:
+            yield b"".join(chunk)
+            chunk.clear()
+            size = 0
+    if chunk:
+        yield b"".join(chunk)
 
-    A client that leaves, or takes nothing for `send_timeout` seconds, ends the iteration and the work behind it.
+
+class _PieceStream(Response):
+    """A body that is made while it is sent, a chunk for each piece.
+
+    The next piece is made once the connection has taken the one before it. A client that leaves, or takes nothing for
+    `send_timeout` seconds, ends the iteration and the work behind it.
     """
 
-    def __init__(self, documents: AsyncIterator[Any], *, media_type: str, send_timeout: float, first: Any) -> None:
-        super().__init__(headers=STREAM_HEADERS, media_type=media_type)
+    def __init__(
+        self, *, media_type: str, send_timeout: float, turns: Turns, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(headers=headers, media_type=media_type)
         del self.headers["content-length"]
-        self._documents = documents
-        self._first = first
-        self._encode: Encode = encode_sse if media_type == SSE else encode_ndjson
+        self._turns = turns
         self._deadline = Deadline(send_timeout)
+
+    def _pieces(self) -> AsyncIterator[bytes]:
+        """The body."""
+        raise NotImplementedError
+
+    async def _close(self) -> None:
+        """End what makes the body."""
+        raise NotImplementedError
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.ensure_future(self._send_all(send))
@@ -156,15 +185,39 @@ class EventStream(Response):
             for task in (sending, watching):
                 task.cancel()
             await asyncio.gather(sending, watching, return_exceptions=True)
-            await _close(self._documents)
+            await self._close()
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async for document in self._with_terminal_error():
-            await self._send(send, self._encode(document))
+        async for piece in self._pieces():
+            await self._send(send, piece)
             # Where nothing waits, as when the client has just gone, a whole backlog would keep everyone else waiting.
-            await asyncio.sleep(0)
+            await (self._turns.next() if len(piece) >= PIECE_BYTES else asyncio.sleep(0))
         await self._send(send, b"", more=False)
+
+    async def _send(self, send: Send, body: bytes, more: bool = True) -> None:
+        with self._deadline:
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+class EventStream(_PieceStream):
+    """Documents as they come, each its own chunk or several, and exactly one terminal document, also on error."""
+
+    def __init__(
+        self, documents: AsyncIterator[Any], *, media_type: str, send_timeout: float, turns: Turns, first: Any
+    ) -> None:
+        super().__init__(media_type=media_type, send_timeout=send_timeout, turns=turns, headers=STREAM_HEADERS)
+        self._documents = documents
+        self._first = first
+        self._encode = encode_sse if media_type == SSE else encode_ndjson
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        async for document in self._with_terminal_error():
+            for piece in self._encode(document):
+                yield piece
+
+    async def _close(self) -> None:
+        await _close(self._documents)
 
     async def _with_terminal_error(self) -> AsyncIterator[Any]:
         try:
@@ -175,10 +228,6 @@ class EventStream(Response):
             if not isinstance(error, ServiceError):
                 logger.exception("stream failed")
             yield as_service_error(error).payload()
-
-    async def _send(self, send: Send, body: bytes, more: bool = True) -> None:
-        with self._deadline:
-            await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
 async def open_stream(request: Request, documents: AsyncIterator[Any], media_type: str) -> EventStream:
@@ -193,11 +242,97 @@ async def open_stream(request: Request, documents: AsyncIterator[Any], media_typ
     except BaseException:
         await _close(documents)
         raise
-    settings = request.app.state.settings
-    return EventStream(documents, media_type=media_type, send_timeout=settings.send_timeout_seconds, first=first)
+    state = request.app.state
+    timeout = state.settings.send_timeout_seconds
+    return EventStream(documents, media_type=media_type, send_timeout=timeout, turns=state.turns, first=first)
 
 
-async def _close(documents: AsyncIterator[Any]) -> None:
-    close = getattr(documents, "aclose", None)
+class _DocumentStream(_PieceStream):
+    """One JSON document, of which the first pieces exist."""
+
+    def __init__(self, held: list[bytes], rest: AsyncIterator[bytes], *, send_timeout: float, turns: Turns) -> None:
+        super().__init__(media_type="application/json", send_timeout=send_timeout, turns=turns)
+        self._held = held
+        self._rest = rest
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        for piece in self._held:
+            yield piece
+        self._held.clear()
+        try:
+            async for piece in self._rest:
+                yield piece
+        except Exception as error:
+            if not isinstance(error, ServiceError):
+                logger.exception("reply failed")
+            logger.warning("a reply that was under way is cut: %s", as_service_error(error).message)
+            raise ReplyCut from None
+
+    async def _close(self) -> None:
+        await _close(self._rest)
+
+
+async def document_response(request: Request, encoded: AsyncIterator[bytes]) -> Response:
+    """A JSON reply that is computed while it is encoded.
+
+    One of up to HELD is there before it is sent: a failure until then has its own status. The rest of a longer
+    one is made as the client takes it, and a failure cuts it.
+
+    Raises:
+        ServiceError: the failure before that.
+        ClientGone: when the client left before that.
+    """
+    held: list[bytes] = []
+    collected = _collected(encoded)
+    try:
+        is_whole = await unless_disconnected(request, _hold(collected, held, request.app.state.turns))
+    except BaseException:
+        await _close(encoded)
+        raise
+    if is_whole:
+        return Response(b"".join(held), media_type="application/json")
+    state = request.app.state
+    return _DocumentStream(held, collected, send_timeout=state.settings.send_timeout_seconds, turns=state.turns)
+
+
+async def _hold(encoded: AsyncIterator[bytes], held: list[bytes], turns: Turns) -> bool:
+    """Take pieces until there are HELD; returns whether that was all."""
+    size = 0
+    async for piece in encoded:
+        held.append(piece)
+        size += len(piece)
+        if size >= HELD:
+            return False
+        if len(piece) >= PIECE_BYTES:
+            await turns.next()
+    return True
+
+
+async def _collected(encoded: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same bytes in pieces of PIECE_BYTES at least."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async for part in encoded:
+            parts.append(part)
+            size += len(part)
+            if size >= PIECE_BYTES:
+                yield b"".join(parts)
+                parts.clear()
+                size = 0
+        if parts:
+            yield b"".join(parts)
+    finally:
+        await _close(encoded)
+
+
+async def encoded_at_once(document: Any) -> AsyncIterator[bytes]:
+    """A document that exists, in pieces."""
+    for piece in pieces(document):
+        yield piece
+
+
+async def _close(iterator: AsyncIterator[Any]) -> None:
+    close = getattr(iterator, "aclose", None)
     if close is not None:
         await close()

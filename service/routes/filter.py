@@ -11,15 +11,18 @@ from fastapi import APIRouter, Request, Response
 from service.access.quotas import client_of
 from service.access.record import record_of
 from service.body import StrictJSONRoute
+from service.encoding import Long, pieces
 from service.engine.engine import draw_seed
 from service.engine.filtering import Filtered, FilterJob, FilterOptions, SequenceJob
 from service.errors import InvalidRequest
-from service.routes.common import NDJSON, SSE, EngineDep, json_response, open_stream, unless_disconnected
+from service.memory import lease_of
+from service.routes.common import NDJSON, SSE, EngineDep, document_response, open_stream
 from service.routes.generate import MODEL_ERRORS
 from service.routes.state import StateExchange, open_exchange
 from service.schemas import FilterReply, FilterRequest
 
 router = APIRouter(route_class=StrictJSONRoute)
+SMOOTHED_NUMBERS = 32  # more or less, of a smoothed step
 
 
 @router.post(
@@ -44,14 +47,13 @@ async def filter_sequence(body: FilterRequest, request: Request, engine: EngineD
     name = engine.filter_name(body.model)
     client, count = client_of(request), len(options.observations)
     client.afford("observations", count)
-    job = engine.filter(body.model, options)
+    job = engine.filter(body.model, options, lease_of(request))
     client.spend("observations", count)
     record_of(request).filtered(name, count)
     if body.stream:
         wants_events = SSE in request.headers.get("accept", "").lower()
         return await open_stream(request, _lines(job, name, exchange), SSE if wants_events else NDJSON)
-    filtered = await unless_disconnected(request, job.result())
-    return json_response({"steps": filtered.steps, **await _summary(filtered, name, options, exchange)})
+    return await document_response(request, _document(job, name, exchange))
 
 
 def _options(body: FilterRequest, exchange: StateExchange, resumed: Any) -> FilterOptions:
@@ -93,11 +95,27 @@ def choose_seed(given: int | None, resumed: Any) -> int:
     return draw_seed() if resumed is None else resumed.seed
 
 
+async def _document(job: FilterJob | SequenceJob, name: str, exchange: StateExchange) -> AsyncIterator[bytes]:
+    """The plain reply: `steps` as they come, then what is known at their end."""
+    begin = b'{"steps":['
+    async for event in job.events():
+        if isinstance(event, Filtered):
+            summary = pieces(await _summary(event, name, job.options, exchange))
+            yield b"]," + next(summary)[1:]
+            for piece in summary:
+                yield piece
+        else:
+            yield begin
+            for piece in pieces(event):
+                yield piece
+            begin = b","
+
+
 async def _summary(filtered: Filtered, name: str, options: FilterOptions, exchange: StateExchange) -> dict[str, Any]:
     state = None if filtered.state is None else await exchange.save(filtered.state.payload, filtered.state.count)
     return {
         "model": name,
-        "smoothed": filtered.smoothed,
+        "smoothed": None if filtered.smoothed is None else Long(filtered.smoothed, numbers=SMOOTHED_NUMBERS),
         "log_likelihood": filtered.log_likelihood,
         "calibration": filtered.calibration,
         "seed": options.seed,

@@ -42,7 +42,8 @@ from service.engine.filter_stream import (
     StreamStep,
 )
 from service.engine.filtering import check_size
-from service.errors import InvalidRequest, NotReady, RequestTimeout, ServiceError, as_service_error
+from service.errors import InvalidRequest, NotReady, Overloaded, RequestTimeout, ServiceError, as_service_error
+from service.memory import SMALL_BYTES, Lease
 from service.routes.filter import choose_seed
 from service.routes.state import StateExchange, open_exchange
 from service.schemas import (
@@ -63,6 +64,8 @@ _STEP_FIELDS = tuple(field.name for field in fields(FilterStep))
 _FRAME_FIELDS = frozenset(StreamObservation.model_fields)
 # Frames that were there already are taken so many at a time, and answers sent: then others have their turn.
 FRAMES_A_TURN = 16
+# Observations that a stream may have under way without asking for memory, where they are small.
+PIPELINED = 2
 _NUMBERS = (float, int)  # as `type(…)` says: a bool is neither
 
 
@@ -74,7 +77,11 @@ class FilterStream:
         scope["route"] = ROUTE
         settings: Settings = scope["app"].state.settings
         socket = JsonSocket(
-            receive, send, max_bytes=settings.max_message_bytes, send_timeout=settings.send_timeout_seconds
+            receive,
+            send,
+            max_bytes=settings.max_message_bytes,
+            send_timeout=settings.send_timeout_seconds,
+            turns=scope["app"].state.turns,
         )
         try:
             await socket.accept(scope["subprotocols"])
@@ -109,9 +116,9 @@ async def _run(connection: HTTPConnection, socket: JsonSocket) -> tuple[dict[str
         raise NotReady("The bundles are not loaded.")
     request = await _read_request(socket, state.settings.body_timeout_seconds)
     client = client_of(connection)
-    with client.stream():
+    with client.stream(), state.memory.take(0) as lease:
         engine.settle()  # a stream begins with its first frame, however long its connection has been open
-        stream = await _open(connection, engine, request)
+        stream = await _open(connection, engine, request, lease)
         try:
             await socket.write([stream.ready()])
             reading = asyncio.create_task(_read(socket, stream, client.pacer()))
@@ -146,8 +153,34 @@ class _Stream:
     index: int
     time: float
     room: asyncio.Event
+    lease: Lease
     seen: float = 0.0  # when the client's last observation was taken, by the loop's clock
     timer: asyncio.TimerHandle | None = None
+    leased_answers: int = 1
+    sending: int = 0
+
+    @property
+    def may_read(self) -> bool:
+        """Whether there is room for one observation more: none under way can always be followed by one."""
+        wanted = self.job.unanswered + self.sending + 1
+        if self.job.is_full:
+            return False
+        if wanted > self.leased_answers:
+            try:
+                self.lease.grow((wanted - self.leased_answers) * self.job.answer_bytes)
+            except Overloaded:
+                return False
+            self.leased_answers = wanted
+        return True
+
+    def answered(self) -> None:
+        """Answers were sent: give back what they took, and read on."""
+        self.sending = 0
+        kept = max(self.job.unanswered, PIPELINED if self.job.answer_bytes < SMALL_BYTES else 1)
+        if kept < self.leased_answers:
+            self.lease.shrink((self.leased_answers - kept) * self.job.answer_bytes)
+            self.leased_answers = kept
+        self.room.set()
 
     def ready(self) -> dict[str, Any]:
         """The answer to the first frame."""
@@ -200,7 +233,7 @@ class _Stream:
             self.timer.cancel()
 
 
-async def _open(connection: HTTPConnection, engine: Engine, request: FilterStreamRequest) -> _Stream:
+async def _open(connection: HTTPConnection, engine: Engine, request: FilterStreamRequest, lease: Lease) -> _Stream:
     kind = partial(engine.filter_state, request.model)
     exchange = await open_exchange(connection, kind, state=request.state, return_state=request.return_state)
     resumed = None if exchange.opened is None else engine.read_filter_state(request.model, exchange.opened.payload)
@@ -217,9 +250,10 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
             state_every=1 if exchange.is_durable else request.state_every or 0,
             wants_state=exchange.is_wanted,
         ),
+        lease,
     )
     count, time = (0, -LARGEST_TIME) if resumed is None or not resumed.count else (resumed.count, resumed.time)
-    return _Stream(job, exchange, model.name, model.observation_size, count, time, asyncio.Event())
+    return _Stream(job, exchange, model.name, model.observation_size, count, time, asyncio.Event(), lease)
 
 
 async def _read(socket: JsonSocket, stream: _Stream, pace: Callable[[], float] | None) -> None:
@@ -240,7 +274,7 @@ async def _read(socket: JsonSocket, stream: _Stream, pace: Callable[[], float] |
                 await asyncio.sleep(seconds)
             if count % FRAMES_A_TURN == 0:
                 await asyncio.sleep(0)
-            while job.is_full:
+            while not stream.may_read:
                 stream.room.clear()
                 await stream.room.wait()
             stream.seen = loop.time()
@@ -255,16 +289,16 @@ async def _read(socket: JsonSocket, stream: _Stream, pace: Callable[[], float] |
 
 async def _reply(socket: JsonSocket, stream: _Stream) -> tuple[dict[str, Any], int]:
     """Send the answers as they come; returns the terminal frame and its close code."""
+    most = max(1, FRAMES_A_TURN // stream.job.event_rows)
     while True:
-        replies = await stream.job.replies()
+        replies = await stream.job.replies(most)
         if isinstance(replies, StreamEnd):
             code = SERVICE_RESTART if replies.reason == "drain" else NORMAL
             return await _done(replies, stream.exchange), code
-        for first in range(0, len(replies), FRAMES_A_TURN):
-            if first:
-                await asyncio.sleep(0)
-            await _answer(socket, replies[first : first + FRAMES_A_TURN], stream.exchange)
-        stream.room.set()
+        stream.sending = len(replies)
+        await _answer(socket, replies, stream.exchange)
+        stream.answered()
+        await asyncio.sleep(0)
 
 
 async def _answer(socket: JsonSocket, replies: Sequence[StreamStep], exchange: StateExchange) -> None:

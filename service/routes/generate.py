@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -11,7 +12,8 @@ from fastapi import APIRouter, Request, Response
 from service.access.quotas import tokens_set_aside
 from service.access.record import Record, record_of
 from service.body import StrictJSONRoute
-from service.engine.engine import draw_seed
+from service.encoding import PIECE_NUMBERS, Long
+from service.engine.engine import NUMBERS_PER_TOKEN, draw_seed
 from service.engine.generation import Continuation, GenerateJob, GenerateOptions, Generation, TokenEvent
 from service.engine.language_state import LanguageState
 from service.errors import (
@@ -25,7 +27,16 @@ from service.errors import (
     PayloadTooLarge,
     UnsupportedMediaType,
 )
-from service.routes.common import SSE, EngineDep, error_responses, json_response, open_stream, unless_disconnected
+from service.memory import lease_of
+from service.routes.common import (
+    SSE,
+    EngineDep,
+    document_response,
+    encoded_at_once,
+    error_responses,
+    open_stream,
+    unless_disconnected,
+)
 from service.routes.state import StateExchange, open_exchange
 from service.schemas import GenerateReply, GenerateRequest
 
@@ -62,7 +73,7 @@ async def generate(body: GenerateRequest, request: Request, engine: EngineDep) -
     exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
     resumed = None if exchange.opened is None else engine.read_language_state(body.model, exchange.opened.payload)
     with tokens_set_aside(request, body.parameters.max_new_tokens * body.parameters.n) as jobs:
-        job = engine.generate(body.model, _options(body, exchange, resumed))
+        job = engine.generate(body.model, _options(body, exchange, resumed), lease_of(request))
         jobs.append(job)
     record = record_of(request)
     record.model = job.model.name
@@ -71,7 +82,8 @@ async def generate(body: GenerateRequest, request: Request, engine: EngineDep) -
     generation = await unless_disconnected(request, job.result())
     note_generation(generation, record)
     state = await _keep_state(generation, exchange)
-    return json_response(_reply(generation, job.options, state, body.parameters.details))
+    reply = _reply(generation, job.options, state, body.parameters.details)
+    return await document_response(request, encoded_at_once(reply))
 
 
 def note_generation(generation: Generation, record: Record) -> None:
@@ -137,13 +149,13 @@ def _reply(generation: Generation, options: GenerateOptions, state: str | None, 
 
 
 def _details(generation: Generation, continuation: Continuation, options: GenerateOptions) -> dict[str, Any]:
-    events = continuation.events
+    events, top = continuation.events, options.top_n_tokens
     return {
         **_stream_details(generation, continuation, options),
         "prefill": [],
-        "tokens": [event.token for event in events],
-        "top_tokens": [event.top_tokens for event in events] if options.top_n_tokens else None,
-        "latents": [event.latent for event in events] if options.return_latents else None,
+        "tokens": Long(events, attrgetter("token"), NUMBERS_PER_TOKEN),
+        "top_tokens": Long(events, attrgetter("top_tokens"), 4 * top) if top else None,
+        "latents": Long(events, attrgetter("latent"), PIECE_NUMBERS) if options.return_latents else None,
     }
 
 

@@ -23,6 +23,7 @@ LIMITS = (
     "max_json_depth",
     "max_prompt_tokens",
     "max_new_tokens",
+    "max_choices",
     "max_attention_tokens",
     "max_observations",
     "max_reply_numbers",

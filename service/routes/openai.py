@@ -16,8 +16,18 @@ from service.body import StrictJSONRoute
 from service.engine.engine import NUMBERS_PER_TOKEN, Engine, ModelFacts, draw_seed
 from service.engine.generation import GenerateJob, GenerateOptions, Generation
 from service.errors import InvalidRequest, MethodNotAllowed, NotFound, NotReady, ServiceError
+from service.memory import lease_of
 from service.routes.choices import ChoiceWriter
-from service.routes.common import SSE, EngineDep, error_responses, json_response, open_stream, unless_disconnected
+from service.routes.common import (
+    SSE,
+    EngineDep,
+    document_response,
+    encoded_at_once,
+    error_responses,
+    json_response,
+    open_stream,
+    unless_disconnected,
+)
 from service.routes.generate import MODEL_ERRORS
 from service.routes.info import server_version
 from service.routes.together import events_together
@@ -61,7 +71,8 @@ async def complete(body: CompletionRequest, request: Request, engine: EngineDep)
     }
     if body.stream:
         return await open_stream(request, _chunks(body, request, engine, facts.name, head), SSE)
-    return json_response({**head, **await unless_disconnected(request, _completion(body, request, engine, facts.name))})
+    reply = {**head, **await unless_disconnected(request, _completion(body, request, engine, facts.name))}
+    return await document_response(request, encoded_at_once(reply))
 
 
 @router.get("/models", response_model=ModelList, responses=error_responses(MethodNotAllowed, NotReady))
@@ -117,6 +128,12 @@ def _limit(body: CompletionRequest, settings: Settings) -> None:
         raise InvalidRequest(
             f"prompt must have at most {places} items on this server.", param="prompt", code="too_large"
         )
+    if count * body.n > settings.max_choices:
+        raise InvalidRequest(
+            f"prompt and n must ask for at most {settings.max_choices} choices together on this server.",
+            param="n",
+            code="too_large",
+        )
     numbers = count * body.n * body.max_tokens * (NUMBERS_PER_TOKEN + 2 * (body.logprobs or 0))
     if numbers > settings.max_reply_numbers:
         raise InvalidRequest(
@@ -155,7 +172,7 @@ def _submit(body: CompletionRequest, request: Request, engine: Engine, model: st
     with tokens_set_aside(request, len(prompts) * body.n * body.max_tokens) as paid:
         for position, prompt in enumerate(prompts):
             try:
-                jobs.append(engine.generate(model, _options(body, prompt)))
+                jobs.append(engine.generate(model, _options(body, prompt), lease_of(request)))
             except Exception as error:
                 for job in jobs:
                     job.cancel()

@@ -174,7 +174,7 @@ class TestTheLog:
     async def test_never_has_what_a_client_sent(self, connect: Any, written: Any, monkeypatch: Any) -> None:
         models = fake_models(FakeLanguage(poison="bad", bomb="boom"))
 
-        def quote(model: object, options: Any) -> None:
+        def quote(model: object, options: Any, lease: object) -> None:
             try:
                 raise KeyError(options.prompt)
             except KeyError as error:

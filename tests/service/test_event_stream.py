@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from service.routes.common import NDJSON, EventStream
+from service.turns import Turns
 
 pytestmark = pytest.mark.anyio
 BACKLOG = 1_000
@@ -34,5 +35,5 @@ async def test_the_backlog_of_a_client_that_left_is_dropped() -> None:
         await left.wait()
         return {"type": "http.disconnect"}
 
-    await EventStream(documents(), media_type=NDJSON, send_timeout=60, first=None)({}, receive, send)
+    await EventStream(documents(), media_type=NDJSON, send_timeout=60, turns=Turns(), first=None)({}, receive, send)
     assert sent < LEAVES_AFTER + 10

@@ -14,12 +14,13 @@ from starlette.websockets import WebSocketDisconnect
 from websockets.server import ServerProtocol
 from websockets.sync.client import connect as connect_websocket
 
-from service.body import Turns, read_body
+from service.body import read_body
 from service.errors import RequestTimeout
 from service.memory import MemoryBudget
 from service.schemas import StreamClose
 from service.settings import Settings
 from service.testing import FakeLanguage, fake_models
+from service.turns import Turns
 from service.wire.websocket import BURST_BYTES
 from tests.service.live import Live, check_refusal, read_answer, read_to_end, running, wait_until
 

@@ -1,0 +1,133 @@
+"""What a reply takes of memory until it is sent, in bytes: upper estimates, from what a request asks for.
+
+A request leases them from the process's budget before it is accepted. Tests hold every constant to what Python and
+NumPy really take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+# A number in an array, and one in JSON with its comma and its share of brackets.
+NUMBER: Final = 8
+JSON_NUMBER: Final = 26
+# Beside its numbers: a step with its place in the queues, a component of it, a level and a band of its intervals.
+STEP: Final = 2_600
+STEP_COMPONENT: Final = 190
+STEP_LEVEL: Final = 160
+STEP_BAND: Final = 170
+# In JSON: a step's names, a forecast's, a level's.
+JSON_STEP: Final = 420
+JSON_FORECAST: Final = 64
+JSON_LEVEL: Final = 28
+# What a smoothed sequence keeps of a step beside its numbers.
+SMOOTHED_STEP: Final = 1_600
+SMOOTHED_COMPONENT: Final = 80
+# A generated token with its text, its most probable alternatives and its latent; in JSON.
+TOKEN: Final = 800
+TOKEN_ARRAY: Final = 160
+TOP_TOKEN: Final = 16
+JSON_TOKEN: Final = 400
+JSON_TOP_TOKEN: Final = 200
+# What a body in pieces keeps before its first byte, and at the end of a connection.
+HELD: Final = 1 << 20
+PIECES: Final = 1 << 16
+# A state that is read or written: packed, sealed, in base64.
+STATE_COPIES: Final = 4
+# Characters of a prompt that is told again: joined to the text, escaped, and in the reply.
+TEXT_COPIES: Final = 8
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """What a step of a filter tells.
+
+    Args:
+        size: components of an observation.
+        levels, horizon, samples: how many of each.
+    """
+
+    size: int
+    levels: int
+    horizon: int
+    samples: int
+
+    @property
+    def numbers(self) -> int:
+        """In JSON, but for a few."""
+        intervals = 2 * self.levels
+        return self.size * (4 + intervals + self.horizon * (2 + intervals) + self.samples)
+
+    @property
+    def held_bytes(self) -> int:
+        """Until it is encoded."""
+        state = STEP + self.size * STEP_COMPONENT + self.levels * (STEP_LEVEL + self.size * STEP_BAND)
+        return state + NUMBER * self.size * (self.horizon * (2 + 2 * self.levels) + self.samples)
+
+    @property
+    def json_bytes(self) -> int:
+        """Encoded."""
+        names = JSON_STEP + self.horizon * JSON_FORECAST + (1 + self.horizon) * self.levels * JSON_LEVEL
+        return names + JSON_NUMBER * self.numbers
+
+    @property
+    def readout_bytes(self) -> int:
+        """What is looked up once for all steps."""
+        return 4 * NUMBER * (1 + self.horizon) * (8 + self.levels)
+
+
+def filter_bytes(shape: StepShape, count: int, ahead: int, *, is_streamed: bool) -> int:
+    """A filter request whose steps are sent as they are made.
+
+    Args:
+        count: observations.
+        ahead: steps that are made, at most, before their reader takes them.
+    """
+    held = min(count, ahead) * shape.held_bytes + shape.readout_bytes
+    return held + _body_bytes(count * shape.json_bytes, is_streamed=is_streamed)
+
+
+def smoothing_bytes(shape: StepShape, count: int, states: int, *, is_streamed: bool) -> int:
+    """One whose steps change until the last observation is in.
+
+    Args:
+        states: components of the state.
+    """
+    trace = SMOOTHED_STEP + NUMBER * (3 * states**2 + 2 * states) + shape.size * SMOOTHED_COMPONENT
+    held = count * (shape.held_bytes + trace) + shape.readout_bytes
+    return held + _body_bytes(count * (shape.json_bytes + trace), is_streamed=is_streamed)
+
+
+def frame_bytes(shape: StepShape) -> int:
+    """An answer of a live stream: the step, its JSON in pieces and as a whole, and as a message."""
+    return shape.held_bytes + 3 * shape.json_bytes
+
+
+def generation_bytes(tokens: int, top: int, latent: int, ahead: int | None) -> int:
+    """The tokens of a reply, of all continuations.
+
+    Args:
+        top: alternatives at each token.
+        latent: numbers of each token's latent, 0 where it is not told.
+        ahead: tokens that are made before their reader takes them, for a stream; its tokens are kept without the rest.
+    """
+    more = (TOKEN_ARRAY + top * TOP_TOKEN if top else 0) + (TOKEN_ARRAY + latent * NUMBER // 2 if latent else 0)
+    told = tokens if ahead is None else min(tokens, ahead)
+    encoded = tokens * (JSON_TOKEN + top * JSON_TOP_TOKEN + latent * JSON_NUMBER)
+    return tokens * TOKEN + told * more + _body_bytes(encoded, is_streamed=ahead is not None)
+
+
+def cache_bytes(cache: int, tokens: int, samples: int) -> int:
+    """The attention contexts of a request, which double when they are full.
+
+    Args:
+        cache: bytes of a token.
+        tokens: of the prompt and of one continuation.
+    """
+    capacity = 1 << (tokens - 1).bit_length()
+    return cache * capacity * samples + cache * capacity // 2
+
+
+def _body_bytes(encoded: int, *, is_streamed: bool) -> int:
+    return min(encoded, PIECES if is_streamed else HELD + PIECES)
