@@ -132,7 +132,7 @@ class MisdirectedRequest(ServiceError):
 
 
 class Overloaded(ServiceError):
-    """The queue is full, or a quota is used up; the same request is welcome later."""
+    """The queue or the memory for requests is full, or a quota is used up; the same request is welcome later."""
 
     default_code = "overloaded"
 

@@ -25,8 +25,8 @@ from starlette.requests import HTTPConnection
 
 from service.errors import Overloaded
 from service.json_cost import body_limits
-from service.machine import memory_bytes
-from service.metrics import Metrics, resident_memory_bytes
+from service.machine import Held, held_memory, memory_bytes
+from service.metrics import Metrics
 from service.settings import ConfigurationError, Settings
 
 MIB: Final = 1 << 20
@@ -191,31 +191,30 @@ def open_budget(settings: Settings, metrics: Metrics) -> MemoryBudget:
     return budget
 
 
-def room_for_requests(settings: Settings, held_bytes: float | None = None) -> int:
+def room_for_requests(settings: Settings, held: Held | None = None) -> int:
     """Bytes for the requests of this process: what its limit leaves beside the loaded bundles.
 
-    Without `RFA_MAX_MEMORY` that is `USUAL_ROOM_BYTES`, or less where the share of this process of the container or
-    machine is smaller.
+    Without `RFA_MAX_MEMORY` that is `USUAL_ROOM_BYTES`, or less where the processes together would come to more than
+    their share of the container or machine.
 
     Args:
-        held_bytes: what the process holds now, with its bundles loaded; measured if left out.
+        held: what the process holds now, with its bundles loaded; measured if left out.
 
     Raises:
         ConfigurationError: a legal request would not fit.
     """
-    held = resident_memory_bytes() if held_bytes is None else held_bytes
-    held = 0 if math.isnan(held) else int(held)
+    held = held or held_memory()
     needed = math.ceil(largest_request_bytes(settings) / LARGE_SHARE)
     if settings.max_memory is not None:
-        room = settings.max_memory - held
-        remedy = f"RFA_MAX_MEMORY must be at least {held + needed}, or RFA_MAX_BODY_BYTES smaller"
+        room = settings.max_memory - held.own - held.mapped
+        remedy = f"RFA_MAX_MEMORY must be {needed - room} bytes more, or RFA_MAX_BODY_BYTES less"
     else:
-        share = int(SHARE_OF_MACHINE * memory_bytes()) // settings.processes
-        room = min(max(USUAL_ROOM_BYTES, 2 * needed), share - held)
+        share = (int(SHARE_OF_MACHINE * memory_bytes()) - held.mapped) // settings.processes
+        room = min(max(USUAL_ROOM_BYTES, 2 * needed), share - held.own)
         remedy = (
-            f"the share of each of {settings.processes} processes is {share} bytes, and {held + needed} are needed: "
-            "lower RFA_PROCESSES or RFA_MAX_BODY_BYTES, or set RFA_MAX_MEMORY"
+            f"{needed - room} bytes more for each of {settings.processes} processes; lower RFA_PROCESSES or "
+            "RFA_MAX_BODY_BYTES, or set RFA_MAX_MEMORY"
         )
     if room < needed:
-        raise ConfigurationError(f"there is not enough memory for a single request beside the bundles: {remedy}")
+        raise ConfigurationError(f"a single request would not fit into memory beside the bundles: {remedy}")
     return room

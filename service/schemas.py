@@ -131,7 +131,10 @@ class GenerateRequest(_Request):
         }
     )
 
-    inputs: str = Field(max_length=2_000_000)
+    inputs: str = Field(
+        max_length=2_000_000,
+        description="up to `max_prompt_tokens` of /info, or more of which parameters.truncate keeps so many",
+    )
     model: ModelName | None = Field(default=None, description="null is the first language model of the server")
     parameters: GenerateParameters = Field(default_factory=lambda: GenerateParameters())
     stream: bool = False
@@ -178,7 +181,7 @@ class FilterRequest(_Request):
         min_length=1,
         max_length=MAX_ITEMS,
         fail_fast=True,
-        description="null predicts only; a null component is missing",
+        description="up to `max_observations` of /info; null predicts only, a null component is missing",
     )
     noise: list[NoiseScale | None] | None = Field(
         default=None,

@@ -12,7 +12,7 @@ import pytest
 
 from service import memory
 from service.errors import STATUS, Overloaded
-from service.machine import memory_bytes
+from service.machine import Held, held_memory, memory_bytes
 from service.memory import (
     LARGE_SHARE,
     MIB,
@@ -25,7 +25,7 @@ from service.memory import (
 from service.settings import ConfigurationError, Settings
 
 PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-HELD = 400 * MIB
+HELD = Held(own=250 * MIB, mapped=150 * MIB)
 
 
 def settings(**given: Any) -> Settings:
@@ -158,7 +158,8 @@ def test_threads_never_hold_more_than_the_limit_together() -> None:
     [
         (24_000 * MIB, 2, USUAL_ROOM_BYTES),
         (2_048 * MIB, 1, USUAL_ROOM_BYTES),
-        (1_200 * MIB, 2, 80 * MIB),
+        (1_000 * MIB, 2, 75 * MIB),
+        (4_096 * MIB, 8, 140.85 * MIB),
     ],
 )
 def test_the_default_is_bounded_by_the_share_of_the_machine(
@@ -177,7 +178,7 @@ def test_larger_bodies_have_a_larger_default(monkeypatch: pytest.MonkeyPatch) ->
     assert lease.size > 100 * MIB
 
 
-@pytest.mark.parametrize("given", [{"max_memory": 420 * MIB}, {"processes": 4}, {"max_body_bytes": 200 * MIB}])
+@pytest.mark.parametrize("given", [{"max_memory": 420 * MIB}, {"processes": 5}, {"max_body_bytes": 200 * MIB}])
 def test_a_budget_without_room_for_one_request_is_refused(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
 ) -> None:
@@ -218,6 +219,15 @@ def test_control_groups_bound_the_memory(tmp_path: Path, case: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
     assert memory_bytes(tmp_path / "proc", tmp_path / "groups") == limit
+
+
+def test_what_a_process_holds_is_its_own_or_of_files(tmp_path: Path) -> None:
+    page = os.sysconf("SC_PAGE_SIZE")
+    (tmp_path / "statm").write_text("900 70 30 5 0 60 0\n")
+    assert held_memory(tmp_path) == Held(own=40 * page, mapped=30 * page)
+    assert held_memory(tmp_path / "absent") == Held(0, 0)
+    measured = held_memory()
+    assert measured.mapped > 0 and 10 * MIB < measured.own < PHYSICAL
 
 
 def test_without_control_groups_the_machine_says(tmp_path: Path) -> None:
