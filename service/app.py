@@ -53,7 +53,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
         app.state.memory = open_budget(settings, app.state.metrics)
         engine = Engine(models, settings, app.state.metrics)
         app.state.engine = engine
-        trimming = asyncio.create_task(return_free_memory(app.state.memory))
+        trimming = asyncio.create_task(return_free_memory())
         if tracing:
             tracing.start()
         try:

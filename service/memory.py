@@ -56,7 +56,6 @@ class MemoryBudget:
         self._count_refusal = count_refusal
         self._leased_bytes = 0
         self._large_bytes = 0
-        self._peak_bytes = 0
         self._lock = threading.RLock()
 
     @property
@@ -74,12 +73,6 @@ class MemoryBudget:
         lease.grow(size)
         return lease
 
-    def take_peak(self) -> int:
-        """The most that was leased since the last call."""
-        with self._lock:
-            peak, self._peak_bytes = self._peak_bytes, self._leased_bytes
-        return peak
-
     def _change(self, lease: Lease, by: int) -> None:
         """Make a lease larger, or smaller down to nothing."""
         with self._lock:
@@ -90,7 +83,6 @@ class MemoryBudget:
             large = self._large_bytes + _if_large(after) - _if_large(before)
             if by <= 0 or (leased <= self.limit_bytes and large <= LARGE_SHARE * self.limit_bytes):
                 self._leased_bytes, self._large_bytes, lease.size = leased, large, after
-                self._peak_bytes = max(self._peak_bytes, leased)
                 return
         self._count_refusal()
         raise Overloaded(
@@ -159,15 +151,17 @@ def lease_of(connection: HTTPConnection) -> Lease:
     return lease
 
 
-async def return_free_memory(budget: MemoryBudget) -> None:
-    """For ever: after requests that held much give what they left back to the system, as far as its library can.
+async def return_free_memory() -> None:
+    """For ever: give what was freed back to the system, as far as its library can.
 
     The allocator keeps free pages below the last one in use: 60 half bodies left 70 MB behind them.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    at_rest = held_memory().own
     while trim is not None:
         await asyncio.sleep(TRIM_SECONDS)
-        if budget.take_peak() - budget.leased_bytes > WORTH_TRIMMING_BYTES:
+        # Without asking what the last time brought: what was in use then may be free now, and still be held.
+        if held_memory().own - at_rest > WORTH_TRIMMING_BYTES:
             await asyncio.to_thread(trim, 0)
 
 
