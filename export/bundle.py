@@ -20,6 +20,7 @@ import onnxruntime as ort
 import safetensors.numpy
 
 from export.golden import GoldenMismatch, run_golden
+from export.graph_check import check_graph, read_graph
 from export.manifest import (
     DTYPES,
     FORMAT_VERSION,
@@ -41,7 +42,6 @@ from export.manifest import (
     parse_json,
     sha256,
 )
-from export.onnx_wire import inspect_onnx
 
 __all__ = [
     "Bundle",
@@ -63,21 +63,13 @@ GOLDEN_FILE = "golden.json"
 # Optional: constants that an exporter with torch formed from the weights, for runtimes without.
 CONSTANTS_FILE = "decoder.safetensors"
 MAX_FILES = 64
-# Where a graph says that its constants are; nothing is read from there, open_session supplies them.
-EXTERNAL_PLACE = WEIGHTS_FILE
-STANDARD_DOMAINS = {"", "ai.onnx"}
 REQUIRED_FILES = {
     "lm": (WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE, "tokenizer.json", "tokenizer_config.json"),
     "filter": (WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE),
 }
 REQUIRED_GRAPHS = {"lm": ("attention", "prefill", "step"), "filter": ("prefill", "step")}
-_ONNX_TYPES = {
-    "tensor(float)": "float32",
-    "tensor(double)": "float64",
-    "tensor(int64)": "int64",
-    "tensor(int32)": "int32",
-    "tensor(bool)": "bool",
-}
+# Where a session may look for files: nowhere. What a graph lacks is supplied from memory.
+NO_FOLDER = os.devnull
 
 
 @dataclass(frozen=True)
@@ -100,8 +92,11 @@ class Bundle:
         self._calibration = _json_object(contents[CALIBRATION_FILE], CALIBRATION_FILE)
         self._golden = _json_object(contents[GOLDEN_FILE], GOLDEN_FILE)
         self._constants = _load_constants(contents[CONSTANTS_FILE]) if CONSTANTS_FILE in contents else None
-        for name, graph in manifest.graphs.items():
-            _check_graph_bytes(contents[graph.file], graph.file, manifest.graphs[name].initializers)
+        tensors = {spec.name: spec for spec in manifest.tensors}
+        # As they were checked: the bytes for the runtime.
+        self._graphs = {
+            name: check_graph(contents[spec.file], spec, tensors).model for name, spec in manifest.graphs.items()
+        }
 
     @property
     def name(self) -> str:
@@ -146,24 +141,15 @@ class Bundle:
         return self._contents[name]
 
     def session(self, graph_name: str, threads: int = 1) -> ort.InferenceSession:
-        """A session for a graph, its constants taken from the weights, its interface checked against the manifest.
+        """A session for a graph as it was checked, its constants taken from the weights.
 
         Raises:
-            BundleError: no such graph, a graph the runtime refuses, or an interface other than declared.
+            BundleError: no such graph, or one that the runtime refuses.
         """
         if graph_name not in self.manifest.graphs:
             raise BundleError(f"{MANIFEST_FILE}: no graph {graph_name!r}; it has {sorted(self.manifest.graphs)}")
         spec = self.manifest.graphs[graph_name]
-        session = open_session(
-            Graph(self._contents[spec.file], spec.initializers), self._weights, threads, file=spec.file
-        )
-        found = _interface(session, spec.file)
-        for side, declared, actual in (("inputs", spec.inputs, found[0]), ("outputs", spec.outputs, found[1])):
-            if declared != actual:
-                raise BundleError(
-                    f"{spec.file}: {side} are {_describe(actual)}, the manifest says {_describe(declared)}"
-                )
-        return session
+        return _session(self._graphs[graph_name], spec.initializers, self._weights, threads, spec.file)
 
 
 def open_bundle(path: str | Path) -> Bundle:
@@ -195,13 +181,23 @@ def open_bundle(path: str | Path) -> Bundle:
 def open_session(
     graph: Graph, weights: Mapping[str, np.ndarray], threads: int = 1, *, file: str = "graph"
 ) -> ort.InferenceSession:
-    """A CPU session with the graph's constants taken from `weights` (no copy, unless the runtime re-packs them).
+    """A CPU session for a graph once it has been checked, its constants taken from `weights` (no copy, unless the
+    runtime re-packs them).
 
     One thread by default: more of them only fight over the cores that other requests run on.
 
     Raises:
-        BundleError: a constant that `weights` lacks, or a graph the runtime refuses.
+        BundleError: a graph that a bundle must not have, a constant that `weights` lacks, or a graph that the runtime
+            refuses.
     """
+    tensors = {spec.name: spec for spec in _tensor_specs(weights)}
+    checked = read_graph(graph.model, file, graph.initializers, tensors)
+    return _session(checked.model, graph.initializers, weights, threads, file)
+
+
+def _session(
+    model: bytes, initializers: Sequence[Initializer], weights: Mapping[str, np.ndarray], threads: int, file: str
+) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -211,19 +207,19 @@ def open_session(
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    options.add_session_config_entry("session.load_model_format", "ONNX")
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", NO_FOLDER)
     names, values = [], []
-    for entry in graph.initializers:
-        if entry.tensor not in weights:
-            raise BundleError(
-                f"{file}: constant {entry.name!r} needs tensor {entry.tensor!r}, which is not in {WEIGHTS_FILE}"
-            )
+    for entry in initializers:
         array = weights[entry.tensor]
         names.append(entry.name)
         values.append(ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array.T) if entry.transposed else array))
     if names:
         options.add_external_initializers(names, values)
     try:
-        return ort.InferenceSession(graph.model, options, providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except MemoryError:
+        raise
     except Exception as error:  # the runtime's exceptions share no base class of their own
         raise BundleError(f"{file}: the runtime refuses it: {str(error)[:300]}") from None
 
@@ -417,39 +413,11 @@ def _json_object(data: bytes, file: str) -> dict[str, Any]:
     return document
 
 
-def _check_graph_bytes(data: bytes, file: str, initializers: Sequence[Initializer]) -> None:
-    facts = inspect_onnx(data, file)
-    foreign = facts.domains - STANDARD_DOMAINS
-    if foreign or facts.has_functions:
-        raise BundleError(f"{file}: uses operators outside the standard set: {sorted(foreign) or 'local functions'}")
-    places = set(facts.external.values()) - {EXTERNAL_PLACE}
-    if places or facts.has_other_external_data:
-        raise BundleError(f"{file}: refers to external data, which a bundle must not do")
-    supplied = {entry.name for entry in initializers}
-    if set(facts.external) != supplied:
-        differing = sorted(set(facts.external) ^ supplied)
-        raise BundleError(f"{file}: its constants differ from those the manifest supplies in {differing[:5]}")
-
-
 def _graph_spec(name: str, graph: Graph, weights: Mapping[str, np.ndarray]) -> GraphSpec:
     file = check_file_name(f"{name}.onnx")
-    _check_graph_bytes(graph.model, file, graph.initializers)
-    inputs, outputs = _interface(open_session(graph, weights, file=file), file)
-    return GraphSpec(file, inputs, outputs, tuple(sorted(graph.initializers, key=lambda entry: entry.name)))
-
-
-def _interface(session: ort.InferenceSession, file: str) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    def specs(nodes: Sequence[Any]) -> tuple[TensorSpec, ...]:
-        for node in nodes:
-            if node.type not in _ONNX_TYPES or None in node.shape:
-                raise BundleError(f"{file}: {node.name} is {node.type} {node.shape}; dimensions need a size or a name")
-        return tuple(TensorSpec(node.name, _ONNX_TYPES[node.type], tuple(node.shape)) for node in nodes)
-
-    return specs(session.get_inputs()), specs(session.get_outputs())
-
-
-def _describe(specs: Sequence[TensorSpec]) -> str:
-    return ", ".join(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in specs)
+    tensors = {spec.name: spec for spec in _tensor_specs(weights)}
+    found = read_graph(graph.model, file, graph.initializers, tensors)
+    return GraphSpec(file, found.inputs, found.outputs, tuple(sorted(graph.initializers, key=lambda entry: entry.name)))
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -24,10 +24,9 @@ from onnx import TensorProto
 from onnxscript import opset20
 from torch import Tensor, nn
 
-from export.bundle import EXTERNAL_PLACE, Graph, Initializer
+from export.bundle import Graph, Initializer
+from export.graph_check import EXTERNAL_PLACE, MAX_EMBEDDED_BYTES
 
-# Constants that a module computes from its configuration (frequencies, masks) stay in the graph; weights must not.
-MAX_EMBEDDED_BYTES = 1 << 18
 TRANSPOSED_SUFFIX = ".T"
 
 

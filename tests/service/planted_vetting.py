@@ -54,8 +54,8 @@ def _printing(_: Path) -> None:
 
 
 def _curious(_: Path) -> None:
-    files = sorted(path.name for path in Path().iterdir())
-    raise ValueError(f"sees {files} and {sorted(name for name in os.environ if name.startswith('RFA_'))}")
+    files, settings = list(Path.cwd().iterdir()), [name for name in os.environ if name.startswith("RFA_")]
+    raise ValueError(f"sees {files} and {settings}")
 
 
 def _leaving(_: Path) -> None:
