@@ -19,7 +19,10 @@ import numpy as np
 import onnxruntime as ort
 import safetensors.numpy
 
-from export.golden import GoldenMismatch, run_golden
+from export.documents import json_object
+from export.families.check import check_calibration, check_constants, check_weights, read_family
+from export.families.language import LanguageConfig
+from export.golden import GOLDEN_FILE, GoldenMismatch, check_golden_document, run_golden
 from export.graph_check import check_graph, read_graph
 from export.manifest import (
     DTYPES,
@@ -39,9 +42,9 @@ from export.manifest import (
     compact_json,
     decode_manifest,
     encode_manifest,
-    parse_json,
     sha256,
 )
+from export.tokenizer_document import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, check_tokenizer
 
 __all__ = [
     "Bundle",
@@ -59,12 +62,11 @@ Kind = Literal["lm", "filter"]
 
 WEIGHTS_FILE = "model.safetensors"
 CALIBRATION_FILE = "calibration.json"
-GOLDEN_FILE = "golden.json"
 # Optional: constants that an exporter with torch formed from the weights, for runtimes without.
 CONSTANTS_FILE = "decoder.safetensors"
 MAX_FILES = 64
 REQUIRED_FILES = {
-    "lm": (WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE, "tokenizer.json", "tokenizer_config.json"),
+    "lm": (WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE, TOKENIZER_FILE, TOKENIZER_CONFIG_FILE),
     "filter": (WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE),
 }
 REQUIRED_GRAPHS = {"lm": ("attention", "prefill", "step"), "filter": ("prefill", "step")}
@@ -88,11 +90,21 @@ class Bundle:
         self.manifest = manifest
         self.digest = digest
         self._contents = contents
-        self._weights = _load_weights(contents.pop(WEIGHTS_FILE), manifest)
-        self._calibration = _json_object(contents[CALIBRATION_FILE], CALIBRATION_FILE)
-        self._golden = _json_object(contents[GOLDEN_FILE], GOLDEN_FILE)
-        self._constants = _load_constants(contents[CONSTANTS_FILE]) if CONSTANTS_FILE in contents else None
+        family = read_family(manifest)
+        self._weights = _load_arrays(contents.pop(WEIGHTS_FILE), WEIGHTS_FILE)
+        check_weights(self._weights, family, manifest)
+        self._constants = None
+        if CONSTANTS_FILE in contents:
+            self._constants = _load_arrays(contents[CONSTANTS_FILE], CONSTANTS_FILE)
+            check_constants(self._constants, family, self._weights)
+        self._calibration = json_object(contents[CALIBRATION_FILE], CALIBRATION_FILE)
+        check_calibration(self._calibration, family, manifest)
+        if isinstance(family, LanguageConfig):
+            check_tokenizer(contents[TOKENIZER_FILE], contents[TOKENIZER_CONFIG_FILE], family.vocab_size)
         tensors = {spec.name: spec for spec in manifest.tensors}
+        self._golden = json_object(contents[GOLDEN_FILE], GOLDEN_FILE)
+        vocab_size = family.vocab_size if isinstance(family, LanguageConfig) else None
+        check_golden_document(self._golden, manifest.graphs, tensors, vocab_size)
         # As they were checked: the bytes for the runtime.
         self._graphs = {
             name: check_graph(contents[spec.file], spec, tensors).model for name, spec in manifest.graphs.items()
@@ -368,35 +380,17 @@ def _check_required(manifest: Manifest) -> None:
             raise BundleError(f"{name}: no graph of the manifest uses it")
 
 
-def _load_weights(data: bytes, manifest: Manifest) -> dict[str, np.ndarray]:
-    weights = _load_arrays(data, WEIGHTS_FILE)
-    found, declared = _tensor_specs(weights), tuple(sorted(manifest.tensors, key=lambda spec: spec.name))
-    if found != declared:
-        differing = sorted({spec.name for spec in set(found) ^ set(declared)})
-        raise BundleError(f"{WEIGHTS_FILE}: names, dtypes or shapes differ from the manifest in {differing[:5]}")
-    _protect(weights, WEIGHTS_FILE)
-    return weights
-
-
-def _load_constants(data: bytes) -> dict[str, np.ndarray]:
-    constants = _load_arrays(data, CONSTANTS_FILE)
-    _protect(constants, CONSTANTS_FILE)
-    return constants
-
-
 def _load_arrays(data: bytes, file: str) -> dict[str, np.ndarray]:
+    """Read-only from now on."""
     try:
-        return dict(safetensors.numpy.load(data))
+        arrays = dict(safetensors.numpy.load(data))
+    except MemoryError:
+        raise
     except Exception as error:  # safetensors raises its own and key errors for unknown dtypes
         raise BundleError(f"{file}: not readable: {str(error)[:200]}") from None
-
-
-def _protect(arrays: Mapping[str, np.ndarray], file: str) -> None:
-    """Finite, and read-only from now on."""
-    for name, array in arrays.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise BundleError(f"{file}: {name} has a value that is not finite")
+    for array in arrays.values():
         array.flags.writeable = False
+    return arrays
 
 
 def _tensor_specs(weights: Mapping[str, np.ndarray]) -> tuple[TensorSpec, ...]:
@@ -404,13 +398,6 @@ def _tensor_specs(weights: Mapping[str, np.ndarray]) -> tuple[TensorSpec, ...]:
         if str(array.dtype) not in DTYPES:
             raise BundleError(f"{WEIGHTS_FILE}: {name} is {array.dtype}, a bundle stores {DTYPES}")
     return tuple(TensorSpec(name, str(array.dtype), array.shape) for name, array in sorted(weights.items()))
-
-
-def _json_object(data: bytes, file: str) -> dict[str, Any]:
-    document = parse_json(data, file)
-    if not isinstance(document, dict):
-        raise BundleError(f"{file}: must be an object")
-    return document
 
 
 def _graph_spec(name: str, graph: Graph, weights: Mapping[str, np.ndarray]) -> GraphSpec:

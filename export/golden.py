@@ -11,16 +11,22 @@ golden.json is `{"cases": [case, …]}`; cases run in order. A case:
     expected   {"shape", "indices": [flat indices], "values"}   sampled values
                and optionally "argmax": [index of each row]     the largest along the last axis
 
-A float agrees if it is within absolute + relative · |value|, anything else if it is equal.
+A float agrees if it is within absolute + relative · |value|, anything else if it is equal. The tolerances are at most
+MAX_TOLERANCE, and every graph occurs with each of its outputs: else the check would show nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Protocol, Self
 
 import numpy as np
+from pydantic import Field, model_validator
+
+from export.documents import Strict, read_document
+from export.manifest import BundleError, GraphSpec, TensorSpec
 
 ABSOLUTE = 1e-4
 RELATIVE = 1e-4
@@ -30,8 +36,160 @@ SAMPLES = 24
 SAFE_MARGIN = 10.0
 
 
+MAX_TOLERANCE = 1e-3
+GOLDEN_FILE = "golden.json"
+# Numbers of one input, and cases: they are small, and are computed at every load.
+MAX_NUMBERS = 1 << 22
+MAX_CASES = 256
+Size = Annotated[int, Field(ge=0, le=MAX_NUMBERS)]
+Shape = Annotated[list[Size], Field(max_length=16)]
+Dtype = Literal["float64", "float32", "int64", "int32", "bool"]
+Number = bool | int | float
+
+
 class GoldenMismatch(ValueError):
     """A graph gave something else than golden.json expects, or golden.json is malformed."""
+
+
+class _Sized(Strict):
+    dtype: Dtype
+    shape: Shape
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if math.prod(self.shape) > MAX_NUMBERS:
+            raise ValueError(f"more than {MAX_NUMBERS} numbers")
+        return self
+
+
+class _ValuesSource(_Sized):
+    values: Annotated[list[Number], Field(max_length=MAX_NUMBERS)]
+
+    @model_validator(mode="after")
+    def _filled(self) -> Self:
+        if len(self.values) != math.prod(self.shape):
+            raise ValueError("values and shape differ")
+        return self
+
+
+class _FillSource(_Sized):
+    fill: Number
+
+
+class _TensorSource(Strict):
+    tensor: str
+
+
+class _EarlierSource(Strict):
+    case: Annotated[int, Field(ge=0, lt=MAX_CASES)]
+    output: str
+
+
+class _Expected(Strict):
+    shape: Shape
+    indices: Annotated[list[Size], Field(min_length=1, max_length=1 << 16)]
+    values: Annotated[list[Number], Field(max_length=1 << 16)]
+    argmax: list[Size] | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.indices) != len(self.values) or max(self.indices) >= math.prod(self.shape):
+            raise ValueError("indices, values and shape differ")
+        return self
+
+
+class _Case(Strict):
+    graph: str
+    inputs: dict[str, _ValuesSource | _FillSource | _TensorSource | _EarlierSource]
+    outputs: dict[str, _Expected]
+    absolute: Annotated[float, Field(ge=0, le=MAX_TOLERANCE)]
+    relative: Annotated[float, Field(ge=0, le=MAX_TOLERANCE)]
+
+
+class _Golden(Strict):
+    cases: Annotated[list[_Case], Field(min_length=1, max_length=MAX_CASES)]
+    # Notes of a language model: the tokens that were read, and those that followed in each mode.
+    prompt: list[Size] | None = None
+    continuation: dict[str, list[Size]] | None = None
+
+
+def check_golden_document(
+    document: Mapping[str, Any],
+    graphs: Mapping[str, GraphSpec],
+    tensors: Mapping[str, TensorSpec],
+    vocab_size: int | None,
+) -> None:
+    """Whether every case can be run, asks for something, and gives the graphs what they take.
+
+    Args:
+        vocab_size: of a language model; its tokens are below.
+
+    Raises:
+        BundleError: names the case and the reason.
+    """
+    golden = read_document(_Golden, document, GOLDEN_FILE)
+    for i, case in enumerate(golden.cases):
+        try:
+            _check_case(case, golden.cases[:i], graphs, tensors, vocab_size)
+        except ValueError as error:
+            raise BundleError(f"{GOLDEN_FILE}: case {i}: {error}") from None
+    silent = sorted(graphs.keys() - {case.graph for case in golden.cases})
+    if silent:
+        raise BundleError(f"{GOLDEN_FILE}: no case runs the graph {silent[0]!r}")
+
+
+def _check_case(
+    case: _Case,
+    earlier: list[_Case],
+    graphs: Mapping[str, GraphSpec],
+    tensors: Mapping[str, TensorSpec],
+    vocab_size: int | None,
+) -> None:
+    graph = graphs.get(case.graph)
+    if graph is None:
+        raise ValueError("runs a graph that the bundle has not")
+    if set(case.inputs) != {spec.name for spec in graph.inputs}:
+        raise ValueError(f"inputs are not those of {case.graph}")
+    if set(case.outputs) != {spec.name for spec in graph.outputs}:
+        raise ValueError(f"outputs are not those of {case.graph}")
+    for spec in graph.inputs:
+        source = case.inputs[spec.name]
+        dtype, shape = _form(source, earlier, graphs, tensors)
+        if dtype != spec.dtype or not _fits(shape, spec.shape):
+            raise ValueError(f"{spec.name} is {dtype}{list(shape)}, the graph takes {spec.dtype}{list(spec.shape)}")
+        if vocab_size is not None and spec.name in ("token", "tokens") and not _are_tokens(source, vocab_size):
+            raise ValueError(f"{spec.name} has a token that the model has not")
+    for spec in graph.outputs:
+        if not _fits(case.outputs[spec.name].shape, spec.shape):
+            raise ValueError(f"{spec.name} has another shape than the graph gives")
+
+
+def _form(
+    source: Any, earlier: list[_Case], graphs: Mapping[str, GraphSpec], tensors: Mapping[str, TensorSpec]
+) -> tuple[str, tuple[int | str, ...]]:
+    """Dtype and shape of an input."""
+    if isinstance(source, _TensorSource):
+        found = tensors.get(source.tensor)
+        if found is None:
+            raise ValueError("takes a tensor that the bundle has not")
+        return found.dtype, (1, *found.shape)
+    if isinstance(source, _EarlierSource):
+        outputs = earlier[source.case].outputs if source.case < len(earlier) else {}
+        if source.output not in outputs:
+            raise ValueError("takes what no earlier case gave")
+        specs = {spec.name: spec for spec in graphs[earlier[source.case].graph].outputs}
+        return specs[source.output].dtype, tuple(outputs[source.output].shape)
+    return source.dtype, tuple(source.shape)
+
+
+def _are_tokens(source: Any, vocab_size: int) -> bool:
+    return isinstance(source, _ValuesSource) and all(0 <= token < vocab_size for token in source.values)
+
+
+def _fits(shape: Any, wanted: tuple[int | str, ...]) -> bool:
+    return len(shape) == len(wanted) and all(
+        isinstance(dim, str) or dim == size for size, dim in zip(shape, wanted, strict=True)
+    )
 
 
 class Session(Protocol):

@@ -411,9 +411,14 @@ class _Layer:
 
 
 def _weight(weights: Mapping[str, Array], module: str) -> Array:
-    """What a module of the recurrent mode multiplies by: its own where the modes do not share one."""
+    """What a module of the recurrent mode multiplies by."""
+    return weights[_name(weights, module)]
+
+
+def _name(weights: Mapping[str, Array], module: str) -> str:
+    """Its own matrix or gains where the modes do not share them."""
     own = f"{module}.recurrent_weight"
-    return weights[own if own in weights else f"{module}.weight"]
+    return own if own in weights else f"{module}.weight"
 
 
 class CompiledDecoder:
@@ -424,13 +429,17 @@ class CompiledDecoder:
         constants: what `decoder.decoder_constants` gives.
 
     Raises:
-        ValueError: constants that lack something, or do not fit each other.
+        ValueError: constants or weights that lack something, or do not fit each other: the loops take sizes from the
+            one and addresses from the other, and look at no bounds.
     """
 
     def __init__(self, weights: Mapping[str, Array], constants: Mapping[str, NDArray[Any]]) -> None:
         _check(constants)
+        _check_weights(weights, constants)
         self._layers = [_Layer.of(index, weights, constants) for index in range(len(constants["decay"]))]
         self._omega: NDArray[np.float64] = constants["omega"]
+        # Of the means of a stream, [L, H, S, 4D].
+        self.slot_shape = (*constants["decay"].shape, 4 * self._omega.shape[1])
         self._embedding: Array = weights["embedding.weight"]
         self._head = Matrix.of(self._embedding.T)
         self._scale = np.float32(math.sqrt(self._embedding.shape[1]))
@@ -560,3 +569,34 @@ def _check(constants: Mapping[str, NDArray[Any]]) -> None:
         if constants[name].shape != shape or constants[name].dtype != dtype:
             found = f"{constants[name].dtype}{list(constants[name].shape)}"
             raise ValueError(f"{name} must be {np.dtype(dtype)}{list(shape)}, got {found}")
+
+
+def _check_weights(weights: Mapping[str, Array], constants: Mapping[str, NDArray[Any]]) -> None:
+    """What the loops take from the weights has the sizes that the constants say."""
+    layers, heads, slots = constants["decay"].shape
+    width = heads * 2 * constants["omega"].shape[1]
+    depth = _shape(weights, "embedding.weight")[-1]
+    inner = _shape(weights, "blocks.0.feed_forward.up.weight")[0]
+    expected: dict[str, tuple[int, ...]] = {
+        "mixer_norm": (depth,), "feed_forward_norm": (depth,), "mixer.query": (width, depth),
+        "mixer.key": (width, depth), "mixer.value": (width, depth), "mixer.gates": (2 * heads * slots, depth),
+        "mixer.output": (depth, width), "feed_forward.up": (inner, depth), "feed_forward.down": (depth, inner),
+    }  # fmt: skip
+    biases = {"mixer.gates": 2 * heads * slots}
+    if any(f"blocks.{index}.mixer.output_gate.weight" in weights for index in range(layers)):
+        expected["mixer.output_gate"], biases["mixer.output_gate"] = (heads, depth), heads
+    wanted = {"embedding.weight": (len(weights["embedding.weight"]), depth), _name(weights, "norm"): (depth,)}
+    for index in range(layers):
+        wanted |= {_name(weights, f"blocks.{index}.{name}"): shape for name, shape in expected.items()}
+        wanted |= {f"blocks.{index}.{name}.bias": (size,) for name, size in biases.items()}
+    for name, shape in wanted.items():
+        if _shape(weights, name) != shape:
+            raise ValueError(f"{name} must be {list(shape)}, got {list(_shape(weights, name))}")
+    if any(name.startswith(f"blocks.{layers}.") for name in weights):
+        raise ValueError(f"constants of {layers} layers for weights of more")
+
+
+def _shape(weights: Mapping[str, Array], name: str) -> tuple[int, ...]:
+    if name not in weights:
+        raise ValueError(f"the weights lack {name}")
+    return weights[name].shape

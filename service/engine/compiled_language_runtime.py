@@ -71,6 +71,8 @@ class CompiledLanguageRuntime(CpuLanguage):
             self._decoder = CompiledDecoder(bundle.weights(), bundle.constants() or {})
         except ValueError as error:
             raise BundleError(f"{CONSTANTS_FILE}: {error}") from None
+        if self._decoder.slot_shape != self.initial_means.shape:
+            raise BundleError(f"{CONSTANTS_FILE}: its slots are not those of the initial state")
         self._slots = HostPool(self.initial_means.shape, self.initial_precisions.shape, streams)
         self.pool = self._slots
 

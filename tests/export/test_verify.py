@@ -60,6 +60,7 @@ def test_graphs_of_another_model_are_found(
         golden=language_golden(graphs, weights, language_bundle.golden["prompt"]),
         metrics={},
         provenance={},
+        state=manifest.state,
         extra_files={name: language_bundle.read(name) for name in ("tokenizer.json", "tokenizer_config.json")},
     )
     monkeypatch.setattr(verify, "STEPS", verify.PREFIX + verify.CONTINUATION)

@@ -27,6 +27,7 @@ from tests.service.conftest import Connect
 from tests.service.exact import EPS, ExactModel, begun, largest_errors, prompt_of, silence, stepped
 
 pytest.importorskip("numba")
+from model.decoder_numba import HEAD_CONSTANTS, SLOT_CONSTANTS
 from service.engine.compiled_language_runtime import CompiledLanguageRuntime
 
 
@@ -109,12 +110,25 @@ def test_golden_outputs_of_other_numbers_are_refused(
         load_on_cpu(bundle, "auto", 4, 2)
 
 
+# Constants that fit each other: nothing but a comparison with the weights shows that they are another model's.
+OF_LAYERS = (*HEAD_CONSTANTS, *SLOT_CONSTANTS)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
         (lambda arrays: arrays.pop("tau"), r"differ in \['tau'\]"),
         (lambda arrays: arrays.update(tau=arrays["tau"][:, :3]), r"tau must be float32\[4, 4\], got float32\[4, 3\]"),
         (lambda arrays: arrays.update(omega=arrays["omega"].astype(np.float32)), r"omega must be float64"),
+        (
+            lambda arrays: arrays.update({name: arrays[name].repeat(2, -1) for name in SLOT_CONSTANTS}),
+            r"blocks\.0\.mixer\.gates\.weight must be \[256, 256\], got \[128, 256\]",
+        ),
+        (
+            lambda arrays: arrays.update({name: arrays[name].repeat(2, 0) for name in OF_LAYERS}),
+            r"the weights lack blocks\.4\.",
+        ),
+        (lambda arrays: arrays.update({name: arrays[name][:3] for name in OF_LAYERS}), "3 layers for weights of more"),
     ],
 )
 def test_constants_that_do_not_fit_are_refused(

@@ -1,0 +1,224 @@
+"""calibration.json: what it must be for the formulas that use it.
+
+Numbers appear more than once in it (a summary repeats them, a language model's modes do): where they differ, somebody
+changed one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from export.documents import Probability, Sha256, Strict, ascending
+
+MAX_TABLE = 1_024
+Multiplier = Annotated[float, Field(ge=0, le=1e12)]
+Temperature = Annotated[float, Field(ge=0.01, le=100)]
+Level = Annotated[float, Field(gt=0, lt=1)]
+Count = Annotated[int, Field(ge=0, le=1 << 53)]
+Score = Annotated[float, Field(ge=-1e12, le=1e12)]
+Table = Field(min_length=1, max_length=MAX_TABLE)
+NOT_ASCENDING = "must ascend"
+
+
+class StateCalibration(Strict):
+    """Intervals of the state: half widths per std at each level."""
+
+    source: Annotated[str, Field(max_length=100)]
+    multipliers: Annotated[list[Multiplier], Table]
+    variance_scale: Multiplier
+
+
+class ForecastCalibration(Strict):
+    """Intervals of forecasts: for each horizon half widths at each level."""
+
+    horizons: Annotated[list[Annotated[float, Field(gt=0, le=1e15)]], Table]
+    multipliers: Annotated[list[Annotated[list[Multiplier], Table]], Table]
+    variance_scale: Annotated[list[Multiplier], Table]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if not ascending(self.horizons, is_strict=True):
+            raise ValueError(f"horizons {NOT_ASCENDING}")
+        if not len(self.horizons) == len(self.multipliers) == len(self.variance_scale):
+            raise ValueError("horizons, multipliers and variance_scale must have the same length")
+        return self
+
+
+class AnomalyCalibration(Strict):
+    """The table of surprises, and the scale of the tail behind it."""
+
+    shares: Annotated[list[Level], Table]
+    quantiles: Annotated[list[Score], Table]
+    tail_scale: Annotated[float, Field(gt=0, le=1e12)]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.shares) != len(self.quantiles):
+            raise ValueError("shares and quantiles must have the same length")
+        if not ascending(self.shares, is_strict=True) or not ascending(self.quantiles, is_strict=False):
+            raise ValueError(f"shares and quantiles {NOT_ASCENDING}")
+        return self
+
+
+class ConfidenceCalibration(Strict):
+    """How often the next observation falls inside, by the running surprise."""
+
+    surprise: Annotated[list[Score], Table]
+    inside: Annotated[list[Probability], Table]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.surprise) != len(self.inside) or not ascending(self.surprise, is_strict=False):
+            raise ValueError("surprise must ascend and be as long as inside")
+        return self
+
+
+class ModeCalibration(Strict):
+    """Of one mode of a filter."""
+
+    levels: Annotated[list[Level], Table]
+    state: StateCalibration
+    forecast: ForecastCalibration
+    anomaly: AnomalyCalibration
+    confidence: ConfidenceCalibration
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if not ascending(self.levels, is_strict=True):
+            raise ValueError(f"levels {NOT_ASCENDING}")
+        for row in (self.state.multipliers, *self.forecast.multipliers):
+            if len(row) != len(self.levels) or not ascending(row, is_strict=False):
+                raise ValueError("multipliers must ascend, one for each level")
+        return self
+
+
+class FilterSummary(Strict):
+    """What the manifest repeats."""
+
+    levels: list[Level]
+    horizons: list[float]
+    state_source: str
+    variance_scale: dict[Literal["attention", "recurrent"], Multiplier]
+    streams: Count
+    observations: Count
+
+
+class FilterCalibration(Strict):
+    """calibration.json of a filter."""
+
+    attention: ModeCalibration
+    recurrent: ModeCalibration
+    summary: FilterSummary
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        modes = {"attention": self.attention, "recurrent": self.recurrent}
+        for name in ("levels", "forecast.horizons", "state.source"):
+            if _at(self.attention, name) != _at(self.recurrent, name):
+                raise ValueError(f"{name} must be the same in both modes")
+        summary = self.recurrent.levels, self.recurrent.forecast.horizons, self.recurrent.state.source
+        if (self.summary.levels, self.summary.horizons, self.summary.state_source) != summary:
+            raise ValueError("summary must repeat levels, horizons and source")
+        if self.summary.variance_scale != {mode: entry.state.variance_scale for mode, entry in modes.items()}:
+            raise ValueError("summary must repeat variance_scale")
+        return self
+
+
+def _at(found: Any, path: str) -> Any:
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found
+
+
+class Reliability(Strict):
+    """ECE and its bins."""
+
+    ece: Probability
+    confidence: Annotated[list[Probability], Table]
+    accuracy: Annotated[list[Probability], Table]
+    count: Annotated[list[Count], Table]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if not len(self.confidence) == len(self.accuracy) == len(self.count):
+            raise ValueError("confidence, accuracy and count must have the same length")
+        return self
+
+
+class LanguageMode(Strict):
+    """Of one decoding mode."""
+
+    temperature: Temperature
+    nll: Annotated[float, Field(ge=0, le=1e6)]
+    nll_uncalibrated: Annotated[float, Field(ge=0, le=1e6)]
+    ece_top_uncalibrated: Probability
+    top: Reliability
+    sampled: Reliability
+
+
+class ByMode(Strict):
+    """A temperature for each mode."""
+
+    attention: Temperature
+    recurrent: Temperature
+
+
+class LanguageModes(Strict):
+    """Both modes."""
+
+    attention: LanguageMode
+    recurrent: LanguageMode
+
+
+class EceByMode(Strict):
+    """An expected calibration error for each mode."""
+
+    attention: Probability
+    recurrent: Probability
+
+
+class LanguageData(Strict):
+    """What it was fitted and judged on."""
+
+    split: Annotated[str, Field(max_length=100)]
+    window: Annotated[int, Field(ge=1, le=1 << 31)]
+    fit_tokens: Count
+    held_out_tokens: Count
+    tokens_sha256: Sha256
+
+
+class LanguageSummary(Strict):
+    """What the manifest repeats."""
+
+    temperature: ByMode
+    ece_top: EceByMode
+    ece_sampled: EceByMode
+    held_out_tokens: Count
+
+
+class LanguageCalibration(Strict):
+    """calibration.json of a language model."""
+
+    method: Annotated[str, Field(max_length=200)]
+    temperature: ByMode
+    modes: LanguageModes
+    data: LanguageData
+    summary: LanguageSummary
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        for mode in ("attention", "recurrent"):
+            entry: LanguageMode = getattr(self.modes, mode)
+            repeated = {
+                "temperature": (entry.temperature, self.temperature, self.summary.temperature),
+                "ece_top": (entry.top.ece, self.summary.ece_top),
+                "ece_sampled": (entry.sampled.ece, self.summary.ece_sampled),
+            }
+            for name, (value, *others) in repeated.items():
+                if any(getattr(other, mode) != value for other in others):
+                    raise ValueError(f"{name} of {mode} must be the same wherever it stands")
+        if self.summary.held_out_tokens != self.data.held_out_tokens:
+            raise ValueError("held_out_tokens must be the same wherever it stands")
+        return self

@@ -1,0 +1,195 @@
+"""Language models: Robust Filter Attention with its slots (`model.language`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from export.calibration_document import LanguageCalibration
+from export.families.arrays import AnyArray, ArrayRule, Rules
+from export.families.base import MAX_STATE_BYTES, FamilyConfig, GraphRule, size, spec
+from export.manifest import TensorSpec
+
+# What the architecture fixes (`model.layers`, `model.dynamics`).
+FLOOR = 1e-6
+GATE_RANGE = (-12.0, 8.0)
+PROCESS_GATE_SCALE = 0.1
+NORM_EPS = 1e-6
+SLOWEST = 10_000.0
+HEAD_CONSTANTS = ("nu", "kappa", "weight_exponent", "residual_noise", "gamma2", "tau", "delta", "eta2")
+Count = Annotated[int, Field(ge=1, le=4_096)]
+
+
+class LanguageConfig(FamilyConfig):
+    """`model.config.LanguageModelConfig`, of the models that a bundle can hold; see there."""
+
+    kind: ClassVar[Literal["lm", "filter"]] = "lm"
+    calibration = LanguageCalibration
+
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 20)]
+    d_model: Annotated[int, Field(ge=1, le=65_536)] = 256
+    n_layers: Annotated[int, Field(ge=1, le=512)] = 4
+    n_heads: Count = 4
+    head_dim: Annotated[int, Field(ge=2, le=4_096, multiple_of=2)] = 32
+    mlp_ratio: Annotated[int, Field(ge=1, le=64)] = 4
+    mixer: Literal["rfa"] = "rfa"
+    frequencies: Literal["banded", "full", "none"] = "banded"
+    damping: Annotated[float, Field(ge=0, le=1e6)] = 0.05
+    zero_decay_fraction: Annotated[float, Field(ge=0, le=1)] = 0.25
+    kernel: Literal["student_t", "gaussian"] = "student_t"
+    prior: Literal["lyapunov"] = "lyapunov"
+    noise: Literal["learned"] = "learned"
+    rotate_values: Literal[True] = True
+    unit_norm: Literal[False] = False
+    temperature: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    distance_bias: Literal["none"] = "none"
+    n_slots: Count = 16
+    inner: Annotated[int, Field(ge=1, le=64)] = 1
+    innovation: Literal["key"] = "key"
+    robust_slots: bool = True
+    window: Annotated[int, Field(ge=0, le=0)] = 0
+    learned_decay: bool = False
+    output_gate: bool = False
+    own_readout: bool = False
+
+    @model_validator(mode="after")
+    def _state_fits(self) -> Self:
+        if size(self.state()) > MAX_STATE_BYTES:
+            raise ValueError(f"the state of a stream would take more than {MAX_STATE_BYTES} bytes")
+        return self
+
+    def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Rules:
+        """See `FamilyConfig`."""
+        rules: dict[str, tuple[int, ...]] = {"embedding.weight": (self.vocab_size, self.d_model), **self._norm("norm")}
+        for i in range(self.n_layers):
+            rules |= {f"blocks.{i}.{name}": shape for name, shape in self._block().items()}
+        rules |= {f"initial.{part.name}": tuple(map(int, part.shape)) for part in self.state()}
+        return {name: ArrayRule(shape) for name, shape in rules.items()}
+
+    def _block(self) -> dict[str, tuple[int, ...]]:
+        d, heads, slots, width = self.d_model, self.n_heads, self.n_slots, self.n_heads * 2 * self.head_dim
+        gates = 2 * heads * slots
+        shapes: dict[str, tuple[int, ...]] = {
+            **self._norm("mixer_norm"),
+            **self._norm("feed_forward_norm"),
+            **self._own("mixer.query", (width, d)),
+            "mixer.key.weight": (width, d),
+            "mixer.value.weight": (width, d),
+            **self._own("mixer.output", (d, width)),
+            "mixer.gates.weight": (gates, d),
+            "mixer.gates.bias": (gates,),
+            "mixer.slot_log_mu": (heads, slots),
+            "mixer.initial_means": (heads, slots, 4 * self.head_dim),
+            "mixer.initial_precision_raw": (heads, slots),
+            "mixer.delta_raw": (heads,),
+            "feed_forward.up.weight": (self.mlp_ratio * d, d),
+            "feed_forward.down.weight": (d, self.mlp_ratio * d),
+        }
+        raw = ["process", "eta2", "gamma2", "nu", "tau", *(["mu"] if self.learned_decay else [])]
+        shapes |= {f"mixer.dynamics.{name}_raw": (heads,) for name in raw}
+        if self.robust_slots:
+            shapes["mixer.weight_scale_raw"] = (heads,)
+        if self.output_gate:
+            shapes |= {"mixer.output_gate.weight": (heads, d), "mixer.output_gate.bias": (heads,)}
+        return shapes
+
+    def _own(self, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        """What each mode may have for itself."""
+        own = {f"{name}.recurrent_weight": shape} if self.own_readout else {}
+        return {f"{name}.weight": shape, **own}
+
+    def _norm(self, name: str) -> dict[str, tuple[int, ...]]:
+        return self._own(name, (self.d_model,))
+
+    def derived(self, weights: Mapping[str, AnyArray]) -> Rules:
+        """See `FamilyConfig`."""
+        means = self._stacked(weights, "initial_means")
+        precisions = _positive(self._stacked(weights, "initial_precision_raw"))
+        return {
+            "initial.means": ArrayRule(means.shape, value=means, tolerance=0.0),
+            "initial.precisions": ArrayRule(precisions.shape, above=0.0, value=precisions),
+        }
+
+    def _stacked(self, weights: Mapping[str, AnyArray], name: str) -> AnyArray:
+        """A parameter of the mixers, `[L, …]` float64."""
+        return np.stack([weights[f"blocks.{i}.mixer.{name}"] for i in range(self.n_layers)]).astype(np.float64)
+
+    def constants(self, weights: Mapping[str, AnyArray]) -> Rules:
+        """What `model.decoder.decoder_constants` forms from the weights, formed anew."""
+        raw = {name: self._stacked(weights, f"dynamics.{name}_raw") for name in ("nu", "tau", "eta2", "gamma2")}
+        nu = 2 + self.head_dim * _positive(raw["nu"])
+        kappa = (nu + self.head_dim) / self.head_dim
+        eta2, gamma2 = _positive(raw["eta2"]), _positive(raw["gamma2"])
+        rates = np.exp(self._stacked(weights, "slot_log_mu"))
+        steady = _positive(self._stacked(weights, "dynamics.process_raw"))[..., None]
+        scale = _positive(self._stacked(weights, "weight_scale_raw")) if self.robust_slots else np.zeros_like(nu)
+        heads = {
+            "nu": nu, "kappa": kappa, "weight_exponent": kappa * scale, "residual_noise": gamma2 + eta2,
+            "gamma2": gamma2, "tau": _positive(raw["tau"]), "delta": _positive(self._stacked(weights, "delta_raw")),
+            "eta2": eta2,
+        }  # fmt: skip
+        fixed = {
+            "gate_lowest": GATE_RANGE[0], "gate_highest": GATE_RANGE[1], "process_gate_scale": PROCESS_GATE_SCALE,
+            "norm_eps": NORM_EPS,
+        }  # fmt: skip
+        omega = self._omega()
+        return {
+            **{name: ArrayRule(value.shape, least=0.0, value=value) for name, value in heads.items()},
+            "decay": ArrayRule(rates.shape, least=0.0, most=1.0, value=np.exp(-rates)),
+            "own_process": ArrayRule(rates.shape, least=0.0, value=-steady * np.expm1(-2 * rates)),
+            "omega": ArrayRule(omega.shape, "float64", value=omega, tolerance=1e-9),
+            **{name: ArrayRule((), value=value) for name, value in fixed.items()},
+        }
+
+    def _omega(self) -> AnyArray:
+        """The frequencies `[H, D]` of `model.dynamics.frequencies`."""
+        heads, half = self.n_heads, self.head_dim // 2
+        if self.frequencies == "none":
+            return np.zeros((heads, self.head_dim))
+        if self.frequencies == "full":
+            bands = np.broadcast_to(SLOWEST ** (-np.arange(half) / half), (heads, half))
+        else:
+            count = heads * half
+            bands = (SLOWEST ** (-np.arange(count) / count))[::-1].reshape(heads, half)
+        return np.stack([bands, -bands], axis=-1).reshape(heads, self.head_dim)
+
+    def state(self) -> tuple[TensorSpec, ...]:
+        """See `FamilyConfig`."""
+        shape = (self.n_layers, self.n_heads, self.n_slots)
+        return spec("means", *shape, 4 * self.head_dim), spec("precisions", *shape)
+
+    def graphs(self) -> dict[str, GraphRule]:
+        """See `FamilyConfig` and README.md."""
+        heads, width = self.n_heads, 2 * self.head_dim
+        state = [TensorSpec(part.name, part.dtype, ("batch", *part.shape)) for part in self.state()]
+        after = tuple(TensorSpec(f"next_{part.name}", part.dtype, part.shape) for part in state)
+        noise = spec("noise", "batch", heads, width)
+        output = (
+            spec("logits", "batch", self.vocab_size),
+            spec("log_precision", "batch"),
+            spec("latent", "batch", heads, width),
+        )
+
+        def rows(name: str, count: str) -> TensorSpec:
+            return spec(name, "batch", self.n_layers, heads, count, width)
+
+        def whole(name: str, *shape: str) -> TensorSpec:
+            return spec(name, *shape, dtype="int64")
+
+        position, tokens = whole("position", "batch"), whole("tokens", "batch", "length")
+        cache = rows("keys", "capacity"), rows("values", "capacity")
+        new = rows("new_keys", "length"), rows("new_values", "length")
+        return {
+            "step": GraphRule((whole("token", "batch"), position, noise, *state), (*output, *after)),
+            "prefill": GraphRule((tokens, whole("length", "batch"), position, *state), (*output, *after)),
+            "attention": GraphRule((tokens, position, *cache, noise), (*output, *new)),
+        }
+
+
+def _positive(raw: Any) -> AnyArray:
+    """softplus(raw) + floor, as in `model.dynamics.positive`."""
+    result: AnyArray = np.logaddexp(0.0, raw) + FLOOR
+    return result
