@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
 from model.config import LanguageModelConfig
@@ -15,6 +15,7 @@ from model.deep_filter import DeepFilter, DeepFilterConfig
 from model.language import LanguageModel
 from model.linear_filter import LinearFilter, LinearFilterConfig
 from model.metric_filter import MetricFilter, MetricFilterConfig
+from model.sealed_folder import MANIFEST_FILE, read_sealed
 
 # family → (config class, module class). The family is what config.json and a bundle's manifest name.
 FAMILIES: dict[str, tuple[Any, Any]] = {
@@ -24,7 +25,6 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
     "metric": (MetricFilterConfig, MetricFilter),
 }
 CONFIG_FILE = "config.json"
-MANIFEST_FILE = "manifest.json"
 WEIGHTS_FILE = "model.safetensors"
 # Tensors a bundle derives from the weights for its runtimes; the module computes them itself.
 DERIVED_PREFIX = "initial."
@@ -42,23 +42,30 @@ def save_checkpoint(directory: Path, family: str, module: nn.Module) -> None:
 def load_model(bundle_or_run: str | Path) -> Any:
     """Rebuild a trained model from a run directory or a bundle, in eval mode.
 
+    A bundle is read as `export.bundle.open_bundle` reads it: every byte of every file is held to its hash first.
+
     Returns:
         a torch module with `.config` and `.mode`.
 
     Raises:
         FileNotFoundError: neither a run nor a bundle.
-        ValueError: unknown family, unknown config key, or weights that do not fit the config.
+        ValueError: a damaged bundle, unknown family, unknown config key, or weights that do not fit the config.
     """
     directory = Path(bundle_or_run)
-    source = next((directory / name for name in (CONFIG_FILE, MANIFEST_FILE) if (directory / name).is_file()), None)
-    if source is None:
+    if (directory / CONFIG_FILE).is_file():
+        source, weights = CONFIG_FILE, (directory / WEIGHTS_FILE).read_bytes()
+        document = json.loads((directory / CONFIG_FILE).read_text())
+    elif (directory / MANIFEST_FILE).is_file():
+        source = MANIFEST_FILE
+        document, contents = read_sealed(directory)
+        weights = contents[WEIGHTS_FILE]
+    else:
         raise FileNotFoundError(f"{directory} has neither {CONFIG_FILE} (a run) nor {MANIFEST_FILE} (a bundle)")
-    document = json.loads(source.read_text())
     config = dict(document["config"])
     family = document.get("family") or config.pop("family", None)
     if family not in FAMILIES:
-        raise ValueError(f"{source.name} names family {family!r}; known are {sorted(FAMILIES)}")
-    return build_model(family, config, load_file(directory / WEIGHTS_FILE))
+        raise ValueError(f"{source} names family {family!r}; known are {sorted(FAMILIES)}")
+    return build_model(family, config, load(weights))
 
 
 def build_model(family: str, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Any:
@@ -69,7 +76,7 @@ def build_model(family: str, config: Mapping[str, Any], weights: Mapping[str, Te
         weights: of the module; what a bundle derives from them may be among them.
 
     Raises:
-        ValueError: unknown config key, or weights that do not fit the config.
+        ValueError: unknown config key, or weights that do not fit the config or are not finite.
     """
     config_class, module_class = FAMILIES[family]
     module: nn.Module = module_class(config_class.from_dict(config))
@@ -78,5 +85,8 @@ def build_model(family: str, config: Mapping[str, Any], weights: Mapping[str, Te
     if set(kept) != expected:
         missing, unexpected = sorted(expected - set(kept))[:5], sorted(set(kept) - expected)[:5]
         raise ValueError(f"{WEIGHTS_FILE} lacks {missing} and has unexpected {unexpected}")
+    broken = sorted(name for name, tensor in kept.items() if not tensor.isfinite().all())
+    if broken:
+        raise ValueError(f"{WEIGHTS_FILE}: {broken[0]} has a value that is not finite")
     module.load_state_dict(kept)
     return module.eval()
