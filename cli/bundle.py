@@ -1,4 +1,4 @@
-"""`rfa export`, `rfa verify` and `rfa info`: runs become bundles, bundles are checked and described."""
+"""`rfa export`, `verify`, `info`, `keygen`, `sign`: runs become bundles, bundles are checked, described and signed."""
 
 from __future__ import annotations
 
@@ -43,12 +43,30 @@ def export(
     print_result(document, as_json)
 
 
-def verify(bundle: BundleName, as_json: JsonFlag = False) -> None:
-    """Check a bundle: hashes, shapes, golden outputs, and, with torch installed, its graphs against the model."""
-    from cli.locate import find_bundle
-    from export.verify import verify_bundle
+def verify(
+    bundle: BundleName,
+    trusted_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Public key of minisign, or a file of them: one must have signed the bundle. Repeat for more.",
+            metavar="KEY",
+        ),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Check a bundle: its signature, hashes, shapes and golden outputs, in a process with limits first, and, with torch
+    installed, its graphs against the model."""
+    import asyncio
 
-    report = verify_bundle(find_bundle(bundle))
+    from cli.locate import find_bundle
+    from export.signing import parse_public_keys
+    from export.verify import verify_bundle
+    from service.engine.vetting import vet
+
+    path = find_bundle(bundle)
+    keys = [key for given in trusted_key or () for key in parse_public_keys(_key_text(given))]
+    asyncio.run(vet([path], trusted_keys=[str(key) for key in keys]))
+    report = verify_bundle(path, keys)
     document = report.to_dict()
     if not as_json:
         largest = max((comparison.error for comparison in report.comparisons), default=None)
@@ -58,6 +76,46 @@ def verify(bundle: BundleName, as_json: JsonFlag = False) -> None:
     if not report.passed:
         far = [comparison.what for comparison in report.comparisons if not comparison.passed]
         raise ValueError(f"{report.name}: the graphs differ from the model: {', '.join(far)}")
+
+
+def keygen(
+    out: Annotated[
+        Path, typer.Option("--out", help="Names of the two files, without their endings.", metavar="PREFIX")
+    ],
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a pair of keys: PREFIX.key, not encrypted, signs bundles, and servers trust those that fit PREFIX.pub."""
+    from export.signing import write_keys
+
+    paths = write_keys(out)
+    public = paths.pub.read_text().splitlines()[1]
+    print_result({"secret_key": str(paths.key), "public_key": str(paths.pub), "RFA_TRUSTED_KEYS": public}, as_json)
+
+
+def sign(
+    bundle: BundleName,
+    key: Annotated[
+        Path,
+        typer.Option("--key", help="Secret key, of `rfa keygen` or `minisign -G -W`.", exists=True, dir_okay=False),
+    ],
+    as_json: JsonFlag = False,
+) -> None:
+    """Sign a bundle: manifest.json.minisig beside its manifest. Its digest stays what it is."""
+    from cli.locate import find_bundle
+    from export.bundle import open_bundle
+    from export.signing import SecretKey, sign_bundle
+
+    secret, path = SecretKey.parse(key.read_text()), find_bundle(bundle)
+    opened = open_bundle(path)
+    signature = sign_bundle(path, opened.digest, secret)
+    document = {"bundle": opened.name, "digest": opened.digest, "signature": str(signature), "key": str(secret.public)}
+    print_result(document, as_json)
+
+
+def _key_text(given: str) -> str:
+    """What an option says, or the file that it names."""
+    path = Path(given)
+    return path.read_text() if path.is_file() else given
 
 
 def info(bundle: BundleName, as_json: JsonFlag = False) -> None:

@@ -13,23 +13,32 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import onnxruntime as ort
 import safetensors.numpy
 
 from export.documents import json_object
-from export.families.check import check_calibration, check_constants, check_weights, read_family
+from export.families.check import (
+    CALIBRATION_FILE,
+    CONSTANTS_FILE,
+    WEIGHTS_FILE,
+    check_calibration,
+    check_constants,
+    check_weights,
+    read_family,
+)
 from export.families.language import LanguageConfig
 from export.golden import GOLDEN_FILE, GoldenMismatch, check_golden_document, run_golden
-from export.graph_check import check_graph, read_graph
+from export.graph_check import MAX_GRAPH_BYTES, check_graph, read_graph
 from export.manifest import (
     DTYPES,
     FORMAT_VERSION,
     KINDS,
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
+    SIGNATURE_FILE,
     BundleError,
     FileSpec,
     GraphSpec,
@@ -44,6 +53,9 @@ from export.manifest import (
     encode_manifest,
     sha256,
 )
+
+if TYPE_CHECKING:
+    from export.signing import PublicKey
 from export.tokenizer_document import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, check_tokenizer
 
 __all__ = [
@@ -60,14 +72,18 @@ __all__ = [
 
 Kind = Literal["lm", "filter"]
 
-WEIGHTS_FILE = "model.safetensors"
-CALIBRATION_FILE = "calibration.json"
-# Optional: constants that an exporter with torch formed from the weights, for runtimes without.
-CONSTANTS_FILE = "decoder.safetensors"
 MAX_FILES = 64
 REQUIRED_FILES = {
     "lm": (WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE, TOKENIZER_FILE, TOKENIZER_CONFIG_FILE),
     "filter": (WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE),
+}
+MAX_BYTES = {
+    WEIGHTS_FILE: 64 << 30,
+    CONSTANTS_FILE: 256 << 20,
+    CALIBRATION_FILE: 16 << 20,
+    GOLDEN_FILE: 64 << 20,
+    TOKENIZER_FILE: 128 << 20,
+    TOKENIZER_CONFIG_FILE: 1 << 16,
 }
 REQUIRED_GRAPHS = {"lm": ("attention", "prefill", "step"), "filter": ("prefill", "step")}
 # Where a session may look for files: nowhere. What a graph lacks is supplied from memory.
@@ -164,12 +180,15 @@ class Bundle:
         return _session(self._graphs[graph_name], spec.initializers, self._weights, threads, spec.file)
 
 
-def open_bundle(path: str | Path) -> Bundle:
+def open_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> Bundle:
     """Open a bundle; everything is checked before anything is used.
 
-    Checked: the exact set of files (regular files, no links, no folders), size and sha256 of each, the manifest's own
-    hash and form, strict JSON, every tensor's name, dtype and shape, finite weights, and that graphs use standard
-    operators only and refer to no data but the bundle's own tensors.
+    In this order: the signature, where keys are given; the exact set of files (regular files, no links, no folders),
+    the manifest's own hash and form, size and sha256 of each file; configuration, arrays, calibration, tokenizer,
+    golden cases and graphs, against what the family declares.
+
+    Args:
+        trusted_keys: one of them must have signed the manifest; without any, a signature is not looked at.
 
     Raises:
         BundleError: with the file and the reason.
@@ -179,8 +198,11 @@ def open_bundle(path: str | Path) -> Bundle:
     if MANIFEST_FILE not in found:
         raise BundleError(f"{MANIFEST_FILE}: missing in {directory.name!r}, so this is no bundle")
     data = _read(directory, MANIFEST_FILE, MAX_MANIFEST_BYTES)
+    if trusted_keys:
+        _check_signature(directory, found, data, trusted_keys)
     manifest = decode_manifest(data)
     expected = {MANIFEST_FILE, *manifest.files}
+    found -= {SIGNATURE_FILE}
     for name in sorted(expected - found):
         raise BundleError(f"{name}: missing")
     for name in sorted(found - expected):
@@ -343,7 +365,7 @@ def _scan(directory: Path) -> set[str]:
 def _read(directory: Path, name: str, limit: int) -> bytes:
     """Bytes of a file that is not a link, even if it has become one since the scan."""
     try:
-        descriptor = os.open(directory / name, os.O_RDONLY | os.O_NOFOLLOW)
+        descriptor = os.open(directory / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as handle:
             size = os.fstat(descriptor)
             if not stat.S_ISREG(size.st_mode):
@@ -364,7 +386,16 @@ def _checked(directory: Path, name: str, spec: FileSpec) -> bytes:
     return data
 
 
+def _check_signature(directory: Path, found: set[str], manifest: bytes, trusted_keys: Sequence[PublicKey]) -> None:
+    from export.signing import MAX_SIGNATURE_BYTES, verify_signature
+
+    if SIGNATURE_FILE not in found:
+        raise BundleError(f"{SIGNATURE_FILE}: missing, and only signed bundles are trusted here")
+    verify_signature(manifest, _read(directory, SIGNATURE_FILE, MAX_SIGNATURE_BYTES), trusted_keys)
+
+
 def _check_required(manifest: Manifest) -> None:
+    """The files of its kind and its graphs, no others, none larger than such a file can be."""
     for name in REQUIRED_FILES[manifest.kind]:
         if name not in manifest.files:
             raise BundleError(f"{name}: a bundle of kind {manifest.kind!r} needs it")
@@ -372,12 +403,15 @@ def _check_required(manifest: Manifest) -> None:
         if name not in manifest.graphs:
             raise BundleError(f"{MANIFEST_FILE}: a bundle of kind {manifest.kind!r} needs the graph {name!r}")
     for name, graph in manifest.graphs.items():
-        if graph.file not in manifest.files:
-            raise BundleError(f"{MANIFEST_FILE}: graph {name!r} names the file {graph.file!r}, which is not listed")
-    listed = {graph.file for graph in manifest.graphs.values()}
-    for name in manifest.files:
-        if name.endswith(".onnx") and name not in listed:
-            raise BundleError(f"{name}: no graph of the manifest uses it")
+        if graph.file != f"{name}.onnx" or graph.file not in manifest.files:
+            raise BundleError(f"{MANIFEST_FILE}: graph {name!r} must be in the listed file {name}.onnx")
+    graphs = {graph.file for graph in manifest.graphs.values()}
+    for name, spec in manifest.files.items():
+        if name not in {*REQUIRED_FILES[manifest.kind], CONSTANTS_FILE, *graphs}:
+            raise BundleError(f"{name}: a bundle of kind {manifest.kind!r} has no use for it")
+        limit = MAX_GRAPH_BYTES if name in graphs else MAX_BYTES[name]
+        if spec.size > limit:
+            raise BundleError(f"{name}: {spec.size} bytes, at most {limit} expected")
 
 
 def _load_arrays(data: bytes, file: str) -> dict[str, np.ndarray]:

@@ -17,6 +17,8 @@ from typing import Any
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
+# Optional, and the one file that the manifest does not list: it signs the manifest.
+SIGNATURE_FILE = "manifest.json.minisig"
 KINDS = ("lm", "filter")
 DTYPES = ("float64", "float32", "int64", "int32", "bool")
 MAX_MANIFEST_BYTES = 4 << 20

@@ -12,14 +12,17 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from export.bundle import Bundle, BundleError, check_golden, open_bundle
+
+if TYPE_CHECKING:
+    from export.signing import PublicKey
 
 STEPS = 1000
 # Largest difference, in units of the output's largest magnitude (at least 1).
@@ -64,8 +67,11 @@ class VerifyReport:
         return {**asdict(self), "comparisons": comparisons, "passed": self.passed}
 
 
-def verify_bundle(path: str | Path) -> VerifyReport:
+def verify_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> VerifyReport:
     """Check a bundle in all the ways that this installation can.
+
+    Args:
+        trusted_keys: as of `open_bundle`.
 
     Returns:
         the report; `passed` is False if a graph differs from the torch model by more than the limit.
@@ -73,7 +79,7 @@ def verify_bundle(path: str | Path) -> VerifyReport:
     Raises:
         BundleError: the bundle is damaged, its golden outputs are not reproduced, or its model cannot be rebuilt.
     """
-    bundle = open_bundle(path)
+    bundle = open_bundle(path, trusted_keys)
     golden_values = check_golden(bundle)
     comparisons: tuple[Comparison, ...] = ()
     if importlib.util.find_spec("torch") is not None:

@@ -56,6 +56,10 @@ class Settings(BaseSettings):
     max_bundle_bytes: int = Field(
         default=4_294_967_296, ge=1_000, description="all bundles together, of which the server keeps a copy"
     )
+    trusted_keys: str | None = Field(
+        default=None, description="public keys of minisign, separated by commas; one must have signed each bundle"
+    )
+    trusted_keys_file: Path | None = Field(default=None, description="the same, one key a line, as in minisign.pub")
     processes: int = Field(
         default_factory=lambda given: 1 if given.get("device") == "cuda" else available_cores(),
         ge=1,

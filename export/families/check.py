@@ -11,6 +11,7 @@ from export.families.arrays import AnyArray, check_arrays
 from export.manifest import MANIFEST_FILE, BundleError, GraphSpec, Manifest, TensorSpec
 
 WEIGHTS_FILE = "model.safetensors"
+# Optional: constants that an exporter with torch formed from the weights, for runtimes without.
 CONSTANTS_FILE = "decoder.safetensors"
 CALIBRATION_FILE = "calibration.json"
 

@@ -48,6 +48,7 @@ from service.engine.reply_size import (
     smoothing_bytes,
 )
 from service.engine.scheduler import Job, Scheduler
+from service.engine.trust import trusted_keys
 from service.errors import InvalidRequest, NotFound, NotReady
 from service.memory import Lease
 from service.metrics import Metrics
@@ -110,8 +111,9 @@ def load_models(settings: Settings) -> Models:
     languages: dict[str, Language] = {}
     filters: dict[str, Filter] = {}
     facts: list[ModelFacts] = []
+    keys = trusted_keys(settings)
     for path in settings.bundles:
-        bundle = open_bundle(path)
+        bundle = open_bundle(path, keys)
         if bundle.name in languages or bundle.name in filters:
             raise BundleError(f"two bundles are named {bundle.name!r}; names must differ")
         golden_values = check_golden(bundle)

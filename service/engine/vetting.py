@@ -62,6 +62,7 @@ async def vet(
     seconds: float = SECONDS,
     memory_bytes: int | None = None,
     text_runtime: Runtime = "auto",
+    trusted_keys: Sequence[str] = (),
 ) -> tuple[Vetted, ...]:
     """Open bundles, make their sessions and run their golden outputs on each runtime that would serve them, in one
     fresh process with limits; cancelling ends it.
@@ -69,8 +70,10 @@ async def vet(
     Args:
         paths: of the bundles, in the order of the result.
         seconds: that each bundle may take, by the clock and of the processor.
-        memory_bytes: of that process; by default 1 GiB and 16 bytes for each byte of the bundles.
+        memory_bytes: of that process; by default 1 GiB and 16 bytes for each byte of the bundles, and never more than
+            three quarters of the machine's.
         text_runtime: as in the settings; what runs on a GPU is tried on "onnx" here.
+        trusted_keys: public keys of minisign, of which one must have signed each bundle; any bundle without.
 
     Raises:
         BundleError: names the folder of the first bundle that is refused, and the reason in at most 300 characters.
@@ -84,8 +87,9 @@ async def vet(
             "bundles": [str(path) for path in paths],
             "directory": empty,
             "seconds": seconds,
-            "memory_bytes": memory_bytes or BASE_BYTES + COPIES * sum(map(_size, paths)),
+            "memory_bytes": memory_bytes or _memory_for(paths),
             "text_runtime": text_runtime,
+            "trusted_keys": list(trusted_keys),
         }
         process = await asyncio.create_subprocess_exec(
             *PROGRAM,
@@ -154,6 +158,12 @@ async def _end(process: asyncio.subprocess.Process) -> str:
 def _plain(reason: str) -> str:
     """One short line."""
     return "".join(character if character.isprintable() else "?" for character in reason[:MAX_REASON])
+
+
+def _memory_for(paths: Sequence[Path]) -> int:
+    """A file may say that it is larger than any memory: nothing here depends on that alone."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(BASE_BYTES + COPIES * sum(map(_size, paths)), whole * 3 // 4)
 
 
 def _size(path: Path) -> int:

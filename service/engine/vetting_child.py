@@ -17,7 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from export.bundle import Bundle, BundleError, check_golden, open_bundle
+from export.bundle import CONSTANTS_FILE, Bundle, BundleError, check_golden, open_bundle
+from export.signing import PublicKey, parse_public_keys
 from service.engine.filter_runtime import FilterRuntime
 from service.engine.text import Vocabulary
 
@@ -30,19 +31,26 @@ def main() -> None:
     """Answer for each bundle of the request, up to the first that is refused."""
     request: dict[str, Any] = json.loads(sys.argv[1])
     answers = _private_output()
-    compiled = None if request["text_runtime"] == "onnx" else _compiled()
+    # Filters are quicker to try without: only a name in the folder is looked at.
+    is_compiled = request["text_runtime"] != "onnx" and any(map(_has_constants, request["bundles"]))
+    compiled = _compiled() if is_compiled else None
+    keys = parse_public_keys("\n".join(request["trusted_keys"])) if request["trusted_keys"] else ()
     _limit(request)
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for path in request["bundles"]:
-        answer = _tried(Path(path), compiled, request["memory_bytes"])
+        answer = _tried(Path(path), keys, compiled, request["memory_bytes"])
         print(json.dumps(answer), file=answers, flush=True)
         if "refused" in answer:
             return
 
 
-def _tried(path: Path, compiled: Any, memory_bytes: int) -> dict[str, Any]:
+def _has_constants(path: str) -> bool:
+    return (Path(path) / CONSTANTS_FILE).exists()
+
+
+def _tried(path: Path, keys: tuple[PublicKey, ...], compiled: Any, memory_bytes: int) -> dict[str, Any]:
     try:
-        bundle = open_bundle(path)
+        bundle = open_bundle(path, keys)
         count = _run(bundle, compiled)
     except MemoryError:
         return {"refused": f"needs more than {memory_bytes >> 20} MiB"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +37,8 @@ def rfa_json(*arguments: object) -> dict:
 @pytest.mark.parametrize(
     "command",
     [
-        "serve", "generate", "filter", "export", "verify", "info", "train lm", "train filter", "eval lm", "eval filter",
+        "serve", "generate", "filter", "export", "verify", "info", "keygen", "sign", "train lm", "train filter",
+        "eval lm", "eval filter",
         "eval confidence",
         "bench afa", "bench aot", "bench decode", "bench filter", "bench filter-accuracy", "bench filter-speed",
         "bench forecast", "bench kernel", "bench nab", "bench quality", "bench recall",
@@ -89,6 +91,20 @@ def test_verify_accepts_a_bundle_and_refuses_it_with_one_flipped_bit(linear_bund
         assert out == ""
         assert err.startswith("rfa: ")
         assert err.count("\n") == 1
+
+
+def test_a_bundle_is_signed_and_verified_by_its_key(linear_bundle: Path, tmp_path: Path) -> None:
+    mine = Path(shutil.copytree(linear_bundle, tmp_path / "mine"))
+    keys, others = (rfa_json("keygen", "--out", tmp_path / name) for name in ("signing", "other"))
+    code, _, err = rfa("verify", mine, "--trusted-key", keys["public_key"])
+    assert code == 1 and "manifest.json.minisig: missing" in err
+    signed = rfa_json("sign", mine, "--key", keys["secret_key"])
+    assert signed["digest"] == rfa_json("info", linear_bundle)["digest"]
+    for key in (keys["public_key"], keys["RFA_TRUSTED_KEYS"]):
+        assert rfa_json("verify", mine, "--trusted-key", others["public_key"], "--trusted-key", key)["passed"]
+    code, _, err = rfa("verify", mine, "--trusted-key", others["public_key"])
+    assert code == 1 and "a key that is not trusted" in err
+    assert Path(keys["secret_key"]).read_text() not in json.dumps([keys, signed])
 
 
 def test_filter_gives_a_row_per_row_and_finds_the_outliers(linear_bundle: Path) -> None:

@@ -62,7 +62,7 @@ def _leaving(_: Path) -> None:
     os._exit(7)
 
 
-def _trial(path: Path) -> Any:
+def _trial(path: Path, _: object) -> Any:
     sys.modules[__name__].__dict__[f"_{path.name}"](path)
 
 
