@@ -6,8 +6,9 @@ whole file, inner graphs included, and is defined before it is used, so nothing 
 graph and are small, or are placeholders without data for tensors of the bundle, which `open_session` supplies.
 
 Sizes follow from the shapes of the inputs alone: what decides how large a tensor becomes is computed from shapes and
-constants of the graph, never from values. So a graph that behaved with some values cannot explode with others, and the
-one operator that repeats something, Scan, does so as often as its input is long.
+constants of the graph, never from values, and by sums alone where a tensor may become larger than what it is made of.
+So a graph that behaved with some values cannot explode with others, one that was tried with the largest inputs has
+shown what it takes, and the one operator that repeats something, Scan, does so as often as its input is long.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from export.onnx_wire import Message, decode, encode
 IR_VERSION = 10
 OPSET = 20
 MAX_GRAPH_BYTES = 16 << 20
-MAX_NODES = 100_000
+MAX_NODES = 1 << 15
 MAX_NAME = 200
 MAX_RANK = 16
 # Constants that a module computes from its configuration (frequencies, masks) stay in the graph; weights must not.
@@ -66,17 +67,11 @@ OPERATORS: dict[str, dict[str, Attribute]] = {
     "Split": {"axis": "i", "num_outputs": "i"},
     "Transpose": {"perm": "ints"},
 }  # fmt: skip
-# Operator → the inputs that decide the size of what comes out.
-SIZES: dict[str, slice] = {
-    "ConstantOfShape": slice(0, None),
-    "Expand": slice(1, None),
-    "Range": slice(0, None),
-    "Reshape": slice(1, None),
-    "Slice": slice(1, None),
-    "Split": slice(1, None),
-    "Squeeze": slice(1, None),
-    "Unsqueeze": slice(1, None),
-}
+# Operator → the inputs that decide the size of what comes out: where that may be larger than what goes in, and where
+# not. The first are sums of sizes and constants, so that they grow with their inputs.
+GROWING: dict[str, slice] = {"ConstantOfShape": slice(0, None), "Expand": slice(1, None), "Range": slice(0, None)}
+KEEPING: dict[str, slice] = dict.fromkeys(("Reshape", "Slice", "Split", "Squeeze", "Unsqueeze"), slice(1, None))
+SUMMING = {"Add", "Concat", "Gather", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
 
 
 @dataclass(frozen=True)
@@ -133,6 +128,7 @@ class _Checker:
         self._taken: set[str] = set()  # names of values, anywhere in the file
         self._known: set[str] = set()  # those that can be used here
         self._sizes: set[str] = set()  # those of them that follow from shapes and constants of the graph
+        self._sums: set[str] = set()  # those of these that are sums of them
         self._nodes = 0
 
     def model(self, model: Message) -> CheckedGraph:
@@ -192,18 +188,23 @@ class _Checker:
         for name in inputs:
             if name and name not in self._known:  # an empty name is an optional input that is left out
                 raise ValueError(f"{operator} uses {name[:80]!r} before it is computed")
-        for name in inputs[SIZES[operator]] if operator in SIZES else ():
-            if name and name not in self._sizes:
-                raise ValueError(f"a size of {operator} depends on values: {name[:80]!r}")
+        self._check_sizes(operator, inputs)
         inner = self._attributes(operator, node.get("attribute", []))
         if inner is not None:
             self._inner(inner)
-        follows = operator == "Shape" or (operator != "Scan" and all(name in self._sizes for name in inputs if name))
-        for name in node.get("output", []):
-            if name:
-                self._define(name)
-                if follows:
-                    self._sizes.add(name)
+        used = [name for name in inputs if name]
+        is_size = operator == "Shape" or (operator != "Scan" and all(name in self._sizes for name in used))
+        is_sum = operator == "Shape" or (operator in SUMMING and all(name in self._sums for name in used))
+        for name in filter(None, node.get("output", [])):
+            self._define(name)
+            self._sizes |= {name} if is_size else set()
+            self._sums |= {name} if is_sum else set()
+
+    def _check_sizes(self, operator: str, inputs: Sequence[str]) -> None:
+        for places, allowed in ((GROWING, self._sums), (KEEPING, self._sizes)):
+            for name in inputs[places[operator]] if operator in places else ():
+                if name and name not in allowed:
+                    raise ValueError(f"a size of {operator} depends on values: {name[:80]!r}")
 
     def _attributes(self, operator: str, attributes: Sequence[Message]) -> Message | None:
         """Check them; the inner graph, if there is one."""
@@ -229,13 +230,13 @@ class _Checker:
         """An inner graph sees the names defined before it, and what it defines is nobody's but its own."""
         if graph.get("initializer"):
             raise ValueError("an inner graph with constants of its own")
-        known, sizes = set(self._known), set(self._sizes)
+        known, sizes, sums = set(self._known), set(self._sizes), set(self._sums)
         for value in graph.get("input", []):
             self._declared(value)
         self._body(graph, is_inner=True)
         for value in graph.get("output", []):
             _interface(value)
-        self._known, self._sizes = known, sizes
+        self._known, self._sizes, self._sums = known, sizes, sums
 
     def _define(self, name: str) -> None:
         _name(name, "a value")
@@ -260,6 +261,7 @@ class _Checker:
                 f"constant {name!r} holds {size} bytes, {expected} of {MAX_EMBEDDED_BYTES} at most expected"
             )
         self._sizes.add(name)
+        self._sums.add(name)
 
     def _placeholder(self, tensor: Message, name: str, dtype: str, shape: tuple[int, ...]) -> None:
         is_plain = tensor.get("external_data") == PLACEHOLDER and tensor.get("data_location") == EXTERNAL

@@ -267,11 +267,14 @@ def _initializer(value: object, where: str) -> Initializer:
 
 def _graph(value: object, where: str) -> GraphSpec:
     entry = _object(value, where, ("file", "inputs", "outputs", "initializers"))
+    constants: tuple[Initializer, ...] = _list(entry["initializers"], f"{where}.initializers", _initializer)
+    if list(constants) != sorted(constants, key=lambda constant: constant.name):
+        raise _refuse(f"{where}.initializers", "sorted by name", len(constants))
     return GraphSpec(
         file=_text(entry["file"], f"{where}.file", _FILE_NAME),
         inputs=_list(entry["inputs"], f"{where}.inputs", _tensor),
         outputs=_list(entry["outputs"], f"{where}.outputs", _tensor),
-        initializers=_list(entry["initializers"], f"{where}.initializers", _initializer),
+        initializers=constants,
     )
 
 

@@ -71,7 +71,8 @@ class Bpe(Strict):
         """A pair is a list, or in older files two words in one string."""
         if not isinstance(merges, list):
             return merges
-        return [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair or ()) for pair in merges]
+        split = (pair.split(" ") if isinstance(pair, str) else pair for pair in merges)
+        return [tuple(pair) if isinstance(pair, list) else pair for pair in split]
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -30,7 +30,8 @@ COMPILED_RUNTIME = "service/engine/compiled_*.py"
 COMPILED_MODEL = "model.decoder_numba"
 # Of export, the service takes what reads a bundle and what reads its calibration; the rest writes bundles.
 EXPORT_FOR_SERVICE = {
-    "export.bundle", "export.golden", "export.manifest", "export.signing", "export.surprise", "export.token_confidence"
+    "export.bundle", "export.golden", "export.manifest", "export.signing", "export.surprise", "export.token_confidence",
+    "export.tokenizer_document",
 }  # fmt: skip
 # What `import service.server` may not pull in: serving on a CPU does without (numba makes texts faster).
 NOT_INSTALLED_FOR_SERVING = {"torch", "triton", "numba", "onnx", "onnxscript", "scipy"}

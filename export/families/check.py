@@ -47,10 +47,10 @@ def check_weights(weights: Mapping[str, AnyArray], family: FamilyConfig, manifes
         BundleError: names the array and what was expected.
     """
     shapes = {name: array.shape for name, array in weights.items()}
-    found = {TensorSpec(name, str(array.dtype), array.shape) for name, array in weights.items()}
-    if found != set(manifest.tensors):
-        differing = sorted({spec.name for spec in found ^ set(manifest.tensors)})
-        raise BundleError(f"{WEIGHTS_FILE}: names, dtypes or shapes differ from the manifest in {differing[:5]}")
+    found = tuple(TensorSpec(name, str(array.dtype), array.shape) for name, array in sorted(weights.items()))
+    if found != manifest.tensors:
+        differing = sorted({spec.name for spec in set(found) ^ set(manifest.tensors)})
+        raise BundleError(f"{WEIGHTS_FILE}: names, dtypes, shapes or order differ from the manifest: {differing[:5]}")
     try:
         check_arrays(weights, family.weights(shapes), WEIGHTS_FILE)
         derived = family.derived(weights)

@@ -11,16 +11,8 @@ from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
+from export.tokenizer_document import byte_of_character
 from service.engine.cuts import Cuts, check_splitting
-
-
-def _byte_of_character() -> dict[str, int]:
-    """Inverse of the byte → printable character table of byte-level BPE (GPT-2's `bytes_to_unicode`)."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    table = {chr(byte): byte for byte in printable}
-    table.update({chr(256 + index): byte for index, byte in enumerate(others)})
-    return table
 
 
 class Vocabulary:
@@ -43,7 +35,7 @@ class Vocabulary:
         added = self._tokenizer.get_added_tokens_decoder()
         self._special = {token_id for token_id, token in added.items() if token.special}
         self._names = [self._tokenizer.id_to_token(index) or "" for index in range(len(self))]
-        byte_of = _byte_of_character()
+        byte_of = byte_of_character()
         self._bytes = [
             name.encode() if index in added else bytes(byte_of[character] for character in name)
             for index, name in enumerate(self._names)

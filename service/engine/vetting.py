@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from export.manifest import BundleError
+from service import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 # -P: the folder that this happens to be started in must not provide modules.
@@ -71,7 +72,7 @@ async def vet(
         paths: of the bundles, in the order of the result.
         seconds: that each bundle may take, by the clock and of the processor.
         memory_bytes: of that process; by default 1 GiB and 16 bytes for each byte of the bundles, and never more than
-            three quarters of the machine's.
+            three quarters of the container's.
         text_runtime: as in the settings; what runs on a GPU is tried on "onnx" here.
         trusted_keys: public keys of minisign, of which one must have signed each bundle; any bundle without.
 
@@ -162,8 +163,7 @@ def _plain(reason: str) -> str:
 
 def _memory_for(paths: Sequence[Path]) -> int:
     """A file may say that it is larger than any memory: nothing here depends on that alone."""
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(BASE_BYTES + COPIES * sum(map(_size, paths)), whole * 3 // 4)
+    return min(BASE_BYTES + COPIES * sum(map(_size, paths)), machine.memory_bytes() * 3 // 4)
 
 
 def _size(path: Path) -> int:

@@ -21,6 +21,7 @@ from export.bundle import CONSTANTS_FILE, Bundle, BundleError, check_golden, ope
 from export.signing import PublicKey, parse_public_keys
 from service.engine.filter_runtime import FilterRuntime
 from service.engine.text import Vocabulary
+from service.engine.wide_trial import try_wide
 
 MAX_REASON = 300
 OPEN_FILES = 32
@@ -62,7 +63,9 @@ def _tried(path: Path, keys: tuple[PublicKey, ...], compiled: Any, memory_bytes:
 
 def _run(bundle: Bundle, compiled: Any) -> int:
     """Golden outputs on each runtime; how many values were compared."""
-    count = check_golden(bundle)
+    sessions = {name: bundle.session(name) for name in bundle.manifest.graphs}
+    count = check_golden(bundle, sessions)
+    try_wide(bundle, sessions)
     if bundle.kind == "filter":
         FilterRuntime(bundle)
         return count

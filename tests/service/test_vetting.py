@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from export.bundle import BundleError, open_bundle
 from service.engine import vetting
 from service.engine.vetting import MAX_REASON, Vetted, vet
 from service.settings import BUNDLE_ROOT
+from tests.soak.bundles.graphs import FOR_THE_TRIAL
+from tests.soak.bundles.mutations import seal
 
 PLANTED = (sys.executable, "-P", "-m", "tests.service.planted_vetting")
 
@@ -102,6 +105,25 @@ def test_a_vetting_that_is_cancelled_leaves_no_process(tmp_path: Path, monkeypat
     asyncio.run(cancel())
     with pytest.raises(ProcessLookupError):
         os.kill(started[0].pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        ("wrong, rows see each other", r"golden\.json in a batch of rows: case \d, step\.\w+ differs"),
+        ("memory, outer products of the batch", r"golden\.json in a batch of rows: step does not run"),
+        ("memory, stretched constant", r"step\.onnx: the runtime refuses it|golden\.json: step does not run"),
+        ("endless, a Scan over millions", r"did not finish within 5 s|used up its processor time"),
+    ],
+)
+def test_a_graph_that_gives_its_golden_outputs_and_no_more_is_refused(tmp_path: Path, graph: str, reason: str) -> None:
+    """What the reader of graphs cannot know: one row is as it should be, or nothing comes at all."""
+    copy = Path(shutil.copytree(BUNDLE_ROOT / "linear", tmp_path / "linear"))
+    data = (copy / "step.onnx").read_bytes()
+    (copy / "step.onnx").write_bytes(FOR_THE_TRIAL[graph](onnx.ModelProto.FromString(data)))
+    seal(copy)
+    with pytest.raises(BundleError, match=f"^linear: .*({reason})"):
+        vetted([copy], seconds=5, memory_bytes=1 << 30)
 
 
 def test_a_supervisor_can_import_it_cheaply() -> None:

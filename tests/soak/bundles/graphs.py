@@ -332,7 +332,7 @@ def by_value(model: ModelProto) -> bytes:
 
 
 def many_nodes(model: ModelProto) -> bytes:
-    for i in range(100_001):
+    for i in range((1 << 15) + 1):
         model.graph.node.add(op_type="Identity", input=["dt"], output=[f"copy{i}"])
     return model.SerializeToString()
 
@@ -513,6 +513,21 @@ FOR_THE_READER: Mapping[str, Mutation] = {
     "memory, product beyond 64 bits": giant_constant([1 << 62, 1 << 62, 4]),
     "memory, negative size": giant_constant([-1]),
     "memory, product back to 1": giant_constant([1 << 32, 1 << 32, 1]),
+    "memory, size that shrinks as others grow": with_nodes(
+        helper.make_node("Shape", ["dt"], ["rows"]),
+        helper.make_node("Sub", ["many", "rows"], ["count"]),
+        helper.make_node("Expand", ["one", "count"], ["result"]),
+        constants=(constant("many", [1 << 20]), constant("one", [1.0], np.float32)),
+    ),
+    "memory, size of one number of rows": with_nodes(
+        helper.make_node("Shape", ["dt"], ["rows"]),
+        helper.make_node("Equal", ["rows", "trap"], ["is_trap"]),
+        helper.make_node("Where", ["is_trap", "many", "few"], ["count"]),
+        helper.make_node("Expand", ["one", "count"], ["result"]),
+        constants=(
+            constant("trap", [17]), constant("many", [HUGE]), constant("few", [1]), constant("one", [1.0], np.float32),
+        ),
+    ),
     "memory, Tile": operator("Tile", ["dt", "dt"]),
     "memory, sparse constant": edited(_sparse),
     "memory, many nodes": many_nodes,
@@ -570,7 +585,7 @@ FOR_THE_TRIAL: Mapping[str, Mutation] = {
         result="result",
     ),
     "memory, outer products of the batch": outer_products(10),
-    "endless, a Scan over a billion": expanded(1 << 28, steps=True),
+    "endless, a Scan over millions": expanded(1 << 25, steps=True),
     "crash, Split into a billion": with_nodes(
         helper.make_node("Split", ["dt"], ["result"], axis=0, num_outputs=1 << 30),
     ),
@@ -588,6 +603,10 @@ FOR_THE_TRIAL: Mapping[str, Mutation] = {
     ),
     "crash, batch dimensions": with_nodes(
         helper.make_node("GatherND", ["dt", "far"], ["result"], batch_dims=1 << 40), constants=(constant("far", [[0]]),)
+    ),
+    "wrong, rows see each other": with_nodes(
+        helper.make_node("ReduceSum", ["dt"], ["all"], keepdims=1),
+        helper.make_node("Sub", ["all", "dt"], ["result"]),  # of one row nothing
     ),
     "wrong, another result": with_nodes(helper.make_node("Cos", ["dt"], ["result"])),
     "wrong, no number": with_nodes(

@@ -1,0 +1,43 @@
+"""`python -m tests.soak.bundles`; its figures go to bench/results/bundles.json.
+
+Needs strace. Some 350 bundles, each in a process of its own: ten minutes on two cores that do nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from tqdm import tqdm
+
+from bench.hardware import hardware
+from tests.soak.bundles.opened import ROOT
+from tests.soak.bundles.run import cases, run
+from training.commit import git_commit
+
+RESULT = ROOT / "bench" / "results" / "bundles.json"
+
+
+def main() -> int:
+    """Try them, and store what came of it; 1 if a bar was missed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak.bundles", description=__doc__)
+    parser.add_argument("--every", type=int, default=1, help="only every so many-th, to see that it works")
+    parser.add_argument("--out", type=Path, default=RESULT)
+    arguments = parser.parse_args()
+    if shutil.which("strace") is None:
+        parser.error("strace is needed: what a runtime opens, no hook of the interpreter sees")
+    commit, chosen = git_commit(), cases()[:: arguments.every]
+    with tqdm(total=len(chosen), desc="bundles") as bar:
+        report = run(chosen, bar.update)
+    for missed in report.missed:
+        sys.stderr.write(f"missed: {missed}\n")
+    document = {"commit": commit, "hardware": hardware(), **report.to_document()}
+    arguments.out.write_text(json.dumps(document, indent=2) + "\n")
+    return int(bool(report.missed))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
