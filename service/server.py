@@ -10,6 +10,7 @@ from functools import partial
 
 from service.access.keys import check_exposure
 from service.access.logs import configure_logging
+from service.engine.trust import trusted_keys
 from service.engine.vetting import Runtime
 from service.engine.vetting import vet as vet_bundles
 from service.process.address import reserve
@@ -42,7 +43,9 @@ def serve(settings: Settings, program: Sequence[str] = PROGRAM, vet: Vet | None 
         settings = with_state_key(settings.model_copy(update={"port": address.port}))
         # A GPU's memory is for those that serve.
         runtime: Runtime = "onnx" if settings.device == "cuda" else settings.text_runtime
-        code = asyncio.run(_supervise(settings, holder, program, vet or partial(vet_bundles, text_runtime=runtime)))
+        keys = [str(key) for key in trusted_keys(settings)]
+        vet = vet or partial(vet_bundles, text_runtime=runtime, trusted_keys=keys)
+        code = asyncio.run(_supervise(settings, holder, program, vet))
     if code:
         raise SystemExit(code)
 
