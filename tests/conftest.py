@@ -49,6 +49,14 @@ def _filled(make):  # type: ignore[no-untyped-def]
 COMPILED_AHEAD: list[subprocess.Popen[bytes]] = []
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--functions-off",
+        choices=["up", "down", "either"],
+        help="run the kernels as on a processor whose functions are one ulp off, and whose sums go backwards",
+    )
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Before its workers have collected the tests: the first that needs the compiled texts would wait 20 seconds for
     their compiler, and the others for the first. Without numba there is nothing to compile, and the tests say so."""
@@ -62,12 +70,14 @@ def pytest_sessionfinish() -> None:
         process.wait()
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Here the tests of the kernels have imported Triton, if any was collected."""
     if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1":
-        from tests.interpreter import quicken
+        from tests.interpreter import put_off, quicken
 
         quicken()
+        if direction := session.config.getoption("functions_off"):
+            put_off(direction)
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +87,16 @@ def uninitialised_memory_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch, name, _filled(getattr(torch, name)))
     for name in ("new_empty", "new_empty_strided"):
         monkeypatch.setattr(torch.Tensor, name, _filled(getattr(torch.Tensor, name)))
+
+
+@pytest.fixture(params=["up", "down", "either"])
+def functions_off(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels run as on a processor whose functions are one ulp off, and whose sums of products go backwards."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("a GPU's functions are its own")
+    from tests.interpreter import put_off
+
+    put_off(request.param, monkeypatch.setattr)
 
 
 @pytest.fixture(autouse=True)

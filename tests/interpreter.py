@@ -1,4 +1,4 @@
-"""Triton's interpreter without what it repeats: half the time of every test of a kernel.
+"""Triton's interpreter without what it repeats, half the time of every test of a kernel; and with worse functions.
 
 It puts its own functions in the place of those of `triton.language` before a kernel, and once more before every call of
 a function within it, by looking at every member of three modules; and it makes a table of all types to look up one.
@@ -9,11 +9,15 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
+
+Direction = Literal["up", "down", "either"]
+# Fibonacci hashing: its highest bits depend on every bit of the key.
+HASH = np.uint32(2654435769)
 
 
 def quicken() -> None:
@@ -49,3 +53,37 @@ def _looked_up_once(look_up: Callable[[Any], np.dtype[Any]]) -> Callable[[Any], 
         return known[name]
 
     return dtype_of
+
+
+def put_off(direction: Direction, replace: Callable[[Any, str, Any], None] = setattr) -> None:
+    """Change the interpreter of this process to a processor with worse functions: one ulp off in float32, and sums of
+    products in the opposite order.
+
+    Args:
+        direction: of the ulp; "either" is a hash of the argument, for a function errs alike wherever it is called.
+        replace: called with the class to change, the name of its attribute and the new one.
+    """
+    functions = (np.exp, np.exp2, np.log, np.log2, np.sin, np.cos)
+    of_one, of_products = interpreter.InterpreterBuilder.unary_op, interpreter.InterpreterBuilder.create_dot
+
+    def unary_op(self: Any, argument: Any, function: Any) -> Any:
+        result = of_one(self, argument, function)
+        if function in functions and result.data.dtype == np.float32:
+            result.data = _one_ulp_off(result.data, argument.data, direction)
+        return result
+
+    def create_dot(self: Any, a: Any, b: Any, *others: Any) -> Any:
+        backwards = (interpreter.TensorHandle(np.flip(x.data, axis), x.dtype.scalar) for x, axis in ((a, -1), (b, -2)))
+        return of_products(self, *backwards, *others)
+
+    replace(interpreter.InterpreterBuilder, "unary_op", unary_op)
+    replace(interpreter.InterpreterBuilder, "create_dot", create_dot)
+
+
+def _one_ulp_off(values: np.ndarray, arguments: np.ndarray, direction: Direction) -> np.ndarray:
+    """The float32 next to each of `values`; 0 and infinity stay."""
+    is_up = np.full(values.shape, direction == "up")
+    if direction == "either":
+        is_up = arguments.view(np.uint32) * HASH >> np.uint32(31) == 1
+    moved = np.nextafter(values, np.where(is_up, np.float32(np.inf), np.float32(-np.inf)))
+    return np.where(np.isfinite(values) & (values != 0), moved, values)

@@ -106,6 +106,11 @@ def test_matches_the_reference_far_away():
         assert_matches_reference(*on_device(*arguments))
 
 
+@pytest.mark.usefixtures("functions_off")
+def test_any_processor():
+    assert_matches_reference(*on_device(*make(1, 5, 3, 3, 4)))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_tokens_of_16_bits_are_computed_in_float32(dtype):
     tokens, *rest = inputs(2, 5, 1, 4, 8, dtype=dtype)

@@ -255,6 +255,13 @@ def test_packed_sequences(irregular: bool, kernel: str) -> None:
     assert_close(named(actual), eager, joined(exact), torch.float32)
 
 
+@pytest.mark.usefixtures("functions_off")
+def test_any_processor() -> None:
+    """A row of one key, where the eager code is right by luck, and blocks of all kinds."""
+    check(rfa_inputs(2, 1, 2, 8, dtype=torch.float32, seed=1))
+    check(rfa_inputs(1, 64, 2, 8, dtype=torch.float32, irregular=True), rows=Launch(16, 64, 4, 1))
+
+
 def test_strides_do_not_matter() -> None:
     inputs = rfa_inputs(2, 50, 3, 8, dtype=torch.float32)
     weights = random_weights(inputs, 50, True)

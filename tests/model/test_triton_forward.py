@@ -216,6 +216,12 @@ def test_the_table_of_distant_blocks_keeps_its_bound():
     assert not is_marked[:, 2:].any() and is_marked[:, 0].any()
 
 
+@pytest.mark.usefixtures("functions_off")
+@SPACINGS
+def test_any_processor(irregular):
+    check(inputs_of(2, 71, 1, 12, torch.float32, irregular=irregular))
+
+
 def test_strided_inputs():
     inputs = inputs_of(2, 40, 3, 8, torch.float32)
     expected = fused(inputs)
