@@ -77,7 +77,8 @@ def test_requests_one_behind_the_other() -> None:
         (b"GET / HTTP/1.1\r\n" + HOST + b"A\r\n\r\n", "illegal head"),
         (b"GET /\r\n\r\n", "illegal head"),
         (b"GET / HTTP/2.0\r\n" + HOST + b"\r\n", "illegal head"),
-        (b"\x16\x03\x01\r\n", "illegal head"),
+        (b"\x16\x03\x01\r\n\r\n", "illegal head"),
+        (b"\x16\x03\x01\r\n", "in head"),
         (b"GET / HTTP/1.1\r\nA: " + b"b" * 50_000, "illegal head"),
     ],
 )
@@ -113,7 +114,7 @@ def test_no_reading_takes_a_length_that_lies(fields: bytes) -> None:
 @pytest.mark.parametrize(
     "data, choice",
     [
-        (GET.replace(b"\r\n", b"\n"), "bare LF ends a line"),
+        (GET.replace(b"\r\n", b"\n") + GET, "bare LF ends a line"),
         (b"\r\n" + GET, "empty line before a request"),
         (b"GET / HTTP/1.1\r\n" + HOST + b"A: b\r\n c\r\n\r\n", "folded line"),
         (b"GET / HTTP/1.1\r\n" + HOST + b"A: b\rc\r\n\r\n", "bare CR is a space"),
@@ -130,7 +131,8 @@ def test_no_reading_takes_a_length_that_lies(fields: bytes) -> None:
 def test_a_choice_of_the_server_is_two_readings(data: bytes, choice: str) -> None:
     refusing, taking = read(data)
     assert refusing.ending.startswith("illegal") and 400 in refusing.statuses
-    assert taking.ending == "boundary" and taking.granted == {choice} and choice in taking.requests[-1].notes
+    assert taking.ending == "boundary" and taking.granted == {choice}
+    assert any(choice in request.notes for request in taking.requests)
 
 
 def test_choices_combine() -> None:

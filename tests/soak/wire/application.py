@@ -46,6 +46,7 @@ METHODS_OF: Mapping[bytes, frozenset[bytes]] = {
 }
 OPEN_PATHS = frozenset({b"/", b"/docs", b"/openapi.json", b"/health", b"/ready"})
 OPEN_METHODS = frozenset({b"GET", b"HEAD", b"OPTIONS"})
+OWN_HOST = re.compile(rb"127\.0\.0\.1(?::[0-9]{0,5})?")
 KNOWN_METHODS = frozenset(b"GET POST PUT DELETE HEAD OPTIONS PATCH TRACE".split())
 REFUSALS = frozenset({400, 403, 408, 413, 414, 417, 421, 426, 431, 501, 505})
 
@@ -130,7 +131,7 @@ def expect(request: Request, truth: Truth, *, is_whole: bool = True) -> Expected
         statuses |= REFUSALS
     ids = request.values(b"x-request-id")
     nonce = ids[0].decode("ascii") if len(ids) == 1 and REQUEST_ID.fullmatch(ids[0]) else None
-    may_continue = request.version >= (1, 1) and any(v.lower() == b"100-continue" for v in request.values(b"expect"))
+    may_continue = request.version >= (1, 1) and b"100-continue" in request.tokens(b"expect")
     return Expected(statuses, nonce, steps, not notes and is_whole, may_continue)
 
 
@@ -139,7 +140,7 @@ def _path(request: Request) -> tuple[bytes, set[str]]:
     if match := ABSOLUTE.match(target):
         is_usual = match[0].lower() in (b"http://", b"https://")
         authority, slash, rest = target[match.end() :].partition(b"/")
-        if not is_usual or re.fullmatch(rb"127\.0\.0\.1(:[0-9]+)?", authority) is None:
+        if not is_usual or request.values(b"host") != [authority]:
             oddities.add("another authority")
         else:
             oddities.add("absolute form")
@@ -157,12 +158,14 @@ def _oddities(request: Request) -> set[str]:
         found.add("unknown method")
     if request.version < (1, 1):
         found.add("HTTP/1.0")
-    if any(value.lower() != b"100-continue" for value in request.values(b"expect")):
-        found.add("other expectation")
+    if expectations := request.values(b"expect"):
+        is_known = all(value.lower() == b"100-continue" for value in expectations)
+        # Who is told no instead of "continue" may send the body or not: then the connection may end (9110, 10.1.1).
+        found.add("expectation" if is_known else "other expectation")
     if request.values(b"upgrade"):
         found.add("websocket offered" if is_handshake(request) else "upgrade offered")
     hosts = request.values(b"host")
-    if hosts and not hosts[0].startswith(b"127.0.0.1"):
+    if hosts and OWN_HOST.fullmatch(hosts[0]) is None:
         found.add("foreign host")
     if request.values(b"origin") or request.values(b"content-encoding"):
         found.add("other fields")

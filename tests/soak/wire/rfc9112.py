@@ -59,6 +59,7 @@ ABSOLUTE = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://")
 AUTHORITY = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+\]):[0-9]+")
 HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 FIELD = re.compile(rb"(" + TOKEN + rb"):(.*)", re.DOTALL)
+END_OF_HEAD = re.compile(rb"\r\n\r\n")
 CONTROL = re.compile(rb"[\x01-\x08\x0a-\x0c\x0e-\x1f\x7f]")
 CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]+)([ \t]*)(.*)", re.DOTALL)
 QUOTED = rb'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t \x21-\x7e\x80-\xff])*"'
@@ -201,7 +202,7 @@ class _Reader:
             except _Incomplete:
                 return self._reading(requests, "in body" if request else "in head", begin, unfinished=request)
             except _Illegal as fault:
-                ending: Ending = "illegal body" if request else "illegal head"
+                ending: Ending = "illegal body" if request else self._ending_of_illegal_head(begin)
                 return self._reading(requests, ending, begin, str(fault), fault.statuses, request)
             request.end = self._at
             request.notes |= self._notes
@@ -211,6 +212,11 @@ class _Reader:
                 return self._reading(requests, "switched", self._at)
             if request.version < (1, 1) or b"close" in request.tokens(b"connection"):
                 return self._reading(requests, "closed", self._at)
+
+    def _ending_of_illegal_head(self, begin: int) -> Ending:
+        """A server may look at a head when it is complete, and not at each of its lines."""
+        rest = self._data[begin : begin + self._limits.head[1] + 1]
+        return "illegal head" if END_OF_HEAD.search(rest) or len(rest) > self._limits.head[1] else "in head"
 
     def _reading(
         self,
