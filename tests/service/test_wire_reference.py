@@ -125,6 +125,7 @@ def test_no_reading_takes_a_length_that_lies(fields: bytes) -> None:
         (b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked,\r\n\r\n0\r\n\r\n", "empty list element"),
         (CHUNKED + b"0 \r\n\r\n", "whitespace after a chunk size"),
         (CHUNKED + b"00000000000000000000000\r\n\r\n", "long numeral"),
+        (CHUNKED + b"0\r\nContent-Length: 5\r\n\r\n", "framing in a trailer"),
         (GET * 61, "many requests waiting"),
     ],
 )

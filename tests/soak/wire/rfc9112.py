@@ -35,6 +35,7 @@ Leniency = Literal[
     "large head",
     "many fields",
     "large trailers",
+    "framing in a trailer",  # 9110, 6.5.1: nobody may send it; ignored, or refused
     "many requests waiting",
     "the protocol is switched",  # 9110, 7.8: MAY be ignored
 ]
@@ -66,6 +67,7 @@ QUOTED = rb'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t \x21-\x7e\x80-\xff])*
 CHUNK_EXTENSION = re.compile(
     rb"(?:[ \t]*;[ \t]*" + TOKEN + rb"(?:[ \t]*=[ \t]*(?:" + TOKEN + rb"|" + QUOTED + rb"))?)+"
 )
+FRAMING = (b"transfer-encoding", b"content-length", b"host")
 OWS = b" \t"
 
 
@@ -440,6 +442,8 @@ class _Reader:
             self._at += 2
         request.body = b"".join(pieces)
         request.trailers = self._field_lines(self._limits.trailers, "large trailers")
+        if any(name in FRAMING for name, _ in request.trailers):
+            self._need("framing in a trailer")
 
     def _chunk_size(self) -> int:
         line = self._line(is_framing=True)
