@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import onnxruntime as ort
 import safetensors.numpy
 
 from export.documents import json_object
@@ -53,6 +52,7 @@ from export.manifest import (
     encode_manifest,
     sha256,
 )
+from export.onnx_runtime import ort
 
 if TYPE_CHECKING:
     from export.signing import PublicKey

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnxruntime as ort
 import torch
 from safetensors.numpy import load_file
 from torch import Tensor, nn
@@ -30,6 +29,7 @@ from export.bundle import Bundle, Graph, TensorSpec, open_session, write_bundle
 from export.filter_calibration import LEADS, calibrate
 from export.golden import Earlier, GoldenRecorder, Source, Stored
 from export.onnx_graphs import export_graph
+from export.onnx_runtime import ort
 from model.checkpoint import CONFIG_FILE, load_model
 from model.state_filter import FilterOutput, StateFilter
 

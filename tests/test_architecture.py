@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -117,6 +118,18 @@ def test_the_service_reads_bundles_through_the_bundle_module_only() -> None:
             if name.split(".")[0] == "export" and name != "export" and module not in EXPORT_FOR_SERVICE:
                 bad.add(f"{path.relative_to(ROOT)} imports {name}")
     assert not bad
+
+
+def test_onnx_runtime_is_imported_where_its_reports_are_turned_off() -> None:
+    door = ROOT / "export" / "onnx_runtime.py"
+    assert {path for room in ROOMS for path in sources(room) if "onnxruntime" in set(imported(path))} == {door}
+    code = "import os, export.bundle; print(len(os.listdir('/proc/self/task')), os.environ['ORT_DISABLE_TELEMETRY'])"
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert result.stdout.split() == ["1", "1"], result  # no thread of its own that would send anything
 
 
 def test_reading_a_bundle_needs_neither_the_model_nor_torch() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 import safetensors.numpy
 import torch
@@ -17,6 +16,7 @@ from tokenizers import Tokenizer
 from export.bundle import Bundle, BundleError, check_golden
 from export.decoder_constants import add_constants, write_again
 from export.language_calibration import ScoredTokens, fit_temperature, negative_log_likelihood, reliability
+from export.onnx_runtime import ort
 from model.checkpoint import load_model
 from model.language import LanguageModel
 
