@@ -335,7 +335,12 @@ _SIGNATURES = (
 
 
 def compile_kernels() -> None:
-    """Compile all kernels, or take them from the cache on disk: one process compiles, and the others wait for it."""
+    """Compile all kernels, or take them from the cache on disk: one process compiles, and the others wait for it.
+
+    Once in a process: later calls touch no file.
+    """
+    if all(kernel.signatures for kernel, _ in _SIGNATURES):
+        return
     with _alone(Path(_slots.stats.cache_path)):
         for kernel, signature in _SIGNATURES:
             if not kernel.signatures:
