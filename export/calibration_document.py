@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from export.documents import Probability, Sha256, Strict, ascending
 
 MAX_TABLE = 1_024
+ROUNDING = 1e-9
 Multiplier = Annotated[float, Field(ge=0, le=1e12)]
 Temperature = Annotated[float, Field(ge=0.01, le=100)]
 Level = Annotated[float, Field(gt=0, lt=1)]
@@ -144,6 +145,10 @@ class Reliability(Strict):
     def _fits(self) -> Self:
         if not len(self.confidence) == len(self.accuracy) == len(self.count):
             raise ValueError("confidence, accuracy and count must have the same length")
+        bins = zip(self.count, self.confidence, self.accuracy, strict=True)
+        gaps = sum(count * abs(accuracy - confidence) for count, confidence, accuracy in bins)
+        if abs(gaps - self.ece * sum(self.count)) > ROUNDING * sum(self.count):
+            raise ValueError("ece must be that of the bins")
         return self
 
 

@@ -80,6 +80,11 @@ class Bpe(Strict):
             raise ValueError("a merge of or into what is no token")
         return self
 
+    @property
+    def reachable(self) -> set[str]:
+        """What merges make, and single bytes."""
+        return {one + two for one, two in self.merges} | set(byte_of_character())
+
 
 class TokenizerDocument(Strict):
     """tokenizer.json."""
@@ -105,6 +110,8 @@ class TokenizerDocument(Strict):
         added, known = {token.content for token in self.added_tokens}, set(byte_of_character())
         if len(added) != len(self.added_tokens) or any(not set(token) <= known for token in ids.keys() - added):
             raise ValueError("a token that is no run of bytes, or is added twice")
+        if ids.keys() - added - self.model.reachable:
+            raise ValueError("a token that no merge makes")
         return self
 
 

@@ -78,6 +78,7 @@ LANGUAGE: list[tuple[Change, str]] = [
     (put("temperature", "sampled", 1.5), r"temperature\.sampled"),
     (put("modes", "attention", "top", "count", [1]), "same length"),
     (put("summary", "ece_top", "attention", 0.5), "ece_top of attention"),
+    (lambda document: document["modes"]["attention"]["top"]["accuracy"].reverse(), "ece must be that of the bins"),
     (put("data", "window", 10**30), r"data\.window"),
 ]
 
@@ -88,6 +89,11 @@ def test_a_calibration_of_a_language_model_that_does_not_fit_is_refused(change: 
         read_document(LanguageCalibration, changed("books", "calibration.json", change), "calibration.json")
 
 
+def _one_more(document: Any) -> None:
+    document["model"]["vocab"]["zz"] = 4096
+    document["model"]["merges"].append(["z", "z"])
+
+
 TOKENIZER: list[tuple[Change, str]] = [
     (put("model", "type", "Unigram"), r"model\.type"),
     (put("model", "dropout", 0.5), r"model\.dropout"),
@@ -95,10 +101,12 @@ TOKENIZER: list[tuple[Change, str]] = [
     (put("model", "vocab", "!", -1), r"model\.vocab"),
     (put("model", "vocab", "!", 2), "ids must be"),
     (put("model", "vocab", "word and more", 4096), "no run of bytes"),
-    (put("model", "vocab", "abcdefghi", 4096), "4097 tokens, the model has 4096"),
+    (put("model", "vocab", "abcdefghi", 4096), "a token that no merge makes"),
+    (_one_more, "4097 tokens, the model has 4096"),
     (put("model", "merges", 0, ["nobody", "knows"]), "no token"),
     (put("model", "merges", 0, ["a"]), r"model\.merges\.0"),
     (put("model", "merges", 0, 7), r"model\.merges"),
+    (lambda document: document["model"]["merges"].pop(), "a token that no merge makes"),
     (put("pre_tokenizer", {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}),
      "pre_tokenizer"),
     (put("normalizer", {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}), "normalizer"),
@@ -134,6 +142,7 @@ GOLDEN: list[tuple[Change, str]] = [
     (put("cases", 0, "graph", "other"), "case 0: runs a graph"),
     (put("cases", 0, "outputs", {}), "case 0: outputs are not those"),
     (put("cases", 0, "outputs", "logits", "values", []), "indices, values and shape differ"),
+    (put("cases", 0, "outputs", "logits", "values", 0, 1e300), r"cases\.0\.outputs\.logits\.values\.0"),
     (put("cases", 0, "outputs", "logits", "indices", 0, 10**6), "indices, values and shape differ"),
     (put("cases", 0, "inputs", "tokens", "values", 0, 4096), "case 0: tokens has a token"),
     (put("cases", 0, "inputs", "tokens", "values", 0, -1), "case 0: tokens has a token"),
