@@ -10,7 +10,7 @@ from functools import partial
 
 from service.access.keys import check_exposure
 from service.access.logs import configure_logging
-from service.engine.trust import trusted_keys
+from service.engine.trust import trusted_keys, with_trusted_keys
 from service.engine.vetting import Runtime
 from service.engine.vetting import vet as vet_bundles
 from service.process.address import reserve
@@ -40,7 +40,7 @@ def serve(settings: Settings, program: Sequence[str] = PROGRAM, vet: Vet | None 
     configure_logging(settings)
     holder, address = reserve(settings.host, settings.port)
     with holder:
-        settings = with_state_key(settings.model_copy(update={"port": address.port}))
+        settings = with_trusted_keys(with_state_key(settings.model_copy(update={"port": address.port})))
         # A GPU's memory is for those that serve.
         runtime: Runtime = "onnx" if settings.device == "cuda" else settings.text_runtime
         keys = [str(key) for key in trusted_keys(settings)]

@@ -35,3 +35,9 @@ def trusted_keys(settings: Settings) -> tuple[PublicKey, ...]:
         except KeyFormatError as error:
             raise ConfigurationError(f"{name}: {error}") from None
     return tuple(found)
+
+
+def with_trusted_keys(settings: Settings) -> Settings:
+    """Settings with the keys in the place of a file, which the processes would read at different times."""
+    keys = ",".join(map(str, trusted_keys(settings)))
+    return settings.model_copy(update={"trusted_keys": keys or None, "trusted_keys_file": None})

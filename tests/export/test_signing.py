@@ -25,7 +25,7 @@ from export.signing import (
     write_keys,
 )
 from service.engine.engine import load_models
-from service.engine.trust import trusted_keys
+from service.engine.trust import trusted_keys, with_trusted_keys
 from service.engine.vetting import vet
 from service.settings import BUNDLE_ROOT, ConfigurationError, Settings
 
@@ -181,6 +181,11 @@ def test_a_server_trusts_the_keys_of_both_settings(tmp_path: Path) -> None:
     given = Settings(bundles=(), trusted_keys=str(OTHER_KEY.public), trusted_keys_file=tmp_path / "keys.pub")
     assert trusted_keys(given) == (OTHER_KEY.public, KEY.public)
     assert trusted_keys(Settings(bundles=())) == ()
+    # Its processes are told the keys, and read no file.
+    told = with_trusted_keys(given)
+    (tmp_path / "keys.pub").unlink()
+    assert trusted_keys(told) == (OTHER_KEY.public, KEY.public)
+    assert with_trusted_keys(Settings(bundles=())) == Settings(bundles=())
 
 
 @pytest.mark.parametrize("value", ["", "nonsense", ","])
