@@ -1,0 +1,251 @@
+"""Replies that are computed while they are sent: no further than their reader takes them, and leased before."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from service.engine.reply_size import HELD
+from service.schemas import FilterReply, GenerateReply
+from service.testing import FakeFilter, FakeLanguage, fake_models
+from service.turns import Turns
+
+pytestmark = pytest.mark.anyio
+# Some 2 MB of JSON: more than is held before a reply begins.
+LONG: dict[str, Any] = {"observations": [[float(i), 0.0] for i in range(9_000)], "seed": 1}
+DAY = {"send_timeout_seconds": 86_400.0}
+
+
+class Reader:
+    """The server's side of a connection whose client takes `chunks` of a reply, and then no more until `go_on`."""
+
+    def __init__(self, app: Any, path: str, body: Any, chunks: int) -> None:
+        self.messages: list[Any] = []
+        self.go_on = asyncio.Event()
+        self.waits = asyncio.Event()
+        self._left = asyncio.Event()
+        self._chunks = chunks
+        self._body: bytes | None = json.dumps(body).encode()
+        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http", "method": "POST",
+            "path": path, "query_string": b"", "root_path": "", "headers": headers, "server": ("localhost", 80),
+        }  # fmt: skip
+        self.task = asyncio.create_task(app(scope, self._receive, self._send))
+
+    @property
+    def chunks(self) -> list[bytes]:
+        return [message["body"] for message in self.messages if message["type"] == "http.response.body"]
+
+    @property
+    def is_complete(self) -> bool:
+        return self.messages[-1]["type"] == "http.response.body" and not self.messages[-1].get("more_body", False)
+
+    def leave(self) -> None:
+        self._left.set()
+
+    async def _receive(self) -> Any:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body}
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        self.messages.append(message)
+        if len(self.chunks) > self._chunks:
+            self.waits.set()
+            await self.go_on.wait()
+
+
+async def has_stopped(number: Callable[[], int]) -> int:
+    """Where a number that grows stays; what is wrong here might take longer, never what is right."""
+    async with asyncio.timeout(20):
+        while True:
+            before = number()
+            await asyncio.sleep(0.1)
+            if number() == before:
+                return before
+
+
+@asynccontextmanager
+async def reading(client: Any, body: Any, chunks: int = 3, path: str = "/filter") -> AsyncIterator[Reader]:
+    reader = Reader(client.app, path, body, chunks)
+    try:
+        async with asyncio.timeout(20):
+            await reader.waits.wait()
+        yield reader
+    finally:
+        reader.leave()
+        reader.go_on.set()
+        await asyncio.gather(reader.task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("more", [{}, {"mode": "attention"}, {"stream": True}])
+async def test_no_more_is_computed_than_its_reader_takes(connect: Any, more: dict[str, Any]) -> None:
+    counted = 0
+
+    class Counting(FakeFilter):
+        def _observe(self, *given: Any) -> Any:
+            nonlocal counted
+            counted += 1
+            return super()._observe(*given)
+
+    async with connect(fake_models(filter=Counting()), stream_buffer=16, **DAY) as client:
+        whole = (await client.post("/filter", json={**LONG, "stream": False})).json()
+        counted = 0
+        async with reading(client, {**LONG, **more}) as reader:
+            stopped = await has_stopped(lambda: counted)
+            sent = b"".join(reader.chunks)
+            assert stopped <= sent.count(b'"index"') + 16 + HELD // 300
+            assert stopped < 9_000
+            assert client.app.state.memory.leased_bytes > 0
+            reader.go_on.set()
+            await asyncio.wait_for(reader.task, 20)
+            assert reader.is_complete
+            text = b"".join(reader.chunks).decode()
+        assert counted == 9_000
+        assert client.app.state.memory.leased_bytes == 0
+    if "stream" in more:
+        assert [json.loads(line) for line in text.splitlines()[:-1]] == whole["steps"]
+    else:
+        assert json.loads(text)["steps"] == whole["steps"]
+
+
+async def test_a_reader_that_leaves_ends_the_work(connect: Any) -> None:
+    model = FakeFilter()
+    async with connect(fake_models(filter=model), stream_buffer=16, **DAY) as client:
+        async with reading(client, LONG) as reader:
+            reader.leave()
+            await asyncio.wait_for(reader.task, 20)
+            assert not reader.is_complete
+        done = await has_stopped(lambda: len(model.batches))
+        assert done < 9_000
+        assert client.app.state.memory.leased_bytes == 0
+        assert client.app.state.engine.slots_in_use == 0
+
+
+@pytest.mark.parametrize(("where", "is_cut"), [(10, False), (8_900, True)])
+async def test_a_failure_has_its_status_until_the_reply_is_under_way(connect: Any, where: int, is_cut: bool) -> None:
+    """Afterwards the connection is closed before the end, which a client cannot take for a reply."""
+    observations = [*LONG["observations"]]
+    observations[where] = [-1.0, 0.0]
+    async with connect(fake_models(filter=FakeFilter(poison=-1.0)), **DAY) as client:
+        reader = Reader(client.app, "/filter", {"observations": observations}, chunks=10_000)
+        await asyncio.wait_for(reader.task, 20)
+        status = reader.messages[0]["status"]
+        assert (status, reader.is_complete) == ((200, False) if is_cut else (422, True))
+        if is_cut:
+            with pytest.raises(json.JSONDecodeError):
+                json.loads(b"".join(reader.chunks))
+        assert client.app.state.memory.leased_bytes == 0
+        after = await client.post("/filter", json={"observations": [[1.0, 2.0]]})
+    assert after.status_code == 200
+
+
+async def test_a_short_reply_says_its_length(connect: Any) -> None:
+    async with connect() as client:
+        short = await client.post("/filter", json={"observations": [[1.0, 2.0]] * 5, "horizon": [1.0]})
+        text = await client.post("/generate", json={"inputs": "say |"})
+        long = await client.post("/filter", json=LONG)
+    assert int(short.headers["content-length"]) == len(short.content)
+    assert int(text.headers["content-length"]) == len(text.content)
+    assert "content-length" not in long.headers
+    assert len(FilterReply.model_validate_json(long.content).steps) == 9_000
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/filter", {"observations": [[1.0, 2.0]] * 300, "horizon": [1.0] * 200}),
+        ("/filter", {"observations": [[1.0, 2.0]] * 300, "horizon": [1.0] * 200, "smooth": True}),
+        ("/filter", {"observations": [[1.0, 2.0]] * 300, "horizon": [1.0] * 200, "stream": True}),
+        ("/generate", {"inputs": "say |", "parameters": {"max_new_tokens": 2_000, "n": 4}}),
+        ("/generate", {"inputs": "say |", "parameters": {"max_new_tokens": 2_000, "top_n_tokens": 32}, "stream": True}),
+        ("/v1/completions", {"prompt": ["say |"] * 8, "max_tokens": 1_000, "logprobs": 5}),
+        ("/v1/completions", {"prompt": ["say |"] * 8, "max_tokens": 1_000, "stream": True}),
+    ],
+)
+async def test_what_a_reply_may_hold_is_leased_before_it_is_made(connect: Any, path: str, body: Any) -> None:
+    model, language = FakeFilter(), FakeLanguage()
+    async with connect(fake_models(language, model)) as client:
+        memory = client.app.state.memory
+        with memory.take(int(0.75 * memory.limit_bytes) - 100_000):
+            refused = await client.post(path, json=body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "memory_exhausted")
+        assert not model.batches and not language.batches
+        assert memory.leased_bytes == 0
+        assert (await client.post(path, json=body)).status_code == 200
+        assert memory.leased_bytes == 0
+
+
+async def test_what_can_never_be_held_is_refused_for_good(connect: Any) -> None:
+    """429 would have the client try again for ever."""
+    body = {"observations": [[1.0, 2.0]] * 900, "horizon": [1.0] * 256, "smooth": True}
+    async with connect(max_reply_numbers=10**9) as client:
+        client.app.state.memory.limit_bytes = 10_000_000
+        response = await client.post("/filter", json=body)
+        again = await client.post("/filter", json={**body, "smooth": False})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"], error["code"]) == (422, "observations", "reply_too_large")
+    assert again.status_code == 200
+
+
+async def test_attention_contexts_are_leased(connect: Any) -> None:
+    body = {"inputs": "say |", "parameters": {"decode": "attention", "max_new_tokens": 2_000, "n": 16}}
+    async with connect(fake_models(FakeLanguage(cache_bytes=4_096))) as client:
+        refused = await client.post("/generate", json=body)
+        body["parameters"]["n"] = 1  # type: ignore[index]
+        assert (await client.post("/generate", json=body)).status_code == 200
+    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "reply_too_large")
+
+
+async def test_choices_are_bounded(connect: Any) -> None:
+    body = {"prompt": ["say |"] * 3, "max_tokens": 1}
+    async with connect(max_choices=6) as client:
+        assert (await client.post("/v1/completions", json={**body, "n": 2})).status_code == 200
+        refused = await client.post("/v1/completions", json={**body, "n": 3})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"], error["code"]) == (422, "n", "too_large")
+
+
+async def test_long_details_are_those_of_the_stream(connect: Any) -> None:
+    """They are encoded token by token, from numbers."""
+    body = {"inputs": "say |", "parameters": {"max_new_tokens": 300, "n": 2, "top_n_tokens": 3, "return_latents": True}}
+    async with connect(fake_models(FakeLanguage(script="ab" * 1_000))) as client:
+        whole = await client.post("/generate", json={**body, "stream": False})
+        stream = await client.post("/generate", json={**body, "stream": True})
+    reply = GenerateReply.model_validate_json(whole.content)
+    events = [json.loads(line[6:]) for line in stream.text.splitlines() if line]
+    assert reply.continuations is not None and reply.continuations[0].details == reply.details
+    for sample, continuation in enumerate(json.loads(whole.content)["continuations"]):
+        mine = [event for event in events if event["sample"] == sample]
+        details = continuation["details"]
+        assert details["tokens"] == [event["token"] for event in mine]
+        assert details["top_tokens"] == [event["top_tokens"] for event in mine]
+        assert details["latents"] == [event["latent"] for event in mine]
+
+
+async def test_turns_are_one_a_round() -> None:
+    """Whatever many have to do, between two pieces of it everyone else has gone on once."""
+    turns, log = Turns(), []
+
+    async def worker(name: str) -> None:
+        for _ in range(3):
+            await turns.next()
+            log.append(name)
+
+    async def bystander() -> None:
+        for _ in range(40):
+            await asyncio.sleep(0)
+            log.append("-")
+
+    await asyncio.gather(*(worker(str(i)) for i in range(5)), bystander())
+    text = "".join(log)
+    assert sorted(text.replace("-", "")) == sorted("01234" * 3)
+    assert all(len(part) <= 1 for part in text.rstrip("-").split("-"))
