@@ -185,7 +185,7 @@ def _served_baits(served: Served, truth: Truth, seed: int, *, is_proxied: bool) 
     count = 0
     for index in list(served.log.baits):
         found = read_case(make_case(seed, index, truth, is_proxied=is_proxied))
-        if is_proxied and any(reading.ending.startswith("illegal") for reading in found):
+        if is_proxied and any(reading.why for reading in found):
             continue  # a proxy reads much that it should refuse, and then asks for it
         due = [request for reading in found for request in (*reading.requests, reading.unfinished) if request]
         count += not any(b"-b-" in value for request in due for value in request.values(b"x-request-id"))

@@ -14,11 +14,12 @@ from typing import Any
 
 import uvloop
 
-from tests.soak.wire.application import Truth
+from tests.soak.wire.application import LAST_FRAME, Truth
 from tests.soak.wire.case import Case, Step
 from tests.soak.wire.client import play
 from tests.soak.wire.grammar import make_case
 from tests.soak.wire.judge import Problem, Seen, Verdict, judge, read_case
+from tests.soak.wire.rfc6455 import read_frames
 from tests.soak.wire.rfc9112 import Reading
 from tests.soak.wire.victims import Victim
 
@@ -166,10 +167,19 @@ class _Generator:
 
 def unhurried_few(case: Case, found: Sequence[Reading]) -> Case:
     """A case that would wait for a timeout of the server leaves before, but for one in twenty."""
-    ends = all(reading.ending in ("in head", "in body", "boundary") for reading in found)
-    if not ends or case.is_cut_short or case.half_closes or case.index % 20 == 0:
+    is_waiting = all(_is_open(case, reading) for reading in found)
+    if not is_waiting or case.is_cut_short or case.half_closes or case.index % 20 == 0:
         return case
     return case.with_steps([*case.steps, Step("half-close") if case.index % 2 else Step("leave")])
+
+
+def _is_open(case: Case, reading: Reading) -> bool:
+    """Whether a server would wait for more."""
+    if reading.ending != "switched":
+        return reading.ending in ("in head", "in body", "boundary")
+    sent = read_frames(case.data[reading.at :], "client")
+    is_ended = sent.close is not None or LAST_FRAME in sent.messages
+    return not is_ended and (sent.is_inside or not sent.faults)
 
 
 def failure(case: Case, seen: Seen, verdict: Verdict) -> dict[str, Any]:

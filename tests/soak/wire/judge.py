@@ -62,6 +62,8 @@ HANDSHAKE_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 OVERLOAD = frozenset({429, 503})
 OVERLOAD_CODES = frozenset({"overloaded", "queue_full", "queue_timeout", "too_many_connections", "not_ready"})
 ANY_STEP = object()
+# To a client that does not answer the server's pings: this one never does.
+NO_PONG = 1011
 LONGEST_MESSAGE = 2 * 262_144
 
 
@@ -237,8 +239,9 @@ class _Judge:
         allowed = set(sent.faults | sent.choices)
         if sent.close is not None:
             allowed |= {sent.close[0], 1000, 1005}
-        if code is not None:
-            allowed.add(code)
+        allowed.add(code if code is not None else NO_PONG)
+        if sent.is_inside:
+            allowed.add(NO_PONG)
         if self._case.half_closes:
             allowed |= {1000, 1001, 1002, 1006, 1011}
         if sent.fragments > 16 or sent.is_inside:
@@ -407,7 +410,7 @@ class _Proxied(_Judge):
     def __init__(self, case: Case, seen: Seen, truth: Truth, found: Sequence[Reading]) -> None:
         super().__init__(case, seen, truth)
         self._strict = found[0]
-        self._is_legal = not any(reading.ending.startswith("illegal") for reading in found)
+        self._is_legal = not any(reading.why for reading in found)
         self._result.reading = f"proxied, strictly {self._strict.ending} {self._strict.why}"
         self._is_refused = False  # by the proxy itself
         # By id, then by place: a mutated stream may have an id twice.

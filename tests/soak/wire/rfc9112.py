@@ -124,6 +124,7 @@ class Reading:
     Attributes:
         requests: the complete legal ones: each has an answer due.
         unfinished: a request with a legal head whose body is illegal, or not there yet.
+        why: the fault in words; "" where there is none.
         statuses: of the refusal, where the stream is illegal.
         at: where reading stopped.
     """
