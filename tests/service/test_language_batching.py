@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from export.bundle import open_bundle
+from service.encoding import dumps
 from service.engine.batching import BatchSizes, agreeing_sizes
 from service.engine.engine import Engine, Models
 from service.engine.generation import GenerateJob, GenerateOptions, Generation
@@ -49,8 +50,9 @@ def options(seed: int, **given: Any) -> GenerateOptions:
     return GenerateOptions(seed=seed, **wanted)  # type: ignore[arg-type]
 
 
-def numbers(generation: Generation) -> list[Any]:
-    return [continuation.events for continuation in generation.continuations]
+def numbers(generation: Generation) -> bytes:
+    """All that is told of every token, digit for digit."""
+    return dumps([continuation.events for continuation in generation.continuations])
 
 
 @pytest.mark.anyio

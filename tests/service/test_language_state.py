@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.encoding import dumps
 from service.engine.engine import Engine, Models, load_models
 from service.engine.generation import GenerateOptions, Generation
 from service.engine.language_state import LONGEST_TAIL_BYTES, LanguageState
@@ -39,13 +40,10 @@ async def run(made: Engine, **options: Any) -> Generation:
     return generation
 
 
-def tokens(*generations: Generation) -> list[Any]:
-    """Everything that is told of each token but its place in its own reply."""
-    return [
-        (event.token, event.top_tokens, event.latent)
-        for generation in generations
-        for event in generation.continuations[0].events
-    ]
+def tokens(*generations: Generation) -> bytes:
+    """Everything that is told of each token but its place in its own reply, digit for digit."""
+    events = [event for generation in generations for event in generation.continuations[0].events]
+    return dumps([(event.token, event.top_tokens, event.latent) for event in events])
 
 
 def texts(*generations: Generation) -> str:

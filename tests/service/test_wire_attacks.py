@@ -401,9 +401,12 @@ def test_unfinished_heads_and_messages_are_leased_and_given_back(echo: Live) -> 
         wait_until(lambda: memory.leased_bytes == 0)
 
 
-def test_beyond_the_budget_an_unfinished_head_is_refused_and_others_are_served(echo: Live) -> None:
+def test_beyond_the_budget_an_unfinished_head_is_refused_and_others_are_served(
+    echo: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memory = echo.app.state.memory
-    with memory.take(memory.limit_bytes - 10_000), echo.connect() as slow, echo.connect() as other:
+    monkeypatch.setattr(memory, "limit_bytes", memory.leased_bytes + 10_000)
+    with echo.connect() as slow, echo.connect() as other:
         slow.sendall(b"GET / HTTP/1.1\r\nX: " + b"x" * 30_000)
         check_refusal(read_to_end(slow), 429, "memory_exhausted")
         other.sendall(GET)
