@@ -105,6 +105,8 @@ class StalledReader:
 
     wire: Wire
     transport: asyncio.Transport
+    written_bytes = 0
+    _taken = 0
     _pending = 0
     _pending_since = 0.0
 
@@ -119,12 +121,13 @@ class StalledReader:
             now: of the monotonic clock, seconds.
         """
         pending = untaken_bytes(self.transport) if self.is_quiet() else 0
-        if pending == 0 or pending < self._pending or self._pending == 0:
+        taken = self.written_bytes - pending  # more may have been written meanwhile than was taken
+        if pending == 0 or taken > self._taken or self._pending == 0:
             self._pending_since = now
         elif now - self._pending_since >= self.wire.settings.send_timeout_seconds:
             self.wire.count("stalled_reader")
             self.transport.abort()
-        self._pending = pending
+        self._pending, self._taken = pending, taken
 
 
 def untaken_bytes(transport: asyncio.Transport) -> int:

@@ -353,6 +353,7 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send bytes, unless the connection is closing."""
         if not self.transport.is_closing():
+            self.written_bytes += len(data)
             self.transport.write(data)
 
     def answered(self) -> None:

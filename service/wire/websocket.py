@@ -361,6 +361,7 @@ class WebSocketConnection(StalledReader, asyncio.Protocol):
     def _flush(self) -> None:
         data = b"".join(self._frames.data_to_send())
         if data and not self.transport.is_closing():
+            self.written_bytes += len(data)
             self.transport.write(data)
 
 
