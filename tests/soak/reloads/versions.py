@@ -34,11 +34,14 @@ def _widen(bundle: Path) -> None:
     path = bundle / "calibration.json"
     calibration = json.loads(path.read_text())
     calibration["recurrent"]["state"]["variance_scale"] *= FACTOR
+    # A bundle whose manifest says of it what the file does not is refused.
+    calibration["summary"]["variance_scale"]["recurrent"] = calibration["recurrent"]["state"]["variance_scale"]
     path.write_text(json.dumps(calibration, sort_keys=True))
     manifest = decode_manifest((bundle / "manifest.json").read_bytes())
     data = path.read_bytes()
     files = {**manifest.files, path.name: FileSpec(len(data), sha256(data))}
-    (bundle / "manifest.json").write_bytes(encode_manifest(dataclasses.replace(manifest, files=files)))
+    manifest = dataclasses.replace(manifest, files=files, calibration=calibration["summary"])
+    (bundle / "manifest.json").write_bytes(encode_manifest(manifest))
 
 
 def truths_of(versions: Mapping[str, Path]) -> dict[str, SeriesTruth]:
