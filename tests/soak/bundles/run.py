@@ -21,6 +21,8 @@ from export.signing import PublicKey, SecretKey, sign_bundle
 from service.engine import vetting
 from service.settings import BUNDLE_ROOT
 from tests.soak.bundles import graphs
+from tests.soak.bundles.case import Case
+from tests.soak.bundles.live import Offered, offer
 from tests.soak.bundles.mutations import catalogue, seal
 from tests.soak.bundles.opened import STRACE, outside
 
@@ -30,19 +32,9 @@ ENDED = re.compile(r"was ended by (SIG\w+)")
 KEY = SecretKey(b"soaking!", bytes(range(32)))
 
 
-@dataclass(frozen=True)
-class Case:
-    """A bundle to try: which, what is changed in it, and how."""
-
-    bundle: str
-    family: str
-    what: str
-    apply: Callable[[Path], None]
-
-
 @dataclass
 class Tried:
-    """What came of a case. `outcome` "equivalent": it was accepted, and all that serving uses is what it was;
+    """What came of a case alone. `outcome` "equivalent": it was accepted, and all that serving uses is what it was;
     "another": it was accepted, and is another bundle that fits together, which only a signature tells."""
 
     case: Case
@@ -58,7 +50,7 @@ class Report:
     """All of it."""
 
     tried: list[Tried] = field(default_factory=list)
-    lost: int = 0
+    offered: Offered = field(default_factory=Offered)
 
     def to_document(self) -> dict[str, Any]:
         """Counts by family, and each case that was accepted or opened something."""
@@ -70,18 +62,16 @@ class Report:
             "tried": len(self.tried),
             "by_family": {name: dict(sorted(counts.items())) for name, counts in sorted(families.items())},
             "accepted": [
-                {"case": f"{entry.case.bundle}: {entry.case.what}", "outcome": entry.outcome}
+                {"case": str(entry.case), "outcome": entry.outcome}
                 for entry in self.tried
                 if entry.outcome != "refused"
             ],
             "not_refused_where_signatures_are_asked_for": sum(not entry.is_refused_unsigned for entry in self.tried),
             "trials_ended_by_signal": dict(ended),
-            "opened_outside": {
-                f"{entry.case.bundle}: {entry.case.what}": entry.opened for entry in self.tried if entry.opened
-            },
+            "opened_outside": {str(entry.case): entry.opened for entry in self.tried if entry.opened},
             "longest_seconds": round(max(entry.seconds for entry in self.tried), 1),
             "median_seconds": round(float(np.median([entry.seconds for entry in self.tried])), 2),
-            "processes_lost": self.lost,
+            "offered_to_a_server": self.offered.to_document(),
         }
 
     @property
@@ -89,13 +79,20 @@ class Report:
         """Bars that were missed."""
         found = []
         for entry in self.tried:
-            name = f"{entry.case.bundle}: {entry.case.what}"
+            name = str(entry.case)
             if entry.case.family == "graphs" and entry.outcome != "refused":
                 found.append(f"{name} was accepted")
             if entry.opened:
                 found.append(f"{name} opened {entry.opened[0]}")
             if not entry.is_refused_unsigned:
                 found.append(f"{name} was accepted unsigned")
+        alone = {str(entry.case) for entry in self.tried if entry.outcome != "refused"}
+        found += [f"{name} was refused alone and taken by a server" for name in set(self.offered.taken) - alone]
+        found += [f"after {name} a server answered otherwise" for name in self.offered.other_answers]
+        if self.offered.processes_lost:
+            found.append(f"{self.offered.processes_lost} processes of a server were lost")
+        if self.offered.outcomes.keys() - {"refused", "committed"}:
+            found.append(f"a server said {sorted(self.offered.outcomes)} of a reload")
         return found
 
 
@@ -120,12 +117,13 @@ def _graph(mutation: graphs.Mutation) -> Callable[[Path], None]:
 
 
 def run(chosen: Sequence[Case], tick: Callable[[], object]) -> Report:
-    """Try each, and that this process still works after it."""
+    """Try each in a process of its own under strace, and offer it to a server that serves."""
     report, originals = Report(), {name: open_bundle(BUNDLE_ROOT / name) for name in {case.bundle for case in chosen}}
     with tempfile.TemporaryDirectory(prefix="rfa-soak-") as folder:
         for index, case in enumerate(chosen):
             report.tried.append(_try(case, Path(folder) / str(index), originals[case.bundle]))
             tick()
+        report.offered = offer(chosen, BUNDLE_ROOT, Path(folder) / "offered", tick)
     return report
 
 

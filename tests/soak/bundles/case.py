@@ -1,0 +1,20 @@
+"""A bundle to try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Case:
+    """Which, what is changed in it, and how."""
+
+    bundle: str
+    family: str
+    what: str
+    apply: Callable[[Path], None]
+
+    def __str__(self) -> str:
+        return f"{self.bundle}: {self.what}"

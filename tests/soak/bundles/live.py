@@ -1,0 +1,135 @@
+"""Bad bundles are offered to a server that serves: it must refuse them, lose no process, and answer as before."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from bench.faults.server import LOOK_SECONDS, PATIENCE_SECONDS, Server
+from tests.soak.bundles.case import Case
+
+DECIDED = re.compile(r" reload (committed|refused|aborted), of ")
+# One process is asked to reload, and the one beside it: what is refused must be refused for both.
+PROCESSES = 2
+FILTERED = {"observations": [[0.5, -0.2], [0.4, 0.1], [0.1, 0.3]], "seed": 7}
+# A metric is one number.
+OBSERVATIONS = {"metrics": [[0.5], [0.4], [0.1]]}
+GENERATED = {"prompt": "It is a truth", "max_tokens": 4, "seed": 7}
+
+
+@dataclass
+class Offered:
+    """What came of all offers.
+
+    Attributes:
+        outcomes: what the server said, by number of offers.
+        taken: cases that it took.
+        processes_lost: server processes that were not the same after an offer as before it.
+        other_answers: cases after whose refusal an answer was not what it was, or did not come.
+    """
+
+    outcomes: dict[str, int] = field(default_factory=dict)
+    taken: list[str] = field(default_factory=list)
+    processes_lost: int = 0
+    other_answers: list[str] = field(default_factory=list)
+
+    def to_document(self) -> dict[str, Any]:
+        """For the file of results."""
+        return {
+            "outcomes": dict(sorted(self.outcomes.items())),
+            "taken": self.taken,
+            "processes_lost": self.processes_lost,
+            "other_answers": self.other_answers,
+        }
+
+
+def offer(chosen: Sequence[Case], bundles: Path, folder: Path, tick: Callable[[], object]) -> Offered:
+    """Offer each case to a server of its bundle.
+
+    Args:
+        bundles: where the good ones are.
+        folder: for what is served, and logs.
+    """
+    offered = Offered()
+    for name in sorted({case.bundle for case in chosen}):
+        home = folder / name
+        served = home / "served" / name
+        shutil.copytree(bundles / name, served)
+        with Server(home, bundles=served, processes=PROCESSES, text_runtime="onnx") as server:
+            stall = _Stall(server, served, bundles / name)
+            for case in (case for case in chosen if case.bundle == name):
+                stall.offer(case, offered)
+                tick()
+    return offered
+
+
+class _Stall:
+    """A server of one bundle."""
+
+    def __init__(self, server: Server, served: Path, good: Path) -> None:
+        self._server, self._served, self._good = server, served, good
+        self._right = self._answer()
+
+    def offer(self, case: Case, offered: Offered) -> None:
+        """Put the bad bundle in place of the good one, signal, and hold what is served to what was."""
+        before = set(self._server.children())
+        self._replace(case.apply)
+        outcome = self._reload()
+        offered.outcomes[outcome] = offered.outcomes.get(outcome, 0) + 1
+        if outcome == "committed":
+            offered.taken.append(str(case))
+        elif self._answer() != self._right:
+            offered.other_answers.append(str(case))
+        offered.processes_lost += len(before - set(self._server.children()))
+        if outcome == "committed":
+            self._replace(lambda folder: None)
+            if self._reload() != "committed" or self._answer() != self._right:
+                raise RuntimeError(f"the server does not take the good bundle again after {case}")
+
+    def _replace(self, spoil: Callable[[Path], object]) -> None:
+        shutil.rmtree(self._served)
+        shutil.copytree(self._good, self._served)
+        spoil(self._served)
+
+    def _reload(self) -> str:
+        """What the server says of it; "silence" if nothing."""
+        log = self._served.parents[1] / "log"
+        at, end = log.stat().st_size, time.monotonic() + PATIENCE_SECONDS
+        self._server.send(signal.SIGHUP)
+        while time.monotonic() < end:
+            with log.open("rb") as file:
+                file.seek(at)
+                if found := DECIDED.search(file.read().decode(errors="replace")):
+                    return found[1]
+            time.sleep(LOOK_SECONDS)
+        return "silence"
+
+    def _answer(self) -> list[Any] | None:
+        """Of every process alike, or none: what a client gets."""
+        name = self._good.name
+        path, question = ("/generate", GENERATED) if name == "books" else ("/filter", FILTERED)
+        if name in OBSERVATIONS:
+            question = {**question, "observations": OBSERVATIONS[name]}
+        try:
+            found = [
+                httpx.post(f"{self._server.url}{path}", json={**question, "model": name}, timeout=PATIENCE_SECONDS)
+                for _ in range(2 * PROCESSES)
+            ]
+        except httpx.HTTPError:
+            return None
+        if any(reply.status_code != httpx.codes.OK for reply in found):
+            return None
+        return [_numbers(reply.json()) for reply in found]
+
+
+def _numbers(document: dict[str, Any]) -> dict[str, Any]:
+    """Without what is of the request."""
+    return {name: value for name, value in document.items() if name in ("steps", "text", "usage", "confidence")}
