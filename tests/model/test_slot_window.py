@@ -15,8 +15,9 @@ from model.config import LanguageModelConfig
 from model.dynamics import Dynamics
 from model.language import LanguageModel, SlotState, WindowState
 from model.layers import PROCESS_GATE_SCALE
-from model.recurrence.slots_reference import SlotInputs
+from model.recurrence.slots_reference import SlotInputs, SlotLag
 from model.recurrence.window import empty_ring, window_scan
+from model.rounding import assert_within_rounding, relative_error
 
 SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 2, "n_heads": 4, "head_dim": 6, "n_slots": 5}
 WINDOWS = [1, 4, 16]
@@ -116,22 +117,25 @@ def test_window_and_slots_match_the_loop(window):
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize(("robust", "impl"), [(True, "numba"), (False, "parallel")])
 def test_gradients_are_those_of_the_eager_scan(window, robust, impl):
-    """Float32 against the eager float64, through both parts of the softmax: error at most twice the eager float32's."""
+    """Float32 against the eager float64, through both parts of the softmax."""
+    names = (*SlotInputs._fields, "means", "precisions", *(f"lag.{name}" for name in SlotLag._fields))
 
     def gradients(dtype, impl):
         tokens, means, precisions, parameters, lag, ring, _ = problem(window, dtype=dtype)
         leaves = [x.detach().clone().requires_grad_() for x in (*tokens, means, precisions, *lag)]
         readout, *_ = run(
-            SlotInputs(*leaves[:5]), *leaves[5:7], ring, parameters, type(lag)(*leaves[7:]), robust=robust, impl=impl
+            SlotInputs(*leaves[:5]), *leaves[5:7], ring, parameters, SlotLag(*leaves[7:]), robust=robust, impl=impl
         )
         weight = torch.randn(readout.out.shape, generator=torch.Generator().manual_seed(5)).to(dtype)
         return torch.autograd.grad((readout.out * weight).sum(), leaves)
 
     exact = gradients(torch.float64, "reference")
-    found, eager = gradients(torch.float32, impl), gradients(torch.float32, "reference")
-    rounding = torch.finfo(torch.float32).eps * math.sqrt(2 * 23 * 4 * 4)
-    for actual, other, wanted in zip(found, eager, exact, strict=True):
-        assert relative(actual, wanted) <= 2 * relative(other, wanted) + rounding
+
+    def errors(impl):
+        found = gradients(torch.float32, impl)
+        return {name: relative_error(actual, wanted) for name, actual, wanted in zip(names, found, exact, strict=True)}
+
+    assert_within_rounding(errors(impl), lambda: errors("reference"), torch.float32)
 
 
 def test_a_wide_window_alone_is_attention():
