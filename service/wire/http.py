@@ -37,9 +37,11 @@ Phase = Literal["head", "body", "answer", "lingering"]
 
 # Of requests that are sent before their turn; the rest waits in the client's socket.
 MAX_AHEAD_BYTES: Final = 65_536
-# Of a body, to the parser at once: a chunk of one byte costs it as much as one of 64 KiB.
-CHUNKED_SLICE_BYTES: Final = 4_096
+# Of a body, to the parser at once: a chunk of one byte costs it as much as one of 64 KiB, and a trailer more.
+CHUNKED_SLICE_BYTES: Final = 1_024
 PLAIN_SLICE_BYTES: Final = 65_536
+# All trailers, or the line of a chunk's size: they are parsed in one go.
+MAX_TRAILER_BYTES: Final = 1_024
 # How long a client in the middle of sending is read on after the last answer, so that it sees that answer.
 LINGER_SECONDS: Final = 1.0
 LINGER_BYTES: Final = 16_777_216
@@ -176,8 +178,9 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
         except (MalformedRequest, HeadersTooLarge, PayloadTooLarge, Overloaded) as error:
             self._refuse(error)
         except h11.RemoteProtocolError as error:
-            is_too_large = error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE  # of trailers
-            self._refuse(self._too_large() if is_too_large else MalformedRequest(NOT_HTTP))
+            is_too_large = error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            message = f"Trailers, or the line of a chunk's size, must not be larger than {MAX_TRAILER_BYTES} bytes."
+            self._refuse(HeadersTooLarge(message) if is_too_large else MalformedRequest(NOT_HTTP))
         if self._is_half_closed and self._phase == "answer" and self._timer is None:
             self._set_timer(PROBE_SECONDS, self._probe)
         self._read_on_or_pause()
@@ -234,7 +237,7 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
     def _begin(self, head: bytes) -> None:
         """Start to answer the request of a head, or hand the connection over to a WebSocket."""
         check_text(head)
-        parser = h11.Connection(h11.SERVER, self.wire.settings.max_header_bytes)
+        parser = h11.Connection(h11.SERVER, MAX_TRAILER_BYTES)  # the head is complete
         parser.receive_data(head)
         request = parser.next_event()
         if not isinstance(request, h11.Request):

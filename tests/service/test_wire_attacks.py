@@ -15,6 +15,7 @@ from fastapi import FastAPI, WebSocket
 from starlette.websockets import WebSocketDisconnect
 
 from service.testing import FakeLanguage, fake_models
+from service.wire.head import MAX_HEADERS
 from service.wire.websocket import MAX_FRAGMENTS
 from tests.service.live import Live, check_refusal, parse_head, read_answer, read_to_end, running, wait_until
 
@@ -62,6 +63,28 @@ def test_trailers_without_end_are_refused(live: Live, path: bytes, piece: bytes)
         if path == b"/filter":  # which waits for its body
             check_refusal(answer, 431, "headers_too_large")
         assert answer.count(b"HTTP/1.1 ") <= 1
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_only_so_many_headers_are_parsed(live: Live, extra: int) -> None:
+    """Each costs a parser the same, however small it is: the bytes of a head bound their number too loosely."""
+    names = b"".join(b"x%d:\r\n" % number for number in range(MAX_HEADERS - 1 + extra))
+    with live.connect() as client:
+        client.sendall(GET.replace(b"\r\n\r\n", b"\r\n") + names + b"\r\n")
+        if extra:
+            check_refusal(read_to_end(client), 431, "headers_too_large")
+        else:
+            assert read_answer(client)[0] == 200
+
+
+def test_whole_trailers_are_small(live: Live) -> None:
+    """They are parsed in one go, like headers."""
+    small, large = (b"".join(b"x%d:\r\n" % number for number in range(count)) for count in (100, 1_000))
+    with live.connect() as client:
+        client.sendall(post(b"Transfer-Encoding: chunked") + chunked(BODY, small))
+        assert read_answer(client)[0] == 200
+        client.sendall(post(b"Transfer-Encoding: chunked") + chunked(BODY, large))
+        check_refusal(read_to_end(client), 431, "headers_too_large")
 
 
 @pytest.mark.parametrize("piece", [b"1;" + b"x" * 500 + b"\r\na\r\n", b"1\r\na\r\n"], ids=["extensions", "tiny"])

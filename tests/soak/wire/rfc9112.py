@@ -81,7 +81,7 @@ class Limits:
     """
 
     head: tuple[int, int] = (16_384, 40_000)
-    trailers: tuple[int, int] = (4_096, 200_000)
+    trailers: tuple[int, int] = (1_000, 200_000)
     fields: int = 64
     extension: int = 128
     digits: int = 16
