@@ -2,8 +2,8 @@
 
 A slot is a row of every array. Whoever holds it has a handle, (row, generation); the generation moves on acquire and
 on release, so a handle that outlived its slot is refused instead of reading a stranger's state. Rows are zeroed on
-both occasions. Arrays come from `np.zeros`: pages that no slot ever touched cost no memory, and slots are reused last
-in, first out, so that resident memory follows the largest number of simultaneous owners.
+both occasions. Pages that no slot ever touched cost no memory, and those of a large slot are given back to the system
+with it, which reads them as zeros afterwards. Small slots are reused last in, first out.
 
 `acquire` and `release` may be called from any thread. Reading and writing rows takes no lock: a slot has one owner.
 """
@@ -11,6 +11,9 @@ in, first out, so that resident memory follows the largest number of simultaneou
 from __future__ import annotations
 
 import itertools
+import math
+import mmap
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -19,6 +22,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 Array = np.ndarray
+# Of a slot's part of an array, from which on its pages are given back; the call costs some microseconds.
+WORTH_GIVING_BACK_BYTES = 65_536
+IS_LINUX = sys.platform == "linux"  # elsewhere the pages would not read as zeros
 BOOKKEEPING_BYTES = 16  # per slot: its generation and its place in the free list
 
 
@@ -56,9 +62,8 @@ class StatePool:
         if capacity < 1:
             raise ValueError(f"capacity must be at least 1, got {capacity}")
         self.capacity = capacity
-        self.arrays: dict[str, Array] = {
-            name: np.zeros((capacity, *field.shape), field.dtype) for name, field in fields.items()
-        }
+        self._fields = {name: _Rows(capacity, field) for name, field in fields.items()}
+        self.arrays: dict[str, Array] = {name: rows.array for name, rows in self._fields.items()}
         self._generations = np.zeros(capacity, np.int64)
         self._free = np.zeros(capacity, np.int64)  # a stack of released slots
         self._free_count = 0
@@ -73,6 +78,11 @@ class StatePool:
     @property
     def bytes_per_slot(self) -> int:
         """Memory of a touched slot, exactly."""
+        return self.host_bytes_per_slot
+
+    @property
+    def host_bytes_per_slot(self) -> int:
+        """Main memory of a touched slot, exactly."""
         return sum(array.nbytes for array in self.arrays.values()) // self.capacity + BOOKKEEPING_BYTES
 
     def acquire(self) -> Slot:
@@ -158,8 +168,35 @@ class StatePool:
             raise StaleSlot(f"slot {slot} was released")
 
     def _clear(self, index: int) -> None:
-        for array in self.arrays.values():
-            array[index] = 0
+        for rows in self._fields.values():
+            rows.clear(index)
+
+
+class _Rows:
+    """The array of a field, in pages of its own.
+
+    Args:
+        capacity: number of rows.
+    """
+
+    def __init__(self, capacity: int, field: StateField) -> None:
+        dtype = np.dtype(field.dtype)
+        size = capacity * math.prod(field.shape) * dtype.itemsize
+        # Private: pages of a shared map would not be gone.
+        self._pages = mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.array = np.frombuffer(self._pages, dtype, size // dtype.itemsize).reshape(capacity, *field.shape)
+        self._stride = self.array.strides[0] if capacity else 0
+
+    def clear(self, index: int) -> None:
+        """Zero a row, and give its whole pages back where that is worth a call."""
+        begin, end = index * self._stride, (index + 1) * self._stride
+        first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+        if not IS_LINUX or last - first < WORTH_GIVING_BACK_BYTES:
+            self.array[index] = 0
+            return
+        self._pages.madvise(mmap.MADV_DONTNEED, first, last - first)
+        self._pages[begin:first] = bytes(first - begin)
+        self._pages[last:end] = bytes(end - last)
 
 
 class TurningPool(StatePool):

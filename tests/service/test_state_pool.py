@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from service.engine.pool import PoolFull, Slot, StaleSlot, StateField, StatePool
+from service.engine.pool import IS_LINUX, PoolFull, Slot, StaleSlot, StateField, StatePool
 
 FIELDS = {"mean": StateField((2,), "float32"), "grid": StateField((3, 4), "float64"), "count": StateField((), "int64")}
 
@@ -156,3 +158,27 @@ def test_threads_share_the_free_list() -> None:
     for thread in threads:
         thread.join()
     assert clashes == [] and pool.in_use == 0
+
+
+@pytest.mark.skipif(not IS_LINUX, reason="the pages of a released slot are given back on Linux alone")
+def test_a_large_slot_gives_its_memory_back_and_leaves_no_trace() -> None:
+    """Rows begin and end within pages, which they share with their neighbours."""
+    numbers = 50_001
+    pool = StatePool({"large": StateField((numbers,), "float32"), "small": StateField((3,), "float32")}, 200)
+    pages = Path("/proc/self/statm")
+
+    def resident() -> int:
+        return int(pages.read_text().split()[1]) * mmap.PAGESIZE
+
+    before = resident()
+    slots = [pool.acquire() for _ in range(100)]
+    for number, slot in enumerate(slots, 1):
+        pool.write(slot, {"large": number, "small": number})
+    full = resident()
+    assert full - before >= 100 * 4 * numbers
+    for slot in slots[::2]:
+        pool.release(slot)
+    assert full - resident() >= 50 * (4 * numbers - 2 * mmap.PAGESIZE)
+    for number, slot in enumerate(slots, 1):
+        held = {name: array[slot.row] for name, array in pool.arrays.items()}
+        assert all((values == (0 if number % 2 else number)).all() for values in held.values())
