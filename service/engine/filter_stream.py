@@ -132,10 +132,9 @@ class StreamJob(RecurrentJob):
             if self._scheduler is not None:
                 self._scheduler.consumed(self, len(ready))
             return ready
-        event = self._inbox.popleft()
-        if isinstance(event, Exception):
-            raise event
-        end: StreamEnd = event.result
+        if isinstance(self._inbox[0], Exception):
+            raise self._inbox.popleft()  # without a name: a frame and its error would keep each other alive
+        end: StreamEnd = self._inbox.popleft().result
         return end
 
     def _wake(self) -> None:
@@ -172,7 +171,8 @@ class StreamJob(RecurrentJob):
             self._end("drain")
         elif self._closing is not None and not self._pending:
             if self._refusal is not None:
-                self.fail(self._refusal)
+                refusal, self._refusal = self._refusal, None  # its frames hold this job
+                self.fail(refusal)
             else:
                 self._end(self._closing)
 

@@ -103,9 +103,15 @@ async def _serve(connection: HTTPConnection, socket: JsonSocket) -> None:
     except Exception as error:
         if not isinstance(error, ServiceError):
             logger.exception("stream failed")
-        failure = as_service_error(error)
-        document, code = failure.payload(), close_code(failure)
+        document, code = _terminal(error)
     await socket.end(document, code)
+
+
+def _terminal(error: Exception) -> tuple[dict[str, Any], int]:
+    """What a stream that failed ends with. An error that its own frame held would keep all of that frame alive, a
+    refused document included, until the collector comes by, which is seldom."""
+    failure = as_service_error(error)
+    return failure.payload(), close_code(failure)
 
 
 async def _run(connection: HTTPConnection, socket: JsonSocket) -> tuple[dict[str, Any], int]:

@@ -181,6 +181,7 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
             is_too_large = error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
             message = f"Trailers, or the line of a chunk's size, must not be larger than {MAX_TRAILER_BYTES} bytes."
             self._refuse(HeadersTooLarge(message) if is_too_large else MalformedRequest(NOT_HTTP))
+            error.__traceback__ = None  # h11's frame holds it: they would keep each other and this connection alive
         if self._is_half_closed and self._phase == "answer" and self._timer is None:
             self._set_timer(PROBE_SECONDS, self._probe)
         self._read_on_or_pause()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import re
@@ -9,11 +10,15 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from fastapi import FastAPI, WebSocket
 from starlette.websockets import WebSocketDisconnect
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
+from service.errors import ServiceError
 from service.testing import FakeLanguage, fake_models
 from service.wire.head import MAX_HEADERS
 from service.wire.websocket import MAX_FRAGMENTS
@@ -38,6 +43,29 @@ def post(*lines: bytes, path: bytes = b"/filter") -> bytes:
 def chunked(body: bytes, trailers: bytes = b"", size: int = 1000) -> bytes:
     pieces = [body[first : first + size] for first in range(0, len(body), size)]
     return b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n" + trailers + b"\r\n"
+
+
+# Memory.
+
+
+@pytest.mark.parametrize(
+    "frames", [['{"levels":["a"]}'], ["{"], ["{}", '{"y":["a"]}'], ["{}", "{"], ['{"model":"no"}']]
+)
+def test_a_refused_frame_is_gone_with_its_stream(live: Live, frames: list[str]) -> None:
+    """And not only once the collector comes by: it counts objects, of which a document of megabytes may be one."""
+    gc.collect()
+    gc.disable()
+    try:
+        with connect(f"ws://127.0.0.1:{live.port}/filter/stream") as client:
+            for frame in frames:
+                client.send(frame)
+            answers = []
+            with suppress(ConnectionClosed):
+                answers.extend(json.loads(answer) for answer in client)
+        assert "error" in answers[-1]
+        wait_until(lambda: not any(issubclass(type(thing), ServiceError) for thing in gc.get_objects()))
+    finally:
+        gc.enable()
 
 
 # Trailers and chunks.
