@@ -86,7 +86,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     )
     app.state.exposition = Exposition(app.state.metrics)
     app.state.memory = None
-    app.state.turns = Turns()
+    app.state.turns = Turns(lambda: app.state.engine is not None and app.state.engine.is_awaited)
     app.state.draining = False
     app.state.engine = None
     for route in (generate, tgi, openai, filter, filter_stream, health, info, page):

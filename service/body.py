@@ -3,7 +3,7 @@
     bytes     leased as they come, refused beyond the largest body, declared or not
     seconds   between two pieces, and for the whole by a lowest rate
     cost      counted piece by piece (`service.json_cost`): what would decode to too much is never decoded
-    turns     of large bodies one piece is counted, or one whole decoded or validated, before others go on
+    turns     of large bodies one piece is counted, or one whole decoded, validated or taken up, before others go on
 
 FastAPI's own reading accepts NaN, 1e999 and lone surrogates, has no bound, and answers a refused body by repeating it.
 """
@@ -29,8 +29,10 @@ from service.settings import Settings
 from service.turns import Turns
 from service.validation import check_lengths, validated
 
-# Counted at once: about a millisecond at worst. A body of more is a large one.
+# Counted at once: about a millisecond at worst.
 PIECE_BYTES: Final = 65_536
+# A body of more is a large one: to decode, validate and check it may take half a millisecond.
+LARGE_BYTES: Final = 4_096
 Result = TypeVar("Result")
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -62,12 +64,14 @@ async def read_body(request: Request, model: type[Model], settings: Settings, le
     """
     before = lease.size
     pieces, counts = await _read_pieces(request, settings, lease, turns)
-    is_long = counts.size > PIECE_BYTES
+    is_long = counts.size > LARGE_BYTES
     lease.grow(counts.decoding_bytes())
     document = await turns.take(partial(_decode, pieces), is_long=is_long)
     check_lengths(document, settings)
     body = await turns.take(partial(validated, model, document, "The body"), is_long=is_long)
     lease.shrink(lease.size - before - counts.validated_bytes())
+    if is_long:
+        await turns.next()  # what the caller does with it, up to where it waits
     return body
 
 
@@ -86,7 +90,7 @@ async def _read_pieces(
             pieces.append(chunk)
             for start in range(0, len(chunk), PIECE_BYTES):
                 piece = chunk[start : start + PIECE_BYTES]
-                await turns.take(partial(cost.feed, piece), is_long=size > PIECE_BYTES)
+                await turns.take(partial(cost.feed, piece), is_long=size > LARGE_BYTES)
     return pieces, cost.counts
 
 

@@ -258,6 +258,11 @@ class Engine:
             self._metrics.state_slots.labels(name).set(pool.capacity)
             self._metrics.state_slots_used.labels(name).set_function(partial(getattr, pool, "in_use"))
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for an answer of a live stream."""
+        return self._scheduler.live_at_work
+
     def stalled_for(self) -> float:
         """Seconds since the last progress while there is work to do, else 0."""
         return self._scheduler.stalled_for()
@@ -436,6 +441,8 @@ class Engine:
         tokens, latent = options.max_new_tokens * options.samples, math.prod(model.latent_shape)
         ahead = self._settings.stream_buffer + options.samples if options.is_streamed else None
         size = generation_bytes(tokens, options.top_n_tokens, latent if options.return_latents else 0, ahead)
+        if options.decode == "recurrent":
+            size += (options.samples + 1) * model.pool.host_bytes_per_slot
         length = len(options.prompt)
         if options.return_full_text:
             size += TEXT_COPIES * options.samples * length

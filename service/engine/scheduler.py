@@ -3,7 +3,8 @@
 A request is a `Job`. A job is at a `Stage`; a worker thread takes the job at the head of the run queue together with
 others at the same stage, lets the stage advance them by one quantum (one decode step, one piece of a prompt, some
 observations) and puts the unfinished ones back at the tail. So no request waits for another to end, streams of one
-model share a step, and a request can be cancelled, or fail, between quanta without touching its neighbours.
+model share a step, live ones go first, and a request can be cancelled, or fail, between quanta without touching its
+neighbours.
 
     submit → waiting (bounded) → runnable ⇄ in a worker → finished
                                      ⇅
@@ -17,6 +18,8 @@ a stage has more to do for some of its jobs (`hand_over`).
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import logging
 import math
 import threading
@@ -32,6 +35,8 @@ logger = logging.getLogger("rfa.engine")
 LONGEST_RETRY_SECONDS = 60
 LONGEST_QUANTUM_SECONDS = 10
 SMOOTHING = 0.1
+# Quanta of live streams after which requests that wait have one, if there was none between them.
+LIVE_IN_A_ROW = 8
 
 
 class Stage(Protocol):
@@ -66,6 +71,7 @@ class Job:
         self._patience: asyncio.TimerHandle | None = None
         self._backlog = 0
         self._outbox: list[Any] = []
+        self._given = 0  # rows, on the scale of all live streams
         self._inbox: deque[Any] = deque()
         self._arrival = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -143,9 +149,9 @@ class Job:
                 while not self._inbox:
                     self._arrival.clear()
                     await self._arrival.wait()
+                if isinstance(self._inbox[0], ServiceError):
+                    raise self._inbox.popleft()  # without a name: a frame and its error would keep each other alive
                 event = self._inbox.popleft()
-                if isinstance(event, ServiceError):
-                    raise event
                 if isinstance(event, _Finished):
                     yield event.result
                     return
@@ -179,42 +185,38 @@ class _Finished:
 
 
 class _Line:
-    """Jobs that wait for a quantum of one stage.
+    """Jobs that wait for a quantum of one stage: live streams, which somebody waits for, and requests.
 
-    Live streams, which somebody waits for, go before requests, and share their quantum with those that fit. Requests
-    that fit into none have every second quantum: neither waits for the other for longer than one.
+    Streams come in the order of what they were given lately (start-time fair queueing): one that asks for much in each
+    answer, or sends faster than it is answered, waits for the others, and not they for it.
     """
 
     def __init__(self) -> None:
-        self._live: deque[Job] = deque()
-        self._requests: deque[Job] = deque()
-        self._is_turn_of_requests = False
+        self.live: list[tuple[int, int, Job]] = []  # a heap: rows given before, order of arrival
+        self.requests: deque[Job] = deque()
 
     def __len__(self) -> int:
-        return len(self._live) + len(self._requests)
+        return len(self.live) + len(self.requests)
 
-    @property
-    def has_live(self) -> bool:
-        return bool(self._live)
-
-    def add(self, job: Job, first: bool) -> None:
-        queue = self._live if job.is_stream else self._requests
-        if first:
-            queue.appendleft(job)
-        else:
-            queue.append(job)
-
-    def take(self, most: int, max_rows: int) -> list[Job]:
-        """The jobs of the next quantum, one at least."""
-        order = (self._requests, self._live) if self._is_turn_of_requests else (self._live, self._requests)
+    def take(self, most: int, max_rows: int, *, is_live_first: bool) -> list[Job]:
+        """The jobs of the next quantum, one at least: the others share it as far as they fit."""
         jobs: list[Job] = []
         rows = 0
-        for queue in order:
-            while queue and (not jobs or (len(jobs) < most and rows + queue[0].rows <= max_rows)):
-                rows += queue[0].rows
-                jobs.append(queue.popleft())
-        self._is_turn_of_requests = bool(self._requests) and all(job.is_stream for job in jobs)
+        kinds = ("live", "requests") if is_live_first else ("requests", "live")
+        for kind in kinds:
+            while (job := self._first(kind)) and (not jobs or (len(jobs) < most and rows + job.rows <= max_rows)):
+                rows += job.rows
+                jobs.append(job)
+                if kind == "live":
+                    heapq.heappop(self.live)
+                else:
+                    self.requests.popleft()
         return jobs
+
+    def _first(self, kind: str) -> Job | None:
+        if kind == "live":
+            return self.live[0][-1] if self.live else None
+        return self.requests[0] if self.requests else None
 
 
 class Scheduler:
@@ -260,7 +262,10 @@ class Scheduler:
         self._streams = 0
         self._busy = 0
         self._live_waiting = 0
-        self._was_live = False
+        self._live_busy = 0
+        self._live_in_a_row = 0
+        self._given = 0  # rows before those of the last stream that was served: where one that comes now begins
+        self._arrivals = itertools.count()
         self._draining = False
         self._closing = False
         self._progress = time.monotonic()
@@ -291,6 +296,11 @@ class Scheduler:
     def live_waiting(self) -> int:
         """Live streams that wait for a quantum."""
         return self._live_waiting
+
+    @property
+    def live_at_work(self) -> bool:
+        """Whether live streams wait for a quantum or are in one: somebody waits for the answers."""
+        return self._live_waiting + self._live_busy > 0
 
     def stalled_for(self) -> float:
         """Seconds since the last progress while there is work to do, else 0."""
@@ -390,6 +400,7 @@ class Scheduler:
         while (jobs := self._take()) is not None:
             self._advance(jobs)
             self._return(jobs)
+            del jobs  # nobody is kept while this thread waits
 
     def _take(self) -> list[Job] | None:
         """The next jobs to advance together; None when closing. Work is shared evenly among the workers."""
@@ -398,13 +409,19 @@ class Scheduler:
                 self._work_arrived.wait()
             if self._closing:
                 return None
-            stage = self._next_stage()
+            is_live_first = self._is_turn_of_live()
+            stage = self._next_stage(is_live_first)
             line = self._runnable.pop(stage)
-            jobs = line.take(math.ceil((len(line) + self._busy) / self._workers), stage.max_rows)
+            most = math.ceil((len(line) + self._busy) / self._workers)
+            if is_live_first:
+                self._given = max(self._given, line.live[0][0])
+            jobs = line.take(most, stage.max_rows, is_live_first=is_live_first)
             if line:
                 self._runnable[stage] = line
-            self._was_live = any(job.is_stream for job in jobs)
-            self._live_waiting -= sum(job.is_stream for job in jobs)
+            live = sum(job.is_stream for job in jobs)
+            self._live_in_a_row = self._live_in_a_row + 1 if is_live_first else 0
+            self._live_waiting -= live
+            self._live_busy += live
             self._busy += len(jobs)
             now = time.monotonic()
             for job in jobs:
@@ -430,6 +447,7 @@ class Scheduler:
         with self._lock:
             self._progress = time.monotonic()
             self._busy -= len(jobs)
+            self._live_busy -= sum(job.is_stream for job in jobs)
             # Before a job is queued: another worker that took it up would add to the same outbox, or deliver first.
             self._hand_over(jobs)
             for job in jobs:
@@ -462,19 +480,35 @@ class Scheduler:
             job._backlog += len(job._outbox)
         self._deliver(jobs)
 
-    def _next_stage(self) -> Stage:
-        """Stages take turns, so that no kind of work waits for another to run dry; those with live streams have every
-        second one."""
-        if self._live_waiting and not self._was_live:
-            return next(stage for stage, line in self._runnable.items() if line.has_live)
-        return next(iter(self._runnable))
+    def _is_turn_of_live(self) -> bool:
+        if self._live_in_a_row >= LIVE_IN_A_ROW and any(line.requests for line in self._runnable.values()):
+            return False
+        return self._live_waiting > 0
+
+    def _next_stage(self, is_live_first: bool) -> Stage:
+        """That of the live stream that was given least; of requests stages take turns, so that no kind of work waits
+        for another to run dry."""
+        if is_live_first:
+            return min(
+                (stage for stage, line in self._runnable.items() if line.live),
+                key=lambda stage: self._runnable[stage].live[0][:2],
+            )
+        return next(stage for stage, line in self._runnable.items() if line.requests)
 
     def _has_work(self) -> bool:
         return bool(self._busy or self._runnable or self._waiting)
 
     def _queue(self, job: Job, first: bool = False) -> None:
-        self._live_waiting += job.is_stream
-        self._runnable.setdefault(job.stage, _Line()).add(job, first)
+        line = self._runnable.setdefault(job.stage, _Line())
+        if job.is_stream:
+            self._live_waiting += 1
+            begin = max(self._given, job._given)
+            job._given = begin + job.rows
+            heapq.heappush(line.live, (begin, next(self._arrivals), job))
+        elif first:
+            line.requests.appendleft(job)
+        else:
+            line.requests.append(job)
         self._work_arrived.notify()
 
     def _admit(self) -> None:

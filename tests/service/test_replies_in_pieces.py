@@ -13,7 +13,7 @@ import pytest
 from service.engine.reply_size import HELD
 from service.schemas import FilterReply, GenerateReply
 from service.testing import FakeFilter, FakeLanguage, fake_models
-from service.turns import Turns
+from service.turns import LONGEST_LOOKS, Turns
 
 pytestmark = pytest.mark.anyio
 # Some 2 MB of JSON: more than is held before a reply begins.
@@ -249,3 +249,20 @@ async def test_turns_are_one_a_round() -> None:
     text = "".join(log)
     assert sorted(text.replace("-", "")) == sorted("01234" * 3)
     assert all(len(part) <= 1 for part in text.rstrip("-").split("-"))
+
+
+async def test_pieces_stand_back_while_a_stream_is_awaited_but_not_for_ever() -> None:
+    looks = iter([True] * 5 + [False] + [True] * 1_000)
+    looked = []
+
+    def is_awaited() -> bool:
+        looked.append(next(looks))
+        return looked[-1]
+
+    turns = Turns(is_awaited)
+    await turns.next()
+    assert looked == [True] * 5 + [False]
+    await turns.take(lambda: None, is_long=True)
+    assert len(looked) == 6 + LONGEST_LOOKS
+    await turns.take(lambda: None, is_long=False)
+    assert len(looked) == 6 + LONGEST_LOOKS

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from service.engine.scheduler import Job, Scheduler, hand_over
+from service.engine.scheduler import LIVE_IN_A_ROW, Job, Scheduler, hand_over
 from service.errors import NotReady, Overloaded
 from service.testing import FakeFilter, FakeLanguage, fake_models
 
@@ -295,6 +295,75 @@ async def test_a_live_stream_is_idle_until_it_is_woken(make: Any) -> None:
     assert (scheduler.streams, scheduler.running, scheduler.stalled_for()) == (1, 0, 0)
     await events.aclose()
     assert (scheduler.streams, job.released) == (0, 1)
+
+
+class Recording(Echo):
+    """Says who was in which quantum, when its gate lets it."""
+
+    max_rows = 1
+
+    def __init__(self, gate: threading.Semaphore, log: list[str]) -> None:
+        self.gate = gate
+        self.log = log
+
+    def run(self, jobs: Sequence[Any]) -> None:
+        self.gate.acquire()
+        self.log.append("".join(job.name for job in jobs))
+        for job in jobs:
+            job.emit(job.inbox.popleft())
+
+
+class Wide(Live):
+    """A stream whose every answer weighs so much, and that asks for so many at once."""
+
+    def __init__(self, stage: Any, name: str, rows: int, count: int) -> None:
+        super().__init__(stage)
+        self.name = name
+        self._weight = rows
+        self.inbox.extend(range(count))
+
+    @property
+    def rows(self) -> int:
+        return self._weight
+
+
+async def test_live_streams_go_before_requests_but_not_for_ever(make: Any) -> None:
+    """Whoever does not share their quanta has every ninth."""
+    gate = threading.Semaphore(0)
+    log: list[str] = []
+    scheduler = make(max_streams=1)
+    blocked = Counting(max_rows=2, gate=gate)
+    first = submitted(scheduler, Count(blocked, 1, "first"))
+    await until(lambda: first.started is not None)
+    scheduler.submit(Wide(Recording(gate, log), "l", 1, 2 * LIVE_IN_A_ROW + 1))
+    requests = [submitted(scheduler, Count(blocked, 1, name)) for name in "abc"]
+    gate.release(1 + LIVE_IN_A_ROW)
+    await until(lambda: len(log) == LIVE_IN_A_ROW)
+    assert blocked.batches == [["first"]]
+    gate.release(1 + LIVE_IN_A_ROW)
+    await until(lambda: len(log) == 2 * LIVE_IN_A_ROW)
+    assert blocked.batches == [["first"], ["a", "b"]]
+    gate.release(1)
+    await until(lambda: len(blocked.batches) == 3)
+    assert len(log) == 2 * LIVE_IN_A_ROW
+    gate.release(1)
+    await asyncio.gather(*(request.result() for request in requests))
+    await until(lambda: len(log) == 2 * LIVE_IN_A_ROW + 1)
+
+
+async def test_a_stream_that_asks_for_much_waits_for_the_others(make: Any) -> None:
+    """Two whose answers weigh four times as much as those of the third have a quantum each for its four."""
+    gate = threading.Semaphore(0)
+    log: list[str] = []
+    stages = [Recording(gate, log), Recording(gate, log)]
+    scheduler = make(max_streams=3)
+    scheduler.submit(Wide(stages[0], "x", 4, 4))
+    await until(lambda: scheduler.live_waiting == 0)
+    scheduler.submit(Wide(stages[1], "y", 4, 3))
+    scheduler.submit(Wide(stages[0], "m", 1, 12))
+    gate.release(19)
+    await until(lambda: len(log) == 19)
+    assert "".join(log) == "xymmmmxymmmmxymmmmx"
 
 
 async def test_live_streams_have_places_of_their_own(make: Any) -> None:

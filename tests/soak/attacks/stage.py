@@ -234,7 +234,8 @@ class Stage:
                 self.sleep(pause)
 
         self.lanes(lanes, ask, **options)
-        self.claim("answers come at all", bool(self.statuses), "none came")
+        has_begun = bool(self.statuses) or self.counts["bytes received"] > 0  # one of 40 MB may not end in the time
+        self.claim("answers come at all", has_begun, "none came")
 
     def _ask(self, wire: Wire, request: bytes, text: str) -> Answer | None:
         """The answer to a request; None where there is none, which breaks the claim unless the time was over."""
