@@ -6,11 +6,12 @@ Straight on ASGI's messages: thousands of frames a second pass here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from starlette.types import Receive, Send
 
-from service.body import decode_json
+from service.body import PIECE_BYTES, decode_json
 from service.deadline import Deadline
 from service.encoding import pieces
 from service.errors import (
@@ -89,13 +90,15 @@ class JsonSocket:
         if text is None:
             raise InvalidRequest("A frame must be text.", code="not_text")
         if len(text) > self._small:
-            self._check(text.encode())
+            await self._check(text.encode())
         return decode_json(text, "A frame")
 
-    def _check(self, frame: bytes) -> None:
+    async def _check(self, frame: bytes) -> None:
         if len(frame) > self._max_bytes:
             raise PayloadTooLarge(f"A frame must not be larger than {self._max_bytes} bytes.")
-        JsonCost(FRAME_LIMITS, "A frame").feed(frame)
+        cost = JsonCost(FRAME_LIMITS, "A frame")
+        for start in range(0, len(frame), PIECE_BYTES):
+            await self._turns.take(partial(cost.feed, frame[start : start + PIECE_BYTES]), is_long=True)
 
     async def write(self, documents: Sequence[Any]) -> None:
         """Send documents, a frame each.

@@ -37,6 +37,8 @@ from service.settings import Settings
 router = APIRouter(route_class=StrictJSONRoute, prefix="/v1", tags=["openai"])
 OWNER = "rfa-server"
 FINGERPRINT_DIGITS = 12
+# Jobs of one request that are made before others go on.
+PROMPTS_A_TURN = 16
 DONE = orjson.Fragment(b"[DONE]")  # the one event of a stream that is no JSON
 # Fields as the engine names them in its refusals, and as these routes do; longer names first.
 _FIELD_NAMES = (
@@ -165,18 +167,20 @@ def _options(body: CompletionRequest, prompt: str | tuple[int, ...]) -> Generate
     )
 
 
-def _submit(body: CompletionRequest, request: Request, engine: Engine, model: str) -> list[GenerateJob]:
+async def _submit(body: CompletionRequest, request: Request, engine: Engine, model: str) -> list[GenerateJob]:
     """One job per prompt, all or none."""
     jobs: list[GenerateJob] = []
     prompts = _prompts(body)
     with tokens_set_aside(request, len(prompts) * body.n * body.max_tokens) as paid:
-        for position, prompt in enumerate(prompts):
-            try:
+        try:
+            for position, prompt in enumerate(prompts):
+                if position % PROMPTS_A_TURN == PROMPTS_A_TURN - 1:
+                    await request.app.state.turns.next()
                 jobs.append(engine.generate(model, _options(body, prompt), lease_of(request)))
-            except Exception as error:
-                for job in jobs:
-                    job.cancel()
-                raise _renamed(error, body, position) from None
+        except BaseException as error:  # also where the client leaves
+            for job in jobs:
+                job.cancel()
+            raise _renamed(error, body, position) from None
         paid.extend(jobs)
     return jobs
 
@@ -196,7 +200,7 @@ def _writers(body: CompletionRequest, position: int, job: GenerateJob) -> list[C
 
 
 async def _completion(body: CompletionRequest, request: Request, engine: Engine, model: str) -> dict[str, Any]:
-    jobs = _submit(body, request, engine, model)
+    jobs = await _submit(body, request, engine, model)
     generations: dict[int, Generation] = {}
     async with aclosing(events_together(jobs)) as events:
         async for position, event in events:
@@ -215,7 +219,7 @@ async def _completion(body: CompletionRequest, request: Request, engine: Engine,
 async def _chunks(
     body: CompletionRequest, request: Request, engine: Engine, model: str, head: dict[str, Any]
 ) -> AsyncIterator[dict[str, Any] | orjson.Fragment]:
-    jobs = _submit(body, request, engine, model)
+    jobs = await _submit(body, request, engine, model)
     writers = [_writers(body, position, job) for position, job in enumerate(jobs)]
     wanted = body.stream_options
     has_running_usage = wanted is not None and wanted.include_usage and wanted.continuous_usage_stats
@@ -262,7 +266,7 @@ def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
     }
 
 
-def _renamed(error: Exception, body: CompletionRequest, position: int) -> Exception:
+def _renamed(error: BaseException, body: CompletionRequest, position: int) -> BaseException:
     """The engine's refusal in the field names of these routes."""
     if not isinstance(error, InvalidRequest):
         return error
