@@ -192,6 +192,7 @@ class WebSocketConnection(StalledReader, asyncio.Protocol):
         for event in events:
             assert isinstance(event, Frame)
             self._take(event)
+            event.data = b""  # the parser keeps its last frame, as long as it lives: here, and in garbage afterwards
         self._flush()
         if self._frames.parser_exc is not None or self._frames.close_rcvd is not None:
             self._end_by_peer()

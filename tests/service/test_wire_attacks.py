@@ -16,6 +16,7 @@ import pytest
 from fastapi import FastAPI, WebSocket
 from starlette.websockets import WebSocketDisconnect
 from websockets.exceptions import ConnectionClosed
+from websockets.frames import Frame
 from websockets.sync.client import connect
 
 from service.errors import ServiceError
@@ -66,6 +67,15 @@ def test_a_refused_frame_is_gone_with_its_stream(live: Live, frames: list[str]) 
         wait_until(lambda: not any(issubclass(type(thing), ServiceError) for thing in gc.get_objects()))
     finally:
         gc.enable()
+
+
+def test_a_frame_that_was_taken_is_not_kept(live: Live) -> None:
+    """Else each idle stream held as much as its last frame had, whatever that was worth to the server."""
+    with connect(f"ws://127.0.0.1:{live.port}/filter/stream", compression=None) as client:
+        client.send("{}" + " " * 10_000)
+        assert json.loads(client.recv())["ready"]
+        frames = [thing for thing in gc.get_objects() if type(thing) is Frame]
+        assert frames and not any(len(frame.data) >= 10_000 for frame in frames)
 
 
 # Trailers and chunks.
