@@ -185,7 +185,6 @@ class StrictJSONRoute(APIRoute):
         async def read_then_handle(request: Request) -> Response:
             require_json(request.headers.get("content-type"))
             state = request.app.state
-            await state.turns.begin()
             body = await read_body(request, model, state.settings, lease_of(request), state.turns)
             return await handle(_ParsedRequest(request, body))
 

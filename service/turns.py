@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-# Requests that are taken up in one round: from their bytes to what computes them is a millisecond.
-BEGINNINGS: Final = 4
 # How often a piece asks whether it may go on, and how often at most.
 LOOK_SECONDS: Final = 0.001
 LONGEST_LOOKS: Final = 20
@@ -31,18 +29,6 @@ class Turns:
     def __init__(self, is_awaited: Callable[[], bool] = lambda: False) -> None:
         self._lock = asyncio.Lock()
         self._is_awaited = is_awaited
-        self._begun = 0
-
-    async def begin(self) -> None:
-        """Wait until a request may be taken up: few in a round of the loop, however many came in the last one."""
-        while self._begun >= BEGINNINGS:
-            await asyncio.sleep(0)
-        if not self._begun:
-            asyncio.get_running_loop().call_soon(self._next_round)
-        self._begun += 1
-
-    def _next_round(self) -> None:
-        self._begun = 0
 
     async def take(self, work: Callable[[], Result], *, is_long: bool) -> Result:
         """Do a piece of work, in turn if it is a long one."""

@@ -63,7 +63,7 @@ FRAME = "The frame"
 _STEP_FIELDS = tuple(field.name for field in fields(FilterStep))
 _FRAME_FIELDS = frozenset(StreamObservation.model_fields)
 # Frames that were there already are taken so many at a time, and answers sent: then others have their turn.
-FRAMES_A_TURN = 16
+FRAMES_A_TURN = 8
 # Observations that a stream may have under way without asking for memory, where they are small.
 PIPELINED = 2
 _NUMBERS = (float, int)  # as `type(…)` says: a bool is neither

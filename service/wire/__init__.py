@@ -17,7 +17,7 @@ The bytes are read by two maintained parsers that do no input or output of their
     sockets   beyond `max_connections` the longest-waiting client that has not said what it wants makes room; where all
               have, the new one hears 503
     memory    what unfinished heads and messages hold is leased from the process's budget (`service.memory`)
-    turns     one connection is worked on for `TURN_SECONDS` at a time
+    turns     one connection is worked on for `TURN_SECONDS` at a time, all for `ROUND_SECONDS` in a round of the loop
 
 Every refusal has the one error shape, a request id, a line in the access log and a count.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import termios
+import time
 from array import array
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -18,6 +19,9 @@ from service.settings import Settings
 
 # One connection is worked on for so long; then others have their turn.
 TURN_SECONDS = 0.002
+# The turns of one round of the event loop, together; who comes later waits for the next. What they begin is worked on
+# in that one, and takes some times as long.
+ROUND_SECONDS = 0.0005
 # Held without a lease: what nearly every client is ever in the middle of sending.
 FREE_BYTES = 4_096
 LEASE_STEP_BYTES = 16_384
@@ -48,10 +52,22 @@ class Wire:
     app_state: dict[str, Any]
     # In the order in which they began to wait; a dictionary is an ordered set.
     waiting: dict[Waiting, None] = field(default_factory=dict)
+    _round_end: float | None = None
 
     def count(self, reason: str) -> None:
         """Count a connection that was ended by the server; `reason` is one of a few words."""
         self.metrics.connections_refused.labels(reason).inc()
+
+    def has_time(self) -> bool:
+        """Whether another connection may have its turn in this round of the event loop, however many have come."""
+        now = time.monotonic()
+        if self._round_end is None:
+            self._round_end = now + ROUND_SECONDS
+            asyncio.get_running_loop().call_soon(self._begin_round)
+        return now < self._round_end
+
+    def _begin_round(self) -> None:
+        self._round_end = None
 
     def has_room(self) -> bool:
         """Whether the newest connection has a place, if need be that of one that has waited longest."""

@@ -154,7 +154,7 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
             return
         self._unread += data
         if self._turn is None:
-            self._work()
+            self._take_turn()
 
     def body_taken(self) -> None:
         """There is room for more of the body."""
@@ -164,7 +164,14 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
     def _go_on(self) -> None:
         self._turn = None
         if not self.transport.is_closing():
+            self._take_turn()
+
+    def _take_turn(self) -> None:
+        if self.wire.has_time():
             self._work()
+        else:
+            self._turn = self._loop.call_soon(self._go_on)
+            self._read_on_or_pause()
 
     def _work(self) -> None:
         """Read what has come, for one turn."""

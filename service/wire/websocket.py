@@ -27,6 +27,8 @@ logger = logging.getLogger("rfa.server")
 
 # What of a burst of frames is read before others have their turn: 34 KB of small frames took 15 ms.
 BURST_BYTES: Final = 4_096
+# Up to so many are handed on at once, however many others wait for a turn: an observation, from one that is in time.
+PROMPT_BYTES: Final = 512
 # Of one message: fragments cost more than their bytes, empty ones cost nothing but that.
 MAX_FRAGMENTS: Final = 1_024
 # A silent peer is asked for a sign of life after so long, and given as long to send it.
@@ -183,6 +185,9 @@ class WebSocketConnection(StalledReader, asyncio.Protocol):
         """Hand frames on, a burst of them in pieces, so that one client does not hold up all the others."""
         self._turn = None
         if self.transport.is_closing():
+            return
+        if len(self._unread) > PROMPT_BYTES and not self.wire.has_time():
+            self._turn = self._loop.call_soon(self._take_turn)
             return
         piece = bytes(self._unread[:BURST_BYTES])
         del self._unread[: len(piece)]
