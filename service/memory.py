@@ -4,11 +4,12 @@
 request leases from it, at an upper estimate and before the memory is paid for:
 
     the bytes of its body, as they arrive, and what JSON makes of them
-    what a handler builds from them, as long as the request lives
+    what a handler builds from them, and the state slots of its texts, as long as the request lives
     the reply, from the first number to the last byte that is handed to the connection
 
-Not counted, because other limits bound it: connections and their buffers (`RFA_MAX_CONNECTIONS`), state slots (all
-exist from the start), named sessions (`RFA_MAX_SESSION_BYTES`), and a second set of bundles while they are loaded anew.
+Not counted, because other limits bound it: connections and their buffers (`RFA_MAX_CONNECTIONS`), state slots of
+filters (a few kB for each of `RFA_MAX_STREAMS`), named sessions (`RFA_MAX_SESSION_BYTES`), and a second set of bundles
+while they are loaded anew.
 """
 
 from __future__ import annotations
