@@ -7,6 +7,8 @@ import fcntl
 import termios
 import time
 from array import array
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -53,13 +55,38 @@ class Wire:
     # In the order in which they began to wait; a dictionary is an ordered set.
     waiting: dict[Waiting, None] = field(default_factory=dict)
     _round_end: float | None = None
+    _queue: deque[Callable[[], None]] = field(default_factory=deque)
 
     def count(self, reason: str) -> None:
         """Count a connection that was ended by the server; `reason` is one of a few words."""
         self.metrics.connections_refused.labels(reason).inc()
 
+    def take_turn(self, work: Callable[[], None]) -> bool:
+        """Let a connection work now, if nobody waits and the round of the event loop has time; whether it did."""
+        if self._queue or not self.has_time():
+            return False
+        work()
+        return True
+
+    def queue_turn(self, work: Callable[[], None]) -> None:
+        """Let a connection work in one of the next rounds, behind those that wait."""
+        self._queue.append(work)
+        if len(self._queue) == 1:
+            asyncio.get_running_loop().call_soon(self._work_on)
+
+    def _work_on(self) -> None:
+        try:
+            while self._queue and self.has_time():
+                try:
+                    self._queue[0]()  # at the head meanwhile: so a round is arranged for already
+                finally:
+                    self._queue.popleft()
+        finally:
+            if self._queue:
+                asyncio.get_running_loop().call_soon(self._work_on)
+
     def has_time(self) -> bool:
-        """Whether another connection may have its turn in this round of the event loop, however many have come."""
+        """Whether this round has time for more work of connections, however many have come."""
         now = time.monotonic()
         if self._round_end is None:
             self._round_end = now + ROUND_SECONDS

@@ -68,7 +68,7 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
         self._held = Holding(wire.memory)
         self._timer: asyncio.TimerHandle | None = None
         self._is_kept_alive = False
-        self._turn: asyncio.Handle | None = None
+        self._has_turn = False
         self._is_last = False
         self._is_half_closed = False
         self._is_paused = False
@@ -107,7 +107,7 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
         self._is_half_closed = True
         if self._phase == "lingering":
             self.transport.close()
-        elif self._turn is None:
+        elif not self._has_turn:
             self._work()
         return not self.transport.is_closing()
 
@@ -142,8 +142,6 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
         self.wire.waiting.pop(self, None)
         self._held.release()
         self._clear_timer()
-        if self._turn is not None:
-            self._turn.cancel()
 
     # Bytes from the client.
 
@@ -153,25 +151,23 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
         if self._phase == "lingering" or self.transport.is_closing():
             return
         self._unread += data
-        if self._turn is None:
-            self._take_turn()
+        if not self._has_turn and not self.wire.take_turn(self._work):
+            self._queue_turn()
+            self._read_on_or_pause()
 
     def body_taken(self) -> None:
         """There is room for more of the body."""
-        if self._turn is None and self._phase == "body":
-            self._turn = self._loop.call_soon(self._go_on)
+        if not self._has_turn and self._phase == "body":
+            self._queue_turn()
+
+    def _queue_turn(self) -> None:
+        self._has_turn = True
+        self.wire.queue_turn(self._go_on)
 
     def _go_on(self) -> None:
-        self._turn = None
-        if not self.transport.is_closing():
-            self._take_turn()
-
-    def _take_turn(self) -> None:
-        if self.wire.has_time():
+        self._has_turn = False
+        if self._phase != "lingering" and not self.transport.is_closing():
             self._work()
-        else:
-            self._turn = self._loop.call_soon(self._go_on)
-            self._read_on_or_pause()
 
     def _work(self) -> None:
         """Read what has come, for one turn."""
@@ -179,7 +175,7 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
         try:
             while self._advance():
                 if self._loop.time() >= until:
-                    self._turn = self._loop.call_soon(self._go_on)
+                    self._queue_turn()
                     break
             self._held.resize(len(self._unread))
         except (MalformedRequest, HeadersTooLarge, PayloadTooLarge, Overloaded) as error:
@@ -206,7 +202,7 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
     def _read_on_or_pause(self) -> None:
         if self.transport.is_closing() or self._is_half_closed:
             return
-        is_waiting = self._turn is not None or self._phase == "answer" or self._is_blocked()
+        is_waiting = self._has_turn or self._phase == "answer" or self._is_blocked()
         should_pause = is_waiting and len(self._unread) > (MAX_AHEAD_BYTES if self._phase == "answer" else 0)
         if should_pause and not self._is_paused:
             self.transport.pause_reading()
@@ -378,8 +374,8 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
             self._finish()
         elif self._phase == "answer":
             self._next_request()
-            if self._turn is None:
-                self._turn = self._loop.call_soon(self._go_on)
+            if not self._has_turn:
+                self._queue_turn()
         else:
             # The rest of the body is read and thrown away, so that the connection can go on: but not for ever.
             self._set_timer(self.wire.settings.body_timeout_seconds, self.transport.close)

@@ -85,7 +85,7 @@ class WebSocketConnection(StalledReader, asyncio.Protocol):
         self._is_open = False
         self._is_ended = False
         self._unread = bytearray()
-        self._turn: asyncio.Handle | None = None
+        self._has_turn = False
         self._is_paused = False
         self._inbox: deque[Message] = deque([{"type": "websocket.connect"}])
         self._news = asyncio.Event()
@@ -118,8 +118,6 @@ class WebSocketConnection(StalledReader, asyncio.Protocol):
         self._held.release()
         if self._closing is not None:
             self._closing.cancel()
-        if self._turn is not None:
-            self._turn.cancel()
         self.writable.set()
         self._tell_end(ABNORMAL, "")
 
@@ -169,8 +167,12 @@ class WebSocketConnection(StalledReader, asyncio.Protocol):
         """Arrange for what has come to be read, as long as the application and the peer keep up."""
         if self.transport.is_closing():
             return
-        if self._is_ready() and self._turn is None:
-            self._turn = self._loop.call_soon(self._take_turn)
+        if self._is_ready() and not self._has_turn:
+            self._has_turn = True
+            if len(self._unread) <= BURST_BYTES:
+                self._loop.call_soon(self._take_turn)
+            else:
+                self.wire.queue_turn(self._take_turn)
         should_pause = bool(self._unread) and (self._is_open or len(self._unread) > BURST_BYTES)
         if should_pause and not self._is_paused:
             self.transport.pause_reading()
@@ -185,11 +187,8 @@ class WebSocketConnection(StalledReader, asyncio.Protocol):
 
     def _take_turn(self) -> None:
         """Hand frames on, a burst of them in pieces, so that one client does not hold up all the others."""
-        self._turn = None
+        self._has_turn = False
         if self.transport.is_closing():
-            return
-        if len(self._unread) > BURST_BYTES and not self.wire.has_time():
-            self._turn = self._loop.call_soon(self._take_turn)
             return
         while self._take_burst() and self._is_ready() and self.wire.has_time():
             pass

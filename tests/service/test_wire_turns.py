@@ -1,0 +1,65 @@
+"""Connections of a process take turns: nobody waits for ever, and what fails in one turn ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from service.wire import connection
+from service.wire.connection import Wire
+
+pytestmark = pytest.mark.anyio
+NOTHING: Any = None
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    """One turn has all the time of a round."""
+    monkeypatch.setattr(connection, "ROUND_SECONDS", 1e-9)
+    return Wire(NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING)
+
+
+async def rounds(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_who_always_has_more_waits_for_the_others(wire: Wire) -> None:
+    log: list[str] = []
+
+    def greedy(name: str) -> Callable[[], None]:
+        def work() -> None:
+            log.append(name)
+            wire.queue_turn(work)
+
+        return work
+
+    for name in "abc":
+        wire.queue_turn(greedy(name))
+    await rounds(30)
+    assert len(log) >= 9 and "".join(log) == ("abc" * len(log))[: len(log)]
+    assert not wire.take_turn(lambda: log.append("first"))
+
+
+async def test_who_comes_while_nobody_waits_works_at_once_and_one_a_round(wire: Wire) -> None:
+    log: list[str] = []
+    assert wire.take_turn(lambda: log.append("a"))
+    assert not wire.take_turn(lambda: log.append("b"))
+    await rounds(2)
+    assert wire.take_turn(lambda: log.append("c"))
+    assert log == ["a", "c"]
+
+
+async def test_a_turn_that_fails_holds_nobody_up(wire: Wire) -> None:
+    log: list[str] = []
+    told: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"]))
+    wire.queue_turn(lambda: log.append("a"))
+    wire.queue_turn(lambda: log[7])
+    wire.queue_turn(lambda: log.append("b"))
+    await rounds(20)
+    assert log == ["a", "b"]
+    assert [type(error) for error in told] == [IndexError]
