@@ -19,7 +19,8 @@ from export.golden import check_golden_document
 from export.manifest import canonical_json
 from export.tokenizer_document import check_tokenizer
 from service.settings import BUNDLE_ROOT
-from tests.soak.bundles.mutations import Mutation, catalogue
+from tests.soak.bundles.case import Case
+from tests.soak.bundles.mutations import catalogue
 
 Change = Callable[[Any], object]
 
@@ -188,8 +189,8 @@ def test_a_reason_shows_no_content() -> None:
 SOME = [entry for entry in catalogue(BUNDLE_ROOT, seed=11) if entry.bundle in ("linear", "metrics")][::3]
 
 
-@pytest.mark.parametrize("mutation", SOME, ids=lambda entry: f"{entry.bundle} {entry.file} {entry.what}")
-def test_a_bundle_mutated_by_field_ends_in_a_refusal_or_is_the_same(tmp_path: Path, mutation: Mutation) -> None:
+@pytest.mark.parametrize("mutation", SOME, ids=lambda entry: f"{entry.bundle} {entry.family} {entry.what}")
+def test_a_bundle_mutated_by_field_ends_in_a_refusal_or_is_the_same(tmp_path: Path, mutation: Case) -> None:
     """Never in another error; and what is accepted is another in what nobody computes with."""
     original = open_bundle(BUNDLE_ROOT / mutation.bundle)
     path = Path(shutil.copytree(original.path, tmp_path / mutation.bundle))

@@ -1,7 +1,7 @@
 """`python -m tests.soak.bundles`; its figures go to bench/results/bundles.json.
 
-Needs strace. Some 370 bundles, each in a process of its own and then offered to a server that serves: an hour on two
-cores that do nothing else.
+Needs strace. Some 370 bundles, each in a process of its own and then offered to a server that serves: half an hour on
+two cores that do nothing else.
 """
 
 from __future__ import annotations

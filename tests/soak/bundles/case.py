@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Case:
-    """Which, what is changed in it, and how."""
+    """Which, in which of its files or as a graph, what is changed, and how."""
 
     bundle: str
     family: str

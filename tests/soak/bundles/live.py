@@ -19,10 +19,15 @@ from tests.soak.bundles.case import Case
 DECIDED = re.compile(r" reload (committed|refused|aborted), of ")
 # One process is asked to reload, and the one beside it: what is refused must be refused for both.
 PROCESSES = 2
-FILTERED = {"observations": [[0.5, -0.2], [0.4, 0.1], [0.1, 0.3]], "seed": 7}
-# A metric is one number.
-OBSERVATIONS = {"metrics": [[0.5], [0.4], [0.1]]}
-GENERATED = {"prompt": "It is a truth", "max_tokens": 4, "seed": 7}
+PAIRS = {"observations": [[0.5, -0.2], [0.4, 0.1], [0.1, 0.3]], "seed": 7}
+QUESTIONS = {
+    "books": ("/generate", {"inputs": "It is a truth", "parameters": {"max_new_tokens": 4, "seed": 7}}),
+    "linear": ("/filter", PAIRS),
+    "metrics": ("/filter", {"observations": [[0.5], [0.4], [0.1]], "seed": 7}),
+    "oscillator": ("/filter", PAIRS),
+}
+# What in an answer is of the model; the rest is of the request.
+OF_THE_MODEL = ("steps", "generated_text")
 
 
 @dataclass
@@ -76,7 +81,10 @@ class _Stall:
 
     def __init__(self, server: Server, served: Path, good: Path) -> None:
         self._server, self._served, self._good = server, served, good
+        self._path, self._question = QUESTIONS[good.name]
         self._right = self._answer()
+        if self._right is None:
+            raise RuntimeError(f"{good.name} is not answered for")
 
     def offer(self, case: Case, offered: Offered) -> None:
         """Put the bad bundle in place of the good one, signal, and hold what is served to what was."""
@@ -112,24 +120,14 @@ class _Stall:
             time.sleep(LOOK_SECONDS)
         return "silence"
 
-    def _answer(self) -> list[Any] | None:
-        """Of every process alike, or none: what a client gets."""
-        name = self._good.name
-        path, question = ("/generate", GENERATED) if name == "books" else ("/filter", FILTERED)
-        if name in OBSERVATIONS:
-            question = {**question, "observations": OBSERVATIONS[name]}
+    def _answer(self) -> Any:
+        """What clients get, all of them the same; None where one gets another answer or none."""
+        url = f"{self._server.url}{self._path}"
+        found = []
         try:
-            found = [
-                httpx.post(f"{self._server.url}{path}", json={**question, "model": name}, timeout=PATIENCE_SECONDS)
-                for _ in range(2 * PROCESSES)
-            ]
+            for _ in range(2 * PROCESSES):
+                reply = httpx.post(url, json=self._question, timeout=PATIENCE_SECONDS).raise_for_status().json()
+                found.append([reply[name] for name in OF_THE_MODEL if name in reply])
         except httpx.HTTPError:
             return None
-        if any(reply.status_code != httpx.codes.OK for reply in found):
-            return None
-        return [_numbers(reply.json()) for reply in found]
-
-
-def _numbers(document: dict[str, Any]) -> dict[str, Any]:
-    """Without what is of the request."""
-    return {name: value for name, value in document.items() if name in ("steps", "text", "usage", "confidence")}
+        return found[0] if all(answer == found[0] != [] for answer in found) else None

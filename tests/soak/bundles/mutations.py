@@ -11,7 +11,6 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 import safetensors.numpy
 
 from export.manifest import canonical_json, compact_json
+from tests.soak.bundles.case import Case
 
 Place = tuple[str | int, ...]
 DELETED, EXTRA = "deleted", "extra"
@@ -36,20 +36,10 @@ for _ in range(200):
     DEEP = [DEEP]
 
 
-@dataclass(frozen=True)
-class Mutation:
-    """One change of one bundle."""
-
-    bundle: str
-    file: str
-    what: str
-    apply: Callable[[Path], None]
-
-
-def catalogue(bundles: Path, seed: int = 7) -> list[Mutation]:
+def catalogue(bundles: Path, seed: int = 7) -> list[Case]:
     """Those that are tried: so many for each file, spread over bundles and places."""
     draw = random.Random(seed)
-    chosen: list[Mutation] = []
+    chosen: list[Case] = []
     for file, count in COUNTS.items():
         offered = list(_of_file(bundles, file))
         draw.shuffle(offered)
@@ -57,16 +47,16 @@ def catalogue(bundles: Path, seed: int = 7) -> list[Mutation]:
     return chosen
 
 
-def _spread(offered: list[Mutation], count: int) -> list[Mutation]:
+def _spread(offered: list[Case], count: int) -> list[Case]:
     """The first few, no place twice as long as there are others."""
-    first: dict[str, Mutation] = {}
+    first: dict[str, Case] = {}
     for entry in offered:
         first.setdefault(entry.what.split(" = ")[0], entry)
     fresh = list(first.values())
     return (fresh + [entry for entry in offered if entry not in fresh])[:count]
 
 
-def _of_file(bundles: Path, file: str) -> Iterator[Mutation]:
+def _of_file(bundles: Path, file: str) -> Iterator[Case]:
     for name in BUNDLES:
         folder = bundles / name
         if file == "config":
@@ -82,7 +72,7 @@ def _of_file(bundles: Path, file: str) -> Iterator[Mutation]:
 # JSON.
 
 
-def _of_document(bundle: str, path: Path, below: Place) -> Iterator[Mutation]:
+def _of_document(bundle: str, path: Path, below: Place) -> Iterator[Case]:
     document = json.loads(path.read_text())
     kept = ("config",) if path.name == "manifest.json" and not below else None
     for place, value in _places(_at(document, below), below):
@@ -90,7 +80,7 @@ def _of_document(bundle: str, path: Path, below: Place) -> Iterator[Mutation]:
             continue
         for label, wrong in _wrong(value):
             what = f"{'.'.join(map(str, place))} = {label}"
-            yield Mutation(bundle, path.name if not below else "config", what, _setter(path.name, place, wrong))
+            yield Case(bundle, path.name if not below else "config", what, _setter(path.name, place, wrong))
 
 
 def _places(value: Any, at: Place) -> Iterator[tuple[Place, Any]]:
@@ -158,16 +148,14 @@ def _at(document: Any, place: Place) -> Any:
 # Arrays.
 
 
-def _of_arrays(bundle: str, path: Path) -> Iterator[Mutation]:
+def _of_arrays(bundle: str, path: Path) -> Iterator[Case]:
     arrays = safetensors.numpy.load_file(path)
     for name in sorted(arrays):
         for label, change in FORMS.items():
             if label in ("wider", "shorter", "transposed", "grown") and not arrays[name].ndim:
                 continue
-            yield Mutation(bundle, path.name, f"{name} = {label}", _array_setter(path.name, name, change))
-    yield Mutation(
-        bundle, path.name, "one more", _array_setter(path.name, "one.more", lambda _: np.ones(3, np.float32))
-    )
+            yield Case(bundle, path.name, f"{name} = {label}", _array_setter(path.name, name, change))
+    yield Case(bundle, path.name, "one more", _array_setter(path.name, "one.more", lambda _: np.ones(3, np.float32)))
 
 
 def _first(value: float) -> Callable[[np.ndarray], np.ndarray]:

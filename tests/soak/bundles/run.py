@@ -100,7 +100,7 @@ def cases(*, mutations: bool = True, malicious: bool = True) -> list[Case]:
     """Both catalogues."""
     found: list[Case] = []
     if mutations:
-        found += [Case(entry.bundle, entry.file, entry.what, entry.apply) for entry in catalogue(BUNDLE_ROOT)]
+        found += catalogue(BUNDLE_ROOT)
     if malicious:
         both = {**graphs.FOR_THE_READER, **graphs.FOR_THE_TRIAL}
         found += [Case("linear", "graphs", name, _graph(mutation)) for name, mutation in both.items()]
