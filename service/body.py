@@ -145,6 +145,16 @@ def require_json(content_type: str | None) -> None:
         raise UnsupportedMediaType("The Content-Type must be application/json (UTF-8).")
 
 
+def require_uncompressed(content_encoding: str | None) -> None:
+    """Refuse a body in another coding: its bytes would be told to be no JSON.
+
+    Raises:
+        UnsupportedMediaType
+    """
+    if (content_encoding or "identity").strip().lower() != "identity":
+        raise UnsupportedMediaType("The body must be sent uncompressed, without Content-Encoding.")
+
+
 class _ParsedRequest(Request):
     """A request whose body was read, decoded and validated already; FastAPI takes the model as it is."""
 
@@ -184,6 +194,7 @@ class StrictJSONRoute(APIRoute):
 
         async def read_then_handle(request: Request) -> Response:
             require_json(request.headers.get("content-type"))
+            require_uncompressed(request.headers.get("content-encoding"))
             state = request.app.state
             body = await read_body(request, model, state.settings, lease_of(request), state.turns)
             return await handle(_ParsedRequest(request, body))

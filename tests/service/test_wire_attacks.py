@@ -103,6 +103,13 @@ def test_trailers_without_end_are_refused(live: Live, path: bytes, piece: bytes)
         assert answer.count(b"HTTP/1.1 ") <= 1
 
 
+@pytest.mark.parametrize(("coding", "status"), [(b"gzip", 415), (b"Identity", 200)])
+def test_a_compressed_body_is_refused_by_its_name(live: Live, coding: bytes, status: int) -> None:
+    with live.connect() as client:
+        client.sendall(post(b"Content-Encoding: " + coding, b"Content-Length: %d" % len(BODY)) + BODY)
+        assert read_answer(client)[0] == status
+
+
 @pytest.mark.parametrize("extra", [0, 1])
 def test_only_so_many_headers_are_parsed(live: Live, extra: int) -> None:
     """Each costs a parser the same, however small it is: the bytes of a head bound their number too loosely."""
