@@ -22,6 +22,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
+from service.departure import unless_disconnected
 from service.errors import InvalidRequest, NotReady, PayloadTooLarge, RequestTimeout, UnsupportedMediaType
 from service.json_cost import JsonCost, JsonCounts, body_limits
 from service.memory import Lease, MemoryBudget, lease_of
@@ -61,15 +62,25 @@ async def read_body(request: Request, model: type[Model], settings: Settings, le
         RequestTimeout: it comes too slowly.
         InvalidRequest: it holds too much, is not JSON, or not what the model says.
         Overloaded: memory is short at this moment.
+        ClientGone: the client left while a large one waited for its turn.
     """
     before = lease.size
     pieces, counts = await _read_pieces(request, settings, lease, turns)
     is_long = counts.size > LARGE_BYTES
     lease.grow(counts.decoding_bytes())
+    validating = _validated(pieces, model, settings, turns, is_long=is_long)
+    # Turns are waited for: sixty bodies of clients that had left lay in that queue, to be validated for nobody.
+    body = await (unless_disconnected(request, validating) if is_long else validating)
+    lease.shrink(lease.size - before - counts.validated_bytes())
+    return body
+
+
+async def _validated(
+    pieces: list[bytes], model: type[Model], settings: Settings, turns: Turns, *, is_long: bool
+) -> Model:
     document = await turns.take(partial(_decode, pieces), is_long=is_long)
     check_lengths(document, settings)
     body = await turns.take(partial(validated, model, document, "The body"), is_long=is_long)
-    lease.shrink(lease.size - before - counts.validated_bytes())
     if is_long:
         await turns.next()  # what the caller does with it, up to where it waits
     return body

@@ -19,9 +19,9 @@ from starlette.websockets import WebSocketDisconnect
 from service.access.record import Record, access_logger, known, log_exchange, request_id
 from service.access.refusal import refuse
 from service.access.tracing import Tracing
+from service.departure import ClientGone
 from service.errors import as_service_error
 from service.metrics import Metrics
-from service.routes.common import ClientGone
 
 logger = logging.getLogger("rfa.http")
 METHODS: Final = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS"})

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from itertools import chain
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from service.deadline import Deadline
+from service.departure import ClientGone, disconnected, unless_disconnected
 from service.encoding import dumps, pieces
 from service.engine.engine import Engine
 from service.engine.reply_size import HELD
@@ -29,7 +30,6 @@ from service.turns import Turns
 
 logger = logging.getLogger("rfa.http")
 
-Result = TypeVar("Result")
 NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
 # Proxies must not collect a stream before they pass it on.
@@ -90,36 +90,6 @@ def json_response(document: Any, status: int = 200, headers: dict[str, str] | No
     return Response(dumps(document), status, media_type="application/json", headers=headers)
 
 
-class ClientGone(Exception):
-    """The client has closed the connection: nobody is left to answer."""
-
-
-async def unless_disconnected(request: Request, work: Awaitable[Result]) -> Result:
-    """Wait for `work`, and cancel it when the client leaves: Starlette does not do that for plain handlers.
-
-    The body must have been read.
-
-    Raises:
-        ClientGone: when the client left first.
-    """
-    task = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(_disconnect(request.receive))
-    try:
-        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientGone
-    finally:
-        for pending in (task, watcher):
-            pending.cancel()
-        await asyncio.gather(task, watcher, return_exceptions=True)
-
-
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 class ReplyCut(ClientGone):
     """The rest of a reply that is under way cannot be made; closing the connection shows that."""
 
@@ -174,7 +144,7 @@ class _PieceStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.ensure_future(self._send_all(send))
-        watching = asyncio.ensure_future(_disconnect(receive))
+        watching = asyncio.ensure_future(disconnected(receive))
         try:
             await asyncio.wait({sending, watching}, return_when=asyncio.FIRST_COMPLETED)
             if sending.done():

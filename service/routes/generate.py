@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 from service.access.quotas import tokens_set_aside
 from service.access.record import Record, record_of
 from service.body import StrictJSONRoute
+from service.departure import unless_disconnected
 from service.encoding import PIECE_NUMBERS, Long
 from service.engine.engine import NUMBERS_PER_TOKEN, draw_seed
 from service.engine.generation import Continuation, GenerateJob, GenerateOptions, Generation, TokenEvent
@@ -35,7 +36,6 @@ from service.routes.common import (
     encoded_at_once,
     error_responses,
     open_stream,
-    unless_disconnected,
 )
 from service.routes.state import StateExchange, open_exchange
 from service.schemas import GenerateReply, GenerateRequest

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Path, Request, Response
 
 from service.access.quotas import tokens_set_aside
 from service.body import StrictJSONRoute
+from service.departure import unless_disconnected
 from service.engine.engine import NUMBERS_PER_TOKEN, Engine, ModelFacts, draw_seed
 from service.engine.generation import GenerateJob, GenerateOptions, Generation
 from service.errors import InvalidRequest, MethodNotAllowed, NotFound, NotReady, ServiceError
@@ -26,7 +27,6 @@ from service.routes.common import (
     error_responses,
     json_response,
     open_stream,
-    unless_disconnected,
 )
 from service.routes.generate import MODEL_ERRORS
 from service.routes.info import server_version

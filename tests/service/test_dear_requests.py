@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -11,8 +13,10 @@ from websockets.sync.client import connect as connect_websocket
 
 from service.schemas import MOST_UNKNOWN, FilterRequest, FilterStreamRequest, GenerateRequest, StreamObservation
 from service.schemas_openai import CompletionRequest
+from service.turns import Result, Turns
 from tests.service.conftest import Connect
-from tests.service.live import running
+from tests.service.live import LONG_SECONDS, running
+from tests.service.raw_asgi import asgi
 
 pytestmark = pytest.mark.anyio
 MANY = 200_000
@@ -106,6 +110,30 @@ async def test_a_dear_body_is_refused_in_words(connect: Connect, case: str) -> N
     async with connect() as client:
         reply = await client.post(path, content=body, headers={"Content-Type": "application/json"})
         assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
+        assert client.app.state.memory.leased_bytes == 0
+
+
+class OneTurn(Turns):
+    """Every turn after the first never comes."""
+
+    is_over = False
+
+    async def take(self, work: Callable[[], Result], *, is_long: bool) -> Result:
+        if self.is_over:
+            await asyncio.Event().wait()
+        self.is_over = is_long
+        return work()
+
+
+async def test_the_body_of_a_client_that_left_waits_for_no_turn(connect: Connect) -> None:
+    body = orjson.dumps({"observations": [[1.0]] * 2_000})
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    async with connect() as client:
+        client.app.state.turns = turns = OneTurn()
+        message = {"type": "http.request", "body": body, "more_body": False}
+        async with asyncio.timeout(LONG_SECONDS):
+            sent = await asgi(client.app, message, method="POST", path="/filter", headers=headers)
+        assert turns.is_over and sent == []
         assert client.app.state.memory.leased_bytes == 0
 
 
