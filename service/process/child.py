@@ -30,6 +30,7 @@ from service.access.logs import configure_logging
 from service.app import create_app
 from service.engine.engine import Engine, ModelFacts, Models, load_models
 from service.memory import room_for_requests
+from service.openapi import openapi_of
 from service.process.accepting import Shares
 from service.process.aside import aside
 from service.process.board import Board
@@ -110,6 +111,7 @@ class ServerProcess:
             app = create_app(self._settings, load=lambda given: loaded.pop() if loaded else self._load(given))
             models = await asyncio.to_thread(self._load, self._settings)
             loaded.append(models)
+            await asyncio.to_thread(openapi_of, app)  # takes 0.1 s: asked for later, live streams would wait for it
             room_for_requests(self._settings)  # a refusal is heard of from here; not from the start of the application
         except Exception as error:
             is_refusal = isinstance(error, (ValueError, OSError))  # written for the operator, with the reason

@@ -5,9 +5,9 @@
 
 Its bundles are folders with a file `manifest.json` of any content, which is what the model recites.
 
-In the folder FAKE_CHILD_NOTES it leaves notes: the state keys that it was given, and when it loaded. A file there named
-for its process id makes it misbehave when it loads bundles anew (`refuse-PID`, `die-PID`, `hang-PID`) or when it beats
-(`babble-PID` says what is no message).
+In the folder FAKE_CHILD_NOTES it leaves notes: the state keys that it was given, when it loaded, and each time that it
+made the OpenAPI document. A file there named for its process id makes it misbehave when it loads bundles anew
+(`refuse-PID`, `die-PID`, `hang-PID`) or when it beats (`babble-PID` says what is no message).
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from fastapi.openapi.utils import get_openapi
+
+import service.openapi
 import service.process.child as child
 from service.engine.engine import ModelFacts, Models
 from service.process.channel import Channel
@@ -60,6 +63,11 @@ def load(settings: Settings) -> Models:
     return Models(models.languages, models.filters, facts)
 
 
+def make_document(*args: Any, **given: Any) -> Any:
+    (NOTES / f"document-{PID}-{time.monotonic()}").touch()
+    return get_openapi(*args, **given)
+
+
 def misbehave() -> None:
     """Do what a note asks for, once."""
     if is_asked("refuse"):
@@ -87,5 +95,6 @@ class Babbling(Channel):
 
 
 if __name__ == "__main__":
+    service.openapi.get_openapi = make_document
     child.Channel = Babbling  # type: ignore[misc]
     child.main(load)

@@ -34,6 +34,16 @@ def test_all_processes_serve_and_end_with_the_signal(tmp_path: Path) -> None:
         assert server.log.count(" rfa.supervisor: ") == 1 and " ERROR " not in server.log, server.log
 
 
+def test_the_document_of_the_interface_is_made_before_anybody_asks(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        made = sorted(tmp_path.glob("document-*"))
+        assert len(made) == len(server.children())
+        for _ in range(8):
+            assert httpx.get(server.url + "/openapi.json").json()["openapi"].startswith("3.")
+        assert sorted(tmp_path.glob("document-*")) == made
+        assert server.end() == 0
+
+
 def test_a_killed_process_is_replaced_while_the_others_serve(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         first, second = server.children()
