@@ -36,6 +36,12 @@ class Deadline:
         if is_ours and kind is asyncio.CancelledError:
             raise TimeoutError
 
+    def close(self) -> None:
+        """There is no more work to come: left alone, the timer would hold what its task held until it rings."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = None

@@ -116,6 +116,10 @@ class JsonSocket:
         """
         await self._deliver([await _frame(document, self._turns), {"type": "websocket.close", "code": code}])
 
+    def close(self) -> None:
+        """Nothing more is sent."""
+        self._deadline.close()
+
     async def _deliver(self, messages: Sequence[dict[str, Any]]) -> None:
         try:
             with self._deadline:

@@ -155,6 +155,7 @@ class _PieceStream(Response):
             for task in (sending, watching):
                 task.cancel()
             await asyncio.gather(sending, watching, return_exceptions=True)
+            self._deadline.close()
             await self._close()
 
     async def _send_all(self, send: Send) -> None:

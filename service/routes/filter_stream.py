@@ -88,6 +88,8 @@ class FilterStream:
             await _serve(HTTPConnection(scope), socket)
         except (PeerGone, ReaderGone):
             logger.debug("the client left")
+        finally:
+            socket.close()
 
 
 ROUTE = WebSocketRoute("/filter/stream", FilterStream())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable
+from contextvars import ContextVar
 
 import pytest
 
@@ -73,3 +75,24 @@ async def test_a_task_that_someone_cancels_is_cancelled() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_closed_one_leaves_no_timer_behind() -> None:
+    """A timer holds what the task that set it held."""
+
+    class Held:
+        pass
+
+    async def work() -> weakref.ref[Held]:
+        held = Held()
+        variable.set(held)
+        with deadline:
+            await asyncio.sleep(0)
+        deadline.close()
+        return weakref.ref(held)
+
+    variable: ContextVar[Held] = ContextVar("held")
+    deadline = Deadline(3600)
+    gone = await asyncio.create_task(work())
+    await asyncio.sleep(0)
+    assert gone() is None
