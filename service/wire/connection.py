@@ -24,6 +24,8 @@ TURN_SECONDS = 0.002
 # The turns of one round of the event loop, together; who comes later waits for the next. What they begin is worked on
 # in that one, and takes some times as long.
 ROUND_SECONDS = 0.0005
+# Nor more of them than so many: a turn may do no more than wake the application.
+TURNS_A_ROUND = 16
 # Held without a lease: what nearly every client is ever in the middle of sending.
 FREE_BYTES = 4_096
 LEASE_STEP_BYTES = 16_384
@@ -76,7 +78,9 @@ class Wire:
 
     def _work_on(self) -> None:
         try:
-            while self._queue and self.has_time():
+            for _ in range(min(len(self._queue), TURNS_A_ROUND)):
+                if not self.has_time():
+                    break
                 try:
                     self._queue[0]()  # at the head meanwhile: so a round is arranged for already
                 finally:

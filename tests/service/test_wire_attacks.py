@@ -17,6 +17,7 @@ from fastapi import FastAPI, WebSocket
 from starlette.websockets import WebSocketDisconnect
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame
+from websockets.server import ServerProtocol
 from websockets.sync.client import connect
 
 from service.errors import ServiceError
@@ -76,6 +77,19 @@ def test_a_frame_that_was_taken_is_not_kept(live: Live) -> None:
         assert json.loads(client.recv())["ready"]
         frames = [thing for thing in gc.get_objects() if type(thing) is Frame]
         assert frames and not any(len(frame.data) >= 10_000 for frame in frames)
+
+
+def test_a_connection_that_ended_leaves_nothing_for_the_collector(live: Live) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            with connect(f"ws://127.0.0.1:{live.port}/filter/stream") as client:
+                client.send("{}")
+                assert json.loads(client.recv())["ready"]
+        wait_until(lambda: not any(type(thing) is ServerProtocol for thing in gc.get_objects()))
+    finally:
+        gc.enable()
 
 
 # Trailers and chunks.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from service.wire import connection
-from service.wire.connection import Wire
+from service.wire.connection import TURNS_A_ROUND, Wire
 
 pytestmark = pytest.mark.anyio
 NOTHING: Any = None
@@ -51,6 +52,18 @@ async def test_who_comes_while_nobody_waits_works_at_once_and_one_a_round(wire: 
     await rounds(2)
     assert wire.take_turn(lambda: log.append("c"))
     assert log == ["a", "c"]
+
+
+async def test_no_more_turns_a_round_than_so_many_however_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn may take nothing itself and wake an application that takes long."""
+    monkeypatch.setattr(connection, "ROUND_SECONDS", 1e9)
+    wire = Wire(NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING)
+    log: list[int] = []
+    for number in range(3 * TURNS_A_ROUND):
+        wire.queue_turn(partial(log.append, number))
+    for done in (1, 2, 3):
+        await rounds(1)
+        assert log == list(range(done * TURNS_A_ROUND))
 
 
 async def test_a_turn_that_fails_holds_nobody_up(wire: Wire) -> None:
