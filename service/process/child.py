@@ -46,10 +46,10 @@ Load = Callable[[Settings], Models]
 SWITCH_SECONDS = 0.0005
 LONGEST_BEAT_SECONDS = 1.0
 # The collector's full rounds walk through every object of every connection: with 1,800 streams they took 0.1 to 0.4 s,
-# several times a second while more were opened. Its small rounds came with every batch, since 64 answers under way are
-# 2,000 objects, and took a sixth of a busy process. Too seldom is no better: with a fiftieth of the full rounds a
-# process kept 230 bytes of every request.
-COLLECT_AFTER = (20_000, 5, 4)
+# several times a second while more were opened. Its smallest rounds came with every batch, since 64 answers under way
+# are 2,000 objects, and took a sixth of a busy process; those between took 90 ms at 120,000 objects, and have a third
+# of them now. Too seldom is no better: with a fiftieth of the full rounds a process kept 230 bytes of every request.
+COLLECT_AFTER = (10_000, 3, 30)
 PR_SET_PDEATHSIG = 1
 # Of all models together, in the line that tells what is served.
 LONGEST_LABELS = 10_000
