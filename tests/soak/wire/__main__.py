@@ -110,7 +110,7 @@ def fuzz(
         "problems": dict(total.problems.most_common()),
         "served_baits": baits,
         "victims": dict(total.victims),
-        "log": dict(served.log.levels),
+        "log": {**served.log.levels, "examples": served.log.examples},
         "gauges_at_the_end": gauges,
         "is_same_processes": served.children() == served.pids,
         "rss": {
