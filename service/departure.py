@@ -16,6 +16,10 @@ class ClientGone(Exception):
     """The client has closed the connection: nobody is left to answer."""
 
 
+class Disconnected(ClientGone, OSError):
+    """Something was to be sent to a client that has left. ASGI says that this is an OSError."""
+
+
 async def unless_disconnected(request: Request, work: Awaitable[Result]) -> Result:
     """Wait for `work`, and cancel it when the client leaves: Starlette does not do that for plain handlers.
 

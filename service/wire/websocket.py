@@ -19,6 +19,7 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from service.departure import Disconnected
 from service.errors import MalformedRequest, Overloaded, ServiceError, UpgradeRequired
 from service.wire.connection import Holding, StalledReader, Wire
 from service.wire.exchange import PHRASES
@@ -296,7 +297,7 @@ class WebSocketConnection(StalledReader, asyncio.Protocol):
             await self.writable.wait()
         kind = message["type"]
         if self.transport.is_closing() or (self._is_ended and kind != "websocket.close"):
-            raise OSError("the client is gone")
+            raise Disconnected
         if self._is_open:
             self._send_frame(kind, message)
         elif kind == "websocket.accept":

@@ -24,6 +24,7 @@ from service.access import logs
 from service.access.boundary import Boundary
 from service.access.logs import BackgroundHandler, JSONFormatter, TextFormatter
 from service.access.record import record_of, request_id
+from service.departure import Disconnected
 from service.metrics import Metrics
 from service.openapi import openapi_of
 from service.testing import FakeLanguage, fake_models
@@ -422,3 +423,21 @@ class TestTheHandler:
         )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
         assert sorted(line.split()[-1] for line in done.stderr.splitlines()) == ["child", "parent"]
+
+
+async def test_a_client_that_left_before_its_refusal_is_no_failure(connect: Any, written: Any) -> None:
+    async def send(message: Any) -> None:
+        raise Disconnected
+
+    async with connect() as client:
+        for kind, path in (("websocket", "/nope"), ("http", "/nope")):
+            scope = {"type": kind, "path": path, "method": "GET", "headers": [(b"host", b"localhost")], "scheme": "ws"}
+            scope |= {"http_version": "1.1", "query_string": b"", "root_path": "", "server": ("localhost", 80)}
+            messages = [{"type": "websocket.connect"}, {"type": "websocket.disconnect", "code": 1006}]
+
+            async def receive(messages: Any = messages) -> Any:
+                return messages.pop(0)
+
+            await client.app(scope, receive, send)
+    lines, _ = written()
+    assert lines and not [line for line in lines if line["level"] in ("WARNING", "ERROR")]
