@@ -376,6 +376,8 @@ def test_a_handshake_switches_only_where_it_is_whole() -> None:
 # Through a proxy.
 
 
+# A mutation gave the second head the id of the first.
+TWO_OF_ONE_ID = TWO.replace(b"w1-h-0-2", b"w1-h-0-1")
 BAD_GATEWAY = b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -393,6 +395,9 @@ def asked(answer: bytes, nonce: str) -> bytes:
         (TWO, asked(OK1, "w1-h-0-1") * 2 + asked(OK2, "w1-h-0-2"), ["extra answer"]),
         (BAITED, asked(NOT_FOUND, "w1-h-0-1") + asked(say(200, "w1-b-0-9"), "w1-h-0-2"), ["wrong client"]),
         (BAITED, asked(NOT_FOUND, "w1-h-0-1") + asked(say(200, "w1-b-0-9"), "w1-b-0-9"), ["smuggled", "unanswered"]),
+        (TWO, asked(NOT_FOUND, "w1-h-0-1") + asked(OK2, "w1-h-0-2"), ["wrong status"]),
+        (TWO_OF_ONE_ID, asked(NOT_FOUND, "w1-h-0-1") + asked(OK1, "w1-h-0-1"), []),
+        (TWO_OF_ONE_ID, asked(OK1, "w1-h-0-1") * 3, ["extra answer"]),
         (LYING, asked(OK1, "w1-h-0-1") + b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", []),
     ],
 )  # fmt: skip

@@ -474,7 +474,7 @@ class _Proxied(_Judge):
                 self._blame("smuggled", f"the proxy asked {asked}, {answer.status}")
         elif before >= self._case.data.count(asked.encode()):
             self._blame("extra answer", f"another to {asked}, {answer.status}")
-        elif given:
+        elif given and not self._is_ambiguous(asked):
             request, expected = known
             if _is_simple(request) and expected.is_plain:
                 self._check(answer, request, expected)
@@ -482,6 +482,10 @@ class _Proxied(_Judge):
                 self._check_steps(answer, expected.steps)
             elif answer.status == 422 and expected.steps is not None and not request.notes:
                 self._blame("wrong status", self._told(answer, request, expected))
+
+    def _is_ambiguous(self, asked: str) -> bool:
+        """Whether an id stands in several places: a proxy that drops a spoilt line reads it in another head than we."""
+        return len(re.findall(rb"\b%s\b" % re.escape(asked.encode()), self._case.data)) > 1
 
     def _check_leading(self, answered: Counter[str]) -> None:
         """The plain requests before anything unusual have each their answer."""
