@@ -144,10 +144,12 @@ class Driver:
         if is_broken:
             names = list(BREAKAGES)
             await asyncio.to_thread(BREAKAGES[names[number // plan.refused_every % len(names)]], self._served)
+        # Chosen before the signal: while bundles are tried, the process that tries them is a child too.
+        victim = self._random.choice(self._server.children())
         begun = time.monotonic()
         history.begin(None if is_broken else other, begun)
         self._server.send(signal.SIGHUP)
-        harming = asyncio.create_task(self._harm(number)) if is_harmed else None
+        harming = asyncio.create_task(self._harm(number, victim)) if is_harmed else None
         outcome = await self._decided()
         self._durations.append(time.monotonic() - begun)
         self._note(number, outcome, is_broken=is_broken, is_harmed=is_harmed)
@@ -175,9 +177,8 @@ class Driver:
         elif not history.keep():
             findings.mistake("version", f"round {number} was {outcome}, and somebody was answered by its version")
 
-    async def _harm(self, number: int) -> None:
+    async def _harm(self, number: int, victim: int) -> None:
         """Kill or stop a process somewhere in the round, and wait until there is another one."""
-        victim = self._random.choice(self._server.children())
         await asyncio.sleep(self._random.uniform(0, 1.5 * (sum(self._durations[-5:]) / 5 if self._durations else 1)))
         kind = signal.SIGKILL if number // self._plan.mishap_every % 2 else signal.SIGSTOP
         self._cast.history.harm(time.monotonic())
