@@ -186,6 +186,8 @@ def test_the_pings_of_the_rfc() -> None:
         ("818100000000ff", {1007}),  # not UTF-8
         ("88810000000003", {1002}),  # half a close code
         ("88820000000003ed", {1002}),  # 1005
+        ("88830000000003e8ff", {1002, 1007}),  # a reason that is not UTF-8
+        ("88830000000003edff", {1002, 1007}),  # 1005, and such a reason
         ("81ff8000000000000000", {1002, 1009}),  # a length beyond 2^63
     ],
 )

@@ -165,12 +165,13 @@ def _closing(payload: bytes) -> tuple[int, str]:
     if len(payload) == 1:
         raise _Fault("half a close code")
     (code,) = struct.unpack("!H", payload[:2])
+    try:
+        reason = payload[2:].decode()
+    except UnicodeDecodeError:  # whatever the code: either of the two may be seen first
+        raise _Fault("a reason that is not UTF-8", INVALID_DATA, PROTOCOL_ERROR) from None
     if not (1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999):
         raise _Fault("a close code that nobody may send")
-    try:
-        return code, payload[2:].decode()
-    except UnicodeDecodeError:
-        raise _Fault("a reason that is not UTF-8", INVALID_DATA, PROTOCOL_ERROR) from None
+    return code, reason
 
 
 def _take_message(told: Frames, kind: int, payload: bytes) -> None:
