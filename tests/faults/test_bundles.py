@@ -30,7 +30,8 @@ def tampered(folder: Path, name: str) -> Path:
 def test_no_server_starts_with_a_bad_bundle(tmp_path: Path, names: list[str]) -> None:
     """Several at the same time, next to a good bundle: not even that is served."""
     good = ROOT / "bundles" / "oscillator"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RFA_PROCESSES": "1"}
+    # A folder of their own for temporary files: in the usual one they may find, and tell of, what others left behind.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RFA_PROCESSES": "1", "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-m", "cli", "serve", "--port", "0", "--bundle", str(good), "--bundle"]
     servers = {
         name: subprocess.Popen(

@@ -11,7 +11,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -175,19 +175,15 @@ async def test_a_server_gives_each_process_its_share(tmp_path: Path) -> None:
         text = httpx.get(f"{server_url}/metrics", timeout=LONG_SECONDS).text
         return [int(float(count)) for count in re.findall(r"rfa_open_connections\{[^}]*\} (\S+)", text)]
 
-    with serving(tmp_path, processes=4) as server:
+    with serving(tmp_path, processes=4) as server, ExitStack() as held:
         url = server.url
-        clients = []
-        for _ in range(40):
-            client = httpx.Client(base_url=url, timeout=LONG_SECONDS)
-            assert client.get("/health").status_code == 200
-            clients.append(client)
+        clients = [held.enter_context(httpx.Client(base_url=url, timeout=LONG_SECONDS)) for _ in range(40)]
+        assert all(client.get("/health").status_code == 200 for client in clients)
         wait_until(lambda: sum(shares(url)) >= 40)
         found = shares(url)
-        assert len(found) == 4 and max(found) - min(found) <= 4, found
+        # Ten each where nobody else needs the cores; a process that does not get one in time is not waited for.
+        assert len(found) == 4 and min(found) >= 5 and max(found) <= 20, found
         assert all(client.get("/health").status_code == 200 for client in clients)
-        for client in clients:
-            client.close()
 
 
 @pytest.mark.timeout(120)
