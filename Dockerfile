@@ -50,7 +50,6 @@ ENV HOME=/tmp
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 WORKDIR /srv/rfa
 COPY LICENSE docs/deploy/healthcheck.py ./
-COPY bundles bundles
 USER 10001:10001
 # Requests; and /health, /ready and /metrics where no crowd of clients reaches: publish the first alone.
 EXPOSE 8000 8001
@@ -68,10 +67,9 @@ COPY --from=build /opt/rfa /opt/rfa
 ENV PATH=/opt/rfa/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 # numba keeps what it compiles at home: where a read-only root has its writable mount.
 ENV HOME=/tmp
-# `rfa serve` finds ./bundles; mount a folder of bundles here to serve others.
+# The default bundles come with the package; a folder mounted at ./bundles is served instead.
 WORKDIR /srv/rfa
 COPY LICENSE docs/deploy/healthcheck.py ./
-COPY bundles bundles
 # A number, so that Kubernetes can see that it is not root.
 USER 10001:10001
 # Requests; and /health, /ready and /metrics where no crowd of clients reaches: publish the first alone.

@@ -4,7 +4,7 @@
 
 At each noise setting an AFA layer, and one and two layers of softmax attention, learn to predict the next measurement.
 Their errors stand beside the exact Kalman filter's, the floor, on series that none of them has seen. What the layer
-learned of the system, and what the paper's pictures show of it, is measured in `bench.afa_scores`.
+learned of the system, and what the paper's pictures show of it, is measured in `rfa.bench.afa_scores`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from bench.afa_figures import Clouds, Trajectory, draw_attention, draw_clouds, draw_trajectories
-from bench.afa_rivals import SoftmaxPredictor, euler_moves, kalman_estimates
-from bench.afa_scores import (
+from rfa.bench.afa_figures import Clouds, Trajectory, draw_attention, draw_clouds, draw_trajectories
+from rfa.bench.afa_rivals import SoftmaxPredictor, euler_moves, kalman_estimates
+from rfa.bench.afa_scores import (
     Z90,
     attention_by_lag,
     cloud_errors,
@@ -34,12 +34,12 @@ from bench.afa_scores import (
     learned_eigenvalues,
     spread_of_evidence,
 )
-from bench.filter_eval import rmse
-from bench.hardware import hardware
-from model.afa import AFAConfig, AFAFilter, Filtered
-from training.afa import PredictorTraining, train_predictor
-from training.commit import git_commit
-from training.simulate import NOISE_SETTINGS, STEP, STEPS_PER_MEASUREMENT, Batch, simulate_oscillator
+from rfa.bench.filter_eval import rmse
+from rfa.bench.hardware import hardware
+from rfa.model.afa import AFAConfig, AFAFilter, Filtered
+from rfa.training.afa import PredictorTraining, train_predictor
+from rfa.training.commit import git_commit
+from rfa.training.simulate import NOISE_SETTINGS, STEP, STEPS_PER_MEASUREMENT, Batch, simulate_oscillator
 
 INTERVAL = STEP * STEPS_PER_MEASUREMENT
 SOFTMAX_LAYERS = (1, 2)

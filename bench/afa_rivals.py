@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.filter_eval import kalman
-from training.simulate import OSCILLATOR_DRIFT, STEP, STEPS_PER_MEASUREMENT
+from rfa.bench.filter_eval import kalman
+from rfa.training.simulate import OSCILLATOR_DRIFT, STEP, STEPS_PER_MEASUREMENT
 
 
 def euler_moves(sigma2: float) -> tuple[np.ndarray, np.ndarray]:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from model.afa import AFAFilter
-from training.simulate import Batch
+from rfa.model.afa import AFAFilter
+from rfa.training.simulate import Batch
 
 # Lags, in measurements, over which the layer's transport is compared with one matrix exponential: about one turn.
 # At lag 0 nothing is learned, for every prediction is of the next measurement.

@@ -20,9 +20,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from training.commit import git_commit
+from rfa.training.commit import git_commit
 
-SHAPES = "bench.aot_shapes"
+SHAPES = "rfa.bench.aot_shapes"
 ARCHITECTURES = (80, 90)
 RESULT = Path(__file__).parent / "results" / "aot.json"
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,7 +66,7 @@ def compile_rows(
 
 def _compile_in_process(module: str, wanted: Sequence[str], bar: tqdm) -> list[Row]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "bench.aot_worker", module, *wanted]
+    command = [sys.executable, "-m", "rfa.bench.aot_worker", module, *wanted]
     rows = []
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from bench.sass import main_loop, parse
+from rfa.bench.sass import main_loop, parse
 
 THREADS_OF_A_WARP = 32
 RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+)")

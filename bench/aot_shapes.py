@@ -21,9 +21,9 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from bench.aot_compile import KernelCase, KernelLaunch, recorded_launches
-from model.recurrence.slots_reference import SlotInputs, SlotParameters
-from training.language import CONFIGS
+from rfa.bench.aot_compile import KernelCase, KernelLaunch, recorded_launches
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters
+from rfa.training.language import CONFIGS
 
 BATCH, LENGTH, HEADS = 2, 1024, 8
 WIDTHS = (64, 128)
@@ -140,7 +140,7 @@ def _entry(
 
 
 def _forward(shape: Shape, architecture: int) -> KernelCase:
-    from model.attention import triton_forward
+    from rfa.model.attention import triton_forward
 
     (q, k, v), heads, horizons = _inputs(shape)
     with _recorded(triton_forward, architecture) as launches:
@@ -149,7 +149,7 @@ def _forward(shape: Shape, architecture: int) -> KernelCase:
 
 
 def _backward(shape: Shape, architecture: int) -> KernelCase:
-    from model.attention import triton_backward
+    from rfa.model.attention import triton_backward
 
     (q, k, v), heads, horizons = _inputs(shape)
     statistic = torch.zeros(BATCH, LENGTH, HEADS)
@@ -164,7 +164,7 @@ def _backward(shape: Shape, architecture: int) -> KernelCase:
 
 def _slots(shape: Shape, architecture: int) -> KernelCase:
     """A score is one number of the state of a head at one token: of the S means of 4D reals."""
-    import model.recurrence.triton  # registers the operators
+    from rfa.model.recurrence.triton import slot_scan_triton  # registers the operators
 
     slots, width = shape.slots, shape.width
     means, precisions = torch.zeros(BATCH, HEADS, slots, 2 * width), torch.ones(BATCH, HEADS, slots)
@@ -177,7 +177,7 @@ def _slots(shape: Shape, architecture: int) -> KernelCase:
             torch.ops.rfa.slot_step_pooled(*tokens, means, precisions, torch.arange(BATCH), *parameters)
         else:
             means.requires_grad_(shape.pass_name == "slot scan gradient")
-            readout, *_ = model.recurrence.triton.slot_scan_triton(tokens, means, precisions, parameters)
+            readout, *_ = slot_scan_triton(tokens, means, precisions, parameters)
             if means.requires_grad:
                 readout.out.sum().backward()
     return KernelCase(_find(launches, shape), (slots, 2 * width), slots * 2 * width, 0)

@@ -1,4 +1,4 @@
-"""A process that compiles kernels: `python -m bench.aot_worker MODULE NAME@ARCHITECTURE …`, one JSON row a line.
+"""A process that compiles kernels: `python -m rfa.bench.aot_worker MODULE NAME@ARCHITECTURE …`, one JSON row a line.
 
 MODULE has `build(name, architecture) -> KernelCase`.
 """
@@ -9,7 +9,7 @@ import importlib
 import json
 import sys
 
-from bench.aot_compile import compile_case
+from rfa.bench.aot_compile import compile_case
 
 if __name__ == "__main__":
     build = importlib.import_module(sys.argv[1]).build

@@ -1,11 +1,11 @@
 """Requests of any shape to a live server: never a 5xx, an undocumented status, or an answer that is not its schema's.
 
-    python -m bench.api_fuzz --cases 10000
+    python -m rfa.bench.api_fuzz --cases 10000
 
 Schemathesis walks /openapi.json: examples, boundaries of every field, generated requests, and stateful chains of them.
-Then Hypothesis sends raw cases (`bench.soak.raw_cases`): documents of every POST route and of the WebSocket with parts
-replaced by something else, text that is no JSON, wrong methods, wrong content types. At the end the server must be
-ready, idle, and answer as at the start.
+Then Hypothesis sends raw cases (`rfa.bench.soak.raw_cases`): documents of every POST route and of the WebSocket with
+parts replaced by something else, text that is no JSON, wrong methods, wrong content types. At the end the server must
+be ready, idle, and answer as at the start.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from prometheus_client.parser import text_string_to_metric_families
 from tqdm import tqdm
 
-from bench.hardware import hardware
-from bench.load.server import started
-from bench.soak.connection import Answer, Connection
-from bench.soak.raw_cases import Frames, RawRequest, cases, unchanged
-from service.settings import default_bundles
-from training.provenance import git_commit
+from rfa.bench.hardware import hardware
+from rfa.bench.load.server import started
+from rfa.bench.soak.connection import Answer, Connection
+from rfa.bench.soak.raw_cases import Frames, RawRequest, cases, unchanged
+from rfa.service.settings import default_bundles
+from rfa.training.provenance import git_commit
 
 RESULT = Path(__file__).parent / "results" / "api_fuzz.json"
 SETTINGS: dict[str, str | int] = {

@@ -1,6 +1,6 @@
 """Streams that are cut anywhere and go on in another process are bit for bit the streams that were never cut.
 
-    python -m bench.cut_points --count 1000
+    python -m rfa.bench.cut_points --count 1000
 
 Two servers on two ports share nothing but the keys that seal states. Each stream, a filter's or a text's, is asked for
 once whole, and once in segments, each on the other server than the one before it and in a random form: one reply,
@@ -28,11 +28,11 @@ import numpy as np
 import orjson
 from tqdm import tqdm
 
-from bench.hardware import hardware
-from bench.load.server import started
-from bench.soak.courses import Course, make_course
-from service.settings import BUNDLE_ROOT
-from training.provenance import git_commit
+from rfa.bench.hardware import hardware
+from rfa.bench.load.server import started
+from rfa.bench.soak.courses import Course, make_course
+from rfa.service.settings import BUNDLE_ROOT
+from rfa.training.provenance import git_commit
 
 RESULT = Path(__file__).parent / "results" / "cut_points.json"
 FILTERS = {"linear": 2, "oscillator": 2}  # name → size of an observation

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from bench.hardware import hardware
-from export.bundle import Bundle, open_bundle
-from training.commit import git_commit
+from rfa.bench.hardware import hardware
+from rfa.export.bundle import Bundle, open_bundle
+from rfa.training.commit import git_commit
 
 RECURRENT_POSITIONS = (100, 100_000)
 CACHE_LENGTHS = (512, 4096)

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from bench.gpu import gpu_hardware, require_gpu
-from bench.kernel_truth import Truth, allowances
-from bench.paired import Bar, EventTimer, Timer, interleaved, quantiles, ratio
-from model.decoder import Decoder, SlotPool
-from model.language import LanguageModel, SlotState
-from training.commit import git_commit
-from training.language import LanguageRun, find_config
+from rfa.bench.gpu import gpu_hardware, require_gpu
+from rfa.bench.kernel_truth import Truth, allowances
+from rfa.bench.paired import Bar, EventTimer, Timer, interleaved, quantiles, ratio
+from rfa.model.decoder import Decoder, SlotPool
+from rfa.model.language import LanguageModel, SlotState
+from rfa.training.commit import git_commit
+from rfa.training.language import LanguageRun, find_config
 
 CONFIG = "paper"
 BATCHES = (1, 8, 64, 256, 1024, 4096)

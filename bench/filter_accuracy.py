@@ -3,7 +3,7 @@
     rfa bench filter-accuracy     writes bench/results/filter-accuracy.json and prints tables
 
 The filter is `LinearFilter`, in float64, as it is by default and with its options; on systems of discrete time F and Q
-of every step are given to its own `step`. What stands beside it is in `bench.filter_references`. Intervals are the
+of every step are given to its own `step`. What stands beside it is in `rfa.bench.filter_references`. Intervals are the
 model's, not calibrated. Settings were chosen on the tuning seeds, whose table is in the file; everything else is on
 other seeds. A standard error is over the streams, and that of a comparison is of their paired difference.
 """
@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from bench.filter_references import RIVALS, Estimate, run_kalman
-from bench.filter_settings import (
+from rfa.bench.filter_references import RIVALS, Estimate, run_kalman
+from rfa.bench.filter_settings import (
     CANONICAL_DB,
     ROTATION,
     SHIFT_AT,
@@ -35,11 +35,11 @@ from bench.filter_settings import (
     rotation_drift,
     tracking,
 )
-from bench.hardware import hardware
-from model.linear_filter import LinearFilter, LinearFilterConfig, Matrix
-from model.linear_filter import Rule as WeightRule
-from model.recurrence.dense import propagate
-from training.commit import git_commit
+from rfa.bench.hardware import hardware
+from rfa.model.linear_filter import LinearFilter, LinearFilterConfig, Matrix
+from rfa.model.linear_filter import Rule as WeightRule
+from rfa.model.recurrence.dense import propagate
+from rfa.training.commit import git_commit
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 JUMPS = (20.0, 50.0, 200.0)

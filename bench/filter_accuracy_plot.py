@@ -1,4 +1,4 @@
-"""The picture of `bench.filter_accuracy`: error over the oracle's by kind of noise, and a jump being followed."""
+"""The picture of `rfa.bench.filter_accuracy`: error over the oracle's by kind of noise, and a jump being followed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Forecast intervals that adapt: coverage and width on clean data, with outliers and under drift.
 
-    python -m bench.filter_adaptive [--tune]     writes bench/results/filter-adaptive.json; --tune prints a grid instead
+    python -m rfa.bench.filter_adaptive [--tune]     writes bench/results/filter-adaptive.json; --tune prints a grid
+    instead
 
 tracking   2-D constant velocity (the setting of Duran-Martin et al. 2024), a capped robust filter in NumPy, 100 streams
            of 4,000 observations; one-step forecasts, through the service's adaptive.py. Each component of each stream
@@ -26,16 +27,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from bench.hardware import hardware
-from export.bundle import open_bundle
-from export.filter_calibration import LEVELS, conformal
-from service.engine import adaptive
-from service.engine.adaptive import GAMMA
-from service.engine.filter_runtime import FilterRuntime, Row
-from service.engine.pool import StatePool
-from service.settings import BUNDLE_ROOT
-from training.commit import git_commit
-from training.simulate import simulate_oscillator
+from rfa.bench.hardware import hardware
+from rfa.export.bundle import open_bundle
+from rfa.export.filter_calibration import LEVELS, conformal
+from rfa.service.engine import adaptive
+from rfa.service.engine.adaptive import GAMMA
+from rfa.service.engine.filter_runtime import FilterRuntime, Row
+from rfa.service.engine.pool import StatePool
+from rfa.service.settings import BUNDLE_ROOT
+from rfa.training.commit import git_commit
+from rfa.training.simulate import simulate_oscillator
 
 Array = np.ndarray
 OUT = Path(__file__).parent / "results" / "filter-adaptive.json"

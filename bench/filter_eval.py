@@ -20,15 +20,15 @@ from typing import Any, get_args
 import numpy as np
 from tqdm import tqdm
 
-from bench.filter_transformer import EPSILON, WINDOW, transformer_filter
-from bench.hardware import hardware
-from export.filter_calibration import LEVELS, Evaluation, calibrate, evaluate
-from model.checkpoint import load_model
-from model.config import Mode
-from model.linear_filter import LinearFilter, LinearFilterConfig
-from model.state_filter import StateFilter
-from training.commit import git_commit
-from training.simulate import (
+from rfa.bench.filter_transformer import EPSILON, WINDOW, transformer_filter
+from rfa.bench.hardware import hardware
+from rfa.export.filter_calibration import LEVELS, Evaluation, calibrate, evaluate
+from rfa.model.checkpoint import load_model
+from rfa.model.config import Mode
+from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.state_filter import StateFilter
+from rfa.training.commit import git_commit
+from rfa.training.simulate import (
     INITIAL_VARIANCE,
     NOISE_SETTINGS,
     OSCILLATOR_DRIFT,

@@ -1,6 +1,6 @@
 """The learned normal: is the anomaly score as rare as it says, on streams that are not what the model expects?
 
-    python -m bench.filter_normal            writes bench/results/filter-normal.json and prints a table
+    python -m rfa.bench.filter_normal            writes bench/results/filter-normal.json and prints a table
 
 The bundles `linear` and `oscillator` in the service's runtime, 64 streams of the oscillator at its middle setting, with
 noise of a quarter, once and four times what it expects (std); clean, and with one observation in twenty with ten times
@@ -26,15 +26,15 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from bench.hardware import hardware
-from export.bundle import open_bundle
-from service.engine.calibration import Calibration
-from service.engine.filter_runtime import FilterRuntime, Row
-from service.engine.learned_normal import COLUMNS, MEMORY, learn
-from service.engine.pool import StatePool
-from service.settings import BUNDLE_ROOT
-from training.commit import git_commit
-from training.simulate import simulate_oscillator
+from rfa.bench.hardware import hardware
+from rfa.export.bundle import open_bundle
+from rfa.service.engine.calibration import Calibration
+from rfa.service.engine.filter_runtime import FilterRuntime, Row
+from rfa.service.engine.learned_normal import COLUMNS, MEMORY, learn
+from rfa.service.engine.pool import StatePool
+from rfa.service.settings import BUNDLE_ROOT
+from rfa.training.commit import git_commit
+from rfa.training.simulate import simulate_oscillator
 
 Array = np.ndarray
 OUT = Path(__file__).parent / "results" / "filter-normal.json"

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bench.filter_settings import Case
+from rfa.bench.filter_settings import Case
 
 # R of an observation that a gate rejects is divided by this.
 REJECTED = 1e-9

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from export.bundle import open_bundle
-from service.engine.filter_runtime import FilterRuntime
-from training.series import load_csv, split
-from training.simulate import Batch, Disturbance, simulate_oscillator
+from rfa.export.bundle import open_bundle
+from rfa.service.engine.filter_runtime import FilterRuntime
+from rfa.training.series import load_csv, split
+from rfa.training.simulate import Batch, Disturbance, simulate_oscillator
 
 SIMULATED = "simulate:oscillator"
 SIMULATED_STREAMS, SIMULATED_LENGTH, SIMULATED_SEED = 60, 100, 80_000

@@ -1,6 +1,6 @@
 """Speed of the linear filter in process, beside the public Kalman filters, on one core.
 
-    python -m bench.filter_speed --out FILE         (or `rfa bench filter-speed`)
+    python -m rfa.bench.filter_speed --out FILE         (or `rfa bench filter-speed`)
 
 Two jobs on a constant-velocity model of the plane (state 4, observation 2, float64, regular steps), output = the
 filtered mean, covariance carried:
@@ -34,10 +34,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bench.hardware import hardware
-from model.linear_filter import LinearFilterConfig
-from model.recurrence.dense import KEPT_PRIOR, MEMORY, NOISE_FACTORS, PRIOR_COUNTS
-from training.commit import git_commit
+from rfa.bench.hardware import hardware
+from rfa.model.linear_filter import LinearFilterConfig
+from rfa.model.recurrence.dense import KEPT_PRIOR, MEMORY, NOISE_FACTORS, PRIOR_COUNTS
+from rfa.training.commit import git_commit
 
 Array = np.ndarray[Any, Any]
 JobName = Literal["online", "batch"]
@@ -211,7 +211,7 @@ def config(job: Job, rule: Rule) -> LinearFilterConfig:
 
 
 def ours_online(job: Job, rule: Rule) -> Callable[[], Array]:
-    from model.recurrence.dense_numba import LinearStream
+    from rfa.model.recurrence.dense_numba import LinearStream
 
     system, y = config(job, rule), job.y[0].tolist()
     times = [STEP * i for i in range(len(y))]
@@ -226,14 +226,14 @@ def ours_online(job: Job, rule: Rule) -> Callable[[], Array]:
 
 
 def ours_batch(job: Job, rule: Rule) -> Callable[[], Array]:
-    from model.recurrence.dense_numba import filter_streams
+    from rfa.model.recurrence.dense_numba import filter_streams
 
     system, times = config(job, rule), STEP * np.arange(job.y.shape[1])
     return lambda: filter_streams(system, times, job.y).mean[:, -1]
 
 
 def ours_common(job: Job) -> Callable[[], Array]:
-    from model.recurrence.common_gain import filter_common
+    from rfa.model.recurrence.common_gain import filter_common
 
     system, times = config(job, "Kalman"), STEP * np.arange(job.y.shape[1])
     return lambda: filter_common(system, times, job.y).mean[:, -1]

@@ -1,4 +1,4 @@
-"""The Transformer filter as a rival: what the theorem of `model.transformer_filter` gives it, no more and no less.
+"""The Transformer filter as a rival: what the theorem of `rfa.model.transformer_filter` gives it, no more and no less.
 
 It is told the matrices of a setting, as the Kalman filter is. Its gain is constant, so it gets the one with the least
 expected error over a series; where nothing drives the system the stationary gain is zero and would estimate nothing.
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from model.transformer_filter import TransformerFilter, sufficient_beta
+from rfa.model.transformer_filter import TransformerFilter, sufficient_beta
 
 WINDOW = 4
 # Largest distance to its Kalman filter, in the unit of the state.

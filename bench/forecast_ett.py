@@ -33,18 +33,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from bench.forecast_intervals import adaptive_widths
-from bench.forecast_plot import draw_week
-from bench.forecast_scores import block_error, crps_normal, crps_points, interval
-from bench.hardware import hardware
-from export.filter_calibration import LEVELS, ONE_SIGMA, conformal, evaluate
-from model.linear_filter import LinearFilter
-from service.engine.adaptive import Leads
-from training.commit import git_commit
-from training.corpus import file_hashes
-from training.series import Series, load_csv
-from training.simulate import Batch
-from training.structural import StructuralConfig, fit_structural
+from rfa.bench.forecast_intervals import adaptive_widths
+from rfa.bench.forecast_plot import draw_week
+from rfa.bench.forecast_scores import block_error, crps_normal, crps_points, interval
+from rfa.bench.hardware import hardware
+from rfa.export.filter_calibration import LEVELS, ONE_SIGMA, conformal, evaluate
+from rfa.model.linear_filter import LinearFilter
+from rfa.service.engine.adaptive import Leads
+from rfa.training.commit import git_commit
+from rfa.training.corpus import file_hashes
+from rfa.training.series import Series, load_csv
+from rfa.training.simulate import Batch
+from rfa.training.structural import StructuralConfig, fit_structural
 
 # Chronological shares of the rows that train, and that train or choose.
 TRAIN, CHOOSE = 1 / 2, 2 / 3

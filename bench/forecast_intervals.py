@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from export.filter_calibration import LEVELS
-from service.engine.adaptive import (
+from rfa.export.filter_calibration import LEVELS
+from rfa.service.engine.adaptive import (
     Leads,
     adaptive_fields,
     radii,
@@ -22,7 +22,7 @@ from service.engine.adaptive import (
     wait_for,
     write_tracks,
 )
-from service.engine.pool import StatePool
+from rfa.service.engine.pool import StatePool
 
 Array = np.ndarray
 _RATES = 1 - np.array(LEVELS)

@@ -12,7 +12,7 @@ def draw_week(week: dict[str, Any], path: str | Path) -> None:
     """A row of panels per column of the series, a column of them per lead; the format follows the suffix of `path`.
 
     Args:
-        week: `week` of the document that `bench.forecast_ett` writes.
+        week: `week` of the document that `rfa.bench.forecast_ett` writes.
     """
     import matplotlib as mpl
 

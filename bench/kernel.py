@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from bench.gpu import gpu_hardware, require_gpu
-from bench.kernel_attention import LENGTHS, WIDTHS, measure_attention, measure_memory
-from bench.kernel_slots import measure_slots
-from bench.kernel_training import measure_training
-from bench.paired import Bar, EventTimer
-from training.commit import git_commit
+from rfa.bench.gpu import gpu_hardware, require_gpu
+from rfa.bench.kernel_attention import LENGTHS, WIDTHS, measure_attention, measure_memory
+from rfa.bench.kernel_slots import measure_slots
+from rfa.bench.kernel_training import measure_training
+from rfa.bench.paired import Bar, EventTimer
+from rfa.training.commit import git_commit
 
 Part = Literal["attention", "memory", "slots", "training"]
 PARTS: tuple[Part, ...] = get_args(Part)

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench import kernel_rivals as rivals
-from bench.kernel_rivals import Attention
-from bench.kernel_truth import Problem, Truth, make_problem, robust_rows, softmax_rows, truth_of, turned_back
-from bench.paired import Bar, Timer, interleaved, quantiles, ratio
-from model.dynamics import Dynamics
+from rfa.bench import kernel_rivals as rivals
+from rfa.bench.kernel_rivals import Attention
+from rfa.bench.kernel_truth import Problem, Truth, make_problem, robust_rows, softmax_rows, truth_of, turned_back
+from rfa.bench.paired import Bar, Timer, interleaved, quantiles, ratio
+from rfa.model.dynamics import Dynamics
 
 TOKENS = 16_384
 HIDDEN = 2048
@@ -47,7 +47,7 @@ class Case:
 
 def fused(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> Tensor:
     """The fused kernels on rotated inputs, without the precision output, as in training."""
-    from model.attention.triton import fused_attention
+    from rfa.model.attention.triton import fused_attention
 
     return fused_attention(q, k, v, dynamics, with_precision=False).out
 
@@ -163,7 +163,7 @@ def measure_shape(
 
 def _public(problem: Problem, truth: Truth) -> tuple[Callable[[], object], dict[str, float]]:
     """The public function with its checks and rotations, forward, and its errors."""
-    from model.attention.api import robust_filter_attention
+    from rfa.model.attention.api import robust_filter_attention
 
     def call() -> Tensor:
         with torch.no_grad():

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from model.attention.reference import relative_attention
-from model.dynamics import Dynamics
+from rfa.model.attention.reference import relative_attention
+from rfa.model.dynamics import Dynamics
 
 Attention = Callable[[Tensor, Tensor, Tensor, Dynamics], Tensor]
 

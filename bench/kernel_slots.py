@@ -11,12 +11,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bench.kernel_truth import Named, Truth, allowances
-from bench.paired import Bar, Timer, interleaved, quantiles, ratio
-from model.layers import RobustMixer
-from model.recurrence.slots import slot_scan
-from model.recurrence.slots_reference import SlotInputs, SlotParameters
-from training.language import LanguageRun, find_config
+from rfa.bench.kernel_truth import Named, Truth, allowances
+from rfa.bench.paired import Bar, Timer, interleaved, quantiles, ratio
+from rfa.model.layers import RobustMixer
+from rfa.model.recurrence.slots import slot_scan
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters
+from rfa.training.language import LanguageRun, find_config
 
 CONFIGS = ("paper", "books")
 ROUNDS = 10

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from bench.kernel_truth import Named, Truth, allowances
-from bench.paired import Bar, Timer, interleaved, quantiles, ratio
-from model.config import Mixer
-from model.language import LanguageModel
-from training.language import LanguageRun, cross_entropy, find_config
-from training.optimiser import is_sde_parameter, parameter_groups
+from rfa.bench.kernel_truth import Named, Truth, allowances
+from rfa.bench.paired import Bar, Timer, interleaved, quantiles, ratio
+from rfa.model.config import Mixer
+from rfa.model.language import LanguageModel
+from rfa.training.language import LanguageRun, cross_entropy, find_config
+from rfa.training.optimiser import is_sde_parameter, parameter_groups
 
 CONFIG = "paper"
 ROUNDS = 30

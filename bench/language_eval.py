@@ -19,13 +19,13 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from bench.baselines import compressor_bits_per_byte, unigram
-from bench.hardware import hardware
-from model.checkpoint import load_model
-from model.config import Mode
-from model.language import LanguageModel
-from training.commit import git_commit
-from training.corpus import END_OF_TEXT, encode_files, file_hashes, split_files
+from rfa.bench.baselines import compressor_bits_per_byte, unigram
+from rfa.bench.hardware import hardware
+from rfa.model.checkpoint import load_model
+from rfa.model.config import Mode
+from rfa.model.language import LanguageModel
+from rfa.training.commit import git_commit
+from rfa.training.corpus import END_OF_TEXT, encode_files, file_hashes, split_files
 
 LENGTHS = (256, 1024, 4096)
 # A batch holds about this many tokens: bounds the logits at 4,096 tokens × vocabulary.
@@ -172,7 +172,7 @@ def write_report(models: dict[str, Path], data: Path, out: Path, *, limit: int |
 
 
 def main() -> None:
-    """`python -m bench.language_eval books=bundles/books rope=runs/books_rope --data CORPUS --out FILE`."""
+    """`python -m rfa.bench.language_eval books=bundles/books rope=runs/books_rope --data CORPUS --out FILE`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", metavar="NAME=DIR", help="a run or a bundle; the first one's tokenizer")
     parser.add_argument("--data", type=Path, required=True, help="corpus folder with train and test")

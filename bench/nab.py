@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from bench.hardware import hardware
-from bench.nab_score import PROFILES, Labelled, best_threshold, detect, earlier, labelled, score
-from export.bundle import open_bundle
-from export.normal import THRESHOLD, anomalies
-from service.engine.filter_runtime import FilterRuntime
-from training.commit import git_commit
-from training.series import load_csv
+from rfa.bench.hardware import hardware
+from rfa.bench.nab_score import PROFILES, Labelled, best_threshold, detect, earlier, labelled, score
+from rfa.export.bundle import open_bundle
+from rfa.export.normal import THRESHOLD, anomalies
+from rfa.service.engine.filter_runtime import FilterRuntime
+from rfa.training.commit import git_commit
+from rfa.training.series import load_csv
 
 # Where the windows are: in a copy beside the data, and in NAB's own repository.
 WINDOW_FILES = ("windows.json", "labels/combined_windows.json")

@@ -18,15 +18,15 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from bench.hardware import hardware
-from bench.quality_bars import bar_lines, bars, table
-from bench.quality_runs import Job, run_jobs, run_row
-from bench.quality_scores import Scoring, write_json
-from bench.quality_speed import measure_speed, speed_lines
-from model.config import LanguageModelConfig
-from training.commit import git_commit
-from training.corpus import SPLITS, file_hashes, split_files
-from training.language import LanguageRun, TrainingConfig, find_config, load_variants
+from rfa.bench.hardware import hardware
+from rfa.bench.quality_bars import bar_lines, bars, table
+from rfa.bench.quality_runs import Job, run_jobs, run_row
+from rfa.bench.quality_scores import Scoring, write_json
+from rfa.bench.quality_speed import measure_speed, speed_lines
+from rfa.model.config import LanguageModelConfig
+from rfa.training.commit import git_commit
+from rfa.training.corpus import SPLITS, file_hashes, split_files
+from rfa.training.language import LanguageRun, TrainingConfig, find_config, load_variants
 
 # The models of the papers, and the recurrent path; recipes and ablations of variants.json are asked for by name.
 PAPERS = (

@@ -1,4 +1,4 @@
-"""What the table of `bench.quality` says: means over seeds, and the orderings that the papers claim.
+"""What the table of `rfa.bench.quality` says: means over seeds, and the orderings that the papers claim.
 
 A claim is a bound on a ratio of perplexities, a / b at one length. Runs of the same seed saw the same text in the same
 order and score the same tokens, so the ratio is taken seed by seed: with d the logarithm of a seed's ratio,

@@ -1,4 +1,4 @@
-"""The pictures of `bench.quality`: perplexity against length, and what a trained SC-RFA has learned.
+"""The pictures of `rfa.bench.quality`: perplexity against length, and what a trained SC-RFA has learned.
 
 The model shown is M2 of the first seed: its noises and decay by head and layer, its lag kernels, and its attention
 
@@ -20,15 +20,15 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from bench.quality import Plan
-from bench.quality_bars import DAMPINGS, Case, cases, losses
-from bench.quality_scores import WINDOWS
-from model.attention.reference import relative_attention
-from model.checkpoint import load_model
-from model.dynamics import Dynamics, decay, variance
-from model.language import LanguageModel
-from model.layers import RobustMixer
-from training.corpus import encode_files, split_files
+from rfa.bench.quality import Plan
+from rfa.bench.quality_bars import DAMPINGS, Case, cases, losses
+from rfa.bench.quality_scores import WINDOWS
+from rfa.model.attention.reference import relative_attention
+from rfa.model.checkpoint import load_model
+from rfa.model.dynamics import Dynamics, decay, variance
+from rfa.model.language import LanguageModel
+from rfa.model.layers import RobustMixer
+from rfa.training.corpus import encode_files, split_files
 
 SHOWN = "M2"
 PASSAGE = 192

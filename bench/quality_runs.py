@@ -1,4 +1,4 @@
-"""The runs behind the table of `bench.quality`: each is trained if it is not, resumed if it was cut, and scored.
+"""The runs behind the table of `rfa.bench.quality`: each is trained if it is not, resumed if it was cut, and scored.
 
 One run is one process with one thread, so that several share a machine without slowing each other's threads; its output
 goes to a log in its folder. A run that fails leaves the others alone.
@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from bench.quality_scores import SCORES_FILE, Scoring, score_run
-from model.config import LanguageModelConfig
-from training.corpus import file_hashes, prepare_corpus, split_files
-from training.language import RECORD_FILE, LanguageRun, TrainingConfig, find_config, train_language
+from rfa.bench.quality_scores import SCORES_FILE, Scoring, score_run
+from rfa.model.config import LanguageModelConfig
+from rfa.training.corpus import file_hashes, prepare_corpus, split_files
+from rfa.training.language import RECORD_FILE, LanguageRun, TrainingConfig, find_config, train_language
 
 LOG_FILE = "quality.log"
 # One thread a process; and freed memory stays with it: the kernel would clear the same pages again and again.
@@ -165,7 +165,7 @@ def _in_own_process(job: Job) -> str | None:
     environment = {**os.environ, **ENVIRONMENT}
     log = job.folder / LOG_FILE
     with log.open("w") as out:
-        command = [sys.executable, "-m", "bench.quality_runs", job.to_json()]
+        command = [sys.executable, "-m", "rfa.bench.quality_runs", job.to_json()]
         code = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out).returncode
     if code == 0:
         return None
@@ -198,7 +198,7 @@ def run_row(job: Job) -> dict[str, Any] | None:
 
 
 def main() -> None:
-    """`python -m bench.quality_runs JOB`: one job, given as JSON; what `rfa bench quality` starts."""
+    """`python -m rfa.bench.quality_runs JOB`: one job, given as JSON; what `rfa bench quality` starts."""
     torch.set_num_threads(1)
     perform(Job.from_json(sys.argv[1]))
 

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from bench.language_eval import score, token_bytes, window_losses
-from model.checkpoint import WEIGHTS_FILE, load_model
-from model.config import Mode
-from model.language import LanguageModel
-from training.commit import git_commit
-from training.corpus import encode_files, file_hashes, split_files
+from rfa.bench.language_eval import score, token_bytes, window_losses
+from rfa.model.checkpoint import WEIGHTS_FILE, load_model
+from rfa.model.config import Mode
+from rfa.model.language import LanguageModel
+from rfa.training.commit import git_commit
+from rfa.training.corpus import encode_files, file_hashes, split_files
 
 Windows = Literal["separate", "sliding"]
 WINDOWS: tuple[Windows, ...] = get_args(Windows)

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.paired import interleaved, ratio
-from model.config import Mode
-from model.language import LanguageModel
-from training.language import LanguageRun, TrainingConfig, cross_entropy
+from rfa.bench.paired import interleaved, ratio
+from rfa.model.config import Mode
+from rfa.model.language import LanguageModel
+from rfa.training.language import LanguageRun, TrainingConfig, cross_entropy
 
 ROUNDS = 7
 

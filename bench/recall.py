@@ -2,8 +2,8 @@
 
     rfa bench recall              writes bench/results/recall.json and docs/figures/recall.png
 
-Each setting learns each task of `training.recall` alone, from random weights, by one recipe; what a row reaches is what
-that training found, a lower bound on what the state can hold. Tested on sequences of the test split, thousands of
+Each setting learns each task of `rfa.training.recall` alone, from random weights, by one recipe; what a row reaches is
+what that training found, a lower bound on what the state can hold. Tested on sequences of the test split, thousands of
 answers a cell, with a Wilson interval that takes answers as independent. The last column of questions is distance:
 filler between pairs and queries, far longer than in training.
 
@@ -25,12 +25,12 @@ import torch
 from scipy.stats import binomtest
 from tqdm import tqdm
 
-from bench.hardware import hardware
-from bench.paired import Bar
-from model.config import LanguageModelConfig, Mode
-from model.language import LanguageModel
-from training.commit import git_commit
-from training.recall import (
+from rfa.bench.hardware import hardware
+from rfa.bench.paired import Bar
+from rfa.model.config import LanguageModelConfig, Mode
+from rfa.model.language import LanguageModel
+from rfa.training.commit import git_commit
+from rfa.training.recall import (
     CHANCE,
     JOINT_VOCABULARY,
     VOCABULARY,
@@ -303,7 +303,7 @@ def write_recall(
     Raises:
         ValueError: an unknown setting.
     """
-    from bench.recall_plot import draw_recall
+    from rfa.bench.recall_plot import draw_recall
 
     chosen = available(only or plan.settings)
     if not only and task is None:

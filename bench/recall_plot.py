@@ -1,4 +1,4 @@
-"""The picture of `bench.recall`: accuracy by pairs, by length of a copied string, and by distance."""
+"""The picture of `rfa.bench.recall`: accuracy by pairs, by length of a copied string, and by distance."""
 
 from __future__ import annotations
 

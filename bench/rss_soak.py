@@ -1,8 +1,8 @@
 """A million requests of every kind, and the memory that the server processes keep.
 
-    python -m bench.rss_soak --requests 1000000
+    python -m rfa.bench.rss_soak --requests 1000000
 
-Rounds of traffic (`bench.soak.rss_client`): observations, live streams, texts, states, mistakes, disconnects. After
+Rounds of traffic (`rfa.bench.soak.rss_client`): observations, live streams, texts, states, mistakes, disconnects. After
 each round, when nothing is under way, the resident memory of every server process is read. The first tenth of the
 requests warms the server up; from there to the end the sum over the processes may grow by less than 2 %.
 """
@@ -24,10 +24,10 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 from tqdm import tqdm
 
-from bench.hardware import hardware
-from bench.load.server import started
-from service.settings import default_bundles
-from training.provenance import git_commit
+from rfa.bench.hardware import hardware
+from rfa.bench.load.server import started
+from rfa.service.settings import default_bundles
+from rfa.training.provenance import git_commit
 
 RESULT = Path(__file__).parent / "results" / "rss_soak.json"
 ROUNDS = 20
@@ -58,7 +58,7 @@ def read_memory(pid: int, requests: int) -> Memory:
 
 def send_round(url: str, requests: int, clients: int, seed: int) -> Counter[str]:
     """One round of traffic from some client processes."""
-    command = [sys.executable, "-m", "bench.soak.rss_client", url]
+    command = [sys.executable, "-m", "rfa.bench.soak.rss_client", url]
     shares = [requests // clients + (number < requests % clients) for number in range(clients)]
     running = [
         subprocess.Popen([*command, str(share), str(seed * clients + number)], stdout=subprocess.PIPE)

@@ -1,10 +1,10 @@
 """A million owners of state slots, one after the other, of whom none may see a trace of another.
 
-    python -m bench.slot_reuse --count 1000000
+    python -m rfa.bench.slot_reuse --count 1000000
 
 Through the engine as it serves: live streams, requests and texts that end well, are left, are refused, break down or
-make a whole batch raise (`bench.soak.visits`). Every answer is compared, to the last bit, with the one that its
-observations get alone; every slot carries the mark of its owner (`bench.soak.watched`); needles, long live streams,
+make a whole batch raise (`rfa.bench.soak.visits`). Every answer is compared, to the last bit, with the one that its
+observations get alone; every slot carries the mark of its owner (`rfa.bench.soak.watched`); needles, long live streams,
 run all the time. After every phase all slots must be free and zero.
 
 Then the detectors are tried, on two engines that are broken on purpose: without padding the needles must notice their
@@ -30,19 +30,19 @@ import numpy as np
 import uvloop
 from tqdm import tqdm
 
-from bench.hardware import hardware
-from bench.soak.courses import Truth, make_course, truth_of
-from bench.soak.visits import Findings, TextTruth, Visitor, World, follow_needle, tokens_of
-from bench.soak.watched import WatchedFilter, dirty_bytes
-from export.bundle import open_bundle
-from service.engine.engine import Engine, Models
-from service.engine.filter_runtime import ROW_COUNTS, FilterRuntime
-from service.engine.generation import GenerateOptions
-from service.engine.language_runtime import LanguageRuntime
-from service.engine.pool import StatePool
-from service.metrics import Metrics
-from service.settings import BUNDLE_ROOT, Settings
-from training.provenance import git_commit
+from rfa.bench.hardware import hardware
+from rfa.bench.soak.courses import Truth, make_course, truth_of
+from rfa.bench.soak.visits import Findings, TextTruth, Visitor, World, follow_needle, tokens_of
+from rfa.bench.soak.watched import WatchedFilter, dirty_bytes
+from rfa.export.bundle import open_bundle
+from rfa.service.engine.engine import Engine, Models
+from rfa.service.engine.filter_runtime import ROW_COUNTS, FilterRuntime
+from rfa.service.engine.generation import GenerateOptions
+from rfa.service.engine.language_runtime import LanguageRuntime
+from rfa.service.engine.pool import StatePool
+from rfa.service.metrics import Metrics
+from rfa.service.settings import BUNDLE_ROOT, Settings
+from rfa.training.provenance import git_commit
 
 RESULT = Path(__file__).parent / "results" / "slot_reuse.json"
 FILTERS = ("linear", "oscillator")

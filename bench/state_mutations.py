@@ -1,6 +1,6 @@
 """A million altered state tokens, none of which may open.
 
-    python -m bench.state_mutations --count 1000000
+    python -m rfa.bench.state_mutations --count 1000000
 
 Genuine tokens under both keys of a ring are changed in every way of `MUTATIONS` and offered in their own scope; genuine
 ones are also offered unchanged in scopes that differ in one field. Nothing here uses the service's own decoding: texts
@@ -24,13 +24,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from bench.hardware import hardware
-from service.errors import InvalidRequest
-from service.state.keys import KEY_BYTES, KeyRing
-from service.state.names import Opened, StateScope
-from service.state.sealer import Sealer
-from service.state.tokens import Tokens
-from training.provenance import git_commit
+from rfa.bench.hardware import hardware
+from rfa.service.errors import InvalidRequest
+from rfa.service.state.keys import KEY_BYTES, KeyRing
+from rfa.service.state.names import Opened, StateScope
+from rfa.service.state.sealer import Sealer
+from rfa.service.state.tokens import Tokens
+from rfa.training.provenance import git_commit
 
 RESULT = Path(__file__).parent / "results" / "state_mutations.json"
 PAYLOAD_SIZES = (0, 1, 64, 400, 401, 402)

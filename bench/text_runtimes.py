@@ -1,6 +1,6 @@
 """Texts on one core: compiled code beside ONNX Runtime, in one process and by turns.
 
-    python -m bench.text_runtimes [--out FILE]
+    python -m rfa.bench.text_runtimes [--out FILE]
 
 Three things are timed: a piece of a prompt, a step of B streams, and the engine with both, which reads prompts of 128
 tokens and writes 64 for 16 streams at a time, as each of four processes does under `rfa bench load text-64`. A round
@@ -23,17 +23,17 @@ import numpy as np
 import uvloop
 from tqdm import tqdm
 
-from bench.hardware import hardware
-from bench.load.engine_alone import measure
-from bench.load.scenario import TextLoad
-from bench.load.truth import text_engine, write_cases
-from export.bundle import open_bundle
-from service.engine.device import load_on_cpu
-from service.engine.engine import Models
-from service.engine.generation import PREFILL_TOKENS
-from service.engine.language_runtime import CpuLanguage
-from service.settings import BUNDLE_ROOT, TextRuntime
-from training.commit import git_commit
+from rfa.bench.hardware import hardware
+from rfa.bench.load.engine_alone import measure
+from rfa.bench.load.scenario import TextLoad
+from rfa.bench.load.truth import text_engine, write_cases
+from rfa.export.bundle import open_bundle
+from rfa.service.engine.device import load_on_cpu
+from rfa.service.engine.engine import Models
+from rfa.service.engine.generation import PREFILL_TOKENS
+from rfa.service.engine.language_runtime import CpuLanguage
+from rfa.service.settings import BUNDLE_ROOT, TextRuntime
+from rfa.training.commit import git_commit
 
 RUNTIMES = ("onnx", "compiled")
 BATCHES = (1, 8, 16, 24)
@@ -149,7 +149,7 @@ def run(bundle_path: Path, rounds: int = ROUNDS, engine_rounds: int = ENGINE_ROU
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """`python -m bench.text_runtimes`."""
+    """`python -m rfa.bench.text_runtimes`."""
     parser = argparse.ArgumentParser(description="Time compiled texts beside those on ONNX Runtime, on one core.")
     parser.add_argument("--bundle", type=Path, default=BUNDLE_ROOT / "books")
     parser.add_argument("--out", type=Path, help="JSON file to write")

@@ -32,19 +32,19 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from tqdm import tqdm
 
-from bench.discrimination import Auroc, Claims, Reals, aurc, auroc, fit_logistic, with_interval
-from bench.hardware import hardware
-from export.bundle import Bundle, open_bundle
-from export.language_calibration import BINS, WINDOW, reliability
-from export.token_confidence import TokenConfidence
-from model.checkpoint import load_model
-from model.config import Mode
-from model.language import LanguageModel
-from model.layers import RobustMixer
-from model.mixing import MixerOutput
-from service.engine.sampling import draw_index
-from training.commit import git_commit
-from training.corpus import encode_files, file_hashes, split_files
+from rfa.bench.discrimination import Auroc, Claims, Reals, aurc, auroc, fit_logistic, with_interval
+from rfa.bench.hardware import hardware
+from rfa.export.bundle import Bundle, open_bundle
+from rfa.export.language_calibration import BINS, WINDOW, reliability
+from rfa.export.token_confidence import TokenConfidence
+from rfa.model.checkpoint import load_model
+from rfa.model.config import Mode
+from rfa.model.language import LanguageModel
+from rfa.model.layers import RobustMixer
+from rfa.model.mixing import MixerOutput
+from rfa.service.engine.sampling import draw_index
+from rfa.training.commit import git_commit
+from rfa.training.corpus import encode_files, file_hashes, split_files
 
 Integers = NDArray[np.int64]
 
@@ -347,7 +347,7 @@ def write_report(path: Path, data: Path, out: Path, *, limit: int = TOKENS) -> d
 
 
 def main() -> None:
-    """`python -m bench.token_calibration bundles/books --data CORPUS --out FILE --plot FILE`."""
+    """`python -m rfa.bench.token_calibration bundles/books --data CORPUS --out FILE --plot FILE`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--data", type=Path, required=True, help="corpus folder with valid and test")
@@ -357,7 +357,7 @@ def main() -> None:
     arguments = parser.parse_args()
     document = write_report(arguments.bundle, arguments.data, arguments.out, limit=arguments.limit)
     if arguments.plot is not None:
-        from bench.token_calibration_plot import draw_reliability
+        from rfa.bench.token_calibration_plot import draw_reliability
 
         draw_reliability(document, arguments.plot)
     print("\n".join(table(document)))

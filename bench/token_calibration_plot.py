@@ -1,4 +1,4 @@
-"""The picture of `bench.token_calibration`: how often tokens are right, by what was said of them."""
+"""The picture of `rfa.bench.token_calibration`: how often tokens are right, by what was said of them."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.bundle import BundleName
-from cli.console import JsonFlag, print_json, print_result
+from rfa.cli.bundle import BundleName
+from rfa.cli.console import JsonFlag, print_json, print_result
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed and quality.")
 RESULTS = Path("bench") / "results"
@@ -27,12 +27,12 @@ def bench_decode(
 ) -> None:
     """Cost of one token: on one thread, early and late, and over a cache; on a GPU, over batch sizes too."""
     if device == "cuda":
-        from bench.decode_gpu import write_decode_gpu
+        from rfa.bench.decode_gpu import write_decode_gpu
 
         print_result(write_decode_gpu(out or RESULTS / "decode_gpu.json"), as_json)
         return
-    from bench.decode import write_decode
-    from cli.locate import find_bundle
+    from rfa.bench.decode import write_decode
+    from rfa.cli.locate import find_bundle
 
     print_result(write_decode(find_bundle(bundle), out or RESULTS / "decode.json"), as_json)
 
@@ -44,7 +44,7 @@ def bench_aot(
     as_json: JsonFlag = False,
 ) -> None:
     """Compile the fused kernels for sm_80 and sm_90, without a GPU: registers, spills, instructions per score."""
-    from bench.aot import GrownError, bar_lines, compile_rows, document, grown, shipped, spilling, table
+    from rfa.bench.aot import GrownError, bar_lines, compile_rows, document, grown, shipped, spilling, table
 
     committed = json.loads(out.read_text()) if check else None
     result = document(compile_rows(shipped()))
@@ -72,7 +72,7 @@ def bench_kernel(
     as_json: JsonFlag = False,
 ) -> None:
     """On a GPU: check the fused kernels, then time them beside SDPA, FlexAttention and the eager code."""
-    from bench.kernel import bar_lines, run_kernel, selected, table
+    from rfa.bench.kernel import bar_lines, run_kernel, selected, table
 
     document = run_kernel(out, *selected(part, width, length))
     if as_json:
@@ -91,8 +91,8 @@ def bench_filter(
     as_json: JsonFlag = False,
 ) -> None:
     """The oscillator at the paper's noise settings: error and coverage beside the exact Kalman filter."""
-    from bench.filter_eval import markdown, write_filter
-    from cli.locate import find_bundle
+    from rfa.bench.filter_eval import markdown, write_filter
+    from rfa.cli.locate import find_bundle
 
     document = write_filter(find_bundle(bundle), out, streams=streams, length=length)
     if as_json:
@@ -109,8 +109,8 @@ def bench_afa(
     as_json: JsonFlag = False,
 ) -> None:
     """Adaptive Filter Attention on the paper's oscillator: trained from measurements, beside the exact filter."""
-    from bench.afa import Plan, markdown, write_afa
-    from training.afa import PredictorTraining
+    from rfa.bench.afa import Plan, markdown, write_afa
+    from rfa.training.afa import PredictorTraining
 
     document = write_afa(out, figures, Plan(training=PredictorTraining(steps=steps)))
     if as_json:
@@ -128,11 +128,11 @@ def bench_filter_accuracy(
     as_json: JsonFlag = False,
 ) -> None:
     """The linear filter on the literature's simulated systems: error, calibration, and delay after a jump."""
-    from bench.filter_accuracy import table, write_filter_accuracy
+    from rfa.bench.filter_accuracy import table, write_filter_accuracy
 
     document = write_filter_accuracy(out, trials=trials, steps=steps)
     if plot is not None:
-        from bench.filter_accuracy_plot import draw_accuracy
+        from rfa.bench.filter_accuracy_plot import draw_accuracy
 
         draw_accuracy(document, plot)
     if as_json:
@@ -168,16 +168,16 @@ def bench_quality(
     as_json: JsonFlag = False,
 ) -> None:
     """Train every variant of the papers on a corpus, or continue it; perplexity by context length, over seeds."""
-    from bench.quality import Plan, names, numbers, report_lines, write_quality, write_speed
-    from bench.quality_runs import FailedRunsError
-    from bench.quality_scores import Scoring
+    from rfa.bench.quality import Plan, names, numbers, report_lines, write_quality, write_speed
+    from rfa.bench.quality_runs import FailedRunsError
+    from rfa.bench.quality_scores import Scoring
 
     scoring = Scoring(numbers(lengths, "lengths"), tokens)
     wanted = tuple(names(variants))
     plan = Plan(data, runs, config, wanted, numbers(seeds, "seeds"), scoring, device, not evaluate_only)
     document = write_speed(plan, out) if speed_only else write_quality(plan, out, workers=workers)
     if figures is not None:
-        from bench.quality_figures import draw_quality
+        from rfa.bench.quality_figures import draw_quality
 
         draw_quality(plan, document, figures)
     if as_json:
@@ -213,9 +213,9 @@ def bench_load(
     as_json: JsonFlag = False,
 ) -> None:
     """Offer load to a server in an open loop and check every answer; exit code 1 when a latency budget is missed."""
-    from bench.load.run import run_scenario
-    from bench.load.scenario import SCENARIO_FILE, changed, find_scenario
-    from cli.locate import served_bundles
+    from rfa.bench.load.run import run_scenario
+    from rfa.bench.load.scenario import SCENARIO_FILE, changed, find_scenario
+    from rfa.cli.locate import served_bundles
 
     given = {
         "seconds": seconds,
@@ -236,7 +236,7 @@ def bench_load(
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
     if plot is not None:
-        from bench.load.plot import draw_run
+        from rfa.bench.load.plot import draw_run
 
         if run is None:
             raise ValueError(f"{wanted.name} has no latencies to draw")
@@ -250,7 +250,7 @@ def bench_filter_speed(
     as_json: JsonFlag = False,
 ) -> None:
     """The linear filter in process, on one core, beside the public Kalman filters."""
-    from bench.filter_speed import table, write_speed
+    from rfa.bench.filter_speed import table, write_speed
 
     document = write_speed(out)
     if as_json:
@@ -267,7 +267,7 @@ def bench_forecast(
     as_json: JsonFlag = False,
 ) -> None:
     """ETTh1, one and 24 hours ahead: CRPS and coverage beside persistence, seasonal naive and statsmodels."""
-    from bench.forecast_ett import markdown, write_ett
+    from rfa.bench.forecast_ett import markdown, write_ett
 
     document = write_ett(data, out, plot)
     if as_json:
@@ -287,8 +287,8 @@ def bench_nab(
     as_json: JsonFlag = False,
 ) -> None:
     """Anomalies on NAB's series by its public rules, beside its windowed Gaussian."""
-    from bench.nab import markdown, write_nab
-    from cli.locate import find_bundle
+    from rfa.bench.nab import markdown, write_nab
+    from rfa.cli.locate import find_bundle
 
     document = write_nab(find_bundle(bundle), data, out)
     if as_json:
@@ -310,7 +310,7 @@ def bench_recall(
     as_json: JsonFlag = False,
 ) -> None:
     """Associative recall and copying by softmax, RFA and the slots: where the state's capacity ends."""
-    from bench.recall import QUICK, Plan, table, write_recall
+    from rfa.bench.recall import QUICK, Plan, table, write_recall
 
     document = write_recall(out, plot, QUICK if quick else Plan(), only=setting or (), task=task)
     if as_json:
@@ -320,7 +320,7 @@ def bench_recall(
 
 
 def _show_load(result: dict[str, Any], as_json: bool) -> None:
-    from bench.load.report import BudgetMissed, table
+    from rfa.bench.load.report import BudgetMissed, table
 
     if as_json:
         print_json(result)

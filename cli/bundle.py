@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.console import JsonFlag, print_result
+from rfa.cli.console import JsonFlag, print_result
 
 if TYPE_CHECKING:
-    from export.bundle import Bundle
+    from rfa.export.bundle import Bundle
 
 BundleName = Annotated[str, typer.Argument(help="Bundle folder, or the name of a default bundle.", metavar="BUNDLE")]
 
@@ -31,11 +31,11 @@ def export(
     if not config.is_file():
         raise ValueError(f"{run} is not a run: it has no config.json")
     if json.loads(config.read_text())["family"] == "language":
-        from export.language_export import export_language
+        from rfa.export.language_export import export_language
 
         bundle: Bundle = export_language(run, out, name=name)
     else:
-        from export.filter_export import export_filter
+        from rfa.export.filter_export import export_filter
 
         bundle = export_filter(run, out, name=name)
     size = sum(spec.size for spec in bundle.manifest.files.values())
@@ -58,10 +58,10 @@ def verify(
     installed, its graphs against the model."""
     import asyncio
 
-    from cli.locate import find_bundle
-    from export.signing import parse_public_keys
-    from export.verify import verify_bundle
-    from service.engine.vetting import vet
+    from rfa.cli.locate import find_bundle
+    from rfa.export.signing import parse_public_keys
+    from rfa.export.verify import verify_bundle
+    from rfa.service.engine.vetting import vet
 
     path = find_bundle(bundle)
     keys = [key for given in trusted_key or () for key in parse_public_keys(_key_text(given))]
@@ -85,7 +85,7 @@ def keygen(
     as_json: JsonFlag = False,
 ) -> None:
     """Make a pair of keys: PREFIX.key, not encrypted, signs bundles, and servers trust those that fit PREFIX.pub."""
-    from export.signing import write_keys
+    from rfa.export.signing import write_keys
 
     paths = write_keys(out)
     public = paths.pub.read_text().splitlines()[1]
@@ -101,9 +101,9 @@ def sign(
     as_json: JsonFlag = False,
 ) -> None:
     """Sign a bundle: manifest.json.minisig beside its manifest. Its digest stays what it is."""
-    from cli.locate import find_bundle
-    from export.bundle import open_bundle
-    from export.signing import SecretKey, sign_bundle
+    from rfa.cli.locate import find_bundle
+    from rfa.export.bundle import open_bundle
+    from rfa.export.signing import SecretKey, sign_bundle
 
     secret, path = SecretKey.parse(key.read_text()), find_bundle(bundle)
     opened = open_bundle(path)
@@ -120,7 +120,7 @@ def _key_text(given: str) -> str:
 
 def info(bundle: BundleName, as_json: JsonFlag = False) -> None:
     """Describe a bundle: what it is, where it comes from, how it is calibrated."""
-    from cli.locate import find_bundle
-    from export.verify import bundle_info
+    from rfa.cli.locate import find_bundle
+    from rfa.export.verify import bundle_info
 
     print_result(bundle_info(find_bundle(bundle)), as_json)

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from cli.bundle import BundleName
-from cli.console import JsonFlag, print_json, print_result
+from rfa.cli.bundle import BundleName
+from rfa.cli.console import JsonFlag, print_json, print_result
 
 app = typer.Typer(no_args_is_help=True, help="Measure a bundle on data that it has not seen.")
 
@@ -22,9 +22,9 @@ def eval_lm(
     as_json: JsonFlag = False,
 ) -> None:
     """Perplexity and bits per byte, in both modes, at 256, 1,024 and 4,096 tokens of context."""
-    from bench.language_eval import evaluate_model
-    from cli.locate import find_bundle
-    from training.corpus import split_files
+    from rfa.bench.language_eval import evaluate_model
+    from rfa.cli.locate import find_bundle
+    from rfa.training.corpus import split_files
 
     path = find_bundle(bundle)
     if not (path / "tokenizer.json").is_file():
@@ -48,8 +48,8 @@ def eval_confidence(
     as_json: JsonFlag = False,
 ) -> None:
     """Whether the confidence of a text's tokens can be believed, and whether evidence adds to it, in both modes."""
-    from bench.token_calibration import report, table
-    from cli.locate import find_bundle
+    from rfa.bench.token_calibration import report, table
+    from rfa.cli.locate import find_bundle
 
     path = find_bundle(bundle)
     if not (path / "tokenizer.json").is_file():
@@ -68,7 +68,7 @@ def eval_filter(
     as_json: JsonFlag = False,
 ) -> None:
     """One-step forecasts: error beside the last value's, likelihood, and how often the intervals hold."""
-    from bench.filter_score import score_filter
-    from cli.locate import find_bundle
+    from rfa.bench.filter_score import score_filter
+    from rfa.cli.locate import find_bundle
 
     print_result(score_filter(find_bundle(bundle), data), as_json)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.console import JsonFlag, print_json
+from rfa.cli.console import JsonFlag, print_json
 
 if TYPE_CHECKING:
-    from service.engine.filter_runtime import FilteredSequence, FilterRuntime, FilterStep, SmoothedStep
-    from training.series import Series
+    from rfa.service.engine.filter_runtime import FilteredSequence, FilterRuntime, FilterStep, SmoothedStep
+    from rfa.training.series import Series
 
 DEFAULT_BUNDLE, METRIC_BUNDLE = "oscillator", "metrics"
 OUTLIER = 0.999
@@ -37,7 +37,7 @@ def run_filter(
     """
     from tqdm import tqdm
 
-    from service.engine.filter_runtime import FilteredSequence
+    from rfa.service.engine.filter_runtime import FilteredSequence
 
     if series.values.shape[1] != runtime.observation_size:
         raise ValueError(
@@ -73,7 +73,7 @@ def run_filter(
 
 def learned(series: Series, steps: list[FilterStep]) -> list[FilterStep]:
     """The steps with `anomaly` by what this series has shown so far, not by what the bundle was calibrated on."""
-    from export.normal import anomalies
+    from rfa.export.normal import anomalies
 
     scores = anomalies([step.nis for step in steps], series.values)
     return [
@@ -168,11 +168,11 @@ def filter_series(
     as_json: JsonFlag = False,
 ) -> None:
     """Estimate the states behind a recorded series; without --out, --plot or --json the table goes to stdout."""
-    from cli.locate import find_bundle
-    from export.bundle import open_bundle
-    from export.normal import THRESHOLD
-    from service.engine.filter_runtime import FilterRuntime
-    from training.series import load_csv
+    from rfa.cli.locate import find_bundle
+    from rfa.export.bundle import open_bundle
+    from rfa.export.normal import THRESHOLD
+    from rfa.service.engine.filter_runtime import FilterRuntime
+    from rfa.training.series import load_csv
 
     if out is not None and out.suffix not in (".csv", ".json"):
         raise ValueError(f"--out must end in .csv or .json, got {out.name!r}")
@@ -205,7 +205,7 @@ def filter_series(
             else as_table(series, steps, outliers, smoothed)
         )
     if plot is not None:
-        from cli.plot import draw_series
+        from rfa.cli.plot import draw_series
 
         draw_series(series, steps, outliers, plot, title=f"{data.name} · {runtime.name}")
     if as_json:

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cli.console import JsonFlag, print_json
+from rfa.cli.console import JsonFlag, print_json
 
 if TYPE_CHECKING:
-    from service.engine.generation import GenerateOptions, Generation
+    from rfa.service.engine.generation import GenerateOptions, Generation
 
 DEFAULT_BUNDLE = "books"
 
 
 async def _run(path: Any, options: GenerateOptions, show: bool) -> Generation:
     """Generate on the server's own engine, so that a seed gives the text that /generate gives."""
-    from service.engine.engine import Engine, load_models
-    from service.engine.generation import Generation
-    from service.metrics import Metrics
-    from service.settings import Settings
+    from rfa.service.engine.engine import Engine, load_models
+    from rfa.service.engine.generation import Generation
+    from rfa.service.metrics import Metrics
+    from rfa.service.settings import Settings
 
     settings = Settings(bundles=(path,), workers=1)
     engine = Engine(load_models(settings), settings, Metrics())
@@ -58,9 +58,9 @@ def generate(
     """Continue a text, streamed to the terminal."""
     import asyncio
 
-    from cli.locate import find_bundle
-    from service.engine.engine import draw_seed
-    from service.engine.generation import GenerateOptions
+    from rfa.cli.locate import find_bundle
+    from rfa.service.engine.engine import draw_seed
+    from rfa.service.engine.generation import GenerateOptions
 
     options = GenerateOptions(
         prompt=prompt,

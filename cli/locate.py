@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from service.settings import Settings, default_bundles
+from rfa.service.settings import Settings
 
 
 def served_bundles(given: list[Path] | None = None) -> tuple[Path, ...]:
-    """The bundles given, else those of RFA_BUNDLES or of the checkout, else those of ./bundles.
+    """The bundles given, else those of RFA_BUNDLES, else those of ./bundles, else those that come with this package.
 
     Raises:
         FileNotFoundError: there are none.
     """
-    found = tuple(given or ()) or Settings().bundles or default_bundles(Path.cwd() / "bundles")
+    found = tuple(given or ()) or Settings().bundles
     if not found:
         raise FileNotFoundError("no bundles: name one with --bundle, or set RFA_BUNDLES to their folders")
     return found

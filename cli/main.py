@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from cli import bench, bundle, evaluate, filter, generate, serve, train
-from cli.console import CommandGroup
+from rfa.cli import bench, bundle, evaluate, filter, generate, serve, train
+from rfa.cli.console import CommandGroup
 
 app = typer.Typer(
     cls=CommandGroup,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from service.engine.filter_runtime import FilterStep
-    from training.series import Series
+    from rfa.service.engine.filter_runtime import FilterStep
+    from rfa.training.series import Series
 
 
 def draw_series(series: Series, steps: list[FilterStep], outliers: list[int], path: Path, *, title: str) -> None:

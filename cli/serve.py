@@ -24,9 +24,9 @@ def serve(
     ] = None,
 ) -> None:
     """Serve bundles over HTTP until stopped; every limit is also an RFA_* environment variable."""
-    from cli.locate import served_bundles
-    from service.server import serve as run_server
-    from service.settings import Settings
+    from rfa.cli.locate import served_bundles
+    from rfa.service.server import serve as run_server
+    from rfa.service.settings import Settings
 
     given: dict[str, Any] = {"host": host, "port": port, "device": device, "text_runtime": text_runtime}
     settings = {name: value for name, value in given.items() if value is not None}

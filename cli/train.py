@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli.console import JsonFlag, print_result
+from rfa.cli.console import JsonFlag, print_result
 
 app = typer.Typer(no_args_is_help=True, help="Train a model from data.")
 Out = Annotated[Path, typer.Option("--out", help="Run directory to write.", metavar="RUN", file_okay=False)]
@@ -34,8 +34,8 @@ def train_lm(
     as_json: JsonFlag = False,
 ) -> None:
     """Train a language model; a run directory with progress is resumed."""
-    from training.language import train_language
-    from training.plot import plot_metrics
+    from rfa.training.language import train_language
+    from rfa.training.plot import plot_metrics
 
     record = train_language(config, data, out, variant=variant, seed=seed, device=device)
     plot_metrics(out)
@@ -58,9 +58,9 @@ def train_filter(
     as_json: JsonFlag = False,
 ) -> None:
     """Train a filter on recorded series, or on a simulated system; structural fits level, trend and seasons."""
-    from training.filter import RECORD_FILE, FilterRun
-    from training.filter import train_filter as train
-    from training.language import find_config
+    from rfa.training.filter import RECORD_FILE, FilterRun
+    from rfa.training.filter import train_filter as train
+    from rfa.training.language import find_config
 
     run = FilterRun.from_file(find_config(config)) if config else FilterRun.from_dict({"family": "deep"})
     model = train(run, data, out)

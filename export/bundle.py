@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import safetensors.numpy
 
-from export.documents import json_object
-from export.families.check import (
+from rfa.export.documents import json_object
+from rfa.export.families.check import (
     CALIBRATION_FILE,
     CONSTANTS_FILE,
     WEIGHTS_FILE,
@@ -28,10 +28,10 @@ from export.families.check import (
     check_weights,
     read_family,
 )
-from export.families.language import LanguageConfig
-from export.golden import GOLDEN_FILE, GoldenMismatch, check_golden_document, run_golden
-from export.graph_check import MAX_GRAPH_BYTES, check_graph, read_graph
-from export.manifest import (
+from rfa.export.families.language import LanguageConfig
+from rfa.export.golden import GOLDEN_FILE, GoldenMismatch, check_golden_document, run_golden
+from rfa.export.graph_check import MAX_GRAPH_BYTES, check_graph, read_graph
+from rfa.export.manifest import (
     DTYPES,
     FORMAT_VERSION,
     KINDS,
@@ -52,11 +52,11 @@ from export.manifest import (
     encode_manifest,
     sha256,
 )
-from export.onnx_runtime import ort
+from rfa.export.onnx_runtime import ort
 
 if TYPE_CHECKING:
-    from export.signing import PublicKey
-from export.tokenizer_document import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, check_tokenizer
+    from rfa.export.signing import PublicKey
+from rfa.export.tokenizer_document import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, check_tokenizer
 
 __all__ = [
     "Bundle",
@@ -92,7 +92,7 @@ NO_FOLDER = os.devnull
 
 @dataclass(frozen=True)
 class Graph:
-    """An ONNX graph without weights, as `export.onnx_graphs.export_graph` makes it, and what it needs at load."""
+    """An ONNX graph without weights, as `rfa.export.onnx_graphs.export_graph` makes it, and what it needs at load."""
 
     model: bytes
     initializers: tuple[Initializer, ...] = ()
@@ -298,7 +298,7 @@ def write_bundle(
         weights: tensors by name, float32 or float64 or integers; they include what graphs refer to.
         graphs: by name ("step", …); each becomes `<name>.onnx`.
         calibration: content of calibration.json; its "summary", if any, is repeated in the manifest.
-        golden: content of golden.json, as `export.golden.GoldenRecorder` makes it.
+        golden: content of golden.json, as `rfa.export.golden.GoldenRecorder` makes it.
         state: what the recurrence carries, shapes without the batch.
         extra_files: further files by name (an lm has tokenizer.json and tokenizer_config.json).
 
@@ -387,7 +387,7 @@ def _checked(directory: Path, name: str, spec: FileSpec) -> bytes:
 
 
 def _check_signature(directory: Path, found: set[str], manifest: bytes, trusted_keys: Sequence[PublicKey]) -> None:
-    from export.signing import MAX_SIGNATURE_BYTES, verify_signature
+    from rfa.export.signing import MAX_SIGNATURE_BYTES, verify_signature
 
     if SIGNATURE_FILE not in found:
         raise BundleError(f"{SIGNATURE_FILE}: missing, and only signed bundles are trusted here")

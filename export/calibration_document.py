@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from export.documents import Probability, Sha256, Strict, ascending
+from rfa.export.documents import Probability, Sha256, Strict, ascending
 
 MAX_TABLE = 1_024
 ROUNDING = 1e-9

@@ -1,6 +1,6 @@
 """decoder.safetensors: the constants that the compiled decoder needs and only torch can form from the weights.
 
-    python -m export.decoder_constants BUNDLE       adds the file to a language bundle that was written without it
+    python -m rfa.export.decoder_constants BUNDLE       adds the file to a language bundle that was written without it
 
 Everything else of the bundle stays as it is, byte for byte, but for the manifest, which lists the new file.
 """
@@ -14,10 +14,10 @@ from pathlib import Path
 import safetensors.numpy
 import torch
 
-from export.bundle import CONSTANTS_FILE, Bundle, BundleError, Graph, open_bundle, write_bundle
-from model.checkpoint import build_model
-from model.decoder import decoder_constants
-from model.language import LanguageModel
+from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError, Graph, open_bundle, write_bundle
+from rfa.model.checkpoint import build_model
+from rfa.model.decoder import decoder_constants
+from rfa.model.language import LanguageModel
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
@@ -66,7 +66,7 @@ def write_again(bundle: Bundle, target: Path, constants: bytes | None) -> Bundle
 
 
 def main() -> None:
-    """`python -m export.decoder_constants BUNDLE`."""
+    """`python -m rfa.export.decoder_constants BUNDLE`."""
     parser = argparse.ArgumentParser(description="Add decoder.safetensors to a language bundle.")
     parser.add_argument("bundle", type=Path)
     bundle = add_constants(parser.parse_args().bundle)

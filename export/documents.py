@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from export.manifest import BundleError, parse_json
+from rfa.export.manifest import BundleError, parse_json
 
 
 class Strict(BaseModel):

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple, Protocol, get_args
 import numpy as np
 import torch
 
-from export.surprise import running_surprise, wilson_hilferty
-from model.config import Mode
-from model.state_filter import State, StateFilter
+from rfa.export.surprise import running_surprise, wilson_hilferty
+from rfa.model.config import Mode
+from rfa.model.state_filter import State, StateFilter
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 LEADS = (1, 2, 5, 10, 20)

@@ -25,13 +25,13 @@ import torch
 from safetensors.numpy import load_file
 from torch import Tensor, nn
 
-from export.bundle import Bundle, Graph, TensorSpec, open_session, write_bundle
-from export.filter_calibration import LEADS, calibrate
-from export.golden import Earlier, GoldenRecorder, Source, Stored
-from export.onnx_graphs import export_graph
-from export.onnx_runtime import ort
-from model.checkpoint import CONFIG_FILE, load_model
-from model.state_filter import FilterOutput, StateFilter
+from rfa.export.bundle import Bundle, Graph, TensorSpec, open_session, write_bundle
+from rfa.export.filter_calibration import LEADS, calibrate
+from rfa.export.golden import Earlier, GoldenRecorder, Source, Stored
+from rfa.export.onnx_graphs import export_graph
+from rfa.export.onnx_runtime import ort
+from rfa.model.checkpoint import CONFIG_FILE, load_model
+from rfa.model.state_filter import FilterOutput, StateFilter
 
 VALIDATION_FILE = "validation.safetensors"
 RECORD_FILE = "train.json"

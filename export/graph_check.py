@@ -18,8 +18,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from export.manifest import BundleError, GraphSpec, Initializer, TensorSpec
-from export.onnx_wire import Message, decode, encode
+from rfa.export.manifest import BundleError, GraphSpec, Initializer, TensorSpec
+from rfa.export.onnx_wire import Message, decode, encode
 
 IR_VERSION = 10
 OPSET = 20

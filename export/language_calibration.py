@@ -1,9 +1,9 @@
 """How far the probabilities of a language model can be trusted, and the temperature that makes them trustworthy.
 
-The confidence of a token is softmax(logits / T)[token] (`export.token_confidence`), with T fitted per decoding mode by
-least NLL (Guo et al. 2017, On Calibration of Modern Neural Networks) on the first half of the validation windows. Its
-expected calibration error is measured on the second half, with bins of equal mass, for two choices of the token: the
-most likely one ("top"), and one drawn from the calibrated distribution ("sampled", what a user of /generate sees).
+The confidence of a token is softmax(logits / T)[token] (`rfa.export.token_confidence`), with T fitted per decoding mode
+by least NLL (Guo et al. 2017, On Calibration of Modern Neural Networks) on the first half of the validation windows.
+Its expected calibration error is measured on the second half, with bins of equal mass, for two choices of the token:
+the most likely one ("top"), and one drawn from the calibrated distribution ("sampled", what a user of /generate sees).
 Never on test data.
 """
 
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 from tqdm import tqdm
 
-from export.token_confidence import TokenConfidence
-from model.config import Mode
-from model.language import LanguageModel
+from rfa.export.token_confidence import TokenConfidence
+from rfa.model.config import Mode
+from rfa.model.language import LanguageModel
 
 Array = NDArray[np.float32]
 Reals = NDArray[np.float64]

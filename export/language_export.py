@@ -21,18 +21,18 @@ from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 from tqdm import tqdm
 
-from export.bundle import CONSTANTS_FILE, Bundle, Graph, TensorSpec, open_session, write_bundle
-from export.decoder_constants import constants_file
-from export.golden import Earlier, Filled, GoldenRecorder, Source, Stored
-from export.language_calibration import WINDOW, calibrate_language
-from export.onnx_graphs import export_graph
-from export.provenance import export_provenance
-from model.checkpoint import load_model
-from model.decoder import refusal
-from model.language import Cache, LanguageModel, SlotState, StepOutput
-from model.layers import Block, RobustMixer
-from model.mixing import MixerOutput
-from model.recurrence.slots_reference import SlotInputs, SlotReadout, slot_read, slot_step
+from rfa.export.bundle import CONSTANTS_FILE, Bundle, Graph, TensorSpec, open_session, write_bundle
+from rfa.export.decoder_constants import constants_file
+from rfa.export.golden import Earlier, Filled, GoldenRecorder, Source, Stored
+from rfa.export.language_calibration import WINDOW, calibrate_language
+from rfa.export.onnx_graphs import export_graph
+from rfa.export.provenance import export_provenance
+from rfa.model.checkpoint import load_model
+from rfa.model.decoder import refusal
+from rfa.model.language import Cache, LanguageModel, SlotState, StepOutput
+from rfa.model.layers import Block, RobustMixer
+from rfa.model.mixing import MixerOutput
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotReadout, slot_read, slot_step
 
 RECURRENT_OUTPUTS = ("logits", "log_precision", "latent", "next_means", "next_precisions")
 ATTENTION_OUTPUTS = ("logits", "log_precision", "latent", "new_keys", "new_values")

@@ -72,7 +72,7 @@ class Manifest:
     """Everything that manifest.json says.
 
     Args:
-        family: which model class made it (`model.checkpoint.FAMILIES`); config: that class's configuration.
+        family: which model class made it (`rfa.model.checkpoint.FAMILIES`); config: that class's configuration.
         state: what the recurrence carries from step to step, shapes without the batch.
         tensors: content of model.safetensors. files: every other file of the bundle.
         calibration: the summary of calibration.json. metrics, provenance: free-form JSON for people.

@@ -2,7 +2,7 @@
 
 The graph is made from the module's structure alone: weights become inputs while it is simplified, so that nothing
 derived from their values can be folded in, and constants with an external place when it is stored.
-`export.bundle.open_session` supplies them at load, where ONNX Runtime folds and re-packs them. Two models of one
+`rfa.export.bundle.open_session` supplies them at load, where ONNX Runtime folds and re-packs them. Two models of one
 configuration give the same bytes.
 """
 
@@ -24,8 +24,8 @@ from onnx import TensorProto
 from onnxscript import opset20
 from torch import Tensor, nn
 
-from export.bundle import Graph, Initializer
-from export.graph_check import EXTERNAL_PLACE, MAX_EMBEDDED_BYTES
+from rfa.export.bundle import Graph, Initializer
+from rfa.export.graph_check import EXTERNAL_PLACE, MAX_EMBEDDED_BYTES
 
 TRANSPOSED_SUFFIX = ".T"
 

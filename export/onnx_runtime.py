@@ -1,4 +1,4 @@
-"""ONNX Runtime, which everything of ours imports from here: `from export.onnx_runtime import ort`.
+"""ONNX Runtime, which everything of ours imports from here: `from rfa.export.onnx_runtime import ort`.
 
 As it comes from PyPI it reports to its makers: it keeps a database under ~/.cache/Microsoft, and threads of its own ask
 name servers for mobile.events.data.microsoft.com and send there what it counted. It reads its environment when it is

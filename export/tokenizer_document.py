@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from export.documents import Strict, json_object, read_document
-from export.manifest import BundleError
+from rfa.export.documents import Strict, json_object, read_document
+from rfa.export.manifest import BundleError
 
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from export.bundle import Bundle, BundleError, check_golden, open_bundle
+import rfa
+from rfa.export.bundle import Bundle, BundleError, check_golden, open_bundle
 
 if TYPE_CHECKING:
-    from export.signing import PublicKey
+    from rfa.export.signing import PublicKey
 
 STEPS = 1000
 # Largest difference, in units of the output's largest magnitude (at least 1).
@@ -114,7 +115,7 @@ def compare_with_torch(bundle: Bundle) -> list[Comparison]:
     """The bundle's graphs against the torch model rebuilt from it, in this process."""
     import torch
 
-    from model.checkpoint import load_model
+    from rfa.model.checkpoint import load_model
 
     torch.set_num_threads(1)
     model = load_model(bundle.path)
@@ -132,10 +133,9 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> float:
 
 
 def _in_fresh_process(bundle: Bundle) -> tuple[Comparison, ...]:
-    command = [sys.executable, "-m", "export.verify", str(bundle.path.resolve())]
-    done = subprocess.run(
-        command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-    )
+    command = [sys.executable, "-m", "rfa.export.verify", str(bundle.path.resolve())]
+    home = Path(str(rfa.__file__)).parent.parent
+    done = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise BundleError(f"{bundle.name}: comparing with torch failed: {reason}")
@@ -246,7 +246,7 @@ def _language_attention(bundle: Bundle, model: Any, tokens: np.ndarray) -> Itera
 
 def _language_constants(bundle: Bundle, model: Any) -> Iterator[Comparison]:
     """What the compiled decoder takes for the constrained parameters."""
-    from model.decoder import decoder_constants
+    from rfa.model.decoder import decoder_constants
 
     found = bundle.constants()
     if found is None:
@@ -286,7 +286,7 @@ def _compare_filter(bundle: Bundle, model: Any) -> Iterator[Comparison]:
 
 
 def main() -> None:
-    """`python -m export.verify BUNDLE`: the comparisons as one line of JSON. What `verify_bundle` runs."""
+    """`python -m rfa.export.verify BUNDLE`: the comparisons as one line of JSON. What `verify_bundle` runs."""
     comparisons = compare_with_torch(open_bundle(sys.argv[1]))
     sys.stdout.write(json.dumps([asdict(entry) for entry in comparisons]) + "\n")
 

@@ -1,6 +1,6 @@
 """Adaptive Filter Attention as a token mixer of the language model: filter, mix with the token's own value, predict.
 
-Source: Racioppo, Attention as an Adaptive Filter, §3 and Algorithm 1 (isotropic); math as in `model.afa`.
+Source: Racioppo, Attention as an Adaptive Filter, §3 and Algorithm 1 (isotropic); math as in `rfa.model.afa`.
 
     L  = -tau log(V + R²),   v̄_i = Σ_j softmax(L)_ij E_ij e^{i omega (i - j)} v_j
     z̄  = (1 - s) v + s v̄,   s = sigmoid(delta)
@@ -20,11 +20,11 @@ import math
 import torch
 from torch import Tensor, nn
 
-from model.afa import AdaptiveScalars, RationalDynamics, gated, transported
-from model.attention.reference import relative_attention
-from model.config import LanguageModelConfig
-from model.dynamics import banded_decay, frequencies, positive, raw_from_positive, rotate, wrapped_phase
-from model.mixing import MixerOutput, TokenMixer
+from rfa.model.afa import AdaptiveScalars, RationalDynamics, gated, transported
+from rfa.model.attention.reference import relative_attention
+from rfa.model.config import LanguageModelConfig
+from rfa.model.dynamics import banded_decay, frequencies, positive, raw_from_positive, rotate, wrapped_phase
+from rfa.model.mixing import MixerOutput, TokenMixer
 
 # Steady process variance at the start, as in `DynamicsParameters`.
 PROCESS = 0.1

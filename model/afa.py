@@ -20,9 +20,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from model.attention.reference import AttentionResult, attend
-from model.config import StrictConfig
-from model.dynamics import Dynamics, decay, positive, raw_from_positive, rotate, wrapped_phase
+from rfa.model.attention.reference import AttentionResult, attend
+from rfa.model.config import StrictConfig
+from rfa.model.dynamics import Dynamics, decay, positive, raw_from_positive, rotate, wrapped_phase
 
 
 @dataclass(frozen=True)

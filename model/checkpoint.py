@@ -10,12 +10,12 @@ from typing import Any
 from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
-from model.config import LanguageModelConfig
-from model.deep_filter import DeepFilter, DeepFilterConfig
-from model.language import LanguageModel
-from model.linear_filter import LinearFilter, LinearFilterConfig
-from model.metric_filter import MetricFilter, MetricFilterConfig
-from model.sealed_folder import MANIFEST_FILE, read_sealed
+from rfa.model.config import LanguageModelConfig
+from rfa.model.deep_filter import DeepFilter, DeepFilterConfig
+from rfa.model.language import LanguageModel
+from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.metric_filter import MetricFilter, MetricFilterConfig
+from rfa.model.sealed_folder import MANIFEST_FILE, read_sealed
 
 # family → (config class, module class). The family is what config.json and a bundle's manifest name.
 FAMILIES: dict[str, tuple[Any, Any]] = {
@@ -42,7 +42,7 @@ def save_checkpoint(directory: Path, family: str, module: nn.Module) -> None:
 def load_model(bundle_or_run: str | Path) -> Any:
     """Rebuild a trained model from a run directory or a bundle, in eval mode.
 
-    A bundle is read as `export.bundle.open_bundle` reads it: every byte of every file is held to its hash first.
+    A bundle is read as `rfa.export.bundle.open_bundle` reads it: every byte of every file is held to its hash first.
 
     Returns:
         a torch module with `.config` and `.mode`.

@@ -19,14 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.attention.reference import attend
-from model.config import LanguageModelConfig, Mode
-from model.dynamics import Dynamics, positive, wrapped_phase
-from model.language import LanguageModel, StepOutput
-from model.layers import GATE_RANGE, PROCESS_GATE_SCALE, Block, RobustMixer
-from model.mixing import ModeNorm
-from model.recurrence.slots import slot_scan
-from model.recurrence.slots_reference import SlotInputs, SlotParameters, SlotReadout, slot_step
+from rfa.model.attention.reference import attend
+from rfa.model.config import LanguageModelConfig, Mode
+from rfa.model.dynamics import Dynamics, positive, wrapped_phase
+from rfa.model.language import LanguageModel, StepOutput
+from rfa.model.layers import GATE_RANGE, PROCESS_GATE_SCALE, Block, RobustMixer
+from rfa.model.mixing import ModeNorm
+from rfa.model.recurrence.slots import slot_scan
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters, SlotReadout, slot_step
 
 NORM_EPS = 1e-6
 
@@ -325,7 +325,7 @@ def step_pooled(
 ) -> SlotReadout:
     """`slot_step` on `rows` `[B]` of the slots of one layer, `[R, H, S, 4D]` and `[R, H, S]`, in place."""
     if can_step_pooled(token, means, precisions, inner):
-        from model.recurrence.triton import slot_step_pooled
+        from rfa.model.recurrence.triton import slot_step_pooled
 
         return slot_step_pooled(token, means, precisions, rows, parameters)
     readout, new_means, new_precisions = slot_step(token, means[rows], precisions[rows], parameters, inner=inner)
@@ -338,7 +338,7 @@ def can_step_pooled(token: SlotInputs, means: Tensor, precisions: Tensor, inner:
     """Whether the one kernel for it is there and takes these inputs."""
     if not means.is_cuda or importlib.util.find_spec("triton") is None:
         return False
-    from model.recurrence.triton import refusal
+    from rfa.model.recurrence.triton import refusal
 
     return refusal(token, means, precisions, inner) is None
 

@@ -33,8 +33,8 @@ try:
 except ImportError as error:
     raise ImportError("the compiled decoder needs numba: pip install 'rfa-server[fast]'") from error
 
-from model import product_numba
-from model.product_numba import Matrix
+from rfa.model import product_numba
+from rfa.model.product_numba import Matrix
 
 Array = NDArray[np.float32]
 Rows = NDArray[np.int64]

@@ -21,13 +21,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from model.attention.reference import attend
-from model.config import Mode, StrictConfig
-from model.dynamics import DynamicsParameters, banded_frequencies, positive, raw_from_positive, rotate, wrapped_phase
-from model.recurrence.dense import DenseUpdate, Modes, Robustness, Sensor, propagate, transition
-from model.recurrence.irkf_reference import irkf_loop
-from model.state_filter import FilterOutput, State, StateFilter, head_update
-from model.uncertainty import confidence_gate
+from rfa.model.attention.reference import attend
+from rfa.model.config import Mode, StrictConfig
+from rfa.model.dynamics import (
+    DynamicsParameters,
+    banded_frequencies,
+    positive,
+    raw_from_positive,
+    rotate,
+    wrapped_phase,
+)
+from rfa.model.recurrence.dense import DenseUpdate, Modes, Robustness, Sensor, propagate, transition
+from rfa.model.recurrence.irkf_reference import irkf_loop
+from rfa.model.state_filter import FilterOutput, State, StateFilter, head_update
+from rfa.model.uncertainty import confidence_gate
 
 # The log noise factors stay within this: e^±8 on a variance, so that a stream without process noise is filtered as one.
 LOG_FACTOR_RANGE = 8.0

@@ -11,7 +11,7 @@ filter of the system), where C is invertible and
 
 are diagonal; the entry of a coordinate and its conjugate, zero too, makes a pair's noise circular. Off-diagonal entries
 count as zero up to TOLERANCE of the geometric mean of their diagonal ones. What is not so is refused with the reason:
-`model.linear_filter` filters it with a dense covariance, as it does observations of which components are missing.
+`rfa.model.linear_filter` filters it with a dense covariance, as it does observations of which components are missing.
 
 Robust weights are per head, so an outlier in one mode costs the others nothing; nu is that of the real components.
 """
@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.dynamics import Dynamics
-from model.linear_filter import LinearFilterConfig, stationary_covariance
-from model.recurrence.irkf import IRKFState
-from model.recurrence.modes import MAX_CONDITION, spectrum
+from rfa.model.dynamics import Dynamics
+from rfa.model.linear_filter import LinearFilterConfig, stationary_covariance
+from rfa.model.recurrence.irkf import IRKFState
+from rfa.model.recurrence.modes import MAX_CONDITION, spectrum
 
 Array = np.ndarray[Any, Any]
 

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.adaptive_mixer import AdaptiveMixer
-from model.attention.api import AttentionImpl, runs_fused
-from model.attention.reference import attend, relative_attention, without_autocast
-from model.config import LanguageModelConfig, Mode
-from model.dynamics import (
+from rfa.model.adaptive_mixer import AdaptiveMixer
+from rfa.model.attention.api import AttentionImpl, runs_fused
+from rfa.model.attention.reference import attend, relative_attention, without_autocast
+from rfa.model.config import LanguageModelConfig, Mode
+from rfa.model.dynamics import (
     Dynamics,
     DynamicsParameters,
     banded_decay,
@@ -23,12 +23,12 @@ from model.dynamics import (
     rotate,
     wrapped_phase,
 )
-from model.mixing import MixerOutput, ModeNorm, TokenMixer, projection
-from model.radial_mixer import RadialTangentialMixer
-from model.recurrence.slots import SlotImpl, slot_scan
-from model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, SlotReadout, slot_step
-from model.recurrence.window import empty_ring, window_scan
-from model.softmax_mixer import SoftmaxMixer
+from rfa.model.mixing import MixerOutput, ModeNorm, TokenMixer, projection
+from rfa.model.radial_mixer import RadialTangentialMixer
+from rfa.model.recurrence.slots import SlotImpl, slot_scan
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, SlotReadout, slot_step
+from rfa.model.recurrence.window import empty_ring, window_scan
+from rfa.model.softmax_mixer import SoftmaxMixer
 
 # Range of the input-driven log gains: e^-12 is "ignore this token", e^8 is "overwrite the slot".
 GATE_RANGE = (-12.0, 8.0)
@@ -201,7 +201,7 @@ class RobustMixer(TokenMixer):
 
     def _fused_attention(self, x: Tensor, phase: Tensor, dynamics: Dynamics, with_precision: bool) -> MixerOutput:
         """`attention` by the fused kernels, in the dtype of the projections."""
-        from model.attention.triton import fused_attention, fused_rotation
+        from rfa.model.attention.triton import fused_attention, fused_rotation
 
         q, k, v = fused_rotation(*self.projected(x, "attention"), phase=phase, is_inverse=True)
         result = fused_attention(q, k, v, dynamics, kernel=self.config.kernel, with_precision=with_precision)

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.config import StrictConfig, check_choice
-from model.recurrence.dense import (
+from rfa.model.config import StrictConfig, check_choice
+from rfa.model.recurrence.dense import (
     NOISE_FACTORS,
     PRIOR_COUNTS,
     Modes,
@@ -31,7 +31,7 @@ from model.recurrence.dense import (
     Suspicion,
     spd_inverse,
 )
-from model.recurrence.modes import (
+from rfa.model.recurrence.modes import (
     STABILITY_TOLERANCE,
     AnyModes,
     ChainModes,
@@ -41,7 +41,7 @@ from model.recurrence.modes import (
     stationary,
     transition,
 )
-from model.state_filter import FilterOutput, State, StateFilter, head_update
+from rfa.model.state_filter import FilterOutput, State, StateFilter, head_update
 
 Matrix = tuple[tuple[float, ...], ...]
 Rule = Literal["capped", "learned"]
@@ -90,8 +90,8 @@ class LinearFilterConfig(StrictConfig):
     the first observation is initial_mean (zero if null) and initial_covariance (the stationary covariance if null).
     contamination and outlier_scale: share and size of outliers that the reported log-likelihood allows for.
     reacquire: after how many rejected observations in a row that agree with each other the state is taken to have
-    jumped (math in `model.recurrence.dense`), >= 2; null = never. The Kalman filter rejects nothing and has no need of
-    it. rule: of the weights, "capped", or "learned": the law of the noise beyond R is learned from the stream (same
+    jumped (math in `rfa.model.recurrence.dense`), >= 2; null = never. The Kalman filter rejects nothing and has no need
+    of it. rule: of the weights, "capped", or "learned": the law of the noise beyond R is learned from the stream (same
     place); that carries more state and takes Q for right, and attention mode stays with "capped".
     """
 

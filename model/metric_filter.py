@@ -24,10 +24,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model.config import StrictConfig
-from model.linear_filter import SHARED_NOISE
-from model.recurrence.dense import Modes, Robustness, Sensor, propagate, transition
-from model.state_filter import FilterOutput, State, StateFilter, head_update
+from rfa.model.config import StrictConfig
+from rfa.model.linear_filter import SHARED_NOISE
+from rfa.model.recurrence.dense import Modes, Robustness, Sensor, propagate, transition
+from rfa.model.state_filter import FilterOutput, State, StateFilter, head_update
 
 # Variance of the level before the first observation, in units of s²: it decides nothing, the first one is the level.
 DIFFUSE = 100.0

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.config import LanguageModelConfig, Mode
+from rfa.model.config import LanguageModelConfig, Mode
 
 
 class MixerOutput(NamedTuple):

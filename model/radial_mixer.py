@@ -1,6 +1,7 @@
 """Radial-tangential Robust Filter Attention, the token mixer of the RT-Transformer: estimates of directions.
 
-Source: Racioppo, RT-Transformer, eqs. 10 to 18, D.1, D.3 and Algorithms 1 and 2. V, E and kappa as in `model.dynamics`.
+Source: Racioppo, RT-Transformer, eqs. 10 to 18, D.1, D.3 and Algorithms 1 and 2. V, E and kappa as in
+`rfa.model.dynamics`.
 
     M_i = |v_i| over all heads;   q, k, v of every head to unit length
     1 / P_ij = V(0) / (M_i² + eps) + V(lag) / (M_j² E² + eps) + floor,   lag = i - j
@@ -32,9 +33,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from model.attention.reference import without_autocast
-from model.config import LanguageModelConfig
-from model.dynamics import (
+from rfa.model.attention.reference import without_autocast
+from rfa.model.config import LanguageModelConfig
+from rfa.model.dynamics import (
     Dynamics,
     DynamicsParameters,
     banded_decay,
@@ -46,7 +47,7 @@ from model.dynamics import (
     variance,
     wrapped_phase,
 )
-from model.mixing import MixerOutput, TokenMixer
+from rfa.model.mixing import MixerOutput, TokenMixer
 
 EPSILON = 1e-6
 # Squared length that a vector of no direction is given: rounding beside any other, and a slope of 1e6 at zero.

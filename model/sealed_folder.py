@@ -1,7 +1,7 @@
 """A folder whose manifest.json has the hash of every file and of itself: the bytes in it, once all of them fit.
 
-`export.bundle` reads the same folders, and much more of them, for programs that have no torch and none of this room;
-this room imports nothing of ours. A test holds the two to each other, file by file.
+`rfa.export.bundle` reads the same folders, and much more of them, for programs that have no torch and none of this
+room; this room imports nothing of ours. A test holds the two to each other, file by file.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from model.config import MODES, Mode, check_choice
-from model.recurrence.dense import DenseUpdate, Robustness, Sensor, Suspicion, dense_update, propagate
-from model.recurrence.modes import AnyModes, transition
+from rfa.model.config import MODES, Mode, check_choice
+from rfa.model.recurrence.dense import DenseUpdate, Robustness, Sensor, Suspicion, dense_update, propagate
+from rfa.model.recurrence.modes import AnyModes, transition
 
 State = dict[str, Tensor]
 

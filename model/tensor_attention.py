@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from model.dynamics import Dynamics, decay, rotate, variance, wrapped_phase
+from rfa.model.dynamics import Dynamics, decay, rotate, variance, wrapped_phase
 
 
 def tensor_attention(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, *, times: Tensor | None = None) -> Tensor:

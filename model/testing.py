@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from model.attention.api import robust_filter_attention, token_positions
-from model.attention.reference import AttentionResult
-from model.dynamics import Dynamics, banded_frequencies, rotate, wrapped_phase
-from model.rounding import assert_within_rounding, relative_error
+from rfa.model.attention.api import robust_filter_attention, token_positions
+from rfa.model.attention.reference import AttentionResult
+from rfa.model.dynamics import Dynamics, banded_frequencies, rotate, wrapped_phase
+from rfa.model.rounding import assert_within_rounding, relative_error
 
 _reference = partial(robust_filter_attention, impl="reference")
 
@@ -129,7 +129,7 @@ def assert_matches_reference(
 ) -> None:
     """Outputs, row statistics and every gradient of a faster path, in the dtype of `inputs`.
 
-    The error against float64 may be what rounding explains (`model.rounding`).
+    The error against float64 may be what rounding explains (`rfa.model.rounding`).
 
     Args:
         attention: called as `robust_filter_attention(q, k, v, dynamics, times=..., kernel=...)`, with cu_seqlens too

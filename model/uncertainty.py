@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from model.dynamics import Dynamics, decay, phi, rotate, wrapped_phase
+from rfa.model.dynamics import Dynamics, decay, phi, rotate, wrapped_phase
 
 
 def calibrated_evidence(precision: Tensor, nu: Tensor) -> Tensor:

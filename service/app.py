@@ -14,26 +14,26 @@ from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from service.access.boundary import METHODS, Boundary
-from service.access.guard import Guard
-from service.access.keys import load_keys
-from service.access.origin import OriginGuard, OriginPolicy
-from service.access.quotas import Clients, QuotaGuard
-from service.access.refusal import error_response, refuse
-from service.access.tracing import Tracing, open_tracing
-from service.engine.engine import Engine, Models, load_models
-from service.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, ServiceError
-from service.exposition import Exposition
-from service.memory import open_budget, return_free_memory
-from service.metrics import Metrics
-from service.routes import filter, filter_stream, generate, health, info, openai, page, tgi
-from service.settings import Settings
-from service.state.keeper import make_keeper
-from service.turns import Turns
-from service.validation import validation_failure
+from rfa.service.access.boundary import METHODS, Boundary
+from rfa.service.access.guard import Guard
+from rfa.service.access.keys import load_keys
+from rfa.service.access.origin import OriginGuard, OriginPolicy
+from rfa.service.access.quotas import Clients, QuotaGuard
+from rfa.service.access.refusal import error_response, refuse
+from rfa.service.access.tracing import Tracing, open_tracing
+from rfa.service.engine.engine import Engine, Models, load_models
+from rfa.service.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, ServiceError
+from rfa.service.exposition import Exposition
+from rfa.service.memory import open_budget, return_free_memory
+from rfa.service.metrics import Metrics
+from rfa.service.routes import filter, filter_stream, generate, health, info, openai, page, tgi
+from rfa.service.settings import Settings
+from rfa.service.state.keeper import make_keeper
+from rfa.service.turns import Turns
+from rfa.service.validation import validation_failure
 
 NO_SUCH_PATH = "There is no such path; /openapi.json lists them."
-# FastAPI's own exports bodies that fail validation and messages of exceptions; `service.access.tracing` does not.
+# FastAPI's own exports bodies that fail validation and messages of exceptions; `rfa.service.access.tracing` does not.
 NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
 
 

@@ -2,7 +2,7 @@
 
     bytes     leased as they come, refused beyond the largest body, declared or not
     seconds   between two pieces, and for the whole by a lowest rate
-    cost      counted piece by piece (`service.json_cost`): what would decode to too much is never decoded
+    cost      counted piece by piece (`rfa.service.json_cost`): what would decode to too much is never decoded
     turns     of large bodies one piece is counted, or one whole decoded, validated or taken up, before others go on
 
 FastAPI's own reading accepts NaN, 1e999 and lone surrogates, has no bound, and answers a refused body by repeating it.
@@ -22,13 +22,13 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
-from service.departure import unless_disconnected
-from service.errors import InvalidRequest, NotReady, PayloadTooLarge, RequestTimeout, UnsupportedMediaType
-from service.json_cost import JsonCost, JsonCounts, body_limits
-from service.memory import Lease, MemoryBudget, lease_of
-from service.settings import Settings
-from service.turns import Turns
-from service.validation import check_lengths, validated
+from rfa.service.departure import unless_disconnected
+from rfa.service.errors import InvalidRequest, NotReady, PayloadTooLarge, RequestTimeout, UnsupportedMediaType
+from rfa.service.json_cost import JsonCost, JsonCounts, body_limits
+from rfa.service.memory import Lease, MemoryBudget, lease_of
+from rfa.service.settings import Settings
+from rfa.service.turns import Turns
+from rfa.service.validation import check_lengths, validated
 
 # Counted at once: about a millisecond at worst.
 PIECE_BYTES: Final = 65_536

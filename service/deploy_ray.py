@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from ray import serve  # type: ignore[import-not-found]
 from ray.serve import Application  # type: ignore[import-not-found]
 
-from service.app import create_app
-from service.settings import Settings, check_names
+from rfa.service.app import create_app
+from rfa.service.settings import Settings, check_names
 
 # Beyond the grace of running requests: replies on their way, and Python's own end.
 EXIT_SECONDS = 5

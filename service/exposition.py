@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from service.metrics import Metrics
+from rfa.service.metrics import Metrics
 
 logger = logging.getLogger("rfa.metrics")
 SIBLING_SECONDS = 0.5

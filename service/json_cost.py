@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from service.errors import InvalidRequest
-from service.settings import Settings
+from rfa.service.errors import InvalidRequest
+from rfa.service.settings import Settings
 
 # What no legal text needs more of, whatever the limits of the server are.
 MAX_STRINGS: Final = 1_024  # names of members included

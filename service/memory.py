@@ -24,11 +24,11 @@ from typing import Final, Self
 
 from starlette.requests import HTTPConnection
 
-from service.errors import Overloaded
-from service.json_cost import body_limits
-from service.machine import Held, held_memory, memory_bytes
-from service.metrics import Metrics
-from service.settings import ConfigurationError, Settings
+from rfa.service.errors import Overloaded
+from rfa.service.json_cost import body_limits
+from rfa.service.machine import Held, held_memory, memory_bytes
+from rfa.service.metrics import Metrics
+from rfa.service.settings import ConfigurationError, Settings
 
 MIB: Final = 1 << 20
 # Of the machine or container, for all processes; the rest is for the supervisor, the kernel and the allocator.

@@ -1,4 +1,4 @@
-"""Prometheus metrics of one process, in a registry of its own; `service.exposition` puts processes together.
+"""Prometheus metrics of one process, in a registry of its own; `rfa.service.exposition` puts processes together.
 
 Names are vLLM's with our prefix where the meaning is the same. Buckets begin below a millisecond: a recurrent step of
 a small model takes less. Labels are fixed sets: route templates, statuses and the names of loaded bundles.

@@ -9,9 +9,9 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from service.access.guard import is_open
-from service.access.origin import HARMLESS_METHODS
-from service.errors import (
+from rfa.service.access.guard import is_open
+from rfa.service.access.origin import HARMLESS_METHODS
+from rfa.service.errors import (
     STATUS,
     Forbidden,
     HeadersTooLarge,
@@ -22,9 +22,9 @@ from service.errors import (
     ServiceError,
     Unauthorized,
 )
-from service.routes.common import NDJSON, SSE
-from service.schemas import ErrorReply, FilterDone, FilterStepReply, GenerateEvent
-from service.schemas_openai import CompletionChunk
+from rfa.service.routes.common import NDJSON, SSE
+from rfa.service.schemas import ErrorReply, FilterDone, FilterStepReply, GenerateEvent
+from rfa.service.schemas_openai import CompletionChunk
 
 REFERENCE = "#/components/schemas/{model}"
 STREAMS: dict[str, tuple[tuple[str, ...], tuple[type[BaseModel], ...]]] = {

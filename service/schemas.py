@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from service.neutral import NullIs, OneOf, Only
-from service.state.names import SESSION_PREFIX
+from rfa.service.neutral import NullIs, OneOf, Only
+from rfa.service.state.names import SESSION_PREFIX
 
 LARGEST_OBSERVATION = 1e12
 LARGEST_TIME = 1e15

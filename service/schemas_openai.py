@@ -1,6 +1,6 @@
 """The JSON of the OpenAI routes: OpenAI's fields with OpenAI's meanings, and ours beside them.
 
-Bounds and strictness are those of `service.schemas`: what is not listed here is refused by name.
+Bounds and strictness are those of `rfa.service.schemas`: what is not listed here is refused by name.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from service.neutral import NullIs, OneOf, Only
-from service.schemas import MAX_ITEMS, FieldError, FinishReason, Seed, StopSequence, _Reply, _Request
+from rfa.service.neutral import NullIs, OneOf, Only
+from rfa.service.schemas import MAX_ITEMS, FieldError, FinishReason, Seed, StopSequence, _Reply, _Request
 
 MAX_PROMPTS = 256
 MAX_STOPS = 16

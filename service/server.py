@@ -8,16 +8,16 @@ import socket
 from collections.abc import Sequence
 from functools import partial
 
-from service.access.keys import check_exposure
-from service.access.logs import configure_logging
-from service.engine.trust import trusted_keys, with_trusted_keys
-from service.engine.vetting import Runtime
-from service.engine.vetting import vet as vet_bundles
-from service.process.address import reserve
-from service.process.handover import with_state_key
-from service.process.reloading import Vet
-from service.process.supervisor import PROGRAM, Supervisor
-from service.settings import Settings, check_names
+from rfa.service.access.keys import check_exposure
+from rfa.service.access.logs import configure_logging
+from rfa.service.engine.trust import trusted_keys, with_trusted_keys
+from rfa.service.engine.vetting import Runtime
+from rfa.service.engine.vetting import vet as vet_bundles
+from rfa.service.process.address import reserve
+from rfa.service.process.handover import with_state_key
+from rfa.service.process.reloading import Vet
+from rfa.service.process.supervisor import PROGRAM, Supervisor
+from rfa.service.settings import Settings, check_names
 
 
 def serve(settings: Settings, program: Sequence[str] = PROGRAM, vet: Vet | None = None) -> None:

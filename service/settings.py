@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, IPvAnyNetwork, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from service.machine import available_cores
+from rfa.service.machine import available_cores
 
 # In the environment separated by commas.
 Names = Annotated[tuple[str, ...], NoDecode]
@@ -23,9 +23,11 @@ PREFIX = "RFA_"
 NOT_SETTINGS = frozenset({"RFA_DEBUG"})
 
 
-def default_bundles(root: Path = BUNDLE_ROOT) -> tuple[Path, ...]:
-    """Every bundle directory under `root`, by name."""
-    return tuple(sorted(manifest.parent for manifest in root.glob("*/manifest.json")))
+def default_bundles() -> tuple[Path, ...]:
+    """Every bundle directory in ./bundles, by name; where there is none, those that come with this package."""
+    roots = (Path.cwd() / "bundles", BUNDLE_ROOT)
+    found = (sorted(manifest.parent for manifest in root.glob("*/manifest.json")) for root in roots)
+    return tuple(next(filter(None, found), ()))
 
 
 class ConfigurationError(ValueError):

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from export.token_confidence import TokenConfidence
-from service.engine.engine import ModelFacts, Models
-from service.engine.filter_input import level_name
-from service.engine.filter_runtime import FilterInputError, FilterStep, ForecastPoint, Row, Stepped
-from service.engine.forecast_checks import INSIDE, NIS, OBSERVATIONS, PIT, PIT_BINS, SCORED, WEIGHTED_NIS, no_checks
-from service.engine.language_runtime import StepOutput
-from service.engine.pool import Slot, StateField, StatePool
-from service.engine.text import Vocabulary
-from service.errors import invalid_state
+from rfa.export.token_confidence import TokenConfidence
+from rfa.service.engine.engine import ModelFacts, Models
+from rfa.service.engine.filter_input import level_name
+from rfa.service.engine.filter_runtime import FilterInputError, FilterStep, ForecastPoint, Row, Stepped
+from rfa.service.engine.forecast_checks import INSIDE, NIS, OBSERVATIONS, PIT, PIT_BINS, SCORED, WEIGHTED_NIS, no_checks
+from rfa.service.engine.language_runtime import StepOutput
+from rfa.service.engine.pool import Slot, StateField, StatePool
+from rfa.service.engine.text import Vocabulary
+from rfa.service.errors import invalid_state
 
 END_OF_TEXT = "<|endoftext|>"
 

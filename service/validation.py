@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from service.errors import InvalidRequest
-from service.schemas import FieldError
-from service.settings import Settings
+from rfa.service.errors import InvalidRequest
+from rfa.service.schemas import FieldError
+from rfa.service.settings import Settings
 
 Model = TypeVar("Model", bound=BaseModel)
 LONGEST_FIELD_NAME = 64

@@ -11,10 +11,10 @@ from typing import Any
 
 from starlette.types import Receive, Send
 
-from service.body import PIECE_BYTES, decode_json
-from service.deadline import Deadline
-from service.encoding import pieces
-from service.errors import (
+from rfa.service.body import PIECE_BYTES, decode_json
+from rfa.service.deadline import Deadline
+from rfa.service.encoding import pieces
+from rfa.service.errors import (
     EngineFailure,
     InternalError,
     InvalidRequest,
@@ -23,8 +23,8 @@ from service.errors import (
     PayloadTooLarge,
     ServiceError,
 )
-from service.json_cost import FRAME_LIMITS, SMALL_FRAME_BYTES, JsonCost
-from service.turns import Turns
+from rfa.service.json_cost import FRAME_LIMITS, SMALL_FRAME_BYTES, JsonCost
+from rfa.service.turns import Turns
 
 # What a client that offers subprotocols must offer, since a browser insists on the answer naming one of its own.
 SUBPROTOCOL = "rfa.v1"

@@ -61,7 +61,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Before its workers have collected the tests: the first that needs the compiled texts would wait 20 seconds for
     their compiler, and the others for the first. Without numba there is nothing to compile, and the tests say so."""
     if session.config.getoption("numprocesses", None) and find_spec("numba"):
-        command = [sys.executable, "-c", "from model.decoder_numba import compile_kernels; compile_kernels()"]
+        command = [sys.executable, "-c", "from rfa.model.decoder_numba import compile_kernels; compile_kernels()"]
         COMPILED_AHEAD.append(subprocess.Popen(command, cwd=ROOT))
 
 

@@ -28,13 +28,13 @@ ARROWS = {
 GPU_RUNTIME = "service/engine/torch_*.py"
 # Compiled code on a CPU: these take the one file of the model that knows no torch.
 COMPILED_RUNTIME = "service/engine/compiled_*.py"
-COMPILED_MODEL = "model.decoder_numba"
+COMPILED_MODEL = "rfa.model.decoder_numba"
 # Of export, the service takes what reads a bundle and what reads its calibration; the rest writes bundles.
 EXPORT_FOR_SERVICE = {
-    "export.bundle", "export.golden", "export.manifest", "export.signing", "export.surprise", "export.token_confidence",
-    "export.tokenizer_document",
+    "rfa.export.bundle", "rfa.export.golden", "rfa.export.manifest", "rfa.export.signing", "rfa.export.surprise",
+    "rfa.export.token_confidence", "rfa.export.tokenizer_document",
 }  # fmt: skip
-# What `import service.server` may not pull in: serving on a CPU does without (numba makes texts faster).
+# What `import rfa.service.server` may not pull in: serving on a CPU does without (numba makes texts faster).
 NOT_INSTALLED_FOR_SERVING = {"torch", "triton", "numba", "onnx", "onnxscript", "scipy"}
 
 
@@ -45,7 +45,13 @@ def sources(room: str) -> list[Path]:
 
 
 def module_name(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return ".".join(["rfa", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__")
+
+
+def room_of(name: str) -> str | None:
+    """The room of a module of ours; None for all others."""
+    first, *rest = name.split(".")
+    return rest[0] if first == "rfa" and rest and rest[0] in ROOMS else None
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -64,18 +70,29 @@ def imported(path: Path) -> Iterator[str]:
 
 def test_every_room_is_held_to_its_arrows() -> None:
     assert set(ARROWS) == set(ROOMS)
+    links = {path.name for path in (ROOT / "rfa").iterdir() if path.is_symlink()}
+    assert links == {*ROOMS, "bundles"}
+    assert all((ROOT / "rfa" / name).resolve() == ROOT / name for name in links)
     on_disk = {path.parent.name for path in ROOT.glob("*/__init__.py")}
-    assert on_disk == set(ROOMS)
+    assert on_disk == {"rfa", *ROOMS}
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_rooms_import_only_along_the_arrows(room: str) -> None:
-    foreign = set(ROOMS) | {"tests"}
     bad = {
         f"{path.relative_to(ROOT)} imports {name}"
         for path in sources(room)
         for name in imported(path)
-        if (top := name.split(".")[0]) in foreign and top != room and top not in ARROWS[room] | allowed_beyond(path)
+        if name.split(".")[0] == "tests" or room_of(name) not in {None, room} | ARROWS[room] | allowed_beyond(path)
+    }
+    assert not bad
+
+
+def test_our_modules_have_one_name() -> None:
+    """From the repository's folder the rooms could be imported by their bare names, a second time."""
+    paths = [path for room in (*ROOMS, "tests") for path in sources(room)]
+    bad = {
+        str(path.relative_to(ROOT)) for path in paths if {name.split(".")[0] for name in imported(path)} & set(ROOMS)
     }
     assert not bad
 
@@ -88,8 +105,8 @@ def allowed_beyond(path: Path) -> set[str]:
 def test_compiled_code_takes_one_file_of_the_model() -> None:
     files = list(ROOT.glob(COMPILED_RUNTIME))
     assert files
-    taken = {name for path in files for name in imported(path) if name.split(".")[0] == "model"}
-    assert {".".join(name.split(".")[:2]) for name in taken} == {COMPILED_MODEL}
+    taken = {name for path in files for name in imported(path) if room_of(name) == "model" and name != "rfa.model"}
+    assert {".".join(name.split(".")[:3]) for name in taken} == {COMPILED_MODEL}
 
 
 def imported_at_once(path: Path) -> Iterator[str]:
@@ -114,8 +131,8 @@ def test_the_service_reads_bundles_through_the_bundle_module_only() -> None:
     bad = set()
     for path in sources("service"):
         for name in imported(path):
-            module = ".".join(name.split(".")[:2])
-            if name.split(".")[0] == "export" and name != "export" and module not in EXPORT_FOR_SERVICE:
+            module = ".".join(name.split(".")[:3])
+            if room_of(name) == "export" and name != "rfa.export" and module not in EXPORT_FOR_SERVICE:
                 bad.add(f"{path.relative_to(ROOT)} imports {name}")
     assert not bad
 
@@ -123,7 +140,9 @@ def test_the_service_reads_bundles_through_the_bundle_module_only() -> None:
 def test_onnx_runtime_is_imported_where_its_reports_are_turned_off() -> None:
     door = ROOT / "export" / "onnx_runtime.py"
     assert {path for room in ROOMS for path in sources(room) if "onnxruntime" in set(imported(path))} == {door}
-    code = "import os, export.bundle; print(len(os.listdir('/proc/self/task')), os.environ['ORT_DISABLE_TELEMETRY'])"
+    code = (
+        "import os, rfa.export.bundle; print(len(os.listdir('/proc/self/task')), os.environ['ORT_DISABLE_TELEMETRY'])"
+    )
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     result = subprocess.run(
@@ -138,14 +157,15 @@ def test_reading_a_bundle_needs_neither_the_model_nor_torch() -> None:
     queue = sorted(EXPORT_FOR_SERVICE)
     while queue:
         module = queue.pop()
-        path = ROOT / (module.replace(".", "/") + ".py")
+        path = ROOT / (module.removeprefix("rfa.").replace(".", "/") + ".py")
         if module in seen or not path.is_file():
             continue
         seen.add(module)
         names = set(imported(path))
-        assert not {name.split(".")[0] for name in names} & {"model", *NOT_INSTALLED_FOR_SERVING}, module
-        queue += [".".join(name.split(".")[:2]) for name in names if name.startswith("export.")]
-    assert "export.bundle" in seen
+        assert not {name.split(".")[0] for name in names} & NOT_INSTALLED_FOR_SERVING, module
+        assert "model" not in {room_of(name) for name in names}, module
+        queue += [".".join(name.split(".")[:3]) for name in names if name.startswith("rfa.export.")]
+    assert "rfa.export.bundle" in seen
 
 
 def run_without(blocked: set[str], statement: str) -> subprocess.CompletedProcess[str]:
@@ -157,7 +177,8 @@ from importlib.machinery import PathFinder
 class Remaining(PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        return None if name.split(".")[0] in {sorted(blocked)!r} else super().find_spec(name, path, target)
+        is_blocked = name in {sorted(blocked)!r} or name.split(".")[0] in {sorted(blocked)!r}
+        return None if is_blocked else super().find_spec(name, path, target)
 
 sys.meta_path = [Remaining if finder is PathFinder else finder for finder in sys.meta_path]
 {statement}
@@ -167,9 +188,9 @@ sys.meta_path = [Remaining if finder is PathFinder else finder for finder in sys
 
 def test_the_model_works_without_triton_and_numba() -> None:
     statement = (
-        "import torch, model\n"
-        "from model.config import LanguageModelConfig\n"
-        "from model.language import LanguageModel\n"
+        "import torch\n"
+        "from rfa.model.config import LanguageModelConfig\n"
+        "from rfa.model.language import LanguageModel\n"
         "config = LanguageModelConfig(vocab_size=64, d_model=16, n_layers=1, n_heads=2, head_dim=4)\n"
         "network = LanguageModel(config)\n"
         "for mode in ('attention', 'recurrent'):\n"
@@ -182,20 +203,21 @@ def test_the_model_works_without_triton_and_numba() -> None:
 
 def test_the_service_works_without_what_only_training_needs() -> None:
     statement = (
-        "import service.server, service.engine.engine, cli.main, cli.serve, cli.filter, cli.generate\n"
+        "import rfa.service.server, rfa.service.engine.engine\n"
+        "import rfa.cli.main, rfa.cli.serve, rfa.cli.filter, rfa.cli.generate\n"
         "from pathlib import Path\n"
-        "from service.settings import Settings\n"
-        "models = service.engine.engine.load_models(Settings(bundles=(Path('bundles/linear'),)))\n"
+        "from rfa.service.settings import Settings\n"
+        "models = rfa.service.engine.engine.load_models(Settings(bundles=(Path('bundles/linear'),)))\n"
         "result = models.filters['linear'].filter([0.0, 0.1], [[1.0, 0.2], None])\n"
         "assert len(result.steps) == 2\n"
     )
-    result = run_without(NOT_INSTALLED_FOR_SERVING | {"matplotlib", "model"}, statement)
+    result = run_without(NOT_INSTALLED_FOR_SERVING | {"matplotlib", "rfa.model"}, statement)
     assert result.returncode == 0, result.stderr
 
 
 def test_the_supervisor_is_small() -> None:
     """It watches processes that compute and answers their probes: it starts at once, and takes no memory of a model."""
-    statement = "import service.server, service.process.health, service.process.supervisor"
+    statement = "import rfa.service.server, rfa.service.process.health, rfa.service.process.supervisor"
     result = run_without({"numpy", "onnxruntime", "tokenizers", "fastapi"}, statement)
     assert result.returncode == 0, result.stderr
 
@@ -204,8 +226,8 @@ def test_compiled_texts_need_numba_and_nothing_else_that_training_needs() -> Non
     pytest.importorskip("numba")
     statement = (
         "from pathlib import Path\n"
-        "from service.engine.engine import load_models\n"
-        "from service.settings import Settings\n"
+        "from rfa.service.engine.engine import load_models\n"
+        "from rfa.service.settings import Settings\n"
         "models = load_models(Settings(bundles=(Path('bundles/books'),), max_running=1, max_batch_rows=2))\n"
         "language = models.languages['books']\n"
         "assert language.runtime == 'compiled', language.runtime\n"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -74,36 +76,53 @@ def test_the_makefile_and_the_pins_name_the_same_torch() -> None:
     assert f"TORCH := torch=={pins()['torch']}" in (ROOT / "Makefile").read_text()
 
 
-def test_a_wheel_has_every_room_and_its_data(tmp_path: Path) -> None:
-    """Built from the tracked files alone, the way a release is."""
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the tracked files alone, the way a release is, and unpacked."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
-    source = tmp_path / "source"
-    names = [name for name in listed.stdout.split("\0") if name.split("/")[0] not in ("bundles", "")]
-    for name in names:
-        if (ROOT / name).is_file():
+    source = tmp_path_factory.mktemp("source")
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).exists():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes((ROOT / name).read_bytes())
-    code = (
-        "from setuptools import setup; from setuptools.dist import Distribution; import sys;"
-        "sys.argv = ['setup.py', '-q', 'build', '--build-lib', 'built']; setup()"
-    )
-    result = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True, timeout=120)
+            shutil.copyfile(ROOT / name, source / name, follow_symlinks=False)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps", "-w", "out", "."]
+    result = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
-    built = {str(path.relative_to(source / "built")) for path in (source / "built").rglob("*") if path.is_file()}
-    expected = {
-        name
-        for name in names
-        if name.split("/")[0] in ROOMS and name.endswith((".py", ".json", ".html")) and (ROOT / name).is_file()
-    }
-    assert {name for name in expected if "results" not in name} <= built
-    assert {name.split("/")[0] for name in built} == ROOMS
+    (built,) = (source / "out").glob("*.whl")
+    assert built.stat().st_size <= 25e6
+    shutil.unpack_archive(built, source / "unpacked", "zip")
+    return source / "unpacked"
+
+
+def test_a_wheel_has_every_room_its_data_and_the_bundles(wheel: Path) -> None:
+    assert {path.name.split("-")[0] for path in wheel.iterdir()} == {"rfa", "rfa_server"}
+    for room in (*ROOMS, "bundles"):
+        kinds = (".py", ".json", ".html", ".toml", ".onnx", ".safetensors")
+        files = [path.relative_to(ROOT) for path in (ROOT / room).rglob("*") if path.suffix in kinds]
+        missing = {str(file) for file in files if "results" not in file.parts and not (wheel / "rfa" / file).is_file()}
+        assert files and not missing
+    assert (wheel / "rfa" / "py.typed").is_file()
+
+
+def test_a_wheel_serves_from_a_folder_of_somebody_elses_modules(wheel: Path, tmp_path: Path) -> None:
+    """The user's own `model.py`, `service.py` and `utils.py` lie where the command is called."""
+    for name in ("model", "service", "utils", "training", "export", "cli", "bench"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('not yours')\n")
+    lines = ["t,position,velocity", "0,0.1,1.0", "0.1,0.2,0.9", "0.2,0.3,0.8"]
+    (tmp_path / "series.csv").write_text("\n".join(lines) + "\n")
+    command = [sys.executable, "-m", "rfa", "filter", "series.csv", "--bundle", "linear", "--json"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RFA_")}
+    environment["PYTHONPATH"] = str(wheel)
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert len(json.loads(result.stdout.splitlines()[-1])["steps"]) == 3
 
 
 def test_the_installed_command_is_this_code() -> None:
     (entry,) = [e for e in distribution("rfa-server").entry_points if e.group == "console_scripts"]
-    assert (entry.name, entry.value) == ("rfa", "cli.main:app")
+    assert (entry.name, entry.value) == ("rfa", "rfa.cli.main:app")
 
 
 def test_the_changelog_knows_the_version() -> None:

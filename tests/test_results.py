@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.quality import report_lines
-from bench.quality_bars import Case, cases, losses, paired
+from rfa.bench.quality import report_lines
+from rfa.bench.quality_bars import Case, cases, losses, paired
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

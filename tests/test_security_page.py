@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.settings import Settings
+from rfa.service.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 PATH = ROOT / "docs" / "SECURITY.md"

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from model.afa import AdaptiveParameters
-from model.config import StrictConfig
+from rfa.model.afa import AdaptiveParameters
+from rfa.model.config import StrictConfig
 
 
 @dataclass(frozen=True)

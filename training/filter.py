@@ -3,7 +3,7 @@
 The loss is the negative one-step predictive log-likelihood of noisy measurements (no true states). Of a deep filter:
 first of the nominal filter alone, then of the head, averaged over both modes, so that one set of weights serves
 attention and recurrence; inputs get outliers and gaps while training. A structural filter is fitted to a CSV by maximum
-likelihood (`training.structural`) and becomes a linear filter: what reads its run knows only that.
+likelihood (`rfa.training.structural`) and becomes a linear filter: what reads its run knows only that.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from safetensors.numpy import save_file
 from torch import Tensor
 from tqdm import tqdm
 
-from model.checkpoint import save_checkpoint
-from model.config import StrictConfig
-from model.deep_filter import DeepFilter, DeepFilterConfig, mean_per_component
-from model.linear_filter import LinearFilter, LinearFilterConfig
-from model.metric_filter import MetricFilter, MetricFilterConfig
-from model.state_filter import StateFilter
-from training.metric import load_metrics
-from training.provenance import provenance
-from training.series import load_csv, split, windows
-from training.simulate import NOISE_SETTINGS, Batch, Disturbance, simulate_oscillator
-from training.structural import StructuralConfig, calibration_windows, fit_structural
+from rfa.model.checkpoint import save_checkpoint
+from rfa.model.config import StrictConfig
+from rfa.model.deep_filter import DeepFilter, DeepFilterConfig, mean_per_component
+from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.metric_filter import MetricFilter, MetricFilterConfig
+from rfa.model.state_filter import StateFilter
+from rfa.training.metric import load_metrics
+from rfa.training.provenance import provenance
+from rfa.training.series import load_csv, split, windows
+from rfa.training.simulate import NOISE_SETTINGS, Batch, Disturbance, simulate_oscillator
+from rfa.training.structural import StructuralConfig, calibration_windows, fit_structural
 
 SIMULATED = "simulate:oscillator"
 METRICS_FILE = "metrics.jsonl"

@@ -1,5 +1,5 @@
 """Train a language model, both modes from the start: the loss is the mean of the cross-entropies of the modes
-trained, weighed by `recurrent_share`. How the weights move is `training.optimiser`.
+trained, weighed by `recurrent_share`. How the weights move is `rfa.training.optimiser`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm import tqdm
 
-from model.checkpoint import load_model, save_checkpoint
-from model.config import LanguageModelConfig, Mode
-from model.language import LanguageModel
-from training.corpus import Blocks, Corpus, prepare_corpus, split_files
-from training.optimiser import Optimiser, OptimiserConfig
-from training.plot import METRICS_FILE, plot_metrics
-from training.provenance import provenance
+from rfa.model.checkpoint import load_model, save_checkpoint
+from rfa.model.config import LanguageModelConfig, Mode
+from rfa.model.language import LanguageModel
+from rfa.training.corpus import Blocks, Corpus, prepare_corpus, split_files
+from rfa.training.optimiser import Optimiser, OptimiserConfig
+from rfa.training.plot import METRICS_FILE, plot_metrics
+from rfa.training.provenance import provenance
 
 CONFIGS = Path(__file__).parent / "configs"
 # Overrides of a size config, by the name that math and papers give the model.

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from training.commit import git_commit
-from training.corpus import file_hashes
+from rfa.training.commit import git_commit
+from rfa.training.corpus import file_hashes
 
 
 def provenance(files: list[Path], device: torch.device) -> dict[str, Any]:

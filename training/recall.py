@@ -27,9 +27,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.config import LanguageModelConfig, Mode, StrictConfig
-from model.language import LanguageModel
-from training.optimiser import Optimiser, OptimiserConfig
+from rfa.model.config import LanguageModelConfig, Mode, StrictConfig
+from rfa.model.language import LanguageModel
+from rfa.training.optimiser import Optimiser, OptimiserConfig
 
 Task = Literal["recall", "copy"]
 Split = Literal["train", "test"]

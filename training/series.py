@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from training.simulate import Batch
+from rfa.training.simulate import Batch
 
 TIME_NAMES = {"time", "t", "timestamp", "date", "datetime"}
 MISSING = {"", "na", "nan", "null", "none", "-"}

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from scipy.linalg import block_diag
 
-from model.config import StrictConfig
-from model.linear_filter import LinearFilter, LinearFilterConfig
-from training.series import Series
-from training.simulate import Batch
-from training.structural_fit import MIN_GAIN, Column, Fit, Likelihood, Limits, fit_column, make_column
-from training.structural_model import Matrices, matrices, robustness
-from training.structural_seasons import candidate_periods
+from rfa.model.config import StrictConfig
+from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.training.series import Series
+from rfa.training.simulate import Batch
+from rfa.training.structural_fit import MIN_GAIN, Column, Fit, Likelihood, Limits, fit_column, make_column
+from rfa.training.structural_model import Matrices, matrices, robustness
+from rfa.training.structural_seasons import candidate_periods
 
 Shared = Literal["nothing", "measurement", "measurement and level"]
 

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 
-from training.structural_model import Structure, bands, constrain, parameters, raw_bounds, raw_start, sensor
-from training.structural_scan import Bands, Measurement, Scan, gradient, scan_series
-from training.structural_seasons import strongest_rate
+from rfa.training.structural_model import Structure, bands, constrain, parameters, raw_bounds, raw_start, sensor
+from rfa.training.structural_scan import Bands, Measurement, Scan, gradient, scan_series
+from rfa.training.structural_seasons import strongest_rate
 
 # Nats of the whole validation part: less than this is noise.
 MIN_GAIN = 2.0

@@ -6,5 +6,5 @@ probe                   good clients in a process of their own, whose latency te
 sockets                 clients below HTTP: silent, slow, half-open, gone with a reset
 detect                  what must be zero afterwards: slots, streams, requests, processes
 
-kill, sigterm, storm, half_open are the scenarios; `python -m bench.faults NAME|all` runs their long forms.
+kill, sigterm, storm, half_open are the scenarios; `python -m rfa.bench.faults NAME|all` runs their long forms.
 """

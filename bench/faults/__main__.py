@@ -1,4 +1,4 @@
-"""`python -m bench.faults SCENARIO|all`: the long forms; their figures go to bench/results/faults.json."""
+"""`python -m rfa.bench.faults SCENARIO|all`: the long forms; their figures go to bench/results/faults.json."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from bench.faults.half_open import HalfOpenPlan, run_half_open
-from bench.faults.kill import KillPlan, run_kill
-from bench.faults.sigterm import SigtermPlan, run_sigterm
-from bench.faults.storm import StormPlan, run_storm
-from bench.faults.verdict import Verdict
-from bench.hardware import hardware
-from training.commit import git_commit
+from rfa.bench.faults.half_open import HalfOpenPlan, run_half_open
+from rfa.bench.faults.kill import KillPlan, run_kill
+from rfa.bench.faults.sigterm import SigtermPlan, run_sigterm
+from rfa.bench.faults.storm import StormPlan, run_storm
+from rfa.bench.faults.verdict import Verdict
+from rfa.bench.hardware import hardware
+from rfa.training.commit import git_commit
 
 RESULT = Path(__file__).resolve().parents[1] / "results" / "faults.json"
 
@@ -55,7 +55,7 @@ def _count(bar: tqdm) -> None:
 
 def main() -> int:
     """Run scenarios and store what they measured; 1 if a bar was missed."""
-    parser = argparse.ArgumentParser(prog="python -m bench.faults", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m rfa.bench.faults", description=__doc__)
     parser.add_argument("scenario", choices=[*SCENARIOS, "all"])
     parser.add_argument("--out", type=Path, default=RESULT, help="JSON; entries of other scenarios there stay")
     arguments = parser.parse_args()

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.faults.findings import Findings
-from bench.faults.streams import Keeping, StreamClient, StreamPlan
-from bench.faults.texts import TextClient
-from bench.load.check import SeriesTruth, TextTruth
-from bench.load.scenario import TextLoad
-from bench.load.truth import FilterQuestion, open_models, series_truths, text_truths
+from rfa.bench.faults.findings import Findings
+from rfa.bench.faults.streams import Keeping, StreamClient, StreamPlan
+from rfa.bench.faults.texts import TextClient
+from rfa.bench.load.check import SeriesTruth, TextTruth
+from rfa.bench.load.scenario import TextLoad
+from rfa.bench.load.truth import FilterQuestion, open_models, series_truths, text_truths
 
 ROOT = Path(__file__).resolve().parents[2]
 BUNDLES = tuple(ROOT / "bundles" / name for name in ("linear", "oscillator", "books"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from bench.faults.server import Server
+from rfa.bench.faults.server import Server
 
 GAUGES = ("state_slots_used", "num_streams", "num_requests_running", "num_requests_waiting")
 RETURN_SECONDS = 20.0

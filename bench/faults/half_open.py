@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
 
-from bench.faults.detect import leaked
-from bench.faults.probe import BUNDLE, Probe
-from bench.faults.server import Server
-from bench.faults.sockets import (
+from rfa.bench.faults.detect import leaked
+from rfa.bench.faults.probe import BUNDLE, Probe
+from rfa.bench.faults.server import Server
+from rfa.bench.faults.sockets import (
     LARGE_ANSWERS,
     LARGE_SAMPLES,
     SMALL_BUFFER,
@@ -35,8 +35,8 @@ from bench.faults.sockets import (
     streamed_reply,
     upgrade,
 )
-from bench.faults.storm import SLOWDOWN, SPARE_FILES, allow_open_files, compare
-from bench.faults.verdict import Verdict
+from rfa.bench.faults.storm import SLOWDOWN, SPARE_FILES, allow_open_files, compare
+from rfa.bench.faults.verdict import Verdict
 
 CRAWL_SECONDS = 0.5
 QUIET = ("silent", "crawling", "headless", "bodiless", "wordless", "gone")

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.faults.cast import BUNDLES, Truths, as_setting, find_truths, state_key, stream_clients, text_clients
-from bench.faults.detect import leaked
-from bench.faults.findings import Findings
-from bench.faults.redis_process import RedisProcess
-from bench.faults.server import Server
-from bench.faults.streams import StreamClient
-from bench.faults.verdict import Verdict
+from rfa.bench.faults.cast import BUNDLES, Truths, as_setting, find_truths, state_key, stream_clients, text_clients
+from rfa.bench.faults.detect import leaked
+from rfa.bench.faults.findings import Findings
+from rfa.bench.faults.redis_process import RedisProcess
+from rfa.bench.faults.server import Server
+from rfa.bench.faults.streams import StreamClient
+from rfa.bench.faults.verdict import Verdict
 
 Progress = Callable[[], None]
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from bench.faults.cast import FILTERS, ROOT
-from bench.load.live import LiveStream, open_streams
-from bench.load.pacing import Pacer, periodic
-from bench.load.scenario import LiveLoad
-from bench.load.tally import Tally, Window
-from bench.load.truth import FilterQuestion, open_models, series_truths
+from rfa.bench.faults.cast import FILTERS, ROOT
+from rfa.bench.load.live import LiveStream, open_streams
+from rfa.bench.load.pacing import Pacer, periodic
+from rfa.bench.load.scenario import LiveLoad
+from rfa.bench.load.tally import Tally, Window
+from rfa.bench.load.truth import FilterQuestion, open_models, series_truths
 
 SERIES = 2
 CLOSE_SECONDS = 30.0
@@ -73,7 +73,7 @@ class Probe:
     """
 
     def __init__(self, url: str, streams: int, rate: float, seconds: float) -> None:
-        command = [sys.executable, "-m", "bench.faults.probe", url, str(streams), str(rate), str(seconds)]
+        command = [sys.executable, "-m", "rfa.bench.faults.probe", url, str(streams), str(rate), str(seconds)]
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> Probe:

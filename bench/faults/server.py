@@ -21,11 +21,11 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from service.process.supervisor import PROGRAM
+from rfa.service.process.supervisor import PROGRAM
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVE = (
-    "import sys; from service.server import serve; from service.settings import Settings; "
+    "import sys; from rfa.service.server import serve; from rfa.service.settings import Settings; "
     "serve(Settings(), sys.argv[1:])"
 )
 PATIENCE_SECONDS = 60.0

@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.faults.cast import BUNDLES, Truths, as_setting, find_truths, state_key, stream_clients, text_clients
-from bench.faults.findings import Findings
-from bench.faults.redis_process import RedisProcess
-from bench.faults.server import PATIENCE_SECONDS, Server
-from bench.faults.streams import Outcome, StreamClient
-from bench.faults.texts import TextClient
-from bench.faults.verdict import Verdict
-from service.process.patience import FLUSH_SECONDS
+from rfa.bench.faults.cast import BUNDLES, Truths, as_setting, find_truths, state_key, stream_clients, text_clients
+from rfa.bench.faults.findings import Findings
+from rfa.bench.faults.redis_process import RedisProcess
+from rfa.bench.faults.server import PATIENCE_SECONDS, Server
+from rfa.bench.faults.streams import Outcome, StreamClient
+from rfa.bench.faults.texts import TextClient
+from rfa.bench.faults.verdict import Verdict
+from rfa.service.process.patience import FLUSH_SECONDS
 
 # For the processes' own end, after everything is handed back.
 EXIT_SECONDS = 3.0

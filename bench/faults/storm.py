@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
 
-from bench.faults.detect import RETURN_SECONDS, leaked
-from bench.faults.probe import BUNDLE, GoodClients, Probe
-from bench.faults.server import Server
-from bench.faults.sockets import live_stream, reset, streamed_reply
-from bench.faults.verdict import Verdict
+from rfa.bench.faults.detect import RETURN_SECONDS, leaked
+from rfa.bench.faults.probe import BUNDLE, GoodClients, Probe
+from rfa.bench.faults.server import Server
+from rfa.bench.faults.sockets import live_stream, reset, streamed_reply
+from rfa.bench.faults.verdict import Verdict
 
 LIVE_SHARE = 0.7
 SPARE_FILES = 500

@@ -17,9 +17,9 @@ import orjson
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
-from bench.faults.findings import Findings
-from bench.load.check import LIKELIHOOD_TOLERANCE, SeriesTruth, StepChecker
-from bench.load.series import ORIGIN_SPACING, STEP
+from rfa.bench.faults.findings import Findings
+from rfa.bench.load.check import LIKELIHOOD_TOLERANCE, SeriesTruth, StepChecker
+from rfa.bench.load.series import ORIGIN_SPACING, STEP
 
 # token and session get the state with every step; last is a token with the terminal frame only.
 Keeping = Literal["token", "session", "last"]

@@ -9,9 +9,9 @@ from typing import Any
 import aiohttp
 import orjson
 
-from bench.faults.findings import Findings
-from bench.faults.streams import ANSWER_SECONDS, RETRY_SECONDS, TRANSIENT
-from bench.load.check import TextTruth, digest
+from rfa.bench.faults.findings import Findings
+from rfa.bench.faults.streams import ANSWER_SECONDS, RETRY_SECONDS, TRANSIENT
+from rfa.bench.load.check import TextTruth, digest
 
 PIECE_TOKENS = 12
 JSON = {"Content-Type": "application/json"}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from bench.load.series import STEP, Row
+from rfa.bench.load.series import STEP, Row
 
 DIGEST_BYTES = 8
 # The server adds log-likelihoods up in pieces of another size, perhaps in another order.

@@ -16,10 +16,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from bench.load.generator import Share, truth_count
-from bench.load.scenario import Scenario, to_table
-from bench.load.server import Target, Usage
-from bench.load.tally import Tally, Window
+from rfa.bench.load.generator import Share, truth_count
+from rfa.bench.load.scenario import Scenario, to_table
+from rfa.bench.load.server import Target, Usage
+from rfa.bench.load.tally import Tally, Window
 
 # From the order to start until the start: every generator has read it by then.
 LEAD_SECONDS = 0.5
@@ -91,7 +91,7 @@ async def generators(
     processes: list[asyncio.subprocess.Process] = []
     try:
         for index in range(scenario.generators):
-            process = await spawn("bench.load.generator", cores)
+            process = await spawn("rfa.bench.load.generator", cores)
             processes.append(process)
             await write(
                 process,

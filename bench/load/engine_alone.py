@@ -1,4 +1,4 @@
-"""The engine without HTTP in a process of its own: `python -m bench.load.engine_alone`, driven by lines of JSON.
+"""The engine without HTTP in a process of its own: `python -m rfa.bench.load.engine_alone`, driven by lines of JSON.
 
 in   {"scenario", "name", "bundles", "streams"}
 out  {"prepared": true}
@@ -18,10 +18,10 @@ from pathlib import Path
 
 import uvloop
 
-from bench.load.scenario import TextLoad, scenario_from
-from bench.load.truth import TextCase, open_models, text_engine, write_cases
-from service.engine.engine import Engine
-from service.engine.generation import TokenEvent
+from rfa.bench.load.scenario import TextLoad, scenario_from
+from rfa.bench.load.truth import TextCase, open_models, text_engine, write_cases
+from rfa.service.engine.engine import Engine
+from rfa.service.engine.generation import TokenEvent
 
 
 async def measure(

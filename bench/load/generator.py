@@ -1,4 +1,4 @@
-"""A process that offers load: `python -m bench.load.generator`, driven by lines of JSON.
+"""A process that offers load: `python -m rfa.bench.load.generator`, driven by lines of JSON.
 
     in   {"scenario": …, "url", "bundles", "index", "of"}    prepare the truth of this process's share
     out  {"progress": 1} …  {"prepared": true}
@@ -27,13 +27,13 @@ from typing import Any
 import numpy as np
 import uvloop
 
-from bench.load.check import SeriesTruth, TextTruth
-from bench.load.live import LiveStream, open_streams
-from bench.load.pacing import Pacer, periodic, poisson
-from bench.load.requests import BatchRequests, TextRequests, open_session
-from bench.load.scenario import LiveLoad, Scenario, scenario_from
-from bench.load.tally import Tally, Window
-from bench.load.truth import FilterQuestion, Progress, open_models, series_truths, text_truths
+from rfa.bench.load.check import SeriesTruth, TextTruth
+from rfa.bench.load.live import LiveStream, open_streams
+from rfa.bench.load.pacing import Pacer, periodic, poisson
+from rfa.bench.load.requests import BatchRequests, TextRequests, open_session
+from rfa.bench.load.scenario import LiveLoad, Scenario, scenario_from
+from rfa.bench.load.tally import Tally, Window
+from rfa.bench.load.truth import FilterQuestion, Progress, open_models, series_truths, text_truths
 
 DRAIN_SECONDS = 60.0
 BATCH_LEVELS = (0.9,)

@@ -14,10 +14,10 @@ from typing import Any
 import orjson
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
-from bench.load.check import Mistake, SeriesTruth, StepChecker
-from bench.load.scenario import LiveLoad
-from bench.load.series import ORIGIN_SPACING, STEP
-from bench.load.tally import Tally
+from rfa.bench.load.check import Mistake, SeriesTruth, StepChecker
+from rfa.bench.load.scenario import LiveLoad
+from rfa.bench.load.series import ORIGIN_SPACING, STEP
+from rfa.bench.load.tally import Tally
 
 HANDSHAKE_SECONDS = 30.0
 CONNECTING_AT_ONCE = 50

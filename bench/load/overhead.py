@@ -15,9 +15,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from bench.load import controller, server
-from bench.load.report import describe
-from bench.load.scenario import Scenario, ScenarioError, to_table
+from rfa.bench.load import controller, server
+from rfa.bench.load.report import describe
+from rfa.bench.load.scenario import Scenario, ScenarioError, to_table
 
 
 async def run_overhead(scenario: Scenario, bundles: Sequence[Path]) -> dict[str, Any]:
@@ -47,7 +47,7 @@ async def run_overhead(scenario: Scenario, bundles: Sequence[Path]) -> dict[str,
 async def _take_turns(
     scenario: Scenario, bundles: Sequence[Path], generators: controller.Generators, cores: Sequence[int]
 ) -> dict[str, Any]:
-    engine = await controller.spawn("bench.load.engine_alone", cores)
+    engine = await controller.spawn("rfa.bench.load.engine_alone", cores)
     try:
         await controller.write(
             engine,

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from bench.load.controller import Generators, Run
-from bench.load.report import describe
-from bench.load.scenario import Scenario
-from bench.load.server import ServerError
+from rfa.bench.load.controller import Generators, Run
+from rfa.bench.load.report import describe
+from rfa.bench.load.scenario import Scenario
+from rfa.bench.load.server import ServerError
 
 
 async def run_overload(scenario: Scenario, generators: Generators) -> tuple[Run, dict[str, Any]]:

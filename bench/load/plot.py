@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.load.controller import Run
-from bench.load.histogram import UPPER_EDGES, Histogram
-from bench.load.scenario import latency_budget
+from rfa.bench.load.controller import Run
+from rfa.bench.load.histogram import UPPER_EDGES, Histogram
+from rfa.bench.load.scenario import latency_budget
 
 LABELS = {
     "ttft": "first token",

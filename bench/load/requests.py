@@ -11,10 +11,10 @@ from typing import Any
 import aiohttp
 import orjson
 
-from bench.load.check import Mistake, SeriesTruth, StepChecker, TextChecker, TextTruth
-from bench.load.scenario import BatchLoad
-from bench.load.series import ORIGIN_SPACING, STEP
-from bench.load.tally import Tally
+from rfa.bench.load.check import Mistake, SeriesTruth, StepChecker, TextChecker, TextTruth
+from rfa.bench.load.scenario import BatchLoad
+from rfa.bench.load.series import ORIGIN_SPACING, STEP
+from rfa.bench.load.tally import Tally
 
 SILENCE_SECONDS = 120.0
 PAUSE_SECONDS = 0.5

@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.load.controller import Run, generators
-from bench.load.generator import authorization
-from bench.load.overhead import run_overhead
-from bench.load.overload import run_overload
-from bench.load.report import describe, document
-from bench.load.scenario import Scenario, ScenarioError
-from bench.load.server import Target, check_models, started
-from bench.load.sessions import run_sessions
-from export.bundle import open_bundle
+from rfa.bench.load.controller import Run, generators
+from rfa.bench.load.generator import authorization
+from rfa.bench.load.overhead import run_overhead
+from rfa.bench.load.overload import run_overload
+from rfa.bench.load.report import describe, document
+from rfa.bench.load.scenario import Scenario, ScenarioError
+from rfa.bench.load.server import Target, check_models, started
+from rfa.bench.load.sessions import run_sessions
+from rfa.export.bundle import open_bundle
 
 
 def run_scenario(

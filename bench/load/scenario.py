@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
-from bench.load.histogram import PERCENTILES
+from rfa.bench.load.histogram import PERCENTILES
 
 SCENARIO_FILE = Path(__file__).resolve().parent.parent / "budgets.toml"
 METRICS = ("ttft", "itl", "text", "observation", "batch", "rejection", "lateness")

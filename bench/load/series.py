@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from training.simulate import Disturbance, simulate_oscillator
+from rfa.training.simulate import Disturbance, simulate_oscillator
 
 Row = list[float | None] | None
 

@@ -57,7 +57,7 @@ def started(
         ServerError: it ends, or is not ready in time; with the end of its log.
     """
     port = _free_port()
-    command = [sys.executable, "-m", "cli", "serve", "--port", str(port)]
+    command = [sys.executable, "-m", "rfa", "serve", "--port", str(port)]
     command += [part for bundle in bundles for part in ("--bundle", str(bundle))]
     environment = {**os.environ, **{f"RFA_{name.upper()}": str(value) for name, value in settings.items()}}
     # A key in the environment is the client's; the server checks it too, under another name.

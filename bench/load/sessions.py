@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 
-from bench.load.scenario import Scenario
-from export.bundle import Bundle, open_bundle
-from service.engine.adaptive import Leads, adaptive_fields
-from service.engine.learned_normal import normal_fields
-from service.engine.pool import StateField, StatePool
-from service.state.memory_sessions import MemorySessions
-from service.state.names import Opened, SessionName, StateScope
-from service.state.sessions import SessionAddress
+from rfa.bench.load.scenario import Scenario
+from rfa.export.bundle import Bundle, open_bundle
+from rfa.service.engine.adaptive import Leads, adaptive_fields
+from rfa.service.engine.learned_normal import normal_fields
+from rfa.service.engine.pool import StateField, StatePool
+from rfa.service.state.memory_sessions import MemorySessions
+from rfa.service.state.names import Opened, SessionName, StateScope
+from rfa.service.state.sessions import SessionAddress
 
 # Of the pool, per slot in use: its generation. Its place in the free list takes memory once it was released.
 GENERATION_BYTES = 8
@@ -50,7 +50,7 @@ def run_sessions(scenario: Scenario, bundles: Sequence[Path]) -> dict[str, Any]:
 
 
 def _in_fresh_process(path: Path, count: int, place: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "bench.load.sessions", str(path), str(count), place]
+    command = [sys.executable, "-m", "rfa.bench.load.sessions", str(path), str(count), place]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.load.histogram import Histogram
+from rfa.bench.load.histogram import Histogram
 
 MAX_SLICES = 120
 MAX_EXAMPLES = 10

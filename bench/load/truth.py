@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import orjson
 
-from bench.load.check import SeriesTruth, TextTruth, digest, step_digest
-from bench.load.scenario import TextLoad
-from bench.load.series import STEP, Row, make_series
-from service.encoding import dumps
-from service.engine.engine import Engine, Models, load_models
-from service.engine.generation import GenerateOptions, Generation
-from service.metrics import Metrics
-from service.settings import Settings
+from rfa.bench.load.check import SeriesTruth, TextTruth, digest, step_digest
+from rfa.bench.load.scenario import TextLoad
+from rfa.bench.load.series import STEP, Row, make_series
+from rfa.service.encoding import dumps
+from rfa.service.engine.engine import Engine, Models, load_models
+from rfa.service.engine.generation import GenerateOptions, Generation
+from rfa.service.metrics import Metrics
+from rfa.service.settings import Settings
 
 Progress = Callable[[int], None]
 SEEDS_PER_PROMPT = 4

@@ -1,1 +1,1 @@
-"""What the long runs share: `bench.slot_reuse`, `bench.cut_points`, `bench.api_fuzz` and `bench.rss_soak`."""
+"""What the long runs share: `slot_reuse`, `cut_points`, `api_fuzz` and `rss_soak` of `rfa.bench`."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from service.encoding import dumps
-from service.engine.filter_runtime import FilterRuntime, FilterState
+from rfa.service.encoding import dumps
+from rfa.service.engine.filter_runtime import FilterRuntime, FilterState
 
 Observation = list[float | None] | None
 # Levels, horizon, samples: what is asked about each observation.

@@ -1,4 +1,4 @@
-"""Cases for `bench.api_fuzz`: valid requests with something in them replaced, or bytes that are no request at all."""
+"""Cases for `rfa.bench.api_fuzz`: valid requests with something in them replaced, or bytes that are no request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from bench.soak.connection import request_bytes
+from rfa.bench.soak.connection import request_bytes
 
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE")
 CONTENT_TYPES = (

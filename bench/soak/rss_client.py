@@ -1,6 +1,7 @@
-"""The traffic of `bench.rss_soak`: one process, many kept connections, every kind of request, every answer looked at.
+"""The traffic of `rfa.bench.rss_soak`: one process, many kept connections, every kind of request, every answer looked
+at.
 
-    python -m bench.soak.rss_client URL REQUESTS SEED
+    python -m rfa.bench.soak.rss_client URL REQUESTS SEED
 
 Prints the number of each kind and of the answers that were not as they should be, as JSON.
 """
@@ -18,7 +19,7 @@ import aiohttp
 import orjson
 import uvloop
 
-from bench.soak.connection import Connection, request_bytes
+from rfa.bench.soak.connection import Connection, request_bytes
 
 CONNECTIONS = 24
 Kind = Callable[["Client"], Awaitable[int]]

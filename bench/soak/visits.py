@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bench.soak.courses import Truth, as_sent
-from service.engine.engine import Engine
-from service.engine.filter_stream import Observed, StreamEnd, StreamJob, StreamOptions
-from service.engine.filtering import Filtered, FilterJob, FilterOptions, SequenceJob
-from service.engine.generation import GenerateOptions, Generation
-from service.errors import InternalError, InvalidRequest, ServiceError
+from rfa.bench.soak.courses import Truth, as_sent
+from rfa.service.engine.engine import Engine
+from rfa.service.engine.filter_stream import Observed, StreamEnd, StreamJob, StreamOptions
+from rfa.service.engine.filtering import Filtered, FilterJob, FilterOptions, SequenceJob
+from rfa.service.engine.generation import GenerateOptions, Generation
+from rfa.service.errors import InternalError, InvalidRequest, ServiceError
 
 TOO_LARGE = 1e38  # its square leaves the range of float32: the row is poisoned
 LONGEST_VISIT = 4

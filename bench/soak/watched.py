@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from service.engine.filter_runtime import FilterRuntime, FilterState, Row, Stepped
-from service.engine.pool import Slot, StateField, StatePool
+from rfa.service.engine.filter_runtime import FilterRuntime, FilterState, Row, Stepped
+from rfa.service.engine.pool import Slot, StateField, StatePool
 
 MARK = "owner"
 

@@ -2,13 +2,13 @@
 
     FAMILIES[manifest.family]       the configuration class of a family; an instance knows everything else
 
-The model classes (`model.checkpoint.FAMILIES`) are where the arrays come from; a test holds their names and shapes to
-these, for many configurations. Nothing here imports them: reading a bundle needs no torch.
+The model classes (`rfa.model.checkpoint.FAMILIES`) are where the arrays come from; a test holds their names and shapes
+to these, for many configurations. Nothing here imports them: reading a bundle needs no torch.
 """
 
-from export.families.base import FamilyConfig, GraphRule
-from export.families.filters import DeepConfig, LinearConfig, MetricConfig
-from export.families.language import LanguageConfig
+from rfa.export.families.base import FamilyConfig, GraphRule
+from rfa.export.families.filters import DeepConfig, LinearConfig, MetricConfig
+from rfa.export.families.language import LanguageConfig
 
 __all__ = ["FAMILIES", "FamilyConfig", "GraphRule"]
 

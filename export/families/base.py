@@ -8,9 +8,9 @@ from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel
 
-from export.documents import Strict
-from export.families.arrays import AnyArray, Rules
-from export.manifest import TensorSpec
+from rfa.export.documents import Strict
+from rfa.export.families.arrays import AnyArray, Rules
+from rfa.export.manifest import TensorSpec
 
 # Bytes of the state of one stream; a server keeps room for hundreds.
 MAX_STATE_BYTES = 64 << 20

@@ -1,4 +1,4 @@
-"""Filters: linear systems, deep filters and metrics (`model.linear_filter`, `deep_filter`, `metric_filter`)."""
+"""Filters: linear systems, deep filters and metrics (`rfa.model.linear_filter`, `deep_filter`, `metric_filter`)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from export.calibration_document import FilterCalibration
-from export.families.arrays import ROUNDING, TOLERANCE, AnyArray, ArrayRule, Rules
-from export.families.base import MAX_STATE_BYTES, FamilyConfig, GraphRule, batched, size, spec
-from export.manifest import TensorSpec
+from rfa.export.calibration_document import FilterCalibration
+from rfa.export.families.arrays import ROUNDING, TOLERANCE, AnyArray, ArrayRule, Rules
+from rfa.export.families.base import MAX_STATE_BYTES, FamilyConfig, GraphRule, batched, size, spec
+from rfa.export.manifest import TensorSpec
 
 # Exact but for the rounding to float32: what is a number of the configuration.
 EXACT = 1e-6
 MAX_SIZE = 256
 MAX_TERMS, MAX_NODES = 8, 64
-NOISE_LAWS = 7  # factors of the noise in `model.recurrence.dense`
+NOISE_LAWS = 7  # factors of the noise in `rfa.model.recurrence.dense`
 FLOOR = 1e-6
 DIFFUSE = 100.0
 
@@ -84,7 +84,7 @@ class FilterConfig(FamilyConfig):
 
 
 class LinearConfig(FilterConfig):
-    """`model.linear_filter.LinearFilterConfig`; see there."""
+    """`rfa.model.linear_filter.LinearFilterConfig`; see there."""
 
     drift: Matrix
     process_noise: Matrix
@@ -224,7 +224,7 @@ class LinearConfig(FilterConfig):
 
 
 class MetricConfig(FilterConfig):
-    """`model.metric_filter.MetricFilterConfig`; see there."""
+    """`rfa.model.metric_filter.MetricFilterConfig`; see there."""
 
     process: Annotated[float, Field(gt=0, le=1e12)] = 0.03
     memory: Annotated[float, Field(ge=20, le=1e12)] = 1000.0
@@ -270,7 +270,7 @@ Width = Annotated[int, Field(ge=1, le=4_096)]
 
 
 class DeepConfig(FilterConfig):
-    """`model.deep_filter.DeepFilterConfig`; see there."""
+    """`rfa.model.deep_filter.DeepFilterConfig`; see there."""
 
     observation_size: Annotated[int, Field(ge=1, le=MAX_SIZE)]
     n_modes: Annotated[int, Field(ge=1, le=MAX_SIZE // 2)] = 1

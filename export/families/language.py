@@ -1,4 +1,4 @@
-"""Language models: Robust Filter Attention with its slots (`model.language`)."""
+"""Language models: Robust Filter Attention with its slots (`rfa.model.language`)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from export.calibration_document import LanguageCalibration
-from export.families.arrays import AnyArray, ArrayRule, Rules
-from export.families.base import MAX_STATE_BYTES, FamilyConfig, GraphRule, size, spec
-from export.manifest import TensorSpec
+from rfa.export.calibration_document import LanguageCalibration
+from rfa.export.families.arrays import AnyArray, ArrayRule, Rules
+from rfa.export.families.base import MAX_STATE_BYTES, FamilyConfig, GraphRule, size, spec
+from rfa.export.manifest import TensorSpec
 
-# What the architecture fixes (`model.layers`, `model.dynamics`).
+# What the architecture fixes (`rfa.model.layers`, `rfa.model.dynamics`).
 FLOOR = 1e-6
 GATE_RANGE = (-12.0, 8.0)
 PROCESS_GATE_SCALE = 0.1
@@ -24,7 +24,7 @@ Count = Annotated[int, Field(ge=1, le=4_096)]
 
 
 class LanguageConfig(FamilyConfig):
-    """`model.config.LanguageModelConfig`, of the models that a bundle can hold; see there."""
+    """`rfa.model.config.LanguageModelConfig`, of the models that a bundle can hold; see there."""
 
     kind: ClassVar[Literal["lm", "filter"]] = "lm"
     calibration = LanguageCalibration
@@ -118,7 +118,7 @@ class LanguageConfig(FamilyConfig):
         return np.stack([weights[f"blocks.{i}.mixer.{name}"] for i in range(self.n_layers)]).astype(np.float64)
 
     def constants(self, weights: Mapping[str, AnyArray]) -> Rules:
-        """What `model.decoder.decoder_constants` forms from the weights, formed anew."""
+        """What `rfa.model.decoder.decoder_constants` forms from the weights, formed anew."""
         raw = {name: self._stacked(weights, f"dynamics.{name}_raw") for name in ("nu", "tau", "eta2", "gamma2")}
         nu = 2 + self.head_dim * _positive(raw["nu"])
         kappa = (nu + self.head_dim) / self.head_dim
@@ -145,7 +145,7 @@ class LanguageConfig(FamilyConfig):
         }
 
     def _omega(self) -> AnyArray:
-        """The frequencies `[H, D]` of `model.dynamics.frequencies`."""
+        """The frequencies `[H, D]` of `rfa.model.dynamics.frequencies`."""
         heads, half = self.n_heads, self.head_dim // 2
         if self.frequencies == "none":
             return np.zeros((heads, self.head_dim))
@@ -190,6 +190,6 @@ class LanguageConfig(FamilyConfig):
 
 
 def _positive(raw: Any) -> AnyArray:
-    """softplus(raw) + floor, as in `model.dynamics.positive`."""
+    """softplus(raw) + floor, as in `rfa.model.dynamics.positive`."""
     result: AnyArray = np.logaddexp(0.0, raw) + FLOOR
     return result

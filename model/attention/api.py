@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from model.attention.reference import AttentionResult, attend, relative_attention
-from model.attention.validation import (
+from rfa.model.attention.reference import AttentionResult, attend, relative_attention
+from rfa.model.attention.validation import (
     IMPLEMENTATIONS,
     check_dynamics,
     check_far_field,
@@ -18,8 +18,8 @@ from model.attention.validation import (
     check_times,
     fused_refusal,
 )
-from model.config import KERNELS, Kernel, check_choice
-from model.dynamics import Dynamics, rotate, wrapped_phase
+from rfa.model.config import KERNELS, Kernel, check_choice
+from rfa.model.dynamics import Dynamics, rotate, wrapped_phase
 
 AttentionImpl = Literal["auto", "reference", "triton"]
 
@@ -73,7 +73,7 @@ def _fused(
     far_field: float | None,
 ) -> AttentionResult:
     """The fused kernels, into the rotating frame and back."""
-    from model.attention.triton import fused_attention, fused_rotation
+    from rfa.model.attention.triton import fused_attention, fused_rotation
 
     q, k, v = fused_rotation(q, k, v, phase=phase, is_inverse=True)
     result = fused_attention(

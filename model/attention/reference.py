@@ -1,7 +1,7 @@
 """Robust Filter Attention, eager: the oracle of every faster path.
 
 Source: Racioppo, Robust Filter Attention, section 3 and Algorithm 1. For a query at t_i and a key at t_j <= t_i, both
-in the rotating frame (q̃ = e^{-i omega t} q), with lag = t_i - t_j, E and P = 1/V of `model.dynamics`:
+in the rotating frame (q̃ = e^{-i omega t} q), with lag = t_i - t_j, E and P = 1/V of `rfa.model.dynamics`:
 
     R² = |q|² + E² |k|² - 2 E Re(q̃† k̃)
     L  = tau (log P - kappa log(1 + P R² / nu))          Student-t
@@ -21,8 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from model.config import Prior
-from model.dynamics import Dynamics, decay, variance
+from rfa.model.config import Prior
+from rfa.model.dynamics import Dynamics, decay, variance
 
 # Queries at a time where no gradient needs what they leave; of 16 … 256 the quickest at 2,048 tokens.
 QUERY_BLOCK = 64

@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.attention.reference import AttentionResult
-from model.attention.triton_backward import backward
-from model.attention.triton_far import far_horizons
-from model.attention.triton_forward import forward
-from model.attention.triton_rotation import rotation
-from model.attention.validation import check_far_field
-from model.config import KERNELS, Kernel, check_choice
-from model.dynamics import Dynamics, rotate
+from rfa.model.attention.reference import AttentionResult
+from rfa.model.attention.triton_backward import backward
+from rfa.model.attention.triton_far import far_horizons
+from rfa.model.attention.triton_forward import forward
+from rfa.model.attention.triton_rotation import rotation
+from rfa.model.attention.validation import check_far_field
+from rfa.model.config import KERNELS, Kernel, check_choice
+from rfa.model.dynamics import Dynamics, rotate
 
 _PLACES = (
     "Tensor? query_stamps, Tensor? key_stamps, Tensor? query_starts, Tensor? key_starts, "

@@ -36,8 +36,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.attention.launch import Launch, PassName, launch
-from model.attention.triton_blocks import (
+from rfa.model.attention.launch import Launch, PassName, launch
+from rfa.model.attention.triton_blocks import (
     all_blocks,
     batch_stride,
     elapsed,
@@ -46,8 +46,8 @@ from model.attention.triton_blocks import (
     last_contiguous,
     sequence,
 )
-from model.attention.triton_far import n_far_blocks
-from model.attention.triton_score import LN2, LOG2E, log2, reciprocal, transport
+from rfa.model.attention.triton_far import n_far_blocks
+from rfa.model.attention.triton_score import LN2, LOG2E, log2, reciprocal, transport
 
 # A row that is not there: its weights vanish, and finite numbers stay finite.
 NOTHING = tl.constexpr(1e30)

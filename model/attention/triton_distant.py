@@ -22,7 +22,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from model.attention.triton_score import LOG2E, accumulated, exponential, log2, spread
+from rfa.model.attention.triton_score import LOG2E, accumulated, exponential, log2, spread
 
 PI = tl.constexpr(3.141592653589793)
 ORDERS = tl.constexpr(10)

@@ -35,8 +35,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.attention.launch import Launch, PassName, launch
-from model.attention.triton_blocks import (
+from rfa.model.attention.launch import Launch, PassName, launch
+from rfa.model.attention.triton_blocks import (
     all_blocks,
     batch_stride,
     elapsed,
@@ -45,7 +45,7 @@ from model.attention.triton_blocks import (
     last_contiguous,
     sequence,
 )
-from model.attention.triton_distant import (
+from rfa.model.attention.triton_distant import (
     LARGEST_SHIFT,
     TERMS,
     is_slow_head,
@@ -53,8 +53,8 @@ from model.attention.triton_distant import (
     shifted_row_terms,
     table_kernel,
 )
-from model.attention.triton_far import n_far_blocks
-from model.attention.triton_score import (
+from rfa.model.attention.triton_far import n_far_blocks
+from rfa.model.attention.triton_score import (
     LN2,
     LOG2E,
     accumulated,

@@ -1,4 +1,4 @@
-"""Into the rotating frame and out of it in one pass over memory: `model.dynamics.rotate`, fused.
+"""Into the rotating frame and out of it in one pass over memory: `rfa.model.dynamics.rotate`, fused.
 
     y = e^{i phase} x, or e^{-i phase} x
 
@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.attention.triton_blocks import is_interpreted
+from rfa.model.attention.triton_blocks import is_interpreted
 
 # Complex numbers that a program turns, and its warps.
 BLOCK = 2048

@@ -13,7 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from model.dynamics import Dynamics
+from rfa.model.dynamics import Dynamics
 
 IMPLEMENTATIONS = ("auto", "reference", "triton")
 FUSED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)

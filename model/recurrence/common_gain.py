@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from model.linear_filter import LinearFilterConfig
-from model.recurrence.dense_numba import (
+from rfa.model.linear_filter import LinearFilterConfig
+from rfa.model.recurrence.dense_numba import (
     COMPILER_OPTIONS,
     Array,
     CompiledSystem,

@@ -204,7 +204,7 @@ def spd_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
         return _inverse_2x2(matrix)
     if size > MOST_UNROLLED and torch.compiler.is_exporting():
         # Brings in a part of torch that only the exporter needs.
-        from model.recurrence.scanned_inverse import scanned_inverse
+        from rfa.model.recurrence.scanned_inverse import scanned_inverse
 
         return scanned_inverse(matrix)
     log_det = torch.zeros_like(matrix[..., 0, 0])

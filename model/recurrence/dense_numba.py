@@ -38,9 +38,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from model.linear_filter import LinearFilterConfig, stationary_covariance
-from model.recurrence.dense import AGREEMENT, LARGEST_NIS, LEAST_SHARE, OPEN_NOISE, PRIOR_COUNTS
-from model.recurrence.modes import spectrum
+from rfa.model.linear_filter import LinearFilterConfig, stationary_covariance
+from rfa.model.recurrence.dense import AGREEMENT, LARGEST_NIS, LEAST_SHARE, OPEN_NOISE, PRIOR_COUNTS
+from rfa.model.recurrence.modes import spectrum
 
 try:
     import numba
@@ -875,7 +875,7 @@ class CompiledSystem:
         self.learns = config.nu is not None and config.rule == "learned"
         if self.learns:
             # Not above: it is made of the functions of this file, and few have a use for it.
-            from model.recurrence.dense_numba_learned import kernels, size
+            from rfa.model.recurrence.dense_numba_learned import kernels, size
 
             self.kept = np.append(self.kept, self.rows.end + np.arange(len(PRIOR_COUNTS)))
             self.size = size(n, p)

@@ -34,9 +34,9 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from model.recurrence import dense, dense_numba
-from model.recurrence.dense import KEPT_PRIOR, LARGEST_FACTOR, LARGEST_NIS, MEMORY, NOISE_FACTORS, PRIOR_COUNTS
-from model.recurrence.dense_numba import (
+from rfa.model.recurrence import dense, dense_numba
+from rfa.model.recurrence.dense import KEPT_PRIOR, LARGEST_FACTOR, LARGEST_NIS, MEMORY, NOISE_FACTORS, PRIOR_COUNTS
+from rfa.model.recurrence.dense_numba import (
     COMPILER_OPTIONS,
     LANES,
     SMALL_SENSOR,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from model.dynamics import Dynamics
-from model.recurrence.irkf_reference import UPDATES, IRKFState, Rule, irkf_loop
+from rfa.model.dynamics import Dynamics
+from rfa.model.recurrence.irkf_reference import UPDATES, IRKFState, Rule, irkf_loop
 
 __all__ = ["IRKFState", "Rule", "initial_state", "irkf_scan", "irkf_step"]
 

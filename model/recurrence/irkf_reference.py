@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from model.dynamics import Dynamics, decay, phi, rotate, wrapped_phase
+from rfa.model.dynamics import Dynamics, decay, phi, rotate, wrapped_phase
 
 Rule = Literal["capped", "paper"]
 

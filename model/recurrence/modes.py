@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.recurrence import dense
-from model.recurrence.dense import Modes
+from rfa.model.recurrence import dense
+from rfa.model.recurrence.dense import Modes
 
 Array = np.ndarray[Any, Any]
 

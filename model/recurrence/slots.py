@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from model.config import INNOVATIONS, Innovation
-from model.recurrence.slots_reference import (
+from rfa.model.config import INNOVATIONS, Innovation
+from rfa.model.recurrence.slots_reference import (
     SlotInputs,
     SlotLag,
     SlotParameters,
@@ -51,7 +51,7 @@ def _triton_refusal(
         return f"it weighs tokens by the innovation of the key, got {innovation!r}"
     if lag is not None:
         return "it reads the slots at lag 0, not behind a window"
-    from model.recurrence.triton import refusal
+    from rfa.model.recurrence.triton import refusal
 
     return refusal(tokens, means, precisions, inner)
 
@@ -124,7 +124,7 @@ def slot_scan(
     if impl == "triton" or (impl == "auto" and tokens.k.device.type == "cuda"):
         refusal = _triton_refusal(tokens, means, precisions, inner, innovation, lag)
         if refusal is None:
-            from model.recurrence.triton import slot_scan_triton
+            from rfa.model.recurrence.triton import slot_scan_triton
 
             return slot_scan_triton(tokens, means, precisions, parameters)
         if impl == "triton":
@@ -132,7 +132,7 @@ def slot_scan(
     if impl in ("auto", "numba"):
         refusal = _numba_refusal(tokens)
         if refusal is None:
-            from model.recurrence.slots_numba import slot_scan_numba
+            from rfa.model.recurrence.slots_numba import slot_scan_numba
 
             return slot_scan_numba(tokens, means, precisions, parameters, inner=inner, innovation=innovation, lag=lag)
         if impl == "numba":
@@ -140,7 +140,7 @@ def slot_scan(
     if impl == "parallel" or (impl == "auto" and not robust):
         refusal = _parallel_refusal(tokens, robust)
         if refusal is None:
-            from model.recurrence.slots_parallel import slot_scan_parallel
+            from rfa.model.recurrence.slots_parallel import slot_scan_parallel
 
             return slot_scan_parallel(tokens, means, precisions, parameters, lag=lag)
         if impl == "parallel":

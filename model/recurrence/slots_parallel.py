@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, SlotReadout, slot_read
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, SlotReadout, slot_read
 
 
 def _scan_(x: Tensor, factor: Tensor, *, is_reversed: bool = False) -> Tensor:

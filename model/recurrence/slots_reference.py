@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from model.config import INNOVATIONS, Innovation
+from rfa.model.config import INNOVATIONS, Innovation
 
 
 class SlotInputs(NamedTuple):

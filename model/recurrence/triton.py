@@ -13,9 +13,9 @@ import torch
 import triton
 from torch import Tensor
 
-from model.recurrence import triton_backward as backward
-from model.recurrence import triton_forward as forward
-from model.recurrence.slots_reference import SlotInputs, SlotParameters, SlotReadout
+from rfa.model.recurrence import triton_backward as backward
+from rfa.model.recurrence import triton_forward as forward
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters, SlotReadout
 
 # Kernels were defined for the interpreter or for a GPU when they were imported.
 IS_INTERPRETED = bool(triton.knobs.runtime.interpret)

@@ -21,9 +21,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.recurrence.slots_reference import SlotInputs, SlotParameters
-from model.recurrence.triton_forward import blocks, warps
-from model.recurrence.triton_token import (
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters
+from rfa.model.recurrence.triton_forward import blocks, warps
+from rfa.model.recurrence.triton_token import (
     advance,
     advance_gradient,
     load_head,

@@ -18,8 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.recurrence.slots_reference import SlotInputs, SlotParameters
-from model.recurrence.triton_token import (
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters
+from rfa.model.recurrence.triton_token import (
     advance,
     load_gates,
     load_head,

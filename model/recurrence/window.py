@@ -17,11 +17,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from model.attention.reference import AttentionResult, banded_attention
-from model.config import Innovation
-from model.dynamics import Dynamics
-from model.recurrence.slots import SlotImpl, slot_scan
-from model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, SlotReadout
+from rfa.model.attention.reference import AttentionResult, banded_attention
+from rfa.model.config import Innovation
+from rfa.model.dynamics import Dynamics
+from rfa.model.recurrence.slots import SlotImpl, slot_scan
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, SlotReadout
 
 
 def ring_width(width: int, slots: int) -> int:

@@ -16,12 +16,12 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
-from service.access.record import Record, access_logger, known, log_exchange, request_id
-from service.access.refusal import refuse
-from service.access.tracing import Tracing
-from service.departure import ClientGone
-from service.errors import as_service_error
-from service.metrics import Metrics
+from rfa.service.access.record import Record, access_logger, known, log_exchange, request_id
+from rfa.service.access.refusal import refuse
+from rfa.service.access.tracing import Tracing
+from rfa.service.departure import ClientGone
+from rfa.service.errors import as_service_error
+from rfa.service.metrics import Metrics
 
 logger = logging.getLogger("rfa.http")
 METHODS: Final = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS"})

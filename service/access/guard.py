@@ -21,9 +21,9 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.access.keys import KeyRing
-from service.access.refusal import refuse
-from service.errors import Unauthorized
+from rfa.service.access.keys import KeyRing
+from rfa.service.access.refusal import refuse
+from rfa.service.errors import Unauthorized
 
 OPEN_PATHS: Final = frozenset({"/", "/docs", "/openapi.json", "/health", "/ready"})
 # POST / generates: an open path is open for reading only.

@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import get_args
 
-from service.settings import ConfigurationError, QuotaName, Settings
+from rfa.service.settings import ConfigurationError, QuotaName, Settings
 
 SHORTEST_KEY = 16
 TENANT_DIGITS = 16

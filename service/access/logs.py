@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import orjson
 
-from service.access.record import request_id
-from service.settings import Settings
+from rfa.service.access.record import request_id
+from rfa.service.settings import Settings
 
 STDERR: Final = 2
 # Whole lines of this size reach a pipe in one piece, so those of several processes do not mix (PIPE_BUF of Linux).

@@ -30,10 +30,10 @@ from typing import Final, NamedTuple
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.access.guard import OPTIONAL_WHITESPACE
-from service.access.refusal import refuse
-from service.errors import Forbidden, MalformedRequest, MisdirectedRequest, ServiceError
-from service.settings import ConfigurationError, Settings
+from rfa.service.access.guard import OPTIONAL_WHITESPACE
+from rfa.service.access.refusal import refuse
+from rfa.service.errors import Forbidden, MalformedRequest, MisdirectedRequest, ServiceError
+from rfa.service.settings import ConfigurationError, Settings
 
 HARMLESS_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 OWN_SITES: Final = (b"same-origin", b"none")  # none: the user typed the address

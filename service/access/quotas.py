@@ -30,10 +30,10 @@ from typing import Final, Literal, Protocol, get_args
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.access.keys import KeyRing
-from service.access.refusal import refuse
-from service.errors import Overloaded
-from service.settings import QuotaName, Settings
+from rfa.service.access.keys import KeyRing
+from rfa.service.access.refusal import refuse
+from rfa.service.errors import Overloaded
+from rfa.service.settings import QuotaName, Settings
 
 Rate = Literal["requests", "tokens", "observations"]
 RATES: Final[tuple[Rate, ...]] = get_args(Rate)

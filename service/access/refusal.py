@@ -8,7 +8,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from service.errors import STATUS, ServiceError
+from rfa.service.errors import STATUS, ServiceError
 
 POLICY_VIOLATION: Final = 1008
 

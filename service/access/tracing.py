@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.types import Scope
 
-from service.access.record import Record
-from service.settings import ConfigurationError, Settings
+from rfa.service.access.record import Record
+from rfa.service.settings import ConfigurationError, Settings
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter

@@ -48,7 +48,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from service.engine.pool import StateField, StatePool
+from rfa.service.engine.pool import StateField, StatePool
 
 Array = np.ndarray
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from service.engine.forecast_checks import PIT_LEVELS
+from rfa.service.engine.forecast_checks import PIT_LEVELS
 
 Array = np.ndarray
 _NORMAL = NormalDist()

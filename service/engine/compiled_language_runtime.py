@@ -1,9 +1,9 @@
 """A language bundle on a CPU core in compiled code: the functions of `language_runtime.LanguageRuntime`, several times
 as fast.
 
-Recurrent streams run on `model.decoder_numba`, where a row has the same bits in a batch of any size, attention streams
-on the bundle's ONNX graph. States are the same bytes as on the other runtimes. It needs numba, and no torch: the
-constants that torch forms from the weights come with the bundle (decoder.safetensors).
+Recurrent streams run on `rfa.model.decoder_numba`, where a row has the same bits in a batch of any size, attention
+streams on the bundle's ONNX graph. States are the same bytes as on the other runtimes. It needs numba, and no torch:
+the constants that torch forms from the weights come with the bundle (decoder.safetensors).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from export.bundle import CONSTANTS_FILE, Bundle, BundleError
-from model.decoder_numba import CompiledDecoder, Slots, compile_kernels
-from service.engine.language_runtime import Array, CpuLanguage, SlotContext, StepOutput, TurnAdvance
-from service.engine.pool import Slot, StateField, TurningPool
-from service.engine.runtime_golden import reproduce
+from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError
+from rfa.model.decoder_numba import CompiledDecoder, Slots, compile_kernels
+from rfa.service.engine.language_runtime import Array, CpuLanguage, SlotContext, StepOutput, TurnAdvance
+from rfa.service.engine.pool import Slot, StateField, TurningPool
+from rfa.service.engine.runtime_golden import reproduce
 
 __all__ = ["CompiledLanguageRuntime", "HostPool", "compile_kernels", "refusal", "reproduce_golden"]
 
@@ -131,7 +131,7 @@ def reproduce_golden(bundle: Bundle, runtime: CompiledLanguageRuntime | None = N
 def refusal(bundle: Bundle) -> str | None:
     """Why a bundle cannot run in compiled code, or None."""
     if bundle.constants() is None:
-        return f"it has no {CONSTANTS_FILE}, which python -m export.decoder_constants adds"
+        return f"it has no {CONSTANTS_FILE}, which python -m rfa.export.decoder_constants adds"
     if bundle.config.get("inner") != 1:
         return f"it has inner={bundle.config.get('inner')}, and only inner=1 is compiled"
     return None

@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from export.bundle import Bundle
-from service.engine.language_runtime import Language, LanguageRuntime
-from service.schemas import MAX_SAMPLES
-from service.settings import ConfigurationError, Settings, TextRuntime
+from rfa.export.bundle import Bundle
+from rfa.service.engine.language_runtime import Language, LanguageRuntime
+from rfa.service.schemas import MAX_SAMPLES
+from rfa.service.settings import ConfigurationError, Settings, TextRuntime
 
 logger = logging.getLogger("rfa.engine")
 LoadLanguage = Callable[[Bundle], Language]
@@ -33,8 +33,8 @@ def language_loader(settings: Settings) -> LoadLanguage:
             "leave one of them out"
         )
     check_gpu()
-    from service.engine.torch_golden import check_golden_on
-    from service.engine.torch_language_runtime import TorchLanguageRuntime
+    from rfa.service.engine.torch_golden import check_golden_on
+    from rfa.service.engine.torch_language_runtime import TorchLanguageRuntime
 
     def load(bundle: Bundle) -> Language:
         runtime = TorchLanguageRuntime(bundle, device="cuda", streams=streams, max_rows=settings.max_batch_rows)
@@ -63,7 +63,7 @@ def load_on_cpu(bundle: Bundle, choice: TextRuntime, streams: int, max_rows: int
     if reason is not None:
         logger.info("bundle %r runs on ONNX Runtime, not in compiled code: %s", bundle.name, reason)
         return LanguageRuntime(bundle, streams=streams, max_rows=max_rows)
-    from service.engine.compiled_language_runtime import CompiledLanguageRuntime, reproduce_golden
+    from rfa.service.engine.compiled_language_runtime import CompiledLanguageRuntime, reproduce_golden
 
     runtime = CompiledLanguageRuntime(bundle, streams=streams)
     reproduce_golden(bundle, runtime)
@@ -73,7 +73,7 @@ def load_on_cpu(bundle: Bundle, choice: TextRuntime, streams: int, max_rows: int
 def compiled_refusal(bundle: Bundle) -> str | None:
     """Why this bundle cannot run in compiled code here, or None."""
     try:
-        from service.engine.compiled_language_runtime import refusal
+        from rfa.service.engine.compiled_language_runtime import refusal
     except (ImportError, RuntimeError) as error:  # numba is absent, does not fit numpy, or has no place for its cache
         return str(error)
     return refusal(bundle)

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from export.bundle import Bundle, BundleError, check_golden, open_bundle
-from service.bundle_version import bundle_version
-from service.engine.device import language_loader
-from service.engine.filter_runtime import FilterInputError, FilterRuntime
-from service.engine.filter_stream import StreamJob, StreamOptions
-from service.engine.filtering import (
+from rfa.export.bundle import Bundle, BundleError, check_golden, open_bundle
+from rfa.service.bundle_version import bundle_version
+from rfa.service.engine.device import language_loader
+from rfa.service.engine.filter_runtime import FilterInputError, FilterRuntime
+from rfa.service.engine.filter_stream import StreamJob, StreamOptions
+from rfa.service.engine.filtering import (
     Filter,
     FilterJob,
     FilterOptions,
@@ -26,7 +26,7 @@ from service.engine.filtering import (
     refusal,
     reply_rows,
 )
-from service.engine.generation import (
+from rfa.service.engine.generation import (
     LONG_PROMPT,
     DecodeStage,
     GenerateJob,
@@ -34,10 +34,10 @@ from service.engine.generation import (
     PrefillStage,
     PromptLimits,
 )
-from service.engine.language_runtime import Decode, Language
-from service.engine.language_state import LanguageState, largest_state
-from service.engine.pool import StatePool
-from service.engine.reply_size import (
+from rfa.service.engine.language_runtime import Decode, Language
+from rfa.service.engine.language_state import LanguageState, largest_state
+from rfa.service.engine.pool import StatePool
+from rfa.service.engine.reply_size import (
     STATE_COPIES,
     TEXT_COPIES,
     StepShape,
@@ -47,12 +47,12 @@ from service.engine.reply_size import (
     generation_bytes,
     smoothing_bytes,
 )
-from service.engine.scheduler import Job, Scheduler
-from service.engine.trust import trusted_keys
-from service.errors import InvalidRequest, NotFound, NotReady
-from service.memory import Lease
-from service.metrics import Metrics
-from service.settings import Settings
+from rfa.service.engine.scheduler import Job, Scheduler
+from rfa.service.engine.trust import trusted_keys
+from rfa.service.errors import InvalidRequest, NotFound, NotReady
+from rfa.service.memory import Lease
+from rfa.service.metrics import Metrics
+from rfa.service.settings import Settings
 
 SEED_BITS = 53  # a drawn seed survives a JSON reader that keeps numbers as doubles
 NUMBERS_PER_TOKEN = 5

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from export.bundle import Bundle
-from service.engine.adaptive import (
+from rfa.export.bundle import Bundle
+from rfa.service.engine.adaptive import (
     Leads,
     Tracks,
     adaptive_fields,
@@ -31,8 +31,8 @@ from service.engine.adaptive import (
     wait_for,
     write_tracks,
 )
-from service.engine.calibration import Calibration
-from service.engine.filter_input import (
+from rfa.service.engine.calibration import Calibration
+from rfa.service.engine.filter_input import (
     FilterInputError,
     Mode,
     Observation,
@@ -44,7 +44,7 @@ from service.engine.filter_input import (
     check_times,
     out_of_range,
 )
-from service.engine.filter_steps import (
+from rfa.service.engine.filter_steps import (
     FilterStep,
     ForecastPoint,
     Readout,
@@ -56,11 +56,11 @@ from service.engine.filter_steps import (
     forecasts,
     score,
 )
-from service.engine.forecast_checks import no_checks, tally
-from service.engine.learned_normal import FIELD as NORMAL
-from service.engine.learned_normal import normal_fields
-from service.engine.pool import Slot, StateField, StatePool
-from service.engine.smoothing import TRACE_OUTPUTS, Trace, draw_paths, fixed_lag, smooth
+from rfa.service.engine.forecast_checks import no_checks, tally
+from rfa.service.engine.learned_normal import FIELD as NORMAL
+from rfa.service.engine.learned_normal import normal_fields
+from rfa.service.engine.pool import Slot, StateField, StatePool
+from rfa.service.engine.smoothing import TRACE_OUTPUTS, Trace, draw_paths, fixed_lag, smooth
 
 __all__ = [
     "FilterInputError",

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from export.surprise import running_surprise
-from service.encoding import PIECE_NUMBERS, Blocks
-from service.engine.calibration import Calibration
-from service.engine.filter_input import level_name
-from service.engine.learned_normal import learn
+from rfa.export.surprise import running_surprise
+from rfa.service.encoding import PIECE_NUMBERS, Blocks
+from rfa.service.engine.calibration import Calibration
+from rfa.service.engine.filter_input import level_name
+from rfa.service.engine.learned_normal import learn
 
 Array = np.ndarray
 

@@ -6,10 +6,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from service.engine.filter_runtime import Row, Stepped
-from service.engine.filtering import FilterStage, PackedState, RecurrentJob
-from service.engine.forecast_checks import ForecastChecks
-from service.errors import ServiceError
+from rfa.service.engine.filter_runtime import Row, Stepped
+from rfa.service.engine.filtering import FilterStage, PackedState, RecurrentJob
+from rfa.service.engine.forecast_checks import ForecastChecks
+from rfa.service.errors import ServiceError
 
 EndReason = Literal["close", "idle", "drain"]
 

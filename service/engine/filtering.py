@@ -20,10 +20,10 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from service.engine.filter_input import level_name, out_of_range
-from service.engine.filter_runtime import FilterInputError, Row, Stepped
-from service.engine.filter_steps import Forecasts
-from service.engine.forecast_checks import (
+from rfa.service.engine.filter_input import level_name, out_of_range
+from rfa.service.engine.filter_runtime import FilterInputError, Row, Stepped
+from rfa.service.engine.filter_steps import Forecasts
+from rfa.service.engine.forecast_checks import (
     INSIDE,
     NIS,
     NIS_EDGES,
@@ -36,10 +36,10 @@ from service.engine.forecast_checks import (
     no_checks,
     summarise,
 )
-from service.engine.pool import Slot, StateField, StatePool
-from service.engine.scheduler import Job, hand_over
-from service.errors import InvalidRequest, NotReady
-from service.metrics import Metrics
+from rfa.service.engine.pool import Slot, StateField, StatePool
+from rfa.service.engine.scheduler import Job, hand_over
+from rfa.service.errors import InvalidRequest, NotReady
+from rfa.service.metrics import Metrics
 
 # Of the thread's processor time, not of the clock: where other threads or processes have the processor in between, a
 # turn would end after a single step, and a series would take as many turns as it has observations.

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.engine.adaptive import EMPTY, GAMMA, INFINITE
-from service.engine.filter_input import level_name
+from rfa.service.engine.adaptive import EMPTY, GAMMA, INFINITE
+from rfa.service.engine.filter_input import level_name
 
 Array = np.ndarray
 

@@ -14,22 +14,22 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from export.token_confidence import TokenConfidence
-from service.encoding import Blocks
-from service.engine.language_runtime import Advance, Decode, Language
-from service.engine.language_state import LanguageState
-from service.engine.prompt import PromptReader
-from service.engine.sampling import (
+from rfa.export.token_confidence import TokenConfidence
+from rfa.service.encoding import Blocks
+from rfa.service.engine.language_runtime import Advance, Decode, Language
+from rfa.service.engine.language_state import LanguageState
+from rfa.service.engine.prompt import PromptReader
+from rfa.service.engine.sampling import (
     draw_index,
     filtered_probabilities,
     generator,
     log_normaliser,
     most_probable,
 )
-from service.engine.scheduler import Job
-from service.engine.text import TextStream, Vocabulary
-from service.errors import EngineFailure, InvalidRequest, NotReady
-from service.metrics import Metrics
+from rfa.service.engine.scheduler import Job
+from rfa.service.engine.text import TextStream, Vocabulary
+from rfa.service.errors import EngineFailure, InvalidRequest, NotReady
+from rfa.service.metrics import Metrics
 
 PREFILL_TOKENS = 64  # per quantum: long enough to be efficient, short enough not to stall running streams
 LONG_PROMPT = 1_000  # characters; prompts beyond take turns with shorter ones, which therefore never wait for them

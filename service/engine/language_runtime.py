@@ -14,12 +14,12 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from export.bundle import Bundle
-from export.token_confidence import TokenConfidence
-from service.engine.batching import Run, agreeing_sizes
-from service.engine.language_state import ContextFormat
-from service.engine.pool import StateField, StatePool, TurningPool
-from service.engine.text import Vocabulary
+from rfa.export.bundle import Bundle
+from rfa.export.token_confidence import TokenConfidence
+from rfa.service.engine.batching import Run, agreeing_sizes
+from rfa.service.engine.language_state import ContextFormat
+from rfa.service.engine.pool import StateField, StatePool, TurningPool
+from rfa.service.engine.text import Vocabulary
 
 Array = NDArray[np.float32]
 Decode = Literal["recurrent", "attention"]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from service.errors import invalid_state
+from rfa.service.errors import invalid_state
 
 _VERSION = 1
 _HEADER = struct.Struct("<BBHQQIB3s")

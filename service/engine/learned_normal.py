@@ -34,8 +34,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from service.engine.calibration import Calibration
-from service.engine.pool import StateField
+from rfa.service.engine.calibration import Calibration
+from rfa.service.engine.pool import StateField
 
 Array = np.ndarray
 

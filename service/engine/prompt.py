@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from service.engine.text import Vocabulary
-from service.errors import InvalidRequest
+from rfa.service.engine.text import Vocabulary
+from rfa.service.errors import InvalidRequest
 
 USUAL_PIECE: Final = 2_048  # characters: about a millisecond
 LONGEST_PIECE: Final = 8_192  # where there is no better place to cut: some 20 ms at worst

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from export.bundle import Bundle, BundleError
-from export.golden import GoldenMismatch, Session, run_golden
-from service.engine.language_runtime import Advance, SlotContext, StepOutput
-from service.engine.pool import StatePool
+from rfa.export.bundle import Bundle, BundleError
+from rfa.export.golden import GoldenMismatch, Session, run_golden
+from rfa.service.engine.language_runtime import Advance, SlotContext, StepOutput
+from rfa.service.engine.pool import StatePool
 
 Arrays = dict[str, np.ndarray]
 
@@ -54,7 +54,7 @@ def reproduce(
 
 @dataclass(frozen=True)
 class RecurrentSession:
-    """The graph "step" or "prefill" of the bundle, for a batch of one, as `export.golden` runs it."""
+    """The graph "step" or "prefill" of the bundle, for a batch of one, as `rfa.export.golden` runs it."""
 
     runtime: Recurrent
     graph: str

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
-from service.errors import NotReady, Overloaded, ServiceError, as_service_error
+from rfa.service.errors import NotReady, Overloaded, ServiceError, as_service_error
 
 logger = logging.getLogger("rfa.engine")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.engine.filter_steps import draw
+from rfa.service.engine.filter_steps import draw
 
 Array = np.ndarray
 TRACE_OUTPUTS = ("transition", "predicted_mean", "predicted_covariance", "next.mean", "next.covariance")

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
-from export.tokenizer_document import byte_of_character
-from service.engine.cuts import Cuts, check_splitting
+from rfa.export.tokenizer_document import byte_of_character
+from rfa.service.engine.cuts import Cuts, check_splitting
 
 
 class Vocabulary:

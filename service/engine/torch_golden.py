@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from export.bundle import Bundle
-from service.engine.language_runtime import StepOutput
-from service.engine.runtime_golden import Named, reproduce
-from service.engine.torch_language_runtime import DeviceCache, TorchLanguageRuntime
+from rfa.export.bundle import Bundle
+from rfa.service.engine.language_runtime import StepOutput
+from rfa.service.engine.runtime_golden import Named, reproduce
+from rfa.service.engine.torch_language_runtime import DeviceCache, TorchLanguageRuntime
 
 
 def check_golden_on(runtime: TorchLanguageRuntime, bundle: Bundle) -> int:
@@ -40,7 +40,7 @@ def _loosened(golden: Mapping[str, Any], rounding: float) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class AttentionSession:
-    """The graph "attention" of the bundle, for a batch of one, as `export.golden` runs it."""
+    """The graph "attention" of the bundle, for a batch of one, as `rfa.export.golden` runs it."""
 
     runtime: TorchLanguageRuntime
 

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from export.bundle import Bundle
-from model.checkpoint import build_model
-from model.decoder import Decoder
-from model.language import StepOutput as Stepped
-from service.engine.batching import Run, agreeing_sizes
-from service.engine.generation import PREFILL_TOKENS
-from service.engine.language_runtime import (
+from rfa.export.bundle import Bundle
+from rfa.model.checkpoint import build_model
+from rfa.model.decoder import Decoder
+from rfa.model.language import StepOutput as Stepped
+from rfa.service.engine.batching import Run, agreeing_sizes
+from rfa.service.engine.generation import PREFILL_TOKENS
+from rfa.service.engine.language_runtime import (
     SMALLEST_CACHE,
     Advance,
     BundleLanguage,
@@ -33,10 +33,10 @@ from service.engine.language_runtime import (
     StepOutput,
     TurnAdvance,
 )
-from service.engine.torch_pool import DevicePool, Rows
-from service.engine.torch_step import StepRunner
-from service.errors import Overloaded
-from service.settings import ConfigurationError
+from rfa.service.engine.torch_pool import DevicePool, Rows
+from rfa.service.engine.torch_step import StepRunner
+from rfa.service.errors import Overloaded
+from rfa.service.settings import ConfigurationError
 
 Array = NDArray[np.float32]
 # Of the GPU's memory, beside weights and slots: the libraries' workspaces, and the activations of a piece of a prompt.

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model.decoder import SlotPool
-from service.engine.pool import BOOKKEEPING_BYTES, Array, Slot, TurningPool
+from rfa.model.decoder import SlotPool
+from rfa.service.engine.pool import BOOKKEEPING_BYTES, Array, Slot, TurningPool
 
 Rows = NDArray[np.int64]
 

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.decoder import Decoder
-from service.engine.torch_pool import DevicePool, Rows
+from rfa.model.decoder import Decoder
+from rfa.service.engine.torch_pool import DevicePool, Rows
 
 Array = NDArray[np.float32]
 WARM_UP = 2  # runs before a graph is captured: libraries allocate and choose kernels in the first

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from export.manifest import BundleError
-from service import machine
+from rfa.export.manifest import BundleError
+from rfa.service import machine
+from rfa.service.child_environment import child_environment
 
-ROOT = Path(__file__).resolve().parents[2]
 # -P: the folder that this happens to be started in must not provide modules.
-PROGRAM = (sys.executable, "-P", "-m", "service.engine.vetting_child")
+PROGRAM = (sys.executable, "-P", "-m", "rfa.service.engine.vetting_child")
 # Imports, and where no process ran before the compilation of the kernels: nothing of a bundle is read meanwhile.
 START_SECONDS = 180.0
 # For one bundle; the four default ones take 2 s together.
@@ -38,7 +38,6 @@ MAX_LINE_BYTES = 4096
 MAX_REASON = 300
 # The environment is for others: keys, proxies and what else an operator sets are nothing to a bundle.
 KEPT_VARIABLES = ("HOME", "LANG", "LD_LIBRARY_PATH", "NUMBA_CACHE_DIR", "NUMBA_CPU_NAME", "PATH", "XDG_CACHE_HOME")
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
 Runtime = Literal["auto", "compiled", "onnx"]
 
 
@@ -177,5 +176,4 @@ def _size(path: Path) -> int:
 
 def _environment() -> dict[str, str]:
     kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-    modules = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    return {**kept, **ONE_THREAD, "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": modules}
+    return child_environment({**kept, "TOKENIZERS_PARALLELISM": "false"})

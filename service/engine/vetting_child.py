@@ -1,4 +1,4 @@
-"""Tries bundles: `python -m service.engine.vetting_child REQUEST`, started by `vetting.vet` and by nobody else.
+"""Tries bundles: `python -m rfa.service.engine.vetting_child REQUEST`, started by `vetting.vet` and by nobody else.
 
 Everything is imported, and the kernels are compiled, before the limits are set; the first byte of a bundle is read
 after that. Answers are lines of JSON on standard output: one that it is ready, and one for each bundle.
@@ -17,11 +17,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from export.bundle import CONSTANTS_FILE, Bundle, BundleError, check_golden, open_bundle
-from export.signing import PublicKey, parse_public_keys
-from service.engine.filter_runtime import FilterRuntime
-from service.engine.text import Vocabulary
-from service.engine.wide_trial import try_wide
+from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError, check_golden, open_bundle
+from rfa.export.signing import PublicKey, parse_public_keys
+from rfa.service.engine.filter_runtime import FilterRuntime
+from rfa.service.engine.text import Vocabulary
+from rfa.service.engine.wide_trial import try_wide
 
 MAX_REASON = 300
 OPEN_FILES = 32
@@ -78,7 +78,7 @@ def _run(bundle: Bundle, compiled: Any) -> int:
 def _compiled() -> Any:
     """The compiled runtime, its kernels ready; None where there is no numba or no place for its cache."""
     try:
-        from service.engine import compiled_language_runtime
+        from rfa.service.engine import compiled_language_runtime
     except (ImportError, RuntimeError):
         return None
     compiled_language_runtime.compile_kernels()

@@ -2,7 +2,8 @@
 
 Golden outputs are of one row and a few tokens. A graph may give them and still take all memory, never end, or let rows
 see each other, as soon as there are more. The sizes of what it computes follow from those of its inputs
-(`export.graph_check`), so that a trial with the largest shows it. What it costs is bounded by the process that tries.
+(`rfa.export.graph_check`), so that a trial with the largest shows it. What it costs is bounded by the process that
+tries.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from export.bundle import Bundle, BundleError
-from export.golden import GoldenMismatch, run_golden
-from export.manifest import GraphSpec
-from service.engine.filter_runtime import ROW_COUNTS
+from rfa.export.bundle import Bundle, BundleError
+from rfa.export.golden import GoldenMismatch, run_golden
+from rfa.export.manifest import GraphSpec
+from rfa.service.engine.filter_runtime import ROW_COUNTS
 
 # Rows of a batch, by graph: prompts are read one at a time.
 ROWS: Mapping[str, Mapping[str, tuple[int, ...]]] = {

@@ -22,7 +22,7 @@ import logging
 import socket
 from collections.abc import Callable
 
-from service.process.board import CLOSED, Board
+from rfa.service.process.board import CLOSED, Board
 
 logger = logging.getLogger("rfa.server")
 Factory = Callable[[], asyncio.Protocol]

@@ -2,7 +2,7 @@
 
 A socket of its own for each process (SO_REUSEPORT) would spread connections evenly, but what the kernel has put into
 the queue of a process that is stopped or stuck waits there until it is killed: of 200 requests with one of two
-processes stopped, about 100 timed out. From one queue the others take them (`service.process.accepting` has how
+processes stopped, about 100 timed out. From one queue the others take them (`rfa.service.process.accepting` has how
 connections are spread).
 """
 

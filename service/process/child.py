@@ -1,4 +1,4 @@
-"""A server process: `python -m service.process.child FD`, started by the supervisor that holds the other end of FD.
+"""A server process: `python -m rfa.service.process.child FD`, started by the supervisor that holds the other end of FD.
 
 It loads the bundles, says so, takes connections once told to, and from then on sends beats from its event loop with the
 age of the engine's last progress. SIGTERM drains it. It does not outlive its supervisor: a process that nobody watches
@@ -26,19 +26,19 @@ from typing import Any, NoReturn
 import uvloop
 from fastapi import FastAPI
 
-from service.access.logs import configure_logging
-from service.app import create_app
-from service.engine.engine import Engine, ModelFacts, Models, load_models
-from service.memory import room_for_requests
-from service.openapi import openapi_of
-from service.process.accepting import Shares
-from service.process.aside import aside
-from service.process.board import Board
-from service.process.channel import Channel, reason_of
-from service.process.draining import DrainingServer
-from service.process.handover import read_settings
-from service.process.open_files import allow_open_files
-from service.settings import Settings
+from rfa.service.access.logs import configure_logging
+from rfa.service.app import create_app
+from rfa.service.engine.engine import Engine, ModelFacts, Models, load_models
+from rfa.service.memory import room_for_requests
+from rfa.service.openapi import openapi_of
+from rfa.service.process.accepting import Shares
+from rfa.service.process.aside import aside
+from rfa.service.process.board import Board
+from rfa.service.process.channel import Channel, reason_of
+from rfa.service.process.draining import DrainingServer
+from rfa.service.process.handover import read_settings
+from rfa.service.process.open_files import allow_open_files
+from rfa.service.settings import Settings
 
 logger = logging.getLogger("rfa.server")
 Load = Callable[[Settings], Models]

@@ -5,7 +5,8 @@ tells the application. Here the application hears of it first: readiness turns f
 ends live streams and gives requests their time, their handlers send what there is to send, and the rest is uvicorn's.
 
 Written against uvicorn 0.54: `Server.startup`, `shutdown`, `on_tick`, `capture_signals` and `server_state`. Connections
-are ours (`service.wire`); uvicorn keeps the sets of them and of their tasks, the clock and the application's lifespan.
+are ours (`rfa.service.wire`); uvicorn keeps the sets of them and of their tasks, the clock and the application's
+lifespan.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from service.process.accepting import Acceptor, Shares
-from service.process.patience import FLUSH_SECONDS, QUANTUM_SECONDS
-from service.settings import Settings
-from service.wire.connection import StalledReader, Wire
-from service.wire.http import HTTPConnection
+from rfa.service.process.accepting import Acceptor, Shares
+from rfa.service.process.patience import FLUSH_SECONDS, QUANTUM_SECONDS
+from rfa.service.settings import Settings
+from rfa.service.wire.connection import StalledReader, Wire
+from rfa.service.wire.http import HTTPConnection
 
 logger = logging.getLogger("rfa.server")
 LOOK_SECONDS = 0.02

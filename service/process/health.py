@@ -25,13 +25,21 @@ from typing import Final, Protocol
 import h11
 import orjson
 
-from service.access.guard import presented_keys
-from service.access.keys import load_keys
-from service.access.origin import OriginPolicy
-from service.errors import STATUS, MalformedRequest, MethodNotAllowed, NotFound, NotReady, ServiceError, Unauthorized
-from service.exposition import ask, merge
-from service.metrics import CONTENT_TYPE
-from service.settings import Settings
+from rfa.service.access.guard import presented_keys
+from rfa.service.access.keys import load_keys
+from rfa.service.access.origin import OriginPolicy
+from rfa.service.errors import (
+    STATUS,
+    MalformedRequest,
+    MethodNotAllowed,
+    NotFound,
+    NotReady,
+    ServiceError,
+    Unauthorized,
+)
+from rfa.service.exposition import ask, merge
+from rfa.service.metrics import CONTENT_TYPE
+from rfa.service.settings import Settings
 
 logger = logging.getLogger("rfa.supervisor")
 MOST_CONNECTIONS: Final = 64

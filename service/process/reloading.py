@@ -24,11 +24,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from export.manifest import BundleError
-from service.process.aside import aside
-from service.process.board import Board, Outcome
-from service.process.channel import reason_of
-from service.process.snapshot import Snapshot, take_snapshot
+from rfa.export.manifest import BundleError
+from rfa.service.process.aside import aside
+from rfa.service.process.board import Board, Outcome
+from rfa.service.process.channel import reason_of
+from rfa.service.process.snapshot import Snapshot, take_snapshot
 
 logger = logging.getLogger("rfa.supervisor")
 # To read the bundles from where they are, and for one process to load them; trying them out has limits of its own.

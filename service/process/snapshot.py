@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from export.manifest import MANIFEST_FILE, BundleError
-from service.bundle_version import bundle_version
+from rfa.export.manifest import MANIFEST_FILE, BundleError
+from rfa.service.bundle_version import bundle_version
 
 # As many as a bundle may have; more are not even looked at.
 MAX_FILES = 64

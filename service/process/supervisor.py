@@ -4,7 +4,7 @@ A process that dies is replaced, after a pause that doubles while none comes to 
 replaced: its event loop sends no beat, or its engine has work and made no progress, for twice `stall_seconds`.
 
     SIGTERM, SIGINT   every process drains; a second one kills them
-    SIGHUP            the processes load the bundles anew, all of them or none (`service.process.reloading`)
+    SIGHUP            the processes load the bundles anew, all of them or none (`rfa.service.process.reloading`)
 
 Nobody listens before every process has loaded the bundles and found them right. The supervisor itself loads no model
 and opens no bundle, so that it stays small and nothing in it can hang.
@@ -23,23 +23,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from service.process.address import Address, listen, refuse
-from service.process.board import make_board
-from service.process.channel import Channel, ChannelError, reason_of
-from service.process.handover import write_settings
-from service.process.health import Vitals, health_listener
-from service.process.patience import CLOSE_SECONDS
-from service.process.private import private_directory
-from service.process.reloading import Lost, Refused, Reloader, Shelf, Vet
-from service.process.snapshot import Snapshot
-from service.settings import Settings
+from rfa.service.child_environment import child_environment
+from rfa.service.process.address import Address, listen, refuse
+from rfa.service.process.board import make_board
+from rfa.service.process.channel import Channel, ChannelError, reason_of
+from rfa.service.process.handover import write_settings
+from rfa.service.process.health import Vitals, health_listener
+from rfa.service.process.patience import CLOSE_SECONDS
+from rfa.service.process.private import private_directory
+from rfa.service.process.reloading import Lost, Refused, Reloader, Shelf, Vet
+from rfa.service.process.snapshot import Snapshot
+from rfa.service.settings import Settings
 
 logger = logging.getLogger("rfa.supervisor")
-ROOT = Path(__file__).resolve().parents[2]
 # -P: the folder that the server happens to be started in must not provide modules.
-PROGRAM = (sys.executable, "-P", "-m", "service.process.child")
-# One thread per process for what numpy and the tokenizers call: more would fight over the cores of the others.
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
+PROGRAM = (sys.executable, "-P", "-m", "rfa.service.process.child")
 ATTEMPTS = 3
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
@@ -102,7 +100,7 @@ class Child:
                 str(theirs.fileno()),
                 pass_fds=[theirs.fileno(), *descriptors],
                 stdin=asyncio.subprocess.DEVNULL,
-                env=_environment(),
+                env=child_environment(os.environ),
             )
         child = cls(index, process, await Channel.open(ours), snapshot)
         try:
@@ -426,11 +424,6 @@ class Supervisor:
         self._is_killing = True
         for child in self._children.values():
             child.signal(signal.SIGKILL)
-
-
-def _environment() -> dict[str, str]:
-    modules = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    return {**ONE_THREAD, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, modules))}
 
 
 def _cause(child: Child) -> str:

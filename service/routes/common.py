@@ -11,12 +11,12 @@ from typing import Annotated, Any, Final
 from fastapi import Depends, Request, Response
 from starlette.types import Receive, Scope, Send
 
-from service.deadline import Deadline
-from service.departure import ClientGone, disconnected, unless_disconnected
-from service.encoding import dumps, pieces
-from service.engine.engine import Engine
-from service.engine.reply_size import HELD
-from service.errors import (
+from rfa.service.deadline import Deadline
+from rfa.service.departure import ClientGone, disconnected, unless_disconnected
+from rfa.service.encoding import dumps, pieces
+from rfa.service.engine.engine import Engine
+from rfa.service.engine.reply_size import HELD
+from rfa.service.errors import (
     STATUS,
     EngineFailure,
     InternalError,
@@ -25,8 +25,8 @@ from service.errors import (
     ServiceError,
     as_service_error,
 )
-from service.schemas import ErrorReply
-from service.turns import Turns
+from rfa.service.schemas import ErrorReply
+from rfa.service.turns import Turns
 
 logger = logging.getLogger("rfa.http")
 

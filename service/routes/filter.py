@@ -8,18 +8,18 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from service.access.quotas import client_of
-from service.access.record import record_of
-from service.body import StrictJSONRoute
-from service.encoding import Long, pieces
-from service.engine.engine import draw_seed
-from service.engine.filtering import Filtered, FilterJob, FilterOptions, SequenceJob
-from service.errors import InvalidRequest
-from service.memory import lease_of
-from service.routes.common import NDJSON, SSE, EngineDep, document_response, open_stream
-from service.routes.generate import MODEL_ERRORS
-from service.routes.state import StateExchange, open_exchange
-from service.schemas import FilterReply, FilterRequest
+from rfa.service.access.quotas import client_of
+from rfa.service.access.record import record_of
+from rfa.service.body import StrictJSONRoute
+from rfa.service.encoding import Long, pieces
+from rfa.service.engine.engine import draw_seed
+from rfa.service.engine.filtering import Filtered, FilterJob, FilterOptions, SequenceJob
+from rfa.service.errors import InvalidRequest
+from rfa.service.memory import lease_of
+from rfa.service.routes.common import NDJSON, SSE, EngineDep, document_response, open_stream
+from rfa.service.routes.generate import MODEL_ERRORS
+from rfa.service.routes.state import StateExchange, open_exchange
+from rfa.service.schemas import FilterReply, FilterRequest
 
 router = APIRouter(route_class=StrictJSONRoute)
 SMOOTHED_NUMBERS = 32  # more or less, of a smoothed step

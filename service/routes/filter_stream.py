@@ -30,10 +30,10 @@ from starlette.requests import HTTPConnection
 from starlette.routing import WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
-from service.access.quotas import client_of
-from service.engine.engine import Engine
-from service.engine.filter_steps import FilterStep
-from service.engine.filter_stream import (
+from rfa.service.access.quotas import client_of
+from rfa.service.engine.engine import Engine
+from rfa.service.engine.filter_steps import FilterStep
+from rfa.service.engine.filter_stream import (
     Observed,
     ReaderGone,
     StreamEnd,
@@ -41,21 +41,21 @@ from service.engine.filter_stream import (
     StreamOptions,
     StreamStep,
 )
-from service.engine.filtering import check_size
-from service.errors import InvalidRequest, NotReady, Overloaded, RequestTimeout, ServiceError, as_service_error
-from service.memory import SMALL_BYTES, Lease
-from service.routes.filter import choose_seed
-from service.routes.state import StateExchange, open_exchange
-from service.schemas import (
+from rfa.service.engine.filtering import check_size
+from rfa.service.errors import InvalidRequest, NotReady, Overloaded, RequestTimeout, ServiceError, as_service_error
+from rfa.service.memory import SMALL_BYTES, Lease
+from rfa.service.routes.filter import choose_seed
+from rfa.service.routes.state import StateExchange, open_exchange
+from rfa.service.schemas import (
     LARGEST_OBSERVATION,
     LARGEST_TIME,
     FilterStreamRequest,
     StreamClose,
     StreamObservation,
 )
-from service.settings import Settings
-from service.validation import validated
-from service.websocket import NORMAL, SERVICE_RESTART, JsonSocket, PeerGone, close_code
+from rfa.service.settings import Settings
+from rfa.service.validation import validated
+from rfa.service.websocket import NORMAL, SERVICE_RESTART, JsonSocket, PeerGone, close_code
 
 logger = logging.getLogger("rfa.stream")
 

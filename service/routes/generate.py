@@ -9,15 +9,15 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from service.access.quotas import tokens_set_aside
-from service.access.record import Record, record_of
-from service.body import StrictJSONRoute
-from service.departure import unless_disconnected
-from service.encoding import PIECE_NUMBERS, Long
-from service.engine.engine import NUMBERS_PER_TOKEN, draw_seed
-from service.engine.generation import Continuation, GenerateJob, GenerateOptions, Generation, TokenEvent
-from service.engine.language_state import LanguageState
-from service.errors import (
+from rfa.service.access.quotas import tokens_set_aside
+from rfa.service.access.record import Record, record_of
+from rfa.service.body import StrictJSONRoute
+from rfa.service.departure import unless_disconnected
+from rfa.service.encoding import PIECE_NUMBERS, Long
+from rfa.service.engine.engine import NUMBERS_PER_TOKEN, draw_seed
+from rfa.service.engine.generation import Continuation, GenerateJob, GenerateOptions, Generation, TokenEvent
+from rfa.service.engine.language_state import LanguageState
+from rfa.service.errors import (
     Conflict,
     EngineFailure,
     InvalidRequest,
@@ -28,8 +28,8 @@ from service.errors import (
     PayloadTooLarge,
     UnsupportedMediaType,
 )
-from service.memory import lease_of
-from service.routes.common import (
+from rfa.service.memory import lease_of
+from rfa.service.routes.common import (
     SSE,
     EngineDep,
     document_response,
@@ -37,8 +37,8 @@ from service.routes.common import (
     error_responses,
     open_stream,
 )
-from service.routes.state import StateExchange, open_exchange
-from service.schemas import GenerateReply, GenerateRequest
+from rfa.service.routes.state import StateExchange, open_exchange
+from rfa.service.schemas import GenerateReply, GenerateRequest
 
 router = APIRouter(route_class=StrictJSONRoute)
 MODEL_ERRORS = error_responses(

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
 
-from service.errors import MethodNotAllowed, NotReady
-from service.metrics import CONTENT_TYPE
-from service.routes.common import EngineDep, error_responses, json_response
-from service.schemas import Health, Ready
+from rfa.service.errors import MethodNotAllowed, NotReady
+from rfa.service.metrics import CONTENT_TYPE
+from rfa.service.routes.common import EngineDep, error_responses, json_response
+from rfa.service.schemas import Health, Ready
 
 router = APIRouter(tags=["operation"])
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])

@@ -7,10 +7,10 @@ from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import APIRouter, Request, Response
 
-from service.errors import MethodNotAllowed, NotReady
-from service.routes.common import EngineDep, error_responses, json_response
-from service.schemas import Info
-from service.settings import Settings
+from rfa.service.errors import MethodNotAllowed, NotReady
+from rfa.service.routes.common import EngineDep, error_responses, json_response
+from rfa.service.schemas import Info
+from rfa.service.settings import Settings
 
 router = APIRouter(tags=["operation"])
 LIBRARIES = ("fastapi", "numpy", "onnxruntime", "tokenizers", "uvicorn")

@@ -11,15 +11,15 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Path, Request, Response
 
-from service.access.quotas import tokens_set_aside
-from service.body import StrictJSONRoute
-from service.departure import unless_disconnected
-from service.engine.engine import NUMBERS_PER_TOKEN, Engine, ModelFacts, draw_seed
-from service.engine.generation import GenerateJob, GenerateOptions, Generation
-from service.errors import InvalidRequest, MethodNotAllowed, NotFound, NotReady, ServiceError
-from service.memory import lease_of
-from service.routes.choices import ChoiceWriter
-from service.routes.common import (
+from rfa.service.access.quotas import tokens_set_aside
+from rfa.service.body import StrictJSONRoute
+from rfa.service.departure import unless_disconnected
+from rfa.service.engine.engine import NUMBERS_PER_TOKEN, Engine, ModelFacts, draw_seed
+from rfa.service.engine.generation import GenerateJob, GenerateOptions, Generation
+from rfa.service.errors import InvalidRequest, MethodNotAllowed, NotFound, NotReady, ServiceError
+from rfa.service.memory import lease_of
+from rfa.service.routes.choices import ChoiceWriter
+from rfa.service.routes.common import (
     SSE,
     EngineDep,
     document_response,
@@ -28,11 +28,11 @@ from service.routes.common import (
     json_response,
     open_stream,
 )
-from service.routes.generate import MODEL_ERRORS
-from service.routes.info import server_version
-from service.routes.together import events_together
-from service.schemas_openai import LONGEST_MODEL_NAME, Completion, CompletionRequest, ModelCard, ModelList
-from service.settings import Settings
+from rfa.service.routes.generate import MODEL_ERRORS
+from rfa.service.routes.info import server_version
+from rfa.service.routes.together import events_together
+from rfa.service.schemas_openai import LONGEST_MODEL_NAME, Completion, CompletionRequest, ModelCard, ModelList
+from rfa.service.settings import Settings
 
 router = APIRouter(route_class=StrictJSONRoute, prefix="/v1", tags=["openai"])
 OWNER = "rfa-server"

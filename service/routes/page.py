@@ -7,9 +7,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from service.errors import MethodNotAllowed
-from service.openapi import openapi_of
-from service.routes.common import error_responses, json_response
+from rfa.service.errors import MethodNotAllowed
+from rfa.service.openapi import openapi_of
+from rfa.service.routes.common import error_responses, json_response
 
 router = APIRouter(tags=["pages"])
 

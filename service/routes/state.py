@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from starlette.requests import HTTPConnection
 
-from service.engine.engine import StateKind
-from service.errors import InvalidRequest
-from service.state.keeper import StateKeeper
-from service.state.names import Opened, SessionName, SessionReference, StateScope
+from rfa.service.engine.engine import StateKind
+from rfa.service.errors import InvalidRequest
+from rfa.service.state.keeper import StateKeeper
+from rfa.service.state.names import Opened, SessionName, SessionReference, StateScope
 
 
 class StateExchange:

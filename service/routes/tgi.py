@@ -6,10 +6,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from service.body import StrictJSONRoute
-from service.routes.common import SSE, EngineDep
-from service.routes.generate import MODEL_ERRORS, generate
-from service.schemas import GenerateReply, GenerateRequest
+from rfa.service.body import StrictJSONRoute
+from rfa.service.routes.common import SSE, EngineDep
+from rfa.service.routes.generate import MODEL_ERRORS, generate
+from rfa.service.schemas import GenerateReply, GenerateRequest
 
 router = APIRouter(route_class=StrictJSONRoute, tags=["language"])
 

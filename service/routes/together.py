@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final
 
-from service.engine.scheduler import Job
-from service.errors import ServiceError, as_service_error
+from rfa.service.engine.scheduler import Job
+from rfa.service.errors import ServiceError, as_service_error
 
 _END: Final = object()
 

@@ -6,14 +6,14 @@ import logging
 import secrets
 from pathlib import Path
 
-from service.errors import InvalidRequest
-from service.settings import Settings
-from service.state.keys import KEY_BYTES, KeyRing, read_keys
-from service.state.memory_sessions import MemorySessions
-from service.state.names import Opened, SessionName, SessionReference, StateScope
-from service.state.sealer import Sealer
-from service.state.sessions import SessionAddress, SessionStore, moved
-from service.state.tokens import Tokens
+from rfa.service.errors import InvalidRequest
+from rfa.service.settings import Settings
+from rfa.service.state.keys import KEY_BYTES, KeyRing, read_keys
+from rfa.service.state.memory_sessions import MemorySessions
+from rfa.service.state.names import Opened, SessionName, SessionReference, StateScope
+from rfa.service.state.sealer import Sealer
+from rfa.service.state.sessions import SessionAddress, SessionStore, moved
+from rfa.service.state.tokens import Tokens
 
 logger = logging.getLogger("rfa.state")
 
@@ -130,7 +130,7 @@ def _open_store(settings: Settings, sealer: Sealer) -> SessionStore | None:
             raise ValueError("sessions=memory is one process's memory: set processes to 1, or sessions to a Redis URL")
         return MemorySessions(settings.session_seconds, settings.max_sessions, settings.max_session_bytes)
     try:
-        from service.state.redis_sessions import RedisSessions
+        from rfa.service.state.redis_sessions import RedisSessions
     except ModuleNotFoundError:
         raise ValueError("sessions in Redis need its client: pip install 'rfa-server[redis]'") from None
     password = _read_password(settings.sessions_password_file)

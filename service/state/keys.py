@@ -20,7 +20,7 @@ import secrets
 from collections.abc import Sequence
 from itertools import pairwise
 
-from service.settings import Settings
+from rfa.service.settings import Settings
 
 KEY_BYTES = 32
 KEY_ID_BYTES = 8

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from service.errors import InvalidRequest
+from rfa.service.errors import InvalidRequest
 
 SESSION_PREFIX = "session:"
 # A step is a 64-bit count without leading zeros: one spelling for one session at one step.

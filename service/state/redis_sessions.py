@@ -23,9 +23,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, RedisError, WatchError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from service.state.names import Opened
-from service.state.sealer import OVERHEAD_BYTES, SealBroken, Sealer
-from service.state.sessions import SessionAddress, exists, moved, not_found, store_full, unavailable, unreadable
+from rfa.service.state.names import Opened
+from rfa.service.state.sealer import OVERHEAD_BYTES, SealBroken, Sealer
+from rfa.service.state.sessions import SessionAddress, exists, moved, not_found, store_full, unavailable, unreadable
 
 CONNECTIONS = 32
 # One network round trip to a healthy Redis takes a millisecond; a client should hear of a sick one soon.

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from service.state.keys import KEY_BYTES, KEY_ID_BYTES, KeyRing
-from service.state.names import StateScope
+from rfa.service.state.keys import KEY_BYTES, KEY_ID_BYTES, KeyRing
+from rfa.service.state.names import StateScope
 
 SALT_BYTES = 16
 NONCE_BYTES = 12

@@ -15,9 +15,9 @@ import struct
 import time
 from collections.abc import Callable
 
-from service.errors import invalid_state
-from service.state.names import Opened, StateScope
-from service.state.sealer import OVERHEAD_BYTES, SealBroken, Sealer
+from rfa.service.errors import invalid_state
+from rfa.service.state.names import Opened, StateScope
+from rfa.service.state.sealer import OVERHEAD_BYTES, SealBroken, Sealer
 
 PREFIX = "v1."
 # A token may come from a replica whose clock is ahead by so much. Expiry is judged by the reader's clock alone.

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from service.memory import Lease, MemoryBudget
-from service.metrics import Metrics
-from service.settings import Settings
+from rfa.service.memory import Lease, MemoryBudget
+from rfa.service.metrics import Metrics
+from rfa.service.settings import Settings
 
 # One connection is worked on for so long; then others have their turn.
 TURN_SECONDS = 0.002

@@ -12,7 +12,7 @@ from typing import Final
 
 import h11
 
-from service.errors import HeadersTooLarge, MalformedRequest
+from rfa.service.errors import HeadersTooLarge, MalformedRequest
 
 END: Final = b"\r\n\r\n"
 LINE_END: Final = b"\r\n"

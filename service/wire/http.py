@@ -18,7 +18,7 @@ from typing import Final, Literal, cast
 import h11
 from starlette.types import Scope
 
-from service.errors import (
+from rfa.service.errors import (
     HeadersTooLarge,
     MalformedRequest,
     NotReady,
@@ -27,11 +27,11 @@ from service.errors import (
     RequestTimeout,
     ServiceError,
 )
-from service.wire.connection import TURN_SECONDS, Holding, StalledReader, Wire
-from service.wire.exchange import CONTINUE, Exchange, scope_of
-from service.wire.head import END, LINE_END, check_framing, check_text, path_and_query, starts_like_a_request
-from service.wire.refusal import refuse
-from service.wire.websocket import WebSocketConnection, wants_websocket
+from rfa.service.wire.connection import TURN_SECONDS, Holding, StalledReader, Wire
+from rfa.service.wire.exchange import CONTINUE, Exchange, scope_of
+from rfa.service.wire.head import END, LINE_END, check_framing, check_text, path_and_query, starts_like_a_request
+from rfa.service.wire.refusal import refuse
+from rfa.service.wire.websocket import WebSocketConnection, wants_websocket
 
 Phase = Literal["head", "body", "answer", "lingering"]
 

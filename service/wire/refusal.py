@@ -7,9 +7,9 @@ from http import HTTPStatus
 
 import orjson
 
-from service.access.record import Record, log_exchange
-from service.errors import STATUS, ServiceError
-from service.wire.connection import Wire
+from rfa.service.access.record import Record, log_exchange
+from rfa.service.errors import STATUS, ServiceError
+from rfa.service.wire.connection import Wire
 
 
 def refuse(wire: Wire, error: ServiceError, client: tuple[str, int] | None) -> bytes:

@@ -19,11 +19,11 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from service.departure import Disconnected
-from service.errors import MalformedRequest, Overloaded, ServiceError, UpgradeRequired
-from service.wire.connection import Holding, StalledReader, Wire
-from service.wire.exchange import PHRASES
-from service.wire.refusal import refuse
+from rfa.service.departure import Disconnected
+from rfa.service.errors import MalformedRequest, Overloaded, ServiceError, UpgradeRequired
+from rfa.service.wire.connection import Holding, StalledReader, Wire
+from rfa.service.wire.exchange import PHRASES
+from rfa.service.wire.refusal import refuse
 
 logger = logging.getLogger("rfa.server")
 

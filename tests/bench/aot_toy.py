@@ -1,4 +1,4 @@
-"""Two toy kernels with a known main loop, in the form in which `bench.aot` takes kernels."""
+"""Two toy kernels with a known main loop, in the form in which `rfa.bench.aot` takes kernels."""
 
 # mypy: disable-error-code="no-untyped-def"
 
@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from bench.aot_compile import KernelCase, recorded_launches
+from rfa.bench.aot_compile import KernelCase, recorded_launches
 
 NAMES = ("toy", "toy spilling")
 

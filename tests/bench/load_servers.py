@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 from aiohttp import WSMsgType, web
 
-from bench.load.scenario import TextLoad
-from bench.load.truth import as_sent, text_engine
-from service.engine.engine import Models
-from service.engine.generation import GenerateOptions, Generation
+from rfa.bench.load.scenario import TextLoad
+from rfa.bench.load.truth import as_sent, text_engine
+from rfa.service.engine.engine import Models
+from rfa.service.engine.generation import GenerateOptions, Generation
 
 FAULT_AT = 3
 Fault = Callable[[dict[str, Any]], Sequence[dict[str, Any]]]

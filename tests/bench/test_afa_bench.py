@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from bench.afa import Plan, markdown, write_afa
-from bench.afa_rivals import SoftmaxPredictor, euler_moves, kalman_estimates
-from bench.afa_scores import (
+from rfa.bench.afa import Plan, markdown, write_afa
+from rfa.bench.afa_rivals import SoftmaxPredictor, euler_moves, kalman_estimates
+from rfa.bench.afa_scores import (
     attention_by_lag,
     cloud_errors,
     frequencies,
@@ -16,10 +16,10 @@ from bench.afa_scores import (
     learned_eigenvalues,
     spread_of_evidence,
 )
-from model.afa import AFAConfig, AFAFilter
+from rfa.model.afa import AFAConfig, AFAFilter
+from rfa.training.afa import PredictorTraining
+from rfa.training.simulate import simulate_oscillator
 from tests.model.oracles import filterpy_filter
-from training.afa import PredictorTraining
-from training.simulate import simulate_oscillator
 
 
 def test_the_whole_experiment_in_small(tmp_path):

@@ -11,10 +11,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from bench import aot
-from bench.sass import loops_and_whole, main_loop, matrix_work
-from cli.main import app
-from training.language import LanguageRun, find_config
+from rfa.bench import aot
+from rfa.bench.sass import loops_and_whole, main_loop, matrix_work
+from rfa.cli.main import app
+from rfa.training.language import LanguageRun, find_config
 
 COMPILED_HERE = {
     80: ["forward 128 fp16 precision", "backward columns 64 bf16", "slot step 16×64"],

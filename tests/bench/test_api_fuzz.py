@@ -12,14 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
-from bench import api_fuzz
-from bench.api_fuzz import SETTINGS, Fuzz, Judge, Tally, after_all, is_met, run_cases, run_schemathesis
-from bench.load.truth import open_models
-from bench.soak.connection import Answer
-from bench.soak.raw_cases import DOCUMENTS, RawRequest
-from service.routes import filter as filter_route
-from service.routes import filter_stream
-from service.settings import BUNDLE_ROOT
+from rfa.bench import api_fuzz
+from rfa.bench.api_fuzz import SETTINGS, Fuzz, Judge, Tally, after_all, is_met, run_cases, run_schemathesis
+from rfa.bench.load.truth import open_models
+from rfa.bench.soak.connection import Answer
+from rfa.bench.soak.raw_cases import DOCUMENTS, RawRequest
+from rfa.service.routes import filter as filter_route
+from rfa.service.routes import filter_stream
+from rfa.service.settings import BUNDLE_ROOT
 from tests.service.live import Live, running
 
 CASES = 150

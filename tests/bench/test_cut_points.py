@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from bench import cut_points
-from bench.cut_points import FILTERS, LANGUAGE, Tally, are_same_texts, cross
-from bench.load.truth import open_models
-from service.engine.engine import Models
-from service.engine.filter_runtime import FilterRuntime
-from service.engine.language_state import LanguageState
-from service.settings import BUNDLE_ROOT
+from rfa.bench import cut_points
+from rfa.bench.cut_points import FILTERS, LANGUAGE, Tally, are_same_texts, cross
+from rfa.bench.load.truth import open_models
+from rfa.service.engine.engine import Models
+from rfa.service.engine.filter_runtime import FilterRuntime
+from rfa.service.engine.language_state import LanguageState
+from rfa.service.settings import BUNDLE_ROOT
 from tests.service.live import running
 
 CUTS = 24

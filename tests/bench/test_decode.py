@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import decode
-from export.bundle import open_bundle
+from rfa.bench import decode
+from rfa.export.bundle import open_bundle
 
 BOOKS = Path(__file__).parents[2] / "bundles" / "books"
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from bench import decode_gpu
-from bench.decode_gpu import Decoding, check_decoding, read_by_model
-from bench.kernel_truth import WrongResultError
-from cli.main import app
-from model.config import LanguageModelConfig
-from model.language import LanguageModel
+from rfa.bench import decode_gpu
+from rfa.bench.decode_gpu import Decoding, check_decoding, read_by_model
+from rfa.bench.kernel_truth import WrongResultError
+from rfa.cli.main import app
+from rfa.model.config import LanguageModelConfig
+from rfa.model.language import LanguageModel
 
 CONFIG = LanguageModelConfig(vocab_size=96, d_model=32, n_layers=2, n_heads=2, head_dim=8, n_slots=4)
 

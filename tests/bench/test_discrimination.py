@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.discrimination import aurc, auroc, fit_logistic, with_interval
+from rfa.bench.discrimination import aurc, auroc, fit_logistic, with_interval
 
 
 def scored(count, seed, digits=1):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
-from bench import filter_accuracy
-from bench.filter_accuracy import Rule, bars, delays, run_model, score, squares, table
-from bench.filter_accuracy_plot import draw_accuracy
-from bench.filter_references import Estimate, Innovation, gate, run_kalman, student
-from bench.filter_settings import SHIFT_AT, canonical, rotation, tracking
+from rfa.bench import filter_accuracy
+from rfa.bench.filter_accuracy import Rule, bars, delays, run_model, score, squares, table
+from rfa.bench.filter_accuracy_plot import draw_accuracy
+from rfa.bench.filter_references import Estimate, Innovation, gate, run_kalman, student
+from rfa.bench.filter_settings import SHIFT_AT, canonical, rotation, tracking
 
 
 def statsmodels_run(case, row):

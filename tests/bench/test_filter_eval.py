@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from bench import filter_eval
+from rfa.bench import filter_eval
 
 OSCILLATOR = Path(__file__).parents[2] / "bundles" / "oscillator"
 

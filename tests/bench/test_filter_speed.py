@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from bench import filter_speed
-from bench.filter_speed import ROWS, make_job, measure, ratios, reference, table
+from rfa.bench import filter_speed
+from rfa.bench.filter_speed import ROWS, make_job, measure, ratios, reference, table
 
 
 @pytest.mark.slow

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from bench.filter_transformer import EPSILON, constant_gain, transformer_filter
-from training.simulate import NOISE_SETTINGS, OSCILLATOR_DRIFT, discretise, simulate_oscillator
+from rfa.bench.filter_transformer import EPSILON, constant_gain, transformer_filter
+from rfa.training.simulate import NOISE_SETTINGS, OSCILLATOR_DRIFT, discretise, simulate_oscillator
 
 
 def test_over_a_long_series_the_best_constant_gain_is_the_stationary_kalman_gain():

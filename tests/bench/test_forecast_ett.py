@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from bench.forecast_ett import CONFIG, Forecast, markdown, naive_forecasts, parts, statsmodels_forecasts, write_ett
-from bench.forecast_scores import block_error, crps_normal, crps_points, interval
+from rfa.bench.forecast_ett import CONFIG, Forecast, markdown, naive_forecasts, parts, statsmodels_forecasts, write_ett
+from rfa.bench.forecast_scores import block_error, crps_normal, crps_points, interval
 
 
 def test_normal_crps_is_the_integral_of_its_definition():
@@ -59,13 +59,13 @@ def test_the_rival_forecasts_what_statsmodels_forecasts():
 
 @pytest.mark.slow
 def test_the_document_scores_every_column_and_chooses_before_the_test_third(tmp_path, monkeypatch):
-    monkeypatch.setattr("bench.forecast_ett.CONFIG", type(CONFIG)(max_harmonics=1, max_free_modes=0, iterations=15))
+    monkeypatch.setattr("rfa.bench.forecast_ett.CONFIG", type(CONFIG)(max_harmonics=1, max_free_modes=0, iterations=15))
 
     def cheap_rival(y, train):
         """The rival has a test of its own, and takes a minute to fit."""
         return {lead: Forecast(naive_forecasts(y, lead), np.full(len(y), y[train].std())) for lead in (1, 24)}, 0.0
 
-    monkeypatch.setattr("bench.forecast_ett.statsmodels_forecasts", cheap_rival)
+    monkeypatch.setattr("rfa.bench.forecast_ett.statsmodels_forecasts", cheap_rival)
     rng = np.random.default_rng(0)
     t = np.arange(1600)
     y = 5 + np.cumsum(0.05 * rng.normal(size=1600)) + 2 * np.sin(2 * np.pi * t / 24) + 0.3 * rng.normal(size=1600)

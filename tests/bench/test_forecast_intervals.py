@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from bench.forecast_ett import worst_share
-from bench.forecast_intervals import adaptive_widths
-from bench.forecast_plot import draw_week
-from export.bundle import open_bundle
-from export.filter_calibration import LEVELS
-from service.engine.filter_runtime import FilterRuntime
+from rfa.bench.forecast_ett import worst_share
+from rfa.bench.forecast_intervals import adaptive_widths
+from rfa.bench.forecast_plot import draw_week
+from rfa.export.bundle import open_bundle
+from rfa.export.filter_calibration import LEVELS
+from rfa.service.engine.filter_runtime import FilterRuntime
 
 STEP, LEADS = 0.1, (1, 5)
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from typer.testing import CliRunner
 
-from bench import kernel, kernel_attention, kernel_rivals, kernel_slots, kernel_training, kernel_truth
-from bench.kernel_attention import Case, Runner
-from bench.kernel_truth import (
+from rfa.bench import kernel, kernel_attention, kernel_rivals, kernel_slots, kernel_training, kernel_truth
+from rfa.bench.kernel_attention import Case, Runner
+from rfa.bench.kernel_truth import (
     WrongResultError,
     by_chunks,
     make_problem,
@@ -20,11 +20,11 @@ from bench.kernel_truth import (
     truth_of,
     turned_back,
 )
-from bench.paired import Bar, EventTimer, interleaved, quantiles, ratio
-from cli.main import app
-from model.attention.api import robust_filter_attention
-from model.config import LanguageModelConfig
-from training.language import LanguageRun, TrainingConfig
+from rfa.bench.paired import Bar, EventTimer, interleaved, quantiles, ratio
+from rfa.cli.main import app
+from rfa.model.attention.api import robust_filter_attention
+from rfa.model.config import LanguageModelConfig
+from rfa.training.language import LanguageRun, TrainingConfig
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
@@ -198,7 +198,8 @@ def eager_public(monkeypatch):
     """The public function without its kernels."""
     original = robust_filter_attention
     monkeypatch.setattr(
-        "model.attention.api.robust_filter_attention", lambda *args, impl, **kw: original(*args, impl="reference", **kw)
+        "rfa.model.attention.api.robust_filter_attention",
+        lambda *args, impl, **kw: original(*args, impl="reference", **kw),
     )
 
 

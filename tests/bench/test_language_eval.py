@@ -8,12 +8,12 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from bench.baselines import compressor_bits_per_byte, unigram
-from bench.language_eval import evaluate_model, main, token_bytes, window_losses
-from model.checkpoint import save_checkpoint
-from model.config import LanguageModelConfig
-from model.language import LanguageModel
-from training.corpus import train_tokenizer
+from rfa.bench.baselines import compressor_bits_per_byte, unigram
+from rfa.bench.language_eval import evaluate_model, main, token_bytes, window_losses
+from rfa.model.checkpoint import save_checkpoint
+from rfa.model.config import LanguageModelConfig
+from rfa.model.language import LanguageModel
+from rfa.training.corpus import train_tokenizer
 
 TEXT = "the cat sat on the mat — naïve. " * 60
 
@@ -49,7 +49,7 @@ def test_scores_of_a_uniform_model(run, tmp_path):
 
 
 def test_windows_start_from_nothing(run):
-    from model.checkpoint import load_model
+    from rfa.model.checkpoint import load_model
 
     model = load_model(run)
     tokens = np.asarray(Tokenizer.from_file(str(run / "tokenizer.json")).encode(TEXT).ids)
@@ -87,7 +87,7 @@ def test_the_report_has_every_model_and_baseline(run, tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     for split in ("train", "test"):
         (tmp_path / "data" / f"{split}.txt").write_text(TEXT, encoding="utf-8")
-    monkeypatch.setattr("bench.language_eval.evaluate_model.__kwdefaults__", {"lengths": (16, 32), "limit": None})
+    monkeypatch.setattr("rfa.bench.language_eval.evaluate_model.__kwdefaults__", {"lengths": (16, 32), "limit": None})
     out = tmp_path / "results" / "language.json"
     arguments = ["language_eval", f"tiny={run}", "--data", str(tmp_path / "data"), "--out", str(out), "--limit", "64"]
     monkeypatch.setattr("sys.argv", arguments)

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.load.scenario import LiveLoad, Scenario
-from bench.load.server import ServerError, Usage, check_models, started
-from bench.load.sessions import run_sessions
+from rfa.bench.load.scenario import LiveLoad, Scenario
+from rfa.bench.load.server import ServerError, Usage, check_models, started
+from rfa.bench.load.sessions import run_sessions
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = """
@@ -55,7 +55,7 @@ batch_max_ms = 0.000001
 
 def rfa(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "cli", "bench", "load", *map(str, arguments)],
+        [sys.executable, "-m", "rfa", "bench", "load", *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
@@ -153,8 +153,8 @@ def test_memory_of_idle_states_is_what_they_take(linear_bundle):
 
 FILL_TWICE = """
 import numpy as np
-from bench.load.sessions import fill_pool, measure
-from service.engine.pool import StateField
+from rfa.bench.load.sessions import fill_pool, measure
+from rfa.service.engine.pool import StateField
 
 def fill_twice(fields, count):
     pool, computed = fill_pool(fields, count)

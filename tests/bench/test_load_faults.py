@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from load_servers import FakeServer, change_a_digit, drop, repeat, serving
 
-from bench.load.generator import BATCH_LEVELS, Generator, Share, Truths, longest_live, prepare
-from bench.load.histogram import UPPER_EDGES
-from bench.load.scenario import BatchLoad, LiveLoad, Scenario, TextLoad
-from bench.load.truth import FilterQuestion, open_models, series_truths, text_truths
-from service.testing import FakeLanguage, fake_models
+from rfa.bench.load.generator import BATCH_LEVELS, Generator, Share, Truths, longest_live, prepare
+from rfa.bench.load.histogram import UPPER_EDGES
+from rfa.bench.load.scenario import BatchLoad, LiveLoad, Scenario, TextLoad
+from rfa.bench.load.truth import FilterQuestion, open_models, series_truths, text_truths
+from rfa.service.testing import FakeLanguage, fake_models
 
 LIVE = Scenario("live", seconds=0.5, warmup_seconds=0.0, live=LiveLoad(streams=3, rate=30, series=1, samples=1))
 BATCH = Scenario("batch", seconds=0.3, warmup_seconds=0.0, batch=BatchLoad(rate=30, length=6, series=2))

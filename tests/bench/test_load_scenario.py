@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from bench.load.run import with_models
-from bench.load.scenario import (
+from rfa.bench.load.run import with_models
+from rfa.bench.load.scenario import (
     ScenarioError,
     changed,
     find_scenario,

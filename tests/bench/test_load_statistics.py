@@ -12,19 +12,19 @@ from itertools import islice, pairwise
 import numpy as np
 import pytest
 
-from bench.load.controller import Run
-from bench.load.engine_alone import measure
-from bench.load.histogram import PERCENTILES, RESOLUTION, Histogram
-from bench.load.overhead import compare
-from bench.load.overload import run_overload
-from bench.load.pacing import Pacer, periodic, poisson
-from bench.load.plot import draw_run
-from bench.load.report import describe, document, judge, table
-from bench.load.scenario import LiveLoad, Scenario, TextLoad
-from bench.load.server import ServerError
-from bench.load.tally import Tally, Window
-from bench.load.truth import text_engine, write_cases
-from service.testing import fake_models
+from rfa.bench.load.controller import Run
+from rfa.bench.load.engine_alone import measure
+from rfa.bench.load.histogram import PERCENTILES, RESOLUTION, Histogram
+from rfa.bench.load.overhead import compare
+from rfa.bench.load.overload import run_overload
+from rfa.bench.load.pacing import Pacer, periodic, poisson
+from rfa.bench.load.plot import draw_run
+from rfa.bench.load.report import describe, document, judge, table
+from rfa.bench.load.scenario import LiveLoad, Scenario, TextLoad
+from rfa.bench.load.server import ServerError
+from rfa.bench.load.tally import Tally, Window
+from rfa.bench.load.truth import text_engine, write_cases
+from rfa.service.testing import fake_models
 
 LIVE = Scenario("live", seconds=10.0, warmup_seconds=2.0, live=LiveLoad(streams=1))
 WINDOW = Window(100.0, 2.0, 10.0)

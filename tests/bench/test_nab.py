@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import nab
-from bench.nab_score import PROFILES
-from export.normal import THRESHOLD
+from rfa.bench import nab
+from rfa.bench.nab_score import PROFILES
+from rfa.export.normal import THRESHOLD
 
 ROOT = Path(__file__).parents[2]
 START = datetime(2014, 4, 1)

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.nab import load_nab, windowed_gaussian
-from bench.nab_score import (
+from rfa.bench.nab import load_nab, windowed_gaussian
+from rfa.bench.nab_score import (
     NEVER,
     PROFILES,
     Labelled,

@@ -13,21 +13,21 @@ from tokenizers import Tokenizer
 from torch import nn
 from typer.testing import CliRunner
 
-from bench import quality_runs
-from bench.language_eval import window_losses
-from bench.quality import Plan, kept_rows, report_lines, write_quality, write_speed
-from bench.quality_bars import Case, bar_lines, bars, paired, spread, table
-from bench.quality_figures import attention_maps, draw_quality, groups
-from bench.quality_runs import Job, main, run_jobs
-from bench.quality_scores import Scoring, score_text
-from bench.quality_speed import measure_speed, speed_lines
-from cli.main import app
-from model.checkpoint import load_model
-from model.config import LanguageModelConfig
-from model.dynamics import rotate
-from model.language import LanguageModel
-from training.corpus import encode_files
-from training.language import LanguageRun, Trainer, TrainingConfig
+from rfa.bench import quality_runs
+from rfa.bench.language_eval import window_losses
+from rfa.bench.quality import Plan, kept_rows, report_lines, write_quality, write_speed
+from rfa.bench.quality_bars import Case, bar_lines, bars, paired, spread, table
+from rfa.bench.quality_figures import attention_maps, draw_quality, groups
+from rfa.bench.quality_runs import Job, main, run_jobs
+from rfa.bench.quality_scores import Scoring, score_text
+from rfa.bench.quality_speed import measure_speed, speed_lines
+from rfa.cli.main import app
+from rfa.model.checkpoint import load_model
+from rfa.model.config import LanguageModelConfig
+from rfa.model.dynamics import rotate
+from rfa.model.language import LanguageModel
+from rfa.training.corpus import encode_files
+from rfa.training.language import LanguageRun, Trainer, TrainingConfig
 
 MODEL = {"vocab_size": 270, "d_model": 16, "n_layers": 2, "n_heads": 2, "head_dim": 4, "n_slots": 2}
 TRAINING = {"steps": 8, "batch": 4, "context": 16, "learning_rate": 0.01, "validate_every": 4, "precision": "fp32"}
@@ -162,7 +162,7 @@ def test_what_is_finished_is_not_done_again(done, monkeypatch):
         raise AssertionError("done again")
 
     monkeypatch.setattr(quality_runs, "train_language", refuse)
-    monkeypatch.setattr("bench.quality_scores.score_text", refuse)
+    monkeypatch.setattr("rfa.bench.quality_scores.score_text", refuse)
     again = write_quality(done.plan, done.folder / "again.json")
     assert [row["scores"] for row in again["runs"]] == [row["scores"] for row in done.document["runs"]]
     assert not again["failed"]
@@ -198,7 +198,7 @@ def test_rows_whose_runs_are_gone_stay_in_the_file(done, tmp_path, monkeypatch):
 
 def test_speeds_leave_the_table_as_it_is(done, tmp_path, monkeypatch):
     rows = [{"variant": "B1", "mode": "attention", "pass": "forward", "tokens_per_second": 9, "over_first": 1.0}]
-    monkeypatch.setattr("bench.quality.measure_speed", lambda *_: rows)
+    monkeypatch.setattr("rfa.bench.quality.measure_speed", lambda *_: rows)
     out, fewer = tmp_path / "table.json", replace(done.plan, variants=("B1",), scoring=Scoring((1,), 128))
     before = json.loads(json.dumps(done.document))
     out.write_text(json.dumps(before))
@@ -268,7 +268,7 @@ def test_without_training_only_finished_runs_are_scored(done, tmp_path):
 
 def test_workers_get_the_job_one_thread_and_a_log(done, monkeypatch, tmp_path):
     def run(command, *, env, stdout, **_):
-        assert command[1:3] == ["-m", "bench.quality_runs"] and env["OMP_NUM_THREADS"] == "1"
+        assert command[1:3] == ["-m", "rfa.bench.quality_runs"] and env["OMP_NUM_THREADS"] == "1"
         job = Job.from_json(command[3])
         stdout.write(f"Traceback\nValueError: {job.name} is wrong\n")
         return SimpleNamespace(returncode={"both": 0, "B1": 1, "slots": -9}[job.variant])

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench import recall
-from bench.recall import Plan, available, bars, capacity, merged, model_config, right_answers, score, statement
-from model.config import LanguageModelConfig
-from training.recall import (
+from rfa.bench import recall
+from rfa.bench.recall import Plan, available, bars, capacity, merged, model_config, right_answers, score, statement
+from rfa.model.config import LanguageModelConfig
+from rfa.training.recall import (
     CHANCE,
     FIRST_KEY,
     FIRST_VALUE,

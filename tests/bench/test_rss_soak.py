@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from bench import rss_soak
-from bench.load.truth import open_models
-from bench.rss_soak import ROUNDS, WARM_UP_ROUNDS, Memory, growth, is_met, read_memory, report, slope
-from bench.soak.rss_client import KINDS, send
-from service.settings import BUNDLE_ROOT
+from rfa.bench import rss_soak
+from rfa.bench.load.truth import open_models
+from rfa.bench.rss_soak import ROUNDS, WARM_UP_ROUNDS, Memory, growth, is_met, read_memory, report, slope
+from rfa.bench.soak.rss_client import KINDS, send
+from rfa.service.settings import BUNDLE_ROOT
 from tests.service.live import running
 
 REQUESTS = 600

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import slot_reuse
-from bench.slot_reuse import soak, without_zeroing
-from bench.soak.watched import WatchedFilter
-from export.bundle import open_bundle
-from service.engine.filter_runtime import FilterRuntime, Row
-from service.engine.filtering import RecurrentJob
-from service.engine.pool import StatePool
-from service.settings import BUNDLE_ROOT
+from rfa.bench import slot_reuse
+from rfa.bench.slot_reuse import soak, without_zeroing
+from rfa.bench.soak.watched import WatchedFilter
+from rfa.export.bundle import open_bundle
+from rfa.service.engine.filter_runtime import FilterRuntime, Row
+from rfa.service.engine.filtering import RecurrentJob
+from rfa.service.engine.pool import StatePool
+from rfa.service.settings import BUNDLE_ROOT
 
 COUNT = 1_500
 

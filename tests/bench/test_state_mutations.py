@@ -10,12 +10,12 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-from bench import state_mutations
-from bench.state_mutations import MUTATIONS, OTHER_SCOPE, attack, make_target
-from service.errors import InvalidRequest
-from service.state import tokens
-from service.state.sealer import Sealer
-from service.state.tokens import Tokens
+from rfa.bench import state_mutations
+from rfa.bench.state_mutations import MUTATIONS, OTHER_SCOPE, attack, make_target
+from rfa.service.errors import InvalidRequest
+from rfa.service.state import tokens
+from rfa.service.state.sealer import Sealer
+from rfa.service.state.tokens import Tokens
 
 COUNT = 20_000
 

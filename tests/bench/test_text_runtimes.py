@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("numba")
-from bench import text_runtimes
+from rfa.bench import text_runtimes
 
 
 def test_every_part_is_measured(books_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

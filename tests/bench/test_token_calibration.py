@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from bench import token_calibration
-from bench.token_calibration import calibration_error, main, observe, spread_windows, unseen_files
-from export.token_confidence import TokenConfidence
-from model.checkpoint import save_checkpoint
-from model.config import LanguageModelConfig
-from model.language import LanguageModel
-from training.corpus import file_hashes, train_tokenizer
+from rfa.bench import token_calibration
+from rfa.bench.token_calibration import calibration_error, main, observe, spread_windows, unseen_files
+from rfa.export.token_confidence import TokenConfidence
+from rfa.model.checkpoint import save_checkpoint
+from rfa.model.config import LanguageModelConfig
+from rfa.model.language import LanguageModel
+from rfa.training.corpus import file_hashes, train_tokenizer
 
 TEXT = "the cat sat on the mat — naïve. " * 60
 SIZE = {"d_model": 16, "n_layers": 2, "n_heads": 2, "head_dim": 4, "n_slots": 2}

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
+from rfa.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "docs" / "oscillator.csv"
@@ -125,11 +125,11 @@ def test_filter_gives_a_row_per_row_and_finds_the_outliers(linear_bundle: Path) 
 
 
 def test_filter_gives_the_numbers_of_the_runtime(linear_bundle: Path) -> None:
-    from cli import filter as command
-    from export.bundle import open_bundle
-    from service.encoding import dumps
-    from service.engine.filter_runtime import FilterRuntime
-    from training.series import load_csv
+    from rfa.cli import filter as command
+    from rfa.export.bundle import open_bundle
+    from rfa.service.encoding import dumps
+    from rfa.service.engine.filter_runtime import FilterRuntime
+    from rfa.training.series import load_csv
 
     runtime, series = FilterRuntime(open_bundle(linear_bundle)), load_csv(EXAMPLE)
     found = command.run_filter(runtime, series, [0.5])
@@ -235,7 +235,7 @@ def test_a_text_is_fixed_by_its_seed_and_only_by_that(books_bundle: Path) -> Non
 
 
 def test_generate_writes_tokens_as_they_come(books_bundle: Path) -> None:
-    command = [sys.executable, "-m", "cli", "generate", "It was the", "--bundle", books_bundle]
+    command = [sys.executable, "-m", "rfa", "generate", "It was the", "--bundle", books_bundle]
     with subprocess.Popen(
         [*map(str, command), "--max-new-tokens", "2000", "--seed", "7"], stdout=subprocess.PIPE, cwd=ROOT
     ) as process:
@@ -289,7 +289,7 @@ def test_a_series_that_does_not_fit_the_bundle_is_told_so(tmp_path: Path) -> Non
 
 
 def test_rfa_debug_shows_where_it_failed() -> None:
-    command = [sys.executable, "-m", "cli", "verify", "nowhere"]
+    command = [sys.executable, "-m", "rfa", "verify", "nowhere"]
     result = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=60, env={**os.environ, "RFA_DEBUG": "1"}
     )
@@ -298,7 +298,7 @@ def test_rfa_debug_shows_where_it_failed() -> None:
 
 
 def test_a_missing_extra_is_named_with_its_remedy() -> None:
-    from cli.console import explain
+    from rfa.cli.console import explain
 
     assert "rfa-server[train]" in explain(ModuleNotFoundError("No module named 'torch'", name="torch"))
     assert "rfa-server[plot]" in explain(ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"))
@@ -306,7 +306,7 @@ def test_a_missing_extra_is_named_with_its_remedy() -> None:
 
 
 def test_a_bundle_is_found_by_name_beside_the_others(linear_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cli.locate import find_bundle, served_bundles
+    from rfa.cli.locate import find_bundle, served_bundles
 
     monkeypatch.setenv("RFA_BUNDLES", str(linear_bundle))
     assert served_bundles() == (linear_bundle,)

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 from ray import serve
 
-from service.deploy_ray import Options, application
+from rfa.service.deploy_ray import Options, application
 
 TIMEOUT_SECONDS = 60
 GENERATE = {"inputs": "It was the", "parameters": {"max_new_tokens": 6, "seed": 7}}

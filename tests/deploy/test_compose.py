@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-from service.settings import Settings
+from rfa.service.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())

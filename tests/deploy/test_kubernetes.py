@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service.settings import Settings
+from rfa.service.settings import Settings
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "deploy" / "kubernetes"
 KUSTOMIZATION: dict[str, Any] = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())

@@ -21,9 +21,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.app import create_app
-from service.settings import Settings
-from service.testing import FakeLanguage, fake_models
+from rfa.service.app import create_app
+from rfa.service.settings import Settings
+from rfa.service.testing import FakeLanguage, fake_models
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
@@ -83,7 +83,7 @@ def scrape_server() -> str:
     """/metrics of `rfa serve` as it runs: names that only a whole server has."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "cli", "serve", "--port", str(port), "--bundle", "bundles/linear"]
+    command = [sys.executable, "-m", "rfa", "serve", "--port", str(port), "--bundle", "bundles/linear"]
     environment = {**os.environ, "RFA_PROCESSES": "1"}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL) as server:
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from service.settings import Settings
+from rfa.service.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "docs" / "deploy"

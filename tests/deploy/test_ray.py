@@ -70,7 +70,7 @@ def test_what_replicas_must_share_is_asked_for_before_they_start(
     tmp_path: Path, changes: dict[str, str], message: str
 ) -> None:
     variables = {name: value for name, value in environment(tmp_path, **changes).items() if value}
-    code = "from service.deploy_ray import shared_settings; shared_settings()"
+    code = "from rfa.service.deploy_ray import shared_settings; shared_settings()"
     run = subprocess.run([PYTHON, "-c", code], env=variables, capture_output=True, text=True, timeout=120)
     assert run.returncode != 0
     assert message in run.stderr.splitlines()[-1]

@@ -11,11 +11,11 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from export.bundle import Bundle, open_bundle
-from export.language_export import export_language
-from model.checkpoint import save_checkpoint
-from model.config import LanguageModelConfig
-from model.language import LanguageModel
+from rfa.export.bundle import Bundle, open_bundle
+from rfa.export.language_export import export_language
+from rfa.model.checkpoint import save_checkpoint
+from rfa.model.config import LanguageModelConfig
+from rfa.model.language import LanguageModel
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness. "
 

@@ -15,7 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from export.bundle import (
+from rfa.export.bundle import (
     BundleError,
     Graph,
     Initializer,
@@ -25,11 +25,11 @@ from export.bundle import (
     open_session,
     write_bundle,
 )
-from export.documents import Strict
-from export.families import FAMILIES, FamilyConfig, GraphRule
-from export.families.arrays import AnyArray, ArrayRule, Rules
-from export.golden import Earlier, Filled, GoldenRecorder, Stored
-from export.manifest import canonical_json, decode_manifest, encode_manifest
+from rfa.export.documents import Strict
+from rfa.export.families import FAMILIES, FamilyConfig, GraphRule
+from rfa.export.families.arrays import AnyArray, ArrayRule, Rules
+from rfa.export.golden import Earlier, Filled, GoldenRecorder, Stored
+from rfa.export.manifest import canonical_json, decode_manifest, encode_manifest
 
 FLOAT = TensorProto.FLOAT
 WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3) / 10

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from export.bundle import BundleError, check_golden, open_bundle
-from export.calibration_document import FilterCalibration, LanguageCalibration
-from export.documents import read_document
-from export.golden import check_golden_document
-from export.manifest import canonical_json
-from export.tokenizer_document import check_tokenizer
-from service.settings import BUNDLE_ROOT
+from rfa.export.bundle import BundleError, check_golden, open_bundle
+from rfa.export.calibration_document import FilterCalibration, LanguageCalibration
+from rfa.export.documents import read_document
+from rfa.export.golden import check_golden_document
+from rfa.export.manifest import canonical_json
+from rfa.export.tokenizer_document import check_tokenizer
+from rfa.service.settings import BUNDLE_ROOT
 from tests.soak.bundles.case import Case
 from tests.soak.bundles.mutations import catalogue
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from export.bundle import BundleError
-from export.families import FAMILIES, FamilyConfig
-from export.families.arrays import AnyArray, check_arrays
-from export.filter_export import bundle_weights as filter_weights
-from export.language_export import bundle_weights as language_weights
-from model.checkpoint import FAMILIES as MODELS
-from model.config import StrictConfig
-from model.decoder import decoder_constants
+from rfa.export.bundle import BundleError
+from rfa.export.families import FAMILIES, FamilyConfig
+from rfa.export.families.arrays import AnyArray, check_arrays
+from rfa.export.filter_export import bundle_weights as filter_weights
+from rfa.export.language_export import bundle_weights as language_weights
+from rfa.model.checkpoint import FAMILIES as MODELS
+from rfa.model.config import StrictConfig
+from rfa.model.decoder import decoder_constants
 
 LANGUAGE: dict[str, Any] = {
     "vocab_size": 11, "d_model": 12, "n_layers": 2, "n_heads": 2, "head_dim": 4, "n_slots": 3, "mlp_ratio": 2,

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from export import filter_calibration
-from export.filter_calibration import calibrate, evaluate
-from model.linear_filter import LinearFilter, LinearFilterConfig
-from training.simulate import Batch
+from rfa.export import filter_calibration
+from rfa.export.filter_calibration import calibrate, evaluate
+from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.training.simulate import Batch
 
 CONFIG = LinearFilterConfig(
     drift=((-0.2, -1.0), (1.0, -0.1)),

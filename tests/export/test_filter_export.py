@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from export.bundle import open_bundle, open_session
-from export.filter_calibration import conformal, evaluate
-from export.filter_export import build_graphs, bundle_weights, export_filter, golden_outputs
-from model.deep_filter import DeepFilter, DeepFilterConfig
-from model.linear_filter import LinearFilter, LinearFilterConfig
-from training.filter import FilterRun, train_filter
-from training.simulate import simulate_oscillator
+from rfa.export.bundle import open_bundle, open_session
+from rfa.export.filter_calibration import conformal, evaluate
+from rfa.export.filter_export import build_graphs, bundle_weights, export_filter, golden_outputs
+from rfa.model.deep_filter import DeepFilter, DeepFilterConfig
+from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.training.filter import FilterRun, train_filter
+from rfa.training.simulate import simulate_oscillator
 
 
 @pytest.fixture(scope="module")

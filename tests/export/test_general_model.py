@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from export.bundle import open_bundle
-from export.filter_export import export_filter
-from service.engine.filter_runtime import FilterRuntime
+from rfa.export.bundle import open_bundle
+from rfa.export.filter_export import export_filter
+from rfa.service.engine.filter_runtime import FilterRuntime
+from rfa.training.filter import train_filter
 from tests.model.joint_gaussian import System, path_posterior, van_loan
-from training.filter import train_filter
 
 DRIFT = np.array([[0.0, 1.0], [0.0, 0.0]])
 NOISE, R, PRIOR = np.diag([0.0, 0.2]), 0.25, np.diag([9.0, 1.0])

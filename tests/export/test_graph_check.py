@@ -7,11 +7,11 @@ from collections.abc import Callable
 import onnx
 import pytest
 
-from export.bundle import BundleError, open_bundle
-from export.graph_check import check_graph
-from export.manifest import GraphSpec, TensorSpec
-from export.onnx_wire import SCHEMA, decode, encode
-from service.settings import BUNDLE_ROOT
+from rfa.export.bundle import BundleError, open_bundle
+from rfa.export.graph_check import check_graph
+from rfa.export.manifest import GraphSpec, TensorSpec
+from rfa.export.onnx_wire import SCHEMA, decode, encode
+from rfa.service.settings import BUNDLE_ROOT
 from tests.soak.bundles.graphs import FOR_THE_READER, FOR_THE_TRIAL, Mutation, edited
 
 BUNDLES = ("linear", "oscillator", "metrics", "books")

@@ -13,12 +13,12 @@ import safetensors.numpy
 import torch
 from tokenizers import Tokenizer
 
-from export.bundle import Bundle, BundleError, check_golden
-from export.decoder_constants import add_constants, write_again
-from export.language_calibration import ScoredTokens, fit_temperature, negative_log_likelihood, reliability
-from export.onnx_runtime import ort
-from model.checkpoint import load_model
-from model.language import LanguageModel
+from rfa.export.bundle import Bundle, BundleError, check_golden
+from rfa.export.decoder_constants import add_constants, write_again
+from rfa.export.language_calibration import ScoredTokens, fit_temperature, negative_log_likelihood, reliability
+from rfa.export.onnx_runtime import ort
+from rfa.model.checkpoint import load_model
+from rfa.model.language import LanguageModel
 
 
 @pytest.fixture(scope="module")

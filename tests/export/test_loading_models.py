@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from export.bundle import BundleError, open_bundle
-from model import load_model
-from service.settings import BUNDLE_ROOT
+from rfa import load_model
+from rfa.export.bundle import BundleError, open_bundle
+from rfa.service.settings import BUNDLE_ROOT
 
 FILES = sorted(path.name for path in (BUNDLE_ROOT / "linear").iterdir())
 

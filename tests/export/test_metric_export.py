@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from export.bundle import check_golden, open_session
-from export.filter_export import build_graph, bundle_weights, export_filter, graph_sources
-from model.metric_filter import MetricFilter, MetricFilterConfig
-from service.engine.filter_runtime import FilterRuntime
-from training.filter import FilterRun, train_filter
+from rfa.export.bundle import check_golden, open_session
+from rfa.export.filter_export import build_graph, bundle_weights, export_filter, graph_sources
+from rfa.model.metric_filter import MetricFilter, MetricFilterConfig
+from rfa.service.engine.filter_runtime import FilterRuntime
+from rfa.training.filter import FilterRun, train_filter
 
 
 @pytest.fixture(scope="module")

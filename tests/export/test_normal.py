@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from export import normal
-from export.normal import NormalState, anomalies, learn, start, surprise
+from rfa.export import normal
+from rfa.export.normal import NormalState, anomalies, learn, start, surprise
 
 STREAMS, SETTLED, SCORED = 64, 600, 2400
 

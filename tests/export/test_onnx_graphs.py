@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from export.bundle import Graph, Initializer, open_session
-from export.onnx_graphs import export_graph, operators
+from rfa.export.bundle import Graph, Initializer, open_session
+from rfa.export.onnx_graphs import export_graph, operators
 
 
 class Tied(nn.Module):

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from export.bundle import open_session
-from export.onnx_graphs import export_graph, operators
-from model.recurrence.dense import MOST_UNROLLED, spd_inverse
+from rfa.export.bundle import open_session
+from rfa.export.onnx_graphs import export_graph, operators
+from rfa.model.recurrence.dense import MOST_UNROLLED, spd_inverse
 
 
 class Inverse(nn.Module):

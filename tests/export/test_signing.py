@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-import export.bundle
-from export.bundle import BundleError, open_bundle
-from export.manifest import MANIFEST_FILE, SIGNATURE_FILE
-from export.signing import (
+import rfa.export.bundle
+from rfa.export.bundle import BundleError, open_bundle
+from rfa.export.manifest import MANIFEST_FILE, SIGNATURE_FILE
+from rfa.export.signing import (
     KeyFormatError,
     PublicKey,
     SecretKey,
@@ -24,10 +24,10 @@ from export.signing import (
     verify_signature,
     write_keys,
 )
-from service.engine.engine import load_models
-from service.engine.trust import trusted_keys, with_trusted_keys
-from service.engine.vetting import vet
-from service.settings import BUNDLE_ROOT, ConfigurationError, Settings
+from rfa.service.engine.engine import load_models
+from rfa.service.engine.trust import trusted_keys, with_trusted_keys
+from rfa.service.engine.vetting import vet
+from rfa.service.settings import BUNDLE_ROOT, ConfigurationError, Settings
 
 # Made by minisign 0.11 from a key of its own, which nobody has any more.
 MINISIGN = Path(__file__).parent / "minisign"
@@ -166,8 +166,8 @@ def test_nothing_else_is_read_of_a_bundle_that_is_not_trusted(bundle: Path, monk
         read.append(Path(path).name)
         return real(path, *arguments)
 
-    monkeypatch.setattr(export.bundle.os, "open", noted)
-    monkeypatch.setattr(export.bundle, "decode_manifest", lambda data: pytest.fail("the manifest was read"))
+    monkeypatch.setattr(rfa.export.bundle.os, "open", noted)
+    monkeypatch.setattr(rfa.export.bundle, "decode_manifest", lambda data: pytest.fail("the manifest was read"))
     with pytest.raises(BundleError, match="not trusted"):
         open_bundle(bundle, [OTHER_KEY.public])
     assert read == [MANIFEST_FILE, SIGNATURE_FILE]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from export.token_confidence import TokenConfidence
-from service.engine.generation import _Step
-from service.engine.sampling import log_normaliser
+from rfa.export.token_confidence import TokenConfidence
+from rfa.service.engine.generation import _Step
+from rfa.service.engine.sampling import log_normaliser
 
 
 def served(logits: np.ndarray, token: int, confidence: TokenConfidence) -> float:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.faults.cast import FILTERS, ROOT, Truths, find_truths
-from bench.faults.redis_process import RedisProcess
+from rfa.bench.faults.cast import FILTERS, ROOT, Truths, find_truths
+from rfa.bench.faults.redis_process import RedisProcess
 
 
 @pytest.fixture(scope="session")

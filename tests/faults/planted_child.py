@@ -15,12 +15,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import service.process.child as child
-import service.routes.filter_stream as filter_stream
-from service.engine.filter_stream import StreamJob
-from service.state.keeper import StateKeeper
-from service.state.names import SessionName, StateScope
-from service.websocket import JsonSocket
+import rfa.service.process.child as child
+import rfa.service.routes.filter_stream as filter_stream
+from rfa.service.engine.filter_stream import StreamJob
+from rfa.service.state.keeper import StateKeeper
+from rfa.service.state.names import SessionName, StateScope
+from rfa.service.websocket import JsonSocket
 
 SWAP_AT = 5
 DROP_AT = 7

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tampering import TAMPERINGS
 
-from bench.faults.cast import ROOT
+from rfa.bench.faults.cast import ROOT
 
 START_SECONDS = 120
 
@@ -32,7 +32,7 @@ def test_no_server_starts_with_a_bad_bundle(tmp_path: Path, names: list[str]) ->
     good = ROOT / "bundles" / "oscillator"
     # A folder of their own for temporary files: in the usual one they may find, and tell of, what others left behind.
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RFA_PROCESSES": "1", "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-m", "cli", "serve", "--port", "0", "--bundle", str(good), "--bundle"]
+    command = [sys.executable, "-m", "rfa", "serve", "--port", "0", "--bundle", str(good), "--bundle"]
     servers = {
         name: subprocess.Popen(
             [*command, str(tampered(tmp_path, name))],

@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from bench.faults.cast import BUNDLES, Truths, stream_clients
-from bench.faults.findings import Findings
-from bench.faults.server import PATIENCE_SECONDS, Server
+from rfa.bench.faults.cast import BUNDLES, Truths, stream_clients
+from rfa.bench.faults.findings import Findings
+from rfa.bench.faults.server import PATIENCE_SECONDS, Server
 
 HOUR, DAY = 3_600, 86_400
 PROGRAM = (sys.executable, str(Path(__file__).with_name("clock_child.py")))

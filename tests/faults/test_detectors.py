@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from planted_child import PLANTS, SWAP_AT
 
-from bench.faults.cast import BUNDLES, FILTERS, Truths, as_setting, stream_clients
-from bench.faults.detect import leaked
-from bench.faults.findings import Findings
-from bench.faults.redis_process import RedisProcess
-from bench.faults.server import Server
-from bench.faults.sockets import live_stream, reset
-from bench.faults.streams import StreamClient, StreamPlan
+from rfa.bench.faults.cast import BUNDLES, FILTERS, Truths, as_setting, stream_clients
+from rfa.bench.faults.detect import leaked
+from rfa.bench.faults.findings import Findings
+from rfa.bench.faults.redis_process import RedisProcess
+from rfa.bench.faults.server import Server
+from rfa.bench.faults.sockets import live_stream, reset
+from rfa.bench.faults.streams import StreamClient, StreamPlan
 
 PROGRAM = (sys.executable, str(Path(__file__).with_name("planted_child.py")))
 # Of a dropped answer the next one tells: it is not the one that was due.

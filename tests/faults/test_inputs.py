@@ -12,10 +12,10 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from bench.faults.cast import BUNDLES, Truths, stream_clients
-from bench.faults.detect import leaked
-from bench.faults.findings import Findings
-from bench.faults.server import PATIENCE_SECONDS, Server
+from rfa.bench.faults.cast import BUNDLES, Truths, stream_clients
+from rfa.bench.faults.detect import leaked
+from rfa.bench.faults.findings import Findings
+from rfa.bench.faults.server import PATIENCE_SECONDS, Server
 
 MAX_BODY, MAX_MESSAGE, MAX_DEPTH = 100_000, 20_000, 32
 DIGITS = 4_000

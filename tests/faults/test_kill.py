@@ -1,9 +1,9 @@
-"""kill -9 of server processes and supervisors under live clients: a short form of `python -m bench.faults kill`."""
+"""kill -9 of server processes and supervisors under live clients: a short form of `python -m rfa.bench.faults kill`."""
 
 from __future__ import annotations
 
-from bench.faults.cast import Truths
-from bench.faults.kill import KillPlan, run_kill
+from rfa.bench.faults.cast import Truths
+from rfa.bench.faults.kill import KillPlan, run_kill
 
 
 def test_nothing_acknowledged_is_lost_when_processes_are_killed(all_truths: Truths) -> None:

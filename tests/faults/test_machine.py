@@ -13,10 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from bench.faults.cast import BUNDLES, ROOT, Truths, as_setting, stream_clients
-from bench.faults.findings import Findings
-from bench.faults.server import PATIENCE_SECONDS, Server
-from bench.faults.sockets import live_stream
+from rfa.bench.faults.cast import BUNDLES, ROOT, Truths, as_setting, stream_clients
+from rfa.bench.faults.findings import Findings
+from rfa.bench.faults.server import PATIENCE_SECONDS, Server
+from rfa.bench.faults.sockets import live_stream
 
 FULL = Path("/dev/full")
 FEW_FILES = 200
@@ -64,7 +64,7 @@ def test_a_process_takes_as_many_connections_as_the_system_lets_it(tmp_path: Pat
 def test_a_hard_limit_is_told_of() -> None:
     code = (
         "import logging, resource, sys; logging.basicConfig()\n"
-        "from service.process.open_files import allow_open_files\n"
+        "from rfa.service.process.open_files import allow_open_files\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))\n"
         "allow_open_files(1_000)\n"
         "print(resource.getrlimit(resource.RLIMIT_NOFILE))\n"

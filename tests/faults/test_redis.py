@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.faults.cast import BUNDLES, Truths, as_setting, stream_clients
-from bench.faults.detect import leaked
-from bench.faults.findings import Findings
-from bench.faults.redis_process import RedisProcess
-from bench.faults.server import Server
+from rfa.bench.faults.cast import BUNDLES, Truths, as_setting, stream_clients
+from rfa.bench.faults.detect import leaked
+from rfa.bench.faults.findings import Findings
+from rfa.bench.faults.redis_process import RedisProcess
+from rfa.bench.faults.server import Server
 
 Act = Callable[[RedisProcess], None]
 TOLD = "told sessions_unavailable"

@@ -12,11 +12,11 @@ import httpx
 import pytest
 from tampering import TAMPERINGS
 
-from bench.faults.cast import ROOT, Truths, stream_clients
-from bench.faults.detect import leaked
-from bench.faults.findings import Findings
-from bench.faults.server import PATIENCE_SECONDS, Server
-from bench.faults.streams import StreamClient
+from rfa.bench.faults.cast import ROOT, Truths, stream_clients
+from rfa.bench.faults.detect import leaked
+from rfa.bench.faults.findings import Findings
+from rfa.bench.faults.server import PATIENCE_SECONDS, Server
+from rfa.bench.faults.streams import StreamClient
 
 REFUSED = "every process goes on with"
 

@@ -1,4 +1,4 @@
-"""SIGTERM under live streams and generations: a short form of `python -m bench.faults sigterm`."""
+"""SIGTERM under live streams and generations: a short form of `python -m rfa.bench.faults sigterm`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from bench.faults.cast import Truths
-from bench.faults.findings import Findings
-from bench.faults.sigterm import SigtermPlan, judge, run_sigterm
+from rfa.bench.faults.cast import Truths
+from rfa.bench.faults.findings import Findings
+from rfa.bench.faults.sigterm import SigtermPlan, judge, run_sigterm
 
 
 def test_every_stream_is_handed_back_and_goes_on_with_the_next_server(all_truths: Truths) -> None:

@@ -1,4 +1,4 @@
-"""Crowds that leave at once or fall silent: short forms of `python -m bench.faults storm` and `half-open`.
+"""Crowds that leave at once or fall silent: short forms of `python -m rfa.bench.faults storm` and `half-open`.
 
 How much slower good clients get is judged by the command alone, on a machine of its own.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.faults.half_open import KINDS, HalfOpenPlan, run_half_open
-from bench.faults.storm import StormPlan, run_storm
+from rfa.bench.faults.half_open import KINDS, HalfOpenPlan, run_half_open
+from rfa.bench.faults.storm import StormPlan, run_storm
 
 pytestmark = pytest.mark.slow
 

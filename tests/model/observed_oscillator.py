@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from model.linear_filter import LinearFilter, LinearFilterConfig
-from model.state_filter import FilterOutput, State
+from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.state_filter import FilterOutput, State
 from tests.model.joint_gaussian import van_loan
 
 DRIFT = np.array([[0.9, -2.0], [1.0, -1.1]])

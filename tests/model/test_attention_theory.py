@@ -7,9 +7,9 @@ import oracles
 import pytest
 import torch
 
-from model import robust_filter_attention
-from model.dynamics import rotate
-from model.testing import rfa_inputs
+from rfa import robust_filter_attention
+from rfa.model.dynamics import rotate
+from rfa.model.testing import rfa_inputs
 
 
 def same(a, b, tolerance=1e-12):

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from model.linear_filter import LinearFilterConfig
+from rfa.model.linear_filter import LinearFilterConfig
 
 pytest.importorskip("numba")
-from model.recurrence.common_gain import LANES, filter_common
-from model.recurrence.dense_numba import filter_streams
+from rfa.model.recurrence.common_gain import LANES, filter_common
+from rfa.model.recurrence.dense_numba import filter_streams
 
 SYSTEM = {
     "drift": [[-0.4, -1.0, 0.3], [1.0, -0.4, 0.0], [0.0, 0.0, -2.0]],

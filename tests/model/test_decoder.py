@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from export.language_export import language_graphs
-from model import decoder as decoding
-from model.config import LanguageModelConfig
-from model.decoder import Decoder, SlotPool, Turn, product
-from model.dynamics import rotate
-from model.language import LanguageModel
+from rfa.export.language_export import language_graphs
+from rfa.model import decoder as decoding
+from rfa.model.config import LanguageModelConfig
+from rfa.model.decoder import Decoder, SlotPool, Turn, product
+from rfa.model.dynamics import rotate
+from rfa.model.language import LanguageModel
 
 SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 3, "n_heads": 2, "head_dim": 6, "n_slots": 5}
 VARIANTS: tuple[dict[str, Any], ...] = (

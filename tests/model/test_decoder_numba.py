@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from model.config import LanguageModelConfig
-from model.decoder import decoder_constants
-from model.dynamics import wrapped_phase
-from model.language import LanguageModel, SlotState
-from model.layers import RobustMixer
+from rfa.model.config import LanguageModelConfig
+from rfa.model.decoder import decoder_constants
+from rfa.model.dynamics import wrapped_phase
+from rfa.model.language import LanguageModel, SlotState
+from rfa.model.layers import RobustMixer
 
 pytest.importorskip("numba")
-from model import decoder_numba
-from model.decoder_numba import CompiledDecoder, Slots
+from rfa.model import decoder_numba
+from rfa.model.decoder_numba import CompiledDecoder, Slots
 
 EPS = float(np.finfo(np.float32).eps)
 TOKENS = 40

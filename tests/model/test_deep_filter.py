@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from model.deep_filter import DeepFilter, DeepFilterConfig, mean_per_component
+from rfa.model.deep_filter import DeepFilter, DeepFilterConfig, mean_per_component
 
 
 def build(seed: int = 0, **changes) -> DeepFilter:

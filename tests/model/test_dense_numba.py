@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-import model
-from model.linear_filter import LinearFilter, LinearFilterConfig
+import rfa
+from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
 
 pytest.importorskip("numba")
-from model.recurrence.dense_numba import (
+from rfa.model.recurrence.dense_numba import (
     LANES,
     SMALL_SENSOR,
     SMALL_STATE,
@@ -297,7 +297,7 @@ def test_what_a_step_gave_stays():
 
 def test_common_times_and_many_distinct_lags(monkeypatch):
     """More lags than are worked on at a time, or kept."""
-    from model.recurrence import dense_numba
+    from rfa.model.recurrence import dense_numba
 
     config = make_config("oscillator")
     times, y, _ = make_data("oscillator", 5)
@@ -362,6 +362,6 @@ def test_bad_arguments_are_refused_and_leave_the_stream_as_it_was():
 
 
 def test_the_package_offers_it():
-    assert model.LinearStream is LinearStream and model.filter_streams is filter_streams
+    assert rfa.LinearStream is LinearStream and rfa.filter_streams is filter_streams
     with pytest.raises(AttributeError, match="nothing_here"):
-        _ = model.nothing_here
+        _ = rfa.nothing_here

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from model.linear_filter import LinearFilterConfig
-from model.recurrence.dense import MEMORY, NOISE_FACTORS, PRIOR_COUNTS
-from model.rounding import DRAWS, Rounding, allowed_error
+from rfa.model.linear_filter import LinearFilterConfig
+from rfa.model.recurrence.dense import MEMORY, NOISE_FACTORS, PRIOR_COUNTS
+from rfa.model.rounding import DRAWS, Rounding, allowed_error
 
 pytest.importorskip("numba")
-from model.recurrence.dense_numba import LANES, SMALL_SENSOR, SMALL_STATE, LinearStream, StreamState, filter_streams
+from rfa.model.recurrence.dense_numba import LANES, SMALL_SENSOR, SMALL_STATE, LinearStream, StreamState, filter_streams
 from tests.model.test_dense_numba import JUMP, SYSTEMS, eager, gap, make_data, same
 
 # The last two have the same kernels, which do for all sizes, so that little is compiled here.

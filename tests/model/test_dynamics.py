@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.linalg import expm
 
-from model.dynamics import (
+from rfa.model.dynamics import (
     Dynamics,
     DynamicsParameters,
     banded_decay,
@@ -21,7 +21,7 @@ from model.dynamics import (
     variance,
     wrapped_phase,
 )
-from model.testing import rfa_inputs
+from rfa.model.testing import rfa_inputs
 
 
 def double(*values):

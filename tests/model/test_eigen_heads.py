@@ -7,9 +7,9 @@ import pytest
 import scipy.linalg
 import torch
 
-from model.eigen_heads import EigenHeads
-from model.linear_filter import LinearFilter, LinearFilterConfig
-from model.recurrence.irkf import irkf_scan
+from rfa.model.eigen_heads import EigenHeads
+from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.recurrence.irkf import irkf_scan
 from tests.model.joint_gaussian import van_loan
 from tests.model.oracles import filterpy_filter
 

@@ -7,8 +7,8 @@ import pytest
 import scipy.linalg
 import torch
 
-from model.fusion import Gaussian, fuse, intersect
-from model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.fusion import Gaussian, fuse, intersect
+from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
 from tests.model.joint_gaussian import van_loan
 from tests.model.oracles import filterpy_filter
 

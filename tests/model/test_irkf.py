@@ -9,8 +9,8 @@ import pytest
 import torch
 from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
-from model.dynamics import Dynamics
-from model.recurrence.irkf import irkf_scan, irkf_step
+from rfa.model.dynamics import Dynamics
+from rfa.model.recurrence.irkf import irkf_scan, irkf_step
 
 MU, OMEGA, SIGMA2, ETA2, GAMMA2 = 0.1, 1.0, 0.3, 0.4, 0.1
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from model.checkpoint import load_model, save_checkpoint
-from model.config import LanguageModelConfig
-from model.language import LanguageModel, SlotState, store
+from rfa.model.checkpoint import load_model, save_checkpoint
+from rfa.model.config import LanguageModelConfig
+from rfa.model.language import LanguageModel, SlotState, store
 
 SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 3, "n_heads": 2, "head_dim": 6, "n_slots": 5}
 TOLERANCE = 1e-6

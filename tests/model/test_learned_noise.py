@@ -7,10 +7,10 @@ import pytest
 import scipy.stats
 import torch
 
-from model.linear_filter import LinearFilter, LinearFilterConfig
-from model.recurrence import dense
-from model.recurrence.dense import NOISE_FACTORS, PRIOR_COUNTS
-from model.recurrence.dense_numba import LinearStream
+from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.recurrence import dense
+from rfa.model.recurrence.dense import NOISE_FACTORS, PRIOR_COUNTS
+from rfa.model.recurrence.dense_numba import LinearStream
 from tests.model.observed_oscillator import PRIOR, SENSORS, build, discretise, follow
 
 

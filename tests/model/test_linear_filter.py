@@ -8,9 +8,9 @@ import scipy.linalg
 import torch
 from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
-from model.dynamics import Dynamics
-from model.linear_filter import LinearFilter, LinearFilterConfig
-from model.recurrence.irkf import irkf_scan
+from rfa.model.dynamics import Dynamics
+from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.recurrence.irkf import irkf_scan
 from tests.model.oracles import filterpy_filter
 
 DRIFT = [[0.9, -2.0], [1.0, -1.1]]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from model.checkpoint import load_model, save_checkpoint
-from model.metric_filter import BOUND, DOUBT, TRUSTED, MetricFilter, MetricFilterConfig
+from rfa.model.checkpoint import load_model, save_checkpoint
+from rfa.model.metric_filter import BOUND, DOUBT, TRUSTED, MetricFilter, MetricFilterConfig
 
 
 def make(**config) -> MetricFilter:

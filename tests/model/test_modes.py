@@ -7,9 +7,9 @@ import scipy.linalg
 import torch
 from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
-from model.linear_filter import LinearFilter, LinearFilterConfig
-from model.recurrence import dense, modes
-from model.recurrence.modes import (
+from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.recurrence import dense, modes
+from rfa.model.recurrence.modes import (
     ChainModes,
     Modes,
     backward,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("numba")
-from model.product_numba import LARGEST_TILE, PANEL, Matrix
+from rfa.model.product_numba import LARGEST_TILE, PANEL, Matrix
 
 EPS = float(np.finfo(np.float32).eps)
 # Every kind of tile, and what is left over of rows and columns.

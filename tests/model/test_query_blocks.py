@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from model.attention import reference
-from model.attention.reference import relative_attention
-from model.dynamics import DynamicsParameters, banded_decay, banded_frequencies
+from rfa.model.attention import reference
+from rfa.model.attention.reference import relative_attention
+from rfa.model.dynamics import DynamicsParameters, banded_decay, banded_frequencies
 
 
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 128, 200])

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from model.config import LanguageModelConfig, Mode
-from model.dynamics import DynamicsParameters, banded_decay, banded_frequencies, phi
-from model.language import LanguageModel
+from rfa.model.config import LanguageModelConfig, Mode
+from rfa.model.dynamics import DynamicsParameters, banded_decay, banded_frequencies, phi
+from rfa.model.language import LanguageModel
 
 SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 2, "n_heads": 4, "head_dim": 6, "n_slots": 5}
 OPTIONS: list[dict[str, Any]] = [

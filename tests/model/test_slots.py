@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from model.recurrence.slots import slot_scan
-from model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, slot_scan_reference, slot_step
+from rfa.model.recurrence.slots import slot_scan
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, slot_scan_reference, slot_step
 
 SHAPES = [(2, 7, 3, 5, 4), (1, 33, 2, 16, 6), (3, 1, 1, 1, 2)]
 

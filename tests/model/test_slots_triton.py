@@ -9,16 +9,16 @@ import pytest
 import torch
 from test_slots import make
 
-from model.config import LanguageModelConfig
-from model.language import LanguageModel
-from model.recurrence.slots import slot_scan
-from model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, slot_scan_reference
-from model.rounding import assert_within_rounding, relative_error
+from rfa.model.config import LanguageModelConfig
+from rfa.model.language import LanguageModel
+from rfa.model.recurrence.slots import slot_scan
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, slot_scan_reference
+from rfa.model.rounding import assert_within_rounding, relative_error
 
 pytest.importorskip("triton")
 
-from model.recurrence import triton_backward, triton_forward
-from model.recurrence.triton import slot_scan_triton, slot_step_pooled
+from rfa.model.recurrence import triton_backward, triton_forward
+from rfa.model.recurrence.triton import slot_scan_triton, slot_step_pooled
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Batch, tokens, heads, slots, complex dims: one token; tokens that no checkpoint interval divides; one slot; slots and
@@ -62,7 +62,7 @@ def assert_same_bits(actual, expected):
 
 
 def assert_matches_reference(tokens, means, precisions, parameters):
-    """What rounding explains (`model.rounding`). Arguments in float64."""
+    """What rounding explains (`rfa.model.rounding`). Arguments in float64."""
     single = (
         SlotInputs(*(x.float() for x in tokens)),
         means.float(),
@@ -357,7 +357,7 @@ def test_refusals_name_the_reason(monkeypatch):
     )  # fmt: skip
     refuses("up to 32 slots, got 33", *inputs(1, 2, 1, 33, 2))
     refuses("up to 128 reals, got 130", *inputs(1, 2, 1, 2, 65))
-    monkeypatch.setattr("model.recurrence.triton.IS_INTERPRETED", False)
+    monkeypatch.setattr("rfa.model.recurrence.triton.IS_INTERPRETED", False)
     on_cpu = [type(x)(*(y.cpu() for y in x)) if isinstance(x, tuple) else x.cpu() for x in inputs(1, 2, 1, 2, 2)]
     refuses("it runs on cuda, got cpu", *on_cpu)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -8,7 +8,7 @@ import scipy.linalg
 import torch
 from oracles import filterpy_filter
 
-from model.transformer_filter import TransformerFilter, distance_form, quadratic_features, sufficient_beta
+from rfa.model.transformer_filter import TransformerFilter, distance_form, quadratic_features, sufficient_beta
 
 TURN = 0.97 * np.array([[math.cos(0.4), -math.sin(0.4)], [math.sin(0.4), math.cos(0.4)]])
 SYSTEMS = {

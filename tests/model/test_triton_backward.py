@@ -1,6 +1,6 @@
 """The fused backward kernels of attention, in Triton's interpreter, against autograd through the reference in float64.
 
-The one tolerance is that of `model.rounding`: what autograd through the eager code may be off on any processor.
+The one tolerance is that of `rfa.model.rounding`: what autograd through the eager code may be off on any processor.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.attention.reference import attend
-from model.dynamics import Dynamics
-from model.rounding import assert_within_rounding, relative_error
-from model.testing import AttentionInputs, rfa_inputs
+from rfa.model.attention.reference import attend
+from rfa.model.dynamics import Dynamics
+from rfa.model.rounding import assert_within_rounding, relative_error
+from rfa.model.testing import AttentionInputs, rfa_inputs
 
 pytest.importorskip("triton")
 
-from model.attention.launch import Launch
-from model.attention.triton_backward import backward
+from rfa.model.attention.launch import Launch
+from rfa.model.attention.triton_backward import backward
 
 NAMES = ("q", "k", "v", "mu", "sigma2", "eta2", "gamma2", "nu", "tau")
 ROWS, COLUMNS = Launch(32, 32, 4, 1), Launch(16, 32, 4, 1)

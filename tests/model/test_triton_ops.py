@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from model import Dynamics, robust_filter_attention
-from model.attention import validation
-from model.attention.triton import (
+from rfa import Dynamics, robust_filter_attention
+from rfa.model.attention import validation
+from rfa.model.attention.triton import (
     attention_backward_op,
     attention_op,
     fused_attention,
@@ -20,11 +20,11 @@ from model.attention.triton import (
     rotate_op,
     stack_heads,
 )
-from model.config import LanguageModelConfig
-from model.dynamics import rotate, wrapped_phase
-from model.layers import RobustMixer
-from model.rounding import assert_within_rounding, relative_error
-from model.testing import assert_matches_reference, rfa_inputs
+from rfa.model.config import LanguageModelConfig
+from rfa.model.dynamics import rotate, wrapped_phase
+from rfa.model.layers import RobustMixer
+from rfa.model.rounding import assert_within_rounding, relative_error
+from rfa.model.testing import assert_matches_reference, rfa_inputs
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"

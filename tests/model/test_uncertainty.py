@@ -6,9 +6,9 @@ import math
 import numpy as np
 import torch
 
-from model.dynamics import Dynamics
-from model.recurrence.irkf import irkf_scan
-from model.uncertainty import (
+from rfa.model.dynamics import Dynamics
+from rfa.model.recurrence.irkf import irkf_scan
+from rfa.model.uncertainty import (
     calibrated_evidence,
     confidence_gate,
     latent_sample,

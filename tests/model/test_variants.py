@@ -9,12 +9,12 @@ import pytest
 import torch
 from variant_loops import mixed
 
-from model.adaptive_mixer import AdaptiveMixer
-from model.config import LanguageModelConfig
-from model.language import LanguageModel
-from model.radial_mixer import RadialTangentialMixer
-from training.language import load_variants
-from training.optimiser import is_sde_parameter
+from rfa.model.adaptive_mixer import AdaptiveMixer
+from rfa.model.config import LanguageModelConfig
+from rfa.model.language import LanguageModel
+from rfa.model.radial_mixer import RadialTangentialMixer
+from rfa.training.language import load_variants
+from rfa.training.optimiser import is_sde_parameter
 
 VARIANTS = load_variants()
 PAPERS = ["B1", "B2", "B3", "B4", "M1", "M2", *(f"M2.{n}" for n in range(1, 7)), "AFA", "RT"]

@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from service.app import create_app
-from service.engine.engine import Models
-from service.settings import Settings
-from service.testing import fake_models
+from rfa.service.app import create_app
+from rfa.service.engine.engine import Models
+from rfa.service.settings import Settings
+from rfa.service.testing import fake_models
 from tests.service.live import running
 
 Connect = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]

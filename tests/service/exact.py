@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from model.checkpoint import load_model
-from model.dynamics import wrapped_phase
-from model.language import LanguageModel
-from model.layers import RobustMixer
-from service.engine.language_runtime import StepOutput
+from rfa.model.checkpoint import load_model
+from rfa.model.dynamics import wrapped_phase
+from rfa.model.language import LanguageModel
+from rfa.model.layers import RobustMixer
+from rfa.service.engine.language_runtime import StepOutput
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness"
 EPS = float(np.finfo(np.float32).eps)

@@ -21,12 +21,12 @@ from typing import Any
 
 from fastapi.openapi.utils import get_openapi
 
-import service.openapi
-import service.process.child as child
-from service.engine.engine import ModelFacts, Models
-from service.process.channel import Channel
-from service.settings import Settings
-from service.testing import FakeLanguage, Seen, fake_models
+import rfa.service.openapi
+import rfa.service.process.child as child
+from rfa.service.engine.engine import ModelFacts, Models
+from rfa.service.process.channel import Channel
+from rfa.service.settings import Settings
+from rfa.service.testing import FakeLanguage, Seen, fake_models
 
 NOTES = Path(os.environ["FAKE_CHILD_NOTES"])
 PID = os.getpid()
@@ -95,6 +95,6 @@ class Babbling(Channel):
 
 
 if __name__ == "__main__":
-    service.openapi.get_openapi = make_document
+    rfa.service.openapi.get_openapi = make_document
     child.Channel = Babbling  # type: ignore[misc]
     child.main(load)

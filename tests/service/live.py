@@ -15,11 +15,11 @@ from typing import Any
 import uvloop
 from fastapi import FastAPI
 
-from service.app import create_app
-from service.engine.engine import Models
-from service.process.draining import DrainingServer
-from service.settings import Settings
-from service.testing import fake_models
+from rfa.service.app import create_app
+from rfa.service.engine.engine import Models
+from rfa.service.process.draining import DrainingServer
+from rfa.service.settings import Settings
+from rfa.service.testing import fake_models
 
 LONG_SECONDS = 20
 START_SECONDS = 120  # real bundles may have to be compiled first

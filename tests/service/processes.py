@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FAKE_CHILD = Path(__file__).with_name("fake_child.py")
 SERVE = """
 import sys
-from service.server import serve
-from service.settings import Settings
+from rfa.service.server import serve
+from rfa.service.settings import Settings
 
 async def vet(paths):
     pass

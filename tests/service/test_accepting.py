@@ -17,9 +17,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.process.accepting import SEND_BUFFER_BYTES, Acceptor, Shares
-from service.process.address import listen, refuse, reserve
-from service.process.board import CLOSED, SILENT_SECONDS, Board, make_board
+from rfa.service.process.accepting import SEND_BUFFER_BYTES, Acceptor, Shares
+from rfa.service.process.address import listen, refuse, reserve
+from rfa.service.process.board import CLOSED, SILENT_SECONDS, Board, make_board
 from tests.service.live import LONG_SECONDS, wait_until
 from tests.service.processes import serving
 
@@ -130,7 +130,7 @@ async def test_a_process_that_hangs_takes_no_connection_with_it(monkeypatch: pyt
         hanging.hang()
         if silent:
             now = time.monotonic
-            monkeypatch.setattr("service.process.board.time.monotonic", lambda: now() + 2 * SILENT_SECONDS)
+            monkeypatch.setattr("rfa.service.process.board.time.monotonic", lambda: now() + 2 * SILENT_SECONDS)
         else:
             beat = asyncio.get_running_loop().create_task(keep_beating(hanging))
         greetings = await asyncio.gather(*(made.greeting() for _ in range(20)))

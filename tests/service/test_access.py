@@ -17,14 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raw_asgi import asgi
 
-from service.access.guard import OPEN_PATHS, keys_in_protocols, presented_keys
-from service.access.keys import KeyRing, check_exposure, is_loopback, load_keys
-from service.app import create_app
-from service.errors import Unauthorized
-from service.openapi import openapi_of
-from service.schemas import ErrorReply
-from service.settings import ConfigurationError, Settings
-from service.testing import fake_models
+from rfa.service.access.guard import OPEN_PATHS, keys_in_protocols, presented_keys
+from rfa.service.access.keys import KeyRing, check_exposure, is_loopback, load_keys
+from rfa.service.app import create_app
+from rfa.service.errors import Unauthorized
+from rfa.service.openapi import openapi_of
+from rfa.service.schemas import ErrorReply
+from rfa.service.settings import ConfigurationError, Settings
+from rfa.service.testing import fake_models
 
 KEYS = ("first-key-of-sixteen-or-more", "second+key/of~sixteen_or.more=")
 KEY = KEYS[0]
@@ -408,7 +408,7 @@ class TestKeySettings:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         with socket.create_server(("127.0.0.1", 0)) as taken:  # were it to start, it would fail here, with another line
-            command = [sys.executable, "-m", "cli", "serve", "--bundle", str(linear_bundle), "--port"]
+            command = [sys.executable, "-m", "rfa", "serve", "--bundle", str(linear_bundle), "--port"]
             done = subprocess.run([*command, str(taken.getsockname()[1])], capture_output=True, text=True, timeout=60)
         assert done.returncode == 1
         assert reason in done.stderr and done.stderr.count("\n") == 1, done.stderr

@@ -34,7 +34,7 @@ def serving(bundle: Path, log: int | IO[bytes], **settings: str) -> Iterator[tup
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RFA_PROCESSES": "1", "RFA_WORKERS": "1", **settings}
-    command = [sys.executable, "-m", "cli", "serve", "--bundle", str(bundle), "--port", str(port)]
+    command = [sys.executable, "-m", "rfa", "serve", "--bundle", str(bundle), "--port", str(port)]
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=log) as process:
         try:
             for _ in range(600):

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bench.soak.courses import as_sent
-from export.bundle import open_bundle
-from service.engine.adaptive import (
+from rfa.bench.soak.courses import as_sent
+from rfa.export.bundle import open_bundle
+from rfa.service.engine.adaptive import (
     EMPTY,
     GAMMA,
     INFINITE,
@@ -28,9 +28,9 @@ from service.engine.adaptive import (
     wait_for,
     write_tracks,
 )
-from service.engine.filter_runtime import FilterRuntime, Row
-from service.engine.forecast_checks import NIS, summarise, tally
-from service.engine.pool import StatePool
+from rfa.service.engine.filter_runtime import FilterRuntime, Row
+from rfa.service.engine.forecast_checks import NIS, summarise, tally
+from rfa.service.engine.pool import StatePool
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
 LEVELS = (0.5, 0.8, 0.9, 0.95)

@@ -20,14 +20,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from raw_asgi import asgi
 from starlette.routing import WebSocketRoute
 
-from service.access import logs
-from service.access.boundary import Boundary
-from service.access.logs import BackgroundHandler, JSONFormatter, TextFormatter
-from service.access.record import record_of, request_id
-from service.departure import Disconnected
-from service.metrics import Metrics
-from service.openapi import openapi_of
-from service.testing import FakeLanguage, fake_models
+from rfa.service.access import logs
+from rfa.service.access.boundary import Boundary
+from rfa.service.access.logs import BackgroundHandler, JSONFormatter, TextFormatter
+from rfa.service.access.record import record_of, request_id
+from rfa.service.departure import Disconnected
+from rfa.service.metrics import Metrics
+from rfa.service.openapi import openapi_of
+from rfa.service.testing import FakeLanguage, fake_models
 
 pytestmark = pytest.mark.anyio
 SECRET = "hunter2-in-the-prompt"
@@ -414,8 +414,8 @@ class TestTheHandler:
 
     def test_a_forked_child_logs_too(self) -> None:
         program = (
-            "import logging, os; from service.access.logs import configure_logging\n"
-            "from service.settings import Settings\n"
+            "import logging, os; from rfa.service.access.logs import configure_logging\n"
+            "from rfa.service.settings import Settings\n"
             "configure_logging(Settings(bundles=()))\n"
             "child = os.fork()\n"
             "logging.getLogger('x').info('child' if child == 0 else 'parent')\n"

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from service.process.channel import LONGEST_MESSAGE, LONGEST_REASON, Channel, ChannelError, reason_of
+from rfa.service.process.channel import LONGEST_MESSAGE, LONGEST_REASON, Channel, ChannelError, reason_of
 
 pytestmark = pytest.mark.anyio
 

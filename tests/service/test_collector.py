@@ -7,7 +7,7 @@ import sys
 
 CODE = """
 import gc, weakref
-import service.process.child as child
+import rfa.service.process.child as child
 
 class Node:
     pass

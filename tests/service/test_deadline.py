@@ -9,7 +9,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from service.deadline import Deadline
+from rfa.service.deadline import Deadline
 
 pytestmark = pytest.mark.anyio
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from service.routes.common import NDJSON, EventStream
-from service.turns import Turns
+from rfa.service.routes.common import NDJSON, EventStream
+from rfa.service.turns import Turns
 
 pytestmark = pytest.mark.anyio
 BACKLOG = 1_000

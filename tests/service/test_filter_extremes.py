@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.app import create_app
-from service.schemas import FilterReply
-from service.settings import Settings
+from rfa.service.app import create_app
+from rfa.service.schemas import FilterReply
+from rfa.service.settings import Settings
 
 SIZES = {"linear": 2, "oscillator": 2, "metrics": 1}
 TINY = (5e-324, 1e-310, 1e-160, 1e-45, 1e-30, 1e-12)

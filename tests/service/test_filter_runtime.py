@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from bench.soak.courses import as_sent
-from export.bundle import open_bundle
-from service.engine.filter_runtime import FilterInputError, FilterRuntime
+from rfa.bench.soak.courses import as_sent
+from rfa.export.bundle import open_bundle
+from rfa.service.engine.filter_runtime import FilterInputError, FilterRuntime
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
 

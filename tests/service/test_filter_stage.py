@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.soak.courses import as_sent
-from export.bundle import open_bundle
-from service.engine import filtering
-from service.engine.engine import Engine
-from service.engine.filter_runtime import FilterRuntime, Row, Stepped
-from service.engine.filter_stream import Observed, ReaderGone, StreamEnd, StreamJob, StreamOptions, StreamStep
-from service.engine.filtering import Filtered, FilterJob, FilterOptions, FilterStage
-from service.engine.pool import StatePool
-from service.errors import InternalError, InvalidRequest, NotReady, Overloaded
-from service.metrics import Metrics
-from service.settings import Settings
-from service.testing import FakeFilter, fake_models
+from rfa.bench.soak.courses import as_sent
+from rfa.export.bundle import open_bundle
+from rfa.service.engine import filtering
+from rfa.service.engine.engine import Engine
+from rfa.service.engine.filter_runtime import FilterRuntime, Row, Stepped
+from rfa.service.engine.filter_stream import Observed, ReaderGone, StreamEnd, StreamJob, StreamOptions, StreamStep
+from rfa.service.engine.filtering import Filtered, FilterJob, FilterOptions, FilterStage
+from rfa.service.engine.pool import StatePool
+from rfa.service.errors import InternalError, InvalidRequest, NotReady, Overloaded
+from rfa.service.metrics import Metrics
+from rfa.service.settings import Settings
+from rfa.service.testing import FakeFilter, fake_models
 
 pytestmark = pytest.mark.anyio
 

@@ -21,12 +21,12 @@ from pydantic import ValidationError
 from websockets.asyncio.client import connect as connect_websocket
 from websockets.exceptions import ConnectionClosedError
 
-from service.app import create_app
-from service.errors import Conflict, InvalidRequest
-from service.routes.filter_stream import _observation
-from service.schemas import ErrorReply, FilterStepReply, StreamDone, StreamObservation, StreamReady, StreamStepReply
-from service.settings import Settings
-from service.testing import FakeFilter, fake_models
+from rfa.service.app import create_app
+from rfa.service.errors import Conflict, InvalidRequest
+from rfa.service.routes.filter_stream import _observation
+from rfa.service.schemas import ErrorReply, FilterStepReply, StreamDone, StreamObservation, StreamReady, StreamStepReply
+from rfa.service.settings import Settings
+from rfa.service.testing import FakeFilter, fake_models
 from tests.service.live import running
 
 pytestmark = pytest.mark.anyio
@@ -277,7 +277,7 @@ class SteppedLoop:
 
         loop = Loop()
         loop.call_at = call_at  # type: ignore[attr-defined]
-        monkeypatch.setattr("service.routes.filter_stream.get_running_loop", lambda: loop)
+        monkeypatch.setattr("rfa.service.routes.filter_stream.get_running_loop", lambda: loop)
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
@@ -635,5 +635,5 @@ def test_frames_are_read_by_the_rules_of_their_schema(document: Any) -> None:
 def test_good_frames_take_the_fast_path(y: list[float | None], t: float) -> None:
     document = orjson.loads(orjson.dumps({"y": y, "t": t, "noise": 2}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("service.routes.filter_stream.validated", None)
+        patch.setattr("rfa.service.routes.filter_stream.validated", None)
         assert _observation(document) == (t, y, 2.0)

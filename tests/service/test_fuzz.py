@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.app import create_app
-from service.schemas import (
+from rfa.service.app import create_app
+from rfa.service.schemas import (
     ErrorReply,
     FilterDone,
     FilterReply,
@@ -23,10 +23,10 @@ from service.schemas import (
     GenerateReply,
     GenerateRequest,
 )
-from service.schemas import FilterRequest as FilterBody
-from service.schemas_openai import Completion, CompletionChunk, CompletionRequest, StreamOptions
-from service.settings import Settings
-from service.testing import fake_models
+from rfa.service.schemas import FilterRequest as FilterBody
+from rfa.service.schemas_openai import Completion, CompletionChunk, CompletionRequest, StreamOptions
+from rfa.service.settings import Settings
+from rfa.service.testing import fake_models
 
 LIMITS: dict[str, Any] = {"max_new_tokens": 100, "max_observations": 50, "max_reply_numbers": 20_000, "workers": 2}
 scalars = st.one_of(

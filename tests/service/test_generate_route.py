@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from service.schemas import GenerateEvent, GenerateReply
-from service.testing import FakeLanguage, fake_models
+from rfa.service.schemas import GenerateEvent, GenerateReply
+from rfa.service.testing import FakeLanguage, fake_models
 
 pytestmark = pytest.mark.anyio
 SCRIPT = "the quick brown fox"

@@ -16,10 +16,10 @@ from typing import Any
 import httpx
 import pytest
 
-from service.process import health
-from service.process.health import MOST_CONNECTIONS, Vitals, health_listener
-from service.schemas import ErrorReply
-from service.settings import Settings
+from rfa.service.process import health
+from rfa.service.process.health import MOST_CONNECTIONS, Vitals, health_listener
+from rfa.service.schemas import ErrorReply
+from rfa.service.settings import Settings
 from tests.service.live import LONG_SECONDS, check_refusal, parse_head, wait_until
 from tests.service.processes import Server, serving
 

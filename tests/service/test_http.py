@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from service.app import create_app
-from service.bundle_version import bundle_version
-from service.errors import ERROR_TYPES, STATUS, InternalError, as_service_error
-from service.schemas import ErrorReply, Info
-from service.settings import Settings
-from service.testing import fake_models
+from rfa.service.app import create_app
+from rfa.service.bundle_version import bundle_version
+from rfa.service.errors import ERROR_TYPES, STATUS, InternalError, as_service_error
+from rfa.service.schemas import ErrorReply, Info
+from rfa.service.settings import Settings
+from rfa.service.testing import fake_models
 
 pytestmark = pytest.mark.anyio
 GOOD = b'{"inputs": "say |", "parameters": {"max_new_tokens": 3}}'

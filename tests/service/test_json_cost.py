@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from service.errors import InvalidRequest
-from service.json_cost import JsonCost, JsonLimits, body_limits
-from service.schemas import FilterRequest, GenerateRequest
-from service.schemas_openai import CompletionRequest
-from service.settings import Settings
+from rfa.service.errors import InvalidRequest
+from rfa.service.json_cost import JsonCost, JsonLimits, body_limits
+from rfa.service.schemas import FilterRequest, GenerateRequest
+from rfa.service.schemas_openai import CompletionRequest
+from rfa.service.settings import Settings
 
 ANYTHING = JsonLimits(depth=10**6, values=10**9, containers=10**9, strings=10**9, members=10**9)
 DOCUMENTS = st.recursive(

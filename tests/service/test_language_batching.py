@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.bundle import open_bundle
-from service.encoding import dumps
-from service.engine.batching import BatchSizes, agreeing_sizes
-from service.engine.engine import Engine, Models
-from service.engine.generation import GenerateJob, GenerateOptions, Generation
-from service.engine.language_runtime import CpuLanguage, LanguageRuntime
-from service.errors import EngineFailure
-from service.metrics import Metrics
-from service.settings import Settings
+from rfa.export.bundle import open_bundle
+from rfa.service.encoding import dumps
+from rfa.service.engine.batching import BatchSizes, agreeing_sizes
+from rfa.service.engine.engine import Engine, Models
+from rfa.service.engine.generation import GenerateJob, GenerateOptions, Generation
+from rfa.service.engine.language_runtime import CpuLanguage, LanguageRuntime
+from rfa.service.errors import EngineFailure
+from rfa.service.metrics import Metrics
+from rfa.service.settings import Settings
 
 pytest.importorskip("numba")
-from service.engine.compiled_language_runtime import CompiledLanguageRuntime
+from rfa.service.engine.compiled_language_runtime import CompiledLanguageRuntime
 
 PROMPTS = ("It was the", "She said: “no”", "", "A long time ago, in a house by the sea, there lived", "…")
 

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from export.bundle import open_bundle
-from service.engine.calibration import Calibration
-from service.engine.filter_runtime import FilterRuntime, Row
-from service.engine.learned_normal import (
+from rfa.export.bundle import open_bundle
+from rfa.service.engine.calibration import Calibration
+from rfa.service.engine.filter_runtime import FilterRuntime, Row
+from rfa.service.engine.learned_normal import (
     COLUMNS,
     COUNT,
     FIELD,
@@ -33,7 +33,7 @@ from service.engine.learned_normal import (
     Learned,
     learn,
 )
-from service.engine.pool import StatePool
+from rfa.service.engine.pool import StatePool
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
 SCALES = (0.25, 1.0, 4.0)

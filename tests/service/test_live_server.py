@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.settings import Settings
-from service.testing import FakeFilter, FakeLanguage, fake_models
+from rfa.service.settings import Settings
+from rfa.service.testing import FakeFilter, FakeLanguage, fake_models
 from tests.service.conftest import Live
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,7 +128,7 @@ def test_the_process_says_where_it_is_and_ends_on_a_signal(linear_bundle: Path) 
     command = [
         sys.executable,
         "-c",
-        "from service.settings import Settings; from service.server import serve; serve(Settings())",
+        "from rfa.service.settings import Settings; from rfa.service.server import serve; serve(Settings())",
     ]
     environment = {**os.environ, "RFA_PORT": "0", "RFA_BUNDLES": str(linear_bundle), "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
@@ -154,14 +154,14 @@ def test_a_bad_bundle_stops_the_start_with_the_reason(linear_bundle: Path, tmp_p
     weights = broken / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")
     with pytest.raises(ValueError, match=r"model\.safetensors: sha256"):
-        from service.server import serve
+        from rfa.service.server import serve
 
         serve(Settings(bundles=(broken,), port=0))
 
 
 def test_serving_does_not_import_torch(linear_bundle: Path) -> None:
     program = (
-        "import sys, asyncio; from service.app import create_app; from service.settings import Settings\n"
+        "import sys, asyncio; from rfa.service.app import create_app; from rfa.service.settings import Settings\n"
         f"app = create_app(Settings(bundles=({str(linear_bundle)!r},), processes=1))\n"
         "async def main():\n"
         "    async with app.router.lifespan_context(app): pass\n"

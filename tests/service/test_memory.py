@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from service import memory
-from service.errors import STATUS, Overloaded
-from service.machine import Held, held_memory, memory_bytes
-from service.memory import (
+from rfa.service import memory
+from rfa.service.errors import STATUS, Overloaded
+from rfa.service.machine import Held, held_memory, memory_bytes
+from rfa.service.memory import (
     LARGE_SHARE,
     MIB,
     SMALL_BYTES,
@@ -22,7 +22,7 @@ from service.memory import (
     largest_request_bytes,
     room_for_requests,
 )
-from service.settings import ConfigurationError, Settings
+from rfa.service.settings import ConfigurationError, Settings
 
 PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 HELD = Held(own=250 * MIB, mapped=150 * MIB)

@@ -11,8 +11,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.exposition import Exposition, merge
-from service.metrics import Metrics
+from rfa.service.exposition import Exposition, merge
+from rfa.service.metrics import Metrics
 from tests.service.live import LONG_SECONDS
 from tests.service.processes import serving
 

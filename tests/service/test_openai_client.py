@@ -17,9 +17,9 @@ import openai
 import pytest
 from openai.types import Completion
 
-from service.schemas_openai import Completion as CompletionReply
-from service.schemas_openai import CompletionChunk, CompletionRequest, ModelList
-from service.testing import FakeLanguage, byte_vocabulary, fake_models
+from rfa.service.schemas_openai import Completion as CompletionReply
+from rfa.service.schemas_openai import CompletionChunk, CompletionRequest, ModelList
+from rfa.service.testing import FakeLanguage, byte_vocabulary, fake_models
 
 SCRIPT = "the quick brown fox"
 KEY = "a-key-of-sixteen-or-more"

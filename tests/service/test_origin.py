@@ -13,13 +13,13 @@ from raw_asgi import asgi
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect as open_websocket
 
-from service.access.origin import Authority, Origin, OriginPolicy, parse_authority
-from service.app import create_app
-from service.errors import ServiceError
-from service.openapi import openapi_of
-from service.schemas import ErrorReply
-from service.settings import ConfigurationError, Settings
-from service.testing import fake_models
+from rfa.service.access.origin import Authority, Origin, OriginPolicy, parse_authority
+from rfa.service.app import create_app
+from rfa.service.errors import ServiceError
+from rfa.service.openapi import openapi_of
+from rfa.service.schemas import ErrorReply
+from rfa.service.settings import ConfigurationError, Settings
+from rfa.service.testing import fake_models
 
 STRANGE = ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"})
 KEY = "a-key-of-sixteen-or-more"

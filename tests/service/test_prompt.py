@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine import prompt
-from service.engine.cuts import RUN, check_splitting
-from service.engine.prompt import LONGEST_PIECE, USUAL_PIECE, PromptReader
-from service.engine.text import Vocabulary
-from service.errors import InvalidRequest
-from service.testing import END_OF_TEXT, FakeLanguage, byte_vocabulary, fake_models
+from rfa.service.engine import prompt
+from rfa.service.engine.cuts import RUN, check_splitting
+from rfa.service.engine.prompt import LONGEST_PIECE, USUAL_PIECE, PromptReader
+from rfa.service.engine.text import Vocabulary
+from rfa.service.errors import InvalidRequest
+from rfa.service.testing import END_OF_TEXT, FakeLanguage, byte_vocabulary, fake_models
 from tests.service.conftest import Connect
 
 BOOKS = Vocabulary((Path(__file__).parents[2] / "bundles" / "books" / "tokenizer.json").read_text(encoding="utf-8"))

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from raw_asgi import asgi
 from test_filter_stream import Socket, slots_are_free
 
-from service.access.keys import KeyRing, load_keys
-from service.access.quotas import BURST_SECONDS, Bucket, Clients
-from service.errors import Overloaded
-from service.schemas import ErrorReply
-from service.settings import ConfigurationError, Settings
-from service.testing import FakeLanguage, fake_models
+from rfa.service.access.keys import KeyRing, load_keys
+from rfa.service.access.quotas import BURST_SECONDS, Bucket, Clients
+from rfa.service.errors import Overloaded
+from rfa.service.schemas import ErrorReply
+from rfa.service.settings import ConfigurationError, Settings
+from rfa.service.testing import FakeLanguage, fake_models
 
 KEY, OTHER = "first-key-of-sixteen-or-more", "second-key-of-sixteen-or-more"
 BODY = {"inputs": "say |", "parameters": {"max_new_tokens": 3}}  # five tokens and three
@@ -346,7 +346,7 @@ class TestTheServer:
         async with connect(api_keys=KEY, quota_observations=0.5) as http:
             socket = Socket(http.app, headers=[(b"x-api-key", KEY.encode())])
             await socket.start()
-            monkeypatch.setattr("service.routes.filter_stream.asyncio.sleep", note)
+            monkeypatch.setattr("rfa.service.routes.filter_stream.asyncio.sleep", note)
             for i in range(8):
                 socket.frame({"y": [i, i]})
             socket.frame({"close": True})

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.app import create_app
-from service.schemas import FilterReply, GenerateEvent, GenerateReply, Info
-from service.settings import Settings
+from rfa.service.app import create_app
+from rfa.service.schemas import FilterReply, GenerateEvent, GenerateReply, Info
+from rfa.service.settings import Settings
 
 PROMPT = "It was the"
 TIMES = [0.0, 0.1, 0.25, 0.25, 0.9, 1.0, 2.5]

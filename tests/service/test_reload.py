@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
-from service.app import create_app
-from service.bundle_version import bundle_version
-from service.engine.engine import ModelFacts, Models
-from service.settings import Settings
-from service.testing import FakeFilter, FakeLanguage
+from rfa.service.app import create_app
+from rfa.service.bundle_version import bundle_version
+from rfa.service.engine.engine import ModelFacts, Models
+from rfa.service.settings import Settings
+from rfa.service.testing import FakeFilter, FakeLanguage
 
 pytestmark = pytest.mark.anyio
 

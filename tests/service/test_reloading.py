@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from export.manifest import BundleError
-from service.process.board import Board, make_board
-from service.process.reloading import Lost, Reloader, Shelf
-from service.process.snapshot import Snapshot
+from rfa.export.manifest import BundleError
+from rfa.service.process.board import Board, make_board
+from rfa.service.process.reloading import Lost, Reloader, Shelf
+from rfa.service.process.snapshot import Snapshot
 
 pytestmark = pytest.mark.anyio
 SECONDS = 10
@@ -242,7 +242,7 @@ async def test_a_failure_that_nobody_foresaw_ends_the_round_and_not_the_reloadin
 async def test_one_that_hangs_is_not_waited_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.process.reloading.PREPARE_SECONDS", 0.05)
+    monkeypatch.setattr("rfa.service.process.reloading.PREPARE_SECONDS", 0.05)
     async with running(tmp_path) as server:
         server.members[2].answer = None
         before, now = await reload(server, "b")

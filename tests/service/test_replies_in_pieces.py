@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from service.engine.reply_size import HELD
-from service.schemas import FilterReply, GenerateReply
-from service.testing import FakeFilter, FakeLanguage, fake_models
-from service.turns import LONGEST_LOOKS, Turns
+from rfa.service.engine.reply_size import HELD
+from rfa.service.schemas import FilterReply, GenerateReply
+from rfa.service.testing import FakeFilter, FakeLanguage, fake_models
+from rfa.service.turns import LONGEST_LOOKS, Turns
 
 pytestmark = pytest.mark.anyio
 # Some 2 MB of JSON: more than is held before a reply begins.

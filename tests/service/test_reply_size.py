@@ -12,19 +12,19 @@ import numpy as np
 import orjson
 import pytest
 
-from export.bundle import open_bundle
-from service.encoding import PIECE_NUMBERS, Long, dumps, pieces
-from service.engine.filter_runtime import FilterRuntime, Row
-from service.engine.generation import TokenEvent, TokenRecord, TopTokens
-from service.engine.pool import StatePool
-from service.engine.reply_size import (
+from rfa.export.bundle import open_bundle
+from rfa.service.encoding import PIECE_NUMBERS, Long, dumps, pieces
+from rfa.service.engine.filter_runtime import FilterRuntime, Row
+from rfa.service.engine.generation import TokenEvent, TokenRecord, TopTokens
+from rfa.service.engine.pool import StatePool
+from rfa.service.engine.reply_size import (
     StepShape,
     _body_bytes,
     filter_bytes,
     generation_bytes,
     smoothing_bytes,
 )
-from service.testing import byte_vocabulary
+from rfa.service.testing import byte_vocabulary
 
 LEVELS = tuple(round(0.05 + 0.055 * i, 4) + 1e-12 for i in range(16))
 HORIZON = tuple(0.1 * (i + 1) for i in range(256))

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from service.engine.scheduler import LIVE_IN_A_ROW, Job, Scheduler, hand_over
-from service.errors import NotReady, Overloaded
-from service.testing import FakeFilter, FakeLanguage, fake_models
+from rfa.service.engine.scheduler import LIVE_IN_A_ROW, Job, Scheduler, hand_over
+from rfa.service.errors import NotReady, Overloaded
+from rfa.service.testing import FakeFilter, FakeLanguage, fake_models
 
 pytestmark = pytest.mark.anyio
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from service.process.address import listen, reserve
-from service.process.handover import read_settings, with_state_key, write_settings
-from service.settings import Settings
-from service.state.keys import ephemeral_key
+from rfa.service.process.address import listen, reserve
+from rfa.service.process.handover import read_settings, with_state_key, write_settings
+from rfa.service.settings import Settings
+from rfa.service.state.keys import ephemeral_key
 from tests.service.live import LONG_SECONDS
 from tests.service.processes import ROOT, SERVE, serving, started
 
@@ -81,7 +81,7 @@ def test_a_port_that_cannot_be_listened_on_ends_the_server(tmp_path: Path) -> No
     """Somebody may come between the beginning, when the port is taken, and the word that all have loaded."""
     serve_and_fail = SERVE.replace(
         "serve(Settings()",
-        "import service.process.supervisor as supervisor\n"
+        "import rfa.service.process.supervisor as supervisor\n"
         "def listen(holder):\n    raise OSError(98, 'Address already in use')\n"
         "supervisor.listen = listen\n"
         "serve(Settings()",
@@ -99,7 +99,7 @@ def test_a_process_that_never_starts_ends_the_server(tmp_path: Path) -> None:
 
 def run_rfa(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RFA_PROCESSES": "2", **settings}
-    command = [sys.executable, "-m", "cli", "serve", *arguments]
+    command = [sys.executable, "-m", "rfa", "serve", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from service.machine import available_cores
-from service.settings import ConfigurationError, Settings, check_names
+from rfa.service.machine import available_cores
+from rfa.service.settings import ConfigurationError, Settings, check_names
 
 CORES = len(os.sched_getaffinity(0))
 

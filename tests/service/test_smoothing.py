@@ -11,9 +11,9 @@ import pytest
 import scipy.linalg
 import torch
 
-from model.linear_filter import LinearFilter, LinearFilterConfig
-from service.engine import smoothing
-from service.engine.smoothing import Trace, draw_paths, fixed_lag, smooth
+from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.service.engine import smoothing
+from rfa.service.engine.smoothing import Trace, draw_paths, fixed_lag, smooth
 from tests.model.joint_gaussian import System, path_posterior
 
 COUNT = 14

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from export.manifest import BundleError
-from service.bundle_version import bundle_version
-from service.process.private import private_directory
-from service.process.snapshot import MAX_FILES, take_snapshot
+from rfa.export.manifest import BundleError
+from rfa.service.bundle_version import bundle_version
+from rfa.service.process.private import private_directory
+from rfa.service.process.snapshot import MAX_FILES, take_snapshot
 
 PLENTY = 1 << 20
 
@@ -89,7 +89,9 @@ def test_all_bundles_share_one_bound(bundles: list[Path], home: Path) -> None:
 def test_a_disk_without_room_is_told_before_anything_is_written(
     bundles: list[Path], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.process.snapshot.shutil.disk_usage", lambda path: type("Usage", (), {"free": 1_000})())
+    monkeypatch.setattr(
+        "rfa.service.process.snapshot.shutil.disk_usage", lambda path: type("Usage", (), {"free": 1_000})()
+    )
     with pytest.raises(OSError, match="no room for a copy of bundle 'linear'"):
         take_snapshot(bundles[1:], home, 1, 4 * PLENTY)
     assert not list(home.iterdir())
@@ -118,9 +120,9 @@ def test_a_private_directory_outlives_its_server_by_one_start_only(temporary: Pa
 
 def test_no_place_for_copies_is_told_with_what_to_do(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(temporary / "missing"))
-    monkeypatch.setattr("service.process.private.SHARED_MEMORY", temporary / "missing")
+    monkeypatch.setattr("rfa.service.process.private.SHARED_MEMORY", temporary / "missing")
     with pytest.raises(OSError, match="a tmpfs will do"), private_directory():
         pass
-    monkeypatch.setattr("service.process.private.SHARED_MEMORY", temporary)
+    monkeypatch.setattr("rfa.service.process.private.SHARED_MEMORY", temporary)
     with private_directory() as directory:
         assert directory.parent == temporary

@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.process.snapshot import Snapshot
-from service.process.supervisor import Child
+from rfa.service.process.snapshot import Snapshot
+from rfa.service.process.supervisor import Child
 from tests.service.live import LONG_SECONDS, wait_until
 from tests.service.processes import Server, is_alive, serving
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from service.errors import EngineFailure, InternalError
-from service.routes.together import events_together
+from rfa.service.errors import EngineFailure, InternalError
+from rfa.service.routes.together import events_together
 
 pytestmark = pytest.mark.anyio
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from export.bundle import Bundle, open_bundle
-from service.engine.engine import load_models
-from service.engine.language_runtime import LanguageRuntime
-from service.engine.torch_golden import check_golden_on
-from service.engine.torch_language_runtime import TorchLanguageRuntime
-from service.engine.torch_step import StepRunner
-from service.settings import Settings
+from rfa.export.bundle import Bundle, open_bundle
+from rfa.service.engine.engine import load_models
+from rfa.service.engine.language_runtime import LanguageRuntime
+from rfa.service.engine.torch_golden import check_golden_on
+from rfa.service.engine.torch_language_runtime import TorchLanguageRuntime
+from rfa.service.engine.torch_step import StepRunner
+from rfa.service.settings import Settings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of NVIDIA")
 
@@ -169,7 +169,7 @@ def test_a_state_goes_on_on_the_other_device(unrounded: TorchLanguageRuntime, bu
     first, reference = begun(before, tokens[:12]), begun(after, tokens[:12])
     second = after.unpack(before.pack(first))
     found, expected = (logits_of(after, context, tokens[12:]) for context in (second, reference))
-    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()  # the limit of `export.verify`
+    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()  # the limit of `rfa.export.verify`
     for context in (first, second, reference):
         context.release()
 

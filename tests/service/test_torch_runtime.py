@@ -16,19 +16,19 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from export.bundle import Bundle, BundleError, open_bundle
-from model import decoder
-from model.recurrence.slots_reference import SlotReadout
-from service.encoding import dumps
-from service.engine.engine import Engine, Models
-from service.engine.generation import GenerateOptions, Generation
-from service.engine.language_runtime import SlotContext
-from service.engine.language_state import LanguageState
-from service.engine.torch_golden import check_golden_on
-from service.engine.torch_language_runtime import DeviceCache, TorchLanguageRuntime
-from service.errors import EngineFailure, Overloaded
-from service.metrics import Metrics
-from service.settings import Settings
+from rfa.export.bundle import Bundle, BundleError, open_bundle
+from rfa.model import decoder
+from rfa.model.recurrence.slots_reference import SlotReadout
+from rfa.service.encoding import dumps
+from rfa.service.engine.engine import Engine, Models
+from rfa.service.engine.generation import GenerateOptions, Generation
+from rfa.service.engine.language_runtime import SlotContext
+from rfa.service.engine.language_state import LanguageState
+from rfa.service.engine.torch_golden import check_golden_on
+from rfa.service.engine.torch_language_runtime import DeviceCache, TorchLanguageRuntime
+from rfa.service.errors import EngineFailure, Overloaded
+from rfa.service.metrics import Metrics
+from rfa.service.settings import Settings
 from tests.service.exact import TEXT, begun, crowd, silence
 
 MAX_ROWS = 8

@@ -17,12 +17,12 @@ import pytest
 from fastapi import WebSocket
 from raw_asgi import asgi
 
-from service.access import tracing
-from service.access.record import record_of
-from service.access.tracing import Tracing, open_tracing
-from service.app import create_app
-from service.settings import ConfigurationError, Settings
-from service.testing import FakeLanguage, fake_models
+from rfa.service.access import tracing
+from rfa.service.access.record import record_of
+from rfa.service.access.tracing import Tracing, open_tracing
+from rfa.service.app import create_app
+from rfa.service.settings import ConfigurationError, Settings
+from rfa.service.testing import FakeLanguage, fake_models
 
 pytest.importorskip("opentelemetry.sdk")
 from opentelemetry.sdk.trace import ReadableSpan
@@ -37,7 +37,7 @@ TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 @pytest.fixture
 def finished(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     exporter = InMemorySpanExporter()
-    monkeypatch.setattr("service.app.open_tracing", lambda settings: Tracing(lambda: exporter))
+    monkeypatch.setattr("rfa.service.app.open_tracing", lambda settings: Tracing(lambda: exporter))
     return exporter
 
 
@@ -214,9 +214,9 @@ def test_off_is_off_whatever_the_environment_says(collector: Any) -> None:
     address, received = collector
     program = f"""
 import asyncio, httpx
-from service.app import create_app
-from service.settings import Settings
-from service.testing import fake_models
+from rfa.service.app import create_app
+from rfa.service.settings import Settings
+from rfa.service.testing import fake_models
 
 async def main():
     app = create_app(Settings(bundles=(), processes=1, workers=1), load=lambda _: fake_models())
@@ -280,7 +280,9 @@ def test_without_the_packages_the_start_says_what_to_install(monkeypatch: pytest
 
 def test_off_imports_nothing(linear_bundle: Path) -> None:
     program = (
-        "import sys, service.server; from service.app import create_app; from service.settings import Settings\n"
+        "import sys, rfa.service.server\n"
+        "from rfa.service.app import create_app\n"
+        "from rfa.service.settings import Settings\n"
         "create_app(Settings(bundles=(), processes=1))\n"
         "packages = ('opentelemetry.sdk', 'opentelemetry.exporter')\n"
         "print([name for name in sys.modules if name.startswith(packages)])"

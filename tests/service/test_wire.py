@@ -15,14 +15,14 @@ from starlette.websockets import WebSocketDisconnect
 from websockets.server import ServerProtocol
 from websockets.sync.client import connect as connect_websocket
 
-from service.body import read_body
-from service.errors import RequestTimeout
-from service.memory import MemoryBudget
-from service.schemas import StreamClose
-from service.settings import Settings
-from service.testing import FakeLanguage, fake_models
-from service.turns import Turns
-from service.wire.websocket import BURST_BYTES
+from rfa.service.body import read_body
+from rfa.service.errors import RequestTimeout
+from rfa.service.memory import MemoryBudget
+from rfa.service.schemas import StreamClose
+from rfa.service.settings import Settings
+from rfa.service.testing import FakeLanguage, fake_models
+from rfa.service.turns import Turns
+from rfa.service.wire.websocket import BURST_BYTES
 from tests.service.live import Live, check_refusal, read_answer, read_to_end, running, wait_until
 
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"

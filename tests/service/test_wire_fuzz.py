@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bench.load.truth import open_models
+from rfa.bench.load.truth import open_models
 from tests.service.live import Live, running, wait_until
 from tests.soak.wire.application import BUNDLE, KEY, Truth, compute_truth
 from tests.soak.wire.client import play

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from service.wire import connection
-from service.wire.connection import TURNS_A_ROUND, Wire
+from rfa.service.wire import connection
+from rfa.service.wire.connection import TURNS_A_ROUND, Wire
 
 pytestmark = pytest.mark.anyio
 NOTHING: Any = None

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from model.afa import AFAConfig, AFAFilter
-from training.afa import PredictorTraining, prediction_loss, train_predictor
-from training.simulate import simulate_oscillator
+from rfa.model.afa import AFAConfig, AFAFilter
+from rfa.training.afa import PredictorTraining, prediction_loss, train_predictor
+from rfa.training.simulate import simulate_oscillator
 
 CONFIG = AFAConfig(observation_size=2, d_model=8, head_dim=8, step=0.1)
 

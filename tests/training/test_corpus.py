@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from training.corpus import END_OF_TEXT, Blocks, encode_files, prepare_corpus, split_files, train_tokenizer
+from rfa.training.corpus import END_OF_TEXT, Blocks, encode_files, prepare_corpus, split_files, train_tokenizer
 
 TEXT = "It was the best of times, it was the worst of times.\n\nNaïve café — 東京 🙂\r\n\ttabs  and   spaces\n" * 40
 
@@ -31,7 +31,7 @@ def test_cutting_does_not_change_the_tokens(folder, monkeypatch):
     files = split_files(folder, "train")
     tokenizer = train_tokenizer(files, 300)
     whole = encode_files(tokenizer, files)
-    monkeypatch.setattr("training.corpus.PIECE_CHARACTERS", 64)
+    monkeypatch.setattr("rfa.training.corpus.PIECE_CHARACTERS", 64)
     pieces = encode_files(tokenizer, files)
     assert tokenizer.decode(pieces.tolist()) == tokenizer.decode(whole.tolist())
     assert len(pieces) <= 1.02 * len(whole)

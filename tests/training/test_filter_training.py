@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from model.checkpoint import load_model
-from training.filter import FilterRun, load_data, train_filter
-from training.series import load_csv, split, windows
-from training.simulate import OSCILLATOR_DRIFT, Disturbance, discretise, simulate_oscillator
+from rfa.model.checkpoint import load_model
+from rfa.training.filter import FilterRun, load_data, train_filter
+from rfa.training.series import load_csv, split, windows
+from rfa.training.simulate import OSCILLATOR_DRIFT, Disturbance, discretise, simulate_oscillator
 
 SMALL = {
     "family": "deep",

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from model.checkpoint import load_model
-from training.language import (
+from rfa.model.checkpoint import load_model
+from rfa.training.language import (
     LanguageRun,
     Trainer,
     TrainingConfig,
@@ -18,7 +18,7 @@ from training.language import (
     train_language,
     validation_loss,
 )
-from training.optimiser import Optimiser
+from rfa.training.optimiser import Optimiser
 
 MODEL = {"vocab_size": 270, "d_model": 24, "n_layers": 2, "n_heads": 2, "head_dim": 6, "n_slots": 2}
 TRAINING = {"steps": 12, "batch": 4, "context": 32, "learning_rate": 0.01, "validate_every": 6, "precision": "fp32"}
@@ -120,7 +120,7 @@ def test_a_run_goes_on_after_its_config_has_grown_a_field(data, tmp_path):
 
 
 def test_the_recurrent_mode_joins_when_it_is_due(data, tmp_path, monkeypatch):
-    from training.language import Trainer
+    from rfa.training.language import Trainer
 
     trained, original = [], Trainer.update
 
@@ -181,7 +181,7 @@ def test_divergence_stops_with_the_checkpoint_intact(data, tmp_path, monkeypatch
     before = (tmp_path / "run/model.safetensors").read_bytes()
     (tmp_path / "run/request.json").unlink()
     monkeypatch.setattr(
-        "training.language.cross_entropy",
+        "rfa.training.language.cross_entropy",
         lambda model, *_: next(model.parameters()).sum() * float("nan"),
     )
     with pytest.raises(FloatingPointError, match="at step 6"):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from model.checkpoint import load_model
-from training.filter import FilterRun, train_filter
-from training.metric import load_metrics
+from rfa.model.checkpoint import load_model
+from rfa.training.filter import FilterRun, train_filter
+from rfa.training.metric import load_metrics
 
 
 def write(path, values, header="timestamp,value"):

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from model.config import LanguageModelConfig
-from model.language import LanguageModel
-from training.optimiser import Optimiser, OptimiserConfig, one_cycle, parameter_groups, rate_factor
+from rfa.model.config import LanguageModelConfig
+from rfa.model.language import LanguageModel
+from rfa.training.optimiser import Optimiser, OptimiserConfig, one_cycle, parameter_groups, rate_factor
 
 STEPS = 200
 SIZE = {"vocab_size": 40, "d_model": 32, "n_layers": 1, "n_heads": 2, "head_dim": 8, "n_slots": 8}

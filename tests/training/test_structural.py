@@ -9,21 +9,21 @@ import scipy.linalg
 import torch
 from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
-from export.bundle import open_bundle
-from export.filter_export import export_filter
-from model.linear_filter import LinearFilter, LinearFilterConfig
-from service.engine.filter_runtime import FilterRuntime
-from training.filter import FilterRun, train_filter
-from training.language import find_config
-from training.series import Series, load_csv, split
-from training.structural import (
+from rfa.export.bundle import open_bundle
+from rfa.export.filter_export import export_filter
+from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.service.engine.filter_runtime import FilterRuntime
+from rfa.training.filter import FilterRun, train_filter
+from rfa.training.language import find_config
+from rfa.training.series import Series, load_csv, split
+from rfa.training.structural import (
     StructuralConfig,
     calibration_windows,
     fit_structural,
     joint_config,
     joint_log_likelihood,
 )
-from training.structural_fit import (
+from rfa.training.structural_fit import (
     Column,
     Likelihood,
     Limits,
@@ -32,9 +32,18 @@ from training.structural_fit import (
     make_column,
     standard_errors,
 )
-from training.structural_model import Structure, bands, constrain, matrices, parameters, raw_bounds, raw_start, sensor
-from training.structural_scan import Bands, Measurement, scan_series
-from training.structural_seasons import candidate_periods, strongest_rate
+from rfa.training.structural_model import (
+    Structure,
+    bands,
+    constrain,
+    matrices,
+    parameters,
+    raw_bounds,
+    raw_start,
+    sensor,
+)
+from rfa.training.structural_scan import Bands, Measurement, scan_series
+from rfa.training.structural_seasons import candidate_periods, strongest_rate
 
 RICH = Structure(has_trend=True, seasons=((24.0, 2), (60.0, 1)), relaxations=1, cycles=1)
 DAMPED = Structure(level="damped", relaxations=2)

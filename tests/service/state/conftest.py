@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.faults.redis_process import RedisProcess
+from rfa.bench.faults.redis_process import RedisProcess
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import struct
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from service.state.keys import KeyRing
-from service.state.names import StateScope
-from service.state.sealer import Sealer
-from service.state.tokens import Tokens
+from rfa.service.state.keys import KeyRing
+from rfa.service.state.names import StateScope
+from rfa.service.state.sealer import Sealer
+from rfa.service.state.tokens import Tokens
 
 NOW = 1_800_000_000
 LIFETIME = 3_600

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from state_support import SCOPE, Clock
 
-from service.errors import STATUS, Conflict, NotFound, Overloaded
-from service.state.memory_sessions import ENTRY_BYTES, MemorySessions
-from service.state.names import Opened, SessionName
-from service.state.sessions import SessionAddress
+from rfa.service.errors import STATUS, Conflict, NotFound, Overloaded
+from rfa.service.state.memory_sessions import ENTRY_BYTES, MemorySessions
+from rfa.service.state.names import Opened, SessionName
+from rfa.service.state.sessions import SessionAddress
 
 pytestmark = pytest.mark.anyio
 TTL = 100

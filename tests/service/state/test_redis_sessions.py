@@ -16,13 +16,13 @@ import redis
 from lossy_relay import LossyRelay
 from state_support import KEY, OTHER_KEY, SCOPE
 
-from bench.faults.redis_process import RedisProcess, free_port
-from service.errors import STATUS, Conflict, NotFound, NotReady, Overloaded, ServiceError
-from service.state.keys import KeyRing
-from service.state.names import Opened, SessionName, StateScope
-from service.state.redis_sessions import RedisSessions
-from service.state.sealer import Sealer
-from service.state.sessions import SessionAddress
+from rfa.bench.faults.redis_process import RedisProcess, free_port
+from rfa.service.errors import STATUS, Conflict, NotFound, NotReady, Overloaded, ServiceError
+from rfa.service.state.keys import KeyRing
+from rfa.service.state.names import Opened, SessionName, StateScope
+from rfa.service.state.redis_sessions import RedisSessions
+from rfa.service.state.sealer import Sealer
+from rfa.service.state.sessions import SessionAddress
 
 pytestmark = pytest.mark.anyio
 LIMIT = 10_000

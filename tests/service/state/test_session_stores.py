@@ -10,14 +10,14 @@ from dataclasses import replace
 import pytest
 from state_support import KEY, SCOPE, make_tokens
 
-from bench.faults.redis_process import RedisProcess
-from service.errors import Conflict, InvalidRequest, NotFound, ServiceError
-from service.state.keeper import StateKeeper
-from service.state.keys import KeyRing
-from service.state.memory_sessions import MemorySessions
-from service.state.names import Opened, SessionName, SessionReference
-from service.state.redis_sessions import RedisSessions
-from service.state.sealer import Sealer
+from rfa.bench.faults.redis_process import RedisProcess
+from rfa.service.errors import Conflict, InvalidRequest, NotFound, ServiceError
+from rfa.service.state.keeper import StateKeeper
+from rfa.service.state.keys import KeyRing
+from rfa.service.state.memory_sessions import MemorySessions
+from rfa.service.state.names import Opened, SessionName, SessionReference
+from rfa.service.state.redis_sessions import RedisSessions
+from rfa.service.state.sealer import Sealer
 
 pytestmark = pytest.mark.anyio
 NAME = SessionName("mine")

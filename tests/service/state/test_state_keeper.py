@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from state_support import SCOPE
 
-from bench.faults.redis_process import RedisProcess
-from service.app import create_app
-from service.errors import STATUS, InvalidRequest, NotFound, Overloaded
-from service.settings import Settings
-from service.state.keeper import StateKeeper, make_keeper
-from service.state.keys import ephemeral_key
-from service.state.names import Opened, SessionName
-from service.testing import fake_models
+from rfa.bench.faults.redis_process import RedisProcess
+from rfa.service.app import create_app
+from rfa.service.errors import STATUS, InvalidRequest, NotFound, Overloaded
+from rfa.service.settings import Settings
+from rfa.service.state.keeper import StateKeeper, make_keeper
+from rfa.service.state.keys import ephemeral_key
+from rfa.service.state.names import Opened, SessionName
+from rfa.service.testing import fake_models
 
 pytestmark = pytest.mark.anyio
 NAME = SessionName("mine")
@@ -111,8 +111,8 @@ def test_serving_needs_the_client_of_redis_only_for_sessions_there() -> None:
     code = """
 import sys
 sys.modules["redis"] = None
-from service.settings import Settings
-from service.state.keeper import make_keeper
+from rfa.service.settings import Settings
+from rfa.service.state.keeper import make_keeper
 make_keeper(Settings(bundles=(), processes=1, sessions="memory"))
 try:
     make_keeper(Settings(bundles=(), processes=1, sessions="redis://127.0.0.1"))

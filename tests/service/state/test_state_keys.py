@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from state_support import KEY, LIFETIME, OTHER_KEY, SCOPE, THIRD_KEY, Clock, make_tokens
 
-from service.errors import InvalidRequest
-from service.settings import Settings
-from service.state.keeper import make_keeper
-from service.state.keys import KeyRing, ephemeral_key, read_keys
-from service.state.names import Opened
+from rfa.service.errors import InvalidRequest
+from rfa.service.settings import Settings
+from rfa.service.state.keeper import make_keeper
+from rfa.service.state.keys import KeyRing, ephemeral_key, read_keys
+from rfa.service.state.names import Opened
 
 STATE = Opened(b"payload", 3)
 

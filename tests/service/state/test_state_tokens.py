@@ -25,10 +25,10 @@ from state_support import (
     write_token,
 )
 
-from service.errors import STATUS, InvalidRequest
-from service.state import sealer, tokens
-from service.state.names import Opened, StateScope
-from service.state.tokens import CLOCK_SKEW_SECONDS, longest_token
+from rfa.service.errors import STATUS, InvalidRequest
+from rfa.service.state import sealer, tokens
+from rfa.service.state.names import Opened, StateScope
+from rfa.service.state.tokens import CLOCK_SKEW_SECONDS, longest_token
 
 PAYLOAD = bytes(range(256)) + b"end"
 STATE = Opened(PAYLOAD, 12)

@@ -12,12 +12,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from bench.faults.cast import ROOT
-from bench.hardware import hardware
+from rfa.bench.faults.cast import ROOT
+from rfa.bench.hardware import hardware
+from rfa.training.commit import git_commit
 from tests.soak.attacks.catalogue import Attack, all_attacks
 from tests.soak.attacks.conduct import GRACE_SECONDS, LONGEST_ATTACK, SETTLE_SECONDS, Arena, conduct
 from tests.soak.attacks.live import Live
-from training.commit import git_commit
 
 RESULT = ROOT / "bench" / "results" / "attacks.json"
 SECONDS = 5.0

@@ -13,7 +13,7 @@ import struct
 import time
 from pathlib import Path
 
-import service.process.child as child
+import rfa.service.process.child as child
 
 BEAT_SECONDS = 0.005
 RECORD = struct.Struct("=dd")  # monotonic clock; processor time of all threads

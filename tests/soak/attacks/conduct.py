@@ -27,9 +27,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from bench.faults.cast import ROOT
-from bench.faults.server import FaultError, Server
-from bench.faults.verdict import Verdict
+from rfa.bench.faults.cast import ROOT
+from rfa.bench.faults.server import FaultError, Server
+from rfa.bench.faults.verdict import Verdict
 from tests.soak.attacks.burner import burning
 from tests.soak.attacks.catalogue import Attack
 from tests.soak.attacks.live import STREAMS, Latencies, Live, Seen

@@ -24,13 +24,13 @@ from typing import Any
 
 import numpy as np
 
-from bench.faults.cast import FILTERS, ROOT
-from bench.load.check import SeriesTruth
-from bench.load.live import LiveStream, open_streams
-from bench.load.pacing import Pacer, periodic
-from bench.load.scenario import LiveLoad
-from bench.load.tally import Tally, Window
-from bench.load.truth import FilterQuestion, open_models, series_truths
+from rfa.bench.faults.cast import FILTERS, ROOT
+from rfa.bench.load.check import SeriesTruth
+from rfa.bench.load.live import LiveStream, open_streams
+from rfa.bench.load.pacing import Pacer, periodic
+from rfa.bench.load.scenario import LiveLoad
+from rfa.bench.load.tally import Tally, Window
+from rfa.bench.load.truth import FilterQuestion, open_models, series_truths
 from tests.soak.attacks.machine import Span
 
 STREAMS = 4

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from bench.hardware import hardware
+from rfa.bench.hardware import hardware
+from rfa.training.commit import git_commit
 from tests.soak.bundles.opened import ROOT
 from tests.soak.bundles.run import cases, run
-from training.commit import git_commit
 
 RESULT = ROOT / "bench" / "results" / "bundles.json"
 

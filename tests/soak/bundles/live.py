@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from bench.faults.server import LOOK_SECONDS, PATIENCE_SECONDS, Server
+from rfa.bench.faults.server import LOOK_SECONDS, PATIENCE_SECONDS, Server
 from tests.soak.bundles.case import Case
 
 DECIDED = re.compile(r" reload (committed|refused|aborted), of ")

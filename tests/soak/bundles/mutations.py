@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from export.manifest import canonical_json, compact_json
+from rfa.export.manifest import canonical_json, compact_json
 from tests.soak.bundles.case import Case
 
 Place = tuple[str | int, ...]

@@ -16,10 +16,10 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 
-from export.bundle import Bundle, BundleError, open_bundle
-from export.signing import PublicKey, SecretKey, sign_bundle
-from service.engine import vetting
-from service.settings import BUNDLE_ROOT
+from rfa.export.bundle import Bundle, BundleError, open_bundle
+from rfa.export.signing import PublicKey, SecretKey, sign_bundle
+from rfa.service.engine import vetting
+from rfa.service.settings import BUNDLE_ROOT
 from tests.soak.bundles import graphs
 from tests.soak.bundles.case import Case
 from tests.soak.bundles.live import Offered, offer

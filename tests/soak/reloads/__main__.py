@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from bench.faults.cast import ROOT
-from bench.hardware import hardware
+from rfa.bench.faults.cast import ROOT
+from rfa.bench.hardware import hardware
+from rfa.training.commit import git_commit
 from tests.soak.reloads.run import Plan, run_reloads
-from training.commit import git_commit
 
 RESULT = ROOT / "bench" / "results" / "reloads.json"
 

@@ -9,10 +9,10 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bench.faults.cast import ROOT
-from bench.load.check import SeriesTruth
-from bench.load.truth import FilterQuestion, open_models, series_truths
-from export.manifest import FileSpec, decode_manifest, encode_manifest, sha256
+from rfa.bench.faults.cast import ROOT
+from rfa.bench.load.check import SeriesTruth
+from rfa.bench.load.truth import FilterQuestion, open_models, series_truths
+from rfa.export.manifest import FileSpec, decode_manifest, encode_manifest, sha256
 from tests.faults.tampering import TAMPERINGS
 
 NAME = "linear"

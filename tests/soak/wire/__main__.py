@@ -22,7 +22,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from bench.hardware import hardware
+from rfa.bench.hardware import hardware
+from rfa.training.provenance import git_commit
 from tests.soak.wire.application import Truth, compute_truth
 from tests.soak.wire.case import Case
 from tests.soak.wire.client import PATIENCE_SECONDS
@@ -32,7 +33,6 @@ from tests.soak.wire.judge import read_case
 from tests.soak.wire.nginx import THROUGH, Through, proxied
 from tests.soak.wire.served import SETTINGS, Served, serving
 from tests.soak.wire.shrink import replay, shrunk
-from training.provenance import git_commit
 
 RESULT = Path(__file__).resolve().parents[3] / "bench" / "results" / "wire.json"
 WARM_UP_SHARE = 0.1

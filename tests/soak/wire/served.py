@@ -19,7 +19,7 @@ from typing import IO
 
 import psutil  # type: ignore[import-untyped]
 
-from bench.faults.server import free_port
+from rfa.bench.faults.server import free_port
 from tests.soak.wire.application import BUNDLE, KEY
 from tests.soak.wire.judge import ANY_NONCE
 
@@ -138,7 +138,7 @@ def serving() -> Iterator[Served]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RFA_")}
     environment |= {f"RFA_{name.upper()}": str(value) for name, value in SETTINGS.items()}
     environment |= {"RFA_API_KEYS": KEY, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "cli", "serve", "--port", str(port), "--bundle", str(BUNDLE)]
+    command = [sys.executable, "-m", "rfa", "serve", "--port", str(port), "--bundle", str(BUNDLE)]
     process = subprocess.Popen(
         command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         bufsize=0,

@@ -1,0 +1,48 @@
+"""Robust Filter Attention: attention that is state estimation, its recurrent twins, and what serves them.
+
+Names are imported when they are asked for. `pip install rfa-server` serves bundles and has none of them yet;
+`LinearStream` and `filter_streams` come with `rfa-server[fast]` (numba), the others with `rfa-server[gpu]` or
+`rfa-server[train]` (torch).
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rfa.model.attention.api import robust_filter_attention
+    from rfa.model.attention.reference import AttentionResult
+    from rfa.model.checkpoint import load_model
+    from rfa.model.dynamics import Dynamics
+    from rfa.model.recurrence.dense_numba import LinearStream as LinearStream
+    from rfa.model.recurrence.dense_numba import filter_streams as filter_streams
+    from rfa.model.recurrence.irkf import IRKFState, irkf_scan, irkf_step
+
+__all__ = [
+    "AttentionResult",
+    "Dynamics",
+    "IRKFState",
+    "irkf_scan",
+    "irkf_step",
+    "load_model",
+    "robust_filter_attention",
+]
+
+_HOMES = {
+    "AttentionResult": "rfa.model.attention.reference",
+    "Dynamics": "rfa.model.dynamics",
+    "IRKFState": "rfa.model.recurrence.irkf",
+    "LinearStream": "rfa.model.recurrence.dense_numba",
+    "filter_streams": "rfa.model.recurrence.dense_numba",
+    "irkf_scan": "rfa.model.recurrence.irkf",
+    "irkf_step": "rfa.model.recurrence.irkf",
+    "load_model": "rfa.model.checkpoint",
+    "robust_filter_attention": "rfa.model.attention.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
