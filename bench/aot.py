@@ -20,11 +20,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from rfa.training.commit import git_commit
+from rfa.measured import RESULTS, git_commit
 
 SHAPES = "rfa.bench.aot_shapes"
 ARCHITECTURES = (80, 90)
-RESULT = Path(__file__).parent / "results" / "aot.json"
+RESULT = RESULTS / "aot.json"
 ROOT = Path(__file__).resolve().parent.parent
 Row = dict[str, Any]
 

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from rfa.bench.hardware import hardware
 from rfa.export.bundle import Bundle, open_bundle
-from rfa.training.commit import git_commit
+from rfa.measured import git_commit, hardware
 
 RECURRENT_POSITIONS = (100, 100_000)
 CACHE_LENGTHS = (512, 4096)

@@ -20,9 +20,9 @@ from tqdm import tqdm
 from rfa.bench.gpu import gpu_hardware, require_gpu
 from rfa.bench.kernel_truth import Truth, allowances
 from rfa.bench.paired import Bar, EventTimer, Timer, interleaved, quantiles, ratio
+from rfa.measured import git_commit
 from rfa.model.decoder import Decoder, SlotPool
 from rfa.model.language import LanguageModel, SlotState
-from rfa.training.commit import git_commit
 from rfa.training.language import LanguageRun, find_config
 
 CONFIG = "paper"

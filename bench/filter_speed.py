@@ -34,10 +34,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rfa.bench.hardware import hardware
+from rfa.measured import git_commit, hardware
 from rfa.model.linear_filter import LinearFilterConfig
 from rfa.model.recurrence.dense import KEPT_PRIOR, MEMORY, NOISE_FACTORS, PRIOR_COUNTS
-from rfa.training.commit import git_commit
 
 Array = np.ndarray[Any, Any]
 JobName = Literal["online", "batch"]
@@ -570,7 +569,7 @@ def write_speed(out: Path, **sizes: int) -> dict[str, Any]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("bench/results/filter_speed.json"))
+    parser.add_argument("--out", type=Path, default=Path("results/filter_speed.json"))
     parser.add_argument("--runs", type=int, default=RUNS)
     arguments = parser.parse_args()
     print("\n".join(table(write_speed(arguments.out, runs=arguments.runs))))

@@ -15,7 +15,7 @@ from rfa.bench.kernel_attention import LENGTHS, WIDTHS, measure_attention, measu
 from rfa.bench.kernel_slots import measure_slots
 from rfa.bench.kernel_training import measure_training
 from rfa.bench.paired import Bar, EventTimer
-from rfa.training.commit import git_commit
+from rfa.measured import git_commit
 
 Part = Literal["attention", "memory", "slots", "training"]
 PARTS: tuple[Part, ...] = get_args(Part)

@@ -3,7 +3,7 @@
 Some heads are computed in full, all rows and all gradients of q, k and v, in chunks of queries. The error against
 float64 may be twice that of the eager code on the same inputs, in float32 with its results rounded to the dtype of the
 inputs, plus one rounding: of so many numbers one run of it tells what rounding explains. Gradients of the heads'
-scalars are sums that cancel, and are the tests' to check (`rfa.model.rounding`).
+scalars are sums that cancel, and are the tests' to check (`rfa.bench.rounding`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rfa.bench.kernel_cases import rfa_inputs
 from rfa.model.attention.reference import attend
 from rfa.model.dynamics import Dynamics, rotate, wrapped_phase
-from rfa.model.testing import rfa_inputs
 
 CHUNK = 512
 

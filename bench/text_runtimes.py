@@ -23,17 +23,16 @@ import numpy as np
 import uvloop
 from tqdm import tqdm
 
-from rfa.bench.hardware import hardware
 from rfa.bench.load.engine_alone import measure
 from rfa.bench.load.scenario import TextLoad
 from rfa.bench.load.truth import text_engine, write_cases
 from rfa.export.bundle import open_bundle
-from rfa.service.engine.device import load_on_cpu
+from rfa.measured import git_commit, hardware
 from rfa.service.engine.engine import Models
-from rfa.service.engine.generation import PREFILL_TOKENS
-from rfa.service.engine.language_runtime import CpuLanguage
+from rfa.service.engine.text.generation import PREFILL_TOKENS
+from rfa.service.runtime.device import load_on_cpu
+from rfa.service.runtime.language import CpuLanguage
 from rfa.service.settings import BUNDLE_ROOT, TextRuntime
-from rfa.training.commit import git_commit
 
 RUNTIMES = ("onnx", "compiled")
 BATCHES = (1, 8, 16, 24)

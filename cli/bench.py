@@ -12,7 +12,7 @@ from rfa.cli.bundle import BundleName
 from rfa.cli.console import JsonFlag, print_json, print_result
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed and quality.")
-RESULTS = Path("bench") / "results"
+RESULTS = Path("results")
 AotTable = Annotated[Path, typer.Option("--out", help="JSON file to write, or with --check to read.")]
 
 
@@ -22,7 +22,7 @@ def bench_decode(
     device: Annotated[
         Literal["cpu", "cuda"], typer.Option(help="cuda: the paper-size model instead, in CUDA graphs.")
     ] = "cpu",
-    out: Annotated[Path | None, typer.Option(help="JSON file to write; default in bench/results.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file to write; default in results.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Cost of one token: on one thread, early and late, and over a cache; on a GPU, over batch sizes too."""
@@ -91,8 +91,8 @@ def bench_filter(
     as_json: JsonFlag = False,
 ) -> None:
     """The oscillator at the paper's noise settings: error and coverage beside the exact Kalman filter."""
-    from rfa.bench.filter_eval import markdown, write_filter
     from rfa.cli.locate import find_bundle
+    from rfa.experiments.filters.oscillator import markdown, write_filter
 
     document = write_filter(find_bundle(bundle), out, streams=streams, length=length)
     if as_json:
@@ -109,8 +109,8 @@ def bench_afa(
     as_json: JsonFlag = False,
 ) -> None:
     """Adaptive Filter Attention on the paper's oscillator: trained from measurements, beside the exact filter."""
-    from rfa.bench.afa import Plan, markdown, write_afa
-    from rfa.training.afa import PredictorTraining
+    from rfa.experiments.afa.compare import Plan, markdown, write_afa
+    from rfa.experiments.afa.training import PredictorTraining
 
     document = write_afa(out, figures, Plan(training=PredictorTraining(steps=steps)))
     if as_json:
@@ -128,11 +128,11 @@ def bench_filter_accuracy(
     as_json: JsonFlag = False,
 ) -> None:
     """The linear filter on the literature's simulated systems: error, calibration, and delay after a jump."""
-    from rfa.bench.filter_accuracy import table, write_filter_accuracy
+    from rfa.experiments.filters.accuracy import table, write_filter_accuracy
 
     document = write_filter_accuracy(out, trials=trials, steps=steps)
     if plot is not None:
-        from rfa.bench.filter_accuracy_plot import draw_accuracy
+        from rfa.experiments.filters.accuracy_plot import draw_accuracy
 
         draw_accuracy(document, plot)
     if as_json:
@@ -168,16 +168,16 @@ def bench_quality(
     as_json: JsonFlag = False,
 ) -> None:
     """Train every variant of the papers on a corpus, or continue it; perplexity by context length, over seeds."""
-    from rfa.bench.quality import Plan, names, numbers, report_lines, write_quality, write_speed
-    from rfa.bench.quality_runs import FailedRunsError
-    from rfa.bench.quality_scores import Scoring
+    from rfa.experiments.quality.runs import FailedRunsError
+    from rfa.experiments.quality.scores import Scoring
+    from rfa.experiments.quality.table import Plan, names, numbers, report_lines, write_quality, write_speed
 
     scoring = Scoring(numbers(lengths, "lengths"), tokens)
     wanted = tuple(names(variants))
     plan = Plan(data, runs, config, wanted, numbers(seeds, "seeds"), scoring, device, not evaluate_only)
     document = write_speed(plan, out) if speed_only else write_quality(plan, out, workers=workers)
     if figures is not None:
-        from rfa.bench.quality_figures import draw_quality
+        from rfa.experiments.quality.figures import draw_quality
 
         draw_quality(plan, document, figures)
     if as_json:
@@ -267,7 +267,7 @@ def bench_forecast(
     as_json: JsonFlag = False,
 ) -> None:
     """ETTh1, one and 24 hours ahead: CRPS and coverage beside persistence, seasonal naive and statsmodels."""
-    from rfa.bench.forecast_ett import markdown, write_ett
+    from rfa.experiments.forecast.ett import markdown, write_ett
 
     document = write_ett(data, out, plot)
     if as_json:
@@ -287,8 +287,8 @@ def bench_nab(
     as_json: JsonFlag = False,
 ) -> None:
     """Anomalies on NAB's series by its public rules, beside its windowed Gaussian."""
-    from rfa.bench.nab import markdown, write_nab
     from rfa.cli.locate import find_bundle
+    from rfa.experiments.nab.benchmark import markdown, write_nab
 
     document = write_nab(find_bundle(bundle), data, out)
     if as_json:
@@ -310,7 +310,7 @@ def bench_recall(
     as_json: JsonFlag = False,
 ) -> None:
     """Associative recall and copying by softmax, RFA and the slots: where the state's capacity ends."""
-    from rfa.bench.recall import QUICK, Plan, table, write_recall
+    from rfa.experiments.recall.table import QUICK, Plan, table, write_recall
 
     document = write_recall(out, plot, QUICK if quick else Plan(), only=setting or (), task=task)
     if as_json:

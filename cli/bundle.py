@@ -61,7 +61,7 @@ def verify(
     from rfa.cli.locate import find_bundle
     from rfa.export.signing import parse_public_keys
     from rfa.export.verify import verify_bundle
-    from rfa.service.engine.vetting import vet
+    from rfa.service.vetting.vetting import vet
 
     path = find_bundle(bundle)
     keys = [key for given in trusted_key or () for key in parse_public_keys(_key_text(given))]

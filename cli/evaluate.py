@@ -22,9 +22,9 @@ def eval_lm(
     as_json: JsonFlag = False,
 ) -> None:
     """Perplexity and bits per byte, in both modes, at 256, 1,024 and 4,096 tokens of context."""
-    from rfa.bench.language_eval import evaluate_model
     from rfa.cli.locate import find_bundle
     from rfa.training.corpus import split_files
+    from rfa.training.evaluate.language import evaluate_model
 
     path = find_bundle(bundle)
     if not (path / "tokenizer.json").is_file():
@@ -48,8 +48,8 @@ def eval_confidence(
     as_json: JsonFlag = False,
 ) -> None:
     """Whether the confidence of a text's tokens can be believed, and whether evidence adds to it, in both modes."""
-    from rfa.bench.token_calibration import report, table
     from rfa.cli.locate import find_bundle
+    from rfa.training.evaluate.confidence import report, table
 
     path = find_bundle(bundle)
     if not (path / "tokenizer.json").is_file():
@@ -68,7 +68,7 @@ def eval_filter(
     as_json: JsonFlag = False,
 ) -> None:
     """One-step forecasts: error beside the last value's, likelihood, and how often the intervals hold."""
-    from rfa.bench.filter_score import score_filter
     from rfa.cli.locate import find_bundle
+    from rfa.training.evaluate.filter import score_filter
 
     print_result(score_filter(find_bundle(bundle), data), as_json)

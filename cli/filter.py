@@ -15,7 +15,7 @@ import typer
 from rfa.cli.console import JsonFlag, print_json
 
 if TYPE_CHECKING:
-    from rfa.service.engine.filter_runtime import FilteredSequence, FilterRuntime, FilterStep, SmoothedStep
+    from rfa.service.runtime.filter import FilteredSequence, FilterRuntime, FilterStep, SmoothedStep
     from rfa.training.series import Series
 
 DEFAULT_BUNDLE, METRIC_BUNDLE = "oscillator", "metrics"
@@ -37,7 +37,7 @@ def run_filter(
     """
     from tqdm import tqdm
 
-    from rfa.service.engine.filter_runtime import FilteredSequence
+    from rfa.service.runtime.filter import FilteredSequence
 
     if series.values.shape[1] != runtime.observation_size:
         raise ValueError(
@@ -171,7 +171,7 @@ def filter_series(
     from rfa.cli.locate import find_bundle
     from rfa.export.bundle import open_bundle
     from rfa.export.normal import THRESHOLD
-    from rfa.service.engine.filter_runtime import FilterRuntime
+    from rfa.service.runtime.filter import FilterRuntime
     from rfa.training.series import load_csv
 
     if out is not None and out.suffix not in (".csv", ".json"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from rfa.service.engine.filter_runtime import FilterStep
+    from rfa.service.runtime.filter import FilterStep
     from rfa.training.series import Series
 
 

@@ -16,8 +16,8 @@ The minimum of two p-values, doubled, is a p-value, so anomaly > 1 - p is as rar
 and has no heavier tail than the exponential one. The same evidence is no news for a while: for REFRACTORY observations
 after the strongest evidence of late, what does not exceed it by the share NEWS scores at most QUIET.
 
-The `anomaly` of a reply is another score, a probability for the surprise alone (service/engine/learned_normal.py); this
-one is made for alarms.
+The `anomaly` of a reply is another score, a probability for the surprise alone
+(service/engine/filter/learned_normal.py); this one is made for alarms.
 
 Everything about a stream is in its row of the state arrays; rows do not depend on each other. Powers and exponentials
 are vectorised: for equal bits in any company, run a multiple of 16 rows, as the runtime does.

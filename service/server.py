@@ -10,14 +10,14 @@ from functools import partial
 
 from rfa.service.access.keys import check_exposure
 from rfa.service.access.logs import configure_logging
-from rfa.service.engine.trust import trusted_keys, with_trusted_keys
-from rfa.service.engine.vetting import Runtime
-from rfa.service.engine.vetting import vet as vet_bundles
 from rfa.service.process.address import reserve
 from rfa.service.process.handover import with_state_key
 from rfa.service.process.reloading import Vet
 from rfa.service.process.supervisor import PROGRAM, Supervisor
 from rfa.service.settings import Settings, check_names
+from rfa.service.vetting.trust import trusted_keys, with_trusted_keys
+from rfa.service.vetting.vetting import Runtime
+from rfa.service.vetting.vetting import vet as vet_bundles
 
 
 def serve(settings: Settings, program: Sequence[str] = PROGRAM, vet: Vet | None = None) -> None:

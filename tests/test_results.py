@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from rfa.bench.quality import report_lines
-from rfa.bench.quality_bars import Case, cases, losses, paired
+from rfa.experiments.quality.bars import Case, cases, losses, paired
+from rfa.experiments.quality.table import report_lines
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def read(name):
-    return json.loads((ROOT / "bench" / "results" / name).read_text())
+    return json.loads((ROOT / "results" / name).read_text())
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_kernel_sentence():
     )
     flat = " ".join(README.split())
     assert f"issues {issued} instructions per score, {special} of them to the special-function unit" in flat
-    assert f"Triton {document['triton']}, commit {document['commit']}; [bench/results/aot.json]" in flat
+    assert f"Triton {document['triton']}, commit {document['commit']}; [results/aot.json]" in flat
 
 
 def test_nab_sentence():
@@ -352,4 +352,4 @@ def test_serving_rows():
     share = sum(live["generator_cpu_share"])
     assert f"the load generator took {share:.2f} of a core of them" in README
     assert len({measured["commit"] for measured in (live, text, overload, overhead, idle)}) == 1
-    assert f"commit {live['commit']}; [bench/results](bench/results)" in README
+    assert f"commit {live['commit']}; [results](results)" in README

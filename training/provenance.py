@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rfa.training.commit import git_commit
+from rfa.measured import git_commit
 from rfa.training.corpus import file_hashes
 
 

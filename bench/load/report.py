@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rfa.bench.hardware import hardware
 from rfa.bench.load.controller import Run
 from rfa.bench.load.scenario import Scenario, latency_budget, to_table
-from rfa.training.commit import git_commit
+from rfa.measured import git_commit, hardware
 
 KINDS = ("text", "observation", "batch")
 

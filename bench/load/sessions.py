@@ -20,9 +20,9 @@ import psutil  # type: ignore[import-untyped]
 
 from rfa.bench.load.scenario import Scenario
 from rfa.export.bundle import Bundle, open_bundle
-from rfa.service.engine.adaptive import Leads, adaptive_fields
-from rfa.service.engine.learned_normal import normal_fields
-from rfa.service.engine.pool import StateField, StatePool
+from rfa.service.engine.filter.adaptive import Leads, adaptive_fields
+from rfa.service.engine.filter.learned_normal import normal_fields
+from rfa.service.runtime.pool import StateField, StatePool
 from rfa.service.state.memory_sessions import MemorySessions
 from rfa.service.state.names import Opened, SessionName, StateScope
 from rfa.service.state.sessions import SessionAddress

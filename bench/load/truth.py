@@ -20,7 +20,7 @@ from rfa.bench.load.scenario import TextLoad
 from rfa.bench.load.series import STEP, Row, make_series
 from rfa.service.encoding import dumps
 from rfa.service.engine.engine import Engine, Models, load_models
-from rfa.service.engine.generation import GenerateOptions, Generation
+from rfa.service.engine.text.generation import GenerateOptions, Generation
 from rfa.service.metrics import Metrics
 from rfa.service.settings import Settings
 

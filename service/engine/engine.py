@@ -12,10 +12,8 @@ from typing import Any, Literal, TypeVar
 
 from rfa.export.bundle import Bundle, BundleError, check_golden, open_bundle
 from rfa.service.bundle_version import bundle_version
-from rfa.service.engine.device import language_loader
-from rfa.service.engine.filter_runtime import FilterInputError, FilterRuntime
-from rfa.service.engine.filter_stream import StreamJob, StreamOptions
-from rfa.service.engine.filtering import (
+from rfa.service.engine.filter.stream import StreamJob, StreamOptions
+from rfa.service.engine.filter.work import (
     Filter,
     FilterJob,
     FilterOptions,
@@ -26,17 +24,6 @@ from rfa.service.engine.filtering import (
     refusal,
     reply_rows,
 )
-from rfa.service.engine.generation import (
-    LONG_PROMPT,
-    DecodeStage,
-    GenerateJob,
-    GenerateOptions,
-    PrefillStage,
-    PromptLimits,
-)
-from rfa.service.engine.language_runtime import Decode, Language
-from rfa.service.engine.language_state import LanguageState, largest_state
-from rfa.service.engine.pool import StatePool
 from rfa.service.engine.reply_size import (
     STATE_COPIES,
     TEXT_COPIES,
@@ -48,11 +35,24 @@ from rfa.service.engine.reply_size import (
     smoothing_bytes,
 )
 from rfa.service.engine.scheduler import Job, Scheduler
-from rfa.service.engine.trust import trusted_keys
+from rfa.service.engine.text.generation import (
+    LONG_PROMPT,
+    DecodeStage,
+    GenerateJob,
+    GenerateOptions,
+    PrefillStage,
+    PromptLimits,
+)
+from rfa.service.engine.text.state import LanguageState, largest_state
 from rfa.service.errors import InvalidRequest, NotFound, NotReady
 from rfa.service.memory import Lease
 from rfa.service.metrics import Metrics
+from rfa.service.runtime.device import language_loader
+from rfa.service.runtime.filter import FilterInputError, FilterRuntime
+from rfa.service.runtime.language import Decode, Language
+from rfa.service.runtime.pool import StatePool
 from rfa.service.settings import Settings
+from rfa.service.vetting.trust import trusted_keys
 
 SEED_BITS = 53  # a drawn seed survives a JSON reader that keeps numbers as doubles
 NUMBERS_PER_TOKEN = 5

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rfa.service.encoding import Long
-from rfa.service.engine.generation import FinishReason, TokenEvent
-from rfa.service.engine.text import Vocabulary
+from rfa.service.engine.text.generation import FinishReason, TokenEvent
+from rfa.service.engine.text.incremental import Vocabulary
 
 # What OpenAI has no word for was cut off by something other than the text: a length, of tokens or of time.
 _OPENAI_REASONS = {"eos_token": "stop", "stop_sequence": "stop"}

@@ -13,7 +13,7 @@ from rfa.service.access.record import record_of
 from rfa.service.body import StrictJSONRoute
 from rfa.service.encoding import Long, pieces
 from rfa.service.engine.engine import draw_seed
-from rfa.service.engine.filtering import Filtered, FilterJob, FilterOptions, SequenceJob
+from rfa.service.engine.filter.work import Filtered, FilterJob, FilterOptions, SequenceJob
 from rfa.service.errors import InvalidRequest
 from rfa.service.memory import lease_of
 from rfa.service.routes.common import NDJSON, SSE, EngineDep, document_response, open_stream

@@ -32,8 +32,8 @@ from starlette.types import Receive, Scope, Send
 
 from rfa.service.access.quotas import client_of
 from rfa.service.engine.engine import Engine
-from rfa.service.engine.filter_steps import FilterStep
-from rfa.service.engine.filter_stream import (
+from rfa.service.engine.filter.steps import FilterStep
+from rfa.service.engine.filter.stream import (
     Observed,
     ReaderGone,
     StreamEnd,
@@ -41,7 +41,7 @@ from rfa.service.engine.filter_stream import (
     StreamOptions,
     StreamStep,
 )
-from rfa.service.engine.filtering import check_size
+from rfa.service.engine.filter.work import check_size
 from rfa.service.errors import InvalidRequest, NotReady, Overloaded, RequestTimeout, ServiceError, as_service_error
 from rfa.service.memory import SMALL_BYTES, Lease
 from rfa.service.routes.filter import choose_seed

@@ -15,8 +15,8 @@ from rfa.service.body import StrictJSONRoute
 from rfa.service.departure import unless_disconnected
 from rfa.service.encoding import PIECE_NUMBERS, Long
 from rfa.service.engine.engine import NUMBERS_PER_TOKEN, draw_seed
-from rfa.service.engine.generation import Continuation, GenerateJob, GenerateOptions, Generation, TokenEvent
-from rfa.service.engine.language_state import LanguageState
+from rfa.service.engine.text.generation import Continuation, GenerateJob, GenerateOptions, Generation, TokenEvent
+from rfa.service.engine.text.state import LanguageState
 from rfa.service.errors import (
     Conflict,
     EngineFailure,

@@ -15,7 +15,7 @@ from aiohttp import WSMsgType, web
 from rfa.bench.load.scenario import TextLoad
 from rfa.bench.load.truth import as_sent, text_engine
 from rfa.service.engine.engine import Models
-from rfa.service.engine.generation import GenerateOptions, Generation
+from rfa.service.engine.text.generation import GenerateOptions, Generation
 
 FAULT_AT = 3
 Fault = Callable[[dict[str, Any]], Sequence[dict[str, Any]]]

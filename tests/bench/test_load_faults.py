@@ -14,7 +14,7 @@ from rfa.bench.load.generator import BATCH_LEVELS, Generator, Share, Truths, lon
 from rfa.bench.load.histogram import UPPER_EDGES
 from rfa.bench.load.scenario import BatchLoad, LiveLoad, Scenario, TextLoad
 from rfa.bench.load.truth import FilterQuestion, open_models, series_truths, text_truths
-from rfa.service.testing import FakeLanguage, fake_models
+from tests.service.models import FakeLanguage, fake_models
 
 LIVE = Scenario("live", seconds=0.5, warmup_seconds=0.0, live=LiveLoad(streams=3, rate=30, series=1, samples=1))
 BATCH = Scenario("batch", seconds=0.3, warmup_seconds=0.0, batch=BatchLoad(rate=30, length=6, series=2))

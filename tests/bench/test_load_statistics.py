@@ -24,7 +24,7 @@ from rfa.bench.load.scenario import LiveLoad, Scenario, TextLoad
 from rfa.bench.load.server import ServerError
 from rfa.bench.load.tally import Tally, Window
 from rfa.bench.load.truth import text_engine, write_cases
-from rfa.service.testing import fake_models
+from tests.service.models import fake_models
 
 LIVE = Scenario("live", seconds=10.0, warmup_seconds=2.0, live=LiveLoad(streams=1))
 WINDOW = Window(100.0, 2.0, 10.0)

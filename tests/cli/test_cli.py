@@ -128,7 +128,7 @@ def test_filter_gives_the_numbers_of_the_runtime(linear_bundle: Path) -> None:
     from rfa.cli import filter as command
     from rfa.export.bundle import open_bundle
     from rfa.service.encoding import dumps
-    from rfa.service.engine.filter_runtime import FilterRuntime
+    from rfa.service.runtime.filter import FilterRuntime
     from rfa.training.series import load_csv
 
     runtime, series = FilterRuntime(open_bundle(linear_bundle)), load_csv(EXAMPLE)

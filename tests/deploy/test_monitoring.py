@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rfa.service.app import create_app
 from rfa.service.settings import Settings
-from rfa.service.testing import FakeLanguage, fake_models
+from tests.service.models import FakeLanguage, fake_models
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "docs" / "deploy"

@@ -7,7 +7,7 @@ import pytest
 
 from rfa.export.bundle import open_bundle
 from rfa.export.filter_export import export_filter
-from rfa.service.engine.filter_runtime import FilterRuntime
+from rfa.service.runtime.filter import FilterRuntime
 from rfa.training.filter import train_filter
 from tests.model.joint_gaussian import System, path_posterior, van_loan
 

@@ -7,7 +7,7 @@ import torch
 from rfa.export.bundle import check_golden, open_session
 from rfa.export.filter_export import build_graph, bundle_weights, export_filter, graph_sources
 from rfa.model.metric_filter import MetricFilter, MetricFilterConfig
-from rfa.service.engine.filter_runtime import FilterRuntime
+from rfa.service.runtime.filter import FilterRuntime
 from rfa.training.filter import FilterRun, train_filter
 
 

@@ -25,9 +25,9 @@ from rfa.export.signing import (
     write_keys,
 )
 from rfa.service.engine.engine import load_models
-from rfa.service.engine.trust import trusted_keys, with_trusted_keys
-from rfa.service.engine.vetting import vet
 from rfa.service.settings import BUNDLE_ROOT, ConfigurationError, Settings
+from rfa.service.vetting.trust import trusted_keys, with_trusted_keys
+from rfa.service.vetting.vetting import vet
 
 # Made by minisign 0.11 from a key of its own, which nobody has any more.
 MINISIGN = Path(__file__).parent / "minisign"

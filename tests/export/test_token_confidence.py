@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from rfa.export.token_confidence import TokenConfidence
-from rfa.service.engine.generation import _Step
-from rfa.service.engine.sampling import log_normaliser
+from rfa.service.engine.text.generation import _Step
+from rfa.service.engine.text.sampling import log_normaliser
 
 
 def served(logits: np.ndarray, token: int, confidence: TokenConfidence) -> float:

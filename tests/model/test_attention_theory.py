@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rfa import robust_filter_attention
+from rfa.bench.kernel_cases import rfa_inputs
 from rfa.model.dynamics import rotate
-from rfa.model.testing import rfa_inputs
 
 
 def same(a, b, tolerance=1e-12):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from rfa.bench.rounding import DRAWS, Rounding, allowed_error
 from rfa.model.linear_filter import LinearFilterConfig
 from rfa.model.recurrence.dense import MEMORY, NOISE_FACTORS, PRIOR_COUNTS
-from rfa.model.rounding import DRAWS, Rounding, allowed_error
 
 pytest.importorskip("numba")
 from rfa.model.recurrence.dense_numba import LANES, SMALL_SENSOR, SMALL_STATE, LinearStream, StreamState, filter_streams

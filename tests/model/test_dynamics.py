@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy.linalg import expm
 
+from rfa.bench.kernel_cases import rfa_inputs
 from rfa.model.dynamics import (
     Dynamics,
     DynamicsParameters,
@@ -21,7 +22,6 @@ from rfa.model.dynamics import (
     variance,
     wrapped_phase,
 )
-from rfa.model.testing import rfa_inputs
 
 
 def double(*values):

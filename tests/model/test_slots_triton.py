@@ -9,11 +9,11 @@ import pytest
 import torch
 from test_slots import make
 
+from rfa.bench.rounding import assert_within_rounding, relative_error
 from rfa.model.config import LanguageModelConfig
 from rfa.model.language import LanguageModel
 from rfa.model.recurrence.slots import slot_scan
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, slot_scan_reference
-from rfa.model.rounding import assert_within_rounding, relative_error
 
 pytest.importorskip("triton")
 
@@ -62,7 +62,7 @@ def assert_same_bits(actual, expected):
 
 
 def assert_matches_reference(tokens, means, precisions, parameters):
-    """What rounding explains (`rfa.model.rounding`). Arguments in float64."""
+    """What rounding explains (`rfa.bench.rounding`). Arguments in float64."""
     single = (
         SlotInputs(*(x.float() for x in tokens)),
         means.float(),

@@ -1,6 +1,6 @@
 """The fused backward kernels of attention, in Triton's interpreter, against autograd through the reference in float64.
 
-The one tolerance is that of `rfa.model.rounding`: what autograd through the eager code may be off on any processor.
+The one tolerance is that of `rfa.bench.rounding`: what autograd through the eager code may be off on any processor.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from rfa.bench.kernel_cases import AttentionInputs, rfa_inputs
+from rfa.bench.rounding import assert_within_rounding, relative_error
 from rfa.model.attention.reference import attend
 from rfa.model.dynamics import Dynamics
-from rfa.model.rounding import assert_within_rounding, relative_error
-from rfa.model.testing import AttentionInputs, rfa_inputs
 
 pytest.importorskip("triton")
 

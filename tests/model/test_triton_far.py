@@ -15,14 +15,14 @@ import torch
 pytest.importorskip("triton")
 
 from rfa import Dynamics, robust_filter_attention
+from rfa.bench.kernel_cases import assert_matches_reference, rfa_inputs
+from rfa.bench.rounding import allowed_errors, assert_within_rounding, relative_error
 from rfa.model.attention.launch import Launch
 from rfa.model.attention.reference import AttentionResult, attend, relative_attention
 from rfa.model.attention.triton import attention_backward_op, attention_op, fused_attention, stack_heads
 from rfa.model.attention.triton_backward import backward
 from rfa.model.attention.triton_far import NEVER, far_horizons
 from rfa.model.attention.triton_forward import forward
-from rfa.model.rounding import allowed_errors, assert_within_rounding, relative_error
-from rfa.model.testing import assert_matches_reference, rfa_inputs
 
 # Rows that need the running maximum are found by the overflow of their sums.
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")

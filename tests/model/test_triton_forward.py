@@ -8,13 +8,13 @@ import torch
 
 pytest.importorskip("triton")
 
+from rfa.bench.kernel_cases import rfa_inputs
+from rfa.bench.rounding import assert_within_rounding, relative_error
 from rfa.model.attention.launch import Launch, launch
 from rfa.model.attention.reference import AttentionResult, attend
 from rfa.model.attention.triton_distant import BOUND, LIGHT_EXPONENT, SHIFT_TERM, TERMS, table_kernel
 from rfa.model.attention.triton_forward import forward
 from rfa.model.dynamics import variance
-from rfa.model.rounding import assert_within_rounding, relative_error
-from rfa.model.testing import rfa_inputs
 
 # Rows that need the running maximum are found by the overflow of their sums.
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
@@ -68,7 +68,7 @@ def eager(inputs, dtype, n_queries=None, *, kernel="student_t"):
 
 
 def assert_close(actual, inputs, n_queries=None, *, kernel="student_t"):
-    """The rule of `rfa.model.rounding`, with the eager code in float32."""
+    """The rule of `rfa.bench.rounding`, with the eager code in float32."""
     exact = eager(inputs, torch.float64, n_queries, kernel=kernel)
 
     def errors(result):

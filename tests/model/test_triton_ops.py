@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 from rfa import Dynamics, robust_filter_attention
+from rfa.bench.kernel_cases import assert_matches_reference, rfa_inputs
+from rfa.bench.rounding import assert_within_rounding, relative_error
 from rfa.model.attention import validation
 from rfa.model.attention.triton import (
     attention_backward_op,
@@ -23,8 +25,6 @@ from rfa.model.attention.triton import (
 from rfa.model.config import LanguageModelConfig
 from rfa.model.dynamics import rotate, wrapped_phase
 from rfa.model.layers import RobustMixer
-from rfa.model.rounding import assert_within_rounding, relative_error
-from rfa.model.testing import assert_matches_reference, rfa_inputs
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"

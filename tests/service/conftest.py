@@ -10,8 +10,8 @@ import pytest
 from rfa.service.app import create_app
 from rfa.service.engine.engine import Models
 from rfa.service.settings import Settings
-from rfa.service.testing import fake_models
 from tests.service.live import running
+from tests.service.models import fake_models
 
 Connect = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 Live = Callable[..., AbstractContextManager[str]]

@@ -26,7 +26,7 @@ import rfa.service.process.child as child
 from rfa.service.engine.engine import ModelFacts, Models
 from rfa.service.process.channel import Channel
 from rfa.service.settings import Settings
-from rfa.service.testing import FakeLanguage, Seen, fake_models
+from tests.service.models import FakeLanguage, Seen, fake_models
 
 NOTES = Path(os.environ["FAKE_CHILD_NOTES"])
 PID = os.getpid()

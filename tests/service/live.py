@@ -19,7 +19,7 @@ from rfa.service.app import create_app
 from rfa.service.engine.engine import Models
 from rfa.service.process.draining import DrainingServer
 from rfa.service.settings import Settings
-from rfa.service.testing import fake_models
+from tests.service.models import fake_models
 
 LONG_SECONDS = 20
 START_SECONDS = 120  # real bundles may have to be compiled first

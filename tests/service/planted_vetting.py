@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rfa.service.engine import vetting_child
+from rfa.service.vetting import child as vetting_child
 
 
 def _endless(_: Path) -> None:

@@ -24,7 +24,7 @@ from rfa.service.errors import Unauthorized
 from rfa.service.openapi import openapi_of
 from rfa.service.schemas import ErrorReply
 from rfa.service.settings import ConfigurationError, Settings
-from rfa.service.testing import fake_models
+from tests.service.models import fake_models
 
 KEYS = ("first-key-of-sixteen-or-more", "second+key/of~sixteen_or.more=")
 KEY = KEYS[0]

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rfa.bench.soak.courses import as_sent
 from rfa.export.bundle import open_bundle
-from rfa.service.engine.adaptive import (
+from rfa.service.engine.filter.adaptive import (
     EMPTY,
     GAMMA,
     INFINITE,
@@ -28,9 +27,10 @@ from rfa.service.engine.adaptive import (
     wait_for,
     write_tracks,
 )
-from rfa.service.engine.filter_runtime import FilterRuntime, Row
-from rfa.service.engine.forecast_checks import NIS, summarise, tally
-from rfa.service.engine.pool import StatePool
+from rfa.service.engine.filter.forecast_checks import NIS, summarise, tally
+from rfa.service.runtime.filter import FilterRuntime, Row
+from rfa.service.runtime.pool import StatePool
+from tests.soak.courses import as_sent
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
 LEVELS = (0.5, 0.8, 0.9, 0.95)

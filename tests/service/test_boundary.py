@@ -27,7 +27,7 @@ from rfa.service.access.record import record_of, request_id
 from rfa.service.departure import Disconnected
 from rfa.service.metrics import Metrics
 from rfa.service.openapi import openapi_of
-from rfa.service.testing import FakeLanguage, fake_models
+from tests.service.models import FakeLanguage, fake_models
 
 pytestmark = pytest.mark.anyio
 SECRET = "hunter2-in-the-prompt"

@@ -17,18 +17,18 @@ import safetensors.numpy
 
 from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError, open_bundle
 from rfa.export.decoder_constants import write_again
-from rfa.service.engine.device import language_loader, load_on_cpu
 from rfa.service.engine.engine import load_models
-from rfa.service.engine.language_runtime import LanguageRuntime
-from rfa.service.engine.runtime_golden import reproduce
 from rfa.service.process.handover import read_settings, write_settings
+from rfa.service.runtime.device import language_loader, load_on_cpu
+from rfa.service.runtime.golden import reproduce
+from rfa.service.runtime.language import LanguageRuntime
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.conftest import Connect
 from tests.service.exact import EPS, ExactModel, begun, largest_errors, prompt_of, silence, stepped
 
 pytest.importorskip("numba")
 from rfa.model.decoder_numba import HEAD_CONSTANTS, SLOT_CONSTANTS
-from rfa.service.engine.compiled_language_runtime import CompiledLanguageRuntime
+from rfa.service.runtime.compiled_language import CompiledLanguageRuntime
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_more_passes_than_one_run_on_onnx(bundle: Bundle, monkeypatch: pytest.Mo
 
 
 def test_without_numba_texts_run_on_onnx(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("rfa.service.engine.compiled_language_runtime", "rfa.model.decoder_numba"):
+    for name in ("rfa.service.runtime.compiled_language", "rfa.model.decoder_numba"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)
     assert isinstance(load_on_cpu(bundle, "auto", 2, 1), LanguageRuntime)

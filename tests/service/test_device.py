@@ -12,12 +12,12 @@ import torch
 
 from rfa.export.bundle import open_bundle
 from rfa.service.app import create_app
-from rfa.service.engine import device
 from rfa.service.engine.engine import load_models
-from rfa.service.engine.language_runtime import CpuLanguage
-from rfa.service.engine.torch_language_runtime import WORKSPACE_BYTES, TorchLanguageRuntime
 from rfa.service.machine import available_cores
 from rfa.service.process.handover import read_settings, write_settings
+from rfa.service.runtime import device
+from rfa.service.runtime.language import CpuLanguage
+from rfa.service.runtime.torch_language import WORKSPACE_BYTES, TorchLanguageRuntime
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.conftest import Connect
 
@@ -71,7 +71,7 @@ def test_memory_that_is_gone_while_loading_is_a_refusal(books_bundle: Path, monk
     def full(*_: Any, **__: Any) -> Any:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr("rfa.service.engine.torch_language_runtime.DevicePool", full)
+    monkeypatch.setattr("rfa.service.runtime.torch_language.DevicePool", full)
     with pytest.raises(ConfigurationError, match="ran out while bundle 'books' was loaded"):
         TorchLanguageRuntime(open_bundle(books_bundle), device="cpu")
 
@@ -108,8 +108,8 @@ def test_the_runtime_for_a_gpu_gets_the_limits_and_must_reproduce_the_golden_out
         return made[-1]
 
     monkeypatch.setattr(device, "check_gpu", lambda: None)
-    monkeypatch.setattr("rfa.service.engine.torch_language_runtime.TorchLanguageRuntime", on_cpu)
-    monkeypatch.setattr("rfa.service.engine.torch_golden.check_golden_on", lambda runtime, _: checked.append(runtime))
+    monkeypatch.setattr("rfa.service.runtime.torch_language.TorchLanguageRuntime", on_cpu)
+    monkeypatch.setattr("rfa.service.runtime.torch_golden.check_golden_on", lambda runtime, _: checked.append(runtime))
     settings = Settings(bundles=(books_bundle, linear_bundle), device="cuda", **given)
     models = load_models(settings)
     assert list(models.languages.values()) == made == checked

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rfa.bench.soak.courses import as_sent
 from rfa.export.bundle import open_bundle
-from rfa.service.engine.filter_runtime import FilterInputError, FilterRuntime, Row
-from rfa.service.engine.pool import Slot, StaleSlot, StatePool
+from rfa.service.runtime.filter import FilterInputError, FilterRuntime, Row
+from rfa.service.runtime.pool import Slot, StaleSlot, StatePool
+from tests.soak.courses import as_sent
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
 STEPS = 25

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from rfa.service.schemas import FilterDone, FilterReply, FilterStepReply
-from rfa.service.testing import FakeFilter, fake_models
+from tests.service.models import FakeFilter, fake_models
 
 pytestmark = pytest.mark.anyio
 SEQUENCE = {"times": [0.0, 0.5, 0.5, 2.0], "observations": [[1.0, 2.0], None, [3.0, None], [None, 4]]}

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from rfa.bench.soak.courses import as_sent
 from rfa.export.bundle import open_bundle
-from rfa.service.engine.filter_runtime import FilterInputError, FilterRuntime
+from rfa.service.runtime.filter import FilterInputError, FilterRuntime
+from tests.soak.courses import as_sent
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
 

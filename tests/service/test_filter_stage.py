@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rfa.bench.soak.courses import as_sent
 from rfa.export.bundle import open_bundle
-from rfa.service.engine import filtering
 from rfa.service.engine.engine import Engine
-from rfa.service.engine.filter_runtime import FilterRuntime, Row, Stepped
-from rfa.service.engine.filter_stream import Observed, ReaderGone, StreamEnd, StreamJob, StreamOptions, StreamStep
-from rfa.service.engine.filtering import Filtered, FilterJob, FilterOptions, FilterStage
-from rfa.service.engine.pool import StatePool
+from rfa.service.engine.filter import work as filtering
+from rfa.service.engine.filter.stream import Observed, ReaderGone, StreamEnd, StreamJob, StreamOptions, StreamStep
+from rfa.service.engine.filter.work import Filtered, FilterJob, FilterOptions, FilterStage
 from rfa.service.errors import InternalError, InvalidRequest, NotReady, Overloaded
 from rfa.service.metrics import Metrics
+from rfa.service.runtime.filter import FilterRuntime, Row, Stepped
+from rfa.service.runtime.pool import StatePool
 from rfa.service.settings import Settings
-from rfa.service.testing import FakeFilter, fake_models
+from tests.service.models import FakeFilter, fake_models
+from tests.soak.courses import as_sent
 
 pytestmark = pytest.mark.anyio
 

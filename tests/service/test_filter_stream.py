@@ -26,8 +26,8 @@ from rfa.service.errors import Conflict, InvalidRequest
 from rfa.service.routes.filter_stream import _observation
 from rfa.service.schemas import ErrorReply, FilterStepReply, StreamDone, StreamObservation, StreamReady, StreamStepReply
 from rfa.service.settings import Settings
-from rfa.service.testing import FakeFilter, fake_models
 from tests.service.live import running
+from tests.service.models import FakeFilter, fake_models
 
 pytestmark = pytest.mark.anyio
 BUNDLES = Path(__file__).parents[2] / "bundles"

@@ -26,7 +26,7 @@ from rfa.service.schemas import (
 from rfa.service.schemas import FilterRequest as FilterBody
 from rfa.service.schemas_openai import Completion, CompletionChunk, CompletionRequest, StreamOptions
 from rfa.service.settings import Settings
-from rfa.service.testing import fake_models
+from tests.service.models import fake_models
 
 LIMITS: dict[str, Any] = {"max_new_tokens": 100, "max_observations": 50, "max_reply_numbers": 20_000, "workers": 2}
 scalars = st.one_of(

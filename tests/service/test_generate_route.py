@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from rfa.service.schemas import GenerateEvent, GenerateReply
-from rfa.service.testing import FakeLanguage, fake_models
+from tests.service.models import FakeLanguage, fake_models
 
 pytestmark = pytest.mark.anyio
 SCRIPT = "the quick brown fox"

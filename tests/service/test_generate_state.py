@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rfa.service.testing import FakeLanguage, fake_models
+from tests.service.models import FakeLanguage, fake_models
 
 pytestmark = pytest.mark.anyio
 SAMPLED = {"temperature": 1.0, "seed": 7}

@@ -14,7 +14,7 @@ from huggingface_hub import AsyncInferenceClient, InferenceClient
 from huggingface_hub.errors import HfHubHTTPError, UnknownError
 from huggingface_hub.utils import close_session
 
-from rfa.service.testing import FakeLanguage, fake_models
+from tests.service.models import FakeLanguage, fake_models
 
 SCRIPT = "the quick brown fox"
 KEY = "a-key-of-sixteen-or-more"

@@ -14,7 +14,7 @@ from rfa.service.bundle_version import bundle_version
 from rfa.service.errors import ERROR_TYPES, STATUS, InternalError, as_service_error
 from rfa.service.schemas import ErrorReply, Info
 from rfa.service.settings import Settings
-from rfa.service.testing import fake_models
+from tests.service.models import fake_models
 
 pytestmark = pytest.mark.anyio
 GOOD = b'{"inputs": "say |", "parameters": {"max_new_tokens": 3}}'

@@ -12,16 +12,16 @@ import pytest
 
 from rfa.export.bundle import open_bundle
 from rfa.service.encoding import dumps
-from rfa.service.engine.batching import BatchSizes, agreeing_sizes
 from rfa.service.engine.engine import Engine, Models
-from rfa.service.engine.generation import GenerateJob, GenerateOptions, Generation
-from rfa.service.engine.language_runtime import CpuLanguage, LanguageRuntime
+from rfa.service.engine.text.generation import GenerateJob, GenerateOptions, Generation
 from rfa.service.errors import EngineFailure
 from rfa.service.metrics import Metrics
+from rfa.service.runtime.batching import BatchSizes, agreeing_sizes
+from rfa.service.runtime.language import CpuLanguage, LanguageRuntime
 from rfa.service.settings import Settings
 
 pytest.importorskip("numba")
-from rfa.service.engine.compiled_language_runtime import CompiledLanguageRuntime
+from rfa.service.runtime.compiled_language import CompiledLanguageRuntime
 
 PROMPTS = ("It was the", "She said: “no”", "", "A long time ago, in a house by the sea, there lived", "…")
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from rfa.service.encoding import dumps
 from rfa.service.engine.engine import Engine, Models, load_models
-from rfa.service.engine.generation import GenerateOptions, Generation
-from rfa.service.engine.language_state import LONGEST_TAIL_BYTES, LanguageState
+from rfa.service.engine.text.generation import GenerateOptions, Generation
+from rfa.service.engine.text.state import LONGEST_TAIL_BYTES, LanguageState
 from rfa.service.errors import InvalidRequest
 from rfa.service.metrics import Metrics
 from rfa.service.settings import Settings
-from rfa.service.testing import FakeLanguage, fake_models
+from tests.service.models import FakeLanguage, fake_models
 
 pytestmark = pytest.mark.anyio
 VOCABULARY_SIZE = 100

@@ -18,9 +18,8 @@ import pytest
 import scipy.linalg
 
 from rfa.export.bundle import open_bundle
-from rfa.service.engine.calibration import Calibration
-from rfa.service.engine.filter_runtime import FilterRuntime, Row
-from rfa.service.engine.learned_normal import (
+from rfa.service.engine.filter.calibration import Calibration
+from rfa.service.engine.filter.learned_normal import (
     COLUMNS,
     COUNT,
     FIELD,
@@ -33,7 +32,8 @@ from rfa.service.engine.learned_normal import (
     Learned,
     learn,
 )
-from rfa.service.engine.pool import StatePool
+from rfa.service.runtime.filter import FilterRuntime, Row
+from rfa.service.runtime.pool import StatePool
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
 SCALES = (0.25, 1.0, 4.0)

@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from rfa.service.settings import Settings
-from rfa.service.testing import FakeFilter, FakeLanguage, fake_models
 from tests.service.conftest import Live
+from tests.service.models import FakeFilter, FakeLanguage, fake_models
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMPT = {"inputs": "say |", "parameters": {"max_new_tokens": 5}}

@@ -19,7 +19,7 @@ from openai.types import Completion
 
 from rfa.service.schemas_openai import Completion as CompletionReply
 from rfa.service.schemas_openai import CompletionChunk, CompletionRequest, ModelList
-from rfa.service.testing import FakeLanguage, byte_vocabulary, fake_models
+from tests.service.models import FakeLanguage, byte_vocabulary, fake_models
 
 SCRIPT = "the quick brown fox"
 KEY = "a-key-of-sixteen-or-more"

@@ -13,7 +13,7 @@ import pytest
 from rfa.service.access.guard import is_open
 from rfa.service.errors import STATUS, Conflict, HeadersTooLarge, MalformedRequest, RequestTimeout, UpgradeRequired
 from rfa.service.openapi import openapi_of
-from rfa.service.testing import FakeFilter, FakeLanguage, fake_models
+from tests.service.models import FakeFilter, FakeLanguage, fake_models
 
 pytestmark = pytest.mark.anyio
 KEY = "a-key-of-sixteen-or-more"

@@ -19,7 +19,7 @@ from rfa.service.errors import ServiceError
 from rfa.service.openapi import openapi_of
 from rfa.service.schemas import ErrorReply
 from rfa.service.settings import ConfigurationError, Settings
-from rfa.service.testing import fake_models
+from tests.service.models import fake_models
 
 STRANGE = ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"})
 KEY = "a-key-of-sixteen-or-more"

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rfa.service.engine import prompt
-from rfa.service.engine.cuts import RUN, check_splitting
-from rfa.service.engine.prompt import LONGEST_PIECE, USUAL_PIECE, PromptReader
-from rfa.service.engine.text import Vocabulary
+from rfa.service.engine.text import prompt
+from rfa.service.engine.text.cuts import RUN, check_splitting
+from rfa.service.engine.text.incremental import Vocabulary
+from rfa.service.engine.text.prompt import LONGEST_PIECE, USUAL_PIECE, PromptReader
 from rfa.service.errors import InvalidRequest
-from rfa.service.testing import END_OF_TEXT, FakeLanguage, byte_vocabulary, fake_models
 from tests.service.conftest import Connect
+from tests.service.models import END_OF_TEXT, FakeLanguage, byte_vocabulary, fake_models
 
 BOOKS = Vocabulary((Path(__file__).parents[2] / "bundles" / "books" / "tokenizer.json").read_text(encoding="utf-8"))
 MERGED = byte_vocabulary(merges=[("a", "b"), ("ab", "c"), ("'", "l"), ("1", "1"), ("!", "!"), ("Ġ", "Ġ"), ("Ċ", "Ċ")])

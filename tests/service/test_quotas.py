@@ -22,7 +22,7 @@ from rfa.service.access.quotas import BURST_SECONDS, Bucket, Clients
 from rfa.service.errors import Overloaded
 from rfa.service.schemas import ErrorReply
 from rfa.service.settings import ConfigurationError, Settings
-from rfa.service.testing import FakeLanguage, fake_models
+from tests.service.models import FakeLanguage, fake_models
 
 KEY, OTHER = "first-key-of-sixteen-or-more", "second-key-of-sixteen-or-more"
 BODY = {"inputs": "say |", "parameters": {"max_new_tokens": 3}}  # five tokens and three

@@ -16,7 +16,7 @@ from rfa.service.app import create_app
 from rfa.service.bundle_version import bundle_version
 from rfa.service.engine.engine import ModelFacts, Models
 from rfa.service.settings import Settings
-from rfa.service.testing import FakeFilter, FakeLanguage
+from tests.service.models import FakeFilter, FakeLanguage
 
 pytestmark = pytest.mark.anyio
 

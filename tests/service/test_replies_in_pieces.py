@@ -12,8 +12,8 @@ import pytest
 
 from rfa.service.engine.reply_size import HELD
 from rfa.service.schemas import FilterReply, GenerateReply
-from rfa.service.testing import FakeFilter, FakeLanguage, fake_models
 from rfa.service.turns import LONGEST_LOOKS, Turns
+from tests.service.models import FakeFilter, FakeLanguage, fake_models
 
 pytestmark = pytest.mark.anyio
 # Some 2 MB of JSON: more than is held before a reply begins.

@@ -14,9 +14,6 @@ import pytest
 
 from rfa.export.bundle import open_bundle
 from rfa.service.encoding import PIECE_NUMBERS, Long, dumps, pieces
-from rfa.service.engine.filter_runtime import FilterRuntime, Row
-from rfa.service.engine.generation import TokenEvent, TokenRecord, TopTokens
-from rfa.service.engine.pool import StatePool
 from rfa.service.engine.reply_size import (
     StepShape,
     _body_bytes,
@@ -24,7 +21,10 @@ from rfa.service.engine.reply_size import (
     generation_bytes,
     smoothing_bytes,
 )
-from rfa.service.testing import byte_vocabulary
+from rfa.service.engine.text.generation import TokenEvent, TokenRecord, TopTokens
+from rfa.service.runtime.filter import FilterRuntime, Row
+from rfa.service.runtime.pool import StatePool
+from tests.service.models import byte_vocabulary
 
 LEVELS = tuple(round(0.05 + 0.055 * i, 4) + 1e-12 for i in range(16))
 HORIZON = tuple(0.1 * (i + 1) for i in range(256))

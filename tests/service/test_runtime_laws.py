@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from rfa.export.bundle import Bundle, open_bundle
-from rfa.service.engine.language_runtime import BundleLanguage, LanguageRuntime
-from rfa.service.engine.pool import StaleSlot
-from rfa.service.engine.torch_language_runtime import TorchLanguageRuntime
-from rfa.service.engine.torch_pool import DevicePool
 from rfa.service.errors import InvalidRequest
+from rfa.service.runtime.language import BundleLanguage, LanguageRuntime
+from rfa.service.runtime.pool import StaleSlot
+from rfa.service.runtime.torch_language import TorchLanguageRuntime
+from rfa.service.runtime.torch_pool import DevicePool
 from tests.service.exact import EPS, ExactModel, begun, crowd, largest_errors, prompt_of, silence, stepped
 
 RUNTIMES = ("onnx", "compiled", "torch")
@@ -33,7 +33,7 @@ def load(bundle: Bundle, name: str) -> BundleLanguage:
     if name == "onnx":
         return LanguageRuntime(bundle, streams=STREAMS, max_rows=MAX_ROWS)
     pytest.importorskip("numba")
-    from rfa.service.engine.compiled_language_runtime import CompiledLanguageRuntime
+    from rfa.service.runtime.compiled_language import CompiledLanguageRuntime
 
     return CompiledLanguageRuntime(bundle, streams=STREAMS)
 

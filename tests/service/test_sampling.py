@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rfa.service.engine.sampling import draw_index, filtered_probabilities, generator, log_normaliser, most_probable
+from rfa.service.engine.text.sampling import (
+    draw_index,
+    filtered_probabilities,
+    generator,
+    log_normaliser,
+    most_probable,
+)
 
 PROBABILITIES = np.array([0.5, 0.25, 0.15, 0.1])
 

@@ -13,7 +13,7 @@ import pytest
 
 from rfa.service.engine.scheduler import LIVE_IN_A_ROW, Job, Scheduler, hand_over
 from rfa.service.errors import NotReady, Overloaded
-from rfa.service.testing import FakeFilter, FakeLanguage, fake_models
+from tests.service.models import FakeFilter, FakeLanguage, fake_models
 
 pytestmark = pytest.mark.anyio
 

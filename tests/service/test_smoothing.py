@@ -12,8 +12,8 @@ import scipy.linalg
 import torch
 
 from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
-from rfa.service.engine import smoothing
-from rfa.service.engine.smoothing import Trace, draw_paths, fixed_lag, smooth
+from rfa.service.engine.filter import smoothing
+from rfa.service.engine.filter.smoothing import Trace, draw_paths, fixed_lag, smooth
 from tests.model.joint_gaussian import System, path_posterior
 
 COUNT = 14

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rfa.service.engine.pool import IS_LINUX, PoolFull, Slot, StaleSlot, StateField, StatePool
+from rfa.service.runtime.pool import IS_LINUX, PoolFull, Slot, StaleSlot, StateField, StatePool
 
 FIELDS = {"mean": StateField((2,), "float32"), "grid": StateField((3, 4), "float64"), "count": StateField((), "int64")}
 

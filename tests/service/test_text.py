@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from rfa.service.engine.text import TextStream, Vocabulary
-from rfa.service.testing import byte_vocabulary
+from rfa.service.engine.text.incremental import TextStream, Vocabulary
+from tests.service.models import byte_vocabulary
 
 VOCABULARY = byte_vocabulary(merges=[("a", "b"), ("ab", "c"), ("Ã", "©"), ("Ġ", "a")])
 

@@ -13,10 +13,10 @@ import torch
 
 from rfa.export.bundle import Bundle, open_bundle
 from rfa.service.engine.engine import load_models
-from rfa.service.engine.language_runtime import LanguageRuntime
-from rfa.service.engine.torch_golden import check_golden_on
-from rfa.service.engine.torch_language_runtime import TorchLanguageRuntime
-from rfa.service.engine.torch_step import StepRunner
+from rfa.service.runtime.language import LanguageRuntime
+from rfa.service.runtime.torch_golden import check_golden_on
+from rfa.service.runtime.torch_language import TorchLanguageRuntime
+from rfa.service.runtime.torch_step import StepRunner
 from rfa.service.settings import Settings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of NVIDIA")

@@ -21,13 +21,13 @@ from rfa.model import decoder
 from rfa.model.recurrence.slots_reference import SlotReadout
 from rfa.service.encoding import dumps
 from rfa.service.engine.engine import Engine, Models
-from rfa.service.engine.generation import GenerateOptions, Generation
-from rfa.service.engine.language_runtime import SlotContext
-from rfa.service.engine.language_state import LanguageState
-from rfa.service.engine.torch_golden import check_golden_on
-from rfa.service.engine.torch_language_runtime import DeviceCache, TorchLanguageRuntime
+from rfa.service.engine.text.generation import GenerateOptions, Generation
+from rfa.service.engine.text.state import LanguageState
 from rfa.service.errors import EngineFailure, Overloaded
 from rfa.service.metrics import Metrics
+from rfa.service.runtime.language import SlotContext
+from rfa.service.runtime.torch_golden import check_golden_on
+from rfa.service.runtime.torch_language import DeviceCache, TorchLanguageRuntime
 from rfa.service.settings import Settings
 from tests.service.exact import TEXT, begun, crowd, silence
 

@@ -22,7 +22,7 @@ from rfa.service.access.record import record_of
 from rfa.service.access.tracing import Tracing, open_tracing
 from rfa.service.app import create_app
 from rfa.service.settings import ConfigurationError, Settings
-from rfa.service.testing import FakeLanguage, fake_models
+from tests.service.models import FakeLanguage, fake_models
 
 pytest.importorskip("opentelemetry.sdk")
 from opentelemetry.sdk.trace import ReadableSpan
@@ -216,7 +216,7 @@ def test_off_is_off_whatever_the_environment_says(collector: Any) -> None:
 import asyncio, httpx
 from rfa.service.app import create_app
 from rfa.service.settings import Settings
-from rfa.service.testing import fake_models
+from tests.service.models import fake_models
 
 async def main():
     app = create_app(Settings(bundles=(), processes=1, workers=1), load=lambda _: fake_models())

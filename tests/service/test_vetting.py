@@ -14,9 +14,9 @@ import onnx
 import pytest
 
 from rfa.export.bundle import BundleError, open_bundle
-from rfa.service.engine import vetting
-from rfa.service.engine.vetting import MAX_REASON, Vetted, vet
 from rfa.service.settings import BUNDLE_ROOT
+from rfa.service.vetting import vetting
+from rfa.service.vetting.vetting import MAX_REASON, Vetted, vet
 from tests.soak.bundles.graphs import FOR_THE_TRIAL
 from tests.soak.bundles.mutations import seal
 
@@ -128,7 +128,7 @@ def test_a_graph_that_gives_its_golden_outputs_and_no_more_is_refused(tmp_path: 
 
 def test_a_supervisor_can_import_it_cheaply() -> None:
     """Neither numpy nor the runtime come with it."""
-    code = "import sys, rfa.service.engine.vetting; sys.exit('numpy' in sys.modules or 'onnxruntime' in sys.modules)"
+    code = "import sys, rfa.service.vetting.vetting; sys.exit('numpy' in sys.modules or 'onnxruntime' in sys.modules)"
 
     async def imported() -> int:
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", code)

@@ -20,10 +20,10 @@ from rfa.service.errors import RequestTimeout
 from rfa.service.memory import MemoryBudget
 from rfa.service.schemas import StreamClose
 from rfa.service.settings import Settings
-from rfa.service.testing import FakeLanguage, fake_models
 from rfa.service.turns import Turns
 from rfa.service.wire.websocket import BURST_BYTES
 from tests.service.live import Live, check_refusal, read_answer, read_to_end, running, wait_until
+from tests.service.models import FakeLanguage, fake_models
 
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 JSON_POST = "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"

@@ -21,10 +21,10 @@ from websockets.server import ServerProtocol
 from websockets.sync.client import connect
 
 from rfa.service.errors import ServiceError
-from rfa.service.testing import FakeLanguage, fake_models
 from rfa.service.wire.head import MAX_HEADERS
 from rfa.service.wire.websocket import MAX_FRAGMENTS
 from tests.service.live import Live, check_refusal, parse_head, read_answer, read_to_end, running, wait_until
+from tests.service.models import FakeLanguage, fake_models
 
 BODY = json.dumps({"observations": [[0.5, 0.25]], "seed": 1}).encode()
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"

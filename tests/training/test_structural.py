@@ -12,7 +12,7 @@ from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 from rfa.export.bundle import open_bundle
 from rfa.export.filter_export import export_filter
 from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
-from rfa.service.engine.filter_runtime import FilterRuntime
+from rfa.service.runtime.filter import FilterRuntime
 from rfa.training.filter import FilterRun, train_filter
 from rfa.training.language import find_config
 from rfa.training.series import Series, load_csv, split

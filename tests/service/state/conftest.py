@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rfa.bench.faults.redis_process import RedisProcess
+from tests.soak.faults.redis_process import RedisProcess
 
 
 @pytest.fixture

@@ -16,13 +16,13 @@ import redis
 from lossy_relay import LossyRelay
 from state_support import KEY, OTHER_KEY, SCOPE
 
-from rfa.bench.faults.redis_process import RedisProcess, free_port
 from rfa.service.errors import STATUS, Conflict, NotFound, NotReady, Overloaded, ServiceError
 from rfa.service.state.keys import KeyRing
 from rfa.service.state.names import Opened, SessionName, StateScope
 from rfa.service.state.redis_sessions import RedisSessions
 from rfa.service.state.sealer import Sealer
 from rfa.service.state.sessions import SessionAddress
+from tests.soak.faults.redis_process import RedisProcess, free_port
 
 pytestmark = pytest.mark.anyio
 LIMIT = 10_000

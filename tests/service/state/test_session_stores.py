@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 from state_support import KEY, SCOPE, make_tokens
 
-from rfa.bench.faults.redis_process import RedisProcess
 from rfa.service.errors import Conflict, InvalidRequest, NotFound, ServiceError
 from rfa.service.state.keeper import StateKeeper
 from rfa.service.state.keys import KeyRing
@@ -18,6 +17,7 @@ from rfa.service.state.memory_sessions import MemorySessions
 from rfa.service.state.names import Opened, SessionName, SessionReference
 from rfa.service.state.redis_sessions import RedisSessions
 from rfa.service.state.sealer import Sealer
+from tests.soak.faults.redis_process import RedisProcess
 
 pytestmark = pytest.mark.anyio
 NAME = SessionName("mine")

@@ -1,4 +1,4 @@
-"""`python -m tests.soak.attacks`: every attack, a table, and bench/results/attacks.json; 1 if a bar was missed."""
+"""`python -m tests.soak.attacks`: every attack, a table, and results/attacks.json; 1 if a bar was missed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from rfa.bench.faults.cast import ROOT
-from rfa.bench.hardware import hardware
-from rfa.training.commit import git_commit
+from rfa.measured import RESULTS, git_commit, hardware
 from tests.soak.attacks.catalogue import Attack, all_attacks
 from tests.soak.attacks.conduct import GRACE_SECONDS, LONGEST_ATTACK, SETTLE_SECONDS, Arena, conduct
 from tests.soak.attacks.live import Live
 
-RESULT = ROOT / "bench" / "results" / "attacks.json"
+RESULT = RESULTS / "attacks.json"
 SECONDS = 5.0
 CALM_WINDOWS = 3
 COLUMNS = "{:<30} {:>17} {:>32} {:>26} {:>5} {:>8}  {}"

@@ -27,15 +27,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rfa.bench.faults.cast import ROOT
-from rfa.bench.faults.server import FaultError, Server
-from rfa.bench.faults.verdict import Verdict
 from tests.soak.attacks.burner import burning
 from tests.soak.attacks.catalogue import Attack
 from tests.soak.attacks.live import STREAMS, Latencies, Live, Seen
 from tests.soak.attacks.machine import Span, span
 from tests.soak.attacks.memory import Memory, is_back
 from tests.soak.attacks.turns import wait_p99_ms
+from tests.soak.faults.cast import ROOT
+from tests.soak.faults.server import FaultError, Server
+from tests.soak.faults.verdict import Verdict
 
 MOST_BYTES = 700_000_000
 MOST_GROWTH = 0.1

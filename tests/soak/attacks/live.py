@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 
-from rfa.bench.faults.cast import FILTERS, ROOT
 from rfa.bench.load.check import SeriesTruth
 from rfa.bench.load.live import LiveStream, open_streams
 from rfa.bench.load.pacing import Pacer, periodic
@@ -32,6 +31,7 @@ from rfa.bench.load.scenario import LiveLoad
 from rfa.bench.load.tally import Tally, Window
 from rfa.bench.load.truth import FilterQuestion, open_models, series_truths
 from tests.soak.attacks.machine import Span
+from tests.soak.faults.cast import FILTERS, ROOT
 
 STREAMS = 4
 RATE = 50.0

@@ -1,4 +1,4 @@
-"""`python -m tests.soak.bundles`; its figures go to bench/results/bundles.json.
+"""`python -m tests.soak.bundles`; its figures go to results/bundles.json.
 
 Needs strace. Some 370 bundles, each in a process of its own and then offered to a server that serves: half an hour on
 two cores that do nothing else.
@@ -14,12 +14,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from rfa.bench.hardware import hardware
-from rfa.training.commit import git_commit
-from tests.soak.bundles.opened import ROOT
+from rfa.measured import RESULTS, git_commit, hardware
 from tests.soak.bundles.run import cases, run
 
-RESULT = ROOT / "bench" / "results" / "bundles.json"
+RESULT = RESULTS / "bundles.json"
 
 
 def main() -> int:

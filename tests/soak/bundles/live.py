@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx
 
-from rfa.bench.faults.server import LOOK_SECONDS, PATIENCE_SECONDS, Server
 from tests.soak.bundles.case import Case
+from tests.soak.faults.server import LOOK_SECONDS, PATIENCE_SECONDS, Server
 
 DECIDED = re.compile(r" reload (committed|refused|aborted), of ")
 # One process is asked to reload, and the one beside it: what is refused must be refused for both.

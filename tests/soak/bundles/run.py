@@ -18,8 +18,8 @@ import onnx
 
 from rfa.export.bundle import Bundle, BundleError, open_bundle
 from rfa.export.signing import PublicKey, SecretKey, sign_bundle
-from rfa.service.engine import vetting
 from rfa.service.settings import BUNDLE_ROOT
+from rfa.service.vetting import vetting
 from tests.soak.bundles import graphs
 from tests.soak.bundles.case import Case
 from tests.soak.bundles.live import Offered, offer

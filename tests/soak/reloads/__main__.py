@@ -1,4 +1,4 @@
-"""`python -m tests.soak.reloads`; its figures go to bench/results/reloads.json."""
+"""`python -m tests.soak.reloads`; its figures go to results/reloads.json."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from rfa.bench.faults.cast import ROOT
-from rfa.bench.hardware import hardware
-from rfa.training.commit import git_commit
+from rfa.measured import RESULTS, git_commit, hardware
 from tests.soak.reloads.run import Plan, run_reloads
 
-RESULT = ROOT / "bench" / "results" / "reloads.json"
+RESULT = RESULTS / "reloads.json"
 
 
 def main() -> int:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import httpx
 
-from rfa.bench.faults.cast import state_key
-from rfa.bench.faults.detect import leaked
-from rfa.bench.faults.server import PATIENCE_SECONDS, Server
-from rfa.bench.faults.verdict import Verdict
+from tests.soak.faults.cast import state_key
+from tests.soak.faults.detect import leaked
+from tests.soak.faults.server import PATIENCE_SECONDS, Server
+from tests.soak.faults.verdict import Verdict
 from tests.soak.reloads.clients import Cast, kept, one_shots, streams, tokens
 from tests.soak.reloads.history import History
 from tests.soak.reloads.versions import BREAKAGES, NAME, make_versions, publish, truths_of

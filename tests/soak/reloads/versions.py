@@ -9,11 +9,11 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from rfa.bench.faults.cast import ROOT
 from rfa.bench.load.check import SeriesTruth
 from rfa.bench.load.truth import FilterQuestion, open_models, series_truths
 from rfa.export.manifest import FileSpec, decode_manifest, encode_manifest, sha256
-from tests.faults.tampering import TAMPERINGS
+from tests.soak.faults.cast import ROOT
+from tests.soak.faults.tampering import TAMPERINGS
 
 NAME = "linear"
 STEPS = 120

@@ -22,7 +22,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from rfa.bench.hardware import hardware
+from rfa.measured import RESULTS, hardware
 from rfa.training.provenance import git_commit
 from tests.soak.wire.application import Truth, compute_truth
 from tests.soak.wire.case import Case
@@ -34,7 +34,7 @@ from tests.soak.wire.nginx import THROUGH, Through, proxied
 from tests.soak.wire.served import SETTINGS, Served, serving
 from tests.soak.wire.shrink import replay, shrunk
 
-RESULT = Path(__file__).resolve().parents[3] / "bench" / "results" / "wire.json"
+RESULT = RESULTS / "wire.json"
 WARM_UP_SHARE = 0.1
 LARGEST_GROWTH = 0.10
 MOST_RESIDENT = 700 * 10**6

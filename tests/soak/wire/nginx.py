@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, get_args
 
-from rfa.bench.faults.server import free_port
+from tests.soak.faults.server import free_port
 
 Through = Literal["direct", "nginx", "nginx-common"]
 THROUGH = get_args(Through)

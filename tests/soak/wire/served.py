@@ -19,7 +19,7 @@ from typing import IO
 
 import psutil  # type: ignore[import-untyped]
 
-from rfa.bench.faults.server import free_port
+from tests.soak.faults.server import free_port
 from tests.soak.wire.application import BUNDLE, KEY
 from tests.soak.wire.judge import ANY_NONCE
 

@@ -1,0 +1,1 @@
+"""What repeats papers and public benchmarks: tested, and not in the wheel."""

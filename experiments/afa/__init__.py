@@ -1,0 +1,1 @@
+"""Adaptive Filter Attention as published, against what it claims."""

@@ -1,0 +1,1 @@
+"""The filters against exact and public ones: accuracy, intervals, what is normal."""

@@ -1,0 +1,41 @@
+"""The picture of `accuracy`: error over the oracle's by kind of noise, and a jump being followed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+JUMP = "50"
+SCENARIOS = ("clean", "5 % x10", "5 % x20", "Student-t", "mixture")
+COLOURS = {"kalman": "0.6", "gate": "C4", "Student-t EM": "C2", "linear": "C0", "linear, learned": "C1"}
+SHIFT_COLOURS = {**COLOURS, "linear, no re-acquisition": "C3"}
+
+
+def draw_accuracy(document: Mapping[str, Any], path: Path) -> None:
+    """Left bars of RMSE over the oracle's, right the median error after a jump; the format follows the suffix."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
+    width = 0.8 / len(COLOURS)
+    for i, (name, colour) in enumerate(COLOURS.items()):
+        rows = [document["tracking"][scenario] for scenario in SCENARIOS]
+        excess = [100 * (row[name]["rmse"] / row["oracle"]["rmse"] - 1) for row in rows]
+        places = [k + (i - (len(COLOURS) - 1) / 2) * width for k in range(len(SCENARIOS))]
+        left.bar(places, excess, width, label=name, color=colour)
+    left.set_xticks(range(len(SCENARIOS)), SCENARIOS)
+    # Linear where the robust filters are, logarithmic where the Kalman filter is.
+    left.set_yscale("symlog", linthresh=10)
+    left.set(ylabel="% above the oracle's RMSE", title="error by noise, WoLF's tracking setting")
+    for name, row in document["level_shift"][JUMP].items():
+        right.plot(range(len(row["error"])), row["error"], label=name, color=SHIFT_COLOURS[name])
+    right.set(xlabel="observations after the jump", ylabel="median position error", title=f"a jump of {JUMP}")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.set_axisbelow(True)
+        axes.legend(fontsize="small", frameon=False)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

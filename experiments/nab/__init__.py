@@ -1,0 +1,1 @@
+"""The Numenta Anomaly Benchmark."""

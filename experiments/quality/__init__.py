@@ -1,0 +1,1 @@
+"""The language models of the papers against rotary attention."""

@@ -1,0 +1,128 @@
+"""Scores of one trained run on a test text: perplexity by mode, context length and kind of window.
+
+All kinds and lengths score the same tokens. "separate" windows do not overlap and all their tokens count: each starts
+from nothing, so its first tokens are guessed with little context, as in the paper. "sliding" windows overlap by half,
+and only their second half counts: every scored token has between half a window and a whole one of context.
+
+The scores stay in the run's folder, with the weights and settings that they are of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from rfa.measured import git_commit
+from rfa.model.checkpoint import WEIGHTS_FILE, load_model
+from rfa.model.config import Mode
+from rfa.model.language import LanguageModel
+from rfa.training.corpus import encode_files, file_hashes, split_files
+from rfa.training.evaluate.language import score, token_bytes, window_losses
+
+Windows = Literal["separate", "sliding"]
+WINDOWS: tuple[Windows, ...] = get_args(Windows)
+SCORES_FILE = "quality.json"
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What is scored: lengths as multiples of the training length, and how many tokens of the text."""
+
+    factors: tuple[int, ...] = (1, 2, 4, 8)
+    tokens: int = 65_536
+
+    def __post_init__(self) -> None:
+        if not self.factors or min(self.factors) < 1 or any(max(self.factors) % factor for factor in self.factors):
+            raise ValueError(
+                f"lengths must be multiples of the training length that divide the longest: {self.factors}"
+            )
+        object.__setattr__(self, "factors", tuple(sorted(set(self.factors))))
+
+    def lengths(self, context: int) -> tuple[int, ...]:
+        """Window lengths of a model that was trained at `context`.
+
+        Raises:
+            ValueError: the tokens to score are no multiple of the longest, or a window has no half.
+        """
+        lengths = tuple(factor * context for factor in self.factors)
+        if self.tokens < lengths[-1] or self.tokens % lengths[-1]:
+            raise ValueError(f"tokens to score must be a multiple of the longest window, {lengths[-1]}: {self.tokens}")
+        if lengths[0] % 2:
+            raise ValueError(f"the windows slide by half their length, which must be even: {lengths[0]}")
+        return lengths
+
+
+def score_text(
+    model: LanguageModel, tokens: np.ndarray, sizes: np.ndarray, modes: tuple[Mode, ...], lengths: tuple[int, ...]
+) -> list[dict[str, Any]]:
+    """Scores over every kind of window, mode and length.
+
+    Args:
+        tokens: ids; half of the longest window comes before the first scored token, the rest is scored.
+        sizes: bytes that each token stands for.
+    """
+    first = lengths[-1] // 2
+    targets = np.asarray(tokens[first + 1 :], np.int64)
+    rows = []
+    for mode in modes:
+        for windows in WINDOWS:
+            for length in lengths:
+                scored = length if windows == "separate" else length // 2
+                losses = window_losses(model, tokens, length, mode, scored=scored, first=first)
+                rows.append({"windows": windows, **asdict(score(losses, targets, sizes, mode, length))})
+    return rows
+
+
+def score_run(run: Path, data: Path, scoring: Scoring, device: torch.device) -> dict[str, Any]:
+    """The scores of a finished run in the modes that it was trained for; those in its folder, if they fit.
+
+    Raises:
+        ValueError: the test text is too short for so many tokens.
+    """
+    record = json.loads((run / "train.json").read_text())
+    model: LanguageModel = load_model(run).to(device)
+    training = record["config"]["training"]
+    files = split_files(data, "test")
+    request: dict[str, Any] = {
+        "weights": hashlib.sha256((run / WEIGHTS_FILE).read_bytes()).hexdigest(),
+        "data": file_hashes(files),
+        "modes": list(training["modes"] or model.config.modes),
+        "lengths": list(scoring.lengths(training["context"])),
+        "tokens": scoring.tokens,
+    }
+    found = run / SCORES_FILE
+    if found.is_file() and (known := json.loads(found.read_text()))["request"] == request:
+        return dict(known)
+    tokenizer = Tokenizer.from_file(str(run / "tokenizer.json"))
+    tokens = encode_files(tokenizer, files)
+    wanted = request["lengths"][-1] // 2 + scoring.tokens + 1
+    if len(tokens) < wanted:
+        raise ValueError(f"the test text has {len(tokens):,} tokens; scoring {scoring.tokens:,} needs {wanted:,}")
+    started = time.perf_counter()
+    rows = score_text(
+        model, tokens[:wanted], token_bytes(tokenizer), tuple(request["modes"]), tuple(request["lengths"])
+    )
+    result = {
+        "request": request,
+        "commit": git_commit(),
+        "seconds": round(time.perf_counter() - started, 1),
+        "scores": rows,
+    }
+    write_json(found, result)
+    return result
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """Write as a whole or not at all: a reader, or a cut, never meets half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")
+    partial.replace(path)

@@ -1,0 +1,1 @@
+"""What a state of constant size can recall."""

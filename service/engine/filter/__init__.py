@@ -1,0 +1,1 @@
+"""Filter requests and live streams at work."""

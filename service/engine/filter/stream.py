@@ -1,0 +1,181 @@
+"""A live stream of observations: fed by its client, answered step by step, idle in between."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from rfa.service.engine.filter.forecast_checks import ForecastChecks
+from rfa.service.engine.filter.work import FilterStage, PackedState, RecurrentJob
+from rfa.service.errors import ServiceError
+from rfa.service.runtime.filter import Row, Stepped
+
+EndReason = Literal["close", "idle", "drain"]
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """What to tell about each observation.
+
+    Attributes:
+        state: where to continue, as the model unpacked it; None is a fresh start.
+        state_every: pack the state with every so many-th step; 0 never.
+        wants_state: pack the state at the end.
+    """
+
+    levels: tuple[float, ...]
+    horizon: tuple[float, ...]
+    samples: int
+    seed: int
+    state: Any = None
+    state_every: int = 0
+    wants_state: bool = False
+
+
+class Observed(NamedTuple):
+    """One observation, checked."""
+
+    t: float
+    y: list[float | None] | None
+    noise: float
+
+
+class StreamStep(NamedTuple):
+    """The answer to one observation."""
+
+    step: Any
+    state: PackedState | None
+
+
+@dataclass(frozen=True)
+class StreamEnd:
+    """The last event of a stream that ended well; all but the state is of this stream's own steps."""
+
+    steps: int
+    log_likelihood: float
+    calibration: ForecastChecks
+    reason: EndReason
+    state: PackedState | None
+
+
+class ReaderGone(Exception):
+    """The client left: nobody is there to answer."""
+
+
+class StreamJob(RecurrentJob):
+    """A live stream.
+
+    The event loop calls `push`, `close`, `leave` and `replies`; observations are answered in the order of `push`.
+
+    Args:
+        limit: observations without an answer from which on `is_full` holds.
+        answer_bytes: what an observation takes until its answer is sent.
+    """
+
+    is_stream = True
+    is_watched = True
+
+    def __init__(self, stage: FilterStage, options: StreamOptions, *, limit: int, answer_bytes: int = 0) -> None:
+        super().__init__(stage, options)
+        self.answer_bytes = answer_bytes
+        self.options = options
+        self._limit = limit
+        self._pending: deque[Observed] = deque()
+        self._closing: EndReason | None = None
+        self._refusal: ServiceError | None = None
+        self._steps = 0
+
+    # On the event loop.
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client should wait."""
+        return self.unanswered * self.event_rows >= self._limit
+
+    @property
+    def unanswered(self) -> int:
+        """Observations whose answers were not taken."""
+        return len(self._pending) + self._backlog
+
+    def push(self, observed: Observed) -> None:
+        """Take an observation."""
+        self._pending.append(observed)
+        if len(self._pending) == 1:
+            self._wake()
+
+    def close(self, refusal: ServiceError | None = None, reason: EndReason = "close") -> None:
+        """Nothing more will come: end after the observations taken so far, with an error if there is one."""
+        self._refusal = refusal
+        self._closing = reason
+        self._wake()
+
+    def leave(self) -> None:
+        """The client has left."""
+        self.cancel()
+        self.deliver([ReaderGone()])
+
+    async def replies(self, most: int = 16) -> list[StreamStep] | StreamEnd:
+        """Answers that are there, at least one and `most` at most, or the end.
+
+        Raises:
+            ServiceError: instead of the end, when the job failed or the client's frame was refused.
+            ReaderGone: the client left.
+        """
+        while not self._inbox:
+            self._arrival.clear()
+            await self._arrival.wait()
+        ready: list[StreamStep] = []
+        while self._inbox and len(ready) < most and isinstance(self._inbox[0], StreamStep):
+            ready.append(self._inbox.popleft())
+        if ready:
+            if self._scheduler is not None:
+                self._scheduler.consumed(self, len(ready))
+            return ready
+        if isinstance(self._inbox[0], Exception):
+            raise self._inbox.popleft()  # without a name: a frame and its error would keep each other alive
+        end: StreamEnd = self._inbox.popleft().result
+        return end
+
+    def _wake(self) -> None:
+        if self._scheduler is not None:
+            self._scheduler.wake(self)
+
+    # On a worker thread.
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._pending and self._closing is None
+
+    @property
+    def has_next(self) -> bool:
+        return bool(self._pending)
+
+    @property
+    def place(self) -> str:
+        return "y"
+
+    def next_row(self) -> Row:
+        observed = self._pending[0]
+        return Row(self.ensure_slot(), observed.t, observed.y, observed.noise, self.readout, self.seed)
+
+    def accept(self, stepped: Stepped) -> None:
+        super().accept(stepped)
+        self._pending.popleft()
+        self._steps += 1
+        every = self.options.state_every
+        self.emit(StreamStep(stepped.step, self.pack() if every and self._steps % every == 0 else None))
+
+    def settle(self) -> None:
+        if self.interrupted:
+            self._end("drain")
+        elif self._closing is not None and not self._pending:
+            if self._refusal is not None:
+                refusal, self._refusal = self._refusal, None  # its frames hold this job
+                self.fail(refusal)
+            else:
+                self._end(self._closing)
+
+    def _end(self, reason: EndReason) -> None:
+        state = self.pack() if self.options.wants_state else None
+        self.finish(StreamEnd(self._steps, self.log_likelihood, self.checks(), reason, state))

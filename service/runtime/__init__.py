@@ -1,0 +1,1 @@
+"""What computes: ONNX Runtime, compiled code, torch."""

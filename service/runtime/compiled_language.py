@@ -1,0 +1,137 @@
+"""A language bundle on a CPU core in compiled code: the functions of `language_runtime.LanguageRuntime`, several times
+as fast.
+
+Recurrent streams run on `rfa.model.decoder_numba`, where a row has the same bits in a batch of any size, attention
+streams on the bundle's ONNX graph. States are the same bytes as on the other runtimes. It needs numba, and no torch:
+the constants that torch forms from the weights come with the bundle (decoder.safetensors).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError
+from rfa.model.decoder_numba import CompiledDecoder, Slots, compile_kernels
+from rfa.service.runtime.golden import reproduce
+from rfa.service.runtime.language import Array, CpuLanguage, SlotContext, StepOutput, TurnAdvance
+from rfa.service.runtime.pool import Slot, StateField, TurningPool
+
+__all__ = ["CompiledLanguageRuntime", "HostPool", "compile_kernels", "refusal", "reproduce_golden"]
+
+
+class HostPool(TurningPool):
+    """Recurrent contexts in this process's memory.
+
+    Args:
+        means: shape `[L, H, S, 4D]`.
+        precisions: shape `[L, H, S]`.
+        capacity: number of slots.
+    """
+
+    def __init__(self, means: tuple[int, ...], precisions: tuple[int, ...], capacity: int) -> None:
+        shapes = {"means": means, "precisions": precisions}
+        super().__init__(capacity, {name: StateField((2, *shape), np.float32) for name, shape in shapes.items()})
+        self.slots = Slots(*(self.arrays[name].reshape(-1, *shape) for name, shape in shapes.items()))
+
+    def read(self, slot: Slot) -> dict[str, NDArray[np.float32]]:
+        """Copies of a slot's means and precisions."""
+        row = self.current([slot])[0]
+        return {name: part[row].copy() for name, part in self.slots._asdict().items()}
+
+    def write(self, slot: Slot, values: Mapping[str, Array | float]) -> None:
+        """Set means and precisions of a slot."""
+        row = self.current([slot])[0]
+        for name, value in values.items():
+            getattr(self.slots, name)[row] = value
+
+    def copy(self, source: Slot, target: Slot) -> None:
+        """Make a slot the same as another."""
+        self.write(target, self.read(source))
+
+
+class CompiledLanguageRuntime(CpuLanguage):
+    """A language bundle in compiled code, one thread per call.
+
+    Args:
+        bundle: of kind "lm"; `refusal` must have nothing to say.
+        streams: recurrent contexts that exist at the same time, at most.
+
+    Raises:
+        BundleError: the constants do not fit each other.
+    """
+
+    runtime = "compiled"
+
+    def __init__(self, bundle: Bundle, *, streams: int = 64) -> None:
+        super().__init__(bundle)
+        try:
+            self._decoder = CompiledDecoder(bundle.weights(), bundle.constants() or {})
+        except ValueError as error:
+            raise BundleError(f"{CONSTANTS_FILE}: {error}") from None
+        if self._decoder.slot_shape != self.initial_means.shape:
+            raise BundleError(f"{CONSTANTS_FILE}: its slots are not those of the initial state")
+        self._slots = HostPool(self.initial_means.shape, self.initial_precisions.shape, streams)
+        self.pool = self._slots
+
+    def read_prompt(self, context: SlotContext, tokens: Sequence[int]) -> tuple[StepOutput, TurnAdvance]:
+        """A piece of a prompt in a recurrent stream, and the output of its last token, which `prefill` leaves out."""
+        output, advance = self._read(context, tokens, with_output=True)
+        assert output is not None
+        return output, advance
+
+    def _prefill_slots(self, context: SlotContext, tokens: Sequence[int]) -> TurnAdvance:
+        return self._read(context, tokens, with_output=False)[1]
+
+    def _read(
+        self, context: SlotContext, tokens: Sequence[int], *, with_output: bool
+    ) -> tuple[StepOutput | None, TurnAdvance]:
+        (source,), (target,) = (rows([context.slot]) for rows in (self._slots.current, self._slots.spare))
+        row = np.asarray(tokens, dtype=np.int64)
+        output, is_finite = self._decoder.prefill(
+            row, context.position, self._slots.slots, source, target, with_output=with_output
+        )
+        advance = TurnAdvance(context, self._slots, is_finite, len(tokens))
+        return (None if output is None else StepOutput(*output)), advance
+
+    def _step_slots(
+        self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
+    ) -> tuple[StepOutput, list[TurnAdvance]]:
+        slots = [context.slot for context in contexts]
+        output, finite = self._decoder.step(
+            np.asarray(tokens, dtype=np.int64),
+            np.asarray([context.position for context in contexts], dtype=np.int64),
+            noise,
+            self._slots.slots,
+            self._slots.current(slots),
+            self._slots.spare(slots),
+        )
+        advances = [
+            TurnAdvance(context, self._slots, bool(is_finite), 1)
+            for context, is_finite in zip(contexts, finite, strict=True)
+        ]
+        return StepOutput(*output), advances
+
+
+def reproduce_golden(bundle: Bundle, runtime: CompiledLanguageRuntime | None = None) -> int:
+    """Run the golden cases of a bundle in compiled code; returns how many values were compared.
+
+    Args:
+        runtime: of this bundle; made here, for one stream, if not given.
+
+    Raises:
+        BundleError: an output differs by more than the tolerance of the cases.
+    """
+    chosen = runtime or CompiledLanguageRuntime(bundle, streams=1)
+    return reproduce(chosen, bundle, chosen.attention, where="the compiled runtime")
+
+
+def refusal(bundle: Bundle) -> str | None:
+    """Why a bundle cannot run in compiled code, or None."""
+    if bundle.constants() is None:
+        return f"it has no {CONSTANTS_FILE}, which python -m rfa.export.decoder_constants adds"
+    if bundle.config.get("inner") != 1:
+        return f"it has inner={bundle.config.get('inner')}, and only inner=1 is compiled"
+    return None

@@ -1,0 +1,104 @@
+"""What computes a server's language models: compiled code or ONNX Runtime on a CPU, torch on a GPU.
+
+Filters run on ONNX Runtime in either case: they are small, and their steps are spread over the processes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from rfa.export.bundle import Bundle
+from rfa.service.runtime.language import Language, LanguageRuntime
+from rfa.service.schemas import MAX_SAMPLES
+from rfa.service.settings import ConfigurationError, Settings, TextRuntime
+
+logger = logging.getLogger("rfa.engine")
+LoadLanguage = Callable[[Bundle], Language]
+
+
+def language_loader(settings: Settings) -> LoadLanguage:
+    """How language bundles are loaded for these settings.
+
+    Raises:
+        ConfigurationError: the device is not there, with what to do about it. The loader raises it as well, when the
+            memory of the device is too small, or a runtime was asked for that a bundle cannot run on.
+    """
+    streams = settings.max_running * MAX_SAMPLES
+    if settings.device != "cuda":
+        return lambda bundle: load_on_cpu(bundle, settings.text_runtime, streams, settings.max_batch_rows)
+    if settings.text_runtime != "auto":
+        raise ConfigurationError(
+            f"RFA_TEXT_RUNTIME={settings.text_runtime} is a runtime of the CPU, and RFA_DEVICE=cuda asks for the GPU: "
+            "leave one of them out"
+        )
+    check_gpu()
+    from rfa.service.runtime.torch_golden import check_golden_on
+    from rfa.service.runtime.torch_language import TorchLanguageRuntime
+
+    def load(bundle: Bundle) -> Language:
+        runtime = TorchLanguageRuntime(bundle, device="cuda", streams=streams, max_rows=settings.max_batch_rows)
+        check_golden_on(runtime, bundle)
+        return runtime
+
+    return load
+
+
+def load_on_cpu(bundle: Bundle, choice: TextRuntime, streams: int, max_rows: int) -> Language:
+    """A language bundle on the runtime of this choice, which must reproduce the golden outputs.
+
+    Args:
+        choice: "auto" is compiled code where that can run the bundle, and ONNX Runtime, with the reason in the log,
+            where it cannot. What was named is never replaced.
+
+    Raises:
+        ConfigurationError: compiled code was asked for, and cannot run the bundle.
+        BundleError: golden outputs that are not reproduced, or constants that do not fit.
+    """
+    if choice == "onnx":
+        return LanguageRuntime(bundle, streams=streams, max_rows=max_rows)
+    reason = compiled_refusal(bundle)
+    if reason is not None and choice == "compiled":
+        raise ConfigurationError(f"RFA_TEXT_RUNTIME=compiled: bundle {bundle.name!r} cannot run on it: {reason}")
+    if reason is not None:
+        logger.info("bundle %r runs on ONNX Runtime, not in compiled code: %s", bundle.name, reason)
+        return LanguageRuntime(bundle, streams=streams, max_rows=max_rows)
+    from rfa.service.runtime.compiled_language import CompiledLanguageRuntime, reproduce_golden
+
+    runtime = CompiledLanguageRuntime(bundle, streams=streams)
+    reproduce_golden(bundle, runtime)
+    return runtime
+
+
+def compiled_refusal(bundle: Bundle) -> str | None:
+    """Why this bundle cannot run in compiled code here, or None."""
+    try:
+        from rfa.service.runtime.compiled_language import refusal
+    except (ImportError, RuntimeError) as error:  # numba is absent, does not fit numpy, or has no place for its cache
+        return str(error)
+    return refusal(bundle)
+
+
+def check_gpu() -> None:
+    """Find out whether torch can use a GPU.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    otherwise = "or serve with RFA_DEVICE=cpu"
+    try:
+        import torch
+    except ImportError:
+        raise ConfigurationError(
+            f"RFA_DEVICE=cuda needs torch, which is not installed: pip install 'rfa-server[gpu]', {otherwise}"
+        ) from None
+    if torch.version.cuda is None:
+        raise ConfigurationError(
+            f"RFA_DEVICE=cuda needs torch with CUDA, and torch {torch.__version__} is built without: install the build "
+            f"for your CUDA version from pytorch.org, {otherwise}"
+        )
+    if not torch.cuda.is_available():
+        raise ConfigurationError(
+            "RFA_DEVICE=cuda: torch finds no NVIDIA GPU: see whether nvidia-smi lists one and whether the container "
+            f"was given it (docker run --gpus all), {otherwise}"
+        )

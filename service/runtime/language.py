@@ -1,0 +1,423 @@
+"""A language bundle as functions on numpy arrays: start, prefill, step, in both decoding modes.
+
+The recurrent context of a stream is a few filter slots per head, of constant size, in a pool. The attention context is
+a cache of rotated keys and values, which grows by doubling so that its cost is amortised; the graph reads only its
+valid part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rfa.export.bundle import Bundle
+from rfa.export.token_confidence import TokenConfidence
+from rfa.service.engine.text.incremental import Vocabulary
+from rfa.service.engine.text.state import ContextFormat
+from rfa.service.runtime.batching import Run, agreeing_sizes
+from rfa.service.runtime.pool import StateField, StatePool, TurningPool
+
+Array = NDArray[np.float32]
+Decode = Literal["recurrent", "attention"]
+SMALLEST_CACHE = 64
+
+
+class StepOutput(NamedTuple):
+    """Of the last token of each row."""
+
+    logits: Array  # [B, V]
+    log_precision: Array  # [B]
+    latent: Array  # [B, H, 2D]
+
+
+class ExampleRows(NamedTuple):
+    """What a step of B streams reads."""
+
+    tokens: NDArray[np.int64]  # [B]
+    positions: NDArray[np.int64]  # [B]
+    noise: Array  # [B, H, 2D]
+    means: Array  # [B, L, H, S, 4D]
+    precisions: Array  # [B, L, H, S]
+
+
+class Context(Protocol):
+    """What a stream remembers of its tokens. Its owner releases it, once."""
+
+    @property
+    def position(self) -> int:
+        """Tokens that it has seen."""
+
+    def fork(self) -> Context:
+        """An independent continuation from here."""
+
+    def release(self) -> None:
+        """Give the memory back."""
+
+
+class Advance(Protocol):
+    """A context after some more tokens, to be looked at before it takes effect."""
+
+    def is_finite(self) -> bool:
+        """False when the model has broken down."""
+
+    def commit(self) -> None:
+        """Let the context move on."""
+
+
+class SlotContext:
+    """Recurrent context of one stream: a slot of the model's pool, which holds a few filter slots per head."""
+
+    def __init__(self, pool: StatePool, position: int = 0) -> None:
+        self.pool = pool
+        self.slot = pool.acquire()
+        self.position = position
+
+    def fork(self) -> SlotContext:
+        """An independent continuation from here."""
+        twin = SlotContext(self.pool, self.position)
+        self.pool.copy(self.slot, twin.slot)
+        return twin
+
+    def release(self) -> None:
+        """Give the slot back."""
+        self.pool.release(self.slot)
+
+    def read(self) -> tuple[Array, Array]:
+        """Means `[L, H, S, 4D]` and precisions `[L, H, S]`."""
+        fields = self.pool.read(self.slot)
+        return fields["means"], fields["precisions"]
+
+    def write(self, means: Array, precisions: Array) -> None:
+        """Inverse of `read`."""
+        self.pool.write(self.slot, {"means": means, "precisions": precisions})
+
+
+@dataclass(frozen=True)
+class SlotAdvance:
+    """What a slot becomes."""
+
+    context: SlotContext
+    means: Array  # [L, H, S, 4D]
+    precisions: Array  # [L, H, S]
+    tokens: int
+
+    def is_finite(self) -> bool:
+        """False when the filter has broken down."""
+        return bool(np.isfinite(self.means).all() and np.isfinite(self.precisions).all())
+
+    def commit(self) -> None:
+        """Write the slot."""
+        self.context.write(self.means, self.precisions)
+        self.context.position += self.tokens
+
+
+@dataclass(frozen=True)
+class TurnAdvance:
+    """A slot whose spare row holds what it becomes; good until its context is stepped again."""
+
+    context: SlotContext
+    pool: TurningPool
+    finite: bool
+    tokens: int
+
+    def is_finite(self) -> bool:
+        """False when the filter has broken down."""
+        return self.finite
+
+    def commit(self) -> None:
+        """Turn to the spare row."""
+        self.pool.turn(self.context.slot)
+        self.context.position += self.tokens
+
+
+@dataclass
+class CacheContext:
+    """Attention context of one stream; rows beyond `position` are free."""
+
+    keys: Array  # [L, H, C, 2D]
+    values: Array  # [L, H, C, 2D]
+    position: int = 0
+
+    def fork(self) -> CacheContext:
+        """An independent continuation from here."""
+        return CacheContext(self.keys.copy(), self.values.copy(), self.position)
+
+    def release(self) -> None:
+        """Let go of the cache."""
+        self.keys = self.values = np.zeros(0, dtype=np.float32)
+
+    def extend(self, new_keys: Array, new_values: Array) -> None:
+        """Write rows `[L, H, n, 2D]` behind the valid part, in a larger array if need be."""
+        end = self.position + new_keys.shape[2]
+        if end > self.keys.shape[2]:
+            capacity = 1 << (end - 1).bit_length()
+            self.keys, self.values = _grown(self.keys, capacity), _grown(self.values, capacity)
+        self.keys[:, :, self.position : end] = new_keys
+        self.values[:, :, self.position : end] = new_values
+        self.position = end
+
+
+@dataclass(frozen=True)
+class CacheAdvance:
+    """The rows that a cache gets."""
+
+    context: CacheContext
+    keys: Array  # [L, H, n, 2D]
+    values: Array  # [L, H, n, 2D]
+
+    def is_finite(self) -> bool:
+        """False when a row that later tokens would read is broken."""
+        return bool(np.isfinite(self.keys).all() and np.isfinite(self.values).all())
+
+    def commit(self) -> None:
+        """Write the rows."""
+        self.context.extend(self.keys, self.values)
+
+
+class Language(Protocol):
+    """What the engine needs of a language model; tests put small hand-made ones here."""
+
+    name: str
+    runtime: str  # what computes it: "onnx", "compiled" or "torch"
+    vocabulary: Vocabulary
+    latent_shape: tuple[int, int]
+    pool: StatePool  # of recurrent contexts
+    context_bytes: int  # at most, of a packed context
+    cache_bytes: int  # of main memory for a token of an attention context
+
+    def start(self, decode: Decode) -> Any:
+        """Context of a stream that has seen nothing."""
+
+    def prefill(self, context: Any, tokens: Sequence[int]) -> Advance:
+        """The context after `tokens`."""
+
+    def step(
+        self, contexts: Sequence[Any], tokens: Sequence[int], noise: Array
+    ) -> tuple[StepOutput, Sequence[Advance]]:
+        """One token in each of B streams of one decoding mode; `noise` `[B, H, 2D]`, zeros for the mean."""
+
+    def confidence(self, decode: Decode) -> TokenConfidence:
+        """How a mode's logits give the calibrated probability that a token is the right next one."""
+
+    def pack(self, context: Any) -> bytes:
+        """A recurrent context as bytes, the same for equal contexts."""
+
+    def unpack(self, data: bytes) -> Any:
+        """Inverse of `pack`.
+
+        Raises:
+            InvalidRequest: these bytes are no context of this model (`state_invalid`).
+        """
+
+
+class BundleLanguage:
+    """What a language bundle is, on whatever it runs.
+
+    Args:
+        bundle: of kind "lm".
+    """
+
+    runtime: str
+    pool: StatePool
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.name = bundle.name
+        self.vocabulary = Vocabulary(bundle.read("tokenizer.json").decode())
+        weights = bundle.weights()
+        self.initial_means: Array = weights["initial.means"]  # [L, H, S, 4D]
+        self.initial_precisions: Array = weights["initial.precisions"]  # [L, H, S]
+        self.latent_shape = (self.initial_means.shape[1], self.initial_means.shape[3] // 2)
+        self._format = ContextFormat(self.initial_means.shape, self.initial_precisions.shape)
+        self.context_bytes = self._format.size
+        self.cache_bytes = 0
+        self._confidence = {
+            mode: TokenConfidence.of(bundle.calibration, mode) for mode in bundle.calibration["temperature"]
+        }
+
+    def example(self, rows: int) -> ExampleRows:
+        """Rows that all differ, to ask `agreeing_sizes` with; always the same."""
+        draw = np.random.Generator(np.random.Philox(0))
+        tokens = draw.integers(0, len(self.vocabulary), rows)
+        positions = draw.integers(0, 1000, rows)
+        noise = draw.standard_normal((rows, *self.latent_shape), dtype=np.float32)
+        means = self.initial_means + draw.standard_normal((rows, *self.initial_means.shape), dtype=np.float32)
+        return ExampleRows(tokens, positions, noise, means, np.repeat(self.initial_precisions[None], rows, axis=0))
+
+    def confidence(self, decode: Decode) -> TokenConfidence:
+        """See `Language`; fitted on validation data."""
+        return self._confidence[decode]
+
+    def pack(self, context: Context) -> bytes:
+        """A recurrent context in the format that every runtime of this bundle reads."""
+        if not isinstance(context, SlotContext):
+            raise TypeError("only a recurrent context can be packed")
+        return self._format.pack(context.position, *context.read())
+
+    def unpack(self, data: bytes) -> SlotContext:
+        """Inverse of `pack`; see `Language`."""
+        position, means, precisions = self._format.unpack(data)
+        context = SlotContext(self.pool, position)
+        context.write(means, precisions)
+        return context
+
+
+class CpuLanguage(BundleLanguage):
+    """A language bundle on a CPU: attention streams on the bundle's graph, recurrent ones as a subclass runs them.
+
+    Args:
+        bundle: of kind "lm".
+    """
+
+    def __init__(self, bundle: Bundle) -> None:
+        super().__init__(bundle)
+        layers, heads, _, width = self.initial_means.shape
+        self._empty_cache = np.zeros((layers, heads, SMALLEST_CACHE, width // 2), dtype=np.float32)
+        self.cache_bytes = 2 * self._empty_cache.nbytes // SMALLEST_CACHE
+        self.attention = bundle.session("attention")
+
+    def start(self, decode: Decode) -> SlotContext | CacheContext:
+        """Context of a stream that has seen nothing."""
+        if decode == "attention":
+            return CacheContext(np.zeros_like(self._empty_cache), np.zeros_like(self._empty_cache))
+        context = SlotContext(self.pool)
+        context.write(self.initial_means, self.initial_precisions)
+        return context
+
+    def prefill(self, context: SlotContext | CacheContext, tokens: Sequence[int]) -> Advance:
+        """The context after `tokens`."""
+        if isinstance(context, CacheContext):
+            silent = np.zeros((1, *self.latent_shape), dtype=np.float32)
+            return self._extend(context, np.asarray([tokens], dtype=np.int64), silent)[1]
+        return self._prefill_slots(context, tokens)
+
+    def step(
+        self, contexts: Sequence[SlotContext | CacheContext], tokens: Sequence[int], noise: Array
+    ) -> tuple[StepOutput, Sequence[Advance]]:
+        """One token in each of B streams; attention streams, whose caches differ in size, go one by one."""
+        slots = [context for context in contexts if isinstance(context, SlotContext)]
+        if len(slots) == len(contexts):
+            return self._step_slots(slots, tokens, noise)
+        results = [
+            self._extend(context, np.asarray([[token]], dtype=np.int64), noise[row : row + 1])
+            for row, (context, token) in enumerate(zip(contexts, tokens, strict=True))
+            if isinstance(context, CacheContext)
+        ]
+        outputs = [np.concatenate(parts) for parts in zip(*(output for output, _ in results), strict=True)]
+        return StepOutput(*outputs), [advance for _, advance in results]
+
+    def _prefill_slots(self, context: SlotContext, tokens: Sequence[int]) -> Advance:
+        raise NotImplementedError
+
+    def _step_slots(
+        self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
+    ) -> tuple[StepOutput, Sequence[Advance]]:
+        raise NotImplementedError
+
+    def _extend(
+        self, context: CacheContext, tokens: NDArray[np.int64], noise: Array
+    ) -> tuple[StepOutput, CacheAdvance]:
+        logits, log_precision, latent, keys, values = self.attention.run(
+            ["logits", "log_precision", "latent", "new_keys", "new_values"],
+            {
+                "tokens": tokens,
+                "position": np.asarray([context.position], dtype=np.int64),
+                "keys": context.keys[None],
+                "values": context.values[None],
+                "noise": noise,
+            },
+        )
+        return StepOutput(logits, log_precision, latent), CacheAdvance(context, keys[0], values[0])
+
+
+class LanguageRuntime(CpuLanguage):
+    """A language bundle on ONNX Runtime, one thread per call.
+
+    Args:
+        bundle: of kind "lm".
+        streams: recurrent contexts that exist at the same time, at most.
+        max_rows: rows of a step, at most.
+
+    Raises:
+        ValueError: when the bundle's parts do not fit each other.
+    """
+
+    runtime = "onnx"
+
+    def __init__(self, bundle: Bundle, *, streams: int = 64, max_rows: int = 24) -> None:
+        super().__init__(bundle)
+        self._step = bundle.session("step")
+        self._prefill = bundle.session("prefill")
+        self.pool = StatePool(
+            {
+                "means": StateField(self.initial_means.shape, np.float32),
+                "precisions": StateField(self.initial_precisions.shape, np.float32),
+            },
+            streams,
+        )
+        self.batch_sizes = agreeing_sizes(self._probe(max_rows), range(1, max_rows + 1))
+
+    def _prefill_slots(self, context: SlotContext, tokens: Sequence[int]) -> SlotAdvance:
+        before_means, before_precisions = context.read()
+        _, _, _, means, precisions = self._prefill.run(
+            ["logits", "log_precision", "latent", "next_means", "next_precisions"],
+            {
+                "tokens": np.asarray([tokens], dtype=np.int64),
+                "length": np.asarray([len(tokens)], dtype=np.int64),
+                "position": np.asarray([context.position], dtype=np.int64),
+                "means": before_means[None],
+                "precisions": before_precisions[None],
+            },
+        )
+        return SlotAdvance(context, means[0], precisions[0], len(tokens))
+
+    def _step_slots(
+        self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
+    ) -> tuple[StepOutput, list[SlotAdvance]]:
+        count = len(contexts)
+        # Rows that pad the batch repeat its first stream: their results are thrown away.
+        order = np.arange(self.batch_sizes.padded(count))
+        order[count:] = 0
+        rows = self.pool.rows([context.slot for context in contexts])[order]
+        logits, log_precision, latent, means, precisions = self._run_step(
+            np.asarray(tokens, dtype=np.int64)[order],
+            np.asarray([context.position for context in contexts], dtype=np.int64)[order],
+            noise[order],
+            self.pool.arrays["means"][rows],
+            self.pool.arrays["precisions"][rows],
+        )
+        advances = [SlotAdvance(context, means[row], precisions[row], 1) for row, context in enumerate(contexts)]
+        return StepOutput(logits[:count], log_precision[:count], latent[:count]), advances
+
+    def _run_step(
+        self, tokens: NDArray[np.int64], positions: NDArray[np.int64], noise: Array, means: Array, precisions: Array
+    ) -> list[Array]:
+        outputs: list[Array] = self._step.run(
+            ["logits", "log_precision", "latent", "next_means", "next_precisions"],
+            {"token": tokens, "position": positions, "noise": noise, "means": means, "precisions": precisions},
+        )
+        return outputs
+
+    def _probe(self, rows: int) -> Run:
+        example = self.example(rows)
+
+        def run(chosen: NDArray[np.int64]) -> list[Array]:
+            return self._run_step(
+                example.tokens[chosen],
+                example.positions[chosen],
+                example.noise[chosen],
+                example.means[chosen],
+                example.precisions[chosen],
+            )
+
+        return run
+
+
+def _grown(rows: Array, capacity: int) -> Array:
+    """A copy with room for `capacity` rows; free rows are zero, which is finite and never read."""
+    larger = np.zeros((*rows.shape[:2], capacity, rows.shape[3]), dtype=rows.dtype)
+    larger[:, :, : rows.shape[2]] = rows
+    return larger

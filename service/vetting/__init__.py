@@ -1,0 +1,1 @@
+"""Bundles are tried before they are served."""

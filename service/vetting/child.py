@@ -1,0 +1,120 @@
+"""Tries bundles: `python -m rfa.service.vetting.child REQUEST`, started by `vetting.vet` and by nobody else.
+
+Everything is imported, and the kernels are compiled, before the limits are set; the first byte of a bundle is read
+after that. Answers are lines of JSON on standard output: one that it is ready, and one for each bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import math
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError, check_golden, open_bundle
+from rfa.export.signing import PublicKey, parse_public_keys
+from rfa.service.engine.text.incremental import Vocabulary
+from rfa.service.runtime.filter import FilterRuntime
+from rfa.service.vetting.wide_trial import try_wide
+
+MAX_REASON = 300
+OPEN_FILES = 32
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Answer for each bundle of the request, up to the first that is refused."""
+    request: dict[str, Any] = json.loads(sys.argv[1])
+    answers = _private_output()
+    # Filters are quicker to try without: only a name in the folder is looked at.
+    is_compiled = request["text_runtime"] != "onnx" and any(map(_has_constants, request["bundles"]))
+    compiled = _compiled() if is_compiled else None
+    keys = parse_public_keys("\n".join(request["trusted_keys"])) if request["trusted_keys"] else ()
+    _limit(request)
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    for path in request["bundles"]:
+        answer = _tried(Path(path), keys, compiled, request["memory_bytes"])
+        print(json.dumps(answer), file=answers, flush=True)
+        if "refused" in answer:
+            return
+
+
+def _has_constants(path: str) -> bool:
+    return (Path(path) / CONSTANTS_FILE).exists()
+
+
+def _tried(path: Path, keys: tuple[PublicKey, ...], compiled: Any, memory_bytes: int) -> dict[str, Any]:
+    try:
+        bundle = open_bundle(path, keys)
+        count = _run(bundle, compiled)
+    except MemoryError:
+        return {"refused": f"needs more than {memory_bytes >> 20} MiB"}
+    except Exception as error:
+        reason = str(error) if isinstance(error, BundleError) else f"{type(error).__name__}: {error}"
+        return {"refused": reason[:MAX_REASON]}
+    return {"name": bundle.name, "kind": bundle.kind, "digest": bundle.digest, "golden_values": count}
+
+
+def _run(bundle: Bundle, compiled: Any) -> int:
+    """Golden outputs on each runtime; how many values were compared."""
+    sessions = {name: bundle.session(name) for name in bundle.manifest.graphs}
+    count = check_golden(bundle, sessions)
+    try_wide(bundle, sessions)
+    if bundle.kind == "filter":
+        FilterRuntime(bundle)
+        return count
+    Vocabulary(bundle.read("tokenizer.json").decode())
+    if compiled is not None and compiled.refusal(bundle) is None:
+        count += compiled.reproduce_golden(bundle)
+    return count
+
+
+def _compiled() -> Any:
+    """The compiled runtime, its kernels ready; None where there is no numba or no place for its cache."""
+    try:
+        from rfa.service.runtime import compiled_language as compiled_language_runtime
+    except (ImportError, RuntimeError):
+        return None
+    compiled_language_runtime.compile_kernels()
+    return compiled_language_runtime
+
+
+def _private_output() -> Any:
+    """Standard output for the answers alone: what a library prints goes nowhere."""
+    answers = os.fdopen(os.dup(1), "w")
+    with Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+    return answers
+
+
+def _limit(request: dict[str, Any]) -> None:
+    """From here on."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.chdir(request["directory"])
+    # Of the processor for all bundles together; each alone is held to the clock.
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = math.ceil(used.ru_utime + used.ru_stime + request["seconds"] * len(request["bundles"]))
+    limits = {
+        resource.RLIMIT_CPU: seconds,
+        resource.RLIMIT_DATA: request["memory_bytes"],
+        resource.RLIMIT_NOFILE: OPEN_FILES,
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_CORE: 0,
+    }
+    for kind, most in limits.items():
+        hard = resource.getrlimit(kind)[1]
+        if hard != resource.RLIM_INFINITY:
+            most = min(most, hard)
+        with contextlib.suppress(ValueError):  # a kernel without such a limit
+            resource.setrlimit(kind, (most, most))
+
+
+if __name__ == "__main__":
+    main()

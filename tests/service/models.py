@@ -1,0 +1,317 @@
+"""Models to test the service with: behind the engine's interfaces, and every number can be worked out by hand."""
+
+from __future__ import annotations
+
+import math
+import struct
+import threading
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from rfa.export.token_confidence import TokenConfidence
+from rfa.service.engine.engine import ModelFacts, Models
+from rfa.service.engine.filter.forecast_checks import (
+    INSIDE,
+    NIS,
+    OBSERVATIONS,
+    PIT,
+    PIT_BINS,
+    SCORED,
+    WEIGHTED_NIS,
+    no_checks,
+)
+from rfa.service.engine.filter.input import level_name
+from rfa.service.engine.text.incremental import Vocabulary
+from rfa.service.errors import invalid_state
+from rfa.service.runtime.filter import FilterInputError, FilterStep, ForecastPoint, Row, Stepped
+from rfa.service.runtime.language import StepOutput
+from rfa.service.runtime.pool import Slot, StateField, StatePool
+
+END_OF_TEXT = "<|endoftext|>"
+
+
+def byte_vocabulary(merges: Sequence[tuple[str, str]] = ()) -> Vocabulary:
+    """One token per byte, an end of text, and the merges given."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    names = [END_OF_TEXT, *alphabet, *(left + right for left, right in merges)]
+    tokenizer = Tokenizer(models.BPE(vocab={name: index for index, name in enumerate(names)}, merges=list(merges)))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, special=True)])
+    return Vocabulary(tokenizer.to_str())
+
+
+@dataclass
+class Seen:
+    """Context of the fake: all tokens so far, and the sum of the latent noise."""
+
+    tokens: tuple[int, ...] = ()
+    noise: float = 0.0
+    is_released: bool = False
+
+    @property
+    def position(self) -> int:
+        return len(self.tokens)
+
+    def fork(self) -> Seen:
+        return Seen(self.tokens, self.noise)
+
+    def release(self) -> None:
+        assert not self.is_released, "released twice"
+        self.is_released = True
+
+
+@dataclass(frozen=True)
+class SeenMore:
+    """What a context of the fake becomes."""
+
+    context: Seen
+    tokens: tuple[int, ...]
+    noise: float
+
+    def is_finite(self) -> bool:
+        return bool(np.isfinite(self.noise))
+
+    def commit(self) -> None:
+        assert not self.context.is_released
+        self.context.tokens, self.context.noise = self.tokens, self.noise
+
+
+@dataclass
+class FakeLanguage:
+    """Recites a script: k tokens after the last `|` its token k is likely; without a `|` always the first.
+
+    The probability of the scripted token is `sureness`, the rest is shared evenly. A text that contains `poison` makes
+    its own row NaN; one that contains `bomb` makes every step that it takes part in raise.
+    """
+
+    script: str = "the quick brown fox"
+    name: str = "recite"
+    runtime: str = "fake"
+    sureness: float = 0.9
+    poison: str | None = None
+    bomb: str | None = None
+    gate: threading.Semaphore | None = None
+    vocabulary: Vocabulary = field(default_factory=byte_vocabulary)
+    latent_shape: tuple[int, int] = (2, 4)
+    context_bytes: int = 100_000
+    cache_bytes: int = 0
+    pool: StatePool = field(default_factory=lambda: StatePool({"seen": StateField((), np.float64)}, 1))
+    batches: list[int] = field(default_factory=list)
+
+    def start(self, decode: str) -> Seen:
+        return Seen()
+
+    def prefill(self, context: Seen, tokens: Sequence[int]) -> SeenMore:
+        return SeenMore(context, (*context.tokens, *tokens), context.noise)
+
+    def step(
+        self, contexts: Sequence[Seen], tokens: Sequence[int], noise: np.ndarray
+    ) -> tuple[StepOutput, list[SeenMore]]:
+        if self.gate is not None:
+            self.gate.acquire()
+        self.batches.append(len(contexts))
+        size, script = len(self.vocabulary), [*self.vocabulary.encode(self.script), self.vocabulary.end_of_text]
+        logits = np.full((len(contexts), size), np.log((1 - self.sureness) / (size - 1)), dtype=np.float32)
+        bar = self.vocabulary.encode("|")[0]
+        advanced = []
+        for row, (context, token) in enumerate(zip(contexts, tokens, strict=True)):
+            seen = SeenMore(context, (*context.tokens, token), context.noise + float(noise[row].sum()))
+            text = b"".join(self.vocabulary.bytes_of(index) for index in seen.tokens).decode(errors="replace")
+            if self.bomb is not None and self.bomb in text:
+                raise RuntimeError("the graph failed at /secret/place")
+            said = seen.tokens[::-1].index(bar) if bar in seen.tokens else 0
+            logits[row, script[min(said, len(script) - 1)]] = np.log(self.sureness)
+            if self.poison is not None and self.poison in text:
+                logits[row] = np.nan
+            advanced.append(seen)
+        latent = np.arange(len(contexts) * 8, dtype=np.float32).reshape(-1, *self.latent_shape) + noise
+        return StepOutput(logits, np.zeros(len(contexts), dtype=np.float32), latent), advanced
+
+    def pack(self, context: Seen) -> bytes:
+        return np.float64(context.noise).tobytes() + np.asarray(context.tokens, dtype="<u4").tobytes()
+
+    def unpack(self, data: bytes) -> Seen:
+        if len(data) % 4 or len(data) < 8:
+            raise invalid_state()
+        return Seen(tuple(np.frombuffer(data, "<u4", offset=8).tolist()), float(np.frombuffer(data, "<f8", 1)[0]))
+
+    def confidence(self, decode: str) -> TokenConfidence:
+        return TokenConfidence(1.0)
+
+
+@dataclass(frozen=True)
+class Means:
+    """State of the fake filter: sum and number of what was seen of each component."""
+
+    sums: np.ndarray
+    seen: np.ndarray
+    time: float = 0.0
+    count: int = 0
+    seed: int = 0
+
+
+@dataclass
+class Result:
+    log_likelihood: float
+    state: Means
+    smoothed: list[dict[str, Any]] | None
+    tally: np.ndarray
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a request of the fake filter wants to be told."""
+
+    levels: tuple[float, ...]
+    horizon: tuple[float, ...]
+    samples: int
+
+
+@dataclass
+class FakeFilter:
+    """A running mean of each component, with unit errors; log-likelihood 1 per observation seen.
+
+    The mean is the forecast of the next observation, its interval of a level is the mean ± the level, and the weighted
+    nis is 2; what is above it is in the last bin of the PIT, all else in the first.
+
+    An observation of `poison` makes the numbers NaN; one of `bomb` makes every step that it takes part in raise.
+    """
+
+    name: str = "mean"
+    observation_size: int = 2
+    state_size: int = 2
+    levels: tuple[float, ...] = (0.5, 0.9)
+    poison: float | None = None
+    bomb: float | None = None
+    gate: threading.Semaphore | None = None
+    batches: list[int] = field(default_factory=list)
+
+    @property
+    def state_fields(self) -> dict[str, StateField]:
+        size = (self.observation_size,)
+        return {
+            "sums": StateField(size, np.float64),
+            "seen": StateField(size, np.int64),
+            "time": StateField((), np.float64),
+            "count": StateField((), np.int64),
+        }
+
+    @property
+    def state_bytes(self) -> int:
+        return 16 * self.observation_size + 24
+
+    def start(self, seed: int = 0) -> Means:
+        return Means(np.zeros(self.observation_size), np.zeros(self.observation_size, np.int64), seed=seed)
+
+    def put(self, pool: StatePool, slot: Slot, state: Means) -> None:
+        pool.write(slot, {"sums": state.sums, "seen": state.seen, "time": state.time, "count": state.count})
+
+    def get(self, pool: StatePool, slot: Slot, seed: int) -> Means:
+        values = pool.read(slot)
+        return Means(values["sums"], values["seen"], float(values["time"]), int(values["count"]), seed)
+
+    def pack(self, state: Means) -> bytes:
+        return (
+            struct.pack("<dQQ", state.time, state.count, state.seed)
+            + state.sums.astype("<f8").tobytes()
+            + state.seen.astype("<i8").tobytes()
+        )
+
+    def unpack(self, data: bytes) -> Means:
+        if len(data) != self.state_bytes:
+            raise FilterInputError("state is not a state of this filter", "state", "state_invalid")
+        time, count, seed = struct.unpack_from("<dQQ", data)
+        sums = np.frombuffer(data, "<f8", self.observation_size, 24)
+        return Means(sums, np.frombuffer(data, "<i8", offset=24 + sums.nbytes), time, count, seed)
+
+    def readout(self, levels: tuple[float, ...], horizon: tuple[float, ...], samples: int) -> Wanted:
+        if any(level not in self.levels for level in levels):
+            raise FilterInputError("levels must be calibrated ones", "levels", "level_not_calibrated")
+        return Wanted(levels, horizon, samples)
+
+    def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
+        self.batches.append(len(rows))
+        pool.rows([row.slot for row in rows])
+        if any(self.bomb in (row.observation or ()) for row in rows if self.bomb is not None):
+            raise RuntimeError("the graph failed at /secret/place")
+        stepped: list[Stepped | None] = []
+        for row in rows:
+            before = self.get(pool, row.slot, row.seed)
+            step, state = self._observe(before, row.t, row.observation, row.readout)
+            if not np.isfinite(state.sums).all():
+                stepped.append(None)
+                continue
+            self.put(pool, row.slot, state)
+            stepped.append(Stepped(step, float(row.observation is not None), self._check(before, row.observation)))
+        return stepped
+
+    def work(
+        self,
+        times: Sequence[float],
+        observations: Sequence[Sequence[float | None] | None],
+        *,
+        noise: Sequence[float | None] | None,
+        levels: Sequence[float],
+        horizon: Sequence[float],
+        samples: int,
+        seed: int,
+        mode: str,
+        smooth: bool,
+        state: Means | None,
+    ) -> Generator[FilterStep, None, Result]:
+        wanted = self.readout(tuple(levels), tuple(horizon), samples)
+        state, steps, sums = state or self.start(seed), [], no_checks(len(self.levels))
+        for t, observation in zip(times, observations, strict=True):
+            sums += self._check(state, observation)
+            step, state = self._observe(state, t, observation, wanted)
+            steps.append(step)
+            yield step
+        smoothed = [{"index": s.index, "t": s.t, "mean": s.mean, "std": s.std} for s in steps] if smooth else None
+        return Result(float(sum(y is not None for y in observations)), state, smoothed, sums)
+
+    def _check(self, before: Means, observation: Sequence[float | None] | None) -> np.ndarray:
+        sums = no_checks(len(self.levels))
+        mean = before.sums / np.maximum(before.seen, 1)
+        errors = [y - m for y, m in zip(observation or (), mean.tolist(), strict=False) if y is not None]
+        if before.count and errors:
+            sums[OBSERVATIONS], sums[WEIGHTED_NIS], sums[SCORED] = 1, 2, len(errors)
+            sums[NIS] = [0, 0, 0, 0, 1, 0, 0, 0]
+            sums[INSIDE] = [sum(abs(error) <= level for error in errors) for level in self.levels]
+            above = sum(error > 0 for error in errors)
+            sums[PIT] = [len(errors) - above, *[0] * (PIT_BINS - 2), above]
+        return sums
+
+    def _observe(
+        self, state: Means, t: float, observation: Sequence[float | None] | None, wanted: Any
+    ) -> tuple[FilterStep, Means]:
+        if self.gate is not None:
+            self.gate.acquire()
+        sums, seen = state.sums.copy(), state.seen.copy()
+        for index, value in enumerate(observation or ()):
+            if value is not None:
+                sums[index] += math.nan if value == self.poison else value
+                seen[index] += 1
+        mean = (sums / np.maximum(seen, 1)).tolist()
+        interval = {level_name(level): [[value - level, value + level] for value in mean] for level in wanted.levels}
+        step = FilterStep(
+            state.count, t, mean, [1.0] * len(mean), 1.0, 0.9, None if observation is None else 1.0,
+            observation if observation is None else list(observation), None, None, interval,
+            [ForecastPoint(t + h, mean, [1.0] * len(mean), interval) for h in wanted.horizon],
+            np.array([mean] * wanted.samples),
+        )  # fmt: skip
+        return step, Means(sums, seen, t, state.count + 1, state.seed)
+
+
+def fake_models(language: FakeLanguage | None = None, filter: FakeFilter | None = None) -> Models:
+    """One language model and one filter."""
+    language, filter = language or FakeLanguage(), filter or FakeFilter()
+    return Models(
+        {language.name: language},
+        {filter.name: filter},
+        [ModelFacts(language.name, "lm", "0" * 64, 1), ModelFacts(filter.name, "filter", "1" * 64, 1)],
+    )

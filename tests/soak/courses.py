@@ -1,0 +1,94 @@
+"""Observations with all that makes a filter's life hard, and the answers that they get when nobody else is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rfa.service.encoding import dumps
+from rfa.service.runtime.filter import FilterRuntime, FilterState
+
+Observation = list[float | None] | None
+# Levels, horizon, samples: what is asked about each observation.
+QUESTIONS: tuple[tuple[tuple[float, ...], tuple[float, ...], int], ...] = (
+    ((0.9,), (), 0),
+    ((0.5, 0.77, 0.9), (0.1, 0.5, 3.0), 0),
+    ((0.9,), tuple(round(0.1 * lead, 1) for lead in range(1, 20)), 0),
+    ((0.5,), (0.2,), 3),
+)
+
+
+@dataclass(frozen=True)
+class Course:
+    """A sequence of observations and what is asked about each."""
+
+    times: list[float]
+    observations: list[Observation]
+    noise: list[float]
+    levels: tuple[float, ...]
+    horizon: tuple[float, ...]
+    samples: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a course leads to, alone.
+
+    Attributes:
+        filter: the name of the one that was asked.
+        steps: the answer to each observation, as JSON: equal bytes are equal numbers to the last bit.
+        states: before each observation, and after the last.
+    """
+
+    filter: str
+    course: Course
+    steps: list[bytes]
+    states: list[FilterState]
+
+
+def make_course(rng: np.random.Generator, length: int, size: int) -> Course:
+    """Irregular times, outliers, nothing or half of something observed, more or less noise."""
+    levels, horizon, samples = QUESTIONS[rng.integers(len(QUESTIONS))]
+    observations: list[Observation] = []
+    for _ in range(length):
+        y: list[float | None] = [float(x) for x in rng.normal(size=size) * (30 if rng.random() < 0.1 else 1)]
+        if rng.random() < 0.15:
+            y[rng.integers(size)] = None
+        observations.append(None if rng.random() < 0.1 else y)
+    return Course(
+        times=np.cumsum(rng.exponential(0.2, length)).tolist(),
+        observations=observations,
+        noise=[1.0 if rng.random() < 0.7 else float(rng.uniform(0.1, 5)) for _ in range(length)],
+        levels=levels,
+        horizon=horizon,
+        samples=samples,
+        seed=int(rng.integers(2**53)),
+    )
+
+
+def truth_of(runtime: FilterRuntime, course: Course) -> Truth:
+    """The answers, one observation after the other, by a runtime that nobody else uses."""
+    state = runtime.start(course.seed)
+    steps, states = [], [state]
+    for t, y, noise in zip(course.times, course.observations, course.noise, strict=True):
+        step, state = runtime.step(
+            state,
+            t,
+            y,
+            noise=noise,
+            levels=course.levels,
+            horizon=course.horizon,
+            samples=course.samples,
+            seed=course.seed,
+        )
+        steps.append(as_sent(step))
+        states.append(state)
+    return Truth(runtime.name, course, steps, states)
+
+
+def as_sent(step: Any) -> bytes:
+    """An answer as a client would get it."""
+    return dumps(step)

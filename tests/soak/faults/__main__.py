@@ -1,0 +1,70 @@
+"""`python -m tests.soak.faults SCENARIO|all`: the long forms; their figures go to results/faults.json."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from rfa.measured import RESULTS, git_commit, hardware
+from tests.soak.faults.half_open import HalfOpenPlan, run_half_open
+from tests.soak.faults.kill import KillPlan, run_kill
+from tests.soak.faults.sigterm import SigtermPlan, run_sigterm
+from tests.soak.faults.storm import StormPlan, run_storm
+from tests.soak.faults.verdict import Verdict
+
+RESULT = RESULTS / "faults.json"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A scenario by name, and how many times it reports progress."""
+
+    steps: int
+    run: Callable[[Callable[[], None]], Verdict]
+
+
+SCENARIOS = {
+    "kill": Scenario(KillPlan.kills, lambda progress: run_kill(KillPlan(), progress)),
+    "sigterm": Scenario(SigtermPlan.rounds, lambda progress: run_sigterm(SigtermPlan(), progress)),
+    "storm": Scenario(StormPlan.clients, lambda progress: run_storm(StormPlan(), progress)),
+    "half-open": Scenario(HalfOpenPlan.clients, lambda progress: run_half_open(HalfOpenPlan(), progress)),
+}
+
+
+def run(name: str) -> dict[str, Any]:
+    """Run one; its entry in the results."""
+    scenario = SCENARIOS[name]
+    with tqdm(total=scenario.steps, desc=name) as bar:
+        verdict = scenario.run(lambda: _count(bar))
+    for missed in verdict.missed:
+        print(f"{name}: missed: {missed}", file=sys.stderr)
+    return {"commit": git_commit(), "hardware": hardware(), **verdict.to_document()}
+
+
+def _count(bar: tqdm) -> None:
+    bar.update()
+
+
+def main() -> int:
+    """Run scenarios and store what they measured; 1 if a bar was missed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak.faults", description=__doc__)
+    parser.add_argument("scenario", choices=[*SCENARIOS, "all"])
+    parser.add_argument("--out", type=Path, default=RESULT, help="JSON; entries of other scenarios there stay")
+    arguments = parser.parse_args()
+    names = list(SCENARIOS) if arguments.scenario == "all" else [arguments.scenario]
+    results = json.loads(arguments.out.read_text()) if arguments.out.is_file() else {}
+    for name in names:
+        results[name] = run(name)
+        arguments.out.write_text(json.dumps(results, indent=2) + "\n")
+    return int(not all(results[name]["passed"] for name in names))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

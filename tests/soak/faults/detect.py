@@ -1,0 +1,29 @@
+"""What must be zero once every client has gone."""
+
+from __future__ import annotations
+
+import time
+
+from tests.soak.faults.server import Server
+
+GAUGES = ("state_slots_used", "num_streams", "num_requests_running", "num_requests_waiting")
+RETURN_SECONDS = 20.0
+LOOK_SECONDS = 0.1
+
+
+def held(server: Server) -> dict[str, float]:
+    """What the processes of a server hold for clients now, summed, as far as it is not zero.
+
+    Raises:
+        OSError: nobody answers.
+    """
+    sums = {name: sum(server.gauge(name).values()) for name in GAUGES}
+    return {name: value for name, value in sums.items() if value}
+
+
+def leaked(server: Server, seconds: float = RETURN_SECONDS) -> dict[str, float]:
+    """What is still held so long after the last client left; empty is as it should be."""
+    deadline = time.monotonic() + seconds
+    while (found := held(server)) and time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
+    return found

@@ -1,0 +1,144 @@
+"""SIGTERM under hundreds of live streams and some generations, again and again.
+
+Every stream gets exactly one terminal frame, `done` with the reason `drain` and its state, and goes on from there on
+the next server, with the numbers of the uninterrupted run. The server ends by itself, in time, with exit code 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rfa.service.process.patience import FLUSH_SECONDS
+from tests.soak.faults.cast import BUNDLES, Truths, as_setting, find_truths, state_key, stream_clients, text_clients
+from tests.soak.faults.findings import Findings
+from tests.soak.faults.redis_process import RedisProcess
+from tests.soak.faults.server import PATIENCE_SECONDS, Server
+from tests.soak.faults.streams import Outcome, StreamClient
+from tests.soak.faults.texts import TextClient
+from tests.soak.faults.verdict import Verdict
+
+# For the processes' own end, after everything is handed back.
+EXIT_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class SigtermPlan:
+    """How much of it.
+
+    Attributes:
+        grace: of the server, seconds.
+        work: how long clients work before the signal, seconds.
+    """
+
+    rounds: int = 50
+    processes: int = 2
+    streams: int = 200
+    texts: int = 4
+    grace: int = 10
+    work: float = 0.5
+
+
+def run_sigterm(plan: SigtermPlan, progress: Callable[[], None], truths: Truths | None = None) -> Verdict:
+    """Start, end, and hold the clients' findings and the server's end to the bars."""
+    truths = truths or find_truths()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        with RedisProcess(folder) as redis:
+            server = Server(
+                folder,
+                bundles=as_setting(BUNDLES),
+                processes=plan.processes,
+                state_keys=state_key(),
+                sessions=redis.url,
+                shutdown_grace_seconds=plan.grace,
+            )
+            return asyncio.run(_run(plan, server, truths, progress))
+
+
+async def _run(plan: SigtermPlan, server: Server, truths: Truths, progress: Callable[[], None]) -> Verdict:
+    findings = Findings()
+    streams = stream_clients(
+        plan.streams, ("last", "session"), lambda: server.url, truths, findings, pause=plan.streams / 1000
+    )
+    texts = text_clients(plan.texts, lambda: server.url, truths, findings)
+    ends: list[tuple[int, float]] = []
+    outcomes: Counter[str] = Counter()
+    orphans: set[int] = set()
+    for _ in range(plan.rounds):
+        await asyncio.to_thread(server.start)
+        try:
+            outcomes += await _one_round(plan, server, streams, texts, ends)
+        finally:
+            if server.exit_code is None:
+                server.kill()
+        orphans.update(server.orphans())
+        progress()
+    return judge(plan, findings, outcomes, ends, orphans)
+
+
+async def _one_round(
+    plan: SigtermPlan,
+    server: Server,
+    streams: Sequence[StreamClient],
+    texts: Sequence[TextClient],
+    ends: list[tuple[int, float]],
+) -> Counter[str]:
+    """How the streams of one round ended; the server's exit code and its seconds are added to `ends`."""
+    stop = asyncio.Event()
+    talks = [asyncio.create_task(_until_the_end(stream)) for stream in streams]
+    reads = [asyncio.create_task(text.drain(stop)) for text in texts]
+    for stream in streams:
+        await asyncio.wait_for(stream.is_live.wait(), PATIENCE_SECONDS)
+    await asyncio.sleep(plan.work)
+    stop.set()
+    begun = time.monotonic()
+    server.send(signal.SIGTERM)
+    code = await asyncio.to_thread(server.wait)
+    ends.append((code, time.monotonic() - begun))
+    outcomes: Counter[str] = Counter(await asyncio.gather(*talks))
+    await asyncio.gather(*reads)
+    return outcomes
+
+
+async def _until_the_end(stream: StreamClient) -> Outcome:
+    """Series after series, until a connection ends otherwise."""
+    never = asyncio.Event()
+    while (outcome := await stream.converse(never)) == "finished":
+        pass
+    return outcome
+
+
+def judge(
+    plan: SigtermPlan, findings: Findings, outcomes: Counter[str], ends: list[tuple[int, float]], orphans: set[int]
+) -> Verdict:
+    """Hold what clients and server did to the bars."""
+    slowest = max(seconds for _, seconds in ends)
+    verdict = Verdict(
+        {
+            "rounds": len(ends),
+            "streams": plan.streams,
+            "outcomes": dict(outcomes),
+            **findings.to_document(),
+            "exit_codes": sorted({code for code, _ in ends}),
+            "slowest_end_seconds": round(slowest, 3),
+        }
+    )
+    verdict.require("no mistake in any answer or resumption", not findings.mistakes)
+    # A stream that has just reached its end begins the next one as the server closes: it is told to go elsewhere.
+    ended = outcomes["drained"] + outcomes["refused"]
+    verdict.require("every stream drained, each time", ended == outcomes.total() == plan.rounds * plan.streams)
+    # One that was refused had nothing to resume.
+    resumed = findings.counts["resumed"] + outcomes["refused"]
+    verdict.require("every stream resumed, each time", resumed >= (plan.rounds - 1) * plan.streams)
+    verdict.require("no text was lost", findings.counts["texts lost"] == 0)
+    verdict.require("exit code 0, each time", all(code == 0 for code, _ in ends))
+    verdict.require("ended within the grace time", slowest <= plan.grace + FLUSH_SECONDS + EXIT_SECONDS)
+    verdict.require("no orphan", not orphans)
+    return verdict

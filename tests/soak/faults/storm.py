@@ -1,0 +1,160 @@
+"""Thousands of clients leave at once, with resets and without, from live streams and from streamed replies.
+
+Good clients go on meanwhile. Every slot must come back, and the good clients must hardly notice.
+"""
+
+from __future__ import annotations
+
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from socket import socket
+
+from tests.soak.faults.detect import RETURN_SECONDS, leaked
+from tests.soak.faults.probe import BUNDLE, GoodClients, Probe
+from tests.soak.faults.server import Server
+from tests.soak.faults.sockets import live_stream, reset, streamed_reply
+from tests.soak.faults.verdict import Verdict
+
+LIVE_SHARE = 0.7
+SPARE_FILES = 500
+NEVER_SECONDS = 3_600
+SLOWDOWN = 2.0
+LONGEST_LEAVING_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class StormPlan:
+    """How much of it.
+
+    Attributes:
+        window: seconds over which good clients are watched, before and from the storm on.
+        longest: seconds that good clients can go on; they know so many answers.
+        settle: seconds until the requests of readers who read nothing have filled every buffer and are at rest.
+        leaving: seconds within which all leave.
+    """
+
+    clients: int = 5_000
+    processes: int = 4
+    good_streams: int = 20
+    good_rate: float = 10.0
+    window: float = 10.0
+    longest: float = 300.0
+    settle: float = 20.0
+    leaving: float = 0.8
+
+    @property
+    def live(self) -> int:
+        """How many of the clients are live streams; the others wait for a streamed reply, or do not read theirs."""
+        return round(LIVE_SHARE * self.clients)
+
+
+def run_storm(plan: StormPlan, progress: Callable[[], None]) -> Verdict:
+    """Open, leave, and hold the server and the good clients to the bars."""
+    allow_open_files(plan.clients + SPARE_FILES)
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name,
+        Server(
+            Path(name),
+            bundles=BUNDLE,
+            processes=plan.processes,
+            # Everyone is to be there when the storm breaks: nobody is refused or sent away before.
+            max_waiting=plan.clients,
+            queue_seconds=NEVER_SECONDS,
+            send_timeout_seconds=NEVER_SECONDS,
+        ) as server,
+        Probe(server.url, plan.good_streams, plan.good_rate, plan.longest) as probe,
+    ):
+        crowd = _gather(plan, server.port, progress)
+        held = {name: sum(server.gauge(name).values()) for name in ("num_streams", "num_requests_running")}
+        calm = time.monotonic()
+        time.sleep(plan.window)
+        begun = time.monotonic()
+        _leave(crowd, plan.leaving)
+        left = time.monotonic()
+        rest = {"num_streams": plan.good_streams, "state_slots_used": plan.good_streams}
+        returned = _wait_for(server, rest, left + RETURN_SECONDS)
+        time.sleep(max(0.0, begun + plan.window - time.monotonic()))
+        good = probe.stop()
+        remaining = leaked(server)
+        code = server.end()
+    slowdown = compare(good, (calm, begun), (begun, begun + plan.window))
+    verdict = Verdict(
+        {
+            "clients": plan.clients,
+            "held_before": held,
+            "leaving_seconds": round(left - begun, 3),
+            "returned_after_seconds": None if returned is None else round(returned - left, 3),
+            "good_clients": {**slowdown, "errors": good.errors, "wrong": good.wrong},
+            "leaked": remaining,
+            "exit_code": code,
+        }
+    )
+    verdict.require("all left within a second", left - begun <= LONGEST_LEAVING_SECONDS)
+    verdict.require("every live stream was there", held["num_streams"] == plan.live + plan.good_streams)
+    verdict.require("slots came back", returned is not None and not remaining)
+    verdict.require("good clients got every answer, and right", not good.errors and not good.wrong)
+    verdict.require("good clients' p99 within 2x", slowdown["slowdown"] <= SLOWDOWN)
+    verdict.require("exit code 0", code == 0)
+    return verdict
+
+
+def compare(good: GoodClients, before: tuple[float, float], during: tuple[float, float]) -> dict[str, float]:
+    """What the good clients saw before and during a fault."""
+    calm, rough = good.p99_ms(*before), good.p99_ms(*during)
+    return {"p99_before_ms": calm, "p99_during_ms": rough, "slowdown": round(rough / calm, 3)}
+
+
+def allow_open_files(count: int) -> None:
+    """Raise the soft limit of open files.
+
+    Raises:
+        OSError: the hard limit is lower.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < count:
+        if hard < count:
+            raise OSError(f"{count} open files are needed, the hard limit is {hard}")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
+def _gather(plan: StormPlan, port: int, progress: Callable[[], None]) -> list[socket]:
+    """The crowd in the order in which it will leave: both kinds mixed, of replies the newest first.
+
+    Live streams come last: they answer no pings, and are kept for so long only until that is noticed. Of replies most
+    wait for a place; were those that have one to leave first, others would be admitted and work, and this is not about
+    work.
+    """
+    replies = []
+    for _ in range(plan.clients - plan.live):
+        replies.append(streamed_reply(port))
+        progress()
+    time.sleep(plan.settle)
+    crowd = []
+    for number in range(plan.live):
+        crowd.append(live_stream(port))
+        progress()
+        while len(replies) * plan.live > (plan.live - number - 1) * (plan.clients - plan.live):
+            crowd.append(replies.pop())
+    return crowd
+
+
+def _leave(crowd: list[socket], seconds: float) -> None:
+    """Evenly over so many seconds, as far as this process can."""
+    begun = time.monotonic()
+    for number, client in enumerate(crowd):
+        time.sleep(max(0.0, begun + seconds * number / len(crowd) - time.monotonic()))
+        (reset if number % 2 else socket.close)(client)
+
+
+def _wait_for(server: Server, rest: dict[str, int], deadline: float) -> float | None:
+    """When only what the good clients hold was left; None if that was not before the deadline."""
+    while time.monotonic() < deadline:
+        held = {name: sum(server.gauge(name).values()) for name in (*rest, "num_requests_running")}
+        if held == {**rest, "num_requests_running": 0}:
+            return time.monotonic()
+        time.sleep(0.1)
+    return None

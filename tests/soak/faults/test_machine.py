@@ -1,0 +1,74 @@
+"""A machine that is short of something: no room for the log, few open files."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.soak.faults.cast import BUNDLES, ROOT, Truths, as_setting, stream_clients
+from tests.soak.faults.findings import Findings
+from tests.soak.faults.server import PATIENCE_SECONDS, Server
+from tests.soak.faults.sockets import live_stream
+
+FULL = Path("/dev/full")
+FEW_FILES = 200
+
+
+@pytest.mark.skipif(not FULL.is_char_device(), reason="this system has no device that is always full")
+def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path, filter_truths: Truths) -> None:
+    findings = Findings()
+    with Server(tmp_path, log=FULL, bundles=as_setting(BUNDLES[:2])) as server:
+
+        async def run() -> None:
+            clients = stream_clients(4, ["token"], lambda: server.url, filter_truths, findings)
+            await asyncio.gather(*(client.converse(asyncio.Event()) for client in clients))
+
+        for _ in range(20):  # each is a line of the log
+            assert httpx.get(f"{server.url}/nothing", timeout=PATIENCE_SECONDS).status_code == 404
+        asyncio.run(run())
+        assert server.end() == 0
+    assert findings.counts["terminal frames"] == 4 and not findings.mistakes, findings
+
+
+@contextmanager
+def few_files() -> Iterator[None]:
+    """What is started now may have few open files, until it asks for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_process_takes_as_many_connections_as_the_system_lets_it(tmp_path: Path) -> None:
+    """Login shells and service managers begin with a soft limit of 1,024 open files."""
+    with ExitStack() as running:
+        with few_files():
+            server = running.enter_context(Server(tmp_path, bundles=BUNDLES[0], processes=1))
+        streams = [live_stream(server.port) for _ in range(FEW_FILES + 50)]
+        assert sum(server.gauge("num_streams").values()) == len(streams)
+        for stream in streams:
+            stream.close()
+        assert server.end() == 0
+
+
+def test_a_hard_limit_is_told_of() -> None:
+    code = (
+        "import logging, resource, sys; logging.basicConfig()\n"
+        "from rfa.service.process.open_files import allow_open_files\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))\n"
+        "allow_open_files(1_000)\n"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "(200, 200)\n"
+    assert "may open 200 files; max_connections 1000 needs 1256" in done.stderr

@@ -1,0 +1,58 @@
+"""Redis dies and comes back, or answers nothing for a while, under live named sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.soak.faults.cast import BUNDLES, Truths, as_setting, stream_clients
+from tests.soak.faults.detect import leaked
+from tests.soak.faults.findings import Findings
+from tests.soak.faults.redis_process import RedisProcess
+from tests.soak.faults.server import Server
+
+Act = Callable[[RedisProcess], None]
+TOLD = "told sessions_unavailable"
+
+
+async def go_through(
+    server: Server, redis_server: RedisProcess, truths: Truths, findings: Findings, break_it: Act, mend_it: Act
+) -> None:
+    """Break Redis once every client works, mend it once a client of a session has been told, and see all go on."""
+    stop = asyncio.Event()
+    clients = stream_clients(6, ("session", "token"), lambda: server.url, truths, findings)
+    work = [asyncio.create_task(client.survive(stop)) for client in clients]
+    async with asyncio.timeout(60):
+        for client in clients:
+            await client.is_live.wait()
+        break_it(redis_server)
+        while not findings.counts[TOLD]:
+            await asyncio.sleep(0.05)
+        resumed = findings.counts["resumed"]
+        await asyncio.to_thread(mend_it, redis_server)
+        while findings.counts["resumed"] < resumed + 1:
+            await asyncio.sleep(0.05)
+        for client in clients:
+            await client.is_live.wait()
+    stop.set()
+    await asyncio.gather(*work)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "mend_it"),
+    [(RedisProcess.kill, RedisProcess.start), (RedisProcess.freeze, RedisProcess.thaw)],
+    ids=["gone", "frozen"],
+)
+def test_sessions_survive_an_outage_of_redis(
+    tmp_path: Path, redis_server: RedisProcess, filter_truths: Truths, break_it: Act, mend_it: Act
+) -> None:
+    findings = Findings()
+    with Server(tmp_path, bundles=as_setting(BUNDLES[:2]), processes=2, sessions=redis_server.url) as server:
+        asyncio.run(go_through(server, redis_server, filter_truths, findings, break_it, mend_it))
+        assert not findings.mistakes, findings
+        assert leaked(server) == {}
+        assert server.end() == 0
+        assert "Traceback" not in server.log

@@ -1,0 +1,250 @@
+"""A million owners of state slots, one after the other, of whom none may see a trace of another.
+
+    python -m tests.soak.slot_reuse --count 1000000
+
+Through the engine as it serves: live streams, requests and texts that end well, are left, are refused, break down or
+make a whole batch raise (`tests.soak.visits`). Every answer is compared, to the last bit, with the one that its
+observations get alone; every slot carries the mark of its owner (`tests.soak.watched`); needles, long live streams,
+run all the time. After every phase all slots must be free and zero.
+
+Then the detectors are tried, on two engines that are broken on purpose: without padding the needles must notice their
+neighbours, and without zeroing of slots the watch must.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import json
+import logging
+import random
+import time
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import uvloop
+from tqdm import tqdm
+
+from rfa.export.bundle import open_bundle
+from rfa.measured import RESULTS, hardware
+from rfa.service.engine.engine import Engine, Models
+from rfa.service.engine.text.generation import GenerateOptions
+from rfa.service.metrics import Metrics
+from rfa.service.runtime.filter import ROW_COUNTS, FilterRuntime
+from rfa.service.runtime.language import LanguageRuntime
+from rfa.service.runtime.pool import StatePool
+from rfa.service.settings import BUNDLE_ROOT, Settings
+from rfa.training.provenance import git_commit
+from tests.soak.courses import Truth, make_course, truth_of
+from tests.soak.visits import Findings, TextTruth, Visitor, World, follow_needle, tokens_of
+from tests.soak.watched import WatchedFilter, dirty_bytes
+
+RESULT = RESULTS / "slot_reuse.json"
+FILTERS = ("linear", "oscillator")
+LANGUAGE = "books"
+PHASES = 20
+VISITORS = 96
+NEEDLES = 4  # of each filter
+NEEDLE_LENGTH = 150
+COURSES, COURSE_LENGTH = 32, 16
+TEXTS = 12
+SETTLE_SECONDS = 30.0
+BROKEN_COUNT = 4_000  # owners of the engines that are broken on purpose
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run has found; `left` are slots in use, and bytes that are not zero, after the phases."""
+
+    acquired: int
+    findings: Findings
+    leaks: dict[str, int]
+    left: dict[str, int]
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nobody saw anything of anybody."""
+        return not (self.findings.wrong.total() or sum(self.leaks.values()) or sum(self.left.values()))
+
+
+@functools.cache
+def _runtime(name: str, row_counts: tuple[int, ...]) -> FilterRuntime:
+    return FilterRuntime(open_bundle(BUNDLE_ROOT / name), row_counts=row_counts)
+
+
+@functools.cache
+def _truths(name: str, row_counts: tuple[int, ...], seed: int, count: int, length: int) -> list[Truth]:
+    runtime, draw = _runtime(name, row_counts), np.random.default_rng([seed, length])
+    return [truth_of(runtime, make_course(draw, length, runtime.observation_size)) for _ in range(count)]
+
+
+class Reuse:
+    """An engine, its truths, and the phases.
+
+    Args:
+        row_counts: of the filters; `()` pads nothing.
+        has_texts: whether texts are generated beside.
+    """
+
+    def __init__(self, seed: int, *, row_counts: tuple[int, ...] = ROW_COUNTS, has_texts: bool = True) -> None:
+        self._rng = random.Random(seed)
+        self.filters = {name: WatchedFilter(_runtime(name, row_counts)) for name in FILTERS}
+        language = LanguageRuntime(open_bundle(BUNDLE_ROOT / LANGUAGE), streams=256, max_rows=8) if has_texts else None
+        self.languages = {LANGUAGE: language} if language else {}
+        self._metrics = Metrics()
+        settings = Settings(bundles=(), workers=2, max_running=64, max_streams=256, max_batch_rows=8)
+        self._engine = Engine(Models(self.languages, self.filters, []), settings, self._metrics)
+        self._world = World(
+            self._engine,
+            [truth for name in FILTERS for truth in _truths(name, row_counts, seed, COURSES, COURSE_LENGTH)],
+            [truth for name in FILTERS for truth in _truths(name, row_counts, seed, NEEDLES, NEEDLE_LENGTH)],
+            [],
+            Findings(),
+        )
+
+    @property
+    def acquired(self) -> int:
+        """Slots of filters that were handed out so far."""
+        return sum(watched.acquired for watched in self.filters.values())
+
+    async def run(self, count: int, phases: int, bar: tqdm[Any] | None = None) -> Outcome:
+        """Visits until so many slots were handed out; after each phase all must be free."""
+        if self.languages:
+            self._world = replace(self._world, texts=await self._texts())
+        left = {"slots": 0, "bytes": 0}
+        try:
+            for phase in range(1, phases + 1):
+                await self._phase(count * phase // phases, bar)
+                await self._settle()
+                left["slots"] += sum(pool.in_use for pool in self._pools())
+                left["bytes"] += sum(dirty_bytes(pool) for pool in self._pools())
+        finally:
+            await asyncio.to_thread(self._engine.close)
+        leaks: dict[str, int] = {}
+        for watched in self.filters.values():
+            for kind, number in watched.leaks.items():
+                leaks[kind] = leaks.get(kind, 0) + number
+        return Outcome(self.acquired, self._world.findings, leaks, left)
+
+    async def _texts(self) -> list[TextTruth]:
+        texts = []
+        for seed in range(TEXTS):
+            options = GenerateOptions(
+                prompt=("It was the", "", "She said: “no”")[seed % 3],
+                max_new_tokens=2 + seed % 4,
+                seed=seed,
+                is_sampled=True,
+                latent_noise=0.3 * (seed % 2),
+                samples=1 + seed % 2,
+            )
+            texts.append(TextTruth(options, tokens_of(await self._engine.generate(None, options).result())))
+        return texts
+
+    async def _phase(self, target: int, bar: tqdm[Any] | None) -> None:
+        def goes_on() -> bool:
+            return self.acquired < target
+
+        async def keep_visiting() -> None:
+            visitor = Visitor(self._world, random.Random(self._rng.getrandbits(64)))
+            while goes_on():
+                await visitor.visit()
+                if bar is not None:
+                    bar.update(self.acquired - bar.n)
+
+        needles = (follow_needle(self._world, truth, goes_on) for truth in self._world.needles)
+        await asyncio.gather(*needles, *(keep_visiting() for _ in range(VISITORS)))
+
+    async def _settle(self) -> None:
+        """Until no job is left: what was cancelled leaves after its quantum."""
+        until = time.monotonic() + SETTLE_SECONDS
+        while self._is_busy() and time.monotonic() < until:
+            await asyncio.sleep(0.005)
+
+    def _is_busy(self) -> bool:
+        names = ("rfa_num_requests_running", "rfa_num_requests_waiting", "rfa_num_streams")
+        return any(self._metrics.registry.get_sample_value(name) for name in names)
+
+    def _pools(self) -> list[StatePool]:
+        return [watched.pool for watched in self.filters.values() if watched.pool is not None] + [
+            language.pool for language in self.languages.values()
+        ]
+
+
+def soak(
+    count: int,
+    seed: int,
+    *,
+    phases: int = PHASES,
+    row_counts: tuple[int, ...] = ROW_COUNTS,
+    has_texts: bool = False,
+    progress: bool = False,
+) -> Outcome:
+    """One run, on an event loop of its own."""
+    with (
+        tqdm(total=count, desc="owners", disable=not progress, mininterval=1) as bar,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        reuse = Reuse(seed, row_counts=row_counts, has_texts=has_texts)
+        return runner.run(reuse.run(count, phases, bar if progress else None))
+
+
+def without_zeroing() -> AbstractContextManager[object]:
+    """Slots keep what their owners leave."""
+    return mock.patch.object(StatePool, "_clear", lambda self, row: None)
+
+
+def report(outcome: Outcome, unpadded: Outcome, unzeroed: Outcome, seconds: float, seed: int) -> dict[str, Any]:
+    """The document that is stored."""
+    findings = outcome.findings
+    return {
+        "commit": git_commit(),
+        "hardware": hardware(),
+        "seed": seed,
+        "seconds": round(seconds, 1),
+        "acquired": outcome.acquired,
+        "visits": dict(findings.ends.most_common()),
+        "answers_compared": dict(findings.answers),
+        "wrong": findings.wrong.total(),
+        "wrong_by_kind": {kind: number for kind, number in findings.wrong.items() if number},
+        "leaks": sum(outcome.leaks.values()),
+        "left_after_phases": outcome.left,
+        "without_padding": {
+            "needle_answers": unpadded.findings.answers["needle"],
+            "needle_answers_that_differ": unpadded.findings.wrong["needle"],
+        },
+        "without_zeroing": {"acquired": unzeroed.acquired, "leaks": sum(unzeroed.leaks.values())},
+    }
+
+
+def main() -> int:
+    """Run it, try the detectors and store what happened; 1 if anything leaked, or a detector is blind."""
+    parser = argparse.ArgumentParser(description="Reuse state slots many times and look for traces of former owners.")
+    parser.add_argument("--count", type=int, default=1_000_000)
+    parser.add_argument("--phases", type=int, default=PHASES, help="after each all slots must be free")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--out", type=Path, default=RESULT)
+    arguments = parser.parse_args()
+    logging.getLogger("rfa").setLevel(logging.CRITICAL)  # thousands of failures are made on purpose
+    begun = time.monotonic()
+    outcome = soak(arguments.count, arguments.seed, phases=arguments.phases, has_texts=True, progress=True)
+    seconds = time.monotonic() - begun
+    unpadded = soak(BROKEN_COUNT, arguments.seed, phases=1, row_counts=())
+    with without_zeroing():
+        unzeroed = soak(BROKEN_COUNT, arguments.seed, phases=1)
+    document = report(outcome, unpadded, unzeroed, seconds, arguments.seed)
+    arguments.out.write_text(json.dumps(document, indent=2) + "\n")
+    sees = document["without_padding"]["needle_answers_that_differ"] > 0 and document["without_zeroing"]["leaks"] > 0
+    print(
+        f"{outcome.acquired} owners, {document['wrong']} wrong answers of {outcome.findings.answers.total()}, "
+        f"{document['leaks']} leaks; the detectors {'see' if sees else 'are blind'}"
+    )
+    return 0 if outcome.is_clean and sees else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

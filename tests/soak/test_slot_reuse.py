@@ -1,0 +1,114 @@
+"""Slots of state under many owners: nobody sees anybody, and every planted leak is seen."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rfa.export.bundle import open_bundle
+from rfa.service.engine.filter.work import RecurrentJob
+from rfa.service.runtime.filter import FilterRuntime, Row
+from rfa.service.runtime.pool import StatePool
+from rfa.service.settings import BUNDLE_ROOT
+from tests.soak import slot_reuse
+from tests.soak.slot_reuse import soak, without_zeroing
+from tests.soak.watched import WatchedFilter
+
+COUNT = 1_500
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Failures are made on purpose, in hundreds."""
+    logger = logging.getLogger("rfa")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(level)
+
+
+def test_nobody_sees_anybody() -> None:
+    outcome = soak(COUNT, seed=1, phases=3, has_texts=True)
+    assert outcome.is_clean, (outcome.findings.wrong, outcome.leaks, outcome.left)
+    assert outcome.acquired >= COUNT
+    compared = outcome.findings.answers
+    assert min(compared[who] for who in ("needle", "needle state", "visitor", "text")) > 0
+    assert {"close", "leave", "poison", "crash", "refuse", "request_and_leave"} <= set(outcome.findings.ends)
+
+
+@pytest.mark.slow
+def test_without_padding_the_needles_notice_their_neighbours() -> None:
+    assert soak(COUNT, seed=1, phases=1, row_counts=()).findings.wrong["needle"] > 0
+
+
+def test_slots_that_keep_what_was_in_them_are_seen() -> None:
+    with without_zeroing():
+        outcome = soak(300, seed=1, phases=1)
+    assert outcome.leaks["a slot was not empty"] > 0
+    assert outcome.left["bytes"] > 0 and not outcome.is_clean
+
+
+def test_answers_that_change_places_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    advance = FilterRuntime.advance
+
+    def swapped(self: FilterRuntime, pool: StatePool, rows: Sequence[Row]) -> Any:
+        first, *others = advance(self, pool, rows)
+        return [*others, first]
+
+    monkeypatch.setattr(FilterRuntime, "advance", swapped)
+    assert soak(300, seed=1, phases=1).findings.wrong["visitor"] > 0
+
+
+def test_states_that_change_places_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = StatePool.rows
+    monkeypatch.setattr(StatePool, "rows", lambda self, slots: np.roll(rows(self, slots), 1))
+    assert soak(300, seed=1, phases=1).findings.wrong["needle"] > 0
+
+
+def test_the_mark_of_another_owner_is_seen() -> None:
+    watched = WatchedFilter(FilterRuntime(open_bundle(BUNDLE_ROOT / "linear")))
+    pool = StatePool(watched.state_fields, 2)
+    slots = [pool.acquire() for _ in range(2)]
+    for slot in slots:
+        watched.put(pool, slot, watched.start())
+    watched.get(pool, slots[0], 0)
+    assert not watched.leaks.total()
+    for array in pool.arrays.values():
+        array[:] = array[::-1].copy()
+    watched.get(pool, slots[0], 0)
+    assert watched.leaks["a slot had another owner's mark"] == 1
+
+
+def test_slots_that_are_not_given_back_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = RecurrentJob.release
+
+    def forgetful(self: RecurrentJob) -> None:
+        if not self.cancelled:
+            release(self)
+
+    monkeypatch.setattr(RecurrentJob, "release", forgetful)
+    assert soak(300, seed=1, phases=1).left["slots"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_command_stores_what_it_found(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "result.json"
+    monkeypatch.setattr(sys, "argv", ["slot_reuse", "--count", "200", "--phases", "1", "--out", str(out)])
+    monkeypatch.setattr(slot_reuse, "BROKEN_COUNT", 600)
+    if code:
+        monkeypatch.setattr(slot_reuse, "without_zeroing", nullcontext)  # a blind detector
+    assert slot_reuse.main() == code
+    document = json.loads(out.read_text())
+    assert document["acquired"] >= 200 and document["wrong"] == document["leaks"] == 0
+    assert ("blind" in capsys.readouterr().out) == bool(code)

@@ -1,0 +1,314 @@
+"""Owners of state slots: short live streams and requests that end in every way, and needles that must not notice.
+
+Every answer that anybody gets is compared with the one that it must get.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rfa.service.engine.engine import Engine
+from rfa.service.engine.filter.stream import Observed, StreamEnd, StreamJob, StreamOptions
+from rfa.service.engine.filter.work import Filtered, FilterJob, FilterOptions, SequenceJob
+from rfa.service.engine.text.generation import GenerateOptions, Generation
+from rfa.service.errors import InternalError, InvalidRequest, ServiceError
+from tests.soak.courses import Truth, as_sent
+
+TOO_LARGE = 1e38  # its square leaves the range of float32: the row is poisoned
+LONGEST_VISIT = 4
+
+
+@dataclass
+class Findings:
+    """What the visitors have seen.
+
+    Attributes:
+        ends: visits by kind.
+        answers: answers that were compared, of needles and of others.
+        wrong: those that were not what they must be, by kind.
+    """
+
+    ends: Counter[str] = field(default_factory=Counter)
+    answers: Counter[str] = field(default_factory=Counter)
+    wrong: Counter[str] = field(default_factory=Counter)
+
+    def compare(self, who: str, found: bytes, wanted: bytes) -> None:
+        """Count an answer."""
+        self.answers[who] += 1
+        self.wrong[who] += found != wanted
+
+    def expect(self, what: str, holds: bool) -> None:
+        """Count something else that must hold."""
+        self.wrong[what] += not holds
+
+
+@dataclass(frozen=True)
+class TextTruth:
+    """A text, alone."""
+
+    options: GenerateOptions
+    tokens: bytes
+
+
+@dataclass(frozen=True)
+class World:
+    """The engine and what is known about it: the truths of its filters, and of some texts."""
+
+    engine: Engine
+    truths: Sequence[Truth]
+    needles: Sequence[Truth]
+    texts: Sequence[TextTruth]
+    findings: Findings
+
+
+class Visitor:
+    """Somebody who comes again and again; each visit is of a random kind and a random filter."""
+
+    def __init__(self, world: World, rng: random.Random) -> None:
+        self._world = world
+        self._findings = world.findings
+        self._rng = rng
+
+    async def visit(self) -> None:
+        """One visit."""
+        visits = {**VISITS, **(TEXT_VISITS if self._world.texts else {})}
+        (kind,) = self._rng.choices(list(visits), list(visits.values()))
+        try:
+            await kind(self)
+        except ServiceError:  # meant for somebody else: who expects a failure takes it
+            self._findings.expect("failed", holds=False)
+        self._findings.ends[kind.__name__] += 1
+
+    async def close(self) -> None:
+        """A live stream that ends well."""
+        truth, start, count = self._choose()
+        job = self._open(truth, start, wants_state=self._rng.random() < 0.3)
+        self._push(job, truth, start, count)
+        job.close()
+        end = await self._read(job, truth, start)
+        self._findings.expect("end", isinstance(end, StreamEnd) and end.steps == count)
+        if isinstance(end, StreamEnd) and end.state is not None:
+            self._findings.expect("state", end.state.count == start + count)
+
+    async def converse(self) -> None:
+        """A live stream that waits for each answer, is idle in between, and ends well."""
+        truth, start, count = self._choose()
+        job = self._open(truth, start)
+        for index in range(start, start + count):
+            self._push(job, truth, index, 1)
+            if await self._read(job, truth, index, answers=1) is not None:
+                self._findings.expect("end", holds=False)
+                return
+        job.close()
+        await self._read(job, truth, start + count)
+
+    async def leave(self) -> None:
+        """A live stream whose client goes away, before or after its first answer."""
+        truth, start, count = self._choose()
+        job = self._open(truth, start)
+        self._push(job, truth, start, count)
+        if self._rng.random() < 0.5:
+            await self._read(job, truth, start, answers=1)
+        else:
+            await asyncio.sleep(self._rng.choice((0, 0.001)))
+        job.leave()
+
+    async def poison(self) -> None:
+        """A live stream whose numbers leave the range of floats."""
+        truth, start, count = self._choose()
+        job = self._open(truth, start)
+        self._push(job, truth, start, count - 1)
+        last = truth.course.times[start + count - 1]
+        size = self._world.engine.filter_model(truth.filter).observation_size
+        job.push(Observed(last, [TOO_LARGE] * size, 1.0))
+        job.close()
+        end = await self._read(job, truth, start)
+        self._findings.expect("poison", isinstance(end, InvalidRequest))
+
+    async def crash(self) -> None:
+        """A live stream that makes every batch that it is in raise: one by one its neighbours are well."""
+        truth, start, count = self._choose()
+        job = self._open(truth, start)
+        self._push(job, truth, start, count - 1)
+        job.push(Observed(truth.course.times[start + count - 1], [], 1.0))
+        job.close()
+        end = await self._read(job, truth, start)
+        self._findings.expect("crash", isinstance(end, InternalError))
+
+    async def refuse(self) -> None:
+        """A live stream that ends with a frame that is refused."""
+        truth, start, count = self._choose()
+        job = self._open(truth, start)
+        self._push(job, truth, start, count)
+        job.close(InvalidRequest("A bad frame."))
+        end = await self._read(job, truth, start)
+        self._findings.expect("refusal", isinstance(end, InvalidRequest))
+
+    async def request(self) -> None:
+        """A request that is read to its end."""
+        truth, start, count = self._choose()
+        job = self._world.engine.filter(truth.filter, _request(truth, start, count))
+        steps = await _steps_of(job)
+        self._compare(truth, start, steps)
+        self._findings.expect("end", len(steps) == count)
+
+    async def request_and_leave(self) -> None:
+        """A request whose client goes away."""
+        truth, start, count = self._choose()
+        options = _request(truth, start, count, is_streamed=self._rng.random() < 0.5)
+        waiting = asyncio.ensure_future(self._world.engine.filter(truth.filter, options).result())
+        await asyncio.sleep(self._rng.choice((0, 0, 0.001)))
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    async def smooth(self) -> None:
+        """A request that needs its sequence at once, which uses no slot of the engine's."""
+        truth, _, count = self._choose()
+        options = replace(_request(truth, 0, count), smooth=True, samples=0)
+        steps = await _steps_of(self._world.engine.filter(truth.filter, options))
+        self._findings.expect("end", len(steps) == count)
+
+    async def err(self) -> None:
+        """A question that no filter answers: refused before it gets a slot."""
+        truth, start, count = self._choose()
+        try:
+            self._world.engine.filter(truth.filter, replace(_request(truth, start, count), levels=(1.5,)))
+        except InvalidRequest:
+            return
+        self._findings.expect("refusal", holds=False)
+
+    async def text(self) -> None:
+        """A text, which must be the same in any company."""
+        truth = self._rng.choice(self._world.texts)
+        generation: Generation = await self._world.engine.generate(None, truth.options).result()
+        self._findings.compare("text", tokens_of(generation), truth.tokens)
+
+    async def text_and_leave(self) -> None:
+        """A text whose reader goes away."""
+        options = replace(self._rng.choice(self._world.texts).options, is_streamed=True)
+        events = self._world.engine.generate(None, options).events()
+        await anext(events)
+        await events.aclose()  # type: ignore[attr-defined]
+
+    def _choose(self) -> tuple[Truth, int, int]:
+        """A course, where to begin in it, and for how long to follow it."""
+        truth = self._rng.choice(self._world.truths)
+        start = 0 if self._rng.random() < 0.7 else self._rng.randrange(len(truth.steps) - LONGEST_VISIT)
+        return truth, start, self._rng.choice((1, 1, 1, 2, LONGEST_VISIT))
+
+    def _open(self, truth: Truth, start: int, *, wants_state: bool = False) -> StreamJob:
+        return open_stream(self._world.engine, truth, start, wants_state=wants_state)
+
+    @staticmethod
+    def _push(job: StreamJob, truth: Truth, start: int, count: int) -> None:
+        course = truth.course
+        for index in range(start, start + count):
+            job.push(Observed(course.times[index], course.observations[index], course.noise[index]))
+
+    async def _read(
+        self, job: StreamJob, truth: Truth, start: int, answers: int | None = None
+    ) -> StreamEnd | Exception | None:
+        """Compare answers to the end, which is returned, or so many of them."""
+        index = start
+        while answers is None or index < start + answers:
+            try:
+                replies = await job.replies()
+            except Exception as error:
+                return error
+            if isinstance(replies, StreamEnd):
+                return replies
+            self._compare(truth, index, [reply.step for reply in replies])
+            index += len(replies)
+        return None
+
+    def _compare(self, truth: Truth, start: int, steps: Sequence[object]) -> None:
+        for index, step in enumerate(steps, start):
+            self._findings.compare("visitor", as_sent(step), truth.steps[index])
+
+
+VISITS: dict[Callable[[Visitor], Awaitable[None]], float] = {
+    Visitor.close: 0.34,
+    Visitor.converse: 0.10,
+    Visitor.leave: 0.20,
+    Visitor.poison: 0.05,
+    Visitor.crash: 0.002,
+    Visitor.refuse: 0.05,
+    Visitor.request: 0.15,
+    Visitor.request_and_leave: 0.08,
+    Visitor.smooth: 0.002,
+    Visitor.err: 0.02,
+}
+TEXT_VISITS: dict[Callable[[Visitor], Awaitable[None]], float] = {
+    Visitor.text: 0.0015,
+    Visitor.text_and_leave: 0.001,
+}
+
+
+async def follow_needle(world: World, truth: Truth, goes_on: Callable[[], bool]) -> None:
+    """A long live stream, from the beginning again and again, that must not notice anybody."""
+    while goes_on():
+        job = open_stream(world.engine, truth, 0, wants_state=True)
+        try:
+            await _follow(world, truth, job, goes_on)
+        except ServiceError:
+            world.findings.expect("needle failed", holds=False)
+        world.findings.ends["needle"] += 1
+
+
+async def _follow(world: World, truth: Truth, job: StreamJob, goes_on: Callable[[], bool]) -> None:
+    course, findings = truth.course, world.findings
+    for index, wanted in enumerate(truth.steps):
+        job.push(Observed(course.times[index], course.observations[index], course.noise[index]))
+        replies = await job.replies()
+        findings.compare("needle", b"" if isinstance(replies, StreamEnd) else as_sent(replies[0].step), wanted)
+        if not goes_on():
+            break
+    job.close()
+    end = await job.replies()
+    payload = end.state.payload if isinstance(end, StreamEnd) and end.state is not None else b""
+    findings.compare("needle state", payload, world.engine.filter_model(truth.filter).pack(truth.states[index + 1]))
+
+
+async def _steps_of(job: FilterJob | SequenceJob) -> list[Any]:
+    return [event async for event in job.events() if not isinstance(event, Filtered)]
+
+
+def open_stream(engine: Engine, truth: Truth, start: int, *, wants_state: bool) -> StreamJob:
+    """A live stream that goes on from a place in a course."""
+    course = truth.course
+    options = StreamOptions(
+        levels=course.levels,
+        horizon=course.horizon,
+        samples=course.samples,
+        seed=course.seed,
+        state=truth.states[start] if start else None,
+        wants_state=wants_state,
+    )
+    return engine.filter_stream(truth.filter, options)
+
+
+def _request(truth: Truth, start: int, count: int, *, is_streamed: bool = False) -> FilterOptions:
+    course, piece = truth.course, slice(start, start + count)
+    return FilterOptions(
+        times=course.times[piece],
+        observations=course.observations[piece],
+        noise=list(course.noise[piece]),
+        levels=course.levels,
+        horizon=course.horizon,
+        samples=course.samples,
+        seed=course.seed,
+        mode="recurrent",
+        smooth=False,
+        is_streamed=is_streamed,
+        state=truth.states[start] if start else None,
+    )
+
+
+def tokens_of(generation: Generation) -> bytes:
+    """Every number of every token of a text."""
+    return as_sent([continuation.events for continuation in generation.continuations])

@@ -1,0 +1,103 @@
+"""The scores of a language model and its baselines, on cases whose answer is known."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from rfa.model.checkpoint import save_checkpoint
+from rfa.model.config import LanguageModelConfig
+from rfa.model.language import LanguageModel
+from rfa.training.corpus import train_tokenizer
+from rfa.training.evaluate.baselines import compressor_bits_per_byte, unigram
+from rfa.training.evaluate.language import evaluate_model, main, token_bytes, window_losses
+
+TEXT = "the cat sat on the mat — naïve. " * 60
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("run")
+    (directory / "text.txt").write_text(TEXT, encoding="utf-8")
+    tokenizer = train_tokenizer([directory / "text.txt"], 280)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    torch.manual_seed(0)
+    config = LanguageModelConfig(tokenizer.get_vocab_size(), d_model=16, n_layers=1, n_heads=2, head_dim=4, n_slots=2)
+    save_checkpoint(directory, "language", LanguageModel(config))
+    return directory
+
+
+def test_token_bytes_add_up_to_the_text(run):
+    tokenizer = Tokenizer.from_file(str(run / "tokenizer.json"))
+    ids = tokenizer.encode(TEXT).ids
+    assert token_bytes(tokenizer)[ids].sum() == len(TEXT.encode())
+
+
+def test_scores_of_a_uniform_model(run, tmp_path):
+    """With a zero embedding every token is equally likely: ln V nats in both modes at any length."""
+    model = LanguageModel(LanguageModelConfig(280, d_model=16, n_layers=1, n_heads=2, head_dim=4, n_slots=2))
+    torch.nn.init.zeros_(model.embedding.weight)
+    save_checkpoint(tmp_path, "language", model)
+    (tmp_path / "tokenizer.json").write_bytes((run / "tokenizer.json").read_bytes())
+    for row in evaluate_model(tmp_path, [run / "text.txt"], lengths=(16, 64)):
+        assert row.nats_per_token == pytest.approx(math.log(280), rel=1e-6)
+        assert row.perplexity == pytest.approx(280, rel=1e-5)
+        assert row.tokens % 64 == 0
+
+
+def test_windows_start_from_nothing(run):
+    from rfa.model.checkpoint import load_model
+
+    model = load_model(run)
+    tokens = np.asarray(Tokenizer.from_file(str(run / "tokenizer.json")).encode(TEXT).ids)
+    for mode in ("attention", "recurrent"):
+        short = window_losses(model, tokens[:65], 16, mode)
+        assert short.shape == (4, 16)
+        alone = window_losses(model, tokens[16:33], 16, mode)
+        assert short[1] == pytest.approx(alone[0], abs=1e-5)
+        assert window_losses(model, tokens[:65], 64, mode)[0, :16] == pytest.approx(short[0], abs=1e-5)
+
+
+def test_too_short_a_text_is_refused(run):
+    with pytest.raises(ValueError, match="longest context needs 4097"):
+        evaluate_model(run, [run / "text.txt"])
+
+
+def test_unigram_of_a_known_source():
+    train = np.array([0] * 79 + [1] * 19)  # add-one: 80 % and 20 %
+    nats, bits = unigram(train, np.array([0, 0, 0, 0, 1]), 2, 10)
+    expected = -(4 * math.log(0.8) + math.log(0.2))
+    assert nats == pytest.approx(expected / 5)
+    assert bits == pytest.approx(expected / math.log(2) / 10)
+
+
+def test_compressors_see_structure():
+    noise = np.random.default_rng(0).integers(0, 256, 20_000, np.uint8).tobytes()
+    for name in ("gzip", "xz"):
+        assert compressor_bits_per_byte(noise, name) > 7.99
+        assert compressor_bits_per_byte(TEXT.encode() * 10, name) < 0.5
+    with pytest.raises(ValueError, match="empty"):
+        compressor_bits_per_byte(b"", "gzip")
+
+
+def test_the_report_has_every_model_and_baseline(run, tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / "data" / f"{split}.txt").write_text(TEXT, encoding="utf-8")
+    monkeypatch.setattr(
+        "rfa.training.evaluate.language.evaluate_model.__kwdefaults__", {"lengths": (16, 32), "limit": None}
+    )
+    out = tmp_path / "results" / "language.json"
+    arguments = ["language_eval", f"tiny={run}", "--data", str(tmp_path / "data"), "--out", str(out), "--limit", "64"]
+    monkeypatch.setattr("sys.argv", arguments)
+    main()
+    document = json.loads(out.read_text())
+    assert [(row["mode"], row["length"], row["tokens"]) for row in document["models"]["tiny"]["scores"]] == [
+        ("attention", 16, 64), ("attention", 32, 64), ("recurrent", 16, 64), ("recurrent", 32, 64)
+    ]  # fmt: skip
+    assert set(document["baselines"]) == {"unigram", "gzip", "xz", "xz_after_train"}
+    # The test text is the training text: what was read before costs next to nothing.
+    assert document["baselines"]["xz_after_train"]["bits_per_byte"] < document["baselines"]["xz"]["bits_per_byte"] / 2

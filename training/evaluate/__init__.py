@@ -1,0 +1,1 @@
+"""What `rfa eval` measures."""

@@ -1,0 +1,188 @@
+"""Perplexity and bits per byte of language models on a test text, by mode and by context length.
+
+Windows do not overlap: every window starts from nothing, so a longer window sees more context. All lengths score the
+same tokens. Bits per byte compare models with different vocabularies, and with compressors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from tqdm import tqdm
+
+from rfa.measured import git_commit, hardware
+from rfa.model.checkpoint import load_model
+from rfa.model.config import Mode
+from rfa.model.language import LanguageModel
+from rfa.training.corpus import END_OF_TEXT, encode_files, file_hashes, split_files
+from rfa.training.evaluate.baselines import compressor_bits_per_byte, unigram
+
+LENGTHS = (256, 1024, 4096)
+# A batch holds about this many tokens: bounds the logits at 4,096 tokens × vocabulary.
+BATCH_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Score:
+    """nats per token, its perplexity, and bits per byte of the text; `tokens` scored."""
+
+    mode: str
+    length: int
+    tokens: int
+    nats_per_token: float
+    perplexity: float
+    bits_per_byte: float
+
+
+def token_bytes(tokenizer: Tokenizer) -> np.ndarray:
+    """Bytes each token stands for, `[V]`: byte-level BPE writes one character per byte; end-of-text stands for none."""
+    sizes = np.zeros(tokenizer.get_vocab_size(), np.int64)
+    for token, index in tokenizer.get_vocab().items():
+        sizes[index] = 0 if token == END_OF_TEXT else len(token)
+    return sizes
+
+
+@torch.no_grad()
+def window_losses(
+    model: LanguageModel,
+    tokens: np.ndarray,
+    length: int,
+    mode: Mode,
+    *,
+    scored: int | None = None,
+    first: int = 0,
+) -> np.ndarray:
+    """Nats of every scored token, `[windows, scored]`.
+
+    Args:
+        length: tokens that a window reads; it starts from nothing.
+        scored: of each window the last so many predictions count, and the windows advance by so many: every token is
+            scored once. Default: all of them, non-overlapping windows.
+        first: index of the last token before the first scored one; the first window may not start before the text.
+    """
+    model.mode = mode
+    scored = scored or length
+    start = first + scored - length
+    count = (len(tokens) - 1 - first) // scored
+    if start < 0:
+        raise ValueError(f"a window of {length} tokens that scores {scored} needs first >= {length - scored}")
+    if count < 1:
+        raise ValueError(f"the text has {len(tokens)} tokens, one window needs {start + length + 1}")
+    device = model.embedding.weight.device
+    ids = torch.from_numpy(np.asarray(tokens[start : start + length + (count - 1) * scored + 1], np.int64))
+    windows = ids.unfold(0, length + 1, scored)  # [windows, length + 1]
+    rows = max(1, BATCH_TOKENS // length)
+    losses = []
+    for i in tqdm(range(0, count, rows), desc=f"{mode} {length}", leave=False):
+        batch = windows[i : i + rows].to(device)
+        logits = model(batch[:, :-1], with_precision=False).logits[:, -scored:]
+        target = batch[:, -scored:]
+        nats = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none")
+        losses.append(nats.reshape(target.shape).cpu())
+    return torch.cat(losses).numpy().astype(np.float64)
+
+
+def score(losses: np.ndarray, targets: np.ndarray, sizes: np.ndarray, mode: str, length: int) -> Score:
+    """Aggregate the losses of the scored `targets` (ids, same count)."""
+    total = float(losses.sum())
+    nats = total / losses.size
+    bits = total / math.log(2) / float(sizes[targets].sum())
+    return Score(mode, length, losses.size, nats, math.exp(nats), bits)
+
+
+def evaluate_model(
+    path: Path, files: list[Path], *, lengths: tuple[int, ...] = LENGTHS, limit: int | None = None
+) -> list[Score]:
+    """Score a run or bundle on text files in all its modes.
+
+    Args:
+        path: run or bundle directory with tokenizer.json.
+        lengths: context lengths; the scored tokens are cut to a multiple of the longest, so that all lengths share
+            them.
+        limit: score at most this many tokens.
+    """
+    model: LanguageModel = load_model(path)
+    tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+    tokens = encode_files(tokenizer, files)
+    usable = min(len(tokens) - 1, limit or len(tokens)) // max(lengths) * max(lengths)
+    if usable == 0:
+        raise ValueError(f"the text has {len(tokens)} tokens; the longest context needs {max(lengths) + 1}")
+    tokens = tokens[: usable + 1]
+    sizes, targets = token_bytes(tokenizer), np.asarray(tokens[1:], np.int64)
+    return [
+        score(window_losses(model, tokens, length, mode), targets, sizes, mode, length)
+        for mode in model.config.modes
+        for length in lengths
+    ]
+
+
+def evaluate_baselines(tokenizer_file: Path, data: Path) -> dict[str, Any]:
+    """Unigram over the same tokens, and general-purpose compressors on the same bytes."""
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    train, test = (encode_files(tokenizer, split_files(data, split)) for split in ("train", "test"))
+    sizes = token_bytes(tokenizer)
+    seen, text = (b"".join(path.read_bytes() for path in split_files(data, split)) for split in ("train", "test"))
+    nats, bits = unigram(train, test, tokenizer.get_vocab_size(), int(sizes[np.asarray(test, np.int64)].sum()))
+    return {
+        "unigram": {"nats_per_token": nats, "perplexity": math.exp(nats), "bits_per_byte": bits},
+        "gzip": {"bits_per_byte": compressor_bits_per_byte(text, "gzip")},
+        "xz": {"bits_per_byte": compressor_bits_per_byte(text, "xz")},
+        # The fairer one: it has read what the models were trained on. Minutes, not seconds.
+        "xz_after_train": {"bits_per_byte": compressor_bits_per_byte(text, "xz", prefix=seen)},
+    }
+
+
+def report(models: dict[str, Path], data: Path, *, limit: int | None = None) -> dict[str, Any]:
+    """The table of the README: every model in every mode and length, and the baselines of the first model's
+    tokenizer.
+    """
+    files = split_files(data, "test")
+    first = next(iter(models.values()))
+    return {
+        "commit": git_commit(),
+        "hardware": hardware(),
+        "data": file_hashes(files),
+        "models": {
+            name: {
+                "parameters": sum(parameter.numel() for parameter in load_model(path).parameters()),
+                "scores": [asdict(row) for row in evaluate_model(path, files, limit=limit)],
+            }
+            for name, path in models.items()
+        },
+        "baselines": evaluate_baselines(first / "tokenizer.json", data),
+    }
+
+
+def write_report(models: dict[str, Path], data: Path, out: Path, *, limit: int | None = None) -> dict[str, Any]:
+    """`report` to a JSON file."""
+    document = report(models, data, limit=limit)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(document, indent=2) + "\n")
+    return document
+
+
+def main() -> None:
+    """`python -m rfa.training.evaluate.language books=bundles/books rope=runs/books_rope --data CORPUS --out FILE`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+", metavar="NAME=DIR", help="a run or a bundle; the first one's tokenizer")
+    parser.add_argument("--data", type=Path, required=True, help="corpus folder with train and test")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--limit", type=int, help="score at most so many tokens")
+    arguments = parser.parse_args()
+    pairs = [model.partition("=") for model in arguments.models]
+    if not all(name and path for name, _, path in pairs):
+        parser.error("give every model as NAME=DIR")
+    write_report({name: Path(path) for name, _, path in pairs}, arguments.data, arguments.out, limit=arguments.limit)
+
+
+if __name__ == "__main__":
+    main()
