@@ -32,7 +32,7 @@ IMAGE_EXTRAS := fast,redis,tracing
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all check format image-test lock sbom audit clean
+.PHONY: help serve test test-all check format dist image-test lock sbom audit clean
 # Two goals of one call share one environment: they must not install into it at once.
 .NOTPARALLEL:
 # An interrupted set-up leaves no stamp behind.
@@ -57,6 +57,12 @@ check: $(VENV)/.develop
 format: $(VENV)/.develop
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Source distribution and wheel in dist/, as an index takes them.
+dist: $(VENV)/.supply
+	rm -rf dist
+	$(SUPPLY)/python -m build --outdir dist .
+	$(SUPPLY)/twine check --strict dist/*
 
 # The CPU image, really built and run: needs root and buildah; IMAGE_BASE names a base image that exists here.
 image-test: $(VENV)/.develop
@@ -92,7 +98,8 @@ $(VENV)/.serve: $(VENV)/.python pyproject.toml constraints.txt
 # Tools that look at the environment stay out of it.
 $(VENV)/.supply: $(VENV)/.python
 	$(PYTHON) -m venv $(VENV)/supply
-	$(SUPPLY)/python -m pip install --disable-pip-version-check $(PIP_FLAGS) pip-tools==7.6.2 pip-audit==2.10.1 cyclonedx-bom==7.5.0
+	$(SUPPLY)/python -m pip install --disable-pip-version-check $(PIP_FLAGS) pip-tools==7.6.2 pip-audit==2.10.1 cyclonedx-bom==7.5.0 \
+		build==1.6.1 twine==7.0.0
 	@touch $@
 
 # torch comes before everything that asks for it, so that nothing else picks its version or build.

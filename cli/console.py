@@ -16,8 +16,7 @@ from typer.core import TyperGroup
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document as the last line.")]
 
-# Errors of these packages, and these of Python, carry messages that are written for the user.
-OUR_PACKAGES = frozenset({"model", "training", "export", "service", "bench", "cli"})
+# Our own errors, and these of Python, carry messages that are written for the user.
 EXPLAINED = (ValueError, FloatingPointError, MemoryError)
 # Characters of a value that a line shows; --json has all of it.
 SHOWN = 90
@@ -48,7 +47,7 @@ def explain(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return _one_line(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
     text = _one_line(str(error))
-    explained = isinstance(error, EXPLAINED) or type(error).__module__.split(".")[0] in OUR_PACKAGES
+    explained = isinstance(error, EXPLAINED) or type(error).__module__.split(".")[0] == "rfa"
     if (explained or isinstance(error, OSError)) and text:
         return text
     return f"unexpected {type(error).__name__}: {text} (RFA_DEBUG=1 shows where)"

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-ROOMS = {"model", "training", "export", "service", "bench", "cli"}
+SHIPPED = {"model", "training", "export", "service", "cli"}
 
 
 def pins() -> dict[str, str]:
@@ -98,10 +98,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_wheel_has_every_room_its_data_and_the_bundles(wheel: Path) -> None:
     assert {path.name.split("-")[0] for path in wheel.iterdir()} == {"rfa", "rfa_server"}
-    for room in (*ROOMS, "bundles"):
+    assert not {"bench", "experiments", "tests"} & {path.name for path in (wheel / "rfa").iterdir()}
+    for room in (*SHIPPED, "bundles"):
         kinds = (".py", ".json", ".html", ".toml", ".onnx", ".safetensors")
         files = [path.relative_to(ROOT) for path in (ROOT / room).rglob("*") if path.suffix in kinds]
-        missing = {str(file) for file in files if "results" not in file.parts and not (wheel / "rfa" / file).is_file()}
+        missing = {str(file) for file in files if not (wheel / "rfa" / file).is_file()}
         assert files and not missing
     assert (wheel / "rfa" / "py.typed").is_file()
 

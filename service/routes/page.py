@@ -24,7 +24,7 @@ PAGE_RESPONSES = {**_PAGE, **error_responses(MethodNotAllowed)}
 
 
 def _page(name: str) -> Response:
-    html = files("service").joinpath("pages", name).read_text(encoding="utf-8")
+    html = files("rfa.service").joinpath("pages", name).read_text(encoding="utf-8")
     headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff"}
     return Response(html, media_type="text/html", headers=headers)
 
