@@ -35,8 +35,8 @@ from typing import Any, Literal
 import numpy as np
 
 from rfa.measured import git_commit, hardware
-from rfa.model.linear_filter import LinearFilterConfig
-from rfa.model.recurrence.dense import KEPT_PRIOR, MEMORY, NOISE_FACTORS, PRIOR_COUNTS
+from rfa.model.linear_config import LinearFilterConfig
+from rfa.model.recurrence.noise_law import KEPT_PRIOR, MEMORY, NOISE_FACTORS, PRIOR_COUNTS
 
 Array = np.ndarray[Any, Any]
 JobName = Literal["online", "batch"]

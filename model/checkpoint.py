@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from rfa.model.config import LanguageModelConfig
 from rfa.model.deep_filter import DeepFilter, DeepFilterConfig
 from rfa.model.language import LanguageModel
-from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.linear_config import LinearFilterConfig
+from rfa.model.linear_filter import LinearFilter
 from rfa.model.metric_filter import MetricFilter, MetricFilterConfig
 from rfa.model.sealed_folder import MANIFEST_FILE, read_sealed
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rfa.model.linear_filter import LinearFilterConfig
+from rfa.model.linear_config import LinearFilterConfig
 
 # |A x* + u| up to this share of |A| |x*| + |u| is rounding.
 TOLERANCE = 1e-9

@@ -1,7 +1,7 @@
 """Robust Filter Attention: attention that is state estimation, its recurrent twins, and what serves them.
 
 Names are imported when they are asked for. `pip install rfa-server` serves bundles and has none of them yet;
-`LinearStream` and `filter_streams` come with `rfa-server[fast]` (numba), the others with `rfa-server[gpu]` or
+`LinearFilterConfig`, `LinearStream` and `filter_streams` come with `rfa-server[fast]` (numba), the others with `rfa-server[gpu]` or
 `rfa-server[train]` (torch).
 """
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rfa.model.attention.reference import AttentionResult
     from rfa.model.checkpoint import load_model
     from rfa.model.dynamics import Dynamics
+    from rfa.model.linear_config import LinearFilterConfig as LinearFilterConfig
     from rfa.model.recurrence.dense_numba import LinearStream as LinearStream
     from rfa.model.recurrence.dense_numba import filter_streams as filter_streams
     from rfa.model.recurrence.irkf import IRKFState, irkf_scan, irkf_step
@@ -31,6 +32,7 @@ _HOMES = {
     "AttentionResult": "rfa.model.attention.reference",
     "Dynamics": "rfa.model.dynamics",
     "IRKFState": "rfa.model.recurrence.irkf",
+    "LinearFilterConfig": "rfa.model.linear_config",
     "LinearStream": "rfa.model.recurrence.dense_numba",
     "filter_streams": "rfa.model.recurrence.dense_numba",
     "irkf_scan": "rfa.model.recurrence.irkf",

@@ -297,3 +297,30 @@ def test_no_tracked_file_names_a_folder_of_somebodys_machine() -> None:
         if path != Path(__file__).resolve() and (match := local.search(path.read_bytes())):
             bad.append(f"{path.relative_to(ROOT)}: {match[0].decode()}…")
     assert not bad
+
+
+# `import rfa`.
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    result = run_without({"numpy", "torch", "numba", "pydantic"}, "import rfa")
+    assert result.returncode == 0, result.stderr
+
+
+def test_streams_are_filtered_with_numba_alone() -> None:
+    """By both rules, of a drift with an eigenbasis and of one without (constant velocity)."""
+    pytest.importorskip("numba")
+    statement = (
+        "from rfa import LinearFilterConfig, LinearStream, filter_streams\n"
+        "noises = {'process_noise': ((0.1, 0.0), (0.0, 0.1)), 'measurement_noise': ((1.0,),)}\n"
+        "noises |= {'observation': ((1.0, 0.0),), 'initial_covariance': ((9.0, 0.0), (0.0, 9.0))}\n"
+        "for drift in (((0.0, 1.0), (0.0, 0.0)), ((-0.1, 1.0), (-1.0, -0.1))):\n"
+        "    for rule in ('capped', 'learned'):\n"
+        "        config = LinearFilterConfig(drift, rule=rule, **noises)\n"
+        "        stream = LinearStream(config)\n"
+        "        steps = [stream.step(t, [y]) for t, y in ((0.0, 0.1), (0.5, 0.3), (1.5, 0.2))]\n"
+        "        result = filter_streams(config, [0.0, 0.5, 1.5], [[[0.1], [0.3], [0.2]]])\n"
+        "        assert abs(result.mean[0, -1] - steps[-1].mean).max() < 1e-12\n"
+    )
+    result = run_without(NOT_INSTALLED_FOR_SERVING - {"numba"}, statement)
+    assert result.returncode == 0, result.stderr

@@ -36,8 +36,9 @@ from rfa.experiments.filters.settings import (
     tracking,
 )
 from rfa.measured import git_commit, hardware
-from rfa.model.linear_filter import LinearFilter, LinearFilterConfig, Matrix
-from rfa.model.linear_filter import Rule as WeightRule
+from rfa.model.linear_config import LinearFilterConfig, Matrix
+from rfa.model.linear_config import Rule as WeightRule
+from rfa.model.linear_filter import LinearFilter
 from rfa.model.recurrence.dense import propagate
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)

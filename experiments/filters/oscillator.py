@@ -25,7 +25,8 @@ from rfa.export.filter_calibration import LEVELS, Evaluation, calibrate, evaluat
 from rfa.measured import git_commit, hardware
 from rfa.model.checkpoint import load_model
 from rfa.model.config import Mode
-from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.linear_config import LinearFilterConfig
+from rfa.model.linear_filter import LinearFilter
 from rfa.model.state_filter import StateFilter
 from rfa.training.simulate import (
     INITIAL_VARIANCE,

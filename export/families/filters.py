@@ -84,7 +84,7 @@ class FilterConfig(FamilyConfig):
 
 
 class LinearConfig(FilterConfig):
-    """`rfa.model.linear_filter.LinearFilterConfig`; see there."""
+    """`rfa.model.linear_config.LinearFilterConfig`; see there."""
 
     drift: Matrix
     process_noise: Matrix

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from rfa.model.linear_filter import LinearFilterConfig
+from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.recurrence.dense_numba import (
     COMPILER_OPTIONS,
     Array,

@@ -38,14 +38,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfa.model.linear_filter import LinearFilterConfig, stationary_covariance
-from rfa.model.recurrence.dense import AGREEMENT, LARGEST_NIS, LEAST_SHARE, OPEN_NOISE, PRIOR_COUNTS
-from rfa.model.recurrence.modes import spectrum
+from rfa.model.linear_config import LinearFilterConfig, stationary_covariance
+from rfa.model.recurrence.noise_law import AGREEMENT, LARGEST_NIS, LEAST_SHARE, OPEN_NOISE, PRIOR_COUNTS
+from rfa.model.recurrence.spectrum import spectrum
 
 try:
     import numba
 except ImportError as error:
-    raise ImportError("the compiled linear filter needs numba: pip install 'rfa-server[train]'") from error
+    raise ImportError("the compiled linear filter needs numba: pip install 'rfa-server[fast]'") from error
 
 Array = np.ndarray[Any, Any]
 

@@ -34,8 +34,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from rfa.model.recurrence import dense, dense_numba
-from rfa.model.recurrence.dense import KEPT_PRIOR, LARGEST_FACTOR, LARGEST_NIS, MEMORY, NOISE_FACTORS, PRIOR_COUNTS
+from rfa.model.recurrence import dense_numba, noise_law
 from rfa.model.recurrence.dense_numba import (
     COMPILER_OPTIONS,
     LANES,
@@ -55,6 +54,7 @@ from rfa.model.recurrence.dense_numba import (
     _settle,
     _step,
 )
+from rfa.model.recurrence.noise_law import KEPT_PRIOR, LARGEST_FACTOR, LARGEST_NIS, MEMORY, NOISE_FACTORS, PRIOR_COUNTS
 
 FACTORS, WIDEST = len(NOISE_FACTORS), max(NOISE_FACTORS)
 _SIZES, _KEPT = np.array(NOISE_FACTORS), KEPT_PRIOR * np.array(PRIOR_COUNTS)
@@ -67,7 +67,7 @@ LEAST_DENSITY = 1e-150
 
 # The compiler's cache on disk asks of a kernel whether its own file is stale, and these are made of functions and
 # constants of others too: what is in those files is a constant of the kernels, and nothing but the kernels is kept.
-_OTHERS = (Path(str(module.__file__)).read_bytes() for module in (dense_numba, dense))
+_OTHERS = (Path(str(module.__file__)).read_bytes() for module in (dense_numba, noise_law))
 _SHARED = hashlib.sha256(b"".join(_OTHERS)).hexdigest()
 _inlined = numba.njit(**{**COMPILER_OPTIONS, "cache": False}, forceinline=True)
 _merged = numba.njit(**{**COMPILER_OPTIONS, "cache": False}, inline="always")

@@ -6,7 +6,8 @@ import torch
 
 from rfa.export import filter_calibration
 from rfa.export.filter_calibration import calibrate, evaluate
-from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.linear_config import LinearFilterConfig
+from rfa.model.linear_filter import LinearFilter
 from rfa.training.simulate import Batch
 
 CONFIG = LinearFilterConfig(

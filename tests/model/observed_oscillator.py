@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.linear_config import LinearFilterConfig
+from rfa.model.linear_filter import LinearFilter
 from rfa.model.state_filter import FilterOutput, State
 from tests.model.joint_gaussian import van_loan
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from rfa.model.linear_filter import LinearFilterConfig
+from rfa.model.linear_config import LinearFilterConfig
 
 pytest.importorskip("numba")
 from rfa.model.recurrence.common_gain import LANES, filter_common

@@ -8,7 +8,8 @@ import scipy.linalg
 import torch
 
 from rfa.model.constant_input import without_input
-from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.linear_config import LinearFilterConfig
+from rfa.model.linear_filter import LinearFilter
 
 STABLE = [[-0.4, -2.0, 0.3], [1.5, -0.6, 0.0], [0.0, 0.2, -0.1]]
 # Two undamped modes, one of them driven by nothing.

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import rfa
-from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.linear_config import LinearFilterConfig
+from rfa.model.linear_filter import LinearFilter
 
 pytest.importorskip("numba")
 from rfa.model.recurrence.dense_numba import (

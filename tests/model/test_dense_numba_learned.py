@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rfa.bench.rounding import DRAWS, Rounding, allowed_error
-from rfa.model.linear_filter import LinearFilterConfig
-from rfa.model.recurrence.dense import MEMORY, NOISE_FACTORS, PRIOR_COUNTS
+from rfa.model.linear_config import LinearFilterConfig
+from rfa.model.recurrence.noise_law import MEMORY, NOISE_FACTORS, PRIOR_COUNTS
 
 pytest.importorskip("numba")
 from rfa.model.recurrence.dense_numba import LANES, SMALL_SENSOR, SMALL_STATE, LinearStream, StreamState, filter_streams

@@ -8,7 +8,8 @@ import scipy.linalg
 import torch
 
 from rfa.model.fusion import Gaussian, fuse, intersect
-from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.linear_config import LinearFilterConfig
+from rfa.model.linear_filter import LinearFilter
 from tests.model.joint_gaussian import van_loan
 from tests.model.oracles import filterpy_filter
 

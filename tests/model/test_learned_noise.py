@@ -7,10 +7,11 @@ import pytest
 import scipy.stats
 import torch
 
-from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.linear_config import LinearFilterConfig
+from rfa.model.linear_filter import LinearFilter
 from rfa.model.recurrence import dense
-from rfa.model.recurrence.dense import NOISE_FACTORS, PRIOR_COUNTS
 from rfa.model.recurrence.dense_numba import LinearStream
+from rfa.model.recurrence.noise_law import NOISE_FACTORS, PRIOR_COUNTS
 from tests.model.observed_oscillator import PRIOR, SENSORS, build, discretise, follow
 
 

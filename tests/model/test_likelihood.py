@@ -7,7 +7,8 @@ import pytest
 import scipy.stats
 import torch
 
-from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.linear_config import LinearFilterConfig
+from rfa.model.linear_filter import LinearFilter
 from tests.model.joint_gaussian import van_loan
 
 DRIFT = np.array([[-0.7, 1.0], [0.0, -0.7]])  # no eigenbasis

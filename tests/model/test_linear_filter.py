@@ -9,7 +9,8 @@ import torch
 from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
 from rfa.model.dynamics import Dynamics
-from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.linear_config import LinearFilterConfig
+from rfa.model.linear_filter import LinearFilter
 from rfa.model.recurrence.irkf import irkf_scan
 from tests.model.oracles import filterpy_filter
 

@@ -7,18 +7,11 @@ import scipy.linalg
 import torch
 from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
-from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.linear_config import LinearFilterConfig
+from rfa.model.linear_filter import LinearFilter
 from rfa.model.recurrence import dense, modes
-from rfa.model.recurrence.modes import (
-    ChainModes,
-    Modes,
-    backward,
-    mode_arrays,
-    seen_from_now,
-    spectrum,
-    stationary,
-    transition,
-)
+from rfa.model.recurrence.modes import ChainModes, Modes, backward, seen_from_now, transition
+from rfa.model.recurrence.spectrum import EXTRA_NODES, mode_arrays, spectrum, stationary, threshold
 from tests.model.oracles import filterpy_filter
 
 VELOCITY = np.array([[0.0, 1.0], [0.0, 0.0]])
@@ -147,9 +140,9 @@ def test_integrals_on_both_sides_of_the_threshold(count):
     """Against adaptive quadrature, over the half plane of what can be asked, near the threshold and away from it."""
     terms = (count + 1) // 2
     nodes = torch.from_numpy(built_nodes(terms))
-    threshold = modes._threshold(count)
+    reach = threshold(count)
     rng = np.random.default_rng(0)
-    size = np.concatenate([threshold * np.array([0, 0.01, 0.5, 0.999, 1.001, 1.5, 4]), rng.uniform(0, 30, 9)])
+    size = np.concatenate([reach * np.array([0, 0.01, 0.5, 0.999, 1.001, 1.5, 4]), rng.uniform(0, 30, 9)])
     for x in size * np.exp(1j * rng.uniform(np.pi / 2, 3 * np.pi / 2, len(size))):
         # One cluster pair with l + l* = 2 Re l, so give the other one the imaginary part.
         rates = torch.tensor([[x.real, 0.0], [x.imag, 0.0]], dtype=torch.float64)
@@ -163,7 +156,7 @@ def test_integrals_on_both_sides_of_the_threshold(count):
 
 def built_nodes(terms: int) -> np.ndarray:
     count = 2 * terms - 1
-    nodes, weights = np.polynomial.legendre.leggauss(int(modes._threshold(count)) + modes.EXTRA_NODES)
+    nodes, weights = np.polynomial.legendre.leggauss(int(threshold(count)) + EXTRA_NODES)
     nodes, weights = (nodes + 1) / 2, weights / 2
     return np.concatenate([nodes[:, None], weights[:, None] * nodes[:, None] ** np.arange(count)], axis=1)
 

@@ -11,7 +11,8 @@ import pytest
 import scipy.linalg
 import torch
 
-from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.linear_config import LinearFilterConfig
+from rfa.model.linear_filter import LinearFilter
 from rfa.service.engine.filter import smoothing
 from rfa.service.engine.filter.smoothing import Trace, draw_paths, fixed_lag, smooth
 from tests.model.joint_gaussian import System, path_posterior

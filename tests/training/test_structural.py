@@ -11,7 +11,8 @@ from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
 from rfa.export.bundle import open_bundle
 from rfa.export.filter_export import export_filter
-from rfa.model.linear_filter import LinearFilter, LinearFilterConfig
+from rfa.model.linear_config import LinearFilterConfig
+from rfa.model.linear_filter import LinearFilter
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.training.filter import FilterRun, train_filter
 from rfa.training.language import find_config

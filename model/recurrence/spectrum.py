@@ -1,0 +1,195 @@
+"""The spectrum of a drift A: its eigenpairs, or the clusters that take their place where it has no eigenbasis.
+
+numpy alone. `modes.py` and `dense_numba.py` make F and Q of a lag from it; the page of `modes.py` has the equations and
+says what is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+# Above this condition number a basis is not one to compute in; float32 keeps two digits at it.
+MAX_CONDITION = 1e4
+# Real parts of eigenvalues up to this count as zero.
+STABILITY_TOLERANCE = 1e-9
+# N^K counts as zero up to this share of |A| |N^(K-1)|: rounding, of A itself and of its triangular form.
+ROUNDING = 1e-13
+# Or, where the cluster decays at mu, up to this share of mu^K: e^{-mu t} |N^K| t^K / K! stays below it at every lag.
+TOLERANCE = 1e-12
+# Longest series; a chain of true integrators has one term per integrator.
+MAX_TERMS = 8
+# Gauss-Legendre points beyond the threshold on |z t|: with them the sum is exact to 1e-16 for every m (see the tests).
+EXTRA_NODES = 10
+
+
+class Spectrum(NamedTuple):
+    """A = V (diag(rates) + nilpotent) V⁻¹ in complex numbers: rates `[n]`, equal within a cluster; member `[n, c]` is 1
+    where a coordinate is in a cluster; nilpotent `[n, n]` has `terms` powers that count, the zeroth included."""
+
+    rates: Array
+    member: Array
+    basis: Array
+    dual: Array
+    nilpotent: Array
+    terms: int
+
+    def powers(self) -> Array:
+        """N^k / k! `[K, n, n]`."""
+        found = [np.eye(len(self.rates), dtype=complex)]
+        for k in range(1, self.terms):
+            found.append(found[-1] @ self.nilpotent / k)
+        return np.stack(found)
+
+    def noises(self, process_noise: Array) -> Array:
+        """C_m `[2K - 1, n, n]`."""
+        powers = self.powers()
+        noise = self.dual @ process_noise @ self.dual.conj().T
+        found = np.zeros((2 * self.terms - 1, *noise.shape), complex)
+        for a, left in enumerate(powers):
+            for b, right in enumerate(powers):
+                found[a + b] += left @ noise @ right.conj().T
+        return found
+
+
+def spectrum(drift: Array) -> Spectrum:
+    """Block-diagonalise a drift `[n, n]`.
+
+    Raises:
+        ValueError: it is unstable, or neither diagonalisable nor defective within the tolerances.
+    """
+    rates, basis = np.linalg.eig(drift)
+    if np.linalg.cond(basis) <= MAX_CONDITION:
+        n = len(drift)
+        found = Spectrum(rates, np.eye(n), basis, np.linalg.inv(basis), np.zeros((n, n)), 1)
+    else:
+        found = _clustered(drift, rates)
+    if found.rates.real.max() > STABILITY_TOLERANCE:
+        raise ValueError(f"drift is unstable: an eigenvalue has real part {found.rates.real.max():.3g}")
+    if found.terms > MAX_TERMS:
+        raise ValueError(
+            f"drift is neither diagonalisable (condition of its eigenvectors above {MAX_CONDITION:g}) nor defective: "
+            f"eigenvalues near {_nearest(rates):.3g} differ, by too little to be told apart (tolerance {ROUNDING:g}). "
+            "Make them equal, or choose units of time and state in which they lie apart"
+        )
+    return found
+
+
+def _nearest(rates: Array) -> complex:
+    """One of the two eigenvalues that are nearest to each other."""
+    distance = np.abs(rates[:, None] - rates) + np.diag(np.full(len(rates), np.inf))
+    return complex(rates[distance.min(0).argmin()])
+
+
+def _clustered(drift: Array, values: Array) -> Spectrum:
+    """The finest clusters (single linkage) whose invariant subspaces make a basis of low condition."""
+    n, scale = len(drift), float(np.linalg.norm(drift, 2))
+    distance = np.abs(values[:, None] - values)
+    floor = ROUNDING * scale
+    for reach in np.unique(np.append(distance[distance > floor], floor)):
+        linked = distance <= reach
+        for _ in range(n):
+            linked = linked @ linked
+        labels = linked.argmax(axis=1)
+        inside = [labels == label for label in np.unique(labels)]
+        blocks = [_invariant(drift, values, own) for own in inside]
+        found = [block for block in blocks if block is not None]
+        if len(found) < len(blocks):
+            continue
+        basis = np.concatenate([unitary for unitary, _ in found], axis=1)
+        if np.linalg.cond(basis) <= MAX_CONDITION:
+            break
+    nilpotent, member = np.zeros((n, n), complex), np.zeros((n, len(found)))
+    terms, start = 1, 0
+    for c, (own, (_, triangle)) in enumerate(zip(inside, found, strict=True)):
+        # The mean is well conditioned, unlike the eigenvalues: those of a chain of two are off by sqrt(rounding).
+        rate, stop = values[own].mean(), start + len(triangle)
+        block = triangle - rate * np.eye(len(triangle))
+        nilpotent[start:stop, start:stop] = block
+        member[start:stop, c] = 1
+        terms = max(terms, _terms(block, -rate.real, scale))
+        start = stop
+    rates = member @ np.array([values[own].mean() for own in inside])
+    return Spectrum(rates, member, basis, np.linalg.inv(basis), nilpotent, terms)
+
+
+def _invariant(drift: Array, values: Array, inside: Array) -> tuple[Array, Array] | None:
+    """Orthonormal basis `[n, k]` of the invariant subspace of a cluster, and A on it, upper triangular.
+
+    One eigenvector after the other is split off by a unitary change of the rest, so each step has an error of rounding
+    of A, however ill-conditioned its eigenvalues are.
+    """
+    own, other = values[inside], values[~inside]
+    unitary = np.eye(len(drift), dtype=complex)
+    triangle = drift.astype(complex)
+    for k in range(len(own)):
+        rest = triangle[k:, k:]
+        found = np.linalg.eigvals(rest)
+        near = np.abs(found[:, None] - own).min(axis=1)
+        if len(other) and (near < np.abs(found[:, None] - other).min(axis=1)).sum() != len(own) - k:
+            return None  # which eigenvalues are the cluster's is lost in rounding
+        vector = np.linalg.svd(rest - found[near.argmin()] * np.eye(len(rest)))[2][-1].conj()
+        change = np.linalg.qr(np.column_stack([vector, np.eye(len(rest))]))[0]
+        unitary[:, k:] = unitary[:, k:] @ change
+        triangle[:, k:] = triangle[:, k:] @ change
+        triangle[k:, :] = change.conj().T @ triangle[k:, :]
+        triangle[k + 1 :, k] = 0
+    return unitary[:, : len(own)], triangle[: len(own), : len(own)]
+
+
+def _terms(block: Array, decay: float, scale: float) -> int:
+    """The smallest K for which N^K counts as zero; one more than MAX_TERMS if there is none."""
+    power, before = np.eye(len(block)), 1.0
+    for k in range(1, MAX_TERMS + 1):
+        power = power @ block
+        size = float(np.linalg.norm(power, 2))
+        if size <= ROUNDING * scale * before or (decay > STABILITY_TOLERANCE and size <= TOLERANCE * decay**k):
+            return k
+        before = size
+    return MAX_TERMS + 1
+
+
+def stationary(found: Spectrum, process_noise: Array) -> Array:
+    """P with A P + P Aᵀ + Q = 0, `[n, n]`, for a damped drift: the integrals I_m over all time, m! / (-z)^(m+1)."""
+    noises = found.noises(process_noise) if found.terms > 1 else [found.dual @ process_noise @ found.dual.conj().T]
+    minus_z = -(found.rates[:, None] + found.rates.conj()[None, :])
+    power = minus_z
+    inner = noises[0] / power
+    for m, noise in enumerate(noises[1:], start=1):
+        power = power * minus_z
+        inner = inner + math.factorial(m) * noise / power
+    return np.asarray((found.basis @ inner @ found.basis.conj().T).real)
+
+
+def mode_arrays(found: Spectrum, process_noise: Array) -> dict[str, Array]:
+    """The fields of `Modes`, or of `ChainModes` where the drift has no eigenbasis."""
+    parts: dict[str, Array] = {"rate": found.rates, "basis": found.basis, "dual": found.dual}
+    if found.terms == 1:
+        parts["noise"] = found.dual @ process_noise @ found.dual.conj().T
+        return _split(parts)
+    top = 2 * found.terms - 1
+    nodes, weights = np.polynomial.legendre.leggauss(int(threshold(top)) + EXTRA_NODES)
+    nodes, weights = (nodes + 1) / 2, weights / 2
+    parts |= {
+        "rate": found.rates[found.member.argmax(axis=0)],
+        "power": found.powers(),
+        "noise": found.noises(process_noise),
+    }
+    table = weights[:, None] * nodes[:, None] ** np.arange(top)
+    return {**_split(parts), "member": found.member, "nodes": nodes, "node_weights": table}
+
+
+def _split(parts: dict[str, Array]) -> dict[str, Array]:
+    return {f"{name}_{end}": part for name, a in parts.items() for end, part in (("re", a.real), ("im", a.imag))}
+
+
+def threshold(count: int) -> float:
+    """|z t| up to which the first `count` integrals are sums over nodes."""
+    return float(max(4, count - 1))
+
+
+__all__ = ["Spectrum", "mode_arrays", "spectrum", "stationary"]
