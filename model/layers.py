@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rfa.model.adaptive_mixer import AdaptiveMixer
 from rfa.model.attention.api import AttentionImpl, runs_fused
 from rfa.model.attention.reference import attend, relative_attention, without_autocast
 from rfa.model.config import LanguageModelConfig, Mode
@@ -23,12 +22,10 @@ from rfa.model.dynamics import (
     rotate,
     wrapped_phase,
 )
-from rfa.model.mixing import MixerOutput, ModeNorm, TokenMixer, projection
-from rfa.model.radial_mixer import RadialTangentialMixer
+from rfa.model.mixing import MixerOutput, ModeNorm, TokenMixer, projection, token_mixer
 from rfa.model.recurrence.slots import SlotImpl, slot_scan
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, SlotReadout, slot_step
 from rfa.model.recurrence.window import empty_ring, window_scan
-from rfa.model.softmax_mixer import SoftmaxMixer
 
 # Range of the input-driven log gains: e^-12 is "ignore this token", e^8 is "overwrite the slot".
 GATE_RANGE = (-12.0, 8.0)
@@ -323,23 +320,14 @@ class FeedForward(nn.Module):
         return out
 
 
-# mixer → its module.
-MIXERS: dict[str, type[RobustMixer | SoftmaxMixer | AdaptiveMixer | RadialTangentialMixer]] = {
-    "rfa": RobustMixer,
-    "softmax": SoftmaxMixer,
-    "afa": AdaptiveMixer,
-    "radial_tangential": RadialTangentialMixer,
-}
-
-
 class Block(nn.Module):
-    """Pre-norm residual block; that of the RT-Transformer feeds its mixer the state itself, whose length counts."""
+    """Pre-norm residual block of a mixer and the feed-forward."""
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
-        has_norm = config.mixer != "radial_tangential"
-        self.mixer_norm = ModeNorm(config.d_model, is_own=config.own_readout) if has_norm else nn.Identity()
-        self.mixer = MIXERS[config.mixer](config)
+        mixer = token_mixer(config)
+        self.mixer_norm = ModeNorm(config.d_model, is_own=config.own_readout) if mixer.takes_norm else nn.Identity()
+        self.mixer = mixer
         self.feed_forward_norm = ModeNorm(config.d_model, is_own=config.own_readout)
         self.feed_forward = FeedForward(config)
 

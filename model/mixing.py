@@ -1,15 +1,26 @@
-"""What every token mixer of the language model shares: its projections, and what it returns."""
+"""What every token mixer of the language model shares: its projections, what it returns, and where it is found."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
+from importlib import import_module
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rfa.model.config import LanguageModelConfig, Mode
+from rfa.model.config import LanguageModelConfig, Mixer, Mode
+
+# mixer → the class that does it. The papers' other systems are a checkout's, not the installed package's: what
+# a configuration names is imported when a model is made of it.
+HOMES: dict[Mixer, tuple[str, str]] = {
+    "rfa": ("rfa.model.layers", "RobustMixer"),
+    "softmax": ("rfa.model.softmax_mixer", "SoftmaxMixer"),
+    "afa": ("rfa.experiments.mixers.adaptive", "AdaptiveMixer"),
+    "radial_tangential": ("rfa.experiments.mixers.radial", "RadialTangentialMixer"),
+}
 
 
 class MixerOutput(NamedTuple):
@@ -74,6 +85,9 @@ def _draw(weight: Tensor, scale: float) -> None:
 class TokenMixer(nn.Module):
     """The projections d → 2D reals of each head → d, the same for every mixer; output_scale: of the last one."""
 
+    # Whether a block hands it what was normalised, or the state itself.
+    takes_norm = True
+
     def __init__(self, config: LanguageModelConfig, output_scale: float) -> None:
         super().__init__()
         self.config = config
@@ -82,3 +96,27 @@ class TokenMixer(nn.Module):
         self.key = projection(config.d_model, width)
         self.value = projection(config.d_model, width)
         self.output = ModeLinear(width, config.d_model, output_scale, is_own=is_own)
+
+    @abstractmethod
+    def attention(self, x: Tensor, *, with_precision: bool) -> MixerOutput:
+        """Mix a sequence `[B, N, d]` at positions 0 … N-1; log_precision may be anything without `with_precision`."""
+
+
+def token_mixer(config: LanguageModelConfig) -> TokenMixer:
+    """A new mixer of the kind that a configuration names.
+
+    Raises:
+        ValueError: it is one of the papers' systems, and this is no checkout.
+    """
+    home, name = HOMES[config.mixer]
+    try:
+        module = import_module(home)
+    except ModuleNotFoundError as error:
+        if error.name is None or not home.startswith(error.name):
+            raise
+        raise ValueError(
+            f"the mixer {config.mixer!r} is a system of the papers, in {home}: that comes with a checkout of the "
+            "repository, not with the installed package"
+        ) from None
+    made: TokenMixer = getattr(module, name)(config)
+    return made

@@ -324,3 +324,27 @@ def test_streams_are_filtered_with_numba_alone() -> None:
     )
     result = run_without(NOT_INSTALLED_FOR_SERVING - {"numba"}, statement)
     assert result.returncode == 0, result.stderr
+
+
+# Systems of the papers, in experiments/.
+
+MIXER_OF_A_PAPER = """
+from rfa.model.config import LanguageModelConfig
+from rfa.model.language import LanguageModel
+sizes = {"vocab_size": 8, "d_model": 8, "n_layers": 1, "n_heads": 2, "head_dim": 2}
+for mixer in ("softmax", "afa", "radial_tangential"):
+    try:
+        LanguageModel(LanguageModelConfig(mixer=mixer, **sizes))
+        print(mixer, "made")
+    except ValueError as error:
+        print(mixer, "refused:", error)
+"""
+
+
+def test_a_mixer_of_the_papers_is_made_in_a_checkout_and_refused_with_a_reason_elsewhere() -> None:
+    checkout = run_without({"triton"}, MIXER_OF_A_PAPER)
+    assert checkout.stdout.splitlines() == ["softmax made", "afa made", "radial_tangential made"], checkout.stderr
+    installed = run_without({"rfa.experiments"}, MIXER_OF_A_PAPER).stdout.splitlines()
+    assert installed[0] == "softmax made"
+    for line, mixer in zip(installed[1:], ("afa", "radial_tangential"), strict=True):
+        assert line.startswith(f"{mixer} refused: the mixer '{mixer}' is a system of the papers")

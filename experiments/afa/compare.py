@@ -23,6 +23,7 @@ from torch import nn
 from tqdm import tqdm
 
 from rfa.experiments.afa.figures import Clouds, Trajectory, draw_attention, draw_clouds, draw_trajectories
+from rfa.experiments.afa.layer import AFAConfig, AFAFilter, Filtered
 from rfa.experiments.afa.rivals import SoftmaxPredictor, euler_moves, kalman_estimates
 from rfa.experiments.afa.scores import (
     Z90,
@@ -37,7 +38,6 @@ from rfa.experiments.afa.scores import (
 from rfa.experiments.afa.training import PredictorTraining, train_predictor
 from rfa.experiments.filters.oscillator import rmse
 from rfa.measured import git_commit, hardware
-from rfa.model.afa import AFAConfig, AFAFilter, Filtered
 from rfa.training.simulate import NOISE_SETTINGS, STEP, STEPS_PER_MEASUREMENT, Batch, simulate_oscillator
 
 INTERVAL = STEP * STEPS_PER_MEASUREMENT

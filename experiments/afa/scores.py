@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rfa.model.afa import AFAFilter
+from rfa.experiments.afa.layer import AFAFilter
 from rfa.training.simulate import Batch
 
 # Lags, in measurements, over which the layer's transport is compared with one matrix exponential: about one turn.

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rfa.model.afa import AdaptiveParameters
+from rfa.experiments.afa.layer import AdaptiveParameters
 from rfa.model.config import StrictConfig
 
 

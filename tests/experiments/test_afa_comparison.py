@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rfa.experiments.afa.compare import Plan, markdown, write_afa
+from rfa.experiments.afa.layer import AFAConfig, AFAFilter
 from rfa.experiments.afa.rivals import SoftmaxPredictor, euler_moves, kalman_estimates
 from rfa.experiments.afa.scores import (
     attention_by_lag,
@@ -17,7 +18,6 @@ from rfa.experiments.afa.scores import (
     spread_of_evidence,
 )
 from rfa.experiments.afa.training import PredictorTraining
-from rfa.model.afa import AFAConfig, AFAFilter
 from rfa.training.simulate import simulate_oscillator
 from tests.model.oracles import filterpy_filter
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from rfa.experiments.afa.layer import AFAConfig, AFAFilter
 from rfa.experiments.afa.training import PredictorTraining, prediction_loss, train_predictor
-from rfa.model.afa import AFAConfig, AFAFilter
 from rfa.training.simulate import simulate_oscillator
 
 CONFIG = AFAConfig(observation_size=2, d_model=8, head_dim=8, step=0.1)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from variant_loops import mixed
 
-from rfa.model.adaptive_mixer import AdaptiveMixer
+from rfa.experiments.mixers.adaptive import AdaptiveMixer
+from rfa.experiments.mixers.radial import RadialTangentialMixer
 from rfa.model.config import LanguageModelConfig
 from rfa.model.language import LanguageModel
-from rfa.model.radial_mixer import RadialTangentialMixer
 from rfa.training.language import load_variants
 from rfa.training.optimiser import is_sde_parameter
 

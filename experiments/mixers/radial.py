@@ -76,6 +76,8 @@ class DirectionalDynamics(DynamicsParameters):
 class RadialTangentialMixer(TokenMixer):
     """See the module's page."""
 
+    takes_norm = False  # length counts
+
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__(config, math.sqrt(config.head_dim / (2 * config.n_layers)))
         heads, complex_dims = config.n_heads, config.head_dim

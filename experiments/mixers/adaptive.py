@@ -1,6 +1,7 @@
 """Adaptive Filter Attention as a token mixer of the language model: filter, mix with the token's own value, predict.
 
-Source: Racioppo, Attention as an Adaptive Filter, §3 and Algorithm 1 (isotropic); math as in `rfa.model.afa`.
+Source: Racioppo, Attention as an Adaptive Filter, §3 and Algorithm 1 (isotropic); math as in
+`rfa.experiments.afa.layer`.
 
     L  = -tau log(V + R²),   v̄_i = Σ_j softmax(L)_ij E_ij e^{i omega (i - j)} v_j
     z̄  = (1 - s) v + s v̄,   s = sigmoid(delta)
@@ -20,7 +21,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from rfa.model.afa import AdaptiveScalars, RationalDynamics, gated, transported
+from rfa.experiments.afa.layer import AdaptiveScalars, RationalDynamics, gated, transported
 from rfa.model.attention.reference import relative_attention
 from rfa.model.config import LanguageModelConfig
 from rfa.model.dynamics import banded_decay, frequencies, positive, raw_from_positive, rotate, wrapped_phase
