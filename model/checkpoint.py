@@ -11,7 +11,8 @@ from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
 from rfa.model.config import LanguageModelConfig
-from rfa.model.deep_filter import DeepFilter, DeepFilterConfig
+from rfa.model.deep_blocks import DeepFilterConfig
+from rfa.model.deep_filter import DeepFilter
 from rfa.model.language import LanguageModel
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter

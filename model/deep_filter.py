@@ -15,26 +15,16 @@ The factors after token i hold for what follows it, so the density of the next o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from rfa.model.attention.reference import attend
-from rfa.model.config import Mode, StrictConfig
-from rfa.model.dynamics import (
-    DynamicsParameters,
-    banded_frequencies,
-    positive,
-    raw_from_positive,
-    rotate,
-    wrapped_phase,
-)
+from rfa.model.config import Mode
+from rfa.model.deep_blocks import DeepFilterConfig, FilterBlock
+from rfa.model.dynamics import positive, raw_from_positive
 from rfa.model.recurrence.dense import DenseUpdate, Modes, Robustness, Sensor, propagate, transition
-from rfa.model.recurrence.irkf_reference import irkf_loop
 from rfa.model.state_filter import FilterOutput, State, StateFilter, head_update
-from rfa.model.uncertainty import confidence_gate
 
 # The log noise factors stay within this: e^±8 on a variance, so that a stream without process noise is filtered as one.
 LOG_FACTOR_RANGE = 8.0
@@ -45,132 +35,12 @@ INNOVATION_SCALE = 4.0
 NOISE_FLOOR = 1e-6
 
 
-@dataclass(frozen=True)
-class DeepFilterConfig(StrictConfig):
-    """Sizes: n_modes conjugate pairs of dynamics; blocks of width d_model with heads of head_dim complex dims.
-
-    time_unit: the median step of the training data, in the unit of its times. memory: decay times, in time units, of
-    the fastest and the slowest head.
-    """
-
-    observation_size: int
-    n_modes: int = 1
-    d_model: int = 32
-    n_layers: int = 2
-    n_heads: int = 4
-    head_dim: int = 4
-    mlp_ratio: int = 2
-    inner: int = 1
-    time_unit: float = 1.0
-    memory: tuple[float, float] = (4.0, 256.0)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "memory", tuple(self.memory))
-        for name in ("observation_size", "n_modes", "d_model", "n_layers", "n_heads", "head_dim", "mlp_ratio", "inner"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be a positive integer, got {value!r}")
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim must be even (conjugate pairs of frequencies), got {self.head_dim}")
-        if not (self.time_unit > 0 and math.isfinite(self.time_unit)):
-            raise ValueError(f"time_unit must be positive, got {self.time_unit}")
-        if len(self.memory) != 2 or not 0 < self.memory[0] <= self.memory[1]:
-            raise ValueError(f"memory must be two positive numbers in order, got {self.memory}")
-
-
-class Mixed(NamedTuple):
-    """Block output `[..., d]` with what the recurrence carries: mean `[..., H, 2D]`, precision `[..., H]`."""
-
-    out: Tensor
-    mean: Tensor
-    precision: Tensor
-
-
 class Observation(NamedTuple):
     """One observation of every stream: value and present `[B, P]`, noise_scale `[B]`."""
 
     value: Tensor
     present: Tensor
     noise_scale: Tensor
-
-
-class FilterBlock(nn.Module):
-    """RFA over tokens, gated by its evidence, then a feed-forward layer; pre-norm."""
-
-    def __init__(self, config: DeepFilterConfig) -> None:
-        super().__init__()
-        self.config = config
-        heads, dims, width = config.n_heads, config.head_dim, config.n_heads * 2 * config.head_dim
-        self.norm = nn.LayerNorm(config.d_model)
-        self.query = nn.Linear(config.d_model, width, bias=False)
-        self.key = nn.Linear(config.d_model, width, bias=False)
-        self.value = nn.Linear(config.d_model, width)
-        self.mix = nn.Linear(width, config.d_model)
-        fastest, slowest = config.memory
-        rates = torch.exp(torch.linspace(-math.log(slowest), -math.log(fastest), heads))
-        frequencies = banded_frequencies(heads, dims) * rates[:, None]
-        self.dynamics = DynamicsParameters(frequencies, rates, process=0.02)
-        self.gate_scale = nn.Parameter(torch.full((heads,), 0.1))
-        self.gate_prior = nn.Parameter(torch.full((heads,), -4.0))
-        hidden = config.mlp_ratio * config.d_model
-        self.feed_forward = nn.Sequential(
-            nn.LayerNorm(config.d_model),
-            nn.Linear(config.d_model, hidden),
-            nn.GELU(),
-            nn.Linear(hidden, config.d_model),
-        )
-
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k, v `[..., H, 2D]` of tokens `[..., d]`."""
-        normed = self.norm(x)
-        shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
-        return self.query(normed).reshape(shape), self.key(normed).reshape(shape), self.value(normed).reshape(shape)
-
-    def finish(self, x: Tensor, value: Tensor, mean: Tensor, precision: Tensor) -> Mixed:
-        gate = confidence_gate(torch.log(precision.clamp(min=1e-12)), self.gate_scale, self.gate_prior)[..., None]
-        x = x + self.mix((gate * mean + (1 - gate) * value).flatten(-2))
-        return Mixed(x + self.feed_forward(x), mean, precision)
-
-    def recurrent(self, x: Tensor, elapsed: Tensor, mean: Tensor, precision: Tensor) -> Mixed:
-        """The plain IRKF over tokens `[B, N, d]`, `elapsed` `[B, N]` float64 since the carried state."""
-        dynamics = self.dynamics()
-        value = self.value(self.norm(x)).reshape(*x.shape[:-1], self.config.n_heads, -1)
-        seen = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-        one = torch.ones((), dtype=x.dtype, device=x.device)
-        means, precisions = irkf_loop(
-            value, elapsed, seen, mean, precision, dynamics, inner=self.config.inner, rule="capped", delta=one
-        )
-        return self.finish(x, value, means, precisions)
-
-    def attention(self, x: Tensor, times: Tensor) -> Mixed:
-        """Exact RFA over a sequence `[B, N, d]` at `times` `[B, N]` float64."""
-        dynamics = self.dynamics()
-        q, k, v = self.project(x)
-        phase = wrapped_phase(dynamics.omega, times, x.dtype)
-        turned_q, turned_k, turned_v = (rotate(part, -phase) for part in (q, k, v))
-        result = attend(turned_q, turned_k, turned_v, dynamics, query_times=times, key_times=times)
-        return self.finish(x, v, rotate(result.out, phase), result.precision)
-
-    def attend_cached(
-        self, x: Tensor, keys: Tensor, values: Tensor, lag: Tensor, valid: Tensor
-    ) -> tuple[Mixed, Tensor, Tensor]:
-        """One token `[B, d]` over cached rows `[B, C, H, 2D]`, `lag` and `valid` `[B, C]`; also returns its own row."""
-        dynamics = self.dynamics()
-        q, k, v = (part[:, None] for part in self.project(x))
-        own = lag.new_zeros(lag.shape[0], 1)
-        lags = torch.cat([lag * valid, own], dim=1).to(torch.float64)
-        # The frame of the query: a key at lag tau is turned forward by omega tau.
-        phase = wrapped_phase(dynamics.omega, lags, x.dtype)
-        result = attend(
-            q,
-            rotate(torch.cat([keys, k], dim=1), phase),
-            rotate(torch.cat([values, v], dim=1), phase),
-            dynamics,
-            query_times=own.to(torch.float64),
-            key_times=-lags,
-            key_valid=torch.cat([valid, torch.ones_like(own)], dim=1) > 0,
-        )
-        return self.finish(x, v[:, 0], result.out[:, 0], result.precision[:, 0]), k[:, 0], v[:, 0]
 
 
 class DeepFilter(StateFilter):
@@ -453,4 +323,4 @@ def mean_per_component(log_likelihood: Tensor, present: Tensor) -> Tensor:
     return log_likelihood.sum() / present.sum().clamp(min=1)
 
 
-__all__ = ["DeepFilter", "DeepFilterConfig", "FilterBlock", "mean_per_component"]
+__all__ = ["DeepFilter", "mean_per_component"]

@@ -24,7 +24,8 @@ from tqdm import tqdm
 
 from rfa.model.checkpoint import save_checkpoint
 from rfa.model.config import StrictConfig
-from rfa.model.deep_filter import DeepFilter, DeepFilterConfig, mean_per_component
+from rfa.model.deep_blocks import DeepFilterConfig
+from rfa.model.deep_filter import DeepFilter, mean_per_component
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.metric_filter import MetricFilter, MetricFilterConfig

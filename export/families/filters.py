@@ -270,7 +270,7 @@ Width = Annotated[int, Field(ge=1, le=4_096)]
 
 
 class DeepConfig(FilterConfig):
-    """`rfa.model.deep_filter.DeepFilterConfig`; see there."""
+    """`rfa.model.deep_blocks.DeepFilterConfig`; see there."""
 
     observation_size: Annotated[int, Field(ge=1, le=MAX_SIZE)]
     n_modes: Annotated[int, Field(ge=1, le=MAX_SIZE // 2)] = 1

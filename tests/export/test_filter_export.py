@@ -9,7 +9,8 @@ import torch
 from rfa.export.bundle import open_bundle, open_session
 from rfa.export.filter_calibration import conformal, evaluate
 from rfa.export.filter_export import build_graphs, bundle_weights, export_filter, golden_outputs
-from rfa.model.deep_filter import DeepFilter, DeepFilterConfig
+from rfa.model.deep_blocks import DeepFilterConfig
+from rfa.model.deep_filter import DeepFilter
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
 from rfa.training.filter import FilterRun, train_filter

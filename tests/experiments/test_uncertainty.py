@@ -6,17 +6,16 @@ import math
 import numpy as np
 import torch
 
-from rfa.model.dynamics import Dynamics
-from rfa.model.recurrence.irkf import irkf_scan
-from rfa.model.uncertainty import (
+from rfa.experiments.theory.uncertainty import (
     calibrated_evidence,
-    confidence_gate,
     latent_sample,
     predict,
     predictive_variance,
     rts_smoother,
     sample_trajectories,
 )
+from rfa.model.dynamics import Dynamics
+from rfa.model.recurrence.irkf import irkf_scan
 
 MU, OMEGA, SIGMA2, ETA2 = 0.2, 1.1, 0.5, 0.3
 RATE = complex(-MU, OMEGA)
@@ -97,8 +96,6 @@ def test_latent_samples_split_the_variance_over_real_and_imaginary_parts():
     assert torch.allclose(samples.var(0), torch.full((1, 2), 0.2, dtype=torch.float64), rtol=0.03)
 
 
-def test_evidence_and_gate():
+def test_evidence():
     assert torch.allclose(calibrated_evidence(torch.tensor(6.0), torch.tensor(6.0)), torch.tensor(4.0))
     assert float(calibrated_evidence(torch.tensor(6.0), torch.tensor(math.inf))) == 6.0
-    gate = confidence_gate(torch.tensor([-50.0, 0.0, 50.0]), torch.tensor(1.0), torch.tensor(0.0))
-    assert torch.allclose(gate, torch.tensor([0.0, 0.5, 1.0]), atol=1e-6)

@@ -1,4 +1,4 @@
-"""Uncertainty of isotropic filter states: evidence, gate, predictions, latent samples, smoothing and trajectories.
+"""Uncertainty of isotropic filter states: evidence, predictions, latent samples, smoothing and trajectories.
 
 Source: Racioppo, Robust Filter Attention, C.4 to C.7; math page §3. Everything is diagonal in the eigenbasis, so a step
 costs O(D).
@@ -17,11 +17,6 @@ from rfa.model.dynamics import Dynamics, decay, phi, rotate, wrapped_phase
 def calibrated_evidence(precision: Tensor, nu: Tensor) -> Tensor:
     """Evidence times (nu - 2) / nu, the inverse of a t-distribution's variance. `nu` broadcasts against `precision`."""
     return precision * (1 - 2 / nu)
-
-
-def confidence_gate(log_precision: Tensor, scale: Tensor, log_prior: Tensor) -> Tensor:
-    """g = sigmoid(scale · log p - log p_prior): how much of the filtered value replaces the token's own."""
-    return torch.sigmoid(scale * log_precision - log_prior)
 
 
 def _lag(lag: Tensor | float, precision: Tensor) -> Tensor:
