@@ -156,7 +156,7 @@ class LanguageModel(nn.Module):
 
         Returns:
             output of the last token, and the new rows of keys and values `[B, L, H, n, 2D]`, which the caller writes at
-            `cache.position` (see `store`).
+            `cache.position`.
         """
         x = self._embed(tokens)
         keys, values = [], []
@@ -223,17 +223,3 @@ def _advanced(state: State, layers: list[LayerState], tokens: int) -> State:
     if rings:
         parts["ring"] = torch.stack(rings, 1)
     return state._replace(**parts)
-
-
-def store(cache: Cache, new_keys: Tensor, new_values: Tensor) -> Cache:
-    """Write the rows that `extend` returned behind the valid ones; the capacity is checked.
-
-    Raises:
-        ValueError: the cache has fewer free rows than there are new ones.
-    """
-    n = new_keys.shape[3]
-    rows = cache.position[:, None] + torch.arange(n, device=cache.position.device)  # [B, n]
-    if bool((rows[:, -1] >= cache.keys.shape[3]).any()):
-        raise ValueError(f"cache holds {cache.keys.shape[3]} tokens, {int(rows.max()) + 1} are needed")
-    index = rows[:, None, None, :, None].expand(new_keys.shape)
-    return Cache(cache.keys.scatter(3, index, new_keys), cache.values.scatter(3, index, new_values), cache.position + n)

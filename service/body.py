@@ -34,7 +34,6 @@ from rfa.service.validation import check_lengths, validated
 PIECE_BYTES: Final = 65_536
 # A body of more is a large one: to decode, validate and check it may take half a millisecond.
 LARGE_BYTES: Final = 4_096
-Result = TypeVar("Result")
 Model = TypeVar("Model", bound=BaseModel)
 
 

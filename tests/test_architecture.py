@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -348,3 +349,88 @@ def test_a_mixer_of_the_papers_is_made_in_a_checkout_and_refused_with_a_reason_e
     assert installed[0] == "softmax made"
     for line, mixer in zip(installed[1:], ("afa", "radial_tangential"), strict=True):
         assert line.startswith(f"{mixer} refused: the mixer '{mixer}' is a system of the papers")
+
+
+# Callers: what is shipped is called by what is shipped.
+
+SHIPPED = ("model", "training", "export", "service", "cli")
+HELD_TO_CALLERS = ("model", "export", "service")
+# Decorators that give what they decorate to a framework, which calls it; and names that the application reads of each.
+GIVEN_AWAY, READ_OF_EACH = ("router.", "_probe("), {"router"}
+# Modules that are started by their names.
+STARTED = {"rfa.service.deploy_ray"}  # `serve run rfa.service.deploy_ray:application`
+# module, or module:name → since when it waits for a caller, and which. Each goes when its caller comes.
+WITHOUT_CALLER = {
+    "rfa.model.constant_input": "2026-11-23: a constant input of /filter",
+    "rfa.model.fusion": "2026-11-23: fusing the posteriors of several sensors over HTTP",
+    "rfa.model.recurrence.common_gain": "2026-11-23: `rfa filter` over streams that share one covariance",
+    "rfa.export.language_calibration:negative_log_likelihood": "2026-11-23: what `fit_temperature` minimises",
+    "rfa.export.onnx_graphs:operators": "2026-11-23: what an exported graph is made of, for tests",
+    # What a WebSocket's frames are written as is held to these by the tests.
+    "rfa.service.schemas:StreamDone": "2026-11-23: the document of the filter's WebSocket",
+    "rfa.service.schemas:StreamReady": "2026-11-23: the document of the filter's WebSocket",
+    "rfa.service.schemas:StreamStepReply": "2026-11-23: the document of the filter's WebSocket",
+}
+
+
+def shipped_sources() -> list[Path]:
+    return [path for room in SHIPPED for path in sources(room)] + sorted((ROOT / "rfa").glob("*.py"))
+
+
+def definitions(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
+    """Top-level names and the statements that make them; those a framework is given by a decorator are called by it."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            is_given = any(ast.unparse(call).startswith(GIVEN_AWAY) for call in node.decorator_list)
+            if node.name != "_" and not is_given:
+                yield node.name, node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from ((target.id, node) for target in targets if isinstance(target, ast.Name))
+
+
+def references(path: Path, tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """(module, name) of everything of ours that a file takes from another: imported, by attribute, or named in text."""
+    aliases: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            aliases |= {alias.asname or alias.name: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            aliases |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            yield from ((node.module, alias.name) for alias in node.names)
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    modules = {text for text in texts if text.startswith("rfa.")}
+    for module in modules:
+        yield from ((module, text) for text in texts)
+        yield tuple(module.split(":", 1)) if ":" in module else (module, "")  # type: ignore[misc]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in aliases:
+            yield aliases[ast.unparse(node.value)], node.attr
+
+
+def reads(tree: ast.AST) -> Counter[str]:
+    """How often each name is read."""
+    return Counter(
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store)
+    )
+
+
+def test_what_is_shipped_has_a_caller_that_is_shipped() -> None:
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in shipped_sources()}
+    taken = {reference for path, tree in trees.items() for reference in references(path, tree)}
+    waiting = set()
+    for path, tree in trees.items():
+        module, read = module_name(path), reads(tree)
+        if path.relative_to(ROOT).parts[0] not in HELD_TO_CALLERS or path.name == "__init__.py" or module in STARTED:
+            continue
+        if not any(module in (source, f"{source}.{name}") for source, name in taken):
+            waiting.add(module)
+            continue
+        waiting |= {
+            f"{module}:{name}"
+            for name, home in definitions(tree)
+            if not name.startswith("__") and name not in READ_OF_EACH
+            # What only calls itself has no caller.
+            if (module, name) not in taken and read[name] == reads(home)[name]
+        }
+    assert waiting == set(WITHOUT_CALLER)

@@ -19,7 +19,6 @@ GATE_RANGE = (-12.0, 8.0)
 PROCESS_GATE_SCALE = 0.1
 NORM_EPS = 1e-6
 SLOWEST = 10_000.0
-HEAD_CONSTANTS = ("nu", "kappa", "weight_exponent", "residual_noise", "gamma2", "tau", "delta", "eta2")
 Count = Annotated[int, Field(ge=1, le=4_096)]
 
 

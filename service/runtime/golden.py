@@ -13,8 +13,6 @@ from rfa.export.golden import GoldenMismatch, Session, run_golden
 from rfa.service.runtime.language import Advance, SlotContext, StepOutput
 from rfa.service.runtime.pool import StatePool
 
-Arrays = dict[str, np.ndarray]
-
 
 class Recurrent(Protocol):
     """What is needed of a runtime."""
