@@ -109,10 +109,10 @@ def bench_afa(
     as_json: JsonFlag = False,
 ) -> None:
     """Adaptive Filter Attention on the paper's oscillator: trained from measurements, beside the exact filter."""
-    from rfa.experiments.afa.compare import Plan, markdown, write_afa
+    from rfa.experiments.afa.compare import AfaPlan, markdown, write_afa
     from rfa.experiments.afa.training import PredictorTraining
 
-    document = write_afa(out, figures, Plan(training=PredictorTraining(steps=steps)))
+    document = write_afa(out, figures, AfaPlan(training=PredictorTraining(steps=steps)))
     if as_json:
         print_json(document)
     else:
@@ -128,7 +128,8 @@ def bench_filter_accuracy(
     as_json: JsonFlag = False,
 ) -> None:
     """The linear filter on the literature's simulated systems: error, calibration, and delay after a jump."""
-    from rfa.experiments.filters.accuracy import table, write_filter_accuracy
+    from rfa.experiments.filters.accuracy import write_filter_accuracy
+    from rfa.experiments.filters.accuracy_bars import table
 
     document = write_filter_accuracy(out, trials=trials, steps=steps)
     if plot is not None:
@@ -170,11 +171,11 @@ def bench_quality(
     """Train every variant of the papers on a corpus, or continue it; perplexity by context length, over seeds."""
     from rfa.experiments.quality.runs import FailedRunsError
     from rfa.experiments.quality.scores import Scoring
-    from rfa.experiments.quality.table import Plan, names, numbers, report_lines, write_quality, write_speed
+    from rfa.experiments.quality.table import QualityPlan, names, numbers, report_lines, write_quality, write_speed
 
     scoring = Scoring(numbers(lengths, "lengths"), tokens)
     wanted = tuple(names(variants))
-    plan = Plan(data, runs, config, wanted, numbers(seeds, "seeds"), scoring, device, not evaluate_only)
+    plan = QualityPlan(data, runs, config, wanted, numbers(seeds, "seeds"), scoring, device, not evaluate_only)
     document = write_speed(plan, out) if speed_only else write_quality(plan, out, workers=workers)
     if figures is not None:
         from rfa.experiments.quality.figures import draw_quality
@@ -310,9 +311,9 @@ def bench_recall(
     as_json: JsonFlag = False,
 ) -> None:
     """Associative recall and copying by softmax, RFA and the slots: where the state's capacity ends."""
-    from rfa.experiments.recall.table import QUICK, Plan, table, write_recall
+    from rfa.experiments.recall.table import QUICK, RecallPlan, table, write_recall
 
-    document = write_recall(out, plot, QUICK if quick else Plan(), only=setting or (), task=task)
+    document = write_recall(out, plot, QUICK if quick else RecallPlan(), only=setting or (), task=task)
     if as_json:
         print_json(document)
     else:

@@ -373,7 +373,7 @@ class Slots(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Layer:
+class _PackedLayer:
     """One block."""
 
     mixer_norm: Array
@@ -389,7 +389,7 @@ class _Layer:
     own_process: Array  # [H, S]
 
     @classmethod
-    def of(cls, index: int, weights: Mapping[str, Array], constants: Mapping[str, Array]) -> _Layer:
+    def of(cls, index: int, weights: Mapping[str, Array], constants: Mapping[str, Array]) -> _PackedLayer:
         def turned(*names: str) -> Matrix:
             return Matrix.of(np.concatenate([_weight(weights, f"blocks.{index}.{name}") for name in names]).T)
 
@@ -441,7 +441,7 @@ class CompiledDecoder:
     def __init__(self, weights: Mapping[str, Array], constants: Mapping[str, NDArray[Any]]) -> None:
         _check(constants)
         _check_weights(weights, constants)
-        self._layers = [_Layer.of(index, weights, constants) for index in range(len(constants["decay"]))]
+        self._layers = [_PackedLayer.of(index, weights, constants) for index in range(len(constants["decay"]))]
         self._omega: NDArray[np.float64] = constants["omega"]
         # Of the means of a stream, [L, H, S, 4D].
         self.slot_shape = (*constants["decay"].shape, 4 * self._omega.shape[1])

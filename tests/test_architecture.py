@@ -434,3 +434,27 @@ def test_what_is_shipped_has_a_caller_that_is_shipped() -> None:
             if (module, name) not in taken and read[name] == reads(home)[name]
         }
     assert waiting == set(WITHOUT_CALLER)
+
+
+# Names and sizes.
+
+# Kernels, of which a file is as long as its equations.
+KERNELS = ("*_numba.py", "*_numba_learned.py", "triton_*.py")
+LONGEST_FILE = 450
+
+
+@pytest.mark.parametrize("room", ["model", "training", "bench", "experiments"])
+def test_no_class_has_the_name_of_another_of_its_room(room: str) -> None:
+    names = Counter(
+        node.name
+        for path in sources(room)
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("room", ["model", "training", "bench", "experiments"])
+def test_no_file_is_long_but_kernels(room: str) -> None:
+    long = [path.name for path in sources(room) if path.read_text().count("\n") > LONGEST_FILE]
+    assert [name for name in long if not any(Path(name).match(pattern) for pattern in KERNELS)] == []

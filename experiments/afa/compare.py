@@ -54,7 +54,7 @@ SHOWN_FROM = 3.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class AfaPlan:
     """Sizes of the experiment; the defaults are the paper's, where it has them."""
 
     training: PredictorTraining = field(default_factory=PredictorTraining)
@@ -88,7 +88,7 @@ class Shown:
     spread: np.ndarray
 
 
-def _data(index: int, plan: Plan) -> Data:
+def _data(index: int, plan: AfaPlan) -> Data:
     def series(name: str, count: int) -> Batch:
         return simulate_oscillator(
             count, plan.length, settings=(NOISE_SETTINGS[index],), seed=SEEDS[name] + index, steps="euler"
@@ -99,7 +99,7 @@ def _data(index: int, plan: Plan) -> Data:
 
 
 def _learn(
-    build: Callable[[], nn.Module], data: Data, plan: Plan, seed: int, visit: Callable[[int, nn.Module], None]
+    build: Callable[[], nn.Module], data: Data, plan: AfaPlan, seed: int, visit: Callable[[int, nn.Module], None]
 ) -> Any:
     torch.manual_seed(seed)
     model = build()
@@ -147,7 +147,7 @@ def afa_row(model: AFAFilter, data: Data, spread: np.ndarray, seed: int) -> dict
     }
 
 
-def run_setting(index: int, plan: Plan, tick: Callable[[], None]) -> tuple[dict[str, Any], Shown]:
+def run_setting(index: int, plan: AfaPlan, tick: Callable[[], None]) -> tuple[dict[str, Any], Shown]:
     """The row of one noise setting, and what its pictures need."""
     sigma2, eta2 = NOISE_SETTINGS[index]
     data = _data(index, plan)
@@ -196,11 +196,11 @@ def run_setting(index: int, plan: Plan, tick: Callable[[], None]) -> tuple[dict[
     return row, Shown(stages, softmax, data, _spread(stages["trained"], data.calibration))
 
 
-def _rows(plan: Plan) -> tuple[int, ...]:
+def _rows(plan: AfaPlan) -> tuple[int, ...]:
     return tuple(int(share * (plan.length - 1)) for share in CLOUD_ROWS)
 
 
-def picture_scores(shown: Sequence[Shown], plan: Plan) -> dict[str, Any]:
+def picture_scores(shown: Sequence[Shown], plan: AfaPlan) -> dict[str, Any]:
     """Numbers of the clouds and of the attention matrices."""
     case, rows = shown[CLOUD_SETTING], _rows(plan)
     truth = np.asarray(case.data.test.truth)
@@ -231,7 +231,7 @@ def _shown_series(batch: Batch) -> int:
     return int(np.argmax(np.linalg.norm(np.asarray(batch.truth)[:, 0], axis=-1) > SHOWN_FROM))
 
 
-def draw(shown: Sequence[Shown], plan: Plan, folder: Path) -> list[Path]:
+def draw(shown: Sequence[Shown], plan: AfaPlan, folder: Path) -> list[Path]:
     """The three pictures, of one test series of each setting."""
     panels = []
     for (sigma2, eta2), case in zip(NOISE_SETTINGS, shown, strict=True):
@@ -271,9 +271,9 @@ def draw(shown: Sequence[Shown], plan: Plan, folder: Path) -> list[Path]:
     return paths
 
 
-def write_afa(out: Path, figures: Path, plan: Plan | None = None) -> dict[str, Any]:
+def write_afa(out: Path, figures: Path, plan: AfaPlan | None = None) -> dict[str, Any]:
     """Run the experiment, write its figures and its document."""
-    plan = plan or Plan()
+    plan = plan or AfaPlan()
     start, rows, shown = time.monotonic(), [], []
     with tqdm(total=plan.steps, unit="step", disable=None) as bar:
 

@@ -23,13 +23,14 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from rfa.experiments.filters.accuracy_bars import BEST_KNOWN, SPIKED, bars
 from rfa.experiments.filters.references import RIVALS, Estimate, run_kalman
 from rfa.experiments.filters.settings import (
     CANONICAL_DB,
     ROTATION,
     SHIFT_AT,
     TRACKING,
-    Case,
+    Streams,
     canonical,
     rotation,
     rotation_drift,
@@ -55,13 +56,8 @@ MISSING_TRIALS, MISSING_STEPS = 20, 200
 # A covariance must be positive definite; this one is a known state.
 KNOWN = 1e-9
 
-# Floors of the exact Kalman filter in dB, by the Riccati equation, and the best rows of the survey's table of robust
-# filters, each tuned for the scenario.
+# Floors of the exact Kalman filter in dB, by the Riccati equation.
 CANONICAL_FLOOR = {0: -1.922, -10: -4.706, -20: -7.322}
-BEST_KNOWN = {"Student-t": 1.524, "mixture": 1.286}
-SPIKED = ("5 % x10", "5 % x20")
-# The filter as it is by default, and with the option that has bars of its own.
-FILTERS = ("linear", "linear, learned")
 TUNED_ON = ("clean", *SPIKED, *BEST_KNOWN)
 
 
@@ -108,7 +104,7 @@ def _double(kind: type[LinearFilter], config: LinearFilterConfig) -> Any:
         torch.set_default_dtype(before)
 
 
-def _config(case: Case, rule: Rule) -> LinearFilterConfig:
+def _config(case: Streams, rule: Rule) -> LinearFilterConfig:
     n = len(case.mean)
     continuous = case.times is not None
     return LinearFilterConfig(
@@ -125,7 +121,7 @@ def _config(case: Case, rule: Rule) -> LinearFilterConfig:
 
 
 @torch.no_grad()
-def run_model(case: Case, rule: Rule, *, absent: float = np.nan) -> Estimate:
+def run_model(case: Streams, rule: Rule, *, absent: float = np.nan) -> Estimate:
     """The project's filter over a case, all trials as one batch; absent: what stands for what was not seen."""
     trials, steps, n = case.truth.shape
     model = _double(LinearFilter if case.times is not None else GivenSteps, _config(case, rule))
@@ -149,7 +145,7 @@ def _mean(values: np.ndarray) -> Figure:
     return Figure(float(values.mean()), float(values.std() / np.sqrt(len(values))))
 
 
-def squares(case: Case, found: Estimate) -> np.ndarray:
+def squares(case: Streams, found: Estimate) -> np.ndarray:
     """Mean square error of the scored components of every stream, `[B]`."""
     error = (found.mean - case.truth)[..., : case.scored]
     return np.asarray((error**2).mean((1, 2)))
@@ -162,7 +158,7 @@ def _ratio(squared: np.ndarray, reference: np.ndarray) -> Figure:
     return Figure(float(ratio), float(ratio / 2 * _mean(squared / a - reference / b).error))
 
 
-def score(case: Case, found: Estimate, references: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def score(case: Streams, found: Estimate, references: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Error of the scored components, and how the covariance fits the errors of all.
 
     NLL, NEES/n, coverage, and the full width of the scored components' 90 % intervals; by how much the error is
@@ -195,7 +191,7 @@ def _excess(squared: np.ndarray, reference: np.ndarray) -> list[float]:
     return [ratio.value - 1, ratio.error]
 
 
-def delays(case: Case, found: Estimate) -> np.ndarray:
+def delays(case: Streams, found: Estimate) -> np.ndarray:
     """Observations from the jump until it is followed, `[B]`; inf where it never is."""
     error = np.abs(found.mean - case.truth)[:, SHIFT_AT:, : case.scored].max(-1)
     windows = np.lib.stride_tricks.sliding_window_view(error < FOLLOWED, FOLLOWED_STEPS, axis=1)
@@ -218,7 +214,7 @@ class Progress:
         return round(time.perf_counter() - self.start, 1)
 
 
-def _root(case: Case, found: Estimate) -> float:
+def _root(case: Streams, found: Estimate) -> float:
     return float(np.sqrt(squares(case, found).mean()))
 
 
@@ -276,7 +272,7 @@ def rotation_rows(trials: int, steps: int, done: Callable[[str], None]) -> dict[
     return rows
 
 
-def compared(case: Case, rules: Mapping[str, Rule], rivals: Mapping[str, Estimate]) -> dict[str, Any]:
+def compared(case: Streams, rules: Mapping[str, Rule], rivals: Mapping[str, Estimate]) -> dict[str, Any]:
     """Scores of the oracle, the Kalman filter, the rivals, and the filter by several rules."""
     oracle, kalman = run_kalman(case, knows_noise=True), run_kalman(case)
     references = {"oracle": squares(case, oracle), "kalman": squares(case, kalman)}
@@ -331,7 +327,7 @@ def _delay_figures(values: np.ndarray) -> dict[str, float | None]:
     return {name: float(x) if np.isfinite(x) else None for name, x in points.items()}
 
 
-def _error_after(case: Case, found: Estimate) -> list[float]:
+def _error_after(case: Streams, found: Estimate) -> list[float]:
     error = np.abs(found.mean - case.truth)[:, SHIFT_AT : SHIFT_AT + TRACE_STEPS, : case.scored].max(-1)
     return [round(float(x), 3) for x in np.median(error, axis=0)]
 
@@ -356,117 +352,6 @@ def missing_rows(trials: int, steps: int) -> dict[str, float]:
         "by what stands in its place": float(np.abs(trace).max()),
         "to other streams": float(np.abs(others).max()),
     }
-
-
-def coverage_error(row: Mapping[str, Any]) -> tuple[float, float]:
-    """Largest |coverage - level|, and its standard error."""
-    level = max(row["coverage"], key=lambda level: abs(row["coverage"][level] - float(level)))
-    return abs(row["coverage"][level] - float(level)), row["coverage_error"][level]
-
-
-class Bar(NamedTuple):
-    """A target: at most `bar`. error: the standard error of the value; None where it is not a random one."""
-
-    name: str
-    value: float
-    error: float | None
-    bar: float
-
-
-def _error_bars(plane: Mapping[str, Any], label: str) -> list[Bar]:
-    value, error = plane["clean"][label]["over_kalman"]
-    found = [Bar(f"{label}: clean, error over the Kalman filter's", value, error, 0.01)]
-    for name in SPIKED:
-        value, error = plane[name][label]["over_oracle"]
-        found.append(Bar(f"{label}: {name}, error over the oracle's", value, error, 0.03))
-    for name, best in BEST_KNOWN.items():
-        rival = min(RIVALS, key=lambda rival: plane[name][rival]["rmse"])
-        for title in (label, f"{label}, nu tuned"):
-            if title in plane[name]:
-                row = plane[name][title]
-                value, error = row[f"over_{rival}"]
-                found.append(Bar(f"{title}: {name}, error", row["rmse"], row["rmse_error"], best))
-                found.append(Bar(f"{title}: {name}, error over the {rival}'s on the same streams", value, error, 0.0))
-    return found
-
-
-def _interval_bars(system: str, rows: Mapping[str, Any], label: str) -> list[Bar]:
-    found = []
-    for name in ("clean", *SPIKED):
-        value, error = coverage_error(rows[name][label])
-        found.append(Bar(f"{label}: {system} {name}, coverage error", value, error, 0.01))
-    wider = rows["clean"][label]["width90"] / rows["clean"]["oracle"]["width90"] - 1
-    return [*found, Bar(f"{label}: {system} clean, width of the 90 % intervals over the oracle's", wider, None, 0.05)]
-
-
-def _shift_bars(shifts: Mapping[str, Any], label: str) -> list[Bar]:
-    found = []
-    for jump, rows in shifts.items():
-        late, spread, kalman = (
-            np.inf if x is None else x
-            for x in (rows[label]["median"], rows[label]["median_error"], rows["kalman"]["median"])
-        )
-        ratio = late / kalman if np.isfinite(late) else np.inf
-        error = spread / kalman if np.isfinite(spread) else None
-        found.append(Bar(f"{label}: jump of {jump}, median delay over the Kalman filter's", ratio, error, 2.0))
-    return found
-
-
-def _canonical_bars(name: str, row: Mapping[str, float]) -> list[Bar]:
-    found, title = row["linear, nu = inf"], f"canonical {name} dB, distance from the"
-    return [
-        Bar(f"{title} floor", abs(found - row["floor"]), row["error"], 0.05),
-        Bar(f"{title} Kalman filter on the same streams", abs(found - row["kalman"]), None, 0.05),
-        Bar(f"{title} floor of its own covariance", abs(row["its own covariance"] - row["floor"]), None, 0.05),
-    ]
-
-
-def bars(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every target with the measured value and its standard error."""
-    found: list[Bar] = []
-    for label in FILTERS:
-        found += _error_bars(document["tracking"], label)
-        for system in ("tracking", "rotation"):
-            found += _interval_bars(system, document[system], label)
-        found += _shift_bars(document["level_shift"], label)
-    for name, row in document["canonical"].items():
-        found += _canonical_bars(name, row)
-    found += [Bar(f"a missing component's effect {name}", x, None, 1e-6) for name, x in document["missing"].items()]
-    return [
-        bar._asdict() | {"value": bar.value if np.isfinite(bar.value) else None, "is_met": bool(bar.value <= bar.bar)}
-        for bar in found
-    ]
-
-
-def _cell(value: float | None, error: float | None) -> str:
-    if value is None:
-        return "never"
-    return f"{value:.4g}" if error is None else f"{value:.4g} ± {error:.1g}"
-
-
-def table(document: Mapping[str, Any]) -> list[str]:
-    """Markdown."""
-    lines = []
-    for key in ("tracking", "rotation"):
-        lines += [
-            f"| {key} | filter | RMSE | over the oracle | NLL | NEES/n | coverage 50 / 80 / 90 / 95 | width 90 |",
-            "|---|---|---|---|---|---|---|---|",
-        ]
-        for name, rows in document[key].items():
-            for label, row in rows.items():
-                shares = " / ".join(f"{share:.3f}" for share in row["coverage"].values())
-                over = f"{100 * (row['rmse'] / rows['oracle']['rmse'] - 1):+.1f} %"
-                numbers = f"{row['rmse']:.3f} ± {row['rmse_error']:.3f} | {over} | {row['nll']:.3f} | {row['nees']:.3f}"
-                lines.append(f"| {name} | {label} | {numbers} | {shares} | {row['width90']:.2f} |")
-        lines.append("")
-    lines += ["| jump | filter | median delay | 95 % |", "|---|---|---|---|"]
-    for jump, rows in document["level_shift"].items():
-        lines += [f"| {jump} | {label} | {row['median']} | {row['p95']} |" for label, row in rows.items()]
-    lines += ["", "| bar | value | at most | met |", "|---|---|---|---|"]
-    return lines + [
-        f"| {bar['name']} | {_cell(bar['value'], bar['error'])} | {bar['bar']:g} | {'yes' if bar['is_met'] else 'no'} |"
-        for bar in document["bars"]
-    ]
 
 
 def write_filter_accuracy(out: Path, *, trials: int = 500, steps: int = 1000) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rfa.experiments.filters.settings import Case
+from rfa.experiments.filters.settings import Streams
 
 # R of an observation that a gate rejects is divided by this.
 REJECTED = 1e-9
@@ -81,7 +81,7 @@ RIVALS: dict[str, tuple[Callable[[float], Weigh], tuple[float, ...]]] = {
 }
 
 
-def run_kalman(case: Case, *, knows_noise: bool = False, weigh: Weigh | None = None) -> Estimate:
+def run_kalman(case: Streams, *, knows_noise: bool = False, weigh: Weigh | None = None) -> Estimate:
     """The textbook filter with missing components; the oracle is told the noise of every observation."""
     trials, steps, n = case.truth.shape
     mean, covariance = np.tile(case.mean, (trials, 1)), np.tile(case.covariance, (trials, 1, 1))

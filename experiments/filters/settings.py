@@ -42,7 +42,7 @@ DAMPING, FREQUENCIES, MEAN_LAG = 0.1, (0.5, 2.0), 0.5
 
 
 @dataclass(frozen=True)
-class Case:
+class Streams:
     """Streams of one system.
 
     transition F, process Q `[T, B or 1, n, n]`: of the step before each observation. matrix C `[P, n]`, noise R `[P,
@@ -75,7 +75,7 @@ def _drop(observations: np.ndarray, share: float, rng: np.random.Generator, *, w
     return np.where(rng.random(shape) < share, np.nan, observations)
 
 
-def tracking(scenario: str, trials: int, steps: int, seed: int, *, jump: float = 0.0) -> Case:
+def tracking(scenario: str, trials: int, steps: int, seed: int, *, jump: float = 0.0) -> Streams:
     """The plane of WoLF. jump: both positions move by it before observation `SHIFT_AT`."""
     scale, missing = TRACKING[scenario]
     rng = np.random.default_rng(seed)
@@ -96,13 +96,13 @@ def tracking(scenario: str, trials: int, steps: int, seed: int, *, jump: float =
         matrix_factor = np.where(is_outlier, 2.0, 1.0)
     noise = np.sqrt(10.0 * noise_factor)[..., None] * rng.standard_normal((trials, steps, 2))
     observations = _drop(matrix_factor[..., None] * truth[..., :2] + noise, missing, rng, whole=False)
-    return Case(
+    return Streams(
         _same_every_step(f, steps), _same_every_step(q, steps), np.eye(4)[:2], r, start, np.eye(4), truth, observations,
         noise_factor, matrix_factor, scored=2,
     )  # fmt: skip
 
 
-def canonical(v_db: float, trials: int, seed: int, *, steps: int = 100) -> Case:
+def canonical(v_db: float, trials: int, seed: int, *, steps: int = 100) -> Streams:
     """KalmanNet's linear model at R = I and Q = v I, v in dB."""
     rng = np.random.default_rng(seed)
     f, q = np.array([[1.0, 1.0], [0.0, 1.0]]), 10 ** (v_db / 10) * np.eye(2)
@@ -111,7 +111,7 @@ def canonical(v_db: float, trials: int, seed: int, *, steps: int = 100) -> Case:
         state = state @ f.T + np.sqrt(q[0, 0]) * rng.standard_normal((trials, 2))
         truth[:, i] = state
     one = np.ones((trials, steps))
-    return Case(
+    return Streams(
         _same_every_step(f, steps), _same_every_step(q, steps), np.eye(2), np.eye(2), np.zeros(2), np.zeros((2, 2)),
         truth, truth + rng.standard_normal(truth.shape), one, one, scored=2,
     )  # fmt: skip
@@ -125,7 +125,7 @@ def rotation_drift() -> np.ndarray:
     return a
 
 
-def rotation(scenario: str, trials: int, steps: int, seed: int) -> Case:
+def rotation(scenario: str, trials: int, steps: int, seed: int) -> Streams:
     """Two planes that turn and fade, unit noises, exponential lags; from the stationary distribution."""
     scale, missing = ROTATION[scenario]
     rng = np.random.default_rng(seed)
@@ -145,7 +145,7 @@ def rotation(scenario: str, trials: int, steps: int, seed: int) -> Case:
         truth[:, i] = state
     noise_factor = np.where(rng.random((trials, steps)) < OUTLIERS, scale**2, 1.0)
     observations = truth + np.sqrt(noise_factor)[..., None] * rng.standard_normal(truth.shape)
-    return Case(
+    return Streams(
         f, spread[..., None, None] * np.eye(4), np.eye(4), np.eye(4), np.zeros(4), stationary, truth,
         _drop(observations, missing, rng, whole=True), noise_factor, np.ones((trials, steps)), scored=4,
         times=np.cumsum(lags, axis=0).T.copy(),

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from rfa.experiments.quality.bars import DAMPINGS, Case, cases, losses
 from rfa.experiments.quality.scores import WINDOWS
-from rfa.experiments.quality.table import Plan
+from rfa.experiments.quality.table import QualityPlan
 from rfa.model.attention.reference import relative_attention
 from rfa.model.checkpoint import load_model
 from rfa.model.dynamics import Dynamics, decay, variance
@@ -39,7 +39,7 @@ SMALLEST_SHOWN = 1e-3
 MAPS = ((0, 0), (0, 3), (3, 0), (3, 3))
 
 
-def draw_quality(plan: Plan, document: Mapping[str, Any], folder: Path) -> list[Path]:
+def draw_quality(plan: QualityPlan, document: Mapping[str, Any], folder: Path) -> list[Path]:
     """Draw what the table has: the lengths, and the model M2 if one is trained; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [draw_lengths(document, folder / "quality-length.png")] if document["runs"] else []

@@ -35,7 +35,7 @@ PAPERS = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class QualityPlan:
     """What is compared. An empty list of variants is `PAPERS`."""
 
     data: Path
@@ -90,7 +90,7 @@ def text_hashes(data: Path) -> dict[str, dict[str, str]]:
     return {split: file_hashes(paths) for split, paths in files.items()}
 
 
-def write_quality(plan: Plan, out: Path, *, workers: int = 1) -> dict[str, Any]:
+def write_quality(plan: QualityPlan, out: Path, *, workers: int = 1) -> dict[str, Any]:
     """Train and score what is missing, and write the table after every run.
 
     Returns:
@@ -112,7 +112,7 @@ def write_quality(plan: Plan, out: Path, *, workers: int = 1) -> dict[str, Any]:
     return document
 
 
-def write_speed(plan: Plan, out: Path) -> dict[str, Any]:
+def write_speed(plan: QualityPlan, out: Path) -> dict[str, Any]:
     """Time the variants, and write it into the table: that in `out` as it is, or a new one of the complete runs."""
     runs = {name: LanguageRun.from_file(find_config(plan.config), name) for name in plan.variants}
     threads = torch.get_num_threads()
@@ -130,7 +130,7 @@ def write_speed(plan: Plan, out: Path) -> dict[str, Any]:
     return document
 
 
-def _is_of_plan(plan: Plan, known: dict[str, Any]) -> bool:
+def _is_of_plan(plan: QualityPlan, known: dict[str, Any]) -> bool:
     """Whether a table is of this size and training."""
     if not known.keys() >= {"model", "training", "factors", "tokens", "data", "variants", "runs"}:
         return False  # no table, or none of this command
@@ -139,13 +139,13 @@ def _is_of_plan(plan: Plan, known: dict[str, Any]) -> bool:
     return plan.base == LanguageRun(model, training)
 
 
-def is_alike(plan: Plan, known: dict[str, Any]) -> bool:
+def is_alike(plan: QualityPlan, known: dict[str, Any]) -> bool:
     """Whether a table is of this size and training, scored on the same text in the same way."""
     scored = [list(plan.scoring.factors), plan.scoring.tokens, text_hashes(plan.data)]
     return _is_of_plan(plan, known) and scored == [known[name] for name in ("factors", "tokens", "data")]
 
 
-def kept_rows(plan: Plan, out: Path) -> dict[str, dict[str, Any]]:
+def kept_rows(plan: QualityPlan, out: Path) -> dict[str, dict[str, Any]]:
     """By name of the run, the rows of the file `out` whose runs have no folder; none if it is a file of other runs."""
     known = _known(out)
     if not is_alike(plan, known):
@@ -159,7 +159,7 @@ def kept_rows(plan: Plan, out: Path) -> dict[str, dict[str, Any]]:
     return {job.name: rows[job.name] for job in plan.jobs if job.name in rows and not job.folder.exists()}
 
 
-def collect(plan: Plan, out: Path, failed: dict[str, str]) -> dict[str, Any]:
+def collect(plan: QualityPlan, out: Path, failed: dict[str, str]) -> dict[str, Any]:
     """The table of the complete runs; speeds, and rows of runs that have no folder, are those in `out`."""
     kept = kept_rows(plan, out)
     rows = {job.name: kept.get(job.name) or run_row(job) for job in plan.jobs if job.name not in failed}

@@ -84,7 +84,7 @@ COPY = RecallConfig("copy", (4, 8, 16, 32, 64), steps=3000)
 
 
 @dataclass(frozen=True)
-class Plan:
+class RecallPlan:
     """Sizes of the experiment. `fillers` are the distances at which `filler_pairs` pairs are asked for."""
 
     d_model: int = 64
@@ -105,7 +105,7 @@ class Plan:
 
 
 # Three minutes: whether attention and 16 slots learn a few pairs at all.
-QUICK = Plan(
+QUICK = RecallPlan(
     recall=RecallConfig("recall", (2, 4), steps=300),
     copy=None,
     pairs=(2, 4),
@@ -130,7 +130,7 @@ def available(names: Sequence[str]) -> list[Setting]:
     return [known[name] for name in names if set(known[name].model) <= model_fields]
 
 
-def model_config(plan: Plan, setting: Setting) -> LanguageModelConfig:
+def model_config(plan: RecallPlan, setting: Setting) -> LanguageModelConfig:
     sizes = {name: getattr(plan, name) for name in ("d_model", "n_layers", "n_heads", "head_dim")}
     vocabulary = JOINT_VOCABULARY if setting.recall.get("joint") else VOCABULARY
     return LanguageModelConfig.from_dict({"vocab_size": vocabulary, **sizes, **setting.model})
@@ -170,7 +170,7 @@ def score(right: torch.Tensor) -> dict[str, Any]:
     }
 
 
-def recall_scores(model: LanguageModel, config: RecallConfig, plan: Plan) -> list[dict[str, Any]]:
+def recall_scores(model: LanguageModel, config: RecallConfig, plan: RecallPlan) -> list[dict[str, Any]]:
     """A cell per number of pairs without filler, then per length of filler at `filler_pairs`."""
     cells = [(pairs, 0) for pairs in plan.pairs if pairs <= config.keys]
     cells += [(plan.filler_pairs, filler) for filler in plan.fillers]
@@ -184,7 +184,7 @@ def recall_scores(model: LanguageModel, config: RecallConfig, plan: Plan) -> lis
     return scores
 
 
-def copy_scores(model: LanguageModel, config: RecallConfig, plan: Plan) -> list[dict[str, Any]]:
+def copy_scores(model: LanguageModel, config: RecallConfig, plan: RecallPlan) -> list[dict[str, Any]]:
     """A cell per length of the string."""
     scores = []
     for length in plan.lengths:
@@ -203,7 +203,7 @@ def capacity(scores: Sequence[Mapping[str, Any]]) -> int:
     return held
 
 
-def run_setting(plan: Plan, setting: Setting, config: RecallConfig, commit: str | None) -> dict[str, Any]:
+def run_setting(plan: RecallPlan, setting: Setting, config: RecallConfig, commit: str | None) -> dict[str, Any]:
     """Train one model on one task and test it, by the code of `commit`."""
     started = time.perf_counter()
     model = model_config(plan, setting)
@@ -279,7 +279,7 @@ def merged(rows: Sequence[dict[str, Any]], row: dict[str, Any]) -> list[dict[str
     return sorted([*kept, row], key=lambda item: (item["task"] != "recall", order.index(item["setting"])))
 
 
-def _write(out: Path, plan: Plan, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _write(out: Path, plan: RecallPlan, rows: list[dict[str, Any]]) -> dict[str, Any]:
     text = json.dumps(
         {"plan": asdict(plan), "bars": bars(rows), "statement": statement(rows), "rows": rows},
         indent=2,
@@ -294,7 +294,7 @@ def _write(out: Path, plan: Plan, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write_recall(
-    out: Path, figure: Path | None, plan: Plan, *, only: Sequence[str] = (), task: Task | None = None
+    out: Path, figure: Path | None, plan: RecallPlan, *, only: Sequence[str] = (), task: Task | None = None
 ) -> dict[str, Any]:
     """Train and test every setting, and write after each; `only` some of them, or one task: the other rows of `out`
     stay.

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from rfa.bench import filter_speed
-from rfa.bench.filter_speed import ROWS, make_job, measure, ratios, reference, table
+from rfa.bench.filter_contestants import ROWS
+from rfa.bench.filter_job import make_job, reference
+from rfa.bench.filter_speed import measure, ratios, table
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.experiments.afa.compare import Plan, markdown, write_afa
+from rfa.experiments.afa.compare import AfaPlan, markdown, write_afa
 from rfa.experiments.afa.layer import AFAConfig, AFAFilter
 from rfa.experiments.afa.rivals import SoftmaxPredictor, euler_moves, kalman_estimates
 from rfa.experiments.afa.scores import (
@@ -23,7 +23,9 @@ from tests.model.oracles import filterpy_filter
 
 
 def test_the_whole_experiment_in_small(tmp_path):
-    plan = Plan(PredictorTraining(steps=20, batch=4), d_model=4, length=24, sequences=8, test_sequences=6, seeds=(0,))
+    plan = AfaPlan(
+        PredictorTraining(steps=20, batch=4), d_model=4, length=24, sequences=8, test_sequences=6, seeds=(0,)
+    )
     document = write_afa(tmp_path / "afa.json", tmp_path / "figures", plan)
     written = json.loads((tmp_path / "afa.json").read_text())
     assert written["rows"] == document["rows"] and len(written["rows"]) == 3

@@ -9,7 +9,8 @@ import pytest
 from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
 from rfa.experiments.filters import accuracy as filter_accuracy
-from rfa.experiments.filters.accuracy import Rule, bars, delays, run_model, score, squares, table
+from rfa.experiments.filters.accuracy import Rule, delays, run_model, score, squares
+from rfa.experiments.filters.accuracy_bars import bars, table
 from rfa.experiments.filters.accuracy_plot import draw_accuracy
 from rfa.experiments.filters.references import Estimate, Innovation, gate, run_kalman, student
 from rfa.experiments.filters.settings import SHIFT_AT, canonical, rotation, tracking

@@ -20,7 +20,7 @@ from rfa.experiments.quality.figures import attention_maps, draw_quality, groups
 from rfa.experiments.quality.runs import Job, main, run_jobs
 from rfa.experiments.quality.scores import Scoring, score_text
 from rfa.experiments.quality.speed import measure_speed, speed_lines
-from rfa.experiments.quality.table import Plan, kept_rows, report_lines, write_quality, write_speed
+from rfa.experiments.quality.table import QualityPlan, kept_rows, report_lines, write_quality, write_speed
 from rfa.model.checkpoint import load_model
 from rfa.model.config import LanguageModelConfig
 from rfa.model.dynamics import rotate
@@ -46,7 +46,7 @@ def data(tmp_path_factory):
 def tiny(data, folder, variants=("both", "B1"), **options):
     config = folder / "tiny.json"
     config.write_text(json.dumps({"model": MODEL, "training": TRAINING}))
-    return Plan(data, folder / "runs", str(config), variants, **{"seeds": (0,), "scoring": SCORING, **options})
+    return QualityPlan(data, folder / "runs", str(config), variants, **{"seeds": (0,), "scoring": SCORING, **options})
 
 
 @pytest.fixture(scope="module")

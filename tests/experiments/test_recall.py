@@ -9,7 +9,7 @@ import torch
 
 from rfa.experiments.recall import table as recall
 from rfa.experiments.recall.table import (
-    Plan,
+    RecallPlan,
     available,
     bars,
     capacity,
@@ -230,7 +230,7 @@ def test_training_stops_when_the_task_is_learned(monkeypatch):
 
 @pytest.mark.slow
 def test_the_whole_experiment_in_small(tmp_path):
-    plan = Plan(
+    plan = RecallPlan(
         d_model=16, n_layers=1, n_heads=2, head_dim=4,
         recall=TINY, copy=replace(TINY, task="copy", sizes=(2,)),
         pairs=(1, 2), lengths=(2, 3), fillers=(7,), filler_pairs=2, answers=32,
@@ -316,5 +316,5 @@ def test_settings_are_those_that_the_model_knows(monkeypatch):
     assert [setting.name for setting in available(["S1", "later"])] == ["S1"]
     with pytest.raises(ValueError, match="setting must be one of softmax"):
         available(["S5"])
-    for setting in available(Plan().settings):
-        assert setting.mode in model_config(Plan(), setting).modes
+    for setting in available(RecallPlan().settings):
+        assert setting.mode in model_config(RecallPlan(), setting).modes
