@@ -8,7 +8,6 @@ pass.
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from rfa.export.bundle import Bundle, open_bundle
-from rfa.measured import git_commit, hardware
+from rfa.measured import origin, write_result
 
 RECURRENT_POSITIONS = (100, 100_000)
 CACHE_LENGTHS = (512, 4096)
@@ -186,8 +185,7 @@ def run_decode(bundle_path: Path) -> dict[str, Any]:
     return {
         "bundle": bundle.name,
         "digest": bundle.digest,
-        "commit": git_commit(),
-        "hardware": hardware(),
+        **origin("rfa bench decode"),
         "threads": 1,
         "tokens_per_sample": STEPS_PER_ROUND,
         "rounds": ROUNDS,
@@ -200,6 +198,5 @@ def run_decode(bundle_path: Path) -> dict[str, Any]:
 def write_decode(bundle_path: Path, out: Path) -> dict[str, Any]:
     """`run_decode` to a JSON file."""
     document = run_decode(bundle_path)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(document, indent=2) + "\n")
+    write_result(out, document)
     return document

@@ -9,7 +9,6 @@ stream is really run to its position.
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from tqdm import tqdm
 from rfa.bench.gpu import gpu_hardware, require_gpu
 from rfa.bench.kernel_truth import Truth, allowances
 from rfa.bench.paired import Bar, EventTimer, Timer, interleaved, quantiles, ratio
-from rfa.measured import git_commit
+from rfa.measured import origin, write_result
 from rfa.model.decoder import Decoder, SlotPool
 from rfa.model.language import LanguageModel, SlotState
 from rfa.training.language import LanguageRun, find_config
@@ -171,7 +170,7 @@ def run_decode_gpu() -> dict[str, Any]:
         "config": CONFIG,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "weights": "random, matrices bfloat16",
-        "commit": git_commit(),
+        **origin("rfa bench decode"),
         "hardware": gpu_hardware(device),
         "steps_per_sample": STEPS_PER_SAMPLE,
         "rounds": ROUNDS,
@@ -208,6 +207,5 @@ def _by_batch(model: LanguageModel, timer: Timer) -> list[dict[str, Any]]:
 def write_decode_gpu(out: Path) -> dict[str, Any]:
     """`run_decode_gpu` to a JSON file."""
     document = run_decode_gpu()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")
+    write_result(out, document)
     return document

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -32,7 +31,7 @@ import numpy as np
 
 from rfa.bench.filter_contestants import ROWS, NotRun, Row
 from rfa.bench.filter_job import Job, make_job, reference
-from rfa.measured import git_commit, hardware
+from rfa.measured import origin, write_result
 
 # Final means may differ from the reference by this: float64 in another order, through ten thousand steps.
 AGREEMENT = 1e-7
@@ -114,8 +113,7 @@ def run_speed(
                 found["not_run"] = str(reason)
             rows.append(found)
     return {
-        "commit": git_commit(),
-        "hardware": hardware(),
+        **origin("rfa bench filter-speed"),
         "cores_used": 1,
         "runs": runs,
         "clock": "process_time, median",
@@ -154,8 +152,7 @@ def table(document: dict[str, Any]) -> list[str]:
 def write_speed(out: Path, **sizes: int) -> dict[str, Any]:
     """`run_speed` to a JSON file."""
     document = run_speed(**sizes)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(document, indent=2) + "\n")
+    write_result(out, document)
     return document
 
 

@@ -15,7 +15,7 @@ from rfa.bench.kernel_attention import LENGTHS, WIDTHS, measure_attention, measu
 from rfa.bench.kernel_slots import measure_slots
 from rfa.bench.kernel_training import measure_training
 from rfa.bench.paired import Bar, EventTimer
-from rfa.measured import git_commit
+from rfa.measured import git_commit, write_result
 
 Part = Literal["attention", "memory", "slots", "training"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -65,8 +65,7 @@ def run_kernel(
     document = started({"commit": git_commit(), "hardware": gpu_hardware(device)}, out)
     for rows, bars in measure(parts, widths, lengths):
         document = merged(document, rows, [bar.to_dict() for bar in bars])
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")
+        write_result(out, document)
     return document
 
 

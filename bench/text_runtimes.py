@@ -27,7 +27,7 @@ from rfa.bench.load.engine_alone import measure
 from rfa.bench.load.scenario import TextLoad
 from rfa.bench.load.truth import text_engine, write_cases
 from rfa.export.bundle import open_bundle
-from rfa.measured import git_commit, hardware
+from rfa.measured import origin, write_result
 from rfa.service.engine.engine import Models
 from rfa.service.engine.text.generation import PREFILL_TOKENS
 from rfa.service.runtime.device import load_on_cpu
@@ -139,8 +139,7 @@ def run(bundle_path: Path, rounds: int = ROUNDS, engine_rounds: int = ENGINE_ROU
     return {
         "bundle": bundle.name,
         "digest": bundle.digest,
-        "commit": git_commit(),
-        "hardware": hardware(),
+        **origin("python -m rfa.bench.text_runtimes"),
         f"prompt, pieces of {PREFILL_TOKENS}": summary(PREFILL_TOKENS, piece),
         **{f"step of {rows}": summary(rows, samples) for rows, samples in steps.items()},
         f"engine, {STREAMS} streams of {LOAD.prompt_tokens} + {LOAD.new_tokens}": summary(1, engine),
@@ -153,10 +152,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--bundle", type=Path, default=BUNDLE_ROOT / "books")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     given = parser.parse_args(arguments)
-    text = json.dumps(run(given.bundle), indent=2)
-    print(text)
+    document = run(given.bundle)
+    print(json.dumps(document, indent=2))
     if given.out:
-        given.out.write_text(text + "\n")
+        write_result(given.out, document)
 
 
 if __name__ == "__main__":

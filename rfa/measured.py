@@ -1,12 +1,15 @@
-"""What a figure was measured with, and where results lie."""
+"""What a figure was measured with, where results lie, and how they are written."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 HOME = Path(__file__).parent.parent
 RESULTS = HOME / "results"
@@ -32,6 +35,23 @@ def hardware() -> dict[str, str | int]:
         "python": platform.python_version(),
         "date": datetime.now(UTC).date().isoformat(),
     }
+
+
+def origin(command: str) -> dict[str, Any]:
+    """Where figures come from: the commit, the hardware with the date, and the command that measures them."""
+    return {"commit": git_commit(), "hardware": hardware(), "command": command}
+
+
+def write_result(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a document of figures as JSON, as a whole or not at all: a reader, or a cut, never meets half a file.
+
+    Raises:
+        ValueError: a figure is not finite, for which JSON has no word.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")
+    partial.replace(path)
 
 
 def _cpu_name() -> str:

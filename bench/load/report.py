@@ -9,7 +9,7 @@ from typing import Any
 
 from rfa.bench.load.controller import Run
 from rfa.bench.load.scenario import Scenario, latency_budget, to_table
-from rfa.measured import git_commit, hardware
+from rfa.measured import origin
 
 KINDS = ("text", "observation", "batch")
 
@@ -59,8 +59,7 @@ def document(scenario: Scenario, measured: Mapping[str, Any]) -> dict[str, Any]:
     verdicts = judge(scenario, measured)
     return {
         "scenario": scenario.name,
-        "commit": git_commit(),
-        "hardware": hardware(),
+        **origin("rfa bench load"),
         "settings": to_table(scenario),
         **measured,
         "budgets": [asdict(verdict) for verdict in verdicts],

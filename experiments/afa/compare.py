@@ -9,7 +9,6 @@ learned of the system, and what the paper's pictures show of it, is measured in 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -37,7 +36,7 @@ from rfa.experiments.afa.scores import (
 )
 from rfa.experiments.afa.training import PredictorTraining, train_predictor
 from rfa.experiments.filters.oscillator import rmse
-from rfa.measured import git_commit, hardware
+from rfa.measured import origin, write_result
 from rfa.training.simulate import NOISE_SETTINGS, STEP, STEPS_PER_MEASUREMENT, Batch, simulate_oscillator
 
 INTERVAL = STEP * STEPS_PER_MEASUREMENT
@@ -285,8 +284,7 @@ def write_afa(out: Path, figures: Path, plan: AfaPlan | None = None) -> dict[str
             rows.append(row)
             shown.append(case)
     document = {
-        "commit": git_commit(),
-        "hardware": hardware(),
+        **origin("rfa bench afa"),
         "seconds": round(time.monotonic() - start, 1),
         "plan": asdict(plan),
         "true_eigenvalues": _true_eigenvalues(),
@@ -294,8 +292,7 @@ def write_afa(out: Path, figures: Path, plan: AfaPlan | None = None) -> dict[str
         **picture_scores(shown, plan),
     }
     draw(shown, plan, figures)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+    write_result(out, document)
     return document
 
 

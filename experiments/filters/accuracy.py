@@ -10,7 +10,6 @@ is on other seeds. A standard error is over the streams, and that of a compariso
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -36,7 +35,7 @@ from rfa.experiments.filters.settings import (
     rotation_drift,
     tracking,
 )
-from rfa.measured import git_commit, hardware
+from rfa.measured import origin, write_result
 from rfa.model.linear_config import LinearFilterConfig, Matrix
 from rfa.model.linear_config import Rule as WeightRule
 from rfa.model.linear_filter import LinearFilter
@@ -360,8 +359,7 @@ def write_filter_accuracy(out: Path, *, trials: int = 500, steps: int = 1000) ->
     tuning = tuning_table(done)
     tuned = tuned_settings(tuning)
     document: dict[str, Any] = {
-        "commit": git_commit(),
-        "hardware": hardware(),
+        **origin("rfa bench filter-accuracy"),
         "trials": trials,
         "steps": steps,
         "rule": Rule()._asdict() | {"inner": LinearFilterConfig.inner, "tuned": tuned},
@@ -375,6 +373,5 @@ def write_filter_accuracy(out: Path, *, trials: int = 500, steps: int = 1000) ->
     done("missing components")
     document["seconds"] = done.seconds()
     document["bars"] = bars(document)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+    write_result(out, document)
     return document

@@ -17,7 +17,6 @@ Constants were chosen on the seeds of `--tune`; the file is of others.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +28,7 @@ from tqdm import tqdm
 
 from rfa.export.bundle import open_bundle
 from rfa.export.filter_calibration import LEVELS, conformal
-from rfa.measured import RESULTS, git_commit, hardware
+from rfa.measured import RESULTS, origin, write_result
 from rfa.service.engine.filter import adaptive
 from rfa.service.engine.filter.adaptive import GAMMA
 from rfa.service.runtime.filter import FilterRuntime, Row
@@ -332,8 +331,7 @@ def main() -> None:
         tune()
         return
     document = {
-        "commit": git_commit(),
-        "hardware": hardware(),
+        **origin("python -m rfa.experiments.filters.adaptive"),
         "gamma": GAMMA,
         "streams": STREAMS,
         "steps": STEPS,
@@ -342,7 +340,7 @@ def main() -> None:
         "tracking": run_tracking(METHODS, REPORT_SEED),
         "served": run_served(REPORT_SEED),
     }
-    given.out.write_text(json.dumps(document, indent=1) + "\n")
+    write_result(given.out, document)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ each beside what the bundle's calibration alone says of the same observations. C
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from pathlib import Path
@@ -27,7 +26,7 @@ import numpy as np
 from tqdm import tqdm
 
 from rfa.export.bundle import open_bundle
-from rfa.measured import RESULTS, git_commit, hardware
+from rfa.measured import RESULTS, origin, write_result
 from rfa.service.engine.filter.calibration import Calibration
 from rfa.service.engine.filter.learned_normal import COLUMNS, MEMORY, learn
 from rfa.service.runtime.filter import FilterRuntime, Row
@@ -144,8 +143,8 @@ def main() -> None:
     given = parser.parse_args()
     rows = run()
     facts = {"streams": STREAMS, "steps": STEPS, "burn_in": BURN_IN, "memory": MEMORY}
-    document = {"commit": git_commit(), "hardware": hardware(), **facts, "rows": rows}
-    given.out.write_text(json.dumps(document, indent=1) + "\n")
+    document = {**origin("python -m rfa.experiments.filters.normal"), **facts, "rows": rows}
+    write_result(given.out, document)
     sys.stdout.write(markdown(rows) + "\n")
 
 

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from rfa.experiments.filters.transformer import EPSILON, WINDOW, transformer_filter
 from rfa.export.filter_calibration import LEVELS, Evaluation, calibrate, evaluate
-from rfa.measured import git_commit, hardware
+from rfa.measured import origin, write_result
 from rfa.model.checkpoint import load_model
 from rfa.model.config import Mode
 from rfa.model.linear_config import LinearFilterConfig
@@ -196,12 +196,10 @@ def write_filter(bundle: Path, out: Path, *, streams: int = 400, length: int = 1
     settings = tqdm(range(len(NOISE_SETTINGS)), unit="setting", disable=None)
     rows = [row for index in settings for row in run_setting(index, deep, documents, streams, length)]
     document = {
-        "commit": git_commit(),
-        "hardware": hardware(),
+        **origin("rfa bench filter"),
         "streams": streams,
         "length": length,
         "rows": rows,
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(document, indent=1) + "\n")
+    write_result(out, document)
     return document

@@ -21,7 +21,6 @@ chosen by it. Every hour of the test third is forecast one hour and 24 hours bef
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections.abc import Callable
@@ -37,7 +36,7 @@ from rfa.experiments.forecast.intervals import adaptive_widths
 from rfa.experiments.forecast.plot import draw_week
 from rfa.experiments.forecast.scores import block_error, crps_normal, crps_points, interval
 from rfa.export.filter_calibration import LEVELS, ONE_SIGMA, conformal, evaluate
-from rfa.measured import git_commit, hardware
+from rfa.measured import origin, write_result
 from rfa.model.linear_filter import LinearFilter
 from rfa.service.engine.filter.adaptive import Leads
 from rfa.training.corpus import file_hashes
@@ -325,8 +324,7 @@ def write_ett(data: str | Path, out: str | Path, plot: str | Path | None = None)
         columns.append({"name": name, "fit": one.facts, "leads": leads})
     bounds, week = parts(len(series.times)), shown_week(series, fitted, widths)
     document = {
-        "commit": git_commit(),
-        "hardware": hardware(),
+        **origin("rfa bench forecast"),
         "seconds": round(time.monotonic() - start),
         "data": file_hashes([Path(data)]),
         "rows": {name: getattr(bounds, name).stop - getattr(bounds, name).start for name in Parts._fields},
@@ -337,8 +335,7 @@ def write_ett(data: str | Path, out: str | Path, plot: str | Path | None = None)
         "columns": columns,
         "week": week,
     }
-    Path(out).parent.mkdir(parents=True, exist_ok=True)
-    Path(out).write_text(json.dumps(document, indent=1) + "\n")
+    write_result(Path(out), document)
     if plot is not None:
         draw_week(week, plot)
     return document

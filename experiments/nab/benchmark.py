@@ -24,7 +24,7 @@ from tqdm import tqdm
 from rfa.experiments.nab.score import PROFILES, Labelled, best_threshold, detect, earlier, labelled, score
 from rfa.export.bundle import open_bundle
 from rfa.export.normal import THRESHOLD, anomalies
-from rfa.measured import git_commit, hardware
+from rfa.measured import origin, write_result
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.training.series import load_csv
 
@@ -159,9 +159,6 @@ def write_nab(bundle: Path, data: Path, out: Path) -> dict[str, Any]:
         "windowed Gaussian": [windowed_gaussian(one.values) for one in series],
         "null": [np.zeros(len(one.values)) for one in series],
     }
-    document = {"commit": git_commit(), "hardware": hardware(), "bundle": runtime.name} | measure(
-        series, detected, runtime.name
-    )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+    document = {**origin("rfa bench nab"), "bundle": runtime.name} | measure(series, detected, runtime.name)
+    write_result(out, document)
     return document

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from rfa.measured import git_commit
+from rfa.measured import git_commit, write_result
 from rfa.model.checkpoint import WEIGHTS_FILE, load_model
 from rfa.model.config import Mode
 from rfa.model.language import LanguageModel
@@ -116,13 +116,5 @@ def score_run(run: Path, data: Path, scoring: Scoring, device: torch.device) -> 
         "seconds": round(time.perf_counter() - started, 1),
         "scores": rows,
     }
-    write_json(found, result)
+    write_result(found, result)
     return result
-
-
-def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Write as a whole or not at all: a reader, or a cut, never meets half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")
-    partial.replace(path)

@@ -20,9 +20,9 @@ from tqdm import tqdm
 
 from rfa.experiments.quality.bars import bar_lines, bars, table
 from rfa.experiments.quality.runs import Job, run_jobs, run_row
-from rfa.experiments.quality.scores import Scoring, write_json
+from rfa.experiments.quality.scores import Scoring
 from rfa.experiments.quality.speed import measure_speed, speed_lines
-from rfa.measured import git_commit, hardware
+from rfa.measured import origin, write_result
 from rfa.model.config import LanguageModelConfig
 from rfa.training.corpus import SPLITS, file_hashes, split_files
 from rfa.training.language import LanguageRun, TrainingConfig, find_config, load_variants
@@ -106,7 +106,7 @@ def write_quality(plan: QualityPlan, out: Path, *, workers: int = 1) -> dict[str
             if error is not None:
                 failed[job.name] = error
             document = collect(plan, out, failed)
-            write_json(out, document)
+            write_result(out, document)
             bar.update()
             bar.set_postfix_str(f"{job.name} {'failed' if error else 'done'}")
     return document
@@ -124,9 +124,9 @@ def write_speed(plan: QualityPlan, out: Path) -> dict[str, Any]:
     known = _known(out)
     document = {
         **(known if _is_of_plan(plan, known) else collect(plan, out, {})),
-        "speed": {"commit": git_commit(), "hardware": hardware(), "threads": 1, "rows": rows},
+        "speed": {**origin("rfa bench quality"), "threads": 1, "rows": rows},
     }
-    write_json(out, document)
+    write_result(out, document)
     return document
 
 
@@ -165,8 +165,7 @@ def collect(plan: QualityPlan, out: Path, failed: dict[str, str]) -> dict[str, A
     rows = {job.name: kept.get(job.name) or run_row(job) for job in plan.jobs if job.name not in failed}
     variants, base = load_variants(), plan.base
     document: dict[str, Any] = {
-        "commit": git_commit(),
-        "hardware": hardware(),
+        **origin("rfa bench quality"),
         "config": plan.config,
         "model": base.model.to_dict(),
         "training": base.training.to_dict(),

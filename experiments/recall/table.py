@@ -39,7 +39,7 @@ from rfa.experiments.recall.tasks import (
     recall_batch,
     train_recall,
 )
-from rfa.measured import git_commit, hardware
+from rfa.measured import git_commit, hardware, write_result
 from rfa.model.config import LanguageModelConfig, Mode
 from rfa.model.language import LanguageModel
 
@@ -280,17 +280,11 @@ def merged(rows: Sequence[dict[str, Any]], row: dict[str, Any]) -> list[dict[str
 
 
 def _write(out: Path, plan: RecallPlan, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    text = json.dumps(
-        {"plan": asdict(plan), "bars": bars(rows), "statement": statement(rows), "rows": rows},
-        indent=2,
-        allow_nan=False,
-    )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_suffix(".part")
-    part.write_text(text + "\n")
-    part.replace(out)
-    document: dict[str, Any] = json.loads(text)
-    return document
+    document = {"plan": asdict(plan), "bars": bars(rows), "statement": statement(rows), "rows": rows}
+    write_result(out, document)
+    # As it is read: lists where there are tuples.
+    found: dict[str, Any] = json.loads(out.read_text())
+    return found
 
 
 def write_recall(

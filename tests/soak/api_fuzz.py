@@ -31,9 +31,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tqdm import tqdm
 
 from rfa.bench.load.server import started
-from rfa.measured import RESULTS, hardware
+from rfa.measured import RESULTS, origin, write_result
 from rfa.service.settings import default_bundles
-from rfa.training.provenance import git_commit
 from tests.soak.connection import Answer, Connection
 from tests.soak.raw_cases import Frames, RawRequest, cases, unchanged
 
@@ -320,8 +319,7 @@ def main() -> int:
         found = run_schemathesis(target.url, arguments.examples, arguments.seed) if arguments.examples else None
         after = after_all(target.url)
     document = {
-        "commit": git_commit(),
-        "hardware": hardware(),
+        **origin("python -m tests.soak.api_fuzz"),
         "seed": arguments.seed,
         "settings": SETTINGS,
         "raw_cases": tally.statuses.total(),
@@ -331,7 +329,7 @@ def main() -> int:
         "schemathesis": found,
         "after": after,
     }
-    arguments.out.write_text(json.dumps(document, indent=2) + "\n")
+    write_result(arguments.out, document)
     print(
         f"{document['raw_cases']} raw cases, {tally.mistakes.total()} mistakes; "
         f"Schemathesis {'left out' if found is None else 'ended with ' + str(found['exit_code'])}; at the end {after}"

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
-import json
 import random
 import secrets
 from collections import Counter
@@ -29,9 +28,8 @@ import orjson
 from tqdm import tqdm
 
 from rfa.bench.load.server import started
-from rfa.measured import RESULTS, hardware
+from rfa.measured import RESULTS, origin, write_result
 from rfa.service.settings import BUNDLE_ROOT
-from rfa.training.provenance import git_commit
 from tests.soak.courses import Course, make_course
 
 RESULT = RESULTS / "cut_points.json"
@@ -306,8 +304,7 @@ async def cross(urls: Sequence[str], count: int, seed: int, *, progress: bool = 
 def report(tally: Tally, seed: int) -> dict[str, Any]:
     """The document that is stored."""
     return {
-        "commit": git_commit(),
-        "hardware": hardware(),
+        **origin("python -m tests.soak.cut_points"),
         "seed": seed,
         "cuts": tally.cuts.total(),
         "cuts_by_form": dict(sorted(tally.cuts.items())),
@@ -332,7 +329,7 @@ def main() -> int:
         servers = [stack.enter_context(started(bundles, {"processes": 1, "state_keys": key})) for _ in range(2)]
         tally = asyncio.run(cross([server.url for server in servers], arguments.count, arguments.seed, progress=True))
     document = report(tally, arguments.seed)
-    arguments.out.write_text(json.dumps(document, indent=2) + "\n")
+    write_result(arguments.out, document)
     print(f"{document['cuts']} cuts, {document['answers_compared']} answers, {document['streams_that_differ']} differ")
     return int(document["streams_that_differ"] != 0 or document["cuts"] < arguments.count)
 

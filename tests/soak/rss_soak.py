@@ -25,9 +25,8 @@ import psutil  # type: ignore[import-untyped]
 from tqdm import tqdm
 
 from rfa.bench.load.server import started
-from rfa.measured import RESULTS, hardware
+from rfa.measured import RESULTS, origin, write_result
 from rfa.service.settings import default_bundles
-from rfa.training.provenance import git_commit
 
 RESULT = RESULTS / "rss_soak.json"
 ROUNDS = 20
@@ -108,8 +107,7 @@ def report(readings: Sequence[Memory], tally: Counter[str], seconds: float) -> d
     failed = {kind: count for kind, count in tally.items() if kind.startswith("failed ")}
     sent = {kind: count for kind, count in tally.items() if kind not in failed}
     return {
-        "commit": git_commit(),
-        "hardware": hardware(),
+        **origin("python -m tests.soak.rss_soak"),
         "settings": SETTINGS,
         "requests": sum(sent.values()),
         "requests_per_second": round(sum(sent.values()) / seconds, 1),
@@ -141,7 +139,7 @@ def main() -> int:
         assert target.pid is not None
         readings, tally = soak(target.url, target.pid, arguments.requests, arguments.clients, progress=True)
     document = report(readings, tally, time.monotonic() - begun)
-    arguments.out.write_text(json.dumps(document, indent=2) + "\n")
+    write_result(arguments.out, document)
     print(
         f"{document['requests']} requests, {sum(document['failed'].values())} failed, "
         f"memory {document['rss_growth']:+.2%}, {document['rss_bytes_per_request']:+.2f} bytes a request"

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
-import json
 import logging
 import random
 import time
@@ -31,7 +30,7 @@ import uvloop
 from tqdm import tqdm
 
 from rfa.export.bundle import open_bundle
-from rfa.measured import RESULTS, hardware
+from rfa.measured import RESULTS, origin, write_result
 from rfa.service.engine.engine import Engine, Models
 from rfa.service.engine.text.generation import GenerateOptions
 from rfa.service.metrics import Metrics
@@ -39,7 +38,6 @@ from rfa.service.runtime.filter import ROW_COUNTS, FilterRuntime
 from rfa.service.runtime.language import LanguageRuntime
 from rfa.service.runtime.pool import StatePool
 from rfa.service.settings import BUNDLE_ROOT, Settings
-from rfa.training.provenance import git_commit
 from tests.soak.courses import Truth, make_course, truth_of
 from tests.soak.visits import Findings, TextTruth, Visitor, World, follow_needle, tokens_of
 from tests.soak.watched import WatchedFilter, dirty_bytes
@@ -202,8 +200,7 @@ def report(outcome: Outcome, unpadded: Outcome, unzeroed: Outcome, seconds: floa
     """The document that is stored."""
     findings = outcome.findings
     return {
-        "commit": git_commit(),
-        "hardware": hardware(),
+        **origin("python -m tests.soak.slot_reuse"),
         "seed": seed,
         "seconds": round(seconds, 1),
         "acquired": outcome.acquired,
@@ -237,7 +234,7 @@ def main() -> int:
     with without_zeroing():
         unzeroed = soak(BROKEN_COUNT, arguments.seed, phases=1)
     document = report(outcome, unpadded, unzeroed, seconds, arguments.seed)
-    arguments.out.write_text(json.dumps(document, indent=2) + "\n")
+    write_result(arguments.out, document)
     sees = document["without_padding"]["needle_answers_that_differ"] > 0 and document["without_zeroing"]["leaks"] > 0
     print(
         f"{outcome.acquired} owners, {document['wrong']} wrong answers of {outcome.findings.answers.total()}, "

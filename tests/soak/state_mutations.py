@@ -24,13 +24,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from rfa.measured import RESULTS, hardware
+from rfa.measured import RESULTS, origin, write_result
 from rfa.service.errors import InvalidRequest
 from rfa.service.state.keys import KEY_BYTES, KeyRing
 from rfa.service.state.names import Opened, StateScope
 from rfa.service.state.sealer import Sealer
 from rfa.service.state.tokens import Tokens
-from rfa.training.provenance import git_commit
 
 RESULT = RESULTS / "state_mutations.json"
 PAYLOAD_SIZES = (0, 1, 64, 400, 401, 402)
@@ -280,8 +279,7 @@ def attack(target: Target, count: int, seed: int, *, progress: bool = False) -> 
 def report(tally: Tally, seed: int) -> dict[str, Any]:
     """The document that is stored."""
     return {
-        "commit": git_commit(),
-        "hardware": hardware(),
+        **origin("python -m tests.soak.state_mutations"),
         "seed": seed,
         "count": tally.offered.total(),
         "accepted": tally.accepted.total(),
@@ -299,7 +297,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RESULT)
     arguments = parser.parse_args()
     document = report(attack(make_target(), arguments.count, arguments.seed, progress=True), arguments.seed)
-    arguments.out.write_text(json.dumps(document, indent=2) + "\n")
+    write_result(arguments.out, document)
     print(f"{document['count']} offered, {document['accepted']} accepted, {document['distinct_answers']} answer(s)")
     return int(document["accepted"] != 0 or document["distinct_answers"] != 1)
 

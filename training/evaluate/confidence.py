@@ -16,7 +16,6 @@ has an error, too, on a finite text: its expectation stands beside each error as
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,7 +35,7 @@ from tqdm import tqdm
 from rfa.export.bundle import Bundle, open_bundle
 from rfa.export.language_calibration import BINS, WINDOW, reliability
 from rfa.export.token_confidence import TokenConfidence
-from rfa.measured import git_commit, hardware
+from rfa.measured import origin, write_result
 from rfa.model.checkpoint import load_model
 from rfa.model.config import Mode
 from rfa.model.language import LanguageModel
@@ -289,8 +288,7 @@ def report(path: Path, data: Path, *, limit: int = TOKENS, fit_limit: int = FIT_
             "discrimination": discrimination_part(seen["valid"], seen["test"]),
         }
     return {
-        "commit": git_commit(),
-        "hardware": hardware(),
+        **origin("python -m rfa.training.evaluate.confidence"),
         "bundle": {"name": bundle.name, "digest": bundle.digest},
         "data": {split: file_hashes(part) for split, part in files.items()},
         "window": WINDOW,
@@ -341,8 +339,7 @@ def table(document: dict[str, Any]) -> list[str]:
 def write_report(path: Path, data: Path, out: Path, *, limit: int = TOKENS) -> dict[str, Any]:
     """`report` to a JSON file."""
     document = report(path, data, limit=limit)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(document, indent=2) + "\n")
+    write_result(out, document)
     return document
 
 

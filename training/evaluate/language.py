@@ -7,7 +7,6 @@ same tokens. Bits per byte compare models with different vocabularies, and with 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from rfa.measured import git_commit, hardware
+from rfa.measured import origin, write_result
 from rfa.model.checkpoint import load_model
 from rfa.model.config import Mode
 from rfa.model.language import LanguageModel
@@ -148,8 +147,7 @@ def report(models: dict[str, Path], data: Path, *, limit: int | None = None) -> 
     files = split_files(data, "test")
     first = next(iter(models.values()))
     return {
-        "commit": git_commit(),
-        "hardware": hardware(),
+        **origin("python -m rfa.training.evaluate.language"),
         "data": file_hashes(files),
         "models": {
             name: {
@@ -165,8 +163,7 @@ def report(models: dict[str, Path], data: Path, *, limit: int | None = None) -> 
 def write_report(models: dict[str, Path], data: Path, out: Path, *, limit: int | None = None) -> dict[str, Any]:
     """`report` to a JSON file."""
     document = report(models, data, limit=limit)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(document, indent=2) + "\n")
+    write_result(out, document)
     return document
 
 

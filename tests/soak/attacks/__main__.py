@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from rfa.measured import RESULTS, git_commit, hardware
+from rfa.measured import RESULTS, git_commit, hardware, write_result
 from tests.soak.attacks.catalogue import Attack, all_attacks
 from tests.soak.attacks.conduct import GRACE_SECONDS, LONGEST_ATTACK, SETTLE_SECONDS, Arena, conduct
 from tests.soak.attacks.live import Live
@@ -76,7 +76,7 @@ def run(attacks: Sequence[Attack], seconds: float, keep: Path) -> dict[str, Any]
             verdict = conduct(attack, arena, live, seconds)
             done[attack.name] = {"commit": git_commit(), **verdict.to_document()}
             document["attacks"][attack.name] = done[attack.name]
-            keep.write_text(json.dumps(document, indent=1) + "\n")
+            write_result(keep, document)
             bar.write(row(attack.name, done[attack.name]))
     return done
 

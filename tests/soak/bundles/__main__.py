@@ -7,14 +7,13 @@ two cores that do nothing else.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 from pathlib import Path
 
 from tqdm import tqdm
 
-from rfa.measured import RESULTS, git_commit, hardware
+from rfa.measured import RESULTS, git_commit, origin, write_result
 from tests.soak.bundles.run import cases, run
 
 RESULT = RESULTS / "bundles.json"
@@ -33,8 +32,8 @@ def main() -> int:
         report = run(chosen, bar.update)
     for missed in report.missed:
         sys.stderr.write(f"missed: {missed}\n")
-    document = {"commit": commit, "hardware": hardware(), **report.to_document()}
-    arguments.out.write_text(json.dumps(document, indent=2) + "\n")
+    document = {**origin("python -m tests.soak.bundles"), "commit": commit, **report.to_document()}
+    write_result(arguments.out, document)
     return int(bool(report.missed))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from rfa.measured import RESULTS, git_commit, hardware
+from rfa.measured import RESULTS, origin, write_result
 from tests.soak.faults.half_open import HalfOpenPlan, run_half_open
 from tests.soak.faults.kill import KillPlan, run_kill
 from tests.soak.faults.sigterm import SigtermPlan, run_sigterm
@@ -45,7 +45,7 @@ def run(name: str) -> dict[str, Any]:
         verdict = scenario.run(lambda: _count(bar))
     for missed in verdict.missed:
         print(f"{name}: missed: {missed}", file=sys.stderr)
-    return {"commit": git_commit(), "hardware": hardware(), **verdict.to_document()}
+    return {**origin("python -m tests.soak.faults"), **verdict.to_document()}
 
 
 def _count(bar: tqdm) -> None:
@@ -62,7 +62,7 @@ def main() -> int:
     results = json.loads(arguments.out.read_text()) if arguments.out.is_file() else {}
     for name in names:
         results[name] = run(name)
-        arguments.out.write_text(json.dumps(results, indent=2) + "\n")
+        write_result(arguments.out, results)
     return int(not all(results[name]["passed"] for name in names))
 
 

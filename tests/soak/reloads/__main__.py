@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 from tqdm import tqdm
 
-from rfa.measured import RESULTS, git_commit, hardware
+from rfa.measured import RESULTS, git_commit, origin, write_result
 from tests.soak.reloads.run import Plan, run_reloads
 
 RESULT = RESULTS / "reloads.json"
@@ -26,8 +25,8 @@ def main() -> int:
         verdict = run_reloads(Plan(rounds=arguments.rounds), lambda: bar.update() and None)
     for missed in verdict.missed:
         sys.stderr.write(f"missed: {missed}\n")
-    document = {"commit": commit, "hardware": hardware(), **verdict.to_document()}
-    arguments.out.write_text(json.dumps(document, indent=2) + "\n")
+    document = {**origin("python -m tests.soak.reloads"), "commit": commit, **verdict.to_document()}
+    write_result(arguments.out, document)
     return int(bool(verdict.missed))
 
 

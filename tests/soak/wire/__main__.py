@@ -22,8 +22,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from rfa.measured import RESULTS, hardware
-from rfa.training.provenance import git_commit
+from rfa.measured import RESULTS, origin, write_result
 from tests.soak.wire.application import Truth, compute_truth
 from tests.soak.wire.case import Case
 from tests.soak.wire.client import PATIENCE_SECONDS
@@ -97,8 +96,7 @@ def fuzz(
     baits = _served_baits(served, truth, arguments.seed, is_proxied=is_proxied)
     warm = next((rss for done, rss, _ in readings if done >= WARM_UP_SHARE * total.done), readings[-1][1])
     document = {
-        "commit": git_commit(),
-        "hardware": hardware(),
+        **origin("python -m tests.soak.wire"),
         "settings": SETTINGS,
         "seed": arguments.seed,
         "connections": total.done,
@@ -226,7 +224,7 @@ def _store(path: Path, through: Through, document: dict[str, Any]) -> None:
     """Put a result beside those of the other ways."""
     stored = json.loads(path.read_text()) if path.is_file() else {}
     stored[through] = document
-    path.write_text(json.dumps(stored, indent=2) + "\n")
+    write_result(path, stored)
 
 
 if __name__ == "__main__":
