@@ -7,12 +7,16 @@ answers are never within budget.
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic.dataclasses import dataclass
 
 from rfa.bench.load.histogram import PERCENTILES
 
@@ -28,105 +32,103 @@ MEASURES: dict[str, frozenset[str]] = {
 }
 Kind = Literal["load", "overload", "overhead", "idle-sessions"]
 Arrivals = Literal["periodic", "poisson"]
+Latency = Literal["ttft_ms", "itl_ms", "observation_ms", "batch_ms"]
+Count = Annotated[int, Field(ge=0)]
+Amount = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+# Exactly these entries, of exactly these types; numbers are finite.
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class ScenarioError(ValueError):
     """A scenario file, or an option that replaces a part of it, that says something impossible."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class TextLoad:
     """POST /generate, streamed: `streams` at a time (closed loop), or `rate` a second (Poisson)."""
 
-    streams: int = 0
-    rate: float = 0.0
-    prompt_tokens: int = 128
-    new_tokens: int = 64
-    cases: int = 32
-    temperature: float = 0.8
+    streams: Count = 0
+    rate: Amount = 0.0
+    prompt_tokens: Count = 128
+    new_tokens: Count = 64
+    cases: Count = 32
+    temperature: Amount = 0.8
     model: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class LiveLoad:
     """WS /filter/stream: `streams` connections, `rate` observations a second on each."""
 
-    streams: int = 0
-    rate: float = 10.0
+    streams: Count = 0
+    rate: Positive = 10.0
     arrivals: Arrivals = "periodic"
-    series: int = 64
+    series: Count = 64
     levels: tuple[float, ...] = (0.9,)
     horizon: tuple[float, ...] = ()
-    samples: int = 0
+    samples: Count = 0
     model: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class BatchLoad:
     """POST /filter with whole series, `rate` requests a second (Poisson)."""
 
-    rate: float = 0.0
-    length: int = 50
-    series: int = 16
-    samples: int = 0
+    rate: Amount = 0.0
+    length: Count = 50
+    series: Count = 16
+    samples: Count = 0
     model: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class OverloadPlan:
     """Capacity is found with `streams` closed loops; then `base` and `factor` times it are offered."""
 
-    streams: int = 64
-    calibration_seconds: float = 10.0
-    base: float = 0.8
-    factor: float = 5.0
+    streams: Count = 64
+    calibration_seconds: Amount = 10.0
+    base: Amount = 0.8
+    factor: Amount = 5.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Scenario:
     """One named scenario."""
 
     name: str
     about: str = ""
     kind: Kind = "load"
-    seconds: float = 60.0
-    warmup_seconds: float = 5.0
-    generators: int = 2
+    seconds: Positive = 60.0
+    warmup_seconds: Amount = 5.0
+    generators: Annotated[int, Field(gt=0)] = 2
     text: TextLoad = field(default_factory=TextLoad)
     live: LiveLoad = field(default_factory=LiveLoad)
     batch: BatchLoad = field(default_factory=BatchLoad)
     overload: OverloadPlan = field(default_factory=OverloadPlan)
-    sessions: int = 200_000
-    rounds: int = 5
+    sessions: Annotated[int, Field(gt=0)] = 200_000
+    rounds: Annotated[int, Field(gt=0)] = 5
     server: Mapping[str, str | int | float] = field(default_factory=dict)
-    goodput: Mapping[str, float] = field(default_factory=dict)
+    goodput: Mapping[Latency, Positive] = field(default_factory=dict)
     budget: Mapping[str, float] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        for name in ("seconds", "generators", "rounds", "sessions"):
-            _require(getattr(self, name) > 0, f"{self.name}.{name} must be positive")
-        _require(self.warmup_seconds >= 0, f"{self.name}.warmup_seconds must not be negative")
-        for part in ("text", "live", "batch"):
-            load = getattr(self, part)
-            for option in dataclasses.fields(load):
-                value = getattr(load, option.name)
-                if isinstance(value, int | float):
-                    _require(value >= 0, f"{self.name}.{part}.{option.name} must not be negative")
-        _require(not (self.text.streams and self.text.rate), f"{self.name}.text: give streams or rate, not both")
-        _require(self.live.rate > 0, f"{self.name}.live.rate must be positive")
-        offers = self.text.streams or self.text.rate or self.live.streams or self.batch.rate
-        _require(bool(offers) or self.kind != "load", f"{self.name} offers nothing: set text, live or batch")
-        for name, limit in self.goodput.items():
-            known = ("ttft_ms", "itl_ms", "observation_ms", "batch_ms")
-            _require(name in known, f"{self.name}.goodput.{name}: known are {', '.join(known)}")
-            _require(limit > 0, f"{self.name}.goodput.{name} must be positive")
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        if self.text.streams and self.text.rate:
+            raise ValueError("text: give streams or rate, not both")
+        if self.kind == "load" and not (self.text.streams or self.text.rate or self.live.streams or self.batch.rate):
+            raise ValueError("it offers nothing: set text, live or batch")
+        measures = MEASURES[self.kind]
         for name in self.budget:
-            measures = MEASURES[self.kind]
-            _require(
-                name in measures or latency_budget(name) is not None,
-                f"{self.name}.budget.{name}: known are METRIC_PERCENTILE_ms with METRIC one of {', '.join(METRICS)} "
-                f"and PERCENTILE one of {', '.join([*PERCENTILES, 'max'])}; {', '.join(sorted(measures))}",
-            )
+            if name not in measures and latency_budget(name) is None:
+                raise ValueError(
+                    f"budget.{name}: known are METRIC_PERCENTILE_ms with METRIC one of {', '.join(METRICS)} "
+                    f"and PERCENTILE one of {', '.join([*PERCENTILES, 'max'])}; {', '.join(sorted(measures))}"
+                )
+        return self
+
+
+_SCENARIO = TypeAdapter(Scenario)
 
 
 def latency_budget(name: str) -> tuple[str, str] | None:
@@ -205,7 +207,15 @@ def scenario_from(name: str, table: Any) -> Scenario:
     Raises:
         ScenarioError: naming the entry.
     """
-    return _build(Scenario, {"name": name, **_table(table, name)}, name)
+    if not isinstance(table, Mapping):
+        raise ScenarioError(f"{name}: must be a table")
+    try:
+        # By way of JSON, as which a generator gets it: its lists are tuples, its objects the loads.
+        return _SCENARIO.validate_json(json.dumps({**table, "name": name}, default=str))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(str(part) for part in (name, *first["loc"]))
+        raise ScenarioError(f"{place}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
 def to_table(value: Scenario) -> dict[str, Any]:
@@ -222,55 +232,3 @@ def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in table.items()
         if value is not None
     }
-
-
-def _build(kind: type, table: Mapping[str, Any], path: str) -> Any:
-    hints = get_type_hints(kind)
-    unknown = sorted(set(table) - set(hints))
-    _require(not unknown, f"{path}.{''.join(unknown[:1])} is unknown; known are {', '.join(hints)}")
-    return kind(**{key: _convert(hints[key], value, f"{path}.{key}") for key, value in table.items()})
-
-
-def _convert(hint: Any, value: Any, path: str) -> Any:
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return _build(hint, _table(value, path), path)
-    if hint in (Kind, Arrivals):
-        _require(value in get_args(hint), f"{path} must be one of {', '.join(get_args(hint))}")
-        return value
-    if hint == tuple[float, ...]:
-        _require(isinstance(value, list | tuple) and all(map(_is_number, value)), f"{path} must be a list of numbers")
-        return tuple(float(item) for item in value)
-    if hint is float:
-        _require(_is_number(value), f"{path} must be a number")
-        return float(value)
-    if hint is int:
-        _require(isinstance(value, int) and not isinstance(value, bool), f"{path} must be a whole number")
-        return value
-    if hint in (str, str | None):
-        _require(isinstance(value, str), f"{path} must be a string")
-        return value
-    return _mapping(hint, value, path)
-
-
-def _mapping(hint: Any, value: Any, path: str) -> Mapping[str, Any]:
-    numbers_only = hint == Mapping[str, float]
-    for key, item in _table(value, path).items():
-        _require(
-            _is_number(item) or (isinstance(item, str) and not numbers_only),
-            f"{path}.{key} must be a number" + ("" if numbers_only else " or a string"),
-        )
-    return dict(value)
-
-
-def _table(value: Any, path: str) -> Mapping[str, Any]:
-    _require(isinstance(value, Mapping), f"{path} must be a table")
-    return dict(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _require(is_right: bool, message: str) -> None:
-    if not is_right:
-        raise ScenarioError(message)
