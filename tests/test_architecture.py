@@ -327,6 +327,16 @@ def test_streams_are_filtered_with_numba_alone() -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_the_other_names_need_torch_alone() -> None:
+    statement = (
+        "from rfa import AttentionResult, Dynamics, IRKFState, irkf_scan, irkf_step, load_model\n"
+        "from rfa import robust_filter_attention\n"
+        "assert load_model('bundles/linear').mode == 'recurrent'\n"
+    )
+    result = run_without({"triton", "numba", "scipy", "onnx", "onnxscript", "matplotlib", "rfa.experiments"}, statement)
+    assert result.returncode == 0, result.stderr
+
+
 # Systems of the papers, in experiments/.
 
 MIXER_OF_A_PAPER = """
