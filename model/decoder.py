@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rfa.model.attention.reference import attend
 from rfa.model.config import LanguageModelConfig, Mode
-from rfa.model.dynamics import Dynamics, positive, wrapped_phase
+from rfa.model.dynamics import Dynamics, wrapped_phase
 from rfa.model.language import LanguageModel, StepOutput
 from rfa.model.layers import GATE_RANGE, PROCESS_GATE_SCALE, Block, RobustMixer
 from rfa.model.mixing import ModeNorm
@@ -102,7 +102,6 @@ class _Layer:
     def of(cls, block: Block, mode: Mode, dtype: torch.dtype) -> _Layer:
         mixer, feed_forward = cast(RobustMixer, block.mixer), block.feed_forward
         dynamics = mixer.dynamics()
-        steady = positive(mixer.dynamics.process_raw)[:, None]
         return cls(
             readout=_Readout.of(block, mode, dtype),
             gate_bias=mixer.gates.bias,
@@ -111,7 +110,7 @@ class _Layer:
             down=feed_forward.down.weight.to(dtype),
             dynamics=dynamics,
             slots=mixer.slot_parameters(dynamics),
-            own_process=-steady * torch.expm1(-2 * mixer.slot_log_mu.exp()),
+            own_process=mixer.own_process(1),
         )
 
 

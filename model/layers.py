@@ -95,10 +95,10 @@ class RobustMixer(TokenMixer):
 
     def initial_ring(self) -> Tensor:
         """The ring `[W, H, 4D + 2S]` before the first token."""
-        at_rest = self._own_process(1) + PROCESS_GATE_SCALE
+        at_rest = self.own_process(1) + PROCESS_GATE_SCALE
         return empty_ring(self.config.window, at_rest, 2 * self.config.head_dim)
 
-    def _own_process(self, tokens: int) -> Tensor:
+    def own_process(self, tokens: int) -> Tensor:
         """The noise of the slots' own dynamics over some tokens, `[H, S]`."""
         steady = positive(self.dynamics.process_raw)[:, None]
         return -steady * torch.expm1(-2 * tokens * self.slot_log_mu.exp())
@@ -140,7 +140,7 @@ class RobustMixer(TokenMixer):
         gates = self.gates(x).float().clamp(*GATE_RANGE)
         write, forget = gates.reshape(*x.shape[:-1], 2, config.n_heads, config.n_slots).unbind(-3)
         measurement = torch.exp(write) / dynamics.eta2[:, None]
-        return SlotInputs(*rotated, measurement, self._own_process(1) + PROCESS_GATE_SCALE * torch.exp(forget))
+        return SlotInputs(*rotated, measurement, self.own_process(1) + PROCESS_GATE_SCALE * torch.exp(forget))
 
     def project(self, latent: Tensor, x: Tensor, mode: Mode) -> Tensor:
         """W_o of the latent `[..., H, 2D]`, whose heads are scaled by the gates of the block's input `[..., d]`."""
@@ -252,11 +252,10 @@ class RobustMixer(TokenMixer):
                 parameters,
                 inner=config.inner,
                 innovation=config.innovation,
-                robust=config.robust_slots,
                 impl=impl,
             )
             return readout, LayerState(*slots)
-        lag = SlotLag(torch.exp(-config.window * self.slot_log_mu.exp()), self._own_process(config.window))
+        lag = SlotLag(torch.exp(-config.window * self.slot_log_mu.exp()), self.own_process(config.window))
         readout, *after = window_scan(
             tokens,
             state.means,
@@ -267,7 +266,6 @@ class RobustMixer(TokenMixer):
             dynamics,
             inner=config.inner,
             innovation=config.innovation,
-            robust=config.robust_slots,
             impl=impl,
         )
         return readout, LayerState(*after)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from rfa.model.linear_config import LinearFilterConfig, stationary_covariance
-from rfa.model.recurrence.dense import Modes, Robustness, Sensor, Suspicion, spd_inverse
+from rfa.model.recurrence.dense import Modes, Robustness, Sensor, Suspicion, robust_weight, spd_inverse
 from rfa.model.recurrence.modes import AnyModes, ChainModes, seen_from_now, transition
 from rfa.model.recurrence.noise_law import NOISE_FACTORS, PRIOR_COUNTS
 from rfa.model.recurrence.spectrum import mode_arrays, spectrum
@@ -184,9 +184,7 @@ class LinearFilter(StateFilter):
         for _ in range(robustness.inner):
             residual = present * (observation - sensor.offset) - (matrix @ estimate[:, None, :, None])[..., 0]
             distance = (residual * (precision @ residual[..., None])[..., 0]).sum(-1)
-            weight = ((1 + count * robustness.inverse_nu) / (1 + distance * robustness.inverse_nu)).clamp(max=1)[
-                ..., None, None
-            ]
+            weight = robust_weight(count, distance, robustness.inverse_nu)[..., None, None]
             covariance, _ = spd_inverse(prior_information + (weight * information).sum(1))
             estimate = (covariance @ (prior_evidence + (weight * evidence).sum(1)))[..., 0]
         return estimate, covariance

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from rfa.model.config import StrictConfig
 from rfa.model.linear_filter import SHARED_NOISE
-from rfa.model.recurrence.dense import Modes, Robustness, Sensor, propagate, transition
+from rfa.model.recurrence.dense import Modes, Robustness, Sensor, propagate, robust_weight, transition
 from rfa.model.state_filter import FilterOutput, State, StateFilter, head_update
 
 # Variance of the level before the first observation, in units of s²: it decides nothing, the first one is the level.
@@ -219,7 +219,7 @@ class MetricFilter(StateFilter):
         level, weight = state["mean"], torch.ones_like(trust)
         for _ in range(self.inner):
             distance = (tokens[..., 0] - level).square() / (scale2 * (own + shared))
-            weight = ((1 + inverse_nu) / (1 + distance * inverse_nu)).clamp(max=1)
+            weight = robust_weight(1, distance, inverse_nu)
             total = (weight * trust).sum(1, keepdim=True)
             is_known = total > 0
             safe = torch.where(is_known, total, torch.ones_like(total))

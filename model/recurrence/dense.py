@@ -134,17 +134,30 @@ class DenseUpdate(NamedTuple):
 
 def transition(modes: Modes, lag: Tensor) -> tuple[Tensor, Tensor]:
     """F(lag) and Q(lag), `[..., n, n]` for a lag `[...]` >= 0."""
-    growth = torch.exp(modes.rate_re * lag[..., None])
-    turn = modes.rate_im * lag[..., None]
-    e_re, e_im = (growth * torch.cos(turn))[..., None, :], (growth * torch.sin(turn))[..., None, :]
-    f = (modes.basis_re * e_re - modes.basis_im * e_im) @ modes.dual_re
-    f = f - (modes.basis_re * e_im + modes.basis_im * e_re) @ modes.dual_im
+    f = propagator(modes, modes.rate_re, modes.rate_im, lag)
+    return f, from_basis(modes.basis_re, modes.basis_im, *modal_noise(modes, lag))
 
-    g_re, g_im = modal_noise(modes, lag)
-    x_re = modes.basis_re @ g_re - modes.basis_im @ g_im
-    x_im = modes.basis_re @ g_im + modes.basis_im @ g_re
-    q = x_re @ modes.basis_re.mT + x_im @ modes.basis_im.mT
-    return f, (q + q.mT) / 2
+
+def propagator(modes: Modes, rate_re: Tensor, rate_im: Tensor, lag: Tensor) -> Tensor:
+    """V e^{rate lag} V⁻¹, for the rates of the modes or those against the time."""
+    e_re, e_im = exponentials(rate_re, rate_im, lag)
+    f = (modes.basis_re * e_re - modes.basis_im * e_im) @ modes.dual_re
+    return f - (modes.basis_re * e_im + modes.basis_im * e_re) @ modes.dual_im
+
+
+def exponentials(rate_re: Tensor, rate_im: Tensor, lag: Tensor) -> tuple[Tensor, Tensor]:
+    """e^{rate lag}, real and imaginary part `[..., 1, n]`: a factor for every column."""
+    growth = torch.exp(rate_re * lag[..., None])
+    turn = rate_im * lag[..., None]
+    return (growth * torch.cos(turn))[..., None, :], (growth * torch.sin(turn))[..., None, :]
+
+
+def from_basis(basis_re: Tensor, basis_im: Tensor, g_re: Tensor, g_im: Tensor) -> Tensor:
+    """V G Vᴴ of a Hermitian G, `[..., n, n]`, symmetric to the last bit."""
+    x_re = basis_re @ g_re - basis_im @ g_im
+    x_im = basis_re @ g_im + basis_im @ g_re
+    q = x_re @ basis_re.mT + x_im @ basis_im.mT
+    return (q + q.mT) / 2
 
 
 def modal_noise(modes: Modes, lag: Tensor) -> tuple[Tensor, Tensor]:
@@ -304,6 +317,11 @@ def _condition(
     return _Conditioned(step, posterior, _quadratic(inverse, innovation), log_det)
 
 
+def robust_weight(count: Tensor | float, distance: Tensor, inverse_nu: Tensor) -> Tensor:
+    """min(1, (nu + d) / (nu + r'S⁻¹r)), of d components and their squared distance."""
+    return ((1 + count * inverse_nu) / (1 + distance * inverse_nu)).clamp(max=1)
+
+
 def _capped_weight(seen: _Innovation, robustness: Robustness) -> Tensor:
     count, gate, weight = seen.present.sum(-1), seen.nis, torch.ones_like(seen.nis)
     for i in range(robustness.inner):
@@ -312,7 +330,7 @@ def _capped_weight(seen: _Innovation, robustness: Robustness) -> Tensor:
             weighted, _ = spd_inverse(seen.signal + noise)
             residual = (noise @ (weighted @ seen.value[..., None]))[..., 0]
             gate = _quadratic(seen.inverse, residual)
-        weight = ((1 + count * robustness.inverse_nu) / (1 + gate * robustness.inverse_nu)).clamp(max=1)
+        weight = robust_weight(count, gate, robustness.inverse_nu)
     return weight
 
 

@@ -64,11 +64,7 @@ def backward(modes: AnyModes, lag: Tensor) -> Tensor:
     """F(lag)⁻¹ = F(-lag), `[..., n, n]`."""
     if isinstance(modes, ChainModes):
         return _chain_propagator(modes, -lag)
-    growth = torch.exp(-modes.rate_re * lag[..., None])
-    turn = -modes.rate_im * lag[..., None]
-    e_re, e_im = (growth * torch.cos(turn))[..., None, :], (growth * torch.sin(turn))[..., None, :]
-    f = (modes.basis_re * e_re - modes.basis_im * e_im) @ modes.dual_re
-    return f - (modes.basis_re * e_im + modes.basis_im * e_re) @ modes.dual_im
+    return dense.propagator(modes, -modes.rate_re, -modes.rate_im, lag)
 
 
 def seen_from_now(modes: AnyModes, matrix: Tensor, lag: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,9 +77,7 @@ def seen_from_now(modes: AnyModes, matrix: Tensor, lag: Tensor) -> tuple[Tensor,
         seen = matrix @ backward(modes, lag)
         return seen, seen @ transition(modes, lag)[1] @ seen.mT
     c_re, c_im = matrix @ modes.basis_re, matrix @ modes.basis_im
-    growth = torch.exp(-modes.rate_re * lag[..., None])
-    turn = -modes.rate_im * lag[..., None]
-    e_re, e_im = (growth * torch.cos(turn))[..., None, :], (growth * torch.sin(turn))[..., None, :]
+    e_re, e_im = dense.exponentials(-modes.rate_re, -modes.rate_im, lag)
     w_re, w_im = c_re * e_re - c_im * e_im, c_re * e_im + c_im * e_re
     g_re, g_im = dense.modal_noise(modes, lag)
     x_re, x_im = w_re @ g_re - w_im @ g_im, w_re @ g_im + w_im @ g_re
@@ -114,10 +108,7 @@ def _chain_noise(modes: ChainModes, lag: Tensor) -> Tensor:
     i_re, i_im = (modes.member @ part @ modes.member.mT for part in (i_re, i_im))
     g_re = (modes.noise_re * i_re - modes.noise_im * i_im).sum(-3)
     g_im = (modes.noise_re * i_im + modes.noise_im * i_re).sum(-3)
-    x_re = modes.basis_re @ g_re - modes.basis_im @ g_im
-    x_im = modes.basis_re @ g_im + modes.basis_im @ g_re
-    q = x_re @ modes.basis_re.mT + x_im @ modes.basis_im.mT
-    return (q + q.mT) / 2
+    return dense.from_basis(modes.basis_re, modes.basis_im, g_re, g_im)
 
 
 def _integrals(modes: ChainModes, lag: Tensor) -> tuple[Tensor, Tensor]:

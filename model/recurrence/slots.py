@@ -17,8 +17,8 @@ from rfa.model.recurrence.slots_reference import (
     slot_scan_reference,
 )
 
-SlotImpl = Literal["auto", "reference", "numba", "triton", "parallel"]
-IMPLS = ("auto", "reference", "numba", "triton", "parallel")
+SlotImpl = Literal["auto", "reference", "numba", "triton"]
+IMPLS = ("auto", "reference", "numba", "triton")
 
 
 def _numba_refusal(tokens: SlotInputs) -> str | None:
@@ -29,15 +29,6 @@ def _numba_refusal(tokens: SlotInputs) -> str | None:
         return f"it runs on cpu, got {tokens.k.device.type}"
     if any(tensor.dtype != torch.float32 for tensor in tokens):
         return f"it takes float32, got {sorted({str(tensor.dtype) for tensor in tokens})}"
-    return None
-
-
-def _parallel_refusal(tokens: SlotInputs, robust: bool) -> str | None:
-    """Why the associative scan cannot run these inputs, or None."""
-    if robust:
-        return "it has a weight of one, got robust=True"
-    if any(tensor.dtype not in (torch.float32, torch.float64) for tensor in tokens):
-        return f"it takes float32 and float64, got {sorted({str(tensor.dtype) for tensor in tokens})}"
     return None
 
 
@@ -93,7 +84,6 @@ def slot_scan(
     *,
     inner: int = 1,
     innovation: Innovation = "key",
-    robust: bool = True,
     lag: SlotLag | None = None,
     impl: SlotImpl = "auto",
 ) -> tuple[SlotReadout, Tensor, Tensor]:
@@ -104,11 +94,10 @@ def slot_scan(
         means: `[B, H, S, 4D]`, precisions `[B, H, S]` > 0: the state before the first token, float32.
         inner: IRLS passes K.
         innovation: which part of it drives the weight, that of the "key" or of the "value".
-        robust: False gives every token the weight one: kappa' = 0, whatever `parameters.weight_exponent` is.
         lag: of the slots behind the queries; none by default.
         impl: "reference" (eager), "numba" (compiled, float32 on a CPU), "triton" (one kernel on a GPU, K = 1, the key's
-            innovation, no lag; tokens may have 16 bits, the state and the read-out are float32), "parallel" (an
-            associative scan in torch operations, for robust=False) or "auto". An explicit choice never falls back.
+            innovation, no lag; tokens may have 16 bits, the state and the read-out are float32) or "auto". An explicit
+            choice never falls back.
 
     Returns:
         read-out of every token and the state after the last.
@@ -119,8 +108,6 @@ def slot_scan(
     _check(tokens, means, precisions, parameters, inner, innovation)
     if impl not in IMPLS:
         raise ValueError(f"impl must be one of {IMPLS}, got {impl!r}")
-    if not robust:
-        parameters = parameters._replace(weight_exponent=torch.zeros_like(parameters.weight_exponent))
     if impl == "triton" or (impl == "auto" and tokens.k.device.type == "cuda"):
         refusal = _triton_refusal(tokens, means, precisions, inner, innovation, lag)
         if refusal is None:
@@ -137,12 +124,4 @@ def slot_scan(
             return slot_scan_numba(tokens, means, precisions, parameters, inner=inner, innovation=innovation, lag=lag)
         if impl == "numba":
             raise ValueError(f"impl='numba' cannot run this: {refusal}")
-    if impl == "parallel" or (impl == "auto" and not robust):
-        refusal = _parallel_refusal(tokens, robust)
-        if refusal is None:
-            from rfa.model.recurrence.slots_parallel import slot_scan_parallel
-
-            return slot_scan_parallel(tokens, means, precisions, parameters, lag=lag)
-        if impl == "parallel":
-            raise ValueError(f"impl='parallel' cannot run this: {refusal}")
     return slot_scan_reference(tokens, means, precisions, parameters, inner=inner, innovation=innovation, lag=lag)

@@ -47,7 +47,6 @@ def window_scan(
     *,
     inner: int = 1,
     innovation: Innovation = "key",
-    robust: bool = True,
     impl: SlotImpl = "auto",
 ) -> tuple[SlotReadout, Tensor, Tensor, Tensor]:
     """Run ring and slots over a sequence.
@@ -57,7 +56,7 @@ def window_scan(
         means, precisions: of the slots, as of `slot_scan`.
         ring: `[B, W, H, 4D + 2S]`, oldest token first; read-only.
         lag: of the slots behind the query, W tokens.
-        inner, innovation, robust, impl: of `slot_scan`.
+        inner, innovation, impl: of `slot_scan`.
 
     Returns:
         read-out of every token, the slots and the ring after the last.
@@ -73,7 +72,6 @@ def window_scan(
         parameters,
         inner=inner,
         innovation=innovation,
-        robust=robust,
         lag=lag,
         impl=impl,
     )

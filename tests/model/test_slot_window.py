@@ -115,17 +115,14 @@ def test_window_and_slots_match_the_loop(window):
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize(("robust", "impl"), [(True, "numba"), (False, "parallel")])
-def test_gradients_are_those_of_the_eager_scan(window, robust, impl):
+def test_gradients_are_those_of_the_eager_scan(window):
     """Float32 against the eager float64, through both parts of the softmax."""
     names = (*SlotInputs._fields, "means", "precisions", *(f"lag.{name}" for name in SlotLag._fields))
 
     def gradients(dtype, impl):
         tokens, means, precisions, parameters, lag, ring, _ = problem(window, dtype=dtype)
         leaves = [x.detach().clone().requires_grad_() for x in (*tokens, means, precisions, *lag)]
-        readout, *_ = run(
-            SlotInputs(*leaves[:5]), *leaves[5:7], ring, parameters, SlotLag(*leaves[7:]), robust=robust, impl=impl
-        )
+        readout, *_ = run(SlotInputs(*leaves[:5]), *leaves[5:7], ring, parameters, SlotLag(*leaves[7:]), impl=impl)
         weight = torch.randn(readout.out.shape, generator=torch.Generator().manual_seed(5)).to(dtype)
         return torch.autograd.grad((readout.out * weight).sum(), leaves)
 
@@ -135,7 +132,7 @@ def test_gradients_are_those_of_the_eager_scan(window, robust, impl):
         found = gradients(torch.float32, impl)
         return {name: relative_error(actual, wanted) for name, actual, wanted in zip(names, found, exact, strict=True)}
 
-    assert_within_rounding(errors(impl), lambda: errors("reference"), torch.float32)
+    assert_within_rounding(errors("numba"), lambda: errors("reference"), torch.float32)
 
 
 def test_a_wide_window_alone_is_attention():
@@ -215,7 +212,7 @@ def test_slots_are_read_across_the_window() -> None:
     noise, spread = torch.zeros_like(steady), torch.exp(-mixer.slot_log_mu.exp()).square()
     for _ in range(16):
         noise = spread * noise + once
-    assert torch.allclose(mixer._own_process(16), noise, rtol=1e-4)
+    assert torch.allclose(mixer.own_process(16), noise, rtol=1e-4)
 
 
 def test_refusals() -> None:
