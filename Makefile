@@ -2,6 +2,7 @@
 # make test      set up everything and run the tests but the slow ones: minutes
 # make test-all  the same with the slow ones
 # make check     set up everything and run the linter, the formatter and the type checker
+# make results   write docs/RESULTS.md and the table of README.md from what is measured in results/
 #
 # Set-up goes to .venv, and is done again only when pyproject.toml or constraints.txt changed: stamps in .venv tell.
 
@@ -32,14 +33,14 @@ IMAGE_EXTRAS := fast,redis,tracing
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all check format dist image-test lock sbom audit clean
+.PHONY: help serve test test-all check format results dist image-test lock sbom audit clean
 # Two goals of one call share one environment: they must not install into it at once.
 .NOTPARALLEL:
 # An interrupted set-up leaves no stamp behind.
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '1,4s/^# //p' Makefile
+	@sed -n '1,5s/^# //p' Makefile
 
 serve: $(VENV)/.serve
 	$(BIN)/rfa serve --host $(HOST) --port $(PORT) $(SERVE_FLAGS)
@@ -57,6 +58,9 @@ check: $(VENV)/.develop
 format: $(VENV)/.develop
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+results: $(VENV)/.develop
+	$(BIN)/python -m rfa.bench.results_page
 
 # Source distribution and wheel in dist/, as an index takes them.
 dist: $(VENV)/.supply

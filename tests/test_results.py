@@ -1,355 +1,176 @@
-"""The README's results are the committed measurements, not memories of them."""
+"""The page of results is made from results/, and the measurements there obey their own laws."""
+
+from __future__ import annotations
 
 import json
 import math
 import re
-import statistics
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rfa.experiments.quality.bars import Case, cases, losses, paired
-from rfa.experiments.quality.table import report_lines
+from rfa.bench.results_page import page as results_page
+from rfa.bench.results_page.page import BETWEEN, PAGE, README, SHOWN, declared, load, page, readme
+from rfa.bench.results_page.parts import Bar, Facts, Table, listed_bars, named_bars, told
+from rfa.measured import HOME, RESULTS
 
-ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def read(name):
-    return json.loads((ROOT / "results" / name).read_text())
+DOCUMENTS = load()
+LOADS = [name for name in DOCUMENTS if name.startswith("load-")]
 
 
-@pytest.mark.parametrize(
-    "title, model, mode",
-    [
-        ("`books`, recurrent", "books", "recurrent"),
-        ("`books`, attention", "books", "attention"),
-        ("RoPE softmax", "books_rope", "attention"),
-    ],
-)
-def test_language_rows(title, model, mode):
-    scores = {row["length"]: row for row in read("language.json")["models"][model]["scores"] if row["mode"] == mode}
-    cells = [f"{scores[n]['perplexity']:.2f} / {scores[n]['bits_per_byte']:.3f}" for n in (256, 1024, 4096)]
-    assert f"| {title} | {' | '.join(cells)} |" in README
+def test_the_committed_page_is_what_the_generator_makes() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(DOCUMENTS), "run `make results`"
 
 
-# Of the quality table; all of it is in docs/QUALITY.md.
-QUALITY_SHOWN = ("B1", "B2", "B3", "M1", "M2", "M2.4", "M2.5", "M2.6", "slots", "both", "recipe-muon-wsd")
+def test_the_table_of_the_readme_is_what_the_generator_makes() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert all(mark in text for mark in BETWEEN)
+    assert text == readme(text, DOCUMENTS), "run `make results`"
 
 
-def test_quality_rows():
-    document = read("quality-small.json")
-    perplexities = {}
-    for run in document["runs"]:
-        for score in run["scores"]:
-            if score["windows"] == "separate" and run["variant"] in QUALITY_SHOWN:
-                key = run["variant"], score["mode"], score["length"]
-                perplexities.setdefault(key, []).append(math.exp(score["nats_per_token"]))
-    assert {variant for variant, *_ in perplexities} == set(QUALITY_SHOWN)
-    for variant, mode in dict.fromkeys(key[:2] for key in perplexities):
-        cells = []
-        for factor in document["factors"]:
-            values = perplexities[variant, mode, factor * document["context"]]
-            spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-            cells.append(f"{statistics.mean(values):.2f}{spread}")
-        name = variant if mode == "attention" else f"{variant} ({mode})"
-        title = document["variants"][variant]["title"]
-        assert f"| {name} | {title} | {len(values)} | {' | '.join(cells)} |" in README
+def test_every_file_of_results_is_on_the_page() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for path in RESULTS.iterdir():
+        assert f"](../results/{path.name})" in text
 
 
-def test_the_whole_quality_table_is_the_command_s():
-    page = (ROOT / "docs" / "QUALITY.md").read_text(encoding="utf-8")
-    document = read("quality-small.json")
-    assert page.endswith("\n".join(report_lines(document)) + "\n")
-    # Every figure in the text above it is a bar's, or one of the ratios to M2 or to the slots.
-    text, _ = page.split("## The table", 1)
-    bars = {bar["name"]: bar["separate"] for bar in document["bars"] if bar["separate"]}
-    shown = {f"{bar['ratio']:.3f}" for bar in bars.values()}
-    for reference in (Case("M2"), Case("slots", "recurrent")):
-        shown |= {f"{ratio:.3f}" for ratio in over(document, reference).values()}
-    # The one seed of the shared checkpoint that was trained after its recipe had been chosen.
-    both, single, slots = "recipe-muon-wsd-both-own-60", "recipe-muon-wsd", "recipe-muon-wsd-slots"
-    pairs = ((Case(both), Case(single)), (Case(both, "recurrent"), Case(slots, "recurrent")))
-    last = [math.exp(seed_2(document, ours) - seed_2(document, theirs)) for ours, theirs in pairs]
-    for words in (text, README):
-        assert "{:.3f} and {:.3f}".format(*last) in " ".join(words.split())
-    shown |= {f"{ratio:.3f}" for ratio in last}
-    assert set(re.findall(r"\b[01]\.\d{3}\b", text)) <= shown
-    speeds = {(row["variant"], row["pass"]): f"{row['over_first']:.2f}" for row in document["speed"]["rows"]}
-    m2, slots = ([speeds[name, which] for which in ("forward", "training")] for name in ("M2", "slots"))
-    sentence = "reads {} of RoPE's tokens a second and trains on {} of them, the slots {} and {}"
-    assert sentence.format(*m2, *slots) in " ".join(text.split())
+def test_every_section_says_where_it_comes_from() -> None:
+    sections = re.split(r"^### ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    assert len(sections) == len(DOCUMENTS)
+    for section in sections:
+        assert re.search(r"^Commit [0-9a-f]{12}(-dirty)?[,;]", section, flags=re.MULTILINE), section[:80]
+        assert re.search(r"^Made by `(rfa|python -m) ", section, flags=re.MULTILINE), section[:80]
 
 
-def seed_2(document, case):
-    return losses(document, case, "separate", 1)[2]
+def test_a_file_without_a_declaration_is_refused() -> None:
+    with pytest.raises(ValueError, match="another"):
+        page({**DOCUMENTS, "another": {}})
+    with pytest.raises(ValueError, match="decode"):
+        page({name: document for name, document in DOCUMENTS.items() if name != "decode"})
 
 
-def over(document, reference):
-    """Perplexity over that of another by variant, mode and factor, mean over the seeds that both have."""
-    found = {}
-    for case in cases(document):
-        for factor in document["factors"]:
-            ours, theirs = (losses(document, which, "separate", factor) for which in (case, reference))
-            measured = paired(ours, theirs, 1.0)
-            if measured:
-                found[str(case), factor] = measured["ratio"]
-    return found
-
-
-def test_quality_sentences():
-    bars = {bar["name"]: bar["separate"] for bar in read("quality-small.json")["bars"]}
-
-    def ratio(name):
-        return f"{bars[name]['ratio']:.3f}"
-
-    def over_seeds(name):
-        bar = bars[name]
-        return f"({ratio(name)} ± {100 * bar['standard_error']:.1f} %, {bar['agree']} of {bar['seeds']})"
-
-    own_60 = [
-        bars["recipe-muon-wsd-both-own-60 ≤ 1.01 · recipe-muon-wsd at 1×"],
-        bars["recipe-muon-wsd-both-own-60 (recurrent) ≤ 1.01 · recipe-muon-wsd-slots (recurrent) at 1×"],
-    ]
-    assert [(bar["agree"], bar["seeds"]) for bar in own_60] == [(2, 3), (2, 3)]
-    own = [f"{bar['ratio']:.3f}" for bar in own_60]
-    own_errors = [f"{100 * bar['standard_error']:.1f}" for bar in own_60]
-    flat = " ".join(README.split())
-    for part in (
-        f"M2 has {ratio('M2 ≤ 0.9 · B1 at 8×')} of RoPE's perplexity, in 3 of 3 seeds",
-        f"M1 beats RoPE {over_seeds('M1 < B1 at 1×')} and M2 does not {over_seeds('M2 < B1 at 1×')}",
-        f"the modes have {ratio('both ≤ 1.01 · M2 at 1×')} (attention) and "
-        f"{ratio('both (recurrent) ≤ 1.01 · slots (recurrent) at 1×')} (recurrent)",
-        f"takes a fifth off M2, {ratio('recipe-muon-wsd-both ≤ 1.01 · recipe-muon-wsd at 1×')} and "
-        f"{ratio('recipe-muon-wsd-both (recurrent) ≤ 1.01 · recipe-muon-wsd-slots (recurrent) at 1×')} (1 seed); "
-        f"with a readout for each mode and 60 % of the loss recurrent {own[0]} and {own[1]} (± "
-        f"{own_errors[0]} and {own_errors[1]} %; within 1 % in 2 of 3 seeds each; ",
-    ):
-        assert part in flat, part
-    assert bars["M2 ≤ 0.9 · B1 at 8×"]["agree"] == bars["M2 ≤ 0.9 · B1 at 8×"]["seeds"] == 3
-
-
-def test_confidence_paragraph():
-    modes = read("token-calibration.json")["modes"]
-    assert list(modes) == ["attention", "recurrent"]
-    found = {
-        (rule, what): [100 * part["calibration"]["rules"][rule]["served"][what] for part in modes.values()]
-        for rule in ("top", "sampled")
-        for what in ("ece", "floor")
+def test_a_changed_measurement_changes_the_page() -> None:
+    slower = {
+        **DOCUMENTS["decode"],
+        "cases": {"recurrent at 100": dict.fromkeys(("median_us", "p20_us", "p80_us"), 1.0)},
     }
-    areas = {
-        name: [part["discrimination"]["scores"][name]["auroc"]["value"] for part in modes.values()]
-        for name in ("entropy", "entropy + precision", "precision", "probability")
-    }
-    assert [f"{area:.3f}" for area in areas["entropy"]] == [f"{area:.3f}" for area in areas["entropy + precision"]]
-    flat = " ".join(README.split())
-    for part in (
-        "mass {:.2f} % (attention) and {:.2f} % (recurrent) for the most likely token".format(*found["top", "ece"]),
-        "{:.2f} and {:.2f} % for a drawn one".format(*found["sampled", "ece"]),
-        "would show {:.2f} and {:.2f}, {:.2f} and {:.2f} % on".format(
-            *found["top", "floor"], *found["sampled", "floor"]
-        ),
-        "AUROC {:.3f} and {:.3f} by entropy".format(*areas["entropy"]),
-        "{:.3f} and {:.3f} by that alone".format(*areas["precision"]),
-        "{:.3f} and {:.3f} by the largest probability".format(*areas["probability"]),
-    ):
-        assert part in flat, part
+    assert page({**DOCUMENTS, "decode": slower}) != page(DOCUMENTS)
 
 
-def test_recall_paragraph():
-    rows = {(row["task"], row["setting"]): row for row in read("recall.json")["rows"]}
-
-    def accuracy(setting, size, filler=0, task="recall"):
-        (cell,) = (c for c in rows[task, setting]["scores"] if (c["size"], c["filler"]) == (size, filler))
-        assert cell["answers"] == 4096
-        return f"{cell['accuracy']:.3f}"
-
-    assert {rows["recall", name]["steps"] for name in ("S1", "S4", "S16", "S32", "S16-W16")} == {6000}
-    for setting in ("softmax", "rfa"):
-        assert max(rows["recall", setting]["sizes_trained"]) == 32
-        assert min(accuracy(setting, size, task="copy") for size in (8, 16, 32, 64)) >= "0.999"
-    flat = " ".join(README.split())
-    for part in (
-        f"of 64 pairs RFA attention answers {accuracy('rfa', 64)}, softmax {accuracy('softmax', 64)}",
-        f"16 slots answer 16 pairs at {accuracy('S16', 16)}, 64 tokens of filler later at {accuracy('S16', 16, 64)}",
-        f"32 pairs, {accuracy('S16', 32)}, and 64, {accuracy('S16', 64)}",
-        f"copying at 16 symbols, {accuracy('S16', 16, task='copy')}, and 32, {accuracy('S16', 32, task='copy')}",
-        f"at {accuracy('rfa', 16, 256)} by RFA, {accuracy('softmax', 16, 256)} by softmax, "
-        f"{accuracy('S16', 16, 256)} by 16 slots",
-        f"of 16 pairs 1 slot answers {accuracy('S1', 16)}, 4 answer {accuracy('S4', 16)}, 32 answer "
-        f"{accuracy('S32', 16)} (of 32 pairs {accuracy('S32', 32)}), 16 behind a window of 16 tokens "
-        f"{accuracy('S16-W16', 16)}; one training each",
-    ):
-        assert part in flat, part
+def test_a_missed_bar_stands_in_front() -> None:
+    missed = [{**bar, "met": False, "actual": 99.5} for bar in DOCUMENTS["load-text-64"]["budgets"]]
+    text = page({**DOCUMENTS, "load-text-64": {**DOCUMENTS["load-text-64"], "budgets": missed}})
+    front = text[text.index("## Missed bars") : text.index("## Filters")]
+    assert front.count("[Texts](#texts)") == len(missed)
+    assert "| ttft_p99_ms | 99.5 | 200 | **missed** |" in text
 
 
-def test_baseline_rows():
-    baselines = read("language.json")["baselines"]
-    unigram = baselines["unigram"]
-    assert f"| unigram | {unigram['perplexity']:.1f} / {unigram['bits_per_byte']:.3f} |" in README
-    cells = "; ".join(f"{baselines[name]['bits_per_byte']:.3f}" for name in ("gzip", "xz", "xz_after_train"))
-    assert f"| {cells} |" in README
+def test_links_and_figures_of_the_page_are_there() -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)", PAGE.read_text(encoding="utf-8")):
+        assert (PAGE.parent / target).exists(), target
+    for file in (README, PAGE):
+        for anchor in re.findall(r"\]\((?:docs/)?(?:RESULTS\.md)?#([\w-]+)\)", file.read_text(encoding="utf-8")):
+            headings = {result.link.partition("#")[2].rstrip(")") for result in declared()}
+            assert anchor in headings, f"{file.name}: {anchor}"
 
 
-def test_filter_rows():
-    rows = read("filter.json")["rows"]
-    assert len(rows) == 6
-    for row in rows:
-        columns = (
-            "raw", "kalman", "oracle", "transformer", "linear recurrent", "linear attention", "oscillator recurrent"
-        )  # fmt: skip
-        cells = " | ".join(f"{row['rmse'][name]:.3f}" for name in columns)
-        assert f"| ({row['sigma2']}, {row['eta2']}), {row['data']} | {cells} |" in README
+def test_headings_are_plain_words() -> None:
+    """So that every renderer makes the same anchor of them."""
+    assert all(re.fullmatch(r"[A-Za-z0-9 ]+", result.title) for result in declared())
+    assert len({result.title for result in declared()}) == len(SHOWN)
 
 
-def test_filter_coverage_sentence():
-    rows = read("filter.json")["rows"]
-    for model in ("linear", "oscillator"):
-        coverage = [row["coverage"][f"{model} recurrent"] for row in rows]
-        state, forecast = (
-            max(abs(100 * (share - float(level))) for part in parts for level, share in part.items())
-            for parts in ([c["state"] for c in coverage], [c["forecast"]["1"] for c in coverage])
-        )
-        assert f"`{model}` state {state:.1f}, one-step forecast {forecast:.1f}" in README
+def test_words_hold_no_decimals() -> None:
+    """Measured numbers come from the documents; what stands in words is part of a definition."""
+    allowed = {"0.1", "0.99", "2.01"}
+    for result in declared():
+        assert set(re.findall(r"\b\d+\.\d+\b", result.words + result.says)) <= allowed, result.file
 
 
-def test_decode_row():
-    cases = read("decode.json")["cases"]
-    names = ("recurrent at 100", "recurrent at 100000", "cache of 512", "cache of 4096")
-    cells = " | ".join(f"{cases[name]['median_us'] / 1000:.2f}" for name in names)
-    assert f"| {cells} |" in README
-
-
-def test_kernel_sentence():
-    document = read("aot.json")
-    rows = {row["architecture"]: row for row in document["rows"] if row["kernel"] == "forward 64 bf16"}
-    issued, special = (
-        " and ".join(f"{rows[architecture][name]:.1f}" for architecture in (80, 90))
-        for name in ("instructions_per_score", "mufu_per_score")
-    )
-    flat = " ".join(README.split())
-    assert f"issues {issued} instructions per score, {special} of them to the special-function unit" in flat
-    assert f"Triton {document['triton']}, commit {document['commit']}; [results/aot.json]" in flat
-
-
-def test_nab_sentence():
-    document = read("filter-nab.json")
-    scores = {name: parts["whole"]["standard"] for name, parts in document["detectors"].items()}
-    flat = " ".join(README.split())
-    assert (
-        f"on {document['files']} of its 58 files: {scores['metrics']['score']:.1f} at the one default threshold; "
-        f"its windowed Gaussian gets {scores['windowed Gaussian']['best']:.1f} at its best threshold"
-    ) in flat
-
-
-def test_accuracy_paragraph():
-    document = read("filter-accuracy.json")
-    tracking, jumps, flat = document["tracking"], document["level_shift"], " ".join(README.split())
-
-    def above(name):
-        against = {"clean": "over_kalman", "5 % x10": "over_oracle", "5 % x20": "over_oracle"}
-        return [f"{100 * tracking[case][name][against[case]][0]:.1f}" for case in against]
-
-    def rmse(name):
-        return " and ".join(f"{tracking[case][name]['rmse']:.3f}" for case in ("Student-t", "mixture"))
-
-    def delays(name):
-        return [f"{jumps[size][name]['median']:.0f}" for size in ("20", "50", "200")]
-
-    clean, ten, twenty = above("linear")
-    best = [min(tracking[case][name]["rmse"] for name in ("gate", "Student-t EM")) for case in ("Student-t", "mixture")]
-    for part in (
-        f"{document['trials']} streams of {document['steps']:,} steps",
-        f"clean {clean} % (Kalman filter), 5 % outliers of 10 and 20 times {ten} and {twenty} %",
-        'with `"rule": "learned"` {}, {} and {} %.'.format(*above("linear, learned")),
-        f"{rmse('linear')}, learned {rmse('linear, learned')}; the best filters tuned for each have",
-        " and ".join(f"{value:.3f}" for value in best),
-        "after {}, {} and {} steps (Kalman filter {}, {}, {})".format(*delays("linear"), *delays("kalman")),
-    ):
-        assert part in flat
-    gaps = [
-        abs(share - float(level))
-        for setting in ("tracking", "rotation")
-        for case in ("clean", "5 % x10", "5 % x20")
-        for level, share in document[setting][case]["linear"]["coverage"].items()
+def test_parts_as_text() -> None:
+    assert Table(("a", "b"), [("x", 1)], "Note:").lines() == ["Note:", "", "| a | b |", "| --- | ---: |", "| x | 1 |"]
+    assert Facts({"n": {"a_b": 1000, "c": {}}, "is": True, "list": []}).lines() == [
+        "- n: a b 1,000, c none",
+        "- is: yes",
+        "- list: none",
     ]
-    assert f"Intervals are within {100 * max(gaps):.1f} points clean and with outliers" in flat
+    assert told(0.5) == "0.5"
+    assert listed_bars([{"name": "n", "bar": 1, "actual": 2.0, "met": False}]) == [Bar("n", "2", "1", False)]
+    assert [bar.verdict for bar in named_bars({"good": True, "bad": False})] == ["met", "**missed**"]
+    assert Bar("n", "–", "1", None).verdict == "not measured"
 
 
-def test_filter_speed_paragraph():
-    rows = {(row["job"], row["name"]): row for row in read("filter-speed.json")["rows"]}
-
-    def millions(name):
-        return f"{rows['batch', name]['steps_per_second'] / 1e6:.1f}"
-
-    flat = " ".join(README.split())
-    for part in (
-        f"followed {rows['online', 'rfa robust, follows jumps']['us_per_step']:.1f} µs an observation",
-        f"Kalman filter {rows['online', 'filterpy']['us_per_step']:.1f})",
-        f"{millions('rfa robust, follows jumps')} million steps a second for 1,000 streams",
-        f"dynamax, {millions('dynamax vmap, own covariances')})",
-        f"covariance {millions('rfa Kalman, shared covariance')} million (dynamax "
-        f"{millions('dynamax vmap, shared covariance')})",
-    ):
-        assert part in flat, part
+def nonfinite(value: Any) -> Iterator[float]:
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from nonfinite(item)
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield value
 
 
-def test_etth1_paragraph():
-    document = read("forecast-etth1.json")
-    flat = " ".join(README.split())
-    for lead, words in (("1", "cover {} to {} % one hour ahead"), ("24", "{} to {} % at 24 hours")):
-        assert (
-            document["summary"][lead]["better_than"].items()
-            >= dict.fromkeys(
-                ("persistence", "seasonal naive", "statsmodels"), document["summary"][lead]["columns"]
-            ).items()
-        )
-        covers = [100 * column["leads"][lead]["filter"]["coverage"] for column in document["columns"]]
-        assert len(covers) == 7 and max(abs(cover - 90) for cover in covers) <= 2
-        assert words.format(f"{min(covers):.1f}", f"{max(covers):.1f}") in flat
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_documents_are_finite_and_name_their_commit(path: Path) -> None:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert not list(nonfinite(document))
+    for part in SHOWN[path.stem].origins(document):
+        assert re.fullmatch(r"[0-9a-f]{12}(-dirty)?", part.get("commit", document.get("commit")))
 
 
-def test_afa_paragraph():
-    rows = {row["sigma2"]: row for row in read("afa.json")["rows"]}
-    calm, noisy = rows[0.0], rows[0.3]
-    (real, imaginary), *_ = (pair for pair in calm["afa"][0]["eigenvalues"] if pair[1] > 0)
-    flat = " ".join(README.split())
-    for part in (
-        f"loss is {calm['afa'][0]['loss']:.3f} (exact Kalman filter {calm['loss']['kalman']:.3f}, two softmax layers "
-        f"{calm['loss']['softmax, 2 layers']:.3f})",
-        f"eigenvalues −{-real:.2f} ± {imaginary:.2f}i",
-        f"({noisy['afa'][0]['loss']:.3f}; one layer {noisy['loss']['softmax, 1 layer']:.3f}, two "
-        f"{noisy['loss']['softmax, 2 layers']:.3f}, Kalman filter {noisy['loss']['kalman']:.3f})",
-    ):
-        assert part in flat
+@pytest.mark.parametrize("name", LOADS)
+def test_a_load_that_passed_was_answered_rightly(name: str) -> None:
+    document = DOCUMENTS[name]
+    assert document["passed"] == all(bar["met"] for bar in document["budgets"])
+    if not document["passed"]:
+        return
+    assert not document.get("wrong_count") and not document.get("error_count")
+    counts = document.get("counts", {})
+    for kind in ("observation", "text", "batch"):
+        assert counts.get(f"{kind}.right") == counts.get(f"{kind}.answered")
 
 
-def percentiles(load, metric, *names):
-    return " / ".join(f"{read(f'load-{load}.json')['latency_ms'][metric][name]:.1f}" for name in names)
+def test_loads_were_measured_at_one_commit() -> None:
+    assert len({DOCUMENTS[name]["commit"] for name in LOADS}) == 1
 
 
-def test_serving_rows():
-    live, text, overload, overhead, idle = (
-        read(f"load-{name}.json") for name in ("filter-live", "text-64", "overload", "overhead", "idle-sessions")
-    )
-    rows = [
-        f"{live['counts']['observation.right']:,} answers, all right; p50 / p99 / max "
-        f"{percentiles('filter-live', 'observation', 'p50', 'p99', 'max')} ms",
-        f"first token p99 {percentiles('text-64', 'ttft', 'p99')} ms, between tokens p99 "
-        f"{percentiles('text-64', 'itl', 'p99')} ms, {text['throughput']['tokens_per_second']:,.0f} tokens/s",
-        f"admitted p99 {overload['admitted_slowdown']:.2f} times the calm one; the rest 429 in "
-        f"{percentiles('overload', 'rejection', 'p99')} ms (p99)",
-        f"{100 * overhead['server_share']:.0f} % of the bare engine's tokens, "
-        f"{overhead['overhead_us_per_token']:.0f} µs a token",
-        f"{100 * idle['pool']['memory_error']:.1f} % off computed; as named sessions in memory "
-        f"{100 * idle['store']['memory_error']:.1f} %",
-    ]
-    for row, measured in zip(rows, (live, text, overload, overhead, idle), strict=True):
-        (line,) = (line for line in README.splitlines() if row in line)
-        assert ("missed" in line) == (not measured["passed"])
-    assert not any(measured["wrong_count"] or measured["error_count"] for measured in (live, text, overload))
-    assert live["counts"]["observation.right"] == live["counts"]["observation.sent"]
-    share = sum(live["generator_cpu_share"])
-    assert f"the load generator took {share:.2f} of a core of them" in README
-    assert len({measured["commit"] for measured in (live, text, overload, overhead, idle)}) == 1
-    assert f"commit {live['commit']}; [results](results)" in README
+def test_bars_are_judged_by_their_numbers() -> None:
+    for bar in DOCUMENTS["filter-accuracy"]["bars"]:
+        assert bar["is_met"] == (bar["value"] <= bar["bar"]), bar["name"]
+    for bar in DOCUMENTS["quality-small"]["bars"]:
+        if bar["separate"]:
+            assert bar["met"] == (bar["separate"]["ratio"] <= bar["limit"]), bar["name"]
+    for bar in (*DOCUMENTS["token-calibration"]["bars"], *DOCUMENTS["aot"]["bars"]):
+        assert bar["met"] == (bar["actual"] <= bar["bar"]), bar["name"]
+    for bar in DOCUMENTS["recall"]["bars"]:
+        assert bar["met"] == (bar["actual"] >= bar["bar"]), bar["name"]
+
+
+def test_recall_was_compared_alike() -> None:
+    """As many answers in every cell, as many steps for every number of slots, and sizes beyond those trained."""
+    document = DOCUMENTS["recall"]
+    rows = {(row["task"], row["setting"]): row for row in document["rows"]}
+    assert {cell["answers"] for row in rows.values() for cell in row["scores"]} == {document["plan"]["answers"]}
+    assert len({rows["recall", name]["steps"] for name in ("S1", "S4", "S16", "S32", "S16-W16")}) == 1
+    assert all(max(rows["recall", name]["sizes_trained"]) == 32 for name in ("softmax", "rfa"))
+
+
+def test_every_language_model_scored_the_same_tokens() -> None:
+    models = DOCUMENTS["language"]["models"].values()
+    assert len({score["tokens"] for model in models for score in model["scores"]}) == 1
+
+
+def test_evidence_adds_nothing_to_entropy() -> None:
+    """What the page says of `precision`; a model of which it is not true needs other words."""
+    for part in DOCUMENTS["token-calibration"]["modes"].values():
+        assert abs(part["discrimination"]["differences"]["entropy + precision - entropy"]["value"]) < 5e-4
+
+
+def test_the_generator_writes_both_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, front = tmp_path / "RESULTS.md", tmp_path / "README.md"
+    front.write_text("\n".join(BETWEEN) + "\n", encoding="utf-8")
+    monkeypatch.setattr(results_page, "PAGE", target)
+    monkeypatch.setattr(results_page, "README", front)
+    results_page.main()
+    assert target.read_text(encoding="utf-8") == page(DOCUMENTS)
+    assert front.read_text(encoding="utf-8").count("|\n") == 10

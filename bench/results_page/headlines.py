@@ -1,0 +1,103 @@
+"""The few results that the README shows, each with what it has to be seen beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from rfa.bench.results_page.parts import Document, percent
+
+Headline = tuple[str, str, str]
+
+
+def headlines(documents: Mapping[str, Document]) -> Iterator[Headline]:
+    """What, measured, and beside it: of every subject the result that says most."""
+    yield _live(documents["load-filter-live"])
+    yield _texts(documents["load-text-64"])
+    yield _online(documents["filter-speed"])
+    yield _tracking(documents["filter-accuracy"])
+    yield _forecast(documents["forecast-etth1"])
+    yield _anomalies(documents["filter-nab"])
+    yield _perplexity(documents["language"])
+    yield _confidence(documents["token-calibration"])
+
+
+def _live(document: Document) -> Headline:
+    settings, found = document["settings"], document["latency_ms"]["observation"]
+    live = settings["live"]
+    return (
+        f"{live['streams']:,} live filters, {live['rate']:g} observations a second each",
+        f"p99 {found['p99']:.1f} ms, {document['wrong_count']} of {found['count']:,} wrong",
+        f"asked: {settings['budget']['observation_p99_ms']} ms",
+    )
+
+
+def _texts(document: Document) -> Headline:
+    first, rate = document["latency_ms"]["ttft"], document["throughput"]["tokens_per_second"]
+    return (
+        f"{document['settings']['text']['streams']} texts at a time",
+        f"{rate:,.0f} tokens a second, first token p99 {first['p99']:.0f} ms",
+        f"asked: {document['settings']['budget']['ttft_p99_ms']} ms",
+    )
+
+
+def _online(document: Document) -> Headline:
+    cost = {
+        row["name"]: row["us_per_step"] for row in document["rows"] if row["job"] == "online" and "not_run" not in row
+    }
+    ours = cost["rfa robust, follows jumps"]
+    return "an observation, robust, in process", f"{ours:.1f} µs", f"filterpy, not robust: {cost['filterpy']:.1f} µs"
+
+
+def _tracking(document: Document) -> Headline:
+    rows = document["tracking"]["5 % x10"]
+    error = rows["linear"]["over_oracle"][0]
+    kalman = rows["kalman"]["rmse"] / rows["oracle"]["rmse"] - 1
+    return (
+        "tracking, 1 observation in 20 an outlier",
+        f"{percent(error)} above the best possible error",
+        f"Kalman filter: {percent(kalman)}",
+    )
+
+
+def _forecast(document: Document) -> Headline:
+    ratio = document["summary"]["24"]["crps_ratio"]["statsmodels"]
+    covers = [column["leads"]["24"]["filter"]["coverage"] for column in document["columns"]]
+    return (
+        "ETTh1, 24 hours ahead",
+        f"90 % intervals cover {percent(min(covers))} to {percent(max(covers))}",
+        f"CRPS: {ratio:.2f} of statsmodels'",
+    )
+
+
+def _anomalies(document: Document) -> Headline:
+    scores = {name: parts["whole"]["standard"] for name, parts in document["detectors"].items()}
+    return (
+        f"anomalies, NAB's score on {document['files']} files",
+        f"{scores['metrics']['score']:.1f} at one threshold",
+        f"windowed Gaussian at its best: {scores['windowed Gaussian']['best']:.1f}",
+    )
+
+
+def _perplexity(document: Document) -> Headline:
+    def longest(name: str, mode: str) -> Document:
+        found: Document = max(
+            (score for score in document["models"][name]["scores"] if score["mode"] == mode),
+            key=lambda score: score["length"],
+        )
+        return found
+
+    ours, theirs = longest("books", "recurrent"), longest("books_rope", "attention")
+    return (
+        f"perplexity of `books` over {ours['length']:,} tokens",
+        f"{ours['perplexity']:.1f}",
+        f"softmax with RoPE, trained alike: {theirs['perplexity']:.1f}",
+    )
+
+
+def _confidence(document: Document) -> Headline:
+    stage = document["modes"]["recurrent"]["calibration"]["rules"]["top"]["served"]
+    return (
+        "calibration error of its confidence",
+        percent(stage["ece"], 2),
+        f"a perfect model on as many tokens: {percent(stage['floor'], 2)}",
+    )

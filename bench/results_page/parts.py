@@ -1,0 +1,113 @@
+"""What a declaration of a result is made of: tables, bars, and where the measurement comes from.
+
+results.toml says in fixed words what was measured; the modules of the subjects have functions from a document to what
+is shown of it. Every number of the page comes out of the document: words hold none that a new run may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# A measurement as json.loads gives it.
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A Markdown table; `note` stands above it. The first column is text, all others are numbers."""
+
+    head: Sequence[str]
+    rows: Iterable[Sequence[object]]
+    note: str = ""
+
+    def lines(self) -> list[str]:
+        return [
+            *([self.note, ""] if self.note else []),
+            _line(self.head),
+            _line(["---", *["---:"] * (len(self.head) - 1)]),
+            *map(_line, self.rows),
+        ]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Named values, one in a line; a value may be counts by name, a list, or nothing."""
+
+    values: Mapping[str, Any]
+
+    def lines(self) -> list[str]:
+        return [f"- {name}: {told(value)}" for name, value in self.values.items()]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A number held against what had been asked of it beforehand; `is_met` is None where it was not measured."""
+
+    name: str
+    actual: str
+    limit: str
+    is_met: bool | None
+
+    @property
+    def verdict(self) -> str:
+        return {True: "met", False: "**missed**", None: "not measured"}[self.is_met]
+
+
+def no_bars(_: Any) -> list[Bar]:
+    return []
+
+
+def whole(document: Document) -> list[Document]:
+    """The file is one measurement."""
+    return [document]
+
+
+def each(document: Document) -> list[Document]:
+    """The file holds several measurements by name."""
+    return [document[name] for name in document]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the page shows of a document.
+
+    Attributes:
+        parts: from the document to its tables and facts.
+        bars: from the document to what was asked of it.
+        origins: from the document to its parts that name a commit and hardware of their own.
+    """
+
+    parts: Callable[[Document], Sequence[Table | Facts]]
+    bars: Callable[[Document], Iterable[Bar]] = no_bars
+    origins: Callable[[Document], Sequence[Document]] = whole
+
+
+def listed_bars(rows: Iterable[Mapping[str, Any]], limit: str = "bar") -> list[Bar]:
+    """Bars that the document lists as name, limit, actual and whether they were met."""
+    return [Bar(row["name"], f"{row['actual']:.4g}", f"{row[limit]:g}", row["met"]) for row in rows]
+
+
+def named_bars(claims: Mapping[str, bool], prefix: str = "") -> list[Bar]:
+    """Bars that the document has as sentences that are true or not."""
+    return [Bar(f"{prefix}{name}", "yes" if is_met else "no", "", is_met) for name, is_met in claims.items()]
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    return "–" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def told(value: Any) -> str:
+    """A value of a document in words."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {told(part)}" for name, part in value.items()).replace("_", " ") or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return "; ".join(map(told, value)) or "none"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,g}" if isinstance(value, float) else str(value)
+
+
+def _line(cells: Iterable[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
