@@ -1,4 +1,4 @@
-"""Every example of the README does what the README says, against a real server."""
+"""Every example of the README, and of the page that took over from it, does what it says, against a real server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from readme_blocks import Block, differences, parse_blocks, pretty, shown_as
 ROOT = Path(__file__).resolve().parent.parent
 
 README = ROOT / "README.md"
-BLOCKS = parse_blocks(README.read_text(encoding="utf-8"))
+PAGES = (README, ROOT / "docs" / "REFERENCE_FROM_README.md")
+LARGEST_README_BYTES = 9_000
+LARGEST_PICTURE_BYTES = 150_000
 DOCUMENTED_ADDRESS = "127.0.0.1:8000"
 START_SECONDS = 120
 
@@ -73,22 +75,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_the_readme_has_what_a_reader_needs_first() -> None:
+def test_the_readme_is_short_and_has_what_a_reader_needs_first() -> None:
     text = README.read_text(encoding="utf-8")
+    assert len(text.encode()) <= LARGEST_README_BYTES
     for needed in ("make serve", "make test", "/generate", "/filter"):
         assert needed in text
-    replies = [block for block in BLOCKS if block.is_reply]
-    assert len(replies) >= 2
-    for block in BLOCKS:
+    replies = [block for block in parse_blocks(text) if block.is_reply]
+    assert len(replies) == 3
+    pictures = re.findall(r"!\[.+\]\((.+)\)", text)
+    assert pictures
+    assert all((ROOT / name).stat().st_size <= LARGEST_PICTURE_BYTES for name in pictures)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_does_not_run_says_why(page: Path) -> None:
+    for block in parse_blocks(page.read_text(encoding="utf-8")):
         assert block.mark in ("", "reply") or re.fullmatch(r"not run: \w.+", block.mark), (
             f"line {block.line}: {block.mark}"
         )
 
 
-def test_every_link_of_the_readme_leads_to_a_file() -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)", README.read_text(encoding="utf-8")):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_link_leads_to_a_file(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
         if "://" not in target:
-            assert (ROOT / target).exists(), target
+            assert (page.parent / target).exists(), target
 
 
 def run(block: Block, environment: dict[str, str], address: str, folder: Path) -> str:
@@ -101,21 +112,23 @@ def run(block: Block, environment: dict[str, str], address: str, folder: Path) -
     return result.stdout
 
 
-def rewrite_replies(outputs: list[str]) -> None:
-    """Put the real replies, in order, into the README as it is now: it may have changed while the tests ran."""
-    text = README.read_text(encoding="utf-8")
+def rewrite_replies(page: Path, outputs: list[str]) -> None:
+    """Put the real replies, in order, into the page as it is now: it may have changed while the tests ran."""
+    text = page.read_text(encoding="utf-8")
     replies = [block for block in parse_blocks(text) if block.is_reply]
     for block, body in reversed(list(zip(replies, outputs, strict=True))):
         text = text[: block.start] + body + text[block.end :]
-    README.write_text(text, encoding="utf-8")
+    page.write_text(text, encoding="utf-8")
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_block_runs_and_every_reply_is_the_one_shown(
-    environment: dict[str, str], address: str, folder: Path
+    page: Path, environment: dict[str, str], address: str, folder: Path
 ) -> None:
+    blocks = parse_blocks(page.read_text(encoding="utf-8"))
     output, wrong, outputs = None, [], []
-    for block, following in zip(BLOCKS, [*BLOCKS[1:], None], strict=True):
+    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
         if block.is_run:
             output = run(block, environment, address, folder)
             is_shown = following is not None and following.is_reply
@@ -129,7 +142,7 @@ def test_every_block_runs_and_every_reply_is_the_one_shown(
             wrong += [f"line {block.line}: {text}" for text in found]
             outputs.append(shown_as(block.language, output))
     if os.environ.get("RFA_UPDATE_README"):
-        rewrite_replies(outputs)
+        rewrite_replies(page, outputs)
     assert not wrong, "\n".join(wrong)
 
 
