@@ -71,10 +71,10 @@ def _served(stage: Document) -> tuple[str, str]:
 
 
 def recall_tables(document: Document) -> list[Table]:
-    return [Table(*_recall_of(document, task, noun)) for task, noun in (("recall", "pairs"), ("copy", "symbols"))]
+    return [_recall_of(document, task, noun) for task, noun in (("recall", "pairs"), ("copy", "symbols"))]
 
 
-def _recall_of(document: Document, task: str, noun: str) -> tuple[Sequence[str], list[Sequence[object]], str]:
+def _recall_of(document: Document, task: str, noun: str) -> Table:
     rows = [row for row in document["rows"] if row["task"] == task]
     found = [{(cell["size"], cell["filler"]): cell["accuracy"] for cell in row["scores"]} for row in rows]
     cells = sorted({cell for row in found for cell in row}, key=lambda cell: cell[::-1])
@@ -83,7 +83,8 @@ def _recall_of(document: Document, task: str, noun: str) -> tuple[Sequence[str],
         (row["title"], *(f"{scores[cell]:.3f}" if cell in scores else "–" for cell in cells), row["capacity"])
         for row, scores in zip(rows, found, strict=True)
     ]
-    return (task, *heads, "held"), shown, f"Share of {document['plan']['answers']:,} answers that are right, by {noun}:"
+    note = f"Share of {document['plan']['answers']:,} answers that are right, by {noun}:"
+    return Table((task, *heads, "held"), shown, note)
 
 
 def recall_bars(document: Document) -> list[Bar]:
