@@ -6,7 +6,7 @@ Where A x* = -u has a solution, z = x - x* is the same system without an input:
 
     dz = A z dt + dw          y = C z + (b + C x*) + e          z_0 = x_0 - x*
 
-so an input is a bias, as one of the measurement is (math page, §3), and every filter of a `LinearFilterConfig` takes
+so an input is a bias, as one of the measurement is (docs/MATH.md §3), and every filter of a `LinearFilterConfig` takes
 it, exactly. A stable A is invertible: it has an equilibrium for every u. One with an undamped mode has it where u does
 not drive that mode; else the mean grows for ever, and u belongs into the state, where it is learned, too.
 """

@@ -248,7 +248,7 @@ class DeepFilter(StateFilter):
                 x, cache["keys"][:, :, i], cache["values"][:, :, i], lag / self.config.time_unit, valid
             )
             x = mixed.out
-            # The batch pass's row starts the recurrence (math page §2 c).
+            # The batch pass's row starts the recurrence (docs/MATH.md §2 c).
             means.append(mixed.mean)
             precisions.append(mixed.precision)
             keys.append(key)

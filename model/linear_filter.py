@@ -7,9 +7,9 @@ filter); where the isotropic model holds it gives the numbers of `irkf_scan`. A 
 level with a slope): `recurrence/modes.py` says how, and which few are refused.
 
 Attention mode is the batch RFA estimate: every earlier observation is transported to now with its own covariance C F⁻¹
-Q F⁻ᵀ Cᵀ + R and the estimate is their precision-weighted mean, reweighted by Student-t weights (Kalman-IRLS, math page
-§7). It treats the process noise of different observations as independent and only discounts what they share, so it is
-the optimum for Q = 0 and above the Kalman filter's error otherwise.
+Q F⁻ᵀ Cᵀ + R and the estimate is their precision-weighted mean, reweighted by Student-t weights (Kalman-IRLS,
+docs/MATH.md §7). It treats the process noise of different observations as independent and only discounts what they
+share, so it is the optimum for Q = 0 and above the Kalman filter's error otherwise.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def track(scenario: str, seed: int, streams: int = STREAMS, *, is_robust: bool =
 
 
 def _weights(innovation: Array, signal: Array) -> Array:
-    """The rule "capped" of the math page, §2."""
+    """The rule "capped" of docs/MATH.md §2."""
     nominal = np.linalg.inv(signal + R * np.eye(2))
     weight, residual = np.ones(len(signal)), innovation
     for i in range(PASSES):

@@ -10,9 +10,9 @@ that the same lines run in an ONNX graph):
 
 Update: with S = C P Cᵀ + R of the components present, d of them, the weight is w = min(1, (nu + d) / (nu + r'S⁻¹r))
 with r the
-innovation in the first pass and the posterior residual afterwards; the measurement noise becomes R / w (math page
-§2, rule "capped").
-Joseph form, so that float32 keeps the covariance positive. Units: state as given by the model, lag in time units.
+innovation in the first pass and the posterior residual afterwards; the measurement noise becomes R / w (docs/MATH.md
+§2, rule "capped"). Joseph form, so that float32 keeps the covariance positive. Units: state as given by the model, lag
+in time units.
 
 Re-acquisition (`Suspicion`). A robust filter takes a true jump of the state for outliers and follows it late. Beside
 the mean it can carry a rival: where the state would be, had it jumped to what was seen last. Both predict the next

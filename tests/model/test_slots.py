@@ -52,7 +52,7 @@ def lag_of(parameters, tokens_behind=3.0, dtype=torch.float64):
 
 
 def loop_oracle(tokens, means, precisions, parameters, inner, innovation="key", lag=None):
-    """math.md's slot filter, scalar by scalar; shares nothing with the implementation."""
+    """The slot filter of docs/MATH.md §2, scalar by scalar; shares nothing with the implementation."""
     q, k, v, pi, noise = (tensor.double().numpy() for tensor in tokens)
     decay, nu, kappa, exponent, residual_noise, gamma2, tau, delta = (p.double().numpy() for p in parameters)
     far, late = (np.ones_like(decay), np.zeros_like(decay)) if lag is None else (x.double().numpy() for x in lag)
