@@ -1,0 +1,132 @@
+"""Examples of documents, run as a reader would: a server, a folder, and a shell or an interpreter for each block."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.readme_blocks import Block, differences, parse_blocks, shown_as
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTED_ADDRESS = "127.0.0.1:8000"
+START_SECONDS = 240
+BLOCK_SECONDS = 240
+# The mark of a block that takes too long for `make test`: it trains or compiles.
+SLOW = "slow: "
+
+
+def environment() -> dict[str, str]:
+    """What a reader has after `make test`: the commands of the environment first on the path."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("RFA_")}
+    return {**ours, "PATH": path, "COLUMNS": "100"}
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """The address of a server of the default bundles."""
+    command = ["rfa", "serve", "--port", "0"]
+    log = ""
+    with subprocess.Popen(
+        command,
+        env=environment() | {"RFA_PROCESSES": "1"},
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        timer = threading.Timer(START_SECONDS, process.kill)
+        timer.start()
+        try:
+            for line in process.stderr:
+                log += line
+                if found := re.search(r"serving .* on http://(\S+)", line):
+                    break
+            else:
+                raise AssertionError(f"the server did not start:\n{log}")
+            timer.cancel()
+            # Nobody may leave a pipe full.
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+            yield found[1]
+        finally:
+            timer.cancel()
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=30)
+
+
+def furnish(folder: Path) -> None:
+    """Give a folder what commands of the documents read: the example series and the bundles of the checkout."""
+    (folder / "docs").mkdir()
+    for path in (ROOT / "docs").glob("*.csv"):
+        (folder / "docs" / path.name).write_bytes(path.read_bytes())
+    (folder / "bundles").symlink_to(ROOT / "bundles")
+
+
+@dataclass
+class Outcome:
+    """What the replies of a document are: where they differ from what is shown, and what they should show."""
+
+    wrong: list[str]
+    replies: list[str]
+
+
+def run_block(block: Block, address: str, folder: Path) -> str:
+    """Its output.
+
+    Raises:
+        AssertionError: it failed.
+    """
+    body = block.body.replace(DOCUMENTED_ADDRESS, address)
+    command = [sys.executable, "-"] if block.language == "python" else ["bash", "-euo", "pipefail"]
+    result = subprocess.run(
+        command, input=body, env=environment(), cwd=folder, capture_output=True, text=True, timeout=BLOCK_SECONDS
+    )
+    assert result.returncode == 0, f"line {block.line}: {result.stderr or result.stdout}"
+    return result.stdout
+
+
+def run_document(text: str, address: str, folder: Path, *, with_slow: bool) -> Outcome:
+    """Run the blocks of a document in order, and hold each reply that it shows to the real one.
+
+    Without the slow ones their replies are taken as they are shown.
+    """
+    output, outcome = None, Outcome([], [])
+    blocks = parse_blocks(text)
+    is_left_out = False
+    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+        if block.is_run:
+            is_left_out = block.mark.startswith(SLOW) and not with_slow
+        if block.is_reply and is_left_out:
+            outcome.replies.append(block.body)
+        elif block.is_run and not is_left_out:
+            output = run_block(block, address, folder)
+            is_shown = following is not None and following.is_reply
+            assert is_shown or '"error":' not in output, f"line {block.line}: {output}"
+        elif block.is_reply:
+            assert output is not None, f"line {block.line}: a reply without a block that ran before it"
+            real = output.replace(address, DOCUMENTED_ADDRESS)
+            if block.language == "json":
+                found = differences(json.loads(block.body), json.loads(real))
+            else:
+                found = [] if block.body == shown_as(block.language, real) else [f"shows other text than\n{real}"]
+            outcome.wrong += [f"line {block.line}: {text}" for text in found]
+            outcome.replies.append(shown_as(block.language, real))
+    return outcome
+
+
+def with_replies(text: str, replies: list[str]) -> str:
+    """The document with these replies, in order, in the places of those that it shows."""
+    places = [block for block in parse_blocks(text) if block.is_reply]
+    for block, body in reversed(list(zip(places, replies, strict=True))):
+        text = text[: block.start] + body + text[block.end :]
+    return text

@@ -1,0 +1,115 @@
+"""The documents: every example does what its page says, every link leads somewhere, every formula cited is there."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.documented import ROOT, SLOW, furnish, run_document, serving, with_replies
+from tests.readme_blocks import parse_blocks
+
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+LINKING = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "export" / "README.md"]
+# Commands of the stack stand where `tests/deploy` looks for them.
+OPERATED = DOCS / "deploy" / "README.md"
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def examples() -> list[object]:
+    """A page with its quick blocks, and where it has others once more with all."""
+    found: list[object] = []
+    for page in PAGES:
+        blocks = [block for block in parse_blocks(page.read_text(encoding="utf-8")) if block.is_run]
+        slow = [block for block in blocks if block.mark.startswith(SLOW)]
+        if len(blocks) > len(slow):
+            found.append(pytest.param(page, False, id=name_of(page)))
+        if slow:
+            found.append(pytest.param(page, True, id=f"{name_of(page)} with slow ones", marks=pytest.mark.slow))
+    return found
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with serving() as found:
+        yield found
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("page", "with_slow"), examples())
+def test_every_example_runs_and_every_reply_is_the_one_shown(
+    page: Path, with_slow: bool, address: str, tmp_path: Path
+) -> None:
+    furnish(tmp_path)
+    text = page.read_text(encoding="utf-8")
+    outcome = run_document(text, address, tmp_path, with_slow=with_slow)
+    if os.environ.get("RFA_UPDATE_DOCS"):
+        page.write_text(with_replies(text, outcome.replies), encoding="utf-8")
+    assert not outcome.wrong, "\n".join(outcome.wrong)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_is_not_run_says_why(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for block in parse_blocks(text):
+        assert block.mark in ("", "reply") or re.fullmatch(r"(not run|slow): \w.+", block.mark), f"line {block.line}"
+    if page != OPERATED:
+        commands = re.findall(r"^ {4}(?:rfa|curl|pip|make|python|docker|RFA_\w+=\S+) .*", text, re.MULTILINE)
+        assert not commands, "commands stand in fences, where they are run"
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """What the headings of a page are called in links, as GitHub and Sphinx do."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return frozenset(re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings)
+
+
+@pytest.mark.parametrize("page", LINKING, ids=name_of)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(<?([^)\s>]+)", re.sub(r"`[^`\n]*`", "", text)):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), target
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = re.findall(r"^```\{toctree\}.*?^```", (DOCS / "index.md").read_text(), re.MULTILINE | re.DOTALL)
+    entries = {line for tree in listed for line in tree.splitlines()[1:-1] if line and not line.startswith(":")}
+    assert entries >= {str(page.relative_to(DOCS).with_suffix("")) for page in PAGES} - {"index"} - nested()
+
+
+def nested() -> set[str]:
+    """Pages that their own index lists."""
+    return {str(page.relative_to(DOCS).with_suffix("")) for page in (DOCS / "notes").glob("2*.md")}
+
+
+def test_every_formula_that_the_code_cites_is_on_the_page() -> None:
+    """`docs/MATH.md §2 c`: a section of the page, and a point of it."""
+    page = (DOCS / "MATH.md").read_text(encoding="utf-8")
+    sections = {
+        match[1]: match[2] for match in re.finditer(r"^## (\d+)\. .*\n((?:(?!^## ).*\n?)*)", page, re.MULTILINE)
+    }
+    cited = []
+    for room in ("model", "training", "export", "service", "experiments", "tests"):
+        for file in (ROOT / room).rglob("*.py"):
+            text = " ".join(file.read_text(encoding="utf-8").split())
+            assert "math page" not in text or file == Path(__file__), f"{file}: the page is docs/MATH.md"
+            cited += [(file, *found) for found in re.findall(r"docs/MATH\.md,? §(\d+)(?: ([a-z])\b)?", text)]
+    assert len(cited) >= 8
+    for file, section, point in cited:
+        assert section in sections, f"{file} cites §{section}"
+        assert not point or f"({point})" in sections[section], f"{file} cites §{section} {point}"
