@@ -3,6 +3,7 @@
 # make test-all  the same with the slow ones
 # make check     set up everything and run the linter, the formatter and the type checker
 # make results   write docs/RESULTS.md and the table of README.md from what is measured in results/
+# make docs      set up everything and build the documentation in build/docs: a warning is an error
 #
 # Set-up goes to .venv, and is done again only when pyproject.toml or constraints.txt changed: stamps in .venv tell.
 
@@ -33,14 +34,14 @@ IMAGE_EXTRAS := fast,redis,tracing
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all check format results dist image-test lock sbom audit clean
+.PHONY: help serve test test-all check format docs results dist image-test lock sbom audit clean
 # Two goals of one call share one environment: they must not install into it at once.
 .NOTPARALLEL:
 # An interrupted set-up leaves no stamp behind.
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '1,5s/^# //p' Makefile
+	@sed -n '1,6s/^# //p' Makefile
 
 serve: $(VENV)/.serve
 	$(BIN)/rfa serve --host $(HOST) --port $(PORT) $(SERVE_FLAGS)
@@ -67,6 +68,10 @@ dist: $(VENV)/.supply
 	rm -rf dist
 	$(SUPPLY)/python -m build --outdir dist .
 	$(SUPPLY)/twine check --strict dist/*
+
+# Nothing is fetched: every page, style and script of the site is made here.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
 
 # The CPU image, really built and run: needs root and buildah; IMAGE_BASE names a base image that exists here.
 image-test: $(VENV)/.develop
@@ -110,4 +115,9 @@ $(VENV)/.supply: $(VENV)/.python
 $(VENV)/.develop: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) $(TORCH)
 	$(PIP) --editable '.[train,dev,gpu,redis,tracing,bench]'
+	@touch $@
+
+# References are made from the code, so the code must be importable.
+$(VENV)/.docs: $(VENV)/.develop
+	$(PIP) --editable '.[docs]'
 	@touch $@

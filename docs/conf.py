@@ -1,0 +1,72 @@
+"""Sphinx: the Markdown of this folder as a site; `make docs` builds it, and takes a warning for an error.
+
+What the code knows of itself is written when the site is built: a page that `GENERATED` names has an introduction in
+its file, and what follows comes from the code (`site/`).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from docutils.nodes import Element
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.errors import SphinxError
+
+from docs.site import commands_page, http_page, python_page, settings_page
+
+project = "rfa-server"
+html_title = "rfa-server"
+extensions = ["myst_parser"]
+source_suffix = {".md": "markdown"}
+root_doc = "index"
+myst_heading_anchors = 4
+html_theme = "furo"
+html_copy_source = False
+html_show_copyright = False
+html_show_sphinx = False
+# Signatures with many arguments have one a line.
+python_maximum_signature_line_length = 100
+GENERATED = {
+    "reference/http": http_page.page,
+    "reference/commands": commands_page.page,
+    "reference/python": python_page.page,
+    "reference/settings": settings_page.page,
+}
+# What a browser fetches by itself.
+FETCHED = re.compile(
+    r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"(?:https?:)?//|<link\b[^>]*rel=\"stylesheet\"[^>]*href=\"http"
+)
+
+
+def add_generated(app: Sphinx, name: str, source: list[str]) -> None:
+    """What follows the introduction of a page that is made from the code."""
+    if name in GENERATED:
+        source[0] += "\n" + GENERATED[name]()
+
+
+def leave_folders_as_text(app: Sphinx, env: BuildEnvironment, node: pending_xref, text: Element) -> Element | None:
+    """A link to a folder of the repository, of which the site has no page, is its text."""
+    target = Path(env.doc2path(node["refdoc"])).parent / node["reftarget"]
+    return text if target.is_dir() else None
+
+
+def refuse_foreign_hosts(app: Sphinx, error: Exception | None) -> None:
+    """A reader's browser talks to the site and to nobody else.
+
+    Raises:
+        SphinxError: naming the first page that fetches a font, script or picture from elsewhere.
+    """
+    if error is None:
+        for page in sorted(Path(app.outdir).rglob("*.html")):
+            if FETCHED.search(page.read_text(encoding="utf-8")):
+                raise SphinxError(f"{page.name} fetches something from another host")
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", add_generated)
+    app.connect("missing-reference", leave_folders_as_text)
+    app.connect("build-finished", refuse_foreign_hosts)

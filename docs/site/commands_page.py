@@ -1,0 +1,28 @@
+"""The reference of the command line: what `rfa … --help` prints, of every command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import typer
+from typer.core import TyperGroup
+
+from rfa.cli.main import app
+
+WIDTH = 100
+
+
+def _commands(command: typer.core.click.Command, path: str) -> Iterator[tuple[str, typer.core.click.Command]]:
+    yield path, command
+    if isinstance(command, TyperGroup):
+        for name, part in command.commands.items():
+            yield from _commands(part, f"{path} {name}")
+
+
+def page() -> str:
+    """Markdown: a heading and a block for each command, groups before what is in them."""
+    sections = []
+    for path, command in _commands(typer.main.get_command(app), "rfa"):
+        context = command.make_context(path, [], resilient_parsing=True, max_content_width=WIDTH, terminal_width=WIDTH)
+        sections.append(f"## {path}\n\n```text\n{command.get_help(context)}\n```\n")
+    return "\n".join(sections)
