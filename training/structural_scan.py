@@ -4,8 +4,8 @@
     W = s + r/w,  h = P⁻c               m = m⁻ + h e/W,    P = P⁻ - h hᵀ/W
     log p(y) = log[(1 - ε) N(e; 0, S) + ε N(e; 0, k² S)]
 
-w is the capped Student-t weight (docs/MATH.md §2, K passes), so this is the filter that is served, in float64: with 1/nu =
-0 and ε = 0 the Kalman filter and its likelihood. A missing value is a prediction without an update. F and Q are
+w is the capped Student-t weight (docs/MATH.md §2, K passes), so this is the filter that is served, in float64: with
+1/nu = 0 and ε = 0 the Kalman filter and its likelihood. A missing value is a prediction without an update. F and Q are
 block-diagonal with blocks of one or two states, so three diagonals of F and two of Q hold them and a step costs O(n²).
 
 The gradient runs the same equations backwards once (reverse mode): its cost does not grow with the number of

@@ -1,7 +1,7 @@
 """Uncertainty of isotropic filter states: evidence, predictions, latent samples, smoothing and trajectories.
 
-Source: Racioppo, Robust Filter Attention, C.4 to C.7; docs/MATH.md §3. Everything is diagonal in the eigenbasis, so a step
-costs O(D).
+Source: Racioppo, Robust Filter Attention, C.4 to C.7; docs/MATH.md §3. Everything is diagonal in the eigenbasis, so a
+step costs O(D).
 Layout: means `[..., 2D]`, real half first; precisions are inverse variances per complex dim, half of it in each real
 part.
 """
