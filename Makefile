@@ -71,7 +71,7 @@ dist: $(VENV)/.supply
 
 # Nothing is fetched: every page, style and script of the site is made here.
 docs: $(VENV)/.docs
-	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
+	$(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet docs build/docs
 
 # The CPU image, really built and run: needs root and buildah; IMAGE_BASE names a base image that exists here.
 image-test: $(VENV)/.develop

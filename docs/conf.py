@@ -9,10 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from docutils.nodes import Element
-from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
-from sphinx.environment import BuildEnvironment
 from sphinx.errors import SphinxError
 
 from docs.site import commands_page, http_page, python_page, settings_page
@@ -35,6 +32,7 @@ GENERATED = {
     "reference/python": python_page.page,
     "reference/settings": settings_page.page,
 }
+LINK = re.compile(r"\[([^\]]+)\]\(([\w./-]+)\)")
 # What a browser fetches by itself.
 FETCHED = re.compile(
     r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"(?:https?:)?//|<link\b[^>]*rel=\"stylesheet\"[^>]*href=\"http"
@@ -47,10 +45,10 @@ def add_generated(app: Sphinx, name: str, source: list[str]) -> None:
         source[0] += "\n" + GENERATED[name]()
 
 
-def leave_folders_as_text(app: Sphinx, env: BuildEnvironment, node: pending_xref, text: Element) -> Element | None:
-    """A link to a folder of the repository, of which the site has no page, is its text."""
-    target = Path(env.doc2path(node["refdoc"])).parent / node["reftarget"]
-    return text if target.is_dir() else None
+def leave_folders_as_text(app: Sphinx, name: str, source: list[str]) -> None:
+    """A link to a folder of the repository, of which the site has no page, becomes its text."""
+    here = Path(app.env.doc2path(name)).parent
+    source[0] = LINK.sub(lambda link: link[1] if (here / link[2]).is_dir() else link[0], source[0])
 
 
 def refuse_foreign_hosts(app: Sphinx, error: Exception | None) -> None:
@@ -68,5 +66,5 @@ def refuse_foreign_hosts(app: Sphinx, error: Exception | None) -> None:
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", add_generated)
-    app.connect("missing-reference", leave_folders_as_text)
+    app.connect("source-read", leave_folders_as_text)
     app.connect("build-finished", refuse_foreign_hosts)
