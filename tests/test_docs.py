@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 
+import rfa
+from docs.site import commands_page, http_page, python_page, settings_page
+from rfa.service.app import create_app
+from rfa.service.openapi import openapi_of
+from rfa.service.settings import Settings
 from tests.documented import ROOT, SLOW, furnish, run_document, serving, with_replies
 from tests.readme_blocks import parse_blocks
 
@@ -95,6 +100,33 @@ def test_every_page_is_in_the_navigation() -> None:
 def nested() -> set[str]:
     """Pages that their own index lists."""
     return {str(page.relative_to(DOCS).with_suffix("")) for page in (DOCS / "notes").glob("2*.md")}
+
+
+def test_the_references_name_everything() -> None:
+    paths = openapi_of(create_app(Settings()))["paths"]
+    page = http_page.page()
+    assert all(f"### {method.upper()} {path}\n" in page for path, found in paths.items() for method in found)
+    names = python_page.page()
+    assert all(f"}} rfa.{name}(" in names for name in (*rfa.__all__, "LinearStream", "filter_streams"))
+    settings = settings_page.page()
+    assert all(f"| `RFA_{name.upper()}` |" in settings for name in Settings.model_fields)
+    commands = commands_page.page()
+    assert all(f"## rfa {name}\n" in commands for name in ("serve", "filter", "train lm", "bench load"))
+
+
+@pytest.mark.parametrize(
+    ("docstring", "expected"),
+    [
+        (
+            "Sum.\n\n    Args:\n        a: one\n            of them.\n        b: x.\n",
+            "*Args*\n\n- `a`: one of them.\n- `b`: x.",
+        ),
+        ("Sum.\n\n    Returns:\n        both `[N]`,\n        or none.\n", "*Returns*: both `[N]`, or none."),
+        ("A page.\n\n    x = a * b\n\nUnits: none.", "A page.\n\n    x = a * b\n\nUnits"),
+    ],
+)
+def test_sections_of_a_docstring_become_lists(docstring: str, expected: str) -> None:
+    assert expected in python_page.markdown(docstring)
 
 
 def test_every_formula_that_the_code_cites_is_on_the_page() -> None:
