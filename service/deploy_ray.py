@@ -1,7 +1,7 @@
 """Many replicas behind one Ray Serve proxy: each replica is the whole application over an engine of its own.
 
     pip install 'rfa-server[ray]'
-    serve run service.deploy_ray:application replicas=4 cores=1
+    serve run rfa.service.deploy_ray:application replicas=4 cores=1
 
 Every replica reads the `RFA_*` environment of its node (a Serve config's `runtime_env` sets it on all). No replica
 keeps what another one needs: a state token opens on each, and named sessions live in Redis. Ray's proxy takes the place
