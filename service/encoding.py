@@ -53,7 +53,7 @@ class Long(Blocks):
             yield [self._make(thing) for thing in self._things[first : first + self._size]]
 
 
-class _Rows(Blocks):
+class _LongArray(Blocks):
     """A long array of NumPy."""
 
     def __init__(self, array: np.ndarray) -> None:
@@ -107,7 +107,7 @@ def _marking(found: list[Blocks]) -> Callable[[Any], Any]:
         if isinstance(value, np.ndarray):
             if value.size <= PIECE_NUMBERS:
                 return value.tolist()
-            value = _Rows(value)
+            value = _LongArray(value)
         if not isinstance(value, Blocks):
             raise TypeError(f"{type(value).__name__} is no JSON")
         if value.is_short:

@@ -21,7 +21,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rfa.service.access.keys import KeyRing
+from rfa.service.access.keys import ApiKeys
 from rfa.service.access.refusal import refuse
 from rfa.service.errors import Unauthorized
 
@@ -46,7 +46,7 @@ class Guard:
     The tenant is "" without keys and on open paths, else a stable id of the key.
     """
 
-    def __init__(self, app: ASGIApp, keys: KeyRing) -> None:
+    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
         self._app = app
         self._keys = keys
 

@@ -21,7 +21,7 @@ SHORTEST_KEY = 16
 TENANT_DIGITS = 16
 
 
-class KeyRing:
+class ApiKeys:
     """The keys of a server, kept as digests only.
 
     Args:
@@ -62,18 +62,18 @@ class KeyRing:
         return found
 
 
-def load_keys(settings: Settings) -> KeyRing:
+def load_keys(settings: Settings) -> ApiKeys:
     """The keys of both settings together; none where neither is set.
 
     Raises:
-        ConfigurationError: as `KeyRing`, or a setting is there and holds no key: whoever sets it wants a guard.
+        ConfigurationError: as `ApiKeys`, or a setting is there and holds no key: whoever sets it wants a guard.
     """
     keys: list[str] = []
     if settings.api_keys is not None:
         keys += _some(settings.api_keys.get_secret_value().split(","), "api_keys")
     if settings.api_keys_file is not None:
         keys += _some(_lines(settings.api_keys_file), "api_keys_file")
-    return KeyRing(keys)
+    return ApiKeys(keys)
 
 
 def check_exposure(settings: Settings) -> None:

@@ -30,7 +30,7 @@ from typing import Final, Literal, Protocol, get_args
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rfa.service.access.keys import KeyRing
+from rfa.service.access.keys import ApiKeys
 from rfa.service.access.refusal import refuse
 from rfa.service.errors import Overloaded
 from rfa.service.settings import QuotaName, Settings
@@ -175,7 +175,7 @@ class Clients:
     def __init__(
         self,
         settings: Settings,
-        keys: KeyRing,
+        keys: ApiKeys,
         count_refusal: Callable[[QuotaName], None] = lambda quota: None,
         clock: Clock = time.monotonic,
     ) -> None:

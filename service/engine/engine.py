@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from rfa.export.bundle import Bundle, BundleError, check_golden, open_bundle
 from rfa.service.bundle_version import bundle_version
-from rfa.service.engine.filter.stream import StreamJob, StreamOptions
+from rfa.service.engine.filter.stream import FilterStreamOptions, StreamJob
 from rfa.service.engine.filter.work import (
     Filter,
     FilterJob,
@@ -360,7 +360,9 @@ class Engine:
         with _refusing():
             return self._submit(FilterJob(self._served.filtering[model.name], options))
 
-    def filter_stream(self, model_name: str | None, options: StreamOptions, lease: Lease | None = None) -> StreamJob:
+    def filter_stream(
+        self, model_name: str | None, options: FilterStreamOptions, lease: Lease | None = None
+    ) -> StreamJob:
         """Open a live stream.
 
         Args:
@@ -480,7 +482,7 @@ def draw_seed() -> int:
     return secrets.randbits(SEED_BITS)
 
 
-def _step_shape(model: Filter, options: FilterOptions | StreamOptions) -> StepShape:
+def _step_shape(model: Filter, options: FilterOptions | FilterStreamOptions) -> StepShape:
     return StepShape(model.observation_size, len(options.levels), len(options.horizon), options.samples)
 
 

@@ -34,11 +34,11 @@ from rfa.service.access.quotas import client_of
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter.steps import FilterStep
 from rfa.service.engine.filter.stream import (
+    FilterStreamOptions,
     Observed,
     ReaderGone,
     StreamEnd,
     StreamJob,
-    StreamOptions,
     StreamStep,
 )
 from rfa.service.engine.filter.work import check_size
@@ -248,7 +248,7 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
     model = engine.filter_model(request.model)
     job = engine.filter_stream(
         request.model,
-        StreamOptions(
+        FilterStreamOptions(
             levels=tuple(request.levels or ()),
             horizon=tuple(request.horizon),
             samples=request.samples,

@@ -15,7 +15,7 @@ from rfa.service.body import StrictJSONRoute
 from rfa.service.departure import unless_disconnected
 from rfa.service.encoding import PIECE_NUMBERS, Long
 from rfa.service.engine.engine import NUMBERS_PER_TOKEN, draw_seed
-from rfa.service.engine.text.generation import Continuation, GenerateJob, GenerateOptions, Generation, TokenEvent
+from rfa.service.engine.text.generation import FinishedText, GenerateJob, GenerateOptions, Generation, TokenEvent
 from rfa.service.engine.text.state import LanguageState
 from rfa.service.errors import (
     Conflict,
@@ -148,7 +148,7 @@ def _reply(generation: Generation, options: GenerateOptions, state: str | None, 
     return {**texts[0], "continuations": texts if options.samples > 1 else None, "state": state}
 
 
-def _details(generation: Generation, continuation: Continuation, options: GenerateOptions) -> dict[str, Any]:
+def _details(generation: Generation, continuation: FinishedText, options: GenerateOptions) -> dict[str, Any]:
     events, top = continuation.events, options.top_n_tokens
     return {
         **_stream_details(generation, continuation, options),
@@ -159,7 +159,7 @@ def _details(generation: Generation, continuation: Continuation, options: Genera
     }
 
 
-def _stream_details(generation: Generation, continuation: Continuation, options: GenerateOptions) -> dict[str, Any]:
+def _stream_details(generation: Generation, continuation: FinishedText, options: GenerateOptions) -> dict[str, Any]:
     return {
         "finish_reason": continuation.finish_reason,
         "generated_tokens": len(continuation.events),

@@ -62,7 +62,7 @@ class StatePool:
         if capacity < 1:
             raise ValueError(f"capacity must be at least 1, got {capacity}")
         self.capacity = capacity
-        self._fields = {name: _Rows(capacity, field) for name, field in fields.items()}
+        self._fields = {name: _FieldRows(capacity, field) for name, field in fields.items()}
         self.arrays: dict[str, Array] = {name: rows.array for name, rows in self._fields.items()}
         self._generations = np.zeros(capacity, np.int64)
         self._free = np.zeros(capacity, np.int64)  # a stack of released slots
@@ -172,7 +172,7 @@ class StatePool:
             rows.clear(index)
 
 
-class _Rows:
+class _FieldRows:
     """The array of a field, in pages of its own.
 
     Args:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rfa.service.errors import InvalidRequest
 from rfa.service.settings import Settings
-from rfa.service.state.keys import KEY_BYTES, KeyRing, read_keys
+from rfa.service.state.keys import KEY_BYTES, StateKeys, read_keys
 from rfa.service.state.memory_sessions import MemorySessions
 from rfa.service.state.names import Opened, SessionName, SessionReference, StateScope
 from rfa.service.state.sealer import Sealer
@@ -118,7 +118,7 @@ def make_keeper(settings: Settings) -> StateKeeper:
     keys = read_keys(settings)
     if not keys:
         logger.info("no state keys are set: state tokens end with this process")
-    sealer = Sealer(KeyRing(keys or [secrets.token_bytes(KEY_BYTES)]), settings.state_audience)
+    sealer = Sealer(StateKeys(keys or [secrets.token_bytes(KEY_BYTES)]), settings.state_audience)
     return StateKeeper(Tokens(sealer, settings.state_seconds), _open_store(settings, sealer))
 
 

@@ -1,6 +1,6 @@
 """The keys that seal states: where they come from, which are refused, and how they are told apart.
 
-A key is the base64 of 32 random bytes (`openssl rand -base64 32`). The first of a ring seals, all of them open. To
+A key is the base64 of 32 random bytes (`openssl rand -base64 32`). The first seals, all of them open. To
 replace a key without refusing anybody's state, roll each phase out to every replica before the next begins:
 
     old              as it was
@@ -77,12 +77,12 @@ def _is_weak(key: bytes) -> bool:
     return len(set(key)) < _FEWEST_DISTINCT or len(steps) < _FEWEST_DISTINCT or all(32 <= byte < 127 for byte in key)
 
 
-class KeyRing:
+class StateKeys:
     """Master keys by key id. The id is derived from the key, so replicas agree on it without being told."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         if not keys:
-            raise ValueError("a key ring needs a key")
+            raise ValueError("there must be a key")
         self._keys: dict[bytes, bytes] = {}
         for number, key in enumerate(keys, 1):
             if not isinstance(key, bytes) or len(key) != KEY_BYTES:
@@ -94,5 +94,5 @@ class KeyRing:
         self.sealing_id, self.sealing_key = next(iter(self._keys.items()))
 
     def get(self, key_id: bytes) -> bytes | None:
-        """The key of this id; an id that the ring does not know is never tried on another key."""
+        """The key of this id; one that is not known is never tried on another key."""
         return self._keys.get(key_id)

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from rfa.service.state.keys import KEY_BYTES, KEY_ID_BYTES, KeyRing
+from rfa.service.state.keys import KEY_BYTES, KEY_ID_BYTES, StateKeys
 from rfa.service.state.names import StateScope
 
 SALT_BYTES = 16
@@ -34,7 +34,7 @@ class SealBroken(Exception):
 class Sealer:
     """Seals and opens byte strings for one audience with a ring of keys."""
 
-    def __init__(self, ring: KeyRing, audience: str) -> None:
+    def __init__(self, ring: StateKeys, audience: str) -> None:
         self._ring = ring
         self._audience = audience
 

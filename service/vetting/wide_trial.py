@@ -44,7 +44,7 @@ def try_wide(bundle: Bundle, sessions: Mapping[str, Any]) -> None:
     loose = _loosened(bundle.golden)
     for turn in range(most):
         rows = {graph: given[min(turn, len(given) - 1)] for graph, given in counts.items()}
-        widened: dict[str, Any] = {name: _Rows(session, rows.get(name, 1)) for name, session in sessions.items()}
+        widened: dict[str, Any] = {name: _WideSession(session, rows.get(name, 1)) for name, session in sessions.items()}
         try:
             run_golden(loose, widened, bundle.weights())
         except GoldenMismatch as error:
@@ -53,7 +53,7 @@ def try_wide(bundle: Bundle, sessions: Mapping[str, Any]) -> None:
         _run_longest(graph, sessions[name], LONGEST[bundle.kind])
 
 
-class _Rows:
+class _WideSession:
     """A session that is asked for one row and runs many of it.
 
     Args:

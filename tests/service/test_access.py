@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from raw_asgi import asgi
 
 from rfa.service.access.guard import OPEN_PATHS, keys_in_protocols, presented_keys
-from rfa.service.access.keys import KeyRing, check_exposure, is_loopback, load_keys
+from rfa.service.access.keys import ApiKeys, check_exposure, is_loopback, load_keys
 from rfa.service.app import create_app
 from rfa.service.errors import Unauthorized
 from rfa.service.openapi import openapi_of
@@ -302,7 +302,7 @@ class TestGuard:
     )
 )
 def test_no_header_bytes_break_the_guard(headers: list[tuple[bytes, bytes]]) -> None:
-    ring = KeyRing(KEYS)
+    ring = ApiKeys(KEYS)
     assert [ring.tenant_of(key) for key in presented_keys(headers)] == [None] * len(presented_keys(headers))
 
 
@@ -321,7 +321,7 @@ def test_every_key_is_compared_whichever_matches(monkeypatch: pytest.MonkeyPatch
     compared: list[bytes] = []
     real = hmac.compare_digest
     monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append(a) or real(a, b))
-    ring = KeyRing([*KEYS, "a-third-key-of-the-ring"])
+    ring = ApiKeys([*KEYS, "a-third-key-of-the-ring"])
     for key in (*KEYS, "not one of them"):
         compared.clear()
         ring.tenant_of(key.encode())

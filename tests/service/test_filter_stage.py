@@ -16,7 +16,7 @@ import pytest
 from rfa.export.bundle import open_bundle
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter import work as filtering
-from rfa.service.engine.filter.stream import Observed, ReaderGone, StreamEnd, StreamJob, StreamOptions, StreamStep
+from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, ReaderGone, StreamEnd, StreamJob, StreamStep
 from rfa.service.engine.filter.work import Filtered, FilterJob, FilterOptions, FilterStage
 from rfa.service.errors import InternalError, InvalidRequest, NotReady, Overloaded
 from rfa.service.metrics import Metrics
@@ -39,8 +39,8 @@ def options(count: int, **change: Any) -> FilterOptions:
     return FilterOptions(**{**given, **change})
 
 
-def stream_options(**change: Any) -> StreamOptions:
-    return StreamOptions(**{"levels": (), "horizon": (), "samples": 0, "seed": 1, **change})
+def stream_options(**change: Any) -> FilterStreamOptions:
+    return FilterStreamOptions(**{"levels": (), "horizon": (), "samples": 0, "seed": 1, **change})
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from raw_asgi import asgi
 from test_filter_stream import Socket, slots_are_free
 
-from rfa.service.access.keys import KeyRing, load_keys
+from rfa.service.access.keys import ApiKeys, load_keys
 from rfa.service.access.quotas import BURST_SECONDS, Bucket, Clients
 from rfa.service.errors import Overloaded
 from rfa.service.schemas import ErrorReply
@@ -49,7 +49,7 @@ def from_address(host: str | None) -> dict[str, Any]:
 
 
 def clients(clock: Clock | None = None, keys: tuple[str, ...] = (KEY, OTHER), **settings: Any) -> Clients:
-    return Clients(Settings(bundles=(), **settings), KeyRing(keys), clock=clock or Clock())
+    return Clients(Settings(bundles=(), **settings), ApiKeys(keys), clock=clock or Clock())
 
 
 def headers(key: str = KEY) -> dict[str, str]:
@@ -217,7 +217,7 @@ class TestKeysFile:
     )  # fmt: skip
     def test_what_is_no_quota_does_not_start_and_is_not_shown(self, behind: str) -> None:
         with pytest.raises(ConfigurationError, match="API key 2") as refused:
-            KeyRing([OTHER, f"{KEY} {behind}"])
+            ApiKeys([OTHER, f"{KEY} {behind}"])
         assert KEY not in str(refused.value) and "hunter2" not in str(refused.value)
 
 

@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from rfa.measured import RESULTS, origin, write_result
 from rfa.service.errors import InvalidRequest
-from rfa.service.state.keys import KEY_BYTES, KeyRing
+from rfa.service.state.keys import KEY_BYTES, StateKeys
 from rfa.service.state.names import Opened, StateScope
 from rfa.service.state.sealer import Sealer
 from rfa.service.state.tokens import Tokens
@@ -72,7 +72,7 @@ def make_target(sealer: type[Sealer] = Sealer, tokens: type[Tokens] = Tokens) ->
     scope = StateScope(model="5e" * 32, kind="filter", tenant="tenant-a")
 
     def lock(audience: str = "rfa", scope: StateScope = scope, keys: tuple[bytes, ...] = (new, old)) -> Lock:
-        return Lock(tokens(sealer(KeyRing(keys), audience), 3_600), scope)
+        return Lock(tokens(sealer(StateKeys(keys), audience), 3_600), scope)
 
     genuine = [
         lock(keys=(key,)).tokens.seal(Opened(secrets.token_bytes(size), step), scope)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rfa.service.engine.engine import Engine
-from rfa.service.engine.filter.stream import Observed, StreamEnd, StreamJob, StreamOptions
+from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob
 from rfa.service.engine.filter.work import Filtered, FilterJob, FilterOptions, SequenceJob
 from rfa.service.engine.text.generation import GenerateOptions, Generation
 from rfa.service.errors import InternalError, InvalidRequest, ServiceError
@@ -281,7 +281,7 @@ async def _steps_of(job: FilterJob | SequenceJob) -> list[Any]:
 def open_stream(engine: Engine, truth: Truth, start: int, *, wants_state: bool) -> StreamJob:
     """A live stream that goes on from a place in a course."""
     course = truth.course
-    options = StreamOptions(
+    options = FilterStreamOptions(
         levels=course.levels,
         horizon=course.horizon,
         samples=course.samples,

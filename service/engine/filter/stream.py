@@ -15,7 +15,7 @@ EndReason = Literal["close", "idle", "drain"]
 
 
 @dataclass(frozen=True)
-class StreamOptions:
+class FilterStreamOptions:
     """What to tell about each observation.
 
     Attributes:
@@ -76,7 +76,7 @@ class StreamJob(RecurrentJob):
     is_stream = True
     is_watched = True
 
-    def __init__(self, stage: FilterStage, options: StreamOptions, *, limit: int, answer_bytes: int = 0) -> None:
+    def __init__(self, stage: FilterStage, options: FilterStreamOptions, *, limit: int, answer_bytes: int = 0) -> None:
         super().__init__(stage, options)
         self.answer_bytes = answer_bytes
         self.options = options

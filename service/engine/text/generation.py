@@ -169,7 +169,7 @@ class Timings:
 
 
 @dataclass(frozen=True)
-class Continuation:
+class FinishedText:
     """One finished continuation."""
 
     text: str
@@ -182,7 +182,7 @@ class Generation:
     """A finished request. `last` is the token that ended it; it was not emitted before."""
 
     last: TokenEvent | None
-    continuations: list[Continuation]
+    continuations: list[FinishedText]
     input_length: int
     timings: Timings
     state: LanguageState | None = None
@@ -190,7 +190,7 @@ class Generation:
 
 
 @dataclass
-class _Stream:
+class GrowingText:
     """One continuation while it grows."""
 
     sample: int
@@ -226,7 +226,7 @@ class GenerateJob(Job):
         self.prompt: list[int] = []
         self.prefilled = 0
         self.context: Any = None
-        self.streams: list[_Stream] = []
+        self.streams: list[GrowingText] = []
         self.decode_started: float | None = None
         self.last_token_at: float | None = None
 
@@ -252,7 +252,7 @@ class GenerateJob(Job):
         return prompt if isinstance(prompt, str) else self.model.vocabulary.decode(prompt)
 
     @property
-    def live(self) -> list[_Stream]:
+    def live(self) -> list[GrowingText]:
         """Continuations that still grow."""
         return [stream for stream in self.streams if stream.finish_reason is None]
 
@@ -262,7 +262,7 @@ class GenerateJob(Job):
         left = (resumed.undecoded, resumed.tail) if resumed else (b"", "")
         earlier = self.options.resumed.generated if self.options.resumed else 0
         self.streams = [
-            _Stream(
+            GrowingText(
                 sample,
                 self.context if sample == 0 else self.context.fork(),
                 self.prompt[-1],
@@ -286,13 +286,13 @@ class GenerateJob(Job):
         early: FinishReason = "cancelled" if self.interrupted else "deadline"
         prefix = self.prompt_text if self.options.return_full_text else ""
         continuations = [
-            Continuation(
+            FinishedText(
                 prefix + "".join(event.token.text for event in stream.events),
                 stream.finish_reason or early,
                 stream.events,
             )
             for stream in self.streams
-        ] or [Continuation(prefix, early, [])] * self.options.samples
+        ] or [FinishedText(prefix, early, [])] * self.options.samples
         # Where the deadline passed before the prompt was tokenised, the model saw nothing.
         input_length = max(0, len(self.prompt) - (self.options.resumed is not None))
         state, position = self._state()
@@ -438,7 +438,7 @@ class DecodeStage:
         self._metrics.corrupted_requests.labels(self._model.name).inc()
         return EngineFailure("The model gave a value that is not finite for this request.", code="non_finite_output")
 
-    def _step(self, rows: Sequence[tuple[GenerateJob, _Stream]]) -> list[_Step]:
+    def _step(self, rows: Sequence[tuple[GenerateJob, GrowingText]]) -> list[_Step]:
         noise = np.zeros((len(rows), *self._model.latent_shape), dtype=np.float32)
         for row, (job, stream) in enumerate(rows):
             scale = job.options.latent_noise
@@ -492,7 +492,7 @@ class DecodeStage:
             self.conclude(job, last)
 
     def _append(
-        self, options: GenerateOptions, stream: _Stream, step: _Step, token: int, early: FinishReason | None
+        self, options: GenerateOptions, stream: GrowingText, step: _Step, token: int, early: FinishReason | None
     ) -> TokenEvent:
         vocabulary = self._model.vocabulary
         text = stream.text.push(token)
@@ -568,7 +568,7 @@ class _Step:
         return float(self.calibration(float(self.logits[token] / self.calibration.temperature) - self.calibrated))
 
 
-def _choose(options: GenerateOptions, stream: _Stream, logits: NDArray[np.float32]) -> int:
+def _choose(options: GenerateOptions, stream: GrowingText, logits: NDArray[np.float32]) -> int:
     if not options.is_sampled:
         return int(np.argmax(logits))
     weights = filtered_probabilities(logits, options.temperature, options.top_k, options.top_p)

@@ -10,7 +10,7 @@ import struct
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from rfa.service.state.keys import KeyRing
+from rfa.service.state.keys import StateKeys
 from rfa.service.state.names import StateScope
 from rfa.service.state.sealer import Sealer
 from rfa.service.state.tokens import Tokens
@@ -32,7 +32,7 @@ class Clock:
 
 
 def make_tokens(*keys: bytes, audience: str = "rfa", seconds: int = LIFETIME, clock: Clock | None = None) -> Tokens:
-    return Tokens(Sealer(KeyRing(keys or (KEY,)), audience), seconds, clock or Clock())
+    return Tokens(Sealer(StateKeys(keys or (KEY,)), audience), seconds, clock or Clock())
 
 
 def key_id(key: bytes) -> bytes:

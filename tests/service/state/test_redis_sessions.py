@@ -17,7 +17,7 @@ from lossy_relay import LossyRelay
 from state_support import KEY, OTHER_KEY, SCOPE
 
 from rfa.service.errors import STATUS, Conflict, NotFound, NotReady, Overloaded, ServiceError
-from rfa.service.state.keys import KeyRing
+from rfa.service.state.keys import StateKeys
 from rfa.service.state.names import Opened, SessionName, StateScope
 from rfa.service.state.redis_sessions import RedisSessions
 from rfa.service.state.sealer import Sealer
@@ -41,7 +41,7 @@ def redis_server(tmp_path: Path) -> Iterator[RedisProcess]:
 async def connected(
     server: RedisProcess, audience: str = "rfa", keys: tuple[bytes, ...] = (KEY,), **options: float | str
 ) -> AsyncIterator[RedisSessions]:
-    sealer = Sealer(KeyRing(keys), audience)
+    sealer = Sealer(StateKeys(keys), audience)
     values: dict[str, object] = {"seconds": 3_600, **options}
     store = RedisSessions(server.url, sealer, audience, **values)  # type: ignore[arg-type]
     try:
@@ -120,7 +120,7 @@ async def test_a_redis_that_lost_its_data_is_no_fresh_state(tmp_path: Path) -> N
 
 
 async def test_a_redis_that_never_was_is_not_ready() -> None:
-    store = RedisSessions(f"redis://127.0.0.1:{free_port()}", Sealer(KeyRing([KEY]), "rfa"), "rfa", 60)
+    store = RedisSessions(f"redis://127.0.0.1:{free_port()}", Sealer(StateKeys([KEY]), "rfa"), "rfa", 60)
     with pytest.raises(NotReady):
         await store.read(HERE, LIMIT)
     await store.aclose()
@@ -188,7 +188,7 @@ async def lossy(server: RedisProcess, command: bytes) -> AsyncIterator[tuple[Red
     audience = f"lossy-{next(audiences)}"
     async with connected(server, audience) as direct, LossyRelay(server.port, command) as relay:
         through_relay = RedisSessions(
-            f"redis://127.0.0.1:{relay.port}", Sealer(KeyRing([KEY]), audience), audience, seconds=3_600
+            f"redis://127.0.0.1:{relay.port}", Sealer(StateKeys([KEY]), audience), audience, seconds=3_600
         )
         yield direct, through_relay
         await through_relay.aclose()
@@ -390,7 +390,7 @@ async def test_24_no_log_line_names_the_store_or_a_session(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     url = redis_server.url.replace("redis://", "redis://user:hidden-password@")
-    store = RedisSessions(url, Sealer(KeyRing([KEY]), "rfa"), "rfa", 60)
+    store = RedisSessions(url, Sealer(StateKeys([KEY]), "rfa"), "rfa", 60)
     redis_server.kill()
     with pytest.raises(NotReady) as caught:
         await store.create(address("somebodys-name"), Opened(b"secret text", 1))
@@ -403,7 +403,7 @@ async def test_24_no_log_line_names_the_store_or_a_session(
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:notaport", "http://127.0.0.1", "redis://127.0.0.1:99999999"])
 async def test_a_bad_address_is_refused_at_start_or_not_ready(url: str) -> None:
     try:
-        store = RedisSessions(url, Sealer(KeyRing([KEY]), "rfa"), "rfa", 60)
+        store = RedisSessions(url, Sealer(StateKeys([KEY]), "rfa"), "rfa", 60)
     except ValueError:
         return
     with pytest.raises(NotReady):
@@ -417,7 +417,7 @@ async def test_the_commands_of_the_documentation_are_enough(redis_server: RedisP
     with redis_server.client() as admin:
         admin.execute_command("ACL", "SETUSER", "rfa", "on", ">password", "~rfa:session:*", *commands)
     url = redis_server.url.replace("redis://", "redis://rfa:password@")
-    store = RedisSessions(url, Sealer(KeyRing([KEY]), "rfa"), "rfa", 3_600)
+    store = RedisSessions(url, Sealer(StateKeys([KEY]), "rfa"), "rfa", 3_600)
     await store.check_new(HERE)
     await store.create(HERE, Opened(b"0", 0))
     await store.replace(HERE, Opened(b"1", 1), expected=0)
@@ -432,7 +432,7 @@ async def test_a_user_that_may_do_less_is_an_outage(redis_server: RedisProcess) 
         admin.execute_command("ACL", "SETUSER", "rfa", "on", ">password", "~other:*", "+@all")
     for user in ("rfa:password", "rfa:wrong"):
         store = RedisSessions(
-            redis_server.url.replace("redis://", f"redis://{user}@"), Sealer(KeyRing([KEY]), "rfa"), "rfa", 60
+            redis_server.url.replace("redis://", f"redis://{user}@"), Sealer(StateKeys([KEY]), "rfa"), "rfa", 60
         )
         for error in await every_operation(store):
             assert isinstance(error, NotReady)

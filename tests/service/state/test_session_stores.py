@@ -12,7 +12,7 @@ from state_support import KEY, SCOPE, make_tokens
 
 from rfa.service.errors import Conflict, InvalidRequest, NotFound, ServiceError
 from rfa.service.state.keeper import StateKeeper
-from rfa.service.state.keys import KeyRing
+from rfa.service.state.keys import StateKeys
 from rfa.service.state.memory_sessions import MemorySessions
 from rfa.service.state.names import Opened, SessionName, SessionReference
 from rfa.service.state.redis_sessions import RedisSessions
@@ -37,7 +37,7 @@ async def keeper(request: pytest.FixtureRequest) -> AsyncIterator[StateKeeper]:
 
 
 def open_redis(redis: RedisProcess, audience: str) -> RedisSessions:
-    return RedisSessions(redis.url, Sealer(KeyRing([KEY]), audience), audience, seconds=3_600)
+    return RedisSessions(redis.url, Sealer(StateKeys([KEY]), audience), audience, seconds=3_600)
 
 
 async def refusal(awaitable: object) -> tuple[type[ServiceError], str]:

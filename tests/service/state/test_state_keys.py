@@ -13,7 +13,7 @@ from state_support import KEY, LIFETIME, OTHER_KEY, SCOPE, THIRD_KEY, Clock, mak
 from rfa.service.errors import InvalidRequest
 from rfa.service.settings import Settings
 from rfa.service.state.keeper import make_keeper
-from rfa.service.state.keys import KeyRing, ephemeral_key, read_keys
+from rfa.service.state.keys import StateKeys, ephemeral_key, read_keys
 from rfa.service.state.names import Opened
 
 STATE = Opened(b"payload", 3)
@@ -117,7 +117,7 @@ def test_a_repeated_key_stops_the_start() -> None:
 @pytest.mark.parametrize("keys", [(), (32,), ("k" * 32,), (b"short",), (bytearray(KEY),)])
 def test_a_ring_takes_nothing_but_keys(keys: tuple) -> None:
     with pytest.raises(ValueError):
-        KeyRing(keys)
+        StateKeys(keys)
 
 
 def test_an_ephemeral_key_is_a_good_key_and_never_the_same() -> None:
