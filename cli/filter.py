@@ -15,7 +15,8 @@ import typer
 from rfa.cli.console import JsonFlag, print_json
 
 if TYPE_CHECKING:
-    from rfa.service.runtime.filter import FilteredSequence, FilterRuntime, FilterStep, SmoothedStep
+    from rfa.service.runtime.filter import FilteredSequence, FilterRuntime
+    from rfa.service.schemas.replies import FilterStepReply, SmoothedStep
     from rfa.training.series import Series
 
 DEFAULT_BUNDLE, METRIC_BUNDLE = "oscillator", "metrics"
@@ -59,7 +60,7 @@ def run_filter(
         lag=lag,
         state=None,
     )
-    steps: list[FilterStep] = []
+    steps: list[FilterStepReply] = []
     with tqdm(total=len(rows) * (3 if smooth else 1), unit="row", disable=None, leave=False) as bar:
         while True:
             try:
@@ -71,7 +72,7 @@ def run_filter(
             bar.update()
 
 
-def learned(series: Series, steps: list[FilterStep]) -> list[FilterStep]:
+def learned(series: Series, steps: list[FilterStepReply]) -> list[FilterStepReply]:
     """The steps with `anomaly` by what this series has shown so far, not by what the bundle was calibrated on."""
     from rfa.export.normal import anomalies
 
@@ -82,13 +83,13 @@ def learned(series: Series, steps: list[FilterStep]) -> list[FilterStep]:
     ]
 
 
-def flagged(steps: list[FilterStep], threshold: float) -> list[int]:
+def flagged(steps: list[FilterStepReply], threshold: float) -> list[int]:
     """Rows (from 0) whose anomaly score reaches the threshold."""
     return [i for i, step in enumerate(steps) if step.anomaly is not None and step.anomaly >= threshold]
 
 
 def as_table(
-    series: Series, steps: list[FilterStep], outliers: list[int], smoothed: list[SmoothedStep] | None = None
+    series: Series, steps: list[FilterStepReply], outliers: list[int], smoothed: list[SmoothedStep] | None = None
 ) -> str:
     """CSV: time, per component the observation, mean, std and 0.9 interval, the row's scores, the forecasts, and the
     smoothed states."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from rfa.service.runtime.filter import FilterStep
+    from rfa.service.schemas.replies import FilterStepReply
     from rfa.training.series import Series
 
 
-def draw_series(series: Series, steps: list[FilterStep], outliers: list[int], path: Path, *, title: str) -> None:
+def draw_series(series: Series, steps: list[FilterStepReply], outliers: list[int], path: Path, *, title: str) -> None:
     """One panel per component: observations, estimate, its 50 % and 90 % bands, outliers ringed, forecasts dashed.
 
     The format follows the suffix of `path`.

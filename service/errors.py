@@ -8,7 +8,27 @@ failure and decides the status, `code` the precise reason, `param` the field as 
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated
+
+from rfa.service.schemas.base import Reply, says
+
+
+@dataclass(frozen=True)
+class ErrorBody(Reply):
+    """What went wrong."""
+
+    message: Annotated[str, says("names the field and what was expected")]
+    type: Annotated[str, says("class of the failure, one per status")]
+    param: Annotated[str | None, says("the field, as a path")]
+    code: Annotated[str, says("the precise reason")]
+
+
+@dataclass(frozen=True)
+class ErrorReply(Reply):
+    """The one error shape, of every status and in streams."""
+
+    error: ErrorBody
 
 
 class ServiceError(Exception):
@@ -22,11 +42,9 @@ class ServiceError(Exception):
         self.param = param
         self.code = code or self.default_code
 
-    def payload(self) -> dict[str, Any]:
-        """The one error shape, as a JSON-ready dictionary."""
-        return {
-            "error": {"message": self.message, "type": ERROR_TYPES[type(self)], "param": self.param, "code": self.code}
-        }
+    def payload(self) -> ErrorReply:
+        """The one error shape."""
+        return ErrorReply(ErrorBody(self.message, ERROR_TYPES[type(self)], self.param, self.code))
 
     def headers(self) -> dict[str, str]:
         """Extra response headers of this failure."""

@@ -6,13 +6,13 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic import TypeAdapter
 
 from rfa.service.access.guard import is_open
 from rfa.service.access.origin import HARMLESS_METHODS
 from rfa.service.errors import (
     STATUS,
+    ErrorReply,
     Forbidden,
     HeadersTooLarge,
     MalformedRequest,
@@ -23,11 +23,12 @@ from rfa.service.errors import (
     Unauthorized,
 )
 from rfa.service.routes.common import NDJSON, SSE
-from rfa.service.schemas import ErrorReply, FilterDone, FilterStepReply, GenerateEvent
-from rfa.service.schemas_openai import CompletionChunk
+from rfa.service.schemas.base import Reply
+from rfa.service.schemas.openai import CompletionChunk
+from rfa.service.schemas.replies import FilterDone, FilterStepReply, GenerateEvent
 
 REFERENCE = "#/components/schemas/{model}"
-STREAMS: dict[str, tuple[tuple[str, ...], tuple[type[BaseModel], ...]]] = {
+STREAMS: dict[str, tuple[tuple[str, ...], tuple[type[Reply], ...]]] = {
     "/generate": ((SSE,), (GenerateEvent, ErrorReply)),
     "/": ((SSE,), (GenerateEvent, ErrorReply)),
     "/generate_stream": ((SSE,), (GenerateEvent, ErrorReply)),
@@ -48,8 +49,11 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         lines = {line for _, models in STREAMS.values() for line in models}
-        ordered = sorted(lines, key=lambda model: model.__name__)
-        _, definitions = models_json_schema([(model, "validation") for model in ordered], ref_template=REFERENCE)
+        wanted: list[Any] = [
+            (line.__name__, "serialization", TypeAdapter(line))
+            for line in sorted(lines, key=lambda line: line.__name__)
+        ]
+        _, definitions = TypeAdapter.json_schemas(wanted, ref_template=REFERENCE)
         for name, schema in definitions["$defs"].items():
             document["components"]["schemas"].setdefault(name, schema)
         for path, (media_types, models) in STREAMS.items():

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from rfa.service.errors import InvalidRequest
-from rfa.service.schemas import FieldError
+from rfa.service.schemas.base import FieldError
 from rfa.service.settings import Settings
 
 Model = TypeVar("Model", bound=BaseModel)

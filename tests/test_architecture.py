@@ -274,6 +274,16 @@ def test_nothing_read_from_disk_can_execute(room: str) -> None:
     assert not bad
 
 
+@pytest.mark.parametrize("room", ["export", "service", "cli", "training", "bench"])
+def test_no_class_name_stands_twice_in_a_room(room: str) -> None:
+    places: dict[str, list[str]] = {}
+    for path in sources(room):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
 def test_nobody_changes_the_import_path() -> None:
     bad = [
         path

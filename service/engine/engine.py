@@ -6,9 +6,9 @@ import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from rfa.export.bundle import Bundle, BundleError, check_golden, open_bundle
 from rfa.service.bundle_version import bundle_version
@@ -51,6 +51,7 @@ from rfa.service.runtime.device import language_loader
 from rfa.service.runtime.filter import FilterInputError, FilterRuntime
 from rfa.service.runtime.language import Decode, Language
 from rfa.service.runtime.pool import StatePool
+from rfa.service.schemas.replies import Kind, ModelInfo
 from rfa.service.settings import Settings
 from rfa.service.vetting.trust import trusted_keys
 
@@ -58,23 +59,8 @@ SEED_BITS = 53  # a drawn seed survives a JSON reader that keeps numbers as doub
 NUMBERS_PER_TOKEN = 5
 # The one that fills the buffer, the one that is encoded, and what a quantum adds before it looks.
 STEPS_BEYOND_BUFFER = 3
-Kind = Literal["lm", "filter"]
 DECODES: tuple[Decode, ...] = ("recurrent", "attention")
 AnyJob = TypeVar("AnyJob", bound=Job)
-
-
-@dataclass(frozen=True)
-class ModelFacts:
-    """What `/info` tells about a model."""
-
-    name: str
-    kind: Kind
-    digest: str
-    golden_values: int
-    runtime: str = "onnx"  # what computes it
-    config: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    calibration: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -92,7 +78,7 @@ class Models:
 
     languages: Mapping[str, Language]
     filters: Mapping[str, Filter]
-    facts: Sequence[ModelFacts]
+    facts: Sequence[ModelInfo]
 
     @property
     def version(self) -> str:
@@ -110,7 +96,7 @@ def load_models(settings: Settings) -> Models:
     load_language = language_loader(settings)
     languages: dict[str, Language] = {}
     filters: dict[str, Filter] = {}
-    facts: list[ModelFacts] = []
+    facts: list[ModelInfo] = []
     keys = trusted_keys(settings)
     for path in settings.bundles:
         bundle = open_bundle(path, keys)
@@ -126,9 +112,9 @@ def load_models(settings: Settings) -> Models:
     return Models(languages, filters, facts)
 
 
-def _facts(bundle: Bundle, golden_values: int, runtime: str) -> ModelFacts:
+def _facts(bundle: Bundle, golden_values: int, runtime: str) -> ModelInfo:
     manifest = bundle.manifest
-    return ModelFacts(
+    return ModelInfo(
         bundle.name,
         bundle.kind,
         bundle.digest,

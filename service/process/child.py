@@ -28,7 +28,7 @@ from fastapi import FastAPI
 
 from rfa.service.access.logs import configure_logging
 from rfa.service.app import create_app
-from rfa.service.engine.engine import Engine, ModelFacts, Models, load_models
+from rfa.service.engine.engine import Engine, Models, load_models
 from rfa.service.memory import room_for_requests
 from rfa.service.openapi import openapi_of
 from rfa.service.process.accepting import Shares
@@ -38,6 +38,7 @@ from rfa.service.process.channel import Channel, reason_of
 from rfa.service.process.draining import DrainingServer
 from rfa.service.process.handover import read_settings
 from rfa.service.process.open_files import allow_open_files
+from rfa.service.schemas.replies import ModelInfo
 from rfa.service.settings import Settings
 
 logger = logging.getLogger("rfa.server")
@@ -196,7 +197,7 @@ class ServerProcess:
         await self._channel.send("prepared", generation=generation, version=version, reason=reason)
 
 
-def _label(facts: ModelFacts) -> str:
+def _label(facts: ModelInfo) -> str:
     """A model in the line that tells what is served; of texts also what computes them."""
     return f"{facts.name} ({facts.kind}, {facts.runtime})" if facts.kind == "lm" else f"{facts.name} ({facts.kind})"
 

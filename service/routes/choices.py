@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from rfa.service.encoding import Long
-from rfa.service.engine.text.generation import FinishReason, TokenEvent
+from rfa.service.engine.text.generation import FinishedText, TokenEvent
 from rfa.service.engine.text.incremental import Vocabulary
+from rfa.service.schemas.openai import CompletionChoice, CompletionChunkChoice, CompletionLogprobs
+from rfa.service.schemas.replies import FinishReason
 
 # What OpenAI has no word for was cut off by something other than the text: a length, of tokens or of time.
 _OPENAI_REASONS = {"eos_token": "stop", "stop_sequence": "stop"}
@@ -32,8 +34,15 @@ class ChoiceWriter:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._characters = 0
 
-    def piece(self, events: Sequence[TokenEvent], finish: FinishReason | None) -> dict[str, Any]:
+    def whole(self, text: FinishedText) -> CompletionChoice:
+        """The choice, of which no piece was told."""
+        return CompletionChoice(**self._told(text.events, text.finish_reason))
+
+    def piece(self, events: Sequence[TokenEvent], finish: FinishReason | None) -> CompletionChunkChoice:
         """The choice as these tokens continue it; `finish` in the last piece only."""
+        return CompletionChunkChoice(**self._told(events, finish))
+
+    def _told(self, events: Sequence[TokenEvent], finish: FinishReason | None) -> dict[str, Any]:
         prefix, self._prefix = self._prefix, ""
         return {
             "index": self._index,
@@ -44,16 +53,16 @@ class ChoiceWriter:
             "seed": self._seed,
         }
 
-    def _logprobs(self, events: Sequence[TokenEvent]) -> dict[str, Any]:
-        return {
-            "tokens": Long(events, lambda event: self._name(event.token.id)),
-            "token_logprobs": Long(events, lambda event: event.token.logprob),
-            "top_logprobs": Long(events, self._alternatives, numbers=16),
-            "text_offset": Long(events, lambda event: self._offset(event.token.id)),
-            "token_ids": Long(events, lambda event: event.token.id),
-            "confidence": Long(events, lambda event: event.token.confidence),
-            "precision": Long(events, lambda event: event.token.precision),
-        }
+    def _logprobs(self, events: Sequence[TokenEvent]) -> CompletionLogprobs:
+        return CompletionLogprobs(
+            tokens=Long(events, lambda event: self._name(event.token.id)),
+            token_logprobs=Long(events, lambda event: event.token.logprob),
+            top_logprobs=Long(events, self._alternatives, numbers=16),
+            text_offset=Long(events, lambda event: self._offset(event.token.id)),
+            token_ids=Long(events, lambda event: event.token.id),
+            confidence=Long(events, lambda event: event.token.confidence),
+            precision=Long(events, lambda event: event.token.precision),
+        )
 
     def _alternatives(self, event: TokenEvent) -> dict[str, float]:
         named = {self._name(token.id): token.logprob for token in event.top_tokens or ()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict
 from itertools import chain
 from typing import Annotated, Any, Final
 
@@ -19,13 +20,13 @@ from rfa.service.engine.reply_size import HELD
 from rfa.service.errors import (
     STATUS,
     EngineFailure,
+    ErrorReply,
     InternalError,
     InvalidRequest,
     NotReady,
     ServiceError,
     as_service_error,
 )
-from rfa.service.schemas import ErrorReply
 from rfa.service.turns import Turns
 
 logger = logging.getLogger("rfa.http")
@@ -62,25 +63,18 @@ def error_responses(*kinds: type[ServiceError]) -> dict[int | str, dict[str, Any
     for kind in sorted({*kinds, InternalError}, key=lambda kind: STATUS[kind]):
         entry: dict[str, Any] = {"model": ErrorReply, "description": (kind.__doc__ or "").strip()}
         if kind in _EXAMPLES:
-            example = {"error": dict(zip(("message", "type", "param", "code"), _EXAMPLES[kind], strict=True))}
-            entry["content"] = {"application/json": {"example": example}}
+            entry["content"] = {"application/json": {"example": asdict(_EXAMPLES[kind].payload())}}
         described[STATUS[kind]] = entry
     return described
 
 
-_EXAMPLES: dict[type[ServiceError], tuple[str, str, str | None, str]] = {
-    InvalidRequest: (
-        "observations[2] has 3 values, model 'oscillator' takes 2",
-        "invalid_request",
-        "observations[2]",
-        "shape_mismatch",
+_EXAMPLES: dict[type[ServiceError], ServiceError] = {
+    InvalidRequest: InvalidRequest(
+        "observations[2] has 3 values, model 'oscillator' takes 2", param="observations[2]", code="shape_mismatch"
     ),
-    NotReady: ("The bundles are not loaded.", "not_ready", None, "not_ready"),
-    EngineFailure: (
-        "The model gave a value that is not finite for this request.",
-        "engine_error",
-        None,
-        "non_finite_output",
+    NotReady: NotReady("The bundles are not loaded."),
+    EngineFailure: EngineFailure(
+        "The model gave a value that is not finite for this request.", code="non_finite_output"
     ),
 }
 

@@ -12,14 +12,14 @@ from rfa.service.access.quotas import client_of
 from rfa.service.access.record import record_of
 from rfa.service.body import StrictJSONRoute
 from rfa.service.encoding import Long, pieces
-from rfa.service.engine.engine import draw_seed
 from rfa.service.engine.filter.work import Filtered, FilterJob, FilterOptions, SequenceJob
 from rfa.service.errors import InvalidRequest
 from rfa.service.memory import lease_of
 from rfa.service.routes.common import NDJSON, SSE, EngineDep, document_response, open_stream
 from rfa.service.routes.generate import MODEL_ERRORS
-from rfa.service.routes.state import StateExchange, open_exchange
-from rfa.service.schemas import FilterReply, FilterRequest
+from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
+from rfa.service.schemas.replies import FilterDone, FilterReply, FilterSummary
+from rfa.service.schemas.requests import FilterRequest
 
 router = APIRouter(route_class=StrictJSONRoute)
 SMOOTHED_NUMBERS = 32  # more or less, of a smoothed step
@@ -88,13 +88,6 @@ def _times(body: FilterRequest, resumed: Any) -> list[float]:
     return times
 
 
-def choose_seed(given: int | None, resumed: Any) -> int:
-    """The one that was asked for, else the one of the stream that goes on, else a new one."""
-    if given is not None:
-        return given
-    return draw_seed() if resumed is None else resumed.seed
-
-
 async def _document(job: FilterJob | SequenceJob, name: str, exchange: StateExchange) -> AsyncIterator[bytes]:
     """The plain reply: `steps` as they come, then what is known at their end."""
     begin = b'{"steps":['
@@ -111,22 +104,22 @@ async def _document(job: FilterJob | SequenceJob, name: str, exchange: StateExch
             begin = b","
 
 
-async def _summary(filtered: Filtered, name: str, options: FilterOptions, exchange: StateExchange) -> dict[str, Any]:
+async def _summary(filtered: Filtered, name: str, options: FilterOptions, exchange: StateExchange) -> FilterSummary:
     state = None if filtered.state is None else await exchange.save(filtered.state.payload, filtered.state.count)
-    return {
-        "model": name,
-        "smoothed": None if filtered.smoothed is None else Long(filtered.smoothed, numbers=SMOOTHED_NUMBERS),
-        "log_likelihood": filtered.log_likelihood,
-        "calibration": filtered.calibration,
-        "seed": options.seed,
-        "timings": filtered.timings,
-        "state": state,
-    }
+    return FilterSummary(
+        model=name,
+        smoothed=None if filtered.smoothed is None else Long(filtered.smoothed, numbers=SMOOTHED_NUMBERS),
+        log_likelihood=filtered.log_likelihood,
+        calibration=filtered.calibration,
+        seed=options.seed,
+        timings=filtered.timings,
+        state=state,
+    )
 
 
 async def _lines(job: FilterJob | SequenceJob, name: str, exchange: StateExchange) -> AsyncIterator[Any]:
     async for event in job.events():
         if isinstance(event, Filtered):
-            yield {"done": True, **await _summary(event, name, job.options, exchange)}
+            yield FilterDone(True, **vars(await _summary(event, name, job.options, exchange)))
         else:
             yield event

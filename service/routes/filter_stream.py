@@ -21,7 +21,7 @@ import itertools
 import logging
 from asyncio import get_running_loop
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,6 @@ from starlette.types import Receive, Scope, Send
 
 from rfa.service.access.quotas import client_of
 from rfa.service.engine.engine import Engine
-from rfa.service.engine.filter.steps import FilterStep
 from rfa.service.engine.filter.stream import (
     FilterStreamOptions,
     Observed,
@@ -42,11 +41,19 @@ from rfa.service.engine.filter.stream import (
     StreamStep,
 )
 from rfa.service.engine.filter.work import check_size
-from rfa.service.errors import InvalidRequest, NotReady, Overloaded, RequestTimeout, ServiceError, as_service_error
+from rfa.service.errors import (
+    ErrorReply,
+    InvalidRequest,
+    NotReady,
+    Overloaded,
+    RequestTimeout,
+    ServiceError,
+    as_service_error,
+)
 from rfa.service.memory import SMALL_BYTES, Lease
-from rfa.service.routes.filter import choose_seed
-from rfa.service.routes.state import StateExchange, open_exchange
-from rfa.service.schemas import (
+from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
+from rfa.service.schemas.replies import StreamDone, StreamReady, StreamStepReply
+from rfa.service.schemas.requests import (
     LARGEST_OBSERVATION,
     LARGEST_TIME,
     FilterStreamRequest,
@@ -60,7 +67,6 @@ from rfa.service.websocket import NORMAL, SERVICE_RESTART, JsonSocket, PeerGone,
 logger = logging.getLogger("rfa.stream")
 
 FRAME = "The frame"
-_STEP_FIELDS = tuple(field.name for field in fields(FilterStep))
 _FRAME_FIELDS = frozenset(StreamObservation.model_fields)
 # Frames that were there already are taken so many at a time, and answers sent: then others have their turn.
 FRAMES_A_TURN = 8
@@ -109,14 +115,14 @@ async def _serve(connection: HTTPConnection, socket: JsonSocket) -> None:
     await socket.end(document, code)
 
 
-def _terminal(error: Exception) -> tuple[dict[str, Any], int]:
+def _terminal(error: Exception) -> tuple[ErrorReply, int]:
     """What a stream that failed ends with. An error that its own frame held would keep all of that frame alive, a
     refused document included, until the collector comes by, which is seldom."""
     failure = as_service_error(error)
     return failure.payload(), close_code(failure)
 
 
-async def _run(connection: HTTPConnection, socket: JsonSocket) -> tuple[dict[str, Any], int]:
+async def _run(connection: HTTPConnection, socket: JsonSocket) -> tuple[StreamDone | ErrorReply, int]:
     """Everything up to the terminal frame, which is returned with its close code."""
     state = connection.app.state
     engine: Engine | None = state.engine
@@ -190,16 +196,9 @@ class _Stream:
             self.leased_answers = kept
         self.room.set()
 
-    def ready(self) -> dict[str, Any]:
+    def ready(self) -> StreamReady:
         """The answer to the first frame."""
-        return {
-            "ready": True,
-            "model": self.model,
-            "seed": self.job.seed,
-            "observation_size": self.size,
-            "levels": self.job.options.levels,
-            "index": self.index,
-        }
+        return StreamReady(True, self.model, self.job.seed, self.size, self.job.options.levels, self.index)
 
     def take(self, document: Any) -> Observed | None:
         """Check a frame; None closes the stream.
@@ -295,7 +294,7 @@ async def _read(socket: JsonSocket, stream: _Stream, pace: Callable[[], float] |
         job.close(as_service_error(error))
 
 
-async def _reply(socket: JsonSocket, stream: _Stream) -> tuple[dict[str, Any], int]:
+async def _reply(socket: JsonSocket, stream: _Stream) -> tuple[StreamDone | ErrorReply, int]:
     """Send the answers as they come; returns the terminal frame and its close code."""
     most = max(1, FRAMES_A_TURN // stream.job.event_rows)
     while True:
@@ -324,19 +323,12 @@ async def _document(reply: StreamStep, exchange: StateExchange) -> Any:
     if state is None:
         return step
     reference = await exchange.save(state.payload, state.count)
-    return {**{name: getattr(step, name) for name in _STEP_FIELDS}, "state": reference}
+    return StreamStepReply(**vars(step), state=reference)
 
 
-async def _done(end: StreamEnd, exchange: StateExchange) -> dict[str, Any]:
+async def _done(end: StreamEnd, exchange: StateExchange) -> StreamDone:
     state = None if end.state is None else await exchange.save(end.state.payload, end.state.count)
-    return {
-        "done": True,
-        "steps": end.steps,
-        "log_likelihood": end.log_likelihood,
-        "calibration": end.calibration,
-        "reason": end.reason,
-        "state": state,
-    }
+    return StreamDone(True, end.steps, end.log_likelihood, end.calibration, end.reason, state)
 
 
 def _observation(document: Any) -> tuple[float | None, list[float | None] | None, float | None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from functools import partial
 from operator import attrgetter
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
@@ -14,7 +13,7 @@ from rfa.service.access.record import Record, record_of
 from rfa.service.body import StrictJSONRoute
 from rfa.service.departure import unless_disconnected
 from rfa.service.encoding import PIECE_NUMBERS, Long
-from rfa.service.engine.engine import NUMBERS_PER_TOKEN, draw_seed
+from rfa.service.engine.engine import NUMBERS_PER_TOKEN
 from rfa.service.engine.text.generation import FinishedText, GenerateJob, GenerateOptions, Generation, TokenEvent
 from rfa.service.engine.text.state import LanguageState
 from rfa.service.errors import (
@@ -37,8 +36,16 @@ from rfa.service.routes.common import (
     error_responses,
     open_stream,
 )
-from rfa.service.routes.state import StateExchange, open_exchange
-from rfa.service.schemas import GenerateReply, GenerateRequest
+from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
+from rfa.service.schemas.replies import (
+    Continuation,
+    GenerateDetails,
+    GenerateEvent,
+    GenerateReply,
+    StreamContinuation,
+    StreamDetails,
+)
+from rfa.service.schemas.requests import GenerateRequest
 
 router = APIRouter(route_class=StrictJSONRoute)
 MODEL_ERRORS = error_responses(
@@ -88,11 +95,10 @@ async def generate(body: GenerateRequest, request: Request, engine: EngineDep) -
 
 def note_generation(generation: Generation, record: Record) -> None:
     """Put into the record of the request what it has cost."""
-    continuations = generation.continuations
     record.generated(
         input_tokens=generation.input_length,
-        output_tokens=sum(len(continuation.events) for continuation in continuations),
-        finish_reasons=[continuation.finish_reason for continuation in continuations],
+        output_tokens=sum(len(text.events) for text in generation.texts),
+        finish_reasons=[text.finish_reason for text in generation.texts],
     )
 
 
@@ -110,7 +116,7 @@ def _options(body: GenerateRequest, exchange: StateExchange, resumed: LanguageSt
     return GenerateOptions(
         prompt=body.inputs,
         max_new_tokens=given.max_new_tokens,
-        seed=_seed(given.seed, resumed),
+        seed=choose_seed(given.seed, resumed),
         temperature=temperature,
         top_k=given.top_k,
         top_p=given.top_p,
@@ -130,46 +136,32 @@ def _options(body: GenerateRequest, exchange: StateExchange, resumed: LanguageSt
     )
 
 
-def _seed(given: int | None, resumed: LanguageState | None) -> int:
-    """The one that was asked for, else the one of the text that goes on, else a new one."""
-    if given is not None:
-        return given
-    return draw_seed() if resumed is None else resumed.seed
-
-
-def _reply(generation: Generation, options: GenerateOptions, state: str | None, with_details: bool) -> dict[str, Any]:
+def _reply(generation: Generation, options: GenerateOptions, state: str | None, with_details: bool) -> GenerateReply:
     texts = [
-        {
-            "generated_text": continuation.text,
-            "details": _details(generation, continuation, options) if with_details else None,
-        }
-        for continuation in generation.continuations
+        Continuation(text.text, _details(generation, text, options) if with_details else None)
+        for text in generation.texts
     ]
-    return {**texts[0], "continuations": texts if options.samples > 1 else None, "state": state}
+    all_texts = texts if options.samples > 1 else None
+    return GenerateReply(texts[0].generated_text, texts[0].details, all_texts, state)
 
 
-def _details(generation: Generation, continuation: FinishedText, options: GenerateOptions) -> dict[str, Any]:
-    events, top = continuation.events, options.top_n_tokens
-    return {
-        **_stream_details(generation, continuation, options),
-        "prefill": [],
-        "tokens": Long(events, attrgetter("token"), NUMBERS_PER_TOKEN),
-        "top_tokens": Long(events, attrgetter("top_tokens"), 4 * top) if top else None,
-        "latents": Long(events, attrgetter("latent"), PIECE_NUMBERS) if options.return_latents else None,
-    }
+def _details(generation: Generation, text: FinishedText, options: GenerateOptions) -> GenerateDetails:
+    events, top = text.events, options.top_n_tokens
+    return GenerateDetails(
+        **vars(_stream_details(generation, text, options)),
+        prefill=[],
+        tokens=Long(events, attrgetter("token"), NUMBERS_PER_TOKEN),
+        top_tokens=Long(events, attrgetter("top_tokens"), 4 * top) if top else None,
+        latents=Long(events, attrgetter("latent"), PIECE_NUMBERS) if options.return_latents else None,
+    )
 
 
-def _stream_details(generation: Generation, continuation: FinishedText, options: GenerateOptions) -> dict[str, Any]:
-    return {
-        "finish_reason": continuation.finish_reason,
-        "generated_tokens": len(continuation.events),
-        "input_length": generation.input_length,
-        "seed": options.seed,
-        "timings": generation.timings,
-    }
+def _stream_details(generation: Generation, text: FinishedText, options: GenerateOptions) -> StreamDetails:
+    count = len(text.events)
+    return StreamDetails(text.finish_reason, count, generation.input_length, options.seed, generation.timings)
 
 
-async def _events(job: GenerateJob, exchange: StateExchange, record: Record) -> AsyncIterator[dict[str, Any]]:
+async def _events(job: GenerateJob, exchange: StateExchange, record: Record) -> AsyncIterator[GenerateEvent]:
     async for event in job.events():
         if isinstance(event, Generation):
             note_generation(event, record)
@@ -179,33 +171,21 @@ async def _events(job: GenerateJob, exchange: StateExchange, record: Record) -> 
             yield _event(event)
 
 
-def _event(event: TokenEvent) -> dict[str, Any]:
-    return {
-        "index": event.index,
-        "sample": event.sample,
-        "token": event.token,
-        "top_tokens": event.top_tokens,
-        "latent": event.latent,
-        "generated_text": None,
-        "details": None,
-        "continuations": None,
-        "state": None,
-    }
+def _event(
+    event: TokenEvent | None,
+    text: str | None = None,
+    details: StreamDetails | None = None,
+    continuations: list[StreamContinuation] | None = None,
+    state: str | None = None,
+) -> GenerateEvent:
+    """A line; without a token where the deadline passed before the first one."""
+    if event is None:
+        return GenerateEvent(0, 0, None, None, None, text, details, continuations, state)
+    told = event.index, event.sample, event.token, event.top_tokens, event.latent
+    return GenerateEvent(*told, text, details, continuations, state)
 
 
-def _terminal_event(generation: Generation, options: GenerateOptions, state: str | None) -> dict[str, Any]:
-    texts = [
-        {
-            "generated_text": continuation.text,
-            "details": _stream_details(generation, continuation, options),
-        }
-        for continuation in generation.continuations
-    ]
-    last = generation.last
-    nothing = {"index": 0, "sample": 0, "token": None, "top_tokens": None, "latent": None}
-    return {
-        **(nothing if last is None else _event(last)),
-        **texts[0],
-        "continuations": texts if options.samples > 1 else None,
-        "state": state,
-    }
+def _terminal_event(generation: Generation, options: GenerateOptions, state: str | None) -> GenerateEvent:
+    texts = [StreamContinuation(text.text, _stream_details(generation, text, options)) for text in generation.texts]
+    all_texts = texts if options.samples > 1 else None
+    return _event(generation.last, texts[0].generated_text, texts[0].details, all_texts, state)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from rfa.service.errors import MethodNotAllowed, NotReady
 from rfa.service.metrics import CONTENT_TYPE
 from rfa.service.routes.common import EngineDep, error_responses, json_response
-from rfa.service.schemas import Health, Ready
+from rfa.service.schemas.replies import Health, Ready
 
 router = APIRouter(tags=["operation"])
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
@@ -30,7 +30,7 @@ def _probe(path: str, **described: Any) -> Callable[[Endpoint], Endpoint]:
 @_probe("/health", response_model=Health, responses=error_responses(MethodNotAllowed))
 async def health() -> Response:
     """The process is alive."""
-    return json_response({"status": "alive"})
+    return json_response(Health("alive"))
 
 
 @_probe("/ready", response_model=Ready, responses=error_responses(MethodNotAllowed, NotReady))
@@ -42,7 +42,7 @@ async def ready(request: Request, engine: EngineDep) -> Response:
     if request.app.state.draining:
         raise NotReady("The server is shutting down.")
     engine.check_ready()
-    return json_response({"status": "ready", "models": [model.name for model in engine.models.facts]})
+    return json_response(Ready("ready", [model.name for model in engine.models.facts]))
 
 
 _EXPOSITION: dict[int | str, dict[str, Any]] = {

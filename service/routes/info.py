@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from rfa.service.errors import MethodNotAllowed, NotReady
 from rfa.service.routes.common import EngineDep, error_responses, json_response
-from rfa.service.schemas import Info
+from rfa.service.schemas.replies import Info
 from rfa.service.settings import Settings
 
 router = APIRouter(tags=["operation"])
@@ -46,13 +46,13 @@ async def info(request: Request, engine: EngineDep) -> Response:
     is_on_gpu = settings.device == "cuda"
     libraries = (*LIBRARIES, "torch") if is_on_gpu else LIBRARIES
     return json_response(
-        {
-            "name": "rfa-server",
-            "version": server_version(),
-            "bundle_version": engine.version,
-            "device": "cuda" if is_on_gpu else "cpu",
-            "versions": {"python": platform.python_version(), **{name: version(name) for name in libraries}},
-            "models": list(engine.models.facts),
-            "limits": {name: getattr(settings, name) for name in LIMITS},
-        }
+        Info(
+            name="rfa-server",
+            version=server_version(),
+            bundle_version=engine.version,
+            device="cuda" if is_on_gpu else "cpu",
+            versions={"python": platform.python_version(), **{name: version(name) for name in libraries}},
+            models=engine.models.facts,
+            limits={name: getattr(settings, name) for name in LIMITS},
+        )
     )

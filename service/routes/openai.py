@@ -14,7 +14,7 @@ from fastapi import APIRouter, Path, Request, Response
 from rfa.service.access.quotas import tokens_set_aside
 from rfa.service.body import StrictJSONRoute
 from rfa.service.departure import unless_disconnected
-from rfa.service.engine.engine import NUMBERS_PER_TOKEN, Engine, ModelFacts, draw_seed
+from rfa.service.engine.engine import NUMBERS_PER_TOKEN, Engine, draw_seed
 from rfa.service.engine.text.generation import GenerateJob, GenerateOptions, Generation
 from rfa.service.errors import InvalidRequest, MethodNotAllowed, NotFound, NotReady, ServiceError
 from rfa.service.memory import lease_of
@@ -31,7 +31,18 @@ from rfa.service.routes.common import (
 from rfa.service.routes.generate import MODEL_ERRORS
 from rfa.service.routes.info import server_version
 from rfa.service.routes.together import events_together
-from rfa.service.schemas_openai import LONGEST_MODEL_NAME, Completion, CompletionRequest, ModelCard, ModelList
+from rfa.service.schemas.openai import (
+    LONGEST_MODEL_NAME,
+    Completion,
+    CompletionChunk,
+    CompletionChunkChoice,
+    CompletionHead,
+    CompletionRequest,
+    CompletionUsage,
+    ModelCard,
+    ModelList,
+)
+from rfa.service.schemas.replies import ModelInfo
 from rfa.service.settings import Settings
 
 router = APIRouter(route_class=StrictJSONRoute, prefix="/v1", tags=["openai"])
@@ -64,23 +75,23 @@ async def complete(body: CompletionRequest, request: Request, engine: EngineDep)
     """Continue one prompt or several, as OpenAI's completions do."""
     facts = _language(engine, body.model)
     _limit(body, request.app.state.settings)
-    head = {
-        "id": f"cmpl-{uuid.uuid4().hex}",
-        "object": "text_completion",
-        "created": int(time.time()),
-        "model": facts.name,
-        "system_fingerprint": f"{OWNER}-{server_version()}-{facts.digest[:FINGERPRINT_DIGITS]}",
-    }
+    head = CompletionHead(
+        id=f"cmpl-{uuid.uuid4().hex}",
+        object="text_completion",
+        created=int(time.time()),
+        model=facts.name,
+        system_fingerprint=f"{OWNER}-{server_version()}-{facts.digest[:FINGERPRINT_DIGITS]}",
+    )
     if body.stream:
-        return await open_stream(request, _chunks(body, request, engine, facts.name, head), SSE)
-    reply = {**head, **await unless_disconnected(request, _completion(body, request, engine, facts.name))}
+        return await open_stream(request, _chunks(body, request, engine, head), SSE)
+    reply = await unless_disconnected(request, _completion(body, request, engine, head))
     return await document_response(request, encoded_at_once(reply))
 
 
 @router.get("/models", response_model=ModelList, responses=error_responses(MethodNotAllowed, NotReady))
 async def list_models(engine: EngineDep) -> Response:
     """The language models, the default one first."""
-    return json_response({"object": "list", "data": [_card(facts) for facts in _languages(engine)]})
+    return json_response(ModelList("list", [_card(facts) for facts in _languages(engine)]))
 
 
 @router.get(
@@ -93,11 +104,11 @@ async def retrieve_model(model: Annotated[str, Path(max_length=LONGEST_MODEL_NAM
     return json_response(_card(_language(engine, model)))
 
 
-def _languages(engine: Engine) -> list[ModelFacts]:
+def _languages(engine: Engine) -> list[ModelInfo]:
     return [facts for facts in engine.models.facts if facts.kind == "lm"]
 
 
-def _language(engine: Engine, name: str | None) -> ModelFacts:
+def _language(engine: Engine, name: str | None) -> ModelInfo:
     for facts in _languages(engine):
         if name is None or facts.name == name:
             return facts
@@ -106,8 +117,8 @@ def _language(engine: Engine, name: str | None) -> ModelFacts:
     )
 
 
-def _card(facts: ModelFacts) -> dict[str, Any]:
-    return {"id": facts.name, "object": "model", "created": 0, "owned_by": OWNER, "digest": facts.digest}
+def _card(facts: ModelInfo) -> ModelCard:
+    return ModelCard(facts.name, "model", 0, OWNER, facts.digest)
 
 
 def _prompts(body: CompletionRequest) -> list[str | tuple[int, ...]]:
@@ -199,8 +210,8 @@ def _writers(body: CompletionRequest, position: int, job: GenerateJob) -> list[C
     ]
 
 
-async def _completion(body: CompletionRequest, request: Request, engine: Engine, model: str) -> dict[str, Any]:
-    jobs = await _submit(body, request, engine, model)
+async def _completion(body: CompletionRequest, request: Request, engine: Engine, head: CompletionHead) -> Completion:
+    jobs = await _submit(body, request, engine, head.model)
     generations: dict[int, Generation] = {}
     async with aclosing(events_together(jobs)) as events:
         async for position, event in events:
@@ -208,26 +219,27 @@ async def _completion(body: CompletionRequest, request: Request, engine: Engine,
                 raise _renamed(event, body, position)
             generations[position] = event
     choices = [
-        writer.piece(continuation.events, continuation.finish_reason)
+        writer.whole(text)
         for position, job in enumerate(jobs)
-        for writer, continuation in zip(_writers(body, position, job), generations[position].continuations, strict=True)
+        for writer, text in zip(_writers(body, position, job), generations[position].texts, strict=True)
     ]
     prompt_tokens = sum(generation.input_length for generation in generations.values())
-    return {"choices": choices, "usage": _usage(prompt_tokens, sum(map(_generated, generations.values())))}
+    usage = _usage(prompt_tokens, sum(map(_generated, generations.values())))
+    return Completion(**vars(head), choices=choices, usage=usage)
 
 
 async def _chunks(
-    body: CompletionRequest, request: Request, engine: Engine, model: str, head: dict[str, Any]
-) -> AsyncIterator[dict[str, Any] | orjson.Fragment]:
-    jobs = await _submit(body, request, engine, model)
+    body: CompletionRequest, request: Request, engine: Engine, head: CompletionHead
+) -> AsyncIterator[CompletionChunk | orjson.Fragment]:
+    jobs = await _submit(body, request, engine, head.model)
     writers = [_writers(body, position, job) for position, job in enumerate(jobs)]
     wanted = body.stream_options
     has_running_usage = wanted is not None and wanted.include_usage and wanted.continuous_usage_stats
     made = 0
 
-    def chunk(choices: Sequence[dict[str, Any]], with_usage: bool) -> dict[str, Any]:
+    def chunk(choices: list[CompletionChunkChoice], with_usage: bool) -> CompletionChunk:
         usage = _usage(sum(len(job.prompt) for job in jobs), made) if with_usage else None
-        return {**head, "choices": choices, "usage": usage}
+        return CompletionChunk(**vars(head), choices=choices, usage=usage)
 
     async with aclosing(events_together(jobs)) as events:
         async for position, event in events:
@@ -245,25 +257,21 @@ async def _chunks(
     yield DONE
 
 
-def _last_pieces(generation: Generation, writers: Sequence[ChoiceWriter]) -> list[dict[str, Any]]:
+def _last_pieces(generation: Generation, writers: Sequence[ChoiceWriter]) -> list[CompletionChunkChoice]:
     """The end of every choice of a prompt; one of them also has the token that was not sent before."""
     last = generation.last
     return [
-        writer.piece([last] if last is not None and last.sample == sample else [], continuation.finish_reason)
-        for sample, (writer, continuation) in enumerate(zip(writers, generation.continuations, strict=True))
+        writer.piece([last] if last is not None and last.sample == sample else [], text.finish_reason)
+        for sample, (writer, text) in enumerate(zip(writers, generation.texts, strict=True))
     ]
 
 
 def _generated(generation: Generation) -> int:
-    return sum(len(continuation.events) for continuation in generation.continuations)
+    return sum(len(text.events) for text in generation.texts)
 
 
-def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-    }
+def _usage(prompt_tokens: int, completion_tokens: int) -> CompletionUsage:
+    return CompletionUsage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens)
 
 
 def _renamed(error: BaseException, body: CompletionRequest, position: int) -> BaseException:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from starlette.requests import HTTPConnection
 
-from rfa.service.engine.engine import StateKind
+from rfa.service.engine.engine import StateKind, draw_seed
 from rfa.service.errors import InvalidRequest
 from rfa.service.state.keeper import StateKeeper
 from rfa.service.state.names import Opened, SessionName, SessionReference, StateScope
@@ -80,6 +81,13 @@ async def open_exchange(
         exchange = await _open(connection, found, state, return_state)
         if kind() == found:
             return exchange
+
+
+def choose_seed(given: int | None, resumed: Any) -> int:
+    """The one that was asked for, else the one of the text or stream that goes on, else a new one."""
+    if given is not None:
+        return given
+    return draw_seed() if resumed is None else resumed.seed
 
 
 async def _open(

@@ -9,7 +9,8 @@ from fastapi import APIRouter, Request, Response
 from rfa.service.body import StrictJSONRoute
 from rfa.service.routes.common import SSE, EngineDep
 from rfa.service.routes.generate import MODEL_ERRORS, generate
-from rfa.service.schemas import GenerateReply, GenerateRequest
+from rfa.service.schemas.replies import GenerateReply
+from rfa.service.schemas.requests import GenerateRequest
 
 router = APIRouter(route_class=StrictJSONRoute, tags=["language"])
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from rfa.export.bundle import Bundle
 from rfa.service.runtime.language import Language, LanguageRuntime
-from rfa.service.schemas import MAX_SAMPLES
+from rfa.service.schemas.requests import MAX_SAMPLES
 from rfa.service.settings import ConfigurationError, Settings, TextRuntime
 
 logger = logging.getLogger("rfa.engine")

@@ -49,8 +49,6 @@ from rfa.service.engine.filter.learned_normal import FIELD as NORMAL
 from rfa.service.engine.filter.learned_normal import normal_fields
 from rfa.service.engine.filter.smoothing import TRACE_OUTPUTS, Trace, draw_paths, fixed_lag, smooth
 from rfa.service.engine.filter.steps import (
-    FilterStep,
-    ForecastPoint,
     Readout,
     RowFacts,
     Scores,
@@ -61,18 +59,7 @@ from rfa.service.engine.filter.steps import (
     score,
 )
 from rfa.service.runtime.pool import Slot, StateField, StatePool
-
-__all__ = [
-    "FilterInputError",
-    "FilterResult",
-    "FilterRuntime",
-    "FilterState",
-    "FilterStep",
-    "ForecastPoint",
-    "Readout",
-    "Row",
-    "Stepped",
-]
+from rfa.service.schemas.replies import FilterStepReply, SmoothedStep
 
 Array = np.ndarray
 
@@ -128,16 +115,6 @@ class FilterState:
 
 
 @dataclass(frozen=True)
-class SmoothedStep:
-    """The state given all observations of the request, or those up to a lag after it."""
-
-    index: int
-    t: float
-    mean: list[float]
-    std: list[float]
-
-
-@dataclass(frozen=True)
 class FilterResult:
     """What is known of a sequence beside its steps; `state` continues it, `tally` sums those of the steps."""
 
@@ -151,7 +128,7 @@ class FilterResult:
 class FilteredSequence(FilterResult):
     """A sequence and its steps."""
 
-    steps: list[FilterStep]
+    steps: list[FilterStepReply]
 
 
 class Row(NamedTuple):
@@ -168,7 +145,7 @@ class Row(NamedTuple):
 class Stepped(NamedTuple):
     """What a row's observation led to; the tally is of forecast_checks.py."""
 
-    step: FilterStep
+    step: FilterStepReply
     log_likelihood: float
     tally: Array
 
@@ -421,7 +398,7 @@ class FilterRuntime:
         self,
         batch: _Batch,
         outputs: dict[str, Array],
-        steps: dict[int, FilterStep],
+        steps: dict[int, FilterStepReply],
         readout: Readout,
         members: list[int],
     ) -> None:
@@ -478,7 +455,7 @@ class FilterRuntime:
         horizon: Sequence[float] = (),
         samples: int = 0,
         seed: int = 0,
-    ) -> tuple[FilterStep, FilterState]:
+    ) -> tuple[FilterStepReply, FilterState]:
         """One observation of a stream, in recurrent mode."""
         result = self.filter(
             [t], [observation], noise=[noise], levels=levels, horizon=horizon, samples=samples, seed=seed, state=state
@@ -526,7 +503,7 @@ class FilterRuntime:
             lag=lag,
             state=state,
         )
-        steps: list[FilterStep] = []
+        steps: list[FilterStepReply] = []
         while True:
             try:
                 step = next(work)
@@ -549,7 +526,7 @@ class FilterRuntime:
         smooth: bool,
         lag: int | None = None,
         state: FilterState | None,
-    ) -> Generator[FilterStep | None, None, FilterResult]:
+    ) -> Generator[FilterStepReply | None, None, FilterResult]:
         """`filter` in small pieces: pauses after every observation, so that others can have the thread, and gives each
         step as soon as nothing will change it, in order.
 
@@ -567,7 +544,7 @@ class FilterRuntime:
         slot = pool.acquire()
         self.put(pool, slot, carried)
         memory = _Memory(self._cache_shapes, times) if mode == "attention" else None
-        steps: list[FilterStep] = []
+        steps: list[FilterStepReply] = []
         traces: list[Trace] = []
         total, sums = 0.0, no_checks(len(self.levels))
         for i, (t, observation, scale) in enumerate(zip(times, observations, scales, strict=True)):
@@ -614,7 +591,7 @@ class FilterRuntime:
         return None
 
     def _smooth(
-        self, traces: list[Trace], steps: list[FilterStep], readout: Readout, lag: int | None
+        self, traces: list[Trace], steps: list[FilterStepReply], readout: Readout, lag: int | None
     ) -> Generator[None, None, list[SmoothedStep]]:
         scale = readout.calibration.state_scale
         smoothed = []
@@ -629,7 +606,7 @@ class FilterRuntime:
         return smoothed[::-1] if lag is None else smoothed
 
     def _draw_trajectories(
-        self, traces: list[Trace], steps: list[FilterStep], readout: Readout, seed: int
+        self, traces: list[Trace], steps: list[FilterStepReply], readout: Readout, seed: int
     ) -> Generator[None, None, None]:
         """Set the samples of the steps."""
         if not readout.samples:

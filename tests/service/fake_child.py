@@ -23,10 +23,10 @@ from fastapi.openapi.utils import get_openapi
 
 import rfa.service.openapi
 import rfa.service.process.child as child
-from rfa.service.engine.engine import ModelFacts, Models
+from rfa.service.engine.engine import Models
 from rfa.service.process.channel import Channel
 from rfa.service.settings import Settings
-from tests.service.models import FakeLanguage, Seen, fake_models
+from tests.service.models import FakeLanguage, Seen, fake_models, model_info
 
 NOTES = Path(os.environ["FAKE_CHILD_NOTES"])
 PID = os.getpid()
@@ -57,7 +57,7 @@ def load(settings: Settings) -> Models:
     (NOTES / f"load-{PID}-{begun}").write_text(f"{begun} {time.monotonic()}")
     models = fake_models(Moody(script=contents[0].decode() * 1000))
     facts = [
-        ModelFacts(found.name, found.kind, sha256(content).hexdigest(), 1)
+        model_info(found.name, found.kind, sha256(content).hexdigest())
         for found, content in zip(models.facts, contents, strict=True)
     ]
     return Models(models.languages, models.filters, facts)

@@ -13,7 +13,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from rfa.export.token_confidence import TokenConfidence
-from rfa.service.engine.engine import ModelFacts, Models
+from rfa.service.engine.engine import Models
 from rfa.service.engine.filter.forecast_checks import (
     INSIDE,
     NIS,
@@ -27,9 +27,10 @@ from rfa.service.engine.filter.forecast_checks import (
 from rfa.service.engine.filter.input import level_name
 from rfa.service.engine.text.incremental import Vocabulary
 from rfa.service.errors import invalid_state
-from rfa.service.runtime.filter import FilterInputError, FilterStep, ForecastPoint, Row, Stepped
+from rfa.service.runtime.filter import FilterInputError, Row, Stepped
 from rfa.service.runtime.language import StepOutput
 from rfa.service.runtime.pool import Slot, StateField, StatePool
+from rfa.service.schemas.replies import FilterStepReply, ForecastPoint, Kind, ModelInfo
 
 END_OF_TEXT = "<|endoftext|>"
 
@@ -263,7 +264,7 @@ class FakeFilter:
         mode: str,
         smooth: bool,
         state: Means | None,
-    ) -> Generator[FilterStep, None, Result]:
+    ) -> Generator[FilterStepReply, None, Result]:
         wanted = self.readout(tuple(levels), tuple(horizon), samples)
         state, steps, sums = state or self.start(seed), [], no_checks(len(self.levels))
         for t, observation in zip(times, observations, strict=True):
@@ -288,7 +289,7 @@ class FakeFilter:
 
     def _observe(
         self, state: Means, t: float, observation: Sequence[float | None] | None, wanted: Any
-    ) -> tuple[FilterStep, Means]:
+    ) -> tuple[FilterStepReply, Means]:
         if self.gate is not None:
             self.gate.acquire()
         sums, seen = state.sums.copy(), state.seen.copy()
@@ -298,7 +299,7 @@ class FakeFilter:
                 seen[index] += 1
         mean = (sums / np.maximum(seen, 1)).tolist()
         interval = {level_name(level): [[value - level, value + level] for value in mean] for level in wanted.levels}
-        step = FilterStep(
+        step = FilterStepReply(
             state.count, t, mean, [1.0] * len(mean), 1.0, 0.9, None if observation is None else 1.0,
             observation if observation is None else list(observation), None, None, interval,
             [ForecastPoint(t + h, mean, [1.0] * len(mean), interval) for h in wanted.horizon],
@@ -307,11 +308,16 @@ class FakeFilter:
         return step, Means(sums, seen, t, state.count + 1, state.seed)
 
 
+def model_info(name: str, kind: Kind, digest: str) -> ModelInfo:
+    """What is told of a model that no bundle holds."""
+    return ModelInfo(name, kind, digest, 1, "onnx", config={}, metrics={}, calibration={})
+
+
 def fake_models(language: FakeLanguage | None = None, filter: FakeFilter | None = None) -> Models:
     """One language model and one filter."""
     language, filter = language or FakeLanguage(), filter or FakeFilter()
     return Models(
         {language.name: language},
         {filter.name: filter},
-        [ModelFacts(language.name, "lm", "0" * 64, 1), ModelFacts(filter.name, "filter", "1" * 64, 1)],
+        [model_info(language.name, "lm", "0" * 64), model_info(filter.name, "filter", "1" * 64)],
     )

@@ -20,11 +20,11 @@ from raw_asgi import asgi
 from rfa.service.access.guard import OPEN_PATHS, keys_in_protocols, presented_keys
 from rfa.service.access.keys import ApiKeys, check_exposure, is_loopback, load_keys
 from rfa.service.app import create_app
-from rfa.service.errors import Unauthorized
+from rfa.service.errors import ErrorReply, Unauthorized
 from rfa.service.openapi import openapi_of
-from rfa.service.schemas import ErrorReply
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.models import fake_models
+from tests.service.replies import read
 
 KEYS = ("first-key-of-sixteen-or-more", "second+key/of~sixteen_or.more=")
 KEY = KEYS[0]
@@ -58,7 +58,7 @@ def check_unauthorized(response: httpx.Response) -> None:
     assert response.headers["www-authenticate"] == "Bearer"
     if response.request.method == "HEAD":
         return
-    error = ErrorReply.model_validate_json(response.content).error
+    error = read(ErrorReply, response.content).error
     assert (error.type, error.code) == ("unauthorized", Unauthorized.default_code)
 
 
@@ -140,7 +140,7 @@ class TestGuard:
         async with connect(api_keys=",".join(KEYS)) as client:
             start, body = await asgi(client.app, path="/metrics", headers=raw)
         assert start["status"] == 401
-        assert ErrorReply.model_validate_json(body["body"]).error.code == "invalid_api_key"
+        assert read(ErrorReply, body["body"]).error.code == "invalid_api_key"
         assert KEY.encode() not in body["body"]
 
     async def test_a_key_in_the_query_is_not_accepted(self, connect: Any) -> None:
@@ -199,7 +199,7 @@ class TestGuard:
             start, *body = await asgi(client.app, **extended)
             assert (start["type"], start["status"]) == ("websocket.http.response.start", 401)
             assert (b"www-authenticate", b"Bearer") in start["headers"]
-            assert ErrorReply.model_validate_json(body[0]["body"]).error.type == "unauthorized"
+            assert read(ErrorReply, body[0]["body"]).error.type == "unauthorized"
             (closed,) = await asgi(client.app, **handshake)
             assert (closed["type"], closed["code"]) == ("websocket.close", 1008)
 
@@ -293,7 +293,7 @@ class TestGuard:
                             assert not [name for name in response.headers if name.startswith("access-control")]
                 response = await client.options("/generate", headers=preflight)
                 assert response.status_code == refusal
-                ErrorReply.model_validate_json(response.content)
+                read(ErrorReply, response.content)
 
 
 @given(

@@ -11,8 +11,9 @@ import pytest
 from pydantic import BaseModel, ValidationError
 from websockets.sync.client import connect as connect_websocket
 
-from rfa.service.schemas import MOST_UNKNOWN, FilterRequest, FilterStreamRequest, GenerateRequest, StreamObservation
-from rfa.service.schemas_openai import CompletionRequest
+from rfa.service.schemas.base import MOST_UNKNOWN
+from rfa.service.schemas.openai import CompletionRequest
+from rfa.service.schemas.requests import FilterRequest, FilterStreamRequest, GenerateRequest, StreamObservation
 from rfa.service.turns import Result, Turns
 from tests.service.conftest import Connect
 from tests.service.live import LONG_SECONDS, running

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rfa.service.app import create_app
-from rfa.service.schemas import FilterReply
+from rfa.service.schemas.replies import FilterReply
 from rfa.service.settings import Settings
+from tests.service.replies import read
 
 SIZES = {"linear": 2, "oscillator": 2, "metrics": 1}
 TINY = (5e-324, 1e-310, 1e-160, 1e-45, 1e-30, 1e-12)
@@ -85,7 +86,7 @@ def check(response: httpx.Response, count: int) -> None:
     whole = lines[0] if len(lines) == 1 else {**lines[-1], "steps": lines[:-1]}
     whole.pop("done", None)
     # The model of the reply refuses what is null or not finite where a number belongs.
-    assert len(FilterReply.model_validate_json(json.dumps(whole)).steps) == count
+    assert len(read(FilterReply, json.dumps(whole)).steps) == count
 
 
 @settings(max_examples=80)
@@ -122,7 +123,7 @@ def test_a_metric_that_begins_at_zero_is_followed(post: Any, mode: str, smooth: 
     body = {"model": "metrics", "observations": [[value] for value in values], "horizon": [1.0], "seed": 3}
     response = post({**body, "mode": mode, "smooth": smooth, "samples": samples})
     assert response.status_code == 200, response.text
-    steps = FilterReply.model_validate_json(response.content).steps
+    steps = read(FilterReply, response.content).steps
     assert abs(steps[-1].mean[0] - 1.01e11) < 3e9
     assert abs(steps[-1].forecast[0].mean[0] - 1.01e11) < 3e9
 

@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from rfa.service.schemas import FilterDone, FilterReply, FilterStepReply
+from rfa.service.schemas.replies import FilterDone, FilterReply, FilterStepReply
 from tests.service.models import FakeFilter, fake_models
+from tests.service.replies import read
 
 pytestmark = pytest.mark.anyio
 SEQUENCE = {"times": [0.0, 0.5, 0.5, 2.0], "observations": [[1.0, 2.0], None, [3.0, None], [None, 4]]}
@@ -29,7 +30,7 @@ async def test_one_step_per_observation(connect: Any) -> None:
     async with connect() as client:
         response = await client.post("/filter", json={**SEQUENCE, "horizon": [0.25], "samples": 2, "seed": 9})
     assert response.status_code == 200, response.text
-    reply = FilterReply.model_validate_json(response.content)
+    reply = read(FilterReply, response.content)
     assert [step.mean for step in reply.steps] == MEANS
     assert [step.t for step in reply.steps] == SEQUENCE["times"]
     assert [step.index for step in reply.steps] == [0, 1, 2, 3]
@@ -56,8 +57,8 @@ async def test_streams_say_what_the_plain_reply_says(connect: Any, accept: str |
     assert response.headers["content-type"] == media_type
     *steps, last = lines(response)
     assert steps == plain["steps"]
-    assert [FilterStepReply.model_validate_json(json.dumps(step)).mean for step in steps] == MEANS
-    done = FilterDone.model_validate_json(json.dumps(last))
+    assert [read(FilterStepReply, json.dumps(step)).mean for step in steps] == MEANS
+    done = read(FilterDone, json.dumps(last))
     assert (done.model, done.log_likelihood, done.seed) == (plain["model"], plain["log_likelihood"], plain["seed"])
 
 
@@ -165,7 +166,7 @@ async def test_a_sequence_goes_on_from_its_state(connect: Any) -> None:
 async def test_the_last_line_of_a_stream_has_the_state(connect: Any, smooth: bool) -> None:
     async with connect() as client:
         body = {**SEQUENCE, "stream": True, "return_state": True, "smooth": smooth}
-        last = FilterDone.model_validate_json(json.dumps(lines(await client.post("/filter", json=body))[-1]))
+        last = read(FilterDone, json.dumps(lines(await client.post("/filter", json=body))[-1]))
         more = {"observations": [[2.0, 3.0]], "times": [2.0], "state": last.state, "smooth": smooth}
         reply = (await client.post("/filter", json=more)).json()
     assert (reply["steps"][0]["index"], reply["steps"][0]["mean"]) == (4, [2.0, 3.0])

@@ -22,12 +22,14 @@ from websockets.asyncio.client import connect as connect_websocket
 from websockets.exceptions import ConnectionClosedError
 
 from rfa.service.app import create_app
-from rfa.service.errors import Conflict, InvalidRequest
+from rfa.service.errors import Conflict, ErrorReply, InvalidRequest
 from rfa.service.routes.filter_stream import _observation
-from rfa.service.schemas import ErrorReply, FilterStepReply, StreamDone, StreamObservation, StreamReady, StreamStepReply
+from rfa.service.schemas.replies import FilterStepReply, StreamDone, StreamReady, StreamStepReply
+from rfa.service.schemas.requests import StreamObservation
 from rfa.service.settings import Settings
 from tests.service.live import running
 from tests.service.models import FakeFilter, fake_models
+from tests.service.replies import read
 
 pytestmark = pytest.mark.anyio
 BUNDLES = Path(__file__).parents[2] / "bundles"
@@ -77,7 +79,7 @@ class Socket:
 
     async def start(self, **request: Any) -> Any:
         self.frame(request)
-        return StreamReady.model_validate_json(json.dumps(await self.reply()))
+        return read(StreamReady, json.dumps(await self.reply()))
 
     async def rest(self) -> tuple[list[Any], int]:
         """Every frame up to the close, and its code; the application has ended and says nothing more."""
@@ -114,12 +116,12 @@ async def test_one_reply_per_observation(connect: Any) -> None:
         means = [[1.0, 2.0], [1.0, 2.0], [2.0, 2.0], [2.0, 3.0]]
         for i, y in enumerate([[1, 2.0], None, [3.0, None], [None, 4]]):
             socket.frame({"t": i / 2, "y": y, "noise": 2} if i else {"y": y})
-            step = FilterStepReply.model_validate_json(json.dumps(await socket.reply()))
+            step = read(FilterStepReply, json.dumps(await socket.reply()))
             assert (step.index, step.t, step.mean, step.forecast[0].t) == (i, i / 2, means[i], i / 2 + 0.25)
             assert len(step.samples) == 2 and set(step.interval) == {"0.5"}
         socket.frame({"close": True})
         frames, code = await socket.rest()
-        done = StreamDone.model_validate_json(json.dumps(frames[0]))
+        done = read(StreamDone, json.dumps(frames[0]))
         assert (len(frames), code) == (1, 1000)
         assert (done.steps, done.log_likelihood, done.reason, done.state) == (4, 3.0, "close", None)
         assert (done.calibration.scored, done.calibration.pit) == (2, [0] * 9 + [2])
@@ -195,7 +197,7 @@ async def test_a_bad_frame_ends_the_stream_with_its_reason(
         socket.frame({"t": 9.0, "y": [1, 2]})
         (step, failure), closed = await socket.rest()
         assert step["mean"] == [1, 2] and closed == 1008
-        error = ErrorReply.model_validate_json(json.dumps(failure)).error
+        error = read(ErrorReply, json.dumps(failure)).error
         if code is not None:
             assert (error.param, error.code) == (param, code)
         assert param is None or param.partition("[")[0] in error.message
@@ -237,7 +239,7 @@ async def test_a_bad_first_frame_is_named(
         socket = Socket(http.app)
         socket.frame(request_frame)
         (failure,), found = await socket.rest()
-        error = ErrorReply.model_validate_json(json.dumps(failure)).error
+        error = read(ErrorReply, json.dumps(failure)).error
         assert (error.code, found) == (code, closed)
         assert param is None or error.param == param
         await slots_are_free(http.app)
@@ -306,7 +308,7 @@ async def test_an_idle_stream_ends_with_its_state(connect: Any, monkeypatch: pyt
         assert socket.received.empty()
         clock.advance(1)
         (done,), code = await socket.rest()
-        assert (StreamDone.model_validate_json(json.dumps(done)).reason, done["steps"], code) == ("idle", 3, 1000)
+        assert (read(StreamDone, json.dumps(done)).reason, done["steps"], code) == ("idle", 3, 1000)
         await slots_are_free(http.app)
         assert not clock.timers
         again = Socket(http.app)
@@ -516,7 +518,7 @@ async def test_state_comes_with_every_so_many_th_step_and_forks(connect: Any) ->
         states = {step["index"]: step["state"] for step in steps if "state" in step}
         assert (sorted(states), done["state"]) == ([3, 7], None)
         for step in steps:
-            StreamStepReply.model_validate_json(json.dumps(step))
+            read(StreamStepReply, json.dumps(step))
         for _ in range(2):  # the same token twice: a fork
             ready, again, _ = await run(http.app, observations[4:], state=states[3])
             assert (ready.index, ready.seed) == (4, 5)

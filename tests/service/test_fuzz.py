@@ -13,20 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rfa.service.app import create_app
-from rfa.service.schemas import (
-    ErrorReply,
-    FilterDone,
-    FilterReply,
-    FilterStepReply,
-    GenerateEvent,
-    GenerateParameters,
-    GenerateReply,
-    GenerateRequest,
-)
-from rfa.service.schemas import FilterRequest as FilterBody
-from rfa.service.schemas_openai import Completion, CompletionChunk, CompletionRequest, StreamOptions
+from rfa.service.errors import ErrorReply
+from rfa.service.schemas.openai import Completion, CompletionChunk, CompletionRequest, StreamOptions
+from rfa.service.schemas.replies import FilterDone, FilterReply, FilterStepReply, GenerateEvent, GenerateReply
+from rfa.service.schemas.requests import FilterRequest as FilterBody
+from rfa.service.schemas.requests import GenerateParameters, GenerateRequest
 from rfa.service.settings import Settings
 from tests.service.models import fake_models
+from tests.service.replies import read
 
 LIMITS: dict[str, Any] = {"max_new_tokens": 100, "max_observations": 50, "max_reply_numbers": 20_000, "workers": 2}
 scalars = st.one_of(
@@ -164,20 +158,20 @@ def check(response: httpx.Response, plain: type, *lines: type) -> None:
     """A success in the documented shape, or a 4xx in the one error shape."""
     assert response.status_code in (200, 404, 422), response.text
     if response.status_code != 200:
-        error = ErrorReply.model_validate_json(response.content).error
+        error = read(ErrorReply, response.content).error
         assert error.message and len(error.message) < 500
         return
     if response.headers["content-type"] == "application/json":
         json.loads(response.content, parse_constant=refuse_constant)
-        plain.model_validate_json(response.content)  # type: ignore[attr-defined]
+        read(plain, response.content)
         return
     *steps, last = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
     if CompletionChunk in lines:
         assert last == "[DONE]"
         *steps, last = steps
     for line in steps:
-        lines[0].model_validate_json(line)  # type: ignore[attr-defined]
-    lines[-1].model_validate_json(last)  # type: ignore[attr-defined]
+        read(lines[0], line)
+    read(lines[-1], last)
     assert is_terminal(json.loads(last))
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from rfa.service.schemas import GenerateEvent, GenerateReply
+from rfa.service.schemas.replies import GenerateEvent, GenerateReply
 from tests.service.models import FakeLanguage, fake_models
+from tests.service.replies import read
 
 pytestmark = pytest.mark.anyio
 SCRIPT = "the quick brown fox"
@@ -34,7 +35,7 @@ async def test_recites_to_the_end(connect: Any) -> None:
     async with connect() as client:
         response = await post(client, max_new_tokens=40, seed=3)
     assert response.status_code == 200
-    reply = GenerateReply.model_validate_json(response.content)
+    reply = read(GenerateReply, response.content)
     assert reply.generated_text == SCRIPT
     assert reply.details is not None
     assert reply.details.finish_reason == "eos_token"
@@ -51,11 +52,8 @@ async def test_recites_to_the_end(connect: Any) -> None:
 async def test_the_stream_says_what_the_plain_reply_says(connect: Any) -> None:
     wanted = {"max_new_tokens": 9, "seed": 5, "temperature": 2.0, "top_n_tokens": 3, "return_latents": True}
     async with connect() as client:
-        plain = GenerateReply.model_validate_json((await post(client, **wanted)).content)
-        lines = [
-            GenerateEvent.model_validate_json(json.dumps(line))
-            for line in events(await post(client, stream=True, **wanted))
-        ]
+        plain = read(GenerateReply, (await post(client, **wanted)).content)
+        lines = [read(GenerateEvent, json.dumps(line)) for line in events(await post(client, stream=True, **wanted))]
     assert plain.details is not None
     assert [line.index for line in lines] == list(range(1, 10))
     assert [line.token for line in lines] == plain.details.tokens
@@ -192,7 +190,7 @@ async def test_a_deadline_before_the_first_token_still_answers(connect: Any) -> 
     async with connect(fake_models(model)) as client:
         lines = events(await post(client, stream=True, deadline_ms=10, n=2))
     assert len(lines) == 1
-    assert GenerateEvent.model_validate_json(json.dumps(lines[0])).token is None
+    assert read(GenerateEvent, json.dumps(lines[0])).token is None
     assert lines[0]["generated_text"] == ""
     assert [item["details"]["finish_reason"] for item in lines[0]["continuations"]] == ["deadline"] * 2
 

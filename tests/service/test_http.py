@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -14,11 +13,12 @@ from fastapi.routing import APIRoute
 
 from rfa.service.app import create_app
 from rfa.service.bundle_version import bundle_version
-from rfa.service.errors import ERROR_TYPES, STATUS, InternalError, as_service_error
+from rfa.service.errors import ERROR_TYPES, STATUS, ErrorReply, InternalError, as_service_error
 from rfa.service.routes import filter, filter_stream, generate, health, info, openai, page, tgi
-from rfa.service.schemas import ErrorReply, Info
+from rfa.service.schemas.replies import Info
 from rfa.service.settings import Settings
 from tests.service.models import fake_models
+from tests.service.replies import read
 
 pytestmark = pytest.mark.anyio
 GOOD = b'{"inputs": "say |", "parameters": {"max_new_tokens": 3}}'
@@ -28,7 +28,7 @@ JSON = {"content-type": "application/json"}
 def check_error(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/json"
-    error = ErrorReply.model_validate_json(response.content).error
+    error = read(ErrorReply, response.content).error
     assert error.code == code
     assert (status, error.type) in {(STATUS[kind], ERROR_TYPES[kind]) for kind in STATUS}
     return response.json()["error"]
@@ -214,7 +214,7 @@ async def test_before_start_up_nothing_is_ready_but_alive(connect: Any) -> None:
 
 async def test_info_tells_models_and_limits(connect: Any) -> None:
     async with connect(max_new_tokens=77) as client:
-        info = Info.model_validate_json((await client.get("/info")).content)
+        info = read(Info, (await client.get("/info")).content)
     assert [(model.name, model.kind) for model in info.models] == [("recite", "lm"), ("mean", "filter")]
     assert info.limits["max_new_tokens"] == 77
     assert info.bundle_version == bundle_version(model.digest for model in info.models)
@@ -253,8 +253,8 @@ async def test_every_metric_has_its_name_and_buckets_below_a_millisecond(connect
 
 def test_every_failure_has_a_status_and_a_type() -> None:
     assert set(STATUS) == set(ERROR_TYPES)
-    assert as_service_error(KeyError("x")).payload()["error"]["type"] == ERROR_TYPES[InternalError]
-    assert json.dumps(as_service_error(KeyError("/home/x")).payload()).find("home") < 0
+    assert as_service_error(KeyError("x")).payload().error.type == ERROR_TYPES[InternalError]
+    assert "home" not in str(as_service_error(KeyError("/home/x")).payload())
 
 
 async def test_an_application_can_start_again() -> None:

@@ -52,7 +52,7 @@ def options(seed: int, **given: Any) -> GenerateOptions:
 
 def numbers(generation: Generation) -> bytes:
     """All that is told of every token, digit for digit."""
-    return dumps([continuation.events for continuation in generation.continuations])
+    return dumps([continuation.events for continuation in generation.texts])
 
 
 @pytest.mark.anyio

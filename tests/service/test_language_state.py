@@ -42,12 +42,12 @@ async def run(made: Engine, **options: Any) -> Generation:
 
 def tokens(*generations: Generation) -> bytes:
     """Everything that is told of each token but its place in its own reply, digit for digit."""
-    events = [event for generation in generations for event in generation.continuations[0].events]
+    events = [event for generation in generations for event in generation.texts[0].events]
     return dumps([(event.token, event.top_tokens, event.latent) for event in events])
 
 
 def texts(*generations: Generation) -> str:
-    return "".join(generation.continuations[0].text for generation in generations)
+    return "".join(generation.texts[0].text for generation in generations)
 
 
 def reopened(generation: Generation) -> LanguageState:
@@ -109,7 +109,7 @@ async def test_a_stop_sequence_across_two_requests_is_found() -> None:
         first = await run(made, prompt="|", max_new_tokens=3, stops=("--",), returns_state=True, is_sampled=False)
         second = await run(made, max_new_tokens=9, stops=("--",), resumed=reopened(first), is_sampled=False)
     assert texts(first) == "ab-" and texts(second) == ""
-    assert second.continuations[0].finish_reason == "stop_sequence"
+    assert second.texts[0].finish_reason == "stop_sequence"
 
 
 async def test_a_draining_server_hands_the_state_back() -> None:
@@ -121,8 +121,8 @@ async def test_a_draining_server_hands_the_state_back() -> None:
         draining = asyncio.ensure_future(asyncio.to_thread(made.drain, 0))
         generation = [event async for event in events][-1]
         await draining
-    assert generation.continuations[0].finish_reason == "cancelled"
-    count = len(generation.continuations[0].events)
+    assert generation.texts[0].finish_reason == "cancelled"
+    count = len(generation.texts[0].events)
     async with engine(fake_models(FakeLanguage(script="x" * 5000))) as other:
         rest = await run(other, is_sampled=False, resumed=reopened(generation), max_new_tokens=3)
         whole = await run(other, prompt="|", is_sampled=False, max_new_tokens=count + 3)

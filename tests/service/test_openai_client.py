@@ -17,9 +17,10 @@ import openai
 import pytest
 from openai.types import Completion
 
-from rfa.service.schemas_openai import Completion as CompletionReply
-from rfa.service.schemas_openai import CompletionChunk, CompletionRequest, ModelList
+from rfa.service.schemas.openai import Completion as CompletionReply
+from rfa.service.schemas.openai import CompletionChunk, CompletionRequest, ModelList
 from tests.service.models import FakeLanguage, byte_vocabulary, fake_models
+from tests.service.replies import read
 
 SCRIPT = "the quick brown fox"
 KEY = "a-key-of-sixteen-or-more"
@@ -78,7 +79,7 @@ def test_models(client: openai.OpenAI, address: str) -> None:
     assert client.models.retrieve("recite").to_dict() == {
         "id": "recite", "object": "model", "created": 0, "owned_by": "rfa-server", "digest": "0" * 64,
     }  # fmt: skip
-    ModelList.model_validate_json(httpx.get(f"{address}/v1/models").content)
+    read(ModelList, httpx.get(f"{address}/v1/models").content)
     for other in ("nope", "mean", "some/where"):  # `mean` is a filter
         with pytest.raises(openai.NotFoundError) as missing:
             client.models.retrieve(other)
@@ -147,7 +148,7 @@ def gathered(chunks: list[Completion]) -> dict[int, dict[str, Any]]:
     """The pieces of every choice joined."""
     choices: dict[int, dict[str, Any]] = {}
     for chunk in chunks:
-        CompletionChunk.model_validate_json(chunk.to_json())
+        read(CompletionChunk, chunk.to_json())
         for choice in chunk.choices:
             joined = choices.setdefault(choice.index, {"text": "", "finish_reason": None, "logprobs": {}})
             assert joined["finish_reason"] is None, "a piece after the last piece"
@@ -164,7 +165,7 @@ def test_the_stream_says_what_the_plain_reply_says(unsure: openai.OpenAI) -> Non
         "stop": ["k", "o", "the"],
     }  # fmt: skip
     plain = create(unsure, **wanted)
-    CompletionReply.model_validate_json(plain.to_json())
+    read(CompletionReply, plain.to_json())
     chunks = list(create(unsure, **wanted, stream=True, stream_options={"include_usage": True}))
     assert {chunk.id for chunk in chunks} == {chunks[0].id} != {plain.id}
     streamed = gathered(chunks)
@@ -195,7 +196,7 @@ def test_every_stream_ends_once(address: str, options: dict[str, Any]) -> None:
     assert all(line.startswith("data: ") for line in lines)
     assert lines.index("data: [DONE]") == len(lines) - 1
     for line in lines[:-1]:
-        CompletionChunk.model_validate_json(line.removeprefix("data: "))
+        read(CompletionChunk, line.removeprefix("data: "))
 
 
 def test_logprobs_are_those_of_the_tokens(live: Any) -> None:

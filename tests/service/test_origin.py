@@ -15,11 +15,11 @@ from websockets.sync.client import connect as open_websocket
 
 from rfa.service.access.origin import Authority, Origin, OriginPolicy, parse_authority
 from rfa.service.app import create_app
-from rfa.service.errors import ServiceError
+from rfa.service.errors import ErrorReply, ServiceError
 from rfa.service.openapi import openapi_of
-from rfa.service.schemas import ErrorReply
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.models import fake_models
+from tests.service.replies import read
 
 STRANGE = ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"})
 KEY = "a-key-of-sixteen-or-more"
@@ -207,13 +207,13 @@ class TestTheServer:
                     assert (answer.status_code, answer.headers["content-type"]) == (421, "application/json")
                     assert "x-request-id" in answer.headers
                     if method != "HEAD":
-                        error = ErrorReply.model_validate_json(answer.content).error
+                        error = read(ErrorReply, answer.content).error
                         assert (error.type, error.code) == ("misdirected_request", "host_not_allowed")
                         assert "evil" not in error.message
                     if method in ("POST", "PUT", "DELETE", "BREW"):
                         for headers in STRANGE:
                             answer = await client.request(method, path, headers=headers)
-                            error = ErrorReply.model_validate_json(answer.content).error
+                            error = read(ErrorReply, answer.content).error
                             assert (answer.status_code, error.type) == (403, "forbidden")
                             assert error.code == "origin_not_allowed" and not has_cors(answer.headers)
 
@@ -241,7 +241,7 @@ class TestTheServer:
             ):
                 start, body = await asgi(client.app, **{**HANDSHAKE, "path": path, "headers": extra})
                 assert (start["type"], start["status"]) == ("websocket.http.response.start", status)
-                assert ErrorReply.model_validate_json(body["body"]).error.code == code
+                assert read(ErrorReply, body["body"]).error.code == code
             opened, *_ = await asgi(
                 client.app, **{**HANDSHAKE, "headers": [(b"host", b"localhost:1"), (b"origin", b"http://localhost:1")]}
             )
@@ -290,7 +290,7 @@ class TestTheServer:
                 assert answer.headers["access-control-allow-headers"] == "*, Authorization"
                 refused = await client.options(path, headers={"Origin": "https://evil.example", **asked})
                 assert refused.status_code == 401 and not has_cors(refused.headers)
-                assert ErrorReply.model_validate_json(refused.content)
+                assert read(ErrorReply, refused.content)
             assert (await client.options("/generate", headers={"Origin": APP})).status_code == 401
 
     async def test_the_page_works_behind_a_proxy_with_a_listed_name(self, connect: Any) -> None:
@@ -317,7 +317,7 @@ def test_a_real_server_tells_pages_and_names_apart(live: Any) -> None:
                 pass
             response = refused.value.response
             assert response.status_code == status and "x-request-id" in response.headers
-            assert ErrorReply.model_validate_json(response.body).error.code == code
+            assert read(ErrorReply, response.body).error.code == code
         with open_websocket(url, origin=address) as ours:
             ours.send("{}")
             assert '"ready":true' in ours.recv()

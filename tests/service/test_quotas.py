@@ -19,10 +19,10 @@ from test_filter_stream import Socket, slots_are_free
 
 from rfa.service.access.keys import ApiKeys, load_keys
 from rfa.service.access.quotas import BURST_SECONDS, Bucket, Clients
-from rfa.service.errors import Overloaded
-from rfa.service.schemas import ErrorReply
+from rfa.service.errors import ErrorReply, Overloaded
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.models import FakeLanguage, fake_models
+from tests.service.replies import read
 
 KEY, OTHER = "first-key-of-sixteen-or-more", "second-key-of-sixteen-or-more"
 BODY = {"inputs": "say |", "parameters": {"max_new_tokens": 3}}  # five tokens and three
@@ -58,7 +58,7 @@ def headers(key: str = KEY) -> dict[str, str]:
 
 def check_refused(response: Any, quota: str) -> int:
     """An answer in the one shape; its Retry-After."""
-    error = ErrorReply.model_validate_json(response.content).error
+    error = read(ErrorReply, response.content).error
     assert (response.status_code, error.type, error.code) == (429, "overloaded", f"quota_{quota}")
     return int(response.headers["retry-after"])
 
@@ -237,7 +237,7 @@ class TestTheServer:
             raw, extensions = [(b"x-api-key", KEY.encode())], {"websocket.http.response": {}}
             start, body = await asgi(client.app, **handshake, headers=raw, extensions=extensions)
             assert start["status"] == 429
-            assert ErrorReply.model_validate_json(body["body"]).error.code == "quota_requests"
+            assert read(ErrorReply, body["body"]).error.code == "quota_requests"
             assert (await client.get("/info", headers=headers(OTHER))).status_code == 200
             assert (await client.get("/health", headers=headers())).status_code == 200
             counted = client.app.state.metrics.registry.get_sample_value

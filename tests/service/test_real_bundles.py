@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rfa.service.app import create_app
-from rfa.service.schemas import FilterReply, GenerateEvent, GenerateReply, Info
+from rfa.service.schemas.replies import FilterReply, GenerateEvent, GenerateReply, Info
 from rfa.service.settings import Settings
+from tests.service.replies import read
 
 PROMPT = "It was the"
 TIMES = [0.0, 0.1, 0.25, 0.25, 0.9, 1.0, 2.5]
@@ -37,7 +38,7 @@ async def serving(*bundles: Path) -> AsyncIterator[httpx.AsyncClient]:
 async def generate(client: httpx.AsyncClient, inputs: str = PROMPT, **parameters: Any) -> GenerateReply:
     response = await client.post("/generate", json={"inputs": inputs, "parameters": parameters})
     assert response.status_code == 200, response.text
-    return GenerateReply.model_validate_json(response.content)
+    return read(GenerateReply, response.content)
 
 
 @pytest.mark.anyio
@@ -47,7 +48,7 @@ async def test_ready_with_all_default_bundles(bundles: Path) -> None:
     assert all(path.parent == bundles for path in paths)
     async with serving(*paths) as client:
         assert set((await client.get("/ready")).json()["models"]) >= {"books", "linear", "oscillator"}
-        info = Info.model_validate_json((await client.get("/info")).content)
+        info = read(Info, (await client.get("/info")).content)
     assert all(model.golden_values > 0 and len(model.digest) == 64 and model.calibration for model in info.models)
 
 
@@ -68,7 +69,7 @@ async def test_text_is_repeatable_and_details_hold_together(books_bundle: Path, 
         assert [item.logprob for item in top] == sorted((item.logprob for item in top), reverse=True)
         assert token.logprob <= top[0].logprob
         assert sum(np.exp(item.logprob) for item in top) <= 1 + 1e-9
-    events = [GenerateEvent.model_validate_json(line[6:]) for line in response.text.splitlines() if line]
+    events = [read(GenerateEvent, line[6:]) for line in response.text.splitlines() if line]
     assert [event.token for event in events] == tokens
     assert events[-1].generated_text == first.generated_text
 
@@ -122,7 +123,7 @@ async def test_filter_streams_equal_the_whole(bundles: Path, name: str, mode: st
     async with serving(bundles / name) as client:
         plain = await client.post("/filter", json=body)
         stream = await client.post("/filter", json={**body, "stream": True})
-    reply = FilterReply.model_validate_json(plain.content)
+    reply = read(FilterReply, plain.content)
     *steps, done = [json.loads(line) for line in stream.text.splitlines()]
     assert steps == json.loads(plain.content)["steps"]
     assert done["done"] and done["log_likelihood"] == pytest.approx(reply.log_likelihood, rel=1e-6)
@@ -144,7 +145,7 @@ async def test_filter_streams_equal_the_whole(bundles: Path, name: str, mode: st
 async def test_smoothing_reaches_back(bundles: Path, name: str) -> None:
     async with serving(bundles / name) as client:
         response = await client.post("/filter", json={"times": TIMES, "observations": OBSERVATIONS, "smooth": True})
-    reply = FilterReply.model_validate_json(response.content)
+    reply = read(FilterReply, response.content)
     assert reply.smoothed is not None and len(reply.smoothed) == len(TIMES)
     assert reply.smoothed[-1].mean == pytest.approx(reply.steps[-1].mean, abs=1e-4)
     assert all(
@@ -192,6 +193,6 @@ def test_extreme_numbers_are_answered_or_refused(extremes: Any, gap: list[float]
     response = extremes({**body, "samples": 1, "seed": 0})
     assert response.status_code in (200, 422), response.text
     if response.status_code == 200:
-        FilterReply.model_validate_json(response.content)
+        read(FilterReply, response.content)
     after = extremes({"model": "linear", "observations": [[1.0, 0.0]]})
     assert after.status_code == 200

@@ -14,9 +14,9 @@ import pytest
 
 from rfa.service.app import create_app
 from rfa.service.bundle_version import bundle_version
-from rfa.service.engine.engine import ModelFacts, Models
+from rfa.service.engine.engine import Models
 from rfa.service.settings import Settings
-from tests.service.models import FakeFilter, FakeLanguage
+from tests.service.models import FakeFilter, FakeLanguage, model_info
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +26,7 @@ def models(script: str, digest: str, gate: threading.Semaphore | None = None) ->
     return Models(
         {"recite": language},
         {"mean": filter_model},
-        [ModelFacts("recite", "lm", digest * 64, 1), ModelFacts("mean", "filter", digest * 64, 1)],
+        [model_info("recite", "lm", digest * 64), model_info("mean", "filter", digest * 64)],
     )
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from rfa.service.engine.reply_size import HELD
-from rfa.service.schemas import FilterReply, GenerateReply
+from rfa.service.schemas.replies import FilterReply, GenerateReply
 from rfa.service.turns import LONGEST_LOOKS, Turns
 from tests.service.models import FakeFilter, FakeLanguage, fake_models
+from tests.service.replies import read
 
 pytestmark = pytest.mark.anyio
 # Some 2 MB of JSON: more than is held before a reply begins.
@@ -156,7 +157,7 @@ async def test_a_short_reply_says_its_length(connect: Any) -> None:
     assert int(short.headers["content-length"]) == len(short.content)
     assert int(text.headers["content-length"]) == len(text.content)
     assert "content-length" not in long.headers
-    assert len(FilterReply.model_validate_json(long.content).steps) == 9_000
+    assert len(read(FilterReply, long.content).steps) == 9_000
 
 
 @pytest.mark.parametrize(
@@ -220,7 +221,7 @@ async def test_long_details_are_those_of_the_stream(connect: Any) -> None:
     async with connect(fake_models(FakeLanguage(script="ab" * 1_000))) as client:
         whole = await client.post("/generate", json={**body, "stream": False})
         stream = await client.post("/generate", json={**body, "stream": True})
-    reply = GenerateReply.model_validate_json(whole.content)
+    reply = read(GenerateReply, whole.content)
     events = [json.loads(line[6:]) for line in stream.text.splitlines() if line]
     assert reply.continuations is not None and reply.continuations[0].details == reply.details
     for sample, continuation in enumerate(json.loads(whole.content)["continuations"]):

@@ -21,9 +21,10 @@ from rfa.service.engine.reply_size import (
     generation_bytes,
     smoothing_bytes,
 )
-from rfa.service.engine.text.generation import TokenEvent, TokenRecord, TopTokens
+from rfa.service.engine.text.generation import TokenEvent, TopTokens
 from rfa.service.runtime.filter import FilterRuntime, Row
 from rfa.service.runtime.pool import StatePool
+from rfa.service.schemas.replies import Token
 from tests.service.models import byte_vocabulary
 
 LEVELS = tuple(round(0.05 + 0.055 * i, 4) + 1e-12 for i in range(16))
@@ -115,7 +116,7 @@ def test_tokens_take_no_more_than_their_estimate(top: int, latent: int) -> None:
     def make() -> list[TokenEvent]:
         return [
             TokenEvent(
-                1_000 + i, 300 + i % 3, TokenRecord(1_000 + i, f"{i:04} wörd", -0.1 * i, False, 1 / (i + 1), 0.5 * i),
+                1_000 + i, 300 + i % 3, Token(1_000 + i, f"{i:04} wörd", -0.1 * i, False, 1 / (i + 1), 0.5 * i),
                 TopTokens(range(top), [-0.1] * top, vocabulary) if top else None,
                 np.zeros((4, latent // 4), np.float32) if latent else None,
             )

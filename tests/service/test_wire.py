@@ -18,7 +18,7 @@ from websockets.sync.client import connect as connect_websocket
 from rfa.service.body import read_body
 from rfa.service.errors import RequestTimeout
 from rfa.service.memory import MemoryBudget
-from rfa.service.schemas import StreamClose
+from rfa.service.schemas.requests import StreamClose
 from rfa.service.settings import Settings
 from rfa.service.turns import Turns
 from rfa.service.wire.websocket import BURST_BYTES

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 from tqdm import tqdm
 
 from rfa.measured import RESULTS, origin, write_result
@@ -241,7 +242,7 @@ def offer(lock: Lock, token: str, max_bytes: int) -> str | None:
     try:
         lock.tokens.open(token, lock.scope, max_bytes)
     except InvalidRequest as error:
-        return json.dumps(error.payload())
+        return orjson.dumps(error.payload()).decode()
     return None
 
 

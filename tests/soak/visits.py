@@ -311,4 +311,4 @@ def _request(truth: Truth, start: int, count: int, *, is_streamed: bool = False)
 
 def tokens_of(generation: Generation) -> bytes:
     """Every number of every token of a text."""
-    return as_sent([continuation.events for continuation in generation.continuations])
+    return as_sent([continuation.events for continuation in generation.texts])

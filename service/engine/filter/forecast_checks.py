@@ -15,12 +15,12 @@ against that distribution, above it there should be less.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from rfa.service.engine.filter.adaptive import EMPTY, GAMMA, INFINITE
 from rfa.service.engine.filter.input import level_name
+from rfa.service.schemas.replies import ForecastChecks
 
 Array = np.ndarray
 
@@ -67,19 +67,6 @@ def tally(scored: Array, weighted_nis: Array, is_above: Array, scores: Array, ed
     np.add.reduce((bins == _PIT_BINS) & scored, axis=1, out=sums[PIT])
     np.add.reduce((scores <= widths.T) & scored, axis=1, out=sums[INSIDE])
     return np.ascontiguousarray(sums.T)
-
-
-@dataclass(frozen=True, slots=True)
-class ForecastChecks:
-    """What became of a request's one-step forecasts; the schema documents the fields."""
-
-    scored: int
-    coverage: dict[str, float | None]
-    bound: float | None
-    gamma: float
-    weighted_nis: float | None
-    pit: list[int]
-    weighted_nis_bins: list[int]
 
 
 def summarise(sums: Array, levels: Sequence[float], size: int, *, is_fresh: bool) -> ForecastChecks:

@@ -18,18 +18,9 @@ from rfa.service.encoding import PIECE_NUMBERS, Blocks
 from rfa.service.engine.filter.calibration import Calibration
 from rfa.service.engine.filter.input import level_name
 from rfa.service.engine.filter.learned_normal import learn
+from rfa.service.schemas.replies import FilterStepReply, ForecastPoint
 
 Array = np.ndarray
-
-
-@dataclass
-class ForecastPoint:
-    """A future observation. Not frozen, as FilterStep."""
-
-    t: float
-    mean: list[float]
-    std: list[float]
-    interval: dict[str, list[list[float]]]
 
 
 class Forecasts(Blocks):
@@ -84,29 +75,6 @@ class Forecasts(Blocks):
     @property
     def _points_of_block(self) -> int:
         return max(1, PIECE_NUMBERS * len(self) // (self.moments.size + self.bands.size))
-
-
-@dataclass
-class FilterStep:
-    """The state in observation units after one observation; None where nothing was observed.
-
-    Neither frozen nor with slots: thousands are made and sent each second; freezing costs more than the fields, and
-    orjson takes twice as long over slots.
-    """
-
-    index: int
-    t: float
-    mean: list[float]
-    std: list[float]
-    precision: float
-    confidence: float
-    weight: float | None
-    innovation: list[float | None] | None
-    nis: float | None
-    anomaly: float | None
-    interval: dict[str, list[list[float]]]
-    forecast: Sequence[ForecastPoint] | Forecasts
-    samples: Array  # [samples, P]: a parked reply as lists, 256 steps of 128 samples, took 5 ms to free
 
 
 NO_SAMPLES = np.empty((0, 0))
@@ -200,20 +168,20 @@ def by_readout(readouts: Sequence[Readout], rows: Sequence[int]) -> list[tuple[R
 
 def describe(
     outputs: Mapping[str, Array], facts: RowFacts, scores: Scores, rows: Sequence[int]
-) -> dict[int, FilterStep]:
+) -> dict[int, FilterStepReply]:
     """Steps of these rows, without forecasts and samples, by row."""
     mean = outputs["mean"].astype(np.float64)
     deviation = np.sqrt(np.maximum(np.diagonal(outputs["covariance"], axis1=1, axis2=2).astype(np.float64), 0.0))
     means, precisions, nis = mean.tolist(), outputs["precision"].tolist(), outputs["nis"].tolist()
     weights, innovations = outputs["weight"].tolist(), outputs["innovation"].tolist()
     anomalies, confidences = scores.anomaly.tolist(), scores.confidence.tolist()
-    steps: dict[int, FilterStep] = {}
+    steps: dict[int, FilterStepReply] = {}
     for readout, members in by_readout(facts.readouts, rows):
         deviations = deviation[members]
         intervals = bands(mean[members], deviations, readout.state).tolist()
         spreads = (deviations * readout.calibration.state_scale).tolist()
         for row, spread, interval in zip(members, spreads, intervals, strict=True):
-            steps[row] = FilterStep(
+            steps[row] = FilterStepReply(
                 facts.counts[row], facts.times[row], means[row], spread, precisions[row], confidences[row],
                 weights[row], innovations[row], nis[row], anomalies[row], readout.named(interval), [], NO_SAMPLES,
             )  # fmt: skip
@@ -221,7 +189,7 @@ def describe(
     return steps
 
 
-def _forget_unseen(steps: Mapping[int, FilterStep], present: Array) -> None:
+def _forget_unseen(steps: Mapping[int, FilterStepReply], present: Array) -> None:
     """Put None where nothing was observed."""
     if present.all():
         return

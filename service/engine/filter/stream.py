@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from rfa.service.engine.filter.forecast_checks import ForecastChecks
 from rfa.service.engine.filter.work import FilterStage, PackedState, RecurrentJob
 from rfa.service.errors import ServiceError
 from rfa.service.runtime.filter import Row, Stepped
-
-EndReason = Literal["close", "idle", "drain"]
+from rfa.service.schemas.replies import EndReason, ForecastChecks
 
 
 @dataclass(frozen=True)

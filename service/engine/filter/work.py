@@ -29,7 +29,6 @@ from rfa.service.engine.filter.forecast_checks import (
     PIT_BINS,
     SCORED,
     WEIGHTED_NIS,
-    ForecastChecks,
     no_checks,
     summarise,
 )
@@ -40,6 +39,7 @@ from rfa.service.errors import InvalidRequest, NotReady
 from rfa.service.metrics import Metrics
 from rfa.service.runtime.filter import FilterInputError, Row, Stepped
 from rfa.service.runtime.pool import Slot, StateField, StatePool
+from rfa.service.schemas.replies import FilterTimings, ForecastChecks
 
 # Of the thread's processor time, not of the clock: where other threads or processes have the processor in between, a
 # turn would end after a single step, and a series would take as many turns as it has observations.
@@ -131,14 +131,6 @@ class FilterOptions:
     def needs_whole(self) -> bool:
         """Whether the answer needs the whole sequence at once."""
         return self.smooth or self.mode == "attention"
-
-
-@dataclass(frozen=True, slots=True)
-class FilterTimings:
-    """Where the time went, milliseconds."""
-
-    queue_ms: float
-    compute_ms: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +30,10 @@ from rfa.service.engine.text.state import LanguageState
 from rfa.service.errors import EngineFailure, InvalidRequest, NotReady
 from rfa.service.metrics import Metrics
 from rfa.service.runtime.language import Advance, Decode, Language
+from rfa.service.schemas.replies import FinishReason, GenerateTimings, Token, TopToken
 
 PREFILL_TOKENS = 64  # per quantum: long enough to be efficient, short enough not to stall running streams
 LONG_PROMPT = 1_000  # characters; prompts beyond take turns with shorter ones, which therefore never wait for them
-FinishReason = Literal["length", "eos_token", "stop_sequence", "cancelled", "deadline", "error"]
 
 
 @dataclass(frozen=True)
@@ -102,28 +102,6 @@ class PromptLimits:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRecord:
-    """A generated token."""
-
-    id: int
-    text: str
-    logprob: float
-    special: bool
-    confidence: float
-    precision: float
-
-
-@dataclass(frozen=True, slots=True)
-class TopTokenRecord:
-    """One of the most probable tokens at a position."""
-
-    id: int
-    text: str
-    logprob: float
-    special: bool
-
-
 class TopTokens(Blocks):
     """The most probable tokens at a position: numbers, until they are told. As records they take ten times as much."""
 
@@ -134,10 +112,10 @@ class TopTokens(Blocks):
         self._logprobs = np.array(logprobs, np.float64)
         self._vocabulary = vocabulary
 
-    def __iter__(self) -> Iterator[TopTokenRecord]:
+    def __iter__(self) -> Iterator[TopToken]:
         known = self._vocabulary
         for token, logprob in zip(self._ids.tolist(), self._logprobs.tolist(), strict=True):
-            yield TopTokenRecord(token, known.label(token), logprob, known.is_special(token))
+            yield TopToken(token, known.label(token), logprob, known.is_special(token))
 
     @property
     def is_short(self) -> bool:
@@ -153,19 +131,9 @@ class TokenEvent:
 
     index: int
     sample: int
-    token: TokenRecord
+    token: Token
     top_tokens: TopTokens | None
     latent: NDArray[np.float32] | None  # [H, 2D]
-
-
-@dataclass(frozen=True, slots=True)
-class Timings:
-    """Where the time went, milliseconds."""
-
-    queue_ms: float
-    prefill_ms: float
-    decode_ms: float
-    tokens_per_second: float
 
 
 @dataclass(frozen=True)
@@ -182,9 +150,9 @@ class Generation:
     """A finished request. `last` is the token that ended it; it was not emitted before."""
 
     last: TokenEvent | None
-    continuations: list[FinishedText]
+    texts: list[FinishedText]
     input_length: int
-    timings: Timings
+    timings: GenerateTimings
     state: LanguageState | None = None
     position: int = 0  # tokens that the state has seen
 
@@ -285,7 +253,7 @@ class GenerateJob(Job):
         """The finished request; continuations that still grew ran into the deadline, or the server goes down."""
         early: FinishReason = "cancelled" if self.interrupted else "deadline"
         prefix = self.prompt_text if self.options.return_full_text else ""
-        continuations = [
+        texts = [
             FinishedText(
                 prefix + "".join(event.token.text for event in stream.events),
                 stream.finish_reason or early,
@@ -296,7 +264,7 @@ class GenerateJob(Job):
         # Where the deadline passed before the prompt was tokenised, the model saw nothing.
         input_length = max(0, len(self.prompt) - (self.options.resumed is not None))
         state, position = self._state()
-        return Generation(last, continuations, input_length, self._timings(), state, position)
+        return Generation(last, texts, input_length, self._timings(), state, position)
 
     def _state(self) -> tuple[LanguageState | None, int]:
         """Where the first continuation was left, if that was asked for or the server broke the text off."""
@@ -314,13 +282,13 @@ class GenerateJob(Job):
         )
         return state, stream.context.position
 
-    def _timings(self) -> Timings:
+    def _timings(self) -> GenerateTimings:
         now = time.monotonic()
         started = self.started or now
         decode_started = self.decode_started or now
         decode_seconds = now - decode_started
         tokens = sum(len(stream.events) for stream in self.streams)
-        return Timings(
+        return GenerateTimings(
             queue_ms=round(1000 * (started - self.submitted), 3),
             prefill_ms=round(1000 * (decode_started - started), 3),
             decode_ms=round(1000 * decode_seconds, 3),
@@ -424,8 +392,8 @@ class DecodeStage:
         """Finish a request and count it."""
         generation = job.conclude(last)
         name, timings = self._model.name, generation.timings
-        for continuation in generation.continuations:
-            self._metrics.request_success.labels(name, continuation.finish_reason).inc()
+        for text in generation.texts:
+            self._metrics.request_success.labels(name, text.finish_reason).inc()
         self._metrics.prompt_tokens.labels(name).inc(generation.input_length)
         self._metrics.request_queue_time.labels(name).observe(timings.queue_ms / 1000)
         self._metrics.request_prefill_time.labels(name).observe(timings.prefill_ms / 1000)
@@ -508,7 +476,7 @@ class DecodeStage:
         event = TokenEvent(
             index=len(stream.events) + 1,
             sample=stream.sample,
-            token=TokenRecord(
+            token=Token(
                 id=token,
                 text=text,
                 logprob=step.log_probability(token),

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from state_support import KEY, SCOPE, make_tokens
 
-from rfa.service.errors import Conflict, InvalidRequest, NotFound, ServiceError
+from rfa.service.errors import Conflict, ErrorReply, InvalidRequest, NotFound, ServiceError
 from rfa.service.state.keeper import StateKeeper
 from rfa.service.state.keys import StateKeys
 from rfa.service.state.memory_sessions import MemorySessions
@@ -117,7 +117,7 @@ async def test_7_9_25_another_scope_has_sessions_of_its_own(keeper: StateKeeper,
     assert await keeper.load("session:mine", elsewhere, LIMIT) == Opened(b"theirs", 5)
 
 
-async def absent_refusal(keeper: StateKeeper, reference: str) -> dict[str, object]:
+async def absent_refusal(keeper: StateKeeper, reference: str) -> ErrorReply:
     with pytest.raises(NotFound) as caught:
         await keeper.load(reference, SCOPE, LIMIT)
     return caught.value.payload()

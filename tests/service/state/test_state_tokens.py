@@ -6,7 +6,7 @@ import logging
 import math
 import struct
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
@@ -49,7 +49,7 @@ def assert_refused(token: str, scope: StateScope = SCOPE, limit: int = LIMIT, **
     opener = make_tokens(*where.pop("keys", ()), **where)  # type: ignore[arg-type, misc]
     with pytest.raises(InvalidRequest) as caught:
         opener.open(token, scope, limit)
-    assert caught.value.payload() == ONE_ANSWER
+    assert asdict(caught.value.payload()) == ONE_ANSWER
     assert STATUS[type(caught.value)] == 422 and caught.value.headers() == {}
     assert caught.value.__cause__ is None and caught.value.__context__ is None
 

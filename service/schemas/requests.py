@@ -1,16 +1,13 @@
-"""The JSON of every route: strict types, every field bounded, unknown fields refused.
-
-Requests are validated by these models. Replies are built by the engine as plain dataclasses and encoded once; the
-reply models here document them, and the tests hold the two together.
-"""
+"""What the routes of text and filters take; a field's bounds stand here and nowhere else."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from rfa.service.neutral import NullIs, OneOf, Only
+from rfa.service.schemas.base import FieldError, Request
 from rfa.service.state.names import SESSION_PREFIX
 
 LARGEST_OBSERVATION = 1e12
@@ -18,7 +15,6 @@ LARGEST_TIME = 1e15
 LARGEST_SEED = 2**64 - 1
 MAX_ITEMS = 1_000_000
 MAX_SAMPLES = 16
-MOST_UNKNOWN = 16
 
 ModelName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
@@ -45,31 +41,9 @@ ReturnState = Annotated[
     OneOf("true, false, or `session:NAME` with a NAME of 1 to 64 letters, digits, _ and -"),
     Field(description="true: the reply holds the state after it; `session:NAME`: the server keeps it under a new name"),
 ]
-ReplyState = Annotated[str | None, Field(description="where to go on: a sealed token or `session:NAME@STEP`")]
 
 
-class _Request(BaseModel):
-    """Lists stop at their first fault (`fail_fast`), and few of many unknown fields are looked at: a list of a hundred
-    thousand complaints, of which one is told, took seconds and gigabytes."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def leave_out_most_unknown_fields(cls, document: Any) -> Any:
-        """The document, with the first `MOST_UNKNOWN` of its unknown fields; each of them refuses it."""
-        if type(document) is not dict or len(document) <= MOST_UNKNOWN:
-            return document
-        unknown = [name for name in document if name not in cls.model_fields]
-        left_out = set(unknown[MOST_UNKNOWN:])
-        return {name: value for name, value in document.items() if name not in left_out} if left_out else document
-
-
-class _Reply(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-
-
-class GenerateParameters(_Request):
+class GenerateParameters(Request):
     """How to continue the prompt; names and meanings are TGI's where TGI has them."""
 
     max_new_tokens: Annotated[int, NullIs(100)] = Field(default=100, ge=1, le=1_000_000)
@@ -117,7 +91,7 @@ class GenerateParameters(_Request):
     )
 
 
-class GenerateRequest(_Request):
+class GenerateRequest(Request):
     """A prompt to continue."""
 
     model_config = ConfigDict(
@@ -154,7 +128,7 @@ class GenerateRequest(_Request):
         return self
 
 
-class FilterRequest(_Request):
+class FilterRequest(Request):
     """Observations of a noisy system."""
 
     model_config = ConfigDict(
@@ -232,7 +206,7 @@ class FilterRequest(_Request):
         return self
 
 
-class FilterStreamRequest(_Request):
+class FilterStreamRequest(Request):
     """First frame of a live stream: what to tell about each observation."""
 
     model: ModelName | None = Field(default=None, description="null is the first filter of the server")
@@ -259,7 +233,7 @@ class FilterStreamRequest(_Request):
     )
 
 
-class StreamObservation(_Request):
+class StreamObservation(Request):
     """A frame of a live stream: one observation."""
 
     t: Time | None = Field(default=None, description="not before the time ahead of it; null is the step's index")
@@ -267,7 +241,7 @@ class StreamObservation(_Request):
     noise: NoiseScale | None = Field(default=None, description="scale of the measurement noise; null is 1")
 
 
-class StreamClose(_Request):
+class StreamClose(Request):
     """The last frame of a live stream."""
 
     close: bool = Field(description="true")
@@ -278,287 +252,3 @@ class StreamClose(_Request):
         if not self.close:
             raise FieldError("close", "close must be true", "literal_error")
         return self
-
-
-class FieldError(ValueError):
-    """A rule between fields is broken; carries the field that the client should change."""
-
-    def __init__(self, param: str, message: str, code: str) -> None:
-        super().__init__(message)
-        self.param = param
-        self.message = message
-        self.code = code
-
-
-class ErrorBody(_Reply):
-    """What went wrong."""
-
-    message: str = Field(description="names the field and what was expected")
-    type: str = Field(description="class of the failure, one per status")
-    param: str | None = Field(description="the field, as a path")
-    code: str = Field(description="the precise reason")
-
-
-class ErrorReply(_Reply):
-    """The one error shape, of every status and in streams."""
-
-    error: ErrorBody
-
-
-class Token(_Reply):
-    """A generated token. The texts of all tokens, joined, are `generated_text`."""
-
-    id: int
-    text: str = Field(description="text that this token made final; empty while a character or stop is incomplete")
-    logprob: float = Field(description="under the model itself, before temperature and filters")
-    special: bool
-    confidence: float = Field(ge=0, le=1, description="calibrated probability that this is the right next token")
-    precision: float = Field(ge=0, description="total evidence of the last layer")
-
-
-class TopToken(_Reply):
-    """One of the most probable tokens at a position."""
-
-    id: int
-    text: str
-    logprob: float
-    special: bool
-
-
-class GenerateTimings(_Reply):
-    """Where the time went, milliseconds."""
-
-    queue_ms: float
-    prefill_ms: float
-    decode_ms: float
-    tokens_per_second: float
-
-
-FinishReason = Literal["length", "eos_token", "stop_sequence", "cancelled", "deadline", "error"]
-
-
-class GenerateDetails(_Reply):
-    """What is known of a continuation beside its text."""
-
-    finish_reason: FinishReason
-    generated_tokens: int
-    input_length: int = Field(description="prompt tokens that the model saw")
-    seed: int
-    prefill: list[TopToken] = Field(description="always empty; kept for TGI clients")
-    tokens: list[Token]
-    top_tokens: list[list[TopToken]] | None
-    latents: list[list[list[float]]] | None = Field(description="[tokens, heads, 2 D]")
-    timings: GenerateTimings
-
-
-class Continuation(_Reply):
-    """One of `n` continuations."""
-
-    generated_text: str
-    details: GenerateDetails | None
-
-
-class GenerateReply(_Reply):
-    """The text and what is known of it."""
-
-    generated_text: str
-    details: GenerateDetails | None
-    continuations: list[Continuation] | None = Field(description="all of them, the first included, when n > 1")
-    state: ReplyState
-
-
-class StreamDetails(_Reply):
-    """Details of a streamed continuation; its tokens were sent before."""
-
-    finish_reason: FinishReason
-    generated_tokens: int
-    input_length: int
-    seed: int
-    timings: GenerateTimings
-
-
-class StreamContinuation(_Reply):
-    """One of `n` streamed continuations."""
-
-    generated_text: str
-    details: StreamDetails
-
-
-class GenerateEvent(_Reply):
-    """One line of the stream. The last one, and only it, has `generated_text` and `details`."""
-
-    index: int = Field(description="position of the token in its continuation, from 1")
-    sample: int = Field(description="which of the n continuations, from 0")
-    token: Token | None = Field(description="null only when the deadline passed before the first token")
-    top_tokens: list[TopToken] | None
-    latent: list[list[float]] | None
-    generated_text: str | None
-    details: StreamDetails | None
-    continuations: list[StreamContinuation] | None
-    state: ReplyState
-
-
-Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
-
-
-class ForecastPoint(_Reply):
-    """A future observation."""
-
-    t: float
-    mean: list[float]
-    std: list[float]
-    interval: dict[str, list[Interval]]
-
-
-class FilterStepReply(_Reply):
-    """The state in observation units after one observation."""
-
-    index: int
-    t: float
-    mean: list[float]
-    std: list[float]
-    precision: float
-    confidence: float = Field(ge=0, le=1, description="that the next observation falls inside its 0.9 interval")
-    weight: float | None = Field(description="share of the observation that the robust update used, (0, 1]")
-    innovation: list[float | None] | None
-    nis: float | None
-    anomaly: float | None = Field(
-        ge=0,
-        le=1,
-        description="share of less surprising observations, 1 is impossible: by the bundle's calibration at first, "
-        "more and more by what this stream has shown. As rare as it says: above 0.99 about one in a hundred",
-    )
-    interval: dict[str, list[Interval]]
-    forecast: list[ForecastPoint]
-    samples: list[list[float]]
-
-
-class SmoothedStep(_Reply):
-    """The state given all observations."""
-
-    index: int
-    t: float
-    mean: list[float]
-    std: list[float]
-
-
-class FilterTimings(_Reply):
-    """Where the time went, milliseconds."""
-
-    queue_ms: float
-    compute_ms: float
-
-
-class ForecastChecks(_Reply):
-    """What became of the one-step forecasts of this request or stream. Its first observation had none."""
-
-    scored: int = Field(description="components of observations that were forecast")
-    coverage: dict[str, float | None] = Field(
-        description="share of them inside the interval, by calibrated level; null where nothing was scored"
-    )
-    bound: float | None = Field(
-        description="adaptive conformal guarantee: coverage differs from the level by at most this, whatever the data"
-    )
-    gamma: float = Field(description="step of the adaptation; the bound is about components / (gamma scored)")
-    weighted_nis: float | None = Field(description="mean of weight × nis / components; about 1 for a sound filter")
-    pit: Annotated[list[int], Field(min_length=10, max_length=10)] = Field(
-        description="components by their place in the forecast distribution, in ten bins; even if it is right"
-    )
-    weighted_nis_bins: Annotated[list[int], Field(min_length=8, max_length=8)] = Field(
-        description="observations by weight × nis / components: up to 0.1, 0.25, 0.5, 1, 2, 4, 8, and above. Up to 1 "
-        "as chi-square says if the filter is right, above it fewer, for there the weight is below 1"
-    )
-
-
-class FilterReply(_Reply):
-    """One step per observation, and the sequence as a whole."""
-
-    model: str
-    steps: list[FilterStepReply]
-    smoothed: list[SmoothedStep] | None
-    log_likelihood: float
-    calibration: ForecastChecks
-    seed: int
-    timings: FilterTimings
-    state: ReplyState
-
-
-class FilterDone(_Reply):
-    """The last line of a stream; the lines before it are steps."""
-
-    done: Literal[True]
-    model: str
-    smoothed: list[SmoothedStep] | None
-    log_likelihood: float
-    calibration: ForecastChecks
-    seed: int
-    timings: FilterTimings
-    state: ReplyState
-
-
-class StreamReady(_Reply):
-    """Answer to the first frame of a live stream."""
-
-    ready: Literal[True]
-    model: str
-    seed: int
-    observation_size: int
-    levels: list[float]
-    index: int = Field(description="of the first step: the observations that are in the state")
-
-
-class StreamStepReply(FilterStepReply):
-    """Answer to an observation of a live stream; `state` is left out where it is not due."""
-
-    state: str | None = None
-
-
-class StreamDone(_Reply):
-    """The last frame of a live stream that ended well."""
-
-    done: Literal[True]
-    steps: int = Field(description="of this stream, without those in the state that it began with")
-    log_likelihood: float = Field(description="of these steps")
-    calibration: ForecastChecks
-    reason: Literal["close", "idle", "drain"]
-    state: ReplyState
-
-
-class Health(_Reply):
-    """The process is alive."""
-
-    status: Literal["alive"]
-
-
-class Ready(_Reply):
-    """Bundles are loaded, agreed with their golden outputs, and the engine makes progress."""
-
-    status: Literal["ready"]
-    models: list[str]
-
-
-class ModelInfo(_Reply):
-    """One served bundle."""
-
-    name: str
-    kind: Literal["lm", "filter"]
-    digest: str = Field(description="sha256 of the bundle's manifest")
-    golden_values: int = Field(description="golden output values that the bundle reproduced at load")
-    runtime: str = Field(description="what computes it: onnx, compiled or torch")
-    config: dict[str, Any]
-    metrics: dict[str, Any]
-    calibration: dict[str, Any]
-
-
-class Info(_Reply):
-    """What runs here."""
-
-    name: str
-    version: str = Field(description="of the server")
-    bundle_version: str = Field(
-        description="short id of all bundles together, equal in every process of a server; it changes with a reload"
-    )
-    device: str
-    versions: dict[str, str]
-    models: list[ModelInfo]
-    limits: dict[str, int | float]

@@ -1,16 +1,19 @@
 """The JSON of the OpenAI routes: OpenAI's fields with OpenAI's meanings, and ours beside them.
 
-Bounds and strictness are those of `rfa.service.schemas`: what is not listed here is refused by name.
+Bounds and strictness are those of `rfa.service.schemas.requests`: what is not listed here is refused by name.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
 from rfa.service.neutral import NullIs, OneOf, Only
-from rfa.service.schemas import MAX_ITEMS, FieldError, FinishReason, Seed, StopSequence, _Reply, _Request
+from rfa.service.schemas.base import FieldError, Reply, Request, says
+from rfa.service.schemas.replies import FinishReason, Many
+from rfa.service.schemas.requests import MAX_ITEMS, Seed, StopSequence
 
 MAX_PROMPTS = 256
 MAX_STOPS = 16
@@ -22,7 +25,7 @@ PromptTokens = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_ITEMS
 Stops = Annotated[list[StopSequence], Field(max_length=MAX_STOPS, fail_fast=True)]
 
 
-class StreamOptions(_Request):
+class StreamOptions(Request):
     """What a stream carries beside the text."""
 
     include_usage: Annotated[bool, NullIs(False)] = Field(
@@ -34,7 +37,7 @@ class StreamOptions(_Request):
     include_obfuscation: Annotated[Any, Only(None, False)] = None
 
 
-class CompletionRequest(_Request):
+class CompletionRequest(Request):
     """Prompts to continue. Every prompt gets `n` choices; choice j of prompt i has index i * n + j."""
 
     model_config = ConfigDict(
@@ -114,41 +117,45 @@ class CompletionRequest(_Request):
         return self
 
 
-class CompletionLogprobs(_Reply):
+@dataclass
+class CompletionLogprobs(Reply):
     """The tokens of a choice, or of a chunk of it; every list has one entry per token."""
 
-    tokens: list[str] = Field(description="text of the token; `bytes:\\x..` where it is not whole characters")
-    token_logprobs: list[float] = Field(description="under the model itself, before temperature and filters")
-    top_logprobs: list[dict[str, float]] = Field(description="the most probable tokens, and the one chosen")
-    text_offset: list[int] = Field(description="character of the text at which the token begins")
-    token_ids: list[int]
-    confidence: list[float] = Field(description="calibrated probability that this is the right next token")
-    precision: list[float] = Field(description="total evidence of the last layer")
+    tokens: Annotated[Many[str], says("text of the token; `bytes:\\x..` where it is not whole characters")]
+    token_logprobs: Annotated[Many[float], says("under the model itself, before temperature and filters")]
+    top_logprobs: Annotated[Many[dict[str, float]], says("the most probable tokens, and the one chosen")]
+    text_offset: Annotated[Many[int], says("character of the text at which the token begins")]
+    token_ids: Many[int]
+    confidence: Annotated[Many[float], says("calibrated probability that this is the right next token")]
+    precision: Annotated[Many[float], says("total evidence of the last layer")]
 
 
-class CompletionChoice(_Reply):
+@dataclass
+class CompletionChoice(Reply):
     """One continuation."""
 
     index: int
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"]
-    ended_by: FinishReason = Field(description="the precise reason")
-    seed: int = Field(description="with it, the same request repeats this choice")
+    ended_by: Annotated[FinishReason, says("the precise reason")]
+    seed: Annotated[int, says("with it, the same request repeats this choice")]
 
 
-class CompletionChunkChoice(_Reply):
+@dataclass
+class CompletionChunkChoice(Reply):
     """The next piece of one continuation."""
 
     index: int
     text: str
     logprobs: CompletionLogprobs | None
-    finish_reason: Literal["stop", "length"] | None = Field(description="not null in the last piece")
+    finish_reason: Annotated[Literal["stop", "length"] | None, says("not null in the last piece")]
     ended_by: FinishReason | None
     seed: int
 
 
-class CompletionUsage(_Reply):
+@dataclass
+class CompletionUsage(Reply):
     """Tokens read and made. A prompt counts once, whatever n is."""
 
     prompt_tokens: int
@@ -156,39 +163,46 @@ class CompletionUsage(_Reply):
     total_tokens: int
 
 
-class _CompletionHead(_Reply):
+@dataclass
+class CompletionHead(Reply):
+    """What every line of a reply repeats."""
+
     id: str
     object: Literal["text_completion"]
-    created: int = Field(description="seconds since 1970")
+    created: Annotated[int, says("seconds since 1970")]
     model: str
-    system_fingerprint: str = Field(description="changes when the server or the bundle does, and answers may")
+    system_fingerprint: Annotated[str, says("changes when the server or the bundle does, and answers may")]
 
 
-class Completion(_CompletionHead):
+@dataclass
+class Completion(CompletionHead):
     """All choices of all prompts."""
 
     choices: list[CompletionChoice]
     usage: CompletionUsage
 
 
-class CompletionChunk(_CompletionHead):
+@dataclass
+class CompletionChunk(CompletionHead):
     """One line of the stream."""
 
-    choices: list[CompletionChunkChoice] = Field(description="one, or none in the chunk that has the usage")
+    choices: Annotated[list[CompletionChunkChoice], says("one, or none in the chunk that has the usage")]
     usage: CompletionUsage | None
 
 
-class ModelCard(_Reply):
+@dataclass
+class ModelCard(Reply):
     """A language model of this server."""
 
     id: str
     object: Literal["model"]
-    created: int = Field(description="always 0: a bundle has no date")
+    created: Annotated[int, says("always 0: a bundle has no date")]
     owned_by: str
-    digest: str = Field(description="sha256 of the bundle's manifest")
+    digest: Annotated[str, says("sha256 of the bundle's manifest")]
 
 
-class ModelList(_Reply):
+@dataclass
+class ModelList(Reply):
     """The language models of this server; /info also lists the filters."""
 
     object: Literal["list"]

@@ -1,0 +1,1 @@
+"""The JSON of every route: requests are validated by pydantic models, replies are plain dataclasses."""

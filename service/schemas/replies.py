@@ -1,0 +1,342 @@
+"""Replies, each declared once: the engine and the routes fill these, orjson encodes them, OpenAPI describes them.
+
+Nothing is validated when one is made. Neither frozen nor with slots, but for those of which many are kept: thousands
+are made and sent each second; freezing costs more than the fields, and orjson takes twice as long over slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+import numpy as np
+from pydantic import Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema
+
+from rfa.service.encoding import Blocks
+from rfa.service.schemas.base import Reply, says
+
+Item = TypeVar("Item")
+Kind = Literal["lm", "filter"]
+FinishReason = Literal["length", "eos_token", "stop_sequence", "cancelled", "deadline", "error"]
+EndReason = Literal["close", "idle", "drain"]
+
+
+@dataclass(frozen=True)
+class _Json:
+    """Annotation: what the value is in JSON; a list of its items where nothing is said."""
+
+    shown: Any = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        shown = self.shown
+        if shown is None:
+            (item,) = get_args(get_args(source)[0])
+            shown = list[item]  # type: ignore[valid-type]
+        return handler.generate_schema(shown)
+
+
+Many = Annotated[Sequence[Item] | Blocks, _Json()]
+Rows = Annotated[np.ndarray, _Json(list[list[float]])]
+Probability = Annotated[float, Field(ge=0, le=1)]
+Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
+State = Annotated[str | None, Field(description="where to go on: a sealed token or `session:NAME@STEP`")]
+
+
+# Text.
+
+
+@dataclass(frozen=True, slots=True)
+class Token(Reply):
+    """A generated token. The texts of all tokens, joined, are `generated_text`."""
+
+    id: int
+    text: Annotated[str, says("text that this token made final; empty while a character or stop is incomplete")]
+    logprob: Annotated[float, says("under the model itself, before temperature and filters")]
+    special: bool
+    confidence: Annotated[Probability, says("calibrated probability that this is the right next token")]
+    precision: Annotated[float, says("total evidence of the last layer", ge=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class TopToken(Reply):
+    """One of the most probable tokens at a position."""
+
+    id: int
+    text: str
+    logprob: float
+    special: bool
+
+
+@dataclass(frozen=True)
+class GenerateTimings(Reply):
+    """Where the time went, milliseconds."""
+
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+    tokens_per_second: float
+
+
+@dataclass
+class StreamDetails(Reply):
+    """Details of a streamed continuation; its tokens were sent before."""
+
+    finish_reason: FinishReason
+    generated_tokens: int
+    input_length: Annotated[int, says("prompt tokens that the model saw")]
+    seed: int
+    timings: GenerateTimings
+
+
+@dataclass
+class GenerateDetails(StreamDetails):
+    """What is known of a continuation beside its text."""
+
+    prefill: Annotated[list[TopToken], says("always empty; kept for TGI clients")]
+    tokens: Many[Token]
+    top_tokens: Many[Many[TopToken]] | None
+    latents: Annotated[Many[Rows] | None, says("[tokens, heads, 2 D]")]
+
+
+@dataclass
+class Continuation(Reply):
+    """One of `n` continuations."""
+
+    generated_text: str
+    details: GenerateDetails | None
+
+
+@dataclass
+class GenerateReply(Continuation):
+    """The text and what is known of it."""
+
+    continuations: Annotated[list[Continuation] | None, says("all of them, the first included, when n > 1")]
+    state: State
+
+
+@dataclass
+class StreamContinuation(Reply):
+    """One of `n` streamed continuations."""
+
+    generated_text: str
+    details: StreamDetails
+
+
+@dataclass
+class GenerateEvent(Reply):
+    """One line of the stream. The last one, and only it, has `generated_text` and `details`."""
+
+    index: Annotated[int, says("position of the token in its continuation, from 1")]
+    sample: Annotated[int, says("which of the n continuations, from 0")]
+    token: Annotated[Token | None, says("null only when the deadline passed before the first token")]
+    top_tokens: Many[TopToken] | None
+    latent: Rows | None
+    generated_text: str | None
+    details: StreamDetails | None
+    continuations: list[StreamContinuation] | None
+    state: State
+
+
+# Filters.
+
+
+@dataclass
+class ForecastPoint(Reply):
+    """A future observation."""
+
+    t: float
+    mean: list[float]
+    std: list[float]
+    interval: dict[str, list[Interval]]
+
+
+@dataclass
+class FilterStepReply(Reply):
+    """The state in observation units after one observation."""
+
+    index: int
+    t: float
+    mean: list[float]
+    std: list[float]
+    precision: float
+    confidence: Annotated[Probability, says("that the next observation falls inside its 0.9 interval")]
+    weight: Annotated[float | None, says("share of the observation that the robust update used, (0, 1]")]
+    innovation: list[float | None] | None
+    nis: float | None
+    anomaly: Annotated[
+        float | None,
+        says(
+            "share of less surprising observations, 1 is impossible: by the bundle's calibration at "
+            "first, more and more by what this stream has shown. As rare as it says: above 0.99 about one in a hundred",
+            ge=0,
+            le=1,
+        ),
+    ]
+    interval: dict[str, list[Interval]]
+    forecast: Many[ForecastPoint]
+    samples: Rows  # not lists: a parked reply of them, 256 steps of 128 samples, took 5 ms to free
+
+
+@dataclass
+class StreamStepReply(FilterStepReply):
+    """Answer to an observation of a live stream where its state is due; elsewhere it is the step alone."""
+
+    state: str | None = None
+
+
+@dataclass(frozen=True)
+class SmoothedStep(Reply):
+    """The state given all observations."""
+
+    index: int
+    t: float
+    mean: list[float]
+    std: list[float]
+
+
+@dataclass(frozen=True)
+class FilterTimings(Reply):
+    """Where the time went, milliseconds."""
+
+    queue_ms: float
+    compute_ms: float
+
+
+@dataclass(frozen=True)
+class ForecastChecks(Reply):
+    """What became of the one-step forecasts of this request or stream. Its first observation had none."""
+
+    scored: Annotated[int, says("components of observations that were forecast")]
+    coverage: Annotated[
+        dict[str, float | None],
+        says("share of them inside the interval, by calibrated level; null where nothing was scored"),
+    ]
+    bound: Annotated[
+        float | None,
+        says("adaptive conformal guarantee: coverage differs from the level by at most this, whatever the data"),
+    ]
+    gamma: Annotated[float, says("step of the adaptation; the bound is about components / (gamma scored)")]
+    weighted_nis: Annotated[float | None, says("mean of weight × nis / components; about 1 for a sound filter")]
+    pit: Annotated[
+        list[int],
+        says(
+            "components by their place in the forecast distribution, in ten bins; even if it is right",
+            min_length=10,
+            max_length=10,
+        ),
+    ]
+    weighted_nis_bins: Annotated[
+        list[int],
+        says(
+            "observations by weight × nis / components: up to 0.1, 0.25, 0.5, 1, 2, 4, 8, and above. Up "
+            "to 1 as chi-square says if the filter is right, above it fewer, for there the weight is below 1",
+            min_length=8,
+            max_length=8,
+        ),
+    ]
+
+
+@dataclass
+class Done(Reply):
+    """What every last line and frame begins with."""
+
+    done: Literal[True]
+
+
+@dataclass
+class FilterSummary(Reply):
+    """The sequence as a whole."""
+
+    model: str
+    smoothed: Many[SmoothedStep] | None
+    log_likelihood: float
+    calibration: ForecastChecks
+    seed: int
+    timings: FilterTimings
+    state: State
+
+
+@dataclass
+class FilterReply(FilterSummary):
+    """One step per observation, and the sequence as a whole."""
+
+    # Of a reply that is never there as a whole: the steps are sent first, as they come.
+
+    steps: list[FilterStepReply]
+
+
+@dataclass
+class FilterDone(FilterSummary, Done):
+    """The last line of a stream; the lines before it are steps."""
+
+
+@dataclass
+class StreamReady(Reply):
+    """Answer to the first frame of a live stream."""
+
+    ready: Literal[True]
+    model: str
+    seed: int
+    observation_size: int
+    levels: Many[float]
+    index: Annotated[int, says("of the first step: the observations that are in the state")]
+
+
+@dataclass
+class StreamDone(Done):
+    """The last frame of a live stream that ended well."""
+
+    steps: Annotated[int, says("of this stream, without those in the state that it began with")]
+    log_likelihood: Annotated[float, says("of these steps")]
+    calibration: ForecastChecks
+    reason: EndReason
+    state: State
+
+
+# Operation.
+
+
+@dataclass
+class Health(Reply):
+    """The process is alive."""
+
+    status: Literal["alive"]
+
+
+@dataclass
+class Ready(Reply):
+    """Bundles are loaded, agreed with their golden outputs, and the engine makes progress."""
+
+    status: Literal["ready"]
+    models: list[str]
+
+
+@dataclass(frozen=True)
+class ModelInfo(Reply):
+    """One served bundle."""
+
+    name: str
+    kind: Kind
+    digest: Annotated[str, says("sha256 of the bundle's manifest")]
+    golden_values: Annotated[int, says("golden output values that the bundle reproduced at load")]
+    runtime: Annotated[str, says("what computes it: onnx, compiled or torch")]
+    config: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+    calibration: Mapping[str, Any]
+
+
+@dataclass
+class Info(Reply):
+    """What runs here."""
+
+    name: str
+    version: Annotated[str, says("of the server")]
+    bundle_version: Annotated[
+        str, says("short id of all bundles together, equal in every process of a server; it changes with a reload")
+    ]
+    device: str
+    versions: dict[str, str]
+    models: Many[ModelInfo]
+    limits: dict[str, int | float]
