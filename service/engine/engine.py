@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from rfa.export.bundle import Bundle, BundleError, check_golden, open_bundle
 from rfa.service.bundle_version import bundle_version
+from rfa.service.engine.filter.input import check_size
 from rfa.service.engine.filter.stream import FilterStreamOptions, StreamJob
 from rfa.service.engine.filter.work import (
     Filter,
@@ -20,8 +20,6 @@ from rfa.service.engine.filter.work import (
     FilterStage,
     SequenceJob,
     SequenceStage,
-    check_size,
-    refusal,
     reply_rows,
 )
 from rfa.service.engine.reply_size import (
@@ -48,7 +46,7 @@ from rfa.service.errors import InvalidRequest, NotFound, NotReady
 from rfa.service.memory import Lease
 from rfa.service.metrics import Metrics
 from rfa.service.runtime.device import language_loader
-from rfa.service.runtime.filter import FilterInputError, FilterRuntime
+from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.language import Decode, Language
 from rfa.service.runtime.pool import StatePool
 from rfa.service.schemas.replies import Kind, ModelInfo
@@ -318,8 +316,7 @@ class Engine:
         Raises:
             InvalidRequest: it does not fit the model (`state_invalid`).
         """
-        with _refusing():
-            return self._filter(model_name).unpack(payload)
+        return self._filter(model_name).unpack(payload)
 
     def filter(
         self, model_name: str | None, options: FilterOptions, lease: Lease | None = None
@@ -343,8 +340,7 @@ class Engine:
         self._hold(lease, "observations", self._filter_bytes(model, shape, options))
         if options.needs_whole:
             return self._submit(SequenceJob(self._served.sequences[model.name], options))
-        with _refusing():
-            return self._submit(FilterJob(self._served.filtering[model.name], options))
+        return self._submit(FilterJob(self._served.filtering[model.name], options))
 
     def filter_stream(
         self, model_name: str | None, options: FilterStreamOptions, lease: Lease | None = None
@@ -363,9 +359,8 @@ class Engine:
         self._limit_reply("samples", shape.numbers)
         answer_bytes = frame_bytes(shape) + (STATE_COPIES * model.state_bytes if options.state_every else 0)
         self._hold(lease, "horizon", shape.readout_bytes + answer_bytes)
-        with _refusing():
-            stage, limit = self._served.filtering[model.name], self._settings.stream_buffer
-            return self._submit(StreamJob(stage, options, limit=limit, answer_bytes=answer_bytes))
+        stage, limit = self._served.filtering[model.name], self._settings.stream_buffer
+        return self._submit(StreamJob(stage, options, limit=limit, answer_bytes=answer_bytes))
 
     def filter_model(self, model_name: str | None) -> Filter:
         """The filter that answers: its name, observation size and levels.
@@ -470,11 +465,3 @@ def draw_seed() -> int:
 
 def _step_shape(model: Filter, options: FilterOptions | FilterStreamOptions) -> StepShape:
     return StepShape(model.observation_size, len(options.levels), len(options.horizon), options.samples)
-
-
-@contextmanager
-def _refusing() -> Iterator[None]:
-    try:
-        yield
-    except FilterInputError as error:
-        raise refusal(error) from None

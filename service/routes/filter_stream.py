@@ -32,6 +32,13 @@ from starlette.types import Receive, Scope, Send
 
 from rfa.service.access.quotas import client_of
 from rfa.service.engine.engine import Engine
+from rfa.service.engine.filter.input import (
+    LARGEST_OBSERVATION,
+    LEAST_NOISE,
+    MOST_COMPONENTS,
+    MOST_NOISE,
+    check_size,
+)
 from rfa.service.engine.filter.stream import (
     FilterStreamOptions,
     Observed,
@@ -40,7 +47,6 @@ from rfa.service.engine.filter.stream import (
     StreamJob,
     StreamStep,
 )
-from rfa.service.engine.filter.work import check_size
 from rfa.service.errors import (
     ErrorReply,
     InvalidRequest,
@@ -54,7 +60,6 @@ from rfa.service.memory import SMALL_BYTES, Lease
 from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
 from rfa.service.schemas.replies import StreamDone, StreamReady, StreamStepReply
 from rfa.service.schemas.requests import (
-    LARGEST_OBSERVATION,
     LARGEST_TIME,
     FilterStreamRequest,
     StreamClose,
@@ -338,7 +343,7 @@ def _observation(document: Any) -> tuple[float | None, list[float | None] | None
         if (
             (t is None or (type(t) in _NUMBERS and -LARGEST_TIME <= t <= LARGEST_TIME))
             and (y is None or _is_observation(y))
-            and (noise is None or (type(noise) in _NUMBERS and 1e-6 <= noise <= 1e6))
+            and (noise is None or (type(noise) in _NUMBERS and LEAST_NOISE <= noise <= MOST_NOISE))
         ):
             return None if t is None else float(t), y, None if noise is None else float(noise)
     frame = validated(StreamObservation, document, FRAME)
@@ -346,7 +351,7 @@ def _observation(document: Any) -> tuple[float | None, list[float | None] | None
 
 
 def _is_observation(y: Any) -> bool:
-    if type(y) is not list or not 1 <= len(y) <= 4096:
+    if type(y) is not list or not 1 <= len(y) <= MOST_COMPONENTS:
         return False
     for value in y:
         if value is not None and (

@@ -34,7 +34,6 @@ from rfa.service.engine.filter.adaptive import (
 from rfa.service.engine.filter.calibration import Calibration
 from rfa.service.engine.filter.forecast_checks import no_checks, tally
 from rfa.service.engine.filter.input import (
-    FilterInputError,
     Mode,
     Observation,
     check_lag,
@@ -58,6 +57,7 @@ from rfa.service.engine.filter.steps import (
     forecasts,
     score,
 )
+from rfa.service.errors import InvalidRequest
 from rfa.service.runtime.pool import Slot, StateField, StatePool
 from rfa.service.schemas.replies import FilterStepReply, SmoothedStep
 
@@ -252,10 +252,10 @@ class FilterRuntime:
         """The inverse of `pack`.
 
         Raises:
-            FilterInputError: not a state of this filter.
+            InvalidRequest: not a state of this filter.
         """
         if len(data) != self.state_bytes or not data.startswith(STATE_MAGIC):
-            raise FilterInputError("state is not a state of this filter", "state", "state_invalid")
+            raise _invalid_state("is not a state of this filter")
         _, seed, count, time, surprise = _HEADER.unpack_from(data)
         held, position = {}, _HEADER.size
         for name, field in self._packed.items():
@@ -264,9 +264,9 @@ class FilterRuntime:
             held[name] = values.astype(kind).reshape(field.shape)
             position += values.nbytes
         if not (math.isfinite(time) and math.isfinite(surprise) and all(np.isfinite(x).all() for x in held.values())):
-            raise FilterInputError("state holds a value that is not finite", "state", "state_invalid")
+            raise _invalid_state("holds a value that is not finite")
         if count >= 2**63:
-            raise FilterInputError("state holds more steps than a stream can have", "state", "state_invalid")
+            raise _invalid_state("holds more steps than a stream can have")
         adaptive = {name: held.pop(name) for name in self._adaptive}
         return FilterState(held, time, count, surprise, adaptive, seed)
 
@@ -437,7 +437,7 @@ class FilterRuntime:
         """What a request wants to be told; equal requests share one, and share the work.
 
         Raises:
-            FilterInputError: naming the field.
+            InvalidRequest: naming the field.
         """
         check_readout(levels, horizon, samples)
         return Readout(self._calibration[mode], levels, horizon, samples)
@@ -488,7 +488,7 @@ class FilterRuntime:
             state: continue from here (recurrent mode).
 
         Raises:
-            FilterInputError: naming the field.
+            InvalidRequest: naming the field.
         """
         work = self.work(
             times,
@@ -531,7 +531,7 @@ class FilterRuntime:
         step as soon as nothing will change it, in order.
 
         Raises:
-            FilterInputError: naming the field.
+            InvalidRequest: naming the field.
         """
         carried = self.start() if state is None or not state.count else state
         check_observations(observations, self.observation_size, self.name)
@@ -644,6 +644,10 @@ class _Memory:
         for name, rows in self._rows.items():
             rows[:, self._count] = outputs[f"row.{name}"]
         self._count += 1
+
+
+def _invalid_state(reason: str) -> InvalidRequest:
+    return InvalidRequest(f"state {reason}", param="state", code="state_invalid")
 
 
 def _size_of(field: StateField) -> int:

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from rfa.service.engine.filter.input import LARGEST_OBSERVATION, LEAST_NOISE, MOST_COMPONENTS, MOST_NOISE
 from rfa.service.neutral import NullIs, OneOf, Only
 from rfa.service.schemas.base import FieldError, Request
 from rfa.service.state.names import SESSION_PREFIX
 
-LARGEST_OBSERVATION = 1e12
 LARGEST_TIME = 1e15
 LARGEST_SEED = 2**64 - 1
 MAX_ITEMS = 1_000_000
@@ -20,9 +20,9 @@ ModelName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 StopSequence = Annotated[str, Field(min_length=1, max_length=256)]
 Component = Annotated[float, Field(ge=-LARGEST_OBSERVATION, le=LARGEST_OBSERVATION)]
-Observation = Annotated[list[Component | None], Field(min_length=1, max_length=4096, fail_fast=True)]
+Observation = Annotated[list[Component | None], Field(min_length=1, max_length=MOST_COMPONENTS, fail_fast=True)]
 Time = Annotated[float, Field(ge=-LARGEST_TIME, le=LARGEST_TIME)]
-NoiseScale = Annotated[float, Field(ge=1e-6, le=1e6)]
+NoiseScale = Annotated[float, Field(ge=LEAST_NOISE, le=MOST_NOISE)]
 Level = Annotated[float, Field(gt=0, lt=1)]
 Horizon = Annotated[float, Field(gt=0, le=1e9)]
 

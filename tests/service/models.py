@@ -26,8 +26,8 @@ from rfa.service.engine.filter.forecast_checks import (
 )
 from rfa.service.engine.filter.input import level_name
 from rfa.service.engine.text.incremental import Vocabulary
-from rfa.service.errors import invalid_state
-from rfa.service.runtime.filter import FilterInputError, Row, Stepped
+from rfa.service.errors import InvalidRequest, invalid_state
+from rfa.service.runtime.filter import Row, Stepped
 from rfa.service.runtime.language import StepOutput
 from rfa.service.runtime.pool import Slot, StateField, StatePool
 from rfa.service.schemas.replies import FilterStepReply, ForecastPoint, Kind, ModelInfo
@@ -225,14 +225,14 @@ class FakeFilter:
 
     def unpack(self, data: bytes) -> Means:
         if len(data) != self.state_bytes:
-            raise FilterInputError("state is not a state of this filter", "state", "state_invalid")
+            raise InvalidRequest("state is not a state of this filter", param="state", code="state_invalid")
         time, count, seed = struct.unpack_from("<dQQ", data)
         sums = np.frombuffer(data, "<f8", self.observation_size, 24)
         return Means(sums, np.frombuffer(data, "<i8", offset=24 + sums.nbytes), time, count, seed)
 
     def readout(self, levels: tuple[float, ...], horizon: tuple[float, ...], samples: int) -> Wanted:
         if any(level not in self.levels for level in levels):
-            raise FilterInputError("levels must be calibrated ones", "levels", "level_not_calibrated")
+            raise InvalidRequest("levels must be calibrated ones", param="levels", code="level_not_calibrated")
         return Wanted(levels, horizon, samples)
 
     def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from rfa.export.bundle import open_bundle
-from rfa.service.runtime.filter import FilterInputError, FilterRuntime, Row
+from rfa.service.errors import InvalidRequest
+from rfa.service.runtime.filter import FilterRuntime, Row
 from rfa.service.runtime.pool import Slot, StaleSlot, StatePool
 from tests.soak.courses import as_sent
 
@@ -201,7 +202,7 @@ def test_a_packed_state_has_one_size_and_only_sound_ones_open(runtime: FilterRun
         data[:-4] + np.array([np.inf], "<f4").tobytes(),
     ]
     for bad in unsound:
-        with pytest.raises(FilterInputError, match="state"):
+        with pytest.raises(InvalidRequest, match="state"):
             runtime.unpack(bad)
 
 

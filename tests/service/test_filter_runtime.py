@@ -9,7 +9,8 @@ import pytest
 import scipy.linalg
 
 from rfa.export.bundle import open_bundle
-from rfa.service.runtime.filter import FilterInputError, FilterRuntime
+from rfa.service.errors import InvalidRequest
+from rfa.service.runtime.filter import FilterRuntime
 from tests.soak.courses import as_sent
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
@@ -215,7 +216,7 @@ def test_attention_hands_its_state_to_the_recurrence(runtime):
 )
 def test_bad_input_is_refused_by_name(linear, change, param):
     request = {"times": [0.0], "observations": [[1.0, 1.0]], **change}
-    with pytest.raises(FilterInputError) as caught:
+    with pytest.raises(InvalidRequest) as caught:
         linear.filter(**request)
     assert caught.value.param == param
 
@@ -224,5 +225,5 @@ def test_foreign_states_are_refused(linear):
     data = linear.pack(linear.filter([0.0], [[1.0, 1.0]]).state)
     poisoned = data[:-4] + np.array([np.nan], "<f4").tobytes()
     for bad in (b"", data[:-1], b"X" + data[1:], poisoned):
-        with pytest.raises(FilterInputError, match="state"):
+        with pytest.raises(InvalidRequest, match="state"):
             linear.unpack(bad)

@@ -35,9 +35,9 @@ from rfa.service.engine.filter.forecast_checks import (
 from rfa.service.engine.filter.input import level_name, out_of_range
 from rfa.service.engine.filter.steps import Forecasts
 from rfa.service.engine.scheduler import Job, hand_over
-from rfa.service.errors import InvalidRequest, NotReady
+from rfa.service.errors import NotReady
 from rfa.service.metrics import Metrics
-from rfa.service.runtime.filter import FilterInputError, Row, Stepped
+from rfa.service.runtime.filter import Row, Stepped
 from rfa.service.runtime.pool import Slot, StateField, StatePool
 from rfa.service.schemas.replies import FilterTimings, ForecastChecks
 
@@ -81,10 +81,10 @@ class Filter(Protocol):
         """A state as `state_bytes` bytes."""
 
     def unpack(self, data: bytes) -> Any:
-        """The inverse of `pack`; raises FilterInputError."""
+        """The inverse of `pack`; raises InvalidRequest."""
 
     def readout(self, levels: tuple[float, ...], horizon: tuple[float, ...], samples: int) -> Any:
-        """What to tell about each row; raises FilterInputError."""
+        """What to tell about each row; raises InvalidRequest."""
 
     def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
         """One observation of each row; None where the numbers are not finite and the slot is as it was."""
@@ -359,7 +359,7 @@ class FilterStage:
         for job, stepped in zip(jobs, self.model.advance(self.pool, [job.next_row() for job in jobs]), strict=True):
             if stepped is None:
                 self._corrupted.inc()
-                job.fail(refusal(out_of_range(job.place, self.model.name)))
+                job.fail(out_of_range(job.place, self.model.name))
             else:
                 job.accept(stepped)
                 steps.append(stepped.step)
@@ -408,8 +408,6 @@ class SequenceStage:
                 self._advance(job)
             except StopIteration as stop:
                 self._conclude(job, stop.value)
-            except FilterInputError as error:
-                raise refusal(error) from None
 
     def _advance(self, job: SequenceJob) -> None:
         until = time.thread_time() + QUANTUM_SECONDS
@@ -425,7 +423,7 @@ class SequenceStage:
     def _check(self, part: Any, place: str) -> None:
         if not _is_finite(part):
             self._metrics.corrupted_requests.labels(self.model.name).inc()
-            raise refusal(out_of_range(place, self.model.name))
+            raise out_of_range(place, self.model.name)
 
     def _conclude(self, job: SequenceJob, result: Any) -> None:
         self._check((result.smoothed, result.log_likelihood), "observations")
@@ -467,23 +465,6 @@ class _ForecastCounters:
 
 def _summary(model: Filter, sums: np.ndarray, *, is_fresh: bool) -> ForecastChecks:
     return summarise(sums, model.levels, model.observation_size, is_fresh=is_fresh)
-
-
-def check_size(name: str, observation: Sequence[float | None], size: int, model: str) -> None:
-    """Hold an observation to the size that the model takes.
-
-    Raises:
-        InvalidRequest: naming the field.
-    """
-    if len(observation) != size:
-        raise InvalidRequest(
-            f"{name} has {len(observation)} values, model {model!r} takes {size}", param=name, code="shape_mismatch"
-        )
-
-
-def refusal(error: FilterInputError) -> InvalidRequest:
-    """What a filter cannot take is the client's mistake."""
-    return InvalidRequest(str(error), param=error.param, code=error.code)
 
 
 def _observe_end(job: Job, metrics: Metrics, name: str) -> FilterTimings:
