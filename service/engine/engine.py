@@ -267,19 +267,20 @@ class Engine:
             InvalidRequest, NotFound, Overloaded, NotReady
         """
         model = self._language(model_name)
-        self._limit("parameters.max_new_tokens", options.max_new_tokens, self._settings.max_new_tokens)
+        self._limit(options.names.max_new_tokens, options.max_new_tokens, self._settings.max_new_tokens)
         self._prompt_limits.check_size(options, model.vocabulary.longest_token)
         size = len(model.vocabulary)
         tokens = () if isinstance(options.prompt, str) else options.prompt
         if not 0 <= min(tokens, default=0) <= max(tokens, default=0) < size:
+            name = options.names.prompt
             raise InvalidRequest(
-                f"inputs must hold token ids below {size} for this model.", param="inputs", code="unknown_token"
+                f"{name} must hold token ids below {size} for this model.", param=name, code="unknown_token"
             )
         per_token = NUMBERS_PER_TOKEN + 2 * options.top_n_tokens
         if options.return_latents:
             per_token += math.prod(model.latent_shape)
-        self._limit_reply("parameters", per_token * options.max_new_tokens * options.samples)
-        self._hold(lease, "parameters", self._generation_bytes(model, options))
+        self._limit_reply(options.names.whole, per_token * options.max_new_tokens * options.samples)
+        self._hold(lease, options.names.whole, self._generation_bytes(model, options))
         short, long = self._served.prefill[model.name, options.decode]
         stage = long if len(options.prompt) > LONG_PROMPT else short
         return self._submit(GenerateJob(stage, model, options))

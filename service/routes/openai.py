@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Annotated, Any
 
 import orjson
@@ -15,7 +16,7 @@ from rfa.service.access.quotas import tokens_set_aside
 from rfa.service.body import StrictJSONRoute
 from rfa.service.departure import unless_disconnected
 from rfa.service.engine.engine import NUMBERS_PER_TOKEN, Engine, draw_seed
-from rfa.service.engine.text.generation import GenerateJob, GenerateOptions, Generation
+from rfa.service.engine.text.generation import FieldNames, GenerateJob, GenerateOptions, Generation
 from rfa.service.errors import InvalidRequest, MethodNotAllowed, NotFound, NotReady, ServiceError
 from rfa.service.memory import lease_of
 from rfa.service.routes.choices import ChoiceWriter
@@ -50,13 +51,8 @@ OWNER = "rfa-server"
 FINGERPRINT_DIGITS = 12
 # Jobs of one request that are made before others go on.
 PROMPTS_A_TURN = 16
+NAMES = FieldNames("prompt", "max_tokens", "truncate_prompt_tokens", whole="max_tokens")
 DONE = orjson.Fragment(b"[DONE]")  # the one event of a stream that is no JSON
-# Fields as the engine names them in its refusals, and as these routes do; longer names first.
-_FIELD_NAMES = (
-    ("parameters.max_new_tokens", "max_tokens"),
-    ("parameters.truncate", "truncate_prompt_tokens"),
-    ("parameters", "max_tokens"),
-)
 
 
 @router.post(
@@ -157,7 +153,7 @@ def _limit(body: CompletionRequest, settings: Settings) -> None:
         )
 
 
-def _options(body: CompletionRequest, prompt: str | tuple[int, ...]) -> GenerateOptions:
+def _options(body: CompletionRequest, prompt: str | tuple[int, ...], names: FieldNames) -> GenerateOptions:
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
     return GenerateOptions(
         prompt=prompt,
@@ -175,6 +171,7 @@ def _options(body: CompletionRequest, prompt: str | tuple[int, ...]) -> Generate
         samples=body.n,
         deadline_ms=body.deadline_ms,
         is_streamed=body.stream,
+        names=names,
     )
 
 
@@ -187,11 +184,13 @@ async def _submit(body: CompletionRequest, request: Request, engine: Engine, mod
             for position, prompt in enumerate(prompts):
                 if position % PROMPTS_A_TURN == PROMPTS_A_TURN - 1:
                     await request.app.state.turns.next()
-                jobs.append(engine.generate(model, _options(body, prompt), lease_of(request)))
-        except BaseException as error:  # also where the client leaves
+                name = f"prompt[{position}]" if _is_list_of_prompts(body) else "prompt"
+                options = _options(body, prompt, replace(NAMES, prompt=name))
+                jobs.append(engine.generate(model, options, lease_of(request)))
+        except BaseException:  # also where the client leaves
             for job in jobs:
                 job.cancel()
-            raise _renamed(error, body, position) from None
+            raise
         paid.extend(jobs)
     return jobs
 
@@ -216,7 +215,7 @@ async def _completion(body: CompletionRequest, request: Request, engine: Engine,
     async with aclosing(events_together(jobs)) as events:
         async for position, event in events:
             if isinstance(event, ServiceError):
-                raise _renamed(event, body, position)
+                raise event
             generations[position] = event
     choices = [
         writer.whole(text)
@@ -244,7 +243,7 @@ async def _chunks(
     async with aclosing(events_together(jobs)) as events:
         async for position, event in events:
             if isinstance(event, ServiceError):
-                raise _renamed(event, body, position)
+                raise event
             if not isinstance(event, Generation):
                 made += 1
                 yield chunk([writers[position][event.sample].piece([event], None)], has_running_usage)
@@ -272,14 +271,3 @@ def _generated(generation: Generation) -> int:
 
 def _usage(prompt_tokens: int, completion_tokens: int) -> CompletionUsage:
     return CompletionUsage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens)
-
-
-def _renamed(error: BaseException, body: CompletionRequest, position: int) -> BaseException:
-    """The engine's refusal in the field names of these routes."""
-    if not isinstance(error, InvalidRequest):
-        return error
-    message, param = error.message, error.param or ""
-    prompt = f"prompt[{position}]" if _is_list_of_prompts(body) else "prompt"
-    for engine_name, name in (*_FIELD_NAMES, ("inputs", prompt)):
-        message, param = message.replace(engine_name, name), param.replace(engine_name, name)
-    return InvalidRequest(message, param=param or None, code=error.code)

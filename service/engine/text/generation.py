@@ -37,6 +37,16 @@ LONG_PROMPT = 1_000  # characters; prompts beyond take turns with shorter ones, 
 
 
 @dataclass(frozen=True)
+class FieldNames:
+    """What a request calls the fields that can be refused; `whole` is what its reply's size is the fault of."""
+
+    prompt: str = "inputs"
+    max_new_tokens: str = "parameters.max_new_tokens"
+    truncate: str = "parameters.truncate"
+    whole: str = "parameters"
+
+
+@dataclass(frozen=True)
 class GenerateOptions:
     """What to generate, complete: no default depends on the model any more.
 
@@ -63,6 +73,7 @@ class GenerateOptions:
     is_streamed: bool = False
     resumed: LanguageState | None = None
     returns_state: bool = False
+    names: FieldNames = FieldNames()
 
 
 @dataclass(frozen=True)
@@ -91,15 +102,14 @@ class PromptLimits:
         if options.truncate is not None:
             least = min(least, options.truncate)
         if least > self.prompt_tokens:
-            raise self.too_long()
+            raise self.too_long(options.names)
 
-    def too_long(self) -> InvalidRequest:
+    def too_long(self, names: FieldNames) -> InvalidRequest:
         """The refusal of a prompt."""
-        return InvalidRequest(
-            f"inputs must not have more than {self.prompt_tokens} tokens; parameters.truncate keeps the last ones.",
-            param="inputs",
-            code="prompt_too_long",
+        message = (
+            f"{names.prompt} must not have more than {self.prompt_tokens} tokens; {names.truncate} keeps the last ones."
         )
+        return InvalidRequest(message, param=names.prompt, code="prompt_too_long")
 
 
 class TopTokens(Blocks):
@@ -345,21 +355,23 @@ class PrefillStage:
 
     def _complete(self, job: GenerateJob, read: Sequence[int]) -> list[int]:
         """The prompt with what goes before it, within its limits."""
-        options = job.options
+        options, names = job.options, job.options.names
         tokens = list(read) if options.truncate is None else list(read[-options.truncate :])
         if options.resumed is not None:
             tokens = [options.resumed.pending, *tokens]
         if not tokens:
             if job.model.vocabulary.end_of_text is None:
-                raise InvalidRequest("inputs must not be empty for this model.", param="inputs", code="empty_prompt")
+                raise InvalidRequest(
+                    f"{names.prompt} must not be empty for this model.", param=names.prompt, code="empty_prompt"
+                )
             tokens = [job.model.vocabulary.end_of_text]
         if len(tokens) > self._limits.prompt_tokens:
-            raise self._limits.too_long()
+            raise self._limits.too_long(names)
         if options.decode == "attention" and len(tokens) + options.max_new_tokens > self._limits.attention_tokens:
             raise InvalidRequest(
-                f"inputs and parameters.max_new_tokens together must not exceed {self._limits.attention_tokens} "
+                f"{names.prompt} and {names.max_new_tokens} together must not exceed {self._limits.attention_tokens} "
                 'tokens with decode "attention".',
-                param="parameters.max_new_tokens",
+                param=names.max_new_tokens,
                 code="context_too_long",
             )
         return tokens
