@@ -1,4 +1,4 @@
-"""Bundles: a trained model as a folder of checked files. Writing, opening, sessions, golden outputs.
+"""Bundles: a trained model as a folder of checked files. Opening, sessions, golden outputs; writing.py writes them.
 
 No torch, no pickle, and nothing of a bundle is parsed or run before its bytes have been checked. Files are read once:
 the bytes that were hashed are the bytes that are used. The format is described in README.md beside this file.
@@ -7,18 +7,16 @@ the bytes that were hashed are the bytes that are used. The format is described 
 from __future__ import annotations
 
 import os
-import shutil
 import stat
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import safetensors.numpy
 
-from rfa.export.documents import json_object
+from rfa.export.documents import BundleError, json_object, sha256
 from rfa.export.families.check import (
     CALIBRATION_FILE,
     CONSTANTS_FILE,
@@ -33,24 +31,16 @@ from rfa.export.golden import GOLDEN_FILE, GoldenMismatch, check_golden_document
 from rfa.export.graph_check import MAX_GRAPH_BYTES, check_graph, read_graph
 from rfa.export.manifest import (
     DTYPES,
-    FORMAT_VERSION,
-    KINDS,
     MANIFEST_FILE,
+    MAX_FILES,
     MAX_MANIFEST_BYTES,
     SIGNATURE_FILE,
-    BundleError,
     FileSpec,
-    GraphSpec,
     Initializer,
+    Kind,
     Manifest,
     TensorSpec,
-    canonical_json,
-    check_file_name,
-    check_name,
-    compact_json,
     decode_manifest,
-    encode_manifest,
-    sha256,
 )
 from rfa.export.onnx_runtime import ort
 
@@ -67,12 +57,8 @@ __all__ = [
     "check_golden",
     "open_bundle",
     "open_session",
-    "write_bundle",
 ]
 
-Kind = Literal["lm", "filter"]
-
-MAX_FILES = 64
 REQUIRED_FILES = {
     "lm": (WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE, TOKENIZER_FILE, TOKENIZER_CONFIG_FILE),
     "filter": (WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE),
@@ -132,8 +118,8 @@ class Bundle:
 
     @property
     def kind(self) -> Kind:
-        """What it does: "lm" or "filter"."""
-        return "lm" if self.manifest.kind == "lm" else "filter"
+        """What it does."""
+        return self.manifest.kind
 
     @property
     def config(self) -> dict[str, Any]:
@@ -224,7 +210,7 @@ def open_session(
         BundleError: a graph that a bundle must not have, a constant that `weights` lacks, or a graph that the runtime
             refuses.
     """
-    tensors = {spec.name: spec for spec in _tensor_specs(weights)}
+    tensors = {spec.name: spec for spec in tensor_specs(weights)}
     checked = read_graph(graph.model, file, graph.initializers, tensors)
     return _session(checked.model, graph.initializers, weights, threads, file)
 
@@ -272,80 +258,6 @@ def check_golden(bundle: Bundle, sessions: Mapping[str, ort.InferenceSession] | 
         return run_golden(bundle.golden, chosen, bundle.weights())
     except GoldenMismatch as error:
         raise BundleError(f"{GOLDEN_FILE}: {error}") from None
-
-
-def write_bundle(
-    directory: str | Path,
-    *,
-    name: str,
-    kind: Kind,
-    family: str,
-    config: Mapping[str, Any],
-    weights: Mapping[str, np.ndarray],
-    graphs: Mapping[str, Graph],
-    calibration: Mapping[str, Any],
-    golden: Mapping[str, Any],
-    metrics: Mapping[str, Any],
-    provenance: Mapping[str, Any],
-    state: Sequence[TensorSpec] = (),
-    extra_files: Mapping[str, bytes] | None = None,
-) -> Bundle:
-    """Write a bundle: into a temporary sibling, opened and run against its golden outputs, then renamed into place.
-
-    The same inputs give the same bytes. An older bundle at `directory` is replaced; anything else there is left alone.
-
-    Args:
-        weights: tensors by name, float32 or float64 or integers; they include what graphs refer to.
-        graphs: by name ("step", …); each becomes `<name>.onnx`.
-        calibration: content of calibration.json; its "summary", if any, is repeated in the manifest.
-        golden: content of golden.json, as `rfa.export.golden.GoldenRecorder` makes it.
-        state: what the recurrence carries, shapes without the batch.
-        extra_files: further files by name (an lm has tokenizer.json and tokenizer_config.json).
-
-    Raises:
-        BundleError: content that `open_bundle` would refuse, or golden outputs that the graphs do not give.
-        FileExistsError: `directory` holds something that is no bundle.
-    """
-    target = Path(directory)
-    check_name(name)
-    if kind not in KINDS:
-        raise BundleError(f"kind must be one of {KINDS}, got {kind!r}")
-    _check_replaceable(target)
-    arrays = {key: np.ascontiguousarray(array) for key, array in weights.items()}
-    contents = {
-        WEIGHTS_FILE: safetensors.numpy.save(arrays),
-        CALIBRATION_FILE: canonical_json(calibration),
-        GOLDEN_FILE: compact_json(golden),
-        **{f"{key}.onnx": graph.model for key, graph in graphs.items()},
-        **(extra_files or {}),
-    }
-    manifest = Manifest(
-        format_version=FORMAT_VERSION,
-        name=name,
-        kind=kind,
-        family=family,
-        config=dict(config),
-        state=tuple(state),
-        tensors=_tensor_specs(arrays),
-        graphs={key: _graph_spec(key, graph, arrays) for key, graph in sorted(graphs.items())},
-        files={key: FileSpec(len(data), sha256(data)) for key, data in sorted(contents.items())},
-        calibration=dict(calibration.get("summary", {})),
-        metrics=dict(metrics),
-        provenance=dict(provenance),
-    )
-    contents[MANIFEST_FILE] = encode_manifest(manifest)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
-        for key, data in contents.items():
-            _write(temporary / check_file_name(key), data)
-        check_golden(open_bundle(temporary))
-        temporary.chmod(0o755)
-        _replace(temporary, target)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    return open_bundle(target)
 
 
 def _scan(directory: Path) -> set[str]:
@@ -427,39 +339,13 @@ def _load_arrays(data: bytes, file: str) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _tensor_specs(weights: Mapping[str, np.ndarray]) -> tuple[TensorSpec, ...]:
+def tensor_specs(weights: Mapping[str, np.ndarray]) -> tuple[TensorSpec, ...]:
+    """What a manifest says of arrays.
+
+    Raises:
+        BundleError: one has a dtype that no bundle stores.
+    """
     for name, array in weights.items():
         if str(array.dtype) not in DTYPES:
             raise BundleError(f"{WEIGHTS_FILE}: {name} is {array.dtype}, a bundle stores {DTYPES}")
     return tuple(TensorSpec(name, str(array.dtype), array.shape) for name, array in sorted(weights.items()))
-
-
-def _graph_spec(name: str, graph: Graph, weights: Mapping[str, np.ndarray]) -> GraphSpec:
-    file = check_file_name(f"{name}.onnx")
-    tensors = {spec.name: spec for spec in _tensor_specs(weights)}
-    found = read_graph(graph.model, file, graph.initializers, tensors)
-    return GraphSpec(file, found.inputs, found.outputs, tuple(sorted(graph.initializers, key=lambda entry: entry.name)))
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("xb") as handle:
-        handle.write(data)
-        handle.flush()
-        os.fsync(handle.fileno())
-
-
-def _check_replaceable(target: Path) -> None:
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise FileExistsError(f"{target} exists and is no folder")
-    if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST_FILE).is_file():
-        raise FileExistsError(f"{target} holds something that is no bundle; choose another folder")
-
-
-def _replace(temporary: Path, target: Path) -> None:
-    if not target.exists():
-        temporary.rename(target)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
-    target.rename(old / target.name)
-    temporary.rename(target)
-    shutil.rmtree(old)

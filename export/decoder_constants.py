@@ -14,7 +14,8 @@ from pathlib import Path
 import safetensors.numpy
 import torch
 
-from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError, Graph, open_bundle, write_bundle
+from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError, Graph, open_bundle
+from rfa.export.writing import write_bundle
 from rfa.model.checkpoint import build_model
 from rfa.model.decoder import decoder_constants
 from rfa.model.language import LanguageModel

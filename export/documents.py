@@ -2,23 +2,79 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from functools import cache
 from itertools import pairwise
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from rfa.export.manifest import BundleError, parse_json
+STRICT: Final = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class BundleError(ValueError):
+    """A bundle is refused; the message names the file and the reason."""
 
 
 class Strict(BaseModel):
     """Exactly these fields, of exactly these types; numbers are finite."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = STRICT
 
 
+Part = TypeVar("Part")
 Document = TypeVar("Document", bound=BaseModel)
 Probability = Annotated[float, Field(ge=0, le=1)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+def parse_json(data: bytes, file: str) -> Any:
+    """JSON without NaN, Infinity or duplicate keys.
+
+    Raises:
+        BundleError: anything else.
+    """
+
+    def refuse(constant: str) -> float:
+        raise ValueError(f"the number {constant}")
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a duplicate key")
+        return found
+
+    def finite(text: str) -> float:
+        value = float(text)
+        if value in (float("inf"), float("-inf")):
+            raise ValueError("a number out of range")
+        return value
+
+    try:
+        text = data.decode("utf-8")
+        return json.loads(text, parse_constant=refuse, parse_float=finite, object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{file}: not strict JSON: {error}") from None
+
+
+def canonical_json(document: Any) -> bytes:
+    """The one byte form of a JSON document.
+
+    Raises:
+        ValueError: a number that is not finite.
+    """
+    text = json.dumps(document, sort_keys=True, indent=2, ensure_ascii=True, allow_nan=False)
+    return (text + "\n").encode("ascii")
+
+
+def compact_json(document: Any) -> bytes:
+    """The same without white space, for long lists of numbers."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def json_object(data: bytes, file: str) -> dict[str, Any]:
@@ -45,9 +101,29 @@ def read_document(kind: type[Document], document: object, where: str) -> Documen
     try:
         return kind.model_validate(document)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = ".".join(str(part)[:40] for part in first["loc"])[:120]
-        raise BundleError(f"{where}: {place + ': ' if place else ''}{first['msg'][:200]}") from None
+        raise _refusal(error, where) from None
+
+
+def read_json(kind: type[Part], data: bytes, where: str) -> Part:
+    """The same from JSON, for dataclasses, which have no other way to be read strictly."""
+    try:
+        return _adapter(kind).validate_json(data)
+    except ValidationError as error:
+        raise _refusal(error, where) from None
+
+
+@cache
+def _adapter(kind: type[Part]) -> TypeAdapter[Part]:
+    return TypeAdapter(kind)
+
+
+def _refusal(error: ValidationError, where: str) -> BundleError:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(str(part)[:40] for part in first["loc"])[:120]
+    # What pydantic says of a field that a dataclass has not is about arguments.
+    is_unknown = first["type"] == "unexpected_keyword_argument"
+    expected = "Extra inputs are not permitted" if is_unknown else first["msg"][:200]
+    return BundleError(f"{where}: {place + ': ' if place else ''}{expected}")
 
 
 def ascending(values: list[float], *, is_strict: bool) -> bool:

@@ -25,8 +25,8 @@ from typing import Annotated, Any, Literal, Protocol, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from rfa.export.documents import Strict, read_document
-from rfa.export.manifest import BundleError, GraphSpec, TensorSpec
+from rfa.export.documents import BundleError, Strict, read_document
+from rfa.export.manifest import GraphSpec, TensorSpec
 
 ABSOLUTE = 1e-4
 RELATIVE = 1e-4

@@ -18,7 +18,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rfa.export.manifest import BundleError, GraphSpec, Initializer, TensorSpec
+from rfa.export.documents import BundleError
+from rfa.export.manifest import GraphSpec, Initializer, TensorSpec
 from rfa.export.onnx_wire import Message, decode, encode
 
 IR_VERSION = 10

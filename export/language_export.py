@@ -21,12 +21,13 @@ from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 from tqdm import tqdm
 
-from rfa.export.bundle import CONSTANTS_FILE, Bundle, Graph, TensorSpec, open_session, write_bundle
+from rfa.export.bundle import CONSTANTS_FILE, Bundle, Graph, TensorSpec, open_session
 from rfa.export.decoder_constants import constants_file
 from rfa.export.golden import Earlier, Filled, GoldenRecorder, Source, Stored
 from rfa.export.language_calibration import WINDOW, calibrate_language
 from rfa.export.onnx_graphs import export_graph
 from rfa.export.provenance import export_provenance
+from rfa.export.writing import write_bundle
 from rfa.model.checkpoint import load_model
 from rfa.model.decoder import refusal
 from rfa.model.language import Cache, LanguageModel, SlotState, StepOutput

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from typing import Any, Literal, NamedTuple
 
-from rfa.export.manifest import BundleError
+from rfa.export.documents import BundleError
 
 Kind = Literal["int", "float", "text", "bytes", "message"]
 # Fields by name: an int, a float, a str, bytes or another message; of repeated ones a list.

@@ -25,7 +25,8 @@ from typing import NamedTuple
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from rfa.export.manifest import MANIFEST_FILE, SIGNATURE_FILE, BundleError
+from rfa.export.documents import BundleError
+from rfa.export.manifest import MANIFEST_FILE, SIGNATURE_FILE
 
 MAX_SIGNATURE_BYTES = 4_096
 UNTRUSTED, TRUSTED = "untrusted comment: ", "trusted comment: "

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from rfa.export.documents import Strict, json_object, read_document
-from rfa.export.manifest import BundleError
+from rfa.export.documents import BundleError, Strict, json_object, read_document
 
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"

@@ -35,7 +35,8 @@ COMPILED_MODEL = "rfa.model.decoder_numba"
 EVALUATION = "training/evaluate/*.py"
 # Of export, the service takes what reads a bundle and what reads its calibration; the rest writes bundles.
 EXPORT_FOR_SERVICE = {
-    "rfa.export.bundle", "rfa.export.golden", "rfa.export.manifest", "rfa.export.signing", "rfa.export.surprise",
+    "rfa.export.bundle", "rfa.export.documents", "rfa.export.golden", "rfa.export.manifest", "rfa.export.signing",
+    "rfa.export.surprise",
     "rfa.export.token_confidence", "rfa.export.tokenizer_document",
 }  # fmt: skip
 # What `import rfa.service.server` may not pull in: serving on a CPU does without (numba makes texts faster).

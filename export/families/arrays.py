@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rfa.export.manifest import BundleError
+from rfa.export.documents import BundleError
 
 AnyArray = NDArray[Any]
 # Of what is formed anew here from other arrays, in other order and in other libraries' functions than in torch.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rfa.export.documents import read_document
+from rfa.export.documents import BundleError, read_document
 from rfa.export.families import FAMILIES, FamilyConfig
 from rfa.export.families.arrays import AnyArray, check_arrays
-from rfa.export.manifest import MANIFEST_FILE, BundleError, GraphSpec, Manifest, TensorSpec
+from rfa.export.manifest import MANIFEST_FILE, GraphSpec, Manifest, TensorSpec
 
 WEIGHTS_FILE = "model.safetensors"
 # Optional: constants that an exporter with torch formed from the weights, for runtimes without.

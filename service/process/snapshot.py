@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rfa.export.manifest import MANIFEST_FILE, BundleError
+from rfa.export.documents import BundleError
+from rfa.export.manifest import MANIFEST_FILE
 from rfa.service.bundle_version import bundle_version
 
 # As many as a bundle may have; more are not even looked at.

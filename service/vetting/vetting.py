@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rfa.export.manifest import BundleError
+from rfa.export.documents import BundleError
 from rfa.service import machine
 from rfa.service.child_environment import child_environment
 

@@ -14,9 +14,8 @@ import pytest
 
 from rfa.export.bundle import BundleError, check_golden, open_bundle
 from rfa.export.calibration_document import FilterCalibration, LanguageCalibration
-from rfa.export.documents import read_document
+from rfa.export.documents import canonical_json, read_document
 from rfa.export.golden import check_golden_document
-from rfa.export.manifest import canonical_json
 from rfa.export.tokenizer_document import check_tokenizer
 from rfa.service.settings import BUNDLE_ROOT
 from tests.soak.bundles.case import Case

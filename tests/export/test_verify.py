@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from rfa.export import verify
-from rfa.export.bundle import Bundle, BundleError, Graph, open_session, write_bundle
+from rfa.export.bundle import Bundle, BundleError, Graph, open_session
 from rfa.export.language_export import language_golden
 from rfa.export.verify import bundle_info, compare_with_torch, difference, verify_bundle
+from rfa.export.writing import write_bundle
 
 
 def test_exported_bundle_is_verified_in_a_fresh_process(language_bundle: Bundle) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rfa.export.manifest import BundleError
+from rfa.export.documents import BundleError
 from rfa.service.process.board import Board, make_board
 from rfa.service.process.reloading import Lost, Reloader, Shelf
 from rfa.service.process.snapshot import Snapshot

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rfa.export.manifest import BundleError
+from rfa.export.documents import BundleError
 from rfa.service.bundle_version import bundle_version
 from rfa.service.process.private import private_directory
 from rfa.service.process.snapshot import MAX_FILES, take_snapshot

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from rfa.bench.load.check import SeriesTruth
 from rfa.bench.load.truth import FilterQuestion, open_models, series_truths
-from rfa.export.manifest import FileSpec, decode_manifest, encode_manifest, sha256
+from rfa.export.documents import sha256
+from rfa.export.manifest import FileSpec, decode_manifest, encode_manifest
 from tests.soak.faults.cast import ROOT
 from tests.soak.faults.tampering import TAMPERINGS
 
