@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import socket
+import struct
 import termios
 import time
 from array import array
@@ -29,6 +31,7 @@ TURNS_A_ROUND = 16
 # Held without a lease: what nearly every client is ever in the middle of sending.
 FREE_BYTES = 4_096
 LEASE_STEP_BYTES = 16_384
+TCP_CLOSE = 7  # the kernel's state of a socket whose peer has reset it
 
 
 class Waiting(Protocol):
@@ -192,3 +195,17 @@ def untaken_bytes(transport: asyncio.Transport) -> int:
     except OSError:
         return ours
     return ours + queued[0]
+
+
+def address_of(name: object) -> tuple[str, int] | None:
+    """Host and port of a socket; None for a UNIX socket, or one that is gone."""
+    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
+
+
+def is_reset(connection: socket.socket) -> bool:
+    """Whether the peer of a socket has reset it."""
+    try:
+        information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+    except OSError:
+        return True
+    return struct.unpack("B", information)[0] == TCP_CLOSE

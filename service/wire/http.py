@@ -9,8 +9,6 @@ Requests have a parser each, so that nothing of one can show in the next; what i
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final, Literal, cast
@@ -27,7 +25,7 @@ from rfa.service.errors import (
     RequestTimeout,
     ServiceError,
 )
-from rfa.service.wire.connection import TURN_SECONDS, Holding, StalledReader, Wire
+from rfa.service.wire.connection import TURN_SECONDS, Holding, StalledReader, Wire, address_of, is_reset
 from rfa.service.wire.exchange import CONTINUE, Exchange, scope_of
 from rfa.service.wire.head import END, LINE_END, check_framing, check_text, path_and_query, starts_like_a_request
 from rfa.service.wire.refusal import refuse
@@ -47,7 +45,6 @@ LINGER_SECONDS: Final = 1.0
 LINGER_BYTES: Final = 16_777_216
 # How often a client that has shut its sending side is asked whether it is still there.
 PROBE_SECONDS: Final = 0.1
-TCP_CLOSE: Final = 7  # the kernel's state of a socket whose peer has reset it
 HTTP_1_1: Final = b"1.1"
 NOT_HTTP: Final = "The request is not valid HTTP/1.1."
 
@@ -80,7 +77,7 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
-        self.client = _address(transport.get_extra_info("peername"))
+        self.client = address_of(transport.get_extra_info("peername"))
         self.wire.state.connections.add(self)  # type: ignore[arg-type]  # uvicorn's set of uvicorn's own
         if not self.wire.has_room():
             error = NotReady("The server has no connection left; try again later.", code="too_many_connections")
@@ -132,10 +129,8 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
         self._forget()
 
     def is_quiet(self) -> bool:
-        return not self.writable.is_set() or self.transport.is_closing() or not self._is_answering()
-
-    def _is_answering(self) -> bool:
-        return self.exchange is not None and not self.exchange.is_complete
+        is_answering = self.exchange is not None and not self.exchange.is_complete
+        return not self.writable.is_set() or self.transport.is_closing() or not is_answering
 
     def _forget(self) -> None:
         self.wire.state.connections.discard(self)  # type: ignore[arg-type]
@@ -195,9 +190,7 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
             return False
         if self._phase == "head":
             return self._read_head()
-        if self._phase == "body":
-            return self._read_body()
-        return False
+        return self._phase == "body" and self._read_body()
 
     def _read_on_or_pause(self) -> None:
         if self.transport.is_closing() or self._is_half_closed:
@@ -222,7 +215,7 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
         end = unread.find(END, max(0, self._searched - len(END) + 1))
         size = self._framing_bytes + (len(unread) if end < 0 else end + len(END))
         if size > limit:
-            raise self._too_large()
+            raise HeadersTooLarge(f"The request line and headers must not be larger than {limit} bytes.")
         if end < 0:
             self._searched = 0 if unread == b"\r" else len(unread)
             if self._is_half_closed:
@@ -257,7 +250,7 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
             kind="websocket" if is_websocket else "http",
             scheme=("ws" if is_websocket else "http") + "s" * secure,
             client=self.client,
-            server=_address(self.transport.get_extra_info("sockname")),
+            server=address_of(self.transport.get_extra_info("sockname")),
             state=self.wire.app_state,
         )
         if is_websocket:
@@ -285,10 +278,6 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
         successor.connection_made(self.transport)
         if ahead:
             successor.data_received(ahead)
-
-    def _too_large(self) -> HeadersTooLarge:
-        limit = self.wire.settings.max_header_bytes
-        return HeadersTooLarge(f"The request line and headers must not be larger than {limit} bytes.")
 
     def _head_timed_out(self) -> None:
         self._timer = None
@@ -442,7 +431,7 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
         self._timer = None
         if self.transport.is_closing():
             return
-        if _is_reset(self.transport.get_extra_info("socket")):
+        if is_reset(self.transport.get_extra_info("socket")):
             self.transport.abort()
         elif self._phase == "answer":
             self._set_timer(PROBE_SECONDS, self._look_whether_reset)
@@ -458,16 +447,3 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def _address(name: object) -> tuple[str, int] | None:
-    """Host and port of a socket; None for a UNIX socket, or one that is gone."""
-    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
-
-
-def _is_reset(connection: socket.socket) -> bool:
-    try:
-        information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
-    except OSError:
-        return True
-    return struct.unpack("B", information)[0] == TCP_CLOSE
