@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import asdict
 from itertools import chain
 from typing import Annotated, Any, Final
@@ -60,7 +60,8 @@ EngineDep = Annotated[Engine, Depends(get_engine)]
 def error_responses(*kinds: type[ServiceError]) -> dict[int | str, dict[str, Any]]:
     """OpenAPI entries for these failures and for those that every route can have."""
     described: dict[int | str, dict[str, Any]] = {}
-    for kind in sorted({*kinds, InternalError}, key=lambda kind: STATUS[kind]):
+    # The first, so that a failure of the same status that is named describes it, in every process alike.
+    for kind in sorted((InternalError, *kinds), key=STATUS.__getitem__):
         entry: dict[str, Any] = {"model": ErrorReply, "description": (kind.__doc__ or "").strip()}
         if kind in _EXAMPLES:
             entry["content"] = {"application/json": {"example": asdict(_EXAMPLES[kind].payload())}}
@@ -113,28 +114,32 @@ def _chunks(parts: Iterator[bytes]) -> Iterator[bytes]:
         yield b"".join(chunk)
 
 
-class _PieceStream(Response):
+class PieceStream(Response):
     """A body that is made while it is sent, a chunk for each piece.
 
     The next piece is made once the connection has taken the one before it. A client that leaves, or takes nothing for
     `send_timeout` seconds, ends the iteration and the work behind it.
+
+    Args:
+        source: what makes the pieces; closed at the end, also where none was asked for.
     """
 
     def __init__(
-        self, *, media_type: str, send_timeout: float, turns: Turns, headers: dict[str, str] | None = None
+        self,
+        pieces: AsyncIterator[bytes],
+        source: AsyncIterator[Any],
+        media_type: str,
+        *,
+        send_timeout: float,
+        turns: Turns,
+        headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(headers=headers, media_type=media_type)
         del self.headers["content-length"]
+        self._pieces = pieces
+        self._source = source
         self._turns = turns
         self._deadline = Deadline(send_timeout)
-
-    def _pieces(self) -> AsyncIterator[bytes]:
-        """The body."""
-        raise NotImplementedError
-
-    async def _close(self) -> None:
-        """End what makes the body."""
-        raise NotImplementedError
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.ensure_future(self._send_all(send))
@@ -150,11 +155,11 @@ class _PieceStream(Response):
                 task.cancel()
             await asyncio.gather(sending, watching, return_exceptions=True)
             self._deadline.close()
-            await self._close()
+            await _close(self._source)
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async for piece in self._pieces():
+        async for piece in self._pieces:
             await self._send(send, piece)
             # Where nothing waits, as when the client has just gone, a whole backlog would keep everyone else waiting.
             await (self._turns.next() if len(piece) >= PIECE_BYTES else asyncio.sleep(0))
@@ -165,37 +170,33 @@ class _PieceStream(Response):
             await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
-class EventStream(_PieceStream):
+def event_stream(
+    first: Any, documents: AsyncIterator[Any], media_type: str, *, send_timeout: float, turns: Turns
+) -> PieceStream:
     """Documents as they come, each its own chunk or several, and exactly one terminal document, also on error."""
-
-    def __init__(
-        self, documents: AsyncIterator[Any], *, media_type: str, send_timeout: float, turns: Turns, first: Any
-    ) -> None:
-        super().__init__(media_type=media_type, send_timeout=send_timeout, turns=turns, headers=STREAM_HEADERS)
-        self._documents = documents
-        self._first = first
-        self._encode = encode_sse if media_type == SSE else encode_ndjson
-
-    async def _pieces(self) -> AsyncIterator[bytes]:
-        async for document in self._with_terminal_error():
-            for piece in self._encode(document):
-                yield piece
-
-    async def _close(self) -> None:
-        await _close(self._documents)
-
-    async def _with_terminal_error(self) -> AsyncIterator[Any]:
-        try:
-            yield self._first
-            async for document in self._documents:
-                yield document
-        except Exception as error:
-            if not isinstance(error, ServiceError):
-                logger.exception("stream failed")
-            yield as_service_error(error).payload()
+    encode = encode_sse if media_type == SSE else encode_ndjson
+    pieces = _encoded(_with_terminal_error(first, documents), encode)
+    return PieceStream(pieces, documents, media_type, send_timeout=send_timeout, turns=turns, headers=STREAM_HEADERS)
 
 
-async def open_stream(request: Request, documents: AsyncIterator[Any], media_type: str) -> EventStream:
+async def _encoded(documents: AsyncIterator[Any], encode: Callable[[Any], Iterator[bytes]]) -> AsyncIterator[bytes]:
+    async for document in documents:
+        for piece in encode(document):
+            yield piece
+
+
+async def _with_terminal_error(first: Any, documents: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    try:
+        yield first
+        async for document in documents:
+            yield document
+    except Exception as error:
+        if not isinstance(error, ServiceError):
+            logger.exception("stream failed")
+        yield as_service_error(error).payload()
+
+
+async def open_stream(request: Request, documents: AsyncIterator[Any], media_type: str) -> PieceStream:
     """A stream whose first document exists: what fails before it gets its own status instead of a line in a 200.
 
     Raises:
@@ -209,32 +210,21 @@ async def open_stream(request: Request, documents: AsyncIterator[Any], media_typ
         raise
     state = request.app.state
     timeout = state.settings.send_timeout_seconds
-    return EventStream(documents, media_type=media_type, send_timeout=timeout, turns=state.turns, first=first)
+    return event_stream(first, documents, media_type, send_timeout=timeout, turns=state.turns)
 
 
-class _DocumentStream(_PieceStream):
-    """One JSON document, of which the first pieces exist."""
-
-    def __init__(self, held: list[bytes], rest: AsyncIterator[bytes], *, send_timeout: float, turns: Turns) -> None:
-        super().__init__(media_type="application/json", send_timeout=send_timeout, turns=turns)
-        self._held = held
-        self._rest = rest
-
-    async def _pieces(self) -> AsyncIterator[bytes]:
-        for piece in self._held:
+async def _rest(held: list[bytes], following: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The body of which the first pieces are held; a failure after them cuts it."""
+    while held:
+        yield held.pop(0)
+    try:
+        async for piece in following:
             yield piece
-        self._held.clear()
-        try:
-            async for piece in self._rest:
-                yield piece
-        except Exception as error:
-            if not isinstance(error, ServiceError):
-                logger.exception("reply failed")
-            logger.warning("a reply that was under way is cut: %s", as_service_error(error).message)
-            raise ReplyCut from None
-
-    async def _close(self) -> None:
-        await _close(self._rest)
+    except Exception as error:
+        if not isinstance(error, ServiceError):
+            logger.exception("reply failed")
+        logger.warning("a reply that was under way is cut: %s", as_service_error(error).message)
+        raise ReplyCut from None
 
 
 async def document_response(request: Request, encoded: AsyncIterator[bytes]) -> Response:
@@ -257,7 +247,9 @@ async def document_response(request: Request, encoded: AsyncIterator[bytes]) -> 
     if is_whole:
         return Response(b"".join(held), media_type="application/json")
     state = request.app.state
-    return _DocumentStream(held, collected, send_timeout=state.settings.send_timeout_seconds, turns=state.turns)
+    timeout = state.settings.send_timeout_seconds
+    pieces = _rest(held, collected)
+    return PieceStream(pieces, collected, "application/json", send_timeout=timeout, turns=state.turns)
 
 
 async def _hold(encoded: AsyncIterator[bytes], held: list[bytes], turns: Turns) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rfa.service.routes.common import NDJSON, EventStream
+from rfa.service.routes.common import NDJSON, event_stream
 from rfa.service.turns import Turns
 
 pytestmark = pytest.mark.anyio
@@ -35,5 +35,6 @@ async def test_the_backlog_of_a_client_that_left_is_dropped() -> None:
         await left.wait()
         return {"type": "http.disconnect"}
 
-    await EventStream(documents(), media_type=NDJSON, send_timeout=60, turns=Turns(), first=None)({}, receive, send)
+    stream = event_stream(None, documents(), NDJSON, send_timeout=60, turns=Turns())
+    await stream({}, receive, send)
     assert sent < LEAVES_AFTER + 10
