@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag
 
 from rfa.export.documents import STRICT, BundleError, Sha256, canonical_json, json_object, read_json, sha256
 
@@ -56,6 +56,10 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 TensorName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$")]
 Size = Annotated[int, Field(ge=0, le=1 << 53)]
+Dimension = Annotated[
+    Annotated[Size, Tag("size")] | Annotated[TensorName, Tag("name")],
+    Discriminator(lambda found: "name" if isinstance(found, str) else "size"),
+]
 
 
 class _Part:
@@ -68,7 +72,7 @@ class TensorSpec(_Part):
 
     name: TensorName
     dtype: Dtype
-    shape: Annotated[tuple[Size | TensorName, ...], Field(max_length=16)]
+    shape: Annotated[tuple[Dimension, ...], Field(max_length=16)]
 
 
 @dataclass(frozen=True)
