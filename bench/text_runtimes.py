@@ -28,8 +28,8 @@ from rfa.bench.load.scenario import TextLoad
 from rfa.bench.load.truth import text_engine, write_cases
 from rfa.export.bundle import open_bundle
 from rfa.measured import origin, write_result
-from rfa.service.engine.engine import Models
-from rfa.service.engine.text.generation import PREFILL_TOKENS
+from rfa.service.engine.models import Models
+from rfa.service.engine.text.prefill import PREFILL_TOKENS
 from rfa.service.runtime.device import load_on_cpu
 from rfa.service.runtime.language import CpuLanguage
 from rfa.service.settings import BUNDLE_ROOT, TextRuntime

@@ -15,7 +15,8 @@ import typer
 from rfa.cli.console import JsonFlag, print_json
 
 if TYPE_CHECKING:
-    from rfa.service.runtime.filter import FilteredSequence, FilterRuntime
+    from rfa.service.runtime.filter import FilterRuntime
+    from rfa.service.runtime.filter_sequence import FilteredSequence
     from rfa.service.schemas.replies import FilterStepReply, SmoothedStep
     from rfa.training.series import Series
 
@@ -38,7 +39,8 @@ def run_filter(
     """
     from tqdm import tqdm
 
-    from rfa.service.runtime.filter import FilteredSequence
+    from rfa.service.engine.filter.model import FilterOptions
+    from rfa.service.runtime.filter_sequence import FilteredSequence
 
     if series.values.shape[1] != runtime.observation_size:
         raise ValueError(
@@ -47,29 +49,11 @@ def run_filter(
             "`rfa train filter --data CSV` makes a filter that fits"
         )
     rows = [[None if math.isnan(value) else float(value) for value in row] for row in series.values]
-    work = runtime.work(
-        [float(t) for t in series.times],
-        rows,
-        noise=None,
-        levels=LEVELS,
-        horizon=horizon,
-        samples=0,
-        seed=0,
-        mode="recurrent",
-        smooth=smooth,
-        lag=lag,
-        state=None,
+    options = FilterOptions(
+        [float(t) for t in series.times], rows, None, LEVELS, tuple(horizon), smooth=smooth, lag=lag
     )
-    steps: list[FilterStepReply] = []
     with tqdm(total=len(rows) * (3 if smooth else 1), unit="row", disable=None, leave=False) as bar:
-        while True:
-            try:
-                step = next(work)
-            except StopIteration as stop:
-                return FilteredSequence(**vars(stop.value), steps=steps)
-            if step is not None:
-                steps.append(step)
-            bar.update()
+        return FilteredSequence.collect(runtime.work(options), bar.update)
 
 
 def learned(series: Series, steps: list[FilterStepReply]) -> list[FilterStepReply]:

@@ -10,15 +10,17 @@ import typer
 from rfa.cli.console import JsonFlag, print_json
 
 if TYPE_CHECKING:
-    from rfa.service.engine.text.generation import GenerateOptions, Generation
+    from rfa.service.engine.text.generated import Generation
+    from rfa.service.engine.text.options import GenerateOptions
 
 DEFAULT_BUNDLE = "books"
 
 
 async def _run(path: Any, options: GenerateOptions, show: bool) -> Generation:
     """Generate on the server's own engine, so that a seed gives the text that /generate gives."""
-    from rfa.service.engine.engine import Engine, load_models
-    from rfa.service.engine.text.generation import Generation
+    from rfa.service.engine.engine import Engine
+    from rfa.service.engine.models import load_models
+    from rfa.service.engine.text.generated import Generation
     from rfa.service.metrics import Metrics
     from rfa.service.settings import Settings
 
@@ -60,7 +62,7 @@ def generate(
 
     from rfa.cli.locate import find_bundle
     from rfa.service.engine.engine import draw_seed
-    from rfa.service.engine.text.generation import GenerateOptions
+    from rfa.service.engine.text.options import GenerateOptions
 
     options = GenerateOptions(
         prompt=prompt,

@@ -21,7 +21,8 @@ from rfa.service.access.origin import OriginGuard, OriginPolicy
 from rfa.service.access.quotas import Clients, QuotaGuard
 from rfa.service.access.refusal import error_response, refuse
 from rfa.service.access.tracing import Tracing, open_tracing
-from rfa.service.engine.engine import Engine, Models, load_models
+from rfa.service.engine.engine import Engine
+from rfa.service.engine.models import Models, load_models
 from rfa.service.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, ServiceError
 from rfa.service.exposition import Exposition
 from rfa.service.memory import open_budget, return_free_memory

@@ -21,7 +21,7 @@ import uvloop
 from rfa.bench.load.scenario import TextLoad, scenario_from
 from rfa.bench.load.truth import TextCase, open_models, text_engine, write_cases
 from rfa.service.engine.engine import Engine
-from rfa.service.engine.text.generation import TokenEvent
+from rfa.service.engine.text.generated import TokenEvent
 
 
 async def measure(

@@ -19,8 +19,10 @@ from rfa.bench.load.check import SeriesTruth, TextTruth, digest, step_digest
 from rfa.bench.load.scenario import TextLoad
 from rfa.bench.load.series import STEP, Row, make_series
 from rfa.service.encoding import dumps
-from rfa.service.engine.engine import Engine, Models, load_models
-from rfa.service.engine.text.generation import GenerateOptions, Generation
+from rfa.service.engine.engine import Engine
+from rfa.service.engine.models import Models, load_models
+from rfa.service.engine.text.generated import Generation
+from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.metrics import Metrics
 from rfa.service.settings import Settings
 
@@ -136,7 +138,7 @@ async def _write_prompt(engine: Engine, load: TextLoad, seed: int) -> str:
         prompt=OPENING, max_new_tokens=_prompt_length(load), seed=seed, is_sampled=True, return_full_text=True
     )
     generation: Generation = await engine.generate(load.model, options).result()
-    return generation.continuations[0].text
+    return generation.texts[0].text
 
 
 def _text_case(load: TextLoad, prompt: str, seed: int) -> TextCase:
@@ -163,7 +165,7 @@ def _text_case(load: TextLoad, prompt: str, seed: int) -> TextCase:
 
 async def _text_truth(engine: Engine, load: TextLoad, case: TextCase) -> TextTruth:
     generation: Generation = await engine.generate(load.model, case.options).result()
-    continuation = generation.continuations[0]
+    continuation = generation.texts[0]
     return TextTruth(
         case.body,
         tuple(digest(as_sent(event.token)) for event in continuation.events),

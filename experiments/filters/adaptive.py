@@ -31,7 +31,8 @@ from rfa.export.filter_calibration import LEVELS, conformal
 from rfa.measured import RESULTS, origin, write_result
 from rfa.service.engine.filter import adaptive
 from rfa.service.engine.filter.adaptive import GAMMA
-from rfa.service.runtime.filter import FilterRuntime, Row
+from rfa.service.engine.filter.model import Row
+from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.pool import StatePool
 from rfa.service.settings import BUNDLE_ROOT
 from rfa.training.simulate import simulate_oscillator

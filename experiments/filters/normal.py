@@ -29,7 +29,8 @@ from rfa.export.bundle import open_bundle
 from rfa.measured import RESULTS, origin, write_result
 from rfa.service.engine.filter.calibration import Calibration
 from rfa.service.engine.filter.learned_normal import COLUMNS, MEMORY, learn
-from rfa.service.runtime.filter import FilterRuntime, Row
+from rfa.service.engine.filter.model import Row
+from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.pool import StatePool
 from rfa.service.settings import BUNDLE_ROOT
 from rfa.training.simulate import simulate_oscillator

@@ -85,11 +85,7 @@ def check_calibration(document: Mapping[str, Any], family: FamilyConfig, manifes
 
 
 def _check_side(
-    graph: GraphSpec,
-    side: str,
-    found: tuple[TensorSpec, ...],
-    wanted: tuple[TensorSpec, ...],
-    optional: frozenset[str],
+    graph: GraphSpec, side: str, found: tuple[TensorSpec, ...], wanted: tuple[TensorSpec, ...], optional: frozenset[str]
 ) -> None:
     present = {spec.name for spec in found}
     expected = tuple(spec for spec in wanted if spec.name in present or spec.name not in optional)

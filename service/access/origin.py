@@ -251,10 +251,7 @@ def _telling(listed: Origin | None, send: Send) -> Send:
     """`send`, with what a browser needs to hand an answer to a page of a listed origin."""
     headers = [(b"vary", b"Origin")]
     if listed is not None:
-        headers += [
-            (b"access-control-allow-origin", str(listed).encode()),
-            (b"access-control-expose-headers", EXPOSED),
-        ]
+        headers += [(b"access-control-allow-origin", str(listed).encode()), (b"access-control-expose-headers", EXPOSED)]
 
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from rfa.export.bundle import Bundle, BundleError, check_golden, open_bundle
-from rfa.service.bundle_version import bundle_version
 from rfa.service.engine.filter.input import check_size
+from rfa.service.engine.filter.jobs import FilterJob, SequenceJob
+from rfa.service.engine.filter.model import Filter, FilterOptions, reply_rows
 from rfa.service.engine.filter.stream import FilterStreamOptions, StreamJob
-from rfa.service.engine.filter.work import (
-    Filter,
-    FilterJob,
-    FilterOptions,
-    FilterStage,
-    SequenceJob,
-    SequenceStage,
-    reply_rows,
-)
+from rfa.service.engine.job import Job
+from rfa.service.engine.models import Models
 from rfa.service.engine.reply_size import (
     STATE_COPIES,
     TEXT_COPIES,
@@ -32,32 +25,22 @@ from rfa.service.engine.reply_size import (
     generation_bytes,
     smoothing_bytes,
 )
-from rfa.service.engine.scheduler import Job, Scheduler
-from rfa.service.engine.text.generation import (
-    LONG_PROMPT,
-    DecodeStage,
-    GenerateJob,
-    GenerateOptions,
-    PrefillStage,
-    PromptLimits,
-)
+from rfa.service.engine.scheduler import Scheduler
+from rfa.service.engine.served import Served, Staged, prompt_limits
+from rfa.service.engine.text.job import GenerateJob
+from rfa.service.engine.text.options import LONG_PROMPT, GenerateOptions
 from rfa.service.engine.text.state import LanguageState, largest_state
 from rfa.service.errors import InvalidRequest, NotFound, NotReady
 from rfa.service.memory import Lease
 from rfa.service.metrics import Metrics
-from rfa.service.runtime.device import language_loader
-from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.language import Decode, Language
-from rfa.service.runtime.pool import StatePool
-from rfa.service.schemas.replies import Kind, ModelInfo
+from rfa.service.runtime.language import Language
+from rfa.service.schemas.replies import Kind
 from rfa.service.settings import Settings
-from rfa.service.vetting.trust import trusted_keys
 
 SEED_BITS = 53  # a drawn seed survives a JSON reader that keeps numbers as doubles
 NUMBERS_PER_TOKEN = 5
 # The one that fills the buffer, the one that is encoded, and what a quantum adds before it looks.
 STEPS_BEYOND_BUFFER = 3
-DECODES: tuple[Decode, ...] = ("recurrent", "attention")
 AnyJob = TypeVar("AnyJob", bound=Job)
 
 
@@ -68,106 +51,6 @@ class StateKind:
     digest: str
     kind: Kind
     max_bytes: int
-
-
-@dataclass(frozen=True)
-class Models:
-    """Loaded models by name; the first of a kind answers requests that name none."""
-
-    languages: Mapping[str, Language]
-    filters: Mapping[str, Filter]
-    facts: Sequence[ModelInfo]
-
-    @property
-    def version(self) -> str:
-        """Of all of them together: equal where the same bundles are served."""
-        return bundle_version(facts.digest for facts in self.facts)
-
-
-def load_models(settings: Settings) -> Models:
-    """Open every bundle, hold it to its golden outputs (which warms its sessions up), and build its runtime.
-
-    Raises:
-        BundleError: naming the bundle and the reason; nothing is served from a set with a bad bundle.
-        ConfigurationError: the device is not there or too small.
-    """
-    load_language = language_loader(settings)
-    languages: dict[str, Language] = {}
-    filters: dict[str, Filter] = {}
-    facts: list[ModelInfo] = []
-    keys = trusted_keys(settings)
-    for path in settings.bundles:
-        bundle = open_bundle(path, keys)
-        if bundle.name in languages or bundle.name in filters:
-            raise BundleError(f"two bundles are named {bundle.name!r}; names must differ")
-        golden_values = check_golden(bundle)
-        if bundle.kind == "lm":
-            languages[bundle.name] = model = load_language(bundle)
-            facts.append(_facts(bundle, golden_values, model.runtime))
-        else:
-            filters[bundle.name] = FilterRuntime(bundle)
-            facts.append(_facts(bundle, golden_values, "onnx"))
-    return Models(languages, filters, facts)
-
-
-def _facts(bundle: Bundle, golden_values: int, runtime: str) -> ModelInfo:
-    manifest = bundle.manifest
-    return ModelInfo(
-        bundle.name,
-        bundle.kind,
-        bundle.digest,
-        golden_values,
-        runtime,
-        manifest.config,
-        manifest.metrics,
-        manifest.calibration,
-    )
-
-
-def prompt_limits(settings: Settings) -> PromptLimits:
-    """What prompts are held to."""
-    return PromptLimits(settings.max_prompt_tokens, settings.max_attention_tokens)
-
-
-@dataclass(frozen=True)
-class Served:
-    """Models with the stages that run them; replaced as a whole when bundles are loaded anew."""
-
-    models: Models
-    version: str
-    digests: Mapping[str, str]
-    prefill: Mapping[tuple[str, Decode], tuple[PrefillStage, PrefillStage]]  # of short prompts, of long ones
-    filtering: Mapping[str, FilterStage]
-    sequences: Mapping[str, SequenceStage]
-    pools: Mapping[str, StatePool]
-
-    @classmethod
-    def build(cls, models: Models, settings: Settings, metrics: Metrics) -> Served:
-        limits = prompt_limits(settings)
-        places = settings.max_running + settings.max_streams
-        pools = {name: StatePool(model.state_fields, places) for name, model in models.filters.items()}
-        prefill: dict[tuple[str, Decode], tuple[PrefillStage, PrefillStage]] = {}
-        for name, model in models.languages.items():
-            for mode in DECODES:
-                decode = DecodeStage(model, mode, settings.max_batch_rows, metrics)
-                prefill[name, mode] = PrefillStage(limits, decode), PrefillStage(limits, decode)
-        return cls(
-            models,
-            models.version,
-            {facts.name: facts.digest for facts in models.facts},
-            prefill,
-            {name: FilterStage(model, pools[name], metrics) for name, model in models.filters.items()},
-            {name: SequenceStage(model, metrics) for name, model in models.filters.items()},
-            {**pools, **{name: model.pool for name, model in models.languages.items()}},
-        )
-
-
-@dataclass(frozen=True)
-class Staged:
-    """What is served next, and whether it is time."""
-
-    served: Served
-    is_due: Callable[[], bool]
 
 
 class Engine:

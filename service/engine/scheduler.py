@@ -12,7 +12,7 @@ neighbours.
                                   idle:   a live stream with nothing to do
 
 Jobs report to the event loop that submitted them; a worker wakes that loop once per quantum, not once per job, unless
-a stage has more to do for some of its jobs (`hand_over`).
+a stage has more to do for some of its jobs (`deliver_early`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ import logging
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from rfa.service.errors import NotReady, Overloaded, ServiceError, as_service_error
+from rfa.service.engine.job import Job, Stage
+from rfa.service.engine.line import Line
+from rfa.service.errors import NotReady, Overloaded
 
 logger = logging.getLogger("rfa.engine")
 
@@ -37,186 +38,6 @@ LONGEST_QUANTUM_SECONDS = 10
 SMOOTHING = 0.1
 # Quanta of live streams after which requests that wait have one, if there was none between them.
 LIVE_IN_A_ROW = 8
-
-
-class Stage(Protocol):
-    """Something that advances jobs by one quantum."""
-
-    max_rows: int  # rows of one quantum, unless a single job has more
-
-    def run(self, jobs: Sequence[Any]) -> None:
-        """Advance every job: emit, finish or fail it, or set its next stage.
-
-        An exception must leave every job as it was: the scheduler then advances the jobs one by one to find the
-        one at fault.
-        """
-
-
-class Job:
-    """One request on its way through the engine.
-
-    A worker thread calls `emit`, `finish` and `fail`; the event loop calls `events`, `result` and `cancel`.
-    """
-
-    is_stream = False  # a live stream: it stays until its client leaves, and is idle most of the time
-
-    def __init__(self, stage: Stage, *, deadline_seconds: float | None = None) -> None:
-        self.stage = stage
-        self.submitted = time.monotonic()
-        self.started: float | None = None
-        self.deadline = math.inf if deadline_seconds is None else self.submitted + deadline_seconds
-        self.cancelled = False
-        self.done = False
-        self.interrupted = False  # the server goes down: hand back what there is
-        self._patience: asyncio.TimerHandle | None = None
-        self._backlog = 0
-        self._outbox: list[Any] = []
-        self._given = 0  # rows, on the scale of all live streams
-        self._inbox: deque[Any] = deque()
-        self._arrival = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._scheduler: Scheduler | None = None
-
-    @property
-    def rows(self) -> int:
-        """Sequences that one quantum of this job advances."""
-        return 1
-
-    @property
-    def event_rows(self) -> int:
-        """What an event weighs in the reader's buffer."""
-        return 1
-
-    @property
-    def _lag(self) -> int:
-        """What the reader has yet to take."""
-        return self._backlog * self.event_rows
-
-    @property
-    def is_ahead(self) -> bool:
-        """On a worker: whether what the reader has yet to take, with this quantum's events, is enough."""
-        waiting = (self._backlog + len(self._outbox)) * self.event_rows
-        return self._scheduler is not None and waiting >= self._scheduler.stream_buffer
-
-    @property
-    def is_in_the_way(self) -> bool:
-        """On a worker: whether a live stream waits for this quantum to end."""
-        return self._scheduler is not None and self._scheduler.live_waiting > 0
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether there is nothing to do until `Scheduler.wake`."""
-        return False
-
-    @property
-    def keeps_place(self) -> bool:
-        """Whether the next quantum of this job comes before other jobs of its stage, instead of in turn."""
-        return False
-
-    def release(self) -> None:
-        """Give back what the job holds; called once, when it has left the scheduler, whatever the reason."""
-
-    # On a worker thread.
-
-    def emit(self, event: Any) -> None:
-        """Send an event to the reader."""
-        self._outbox.append(event)
-
-    def finish(self, result: Any) -> None:
-        """Send the last event."""
-        self.done = True
-        self._outbox.append(_Finished(result))
-
-    def fail(self, error: BaseException) -> None:
-        """End with an error; one without a name is logged and told as an internal error."""
-        self.done = True
-        if not isinstance(error, ServiceError):
-            logger.error("request failed", exc_info=error)
-        self._outbox.append(as_service_error(error))
-
-    # On the event loop.
-
-    async def events(self) -> AsyncIterator[Any]:
-        """Every emitted event, then the finish result as the last one.
-
-        Leaving the iteration early cancels the job.
-
-        Raises:
-            ServiceError: when the job failed.
-        """
-        try:
-            while True:
-                while not self._inbox:
-                    self._arrival.clear()
-                    await self._arrival.wait()
-                if isinstance(self._inbox[0], ServiceError):
-                    raise self._inbox.popleft()  # without a name: a frame and its error would keep each other alive
-                event = self._inbox.popleft()
-                if isinstance(event, _Finished):
-                    yield event.result
-                    return
-                if self._scheduler is not None:
-                    self._scheduler.consumed(self)
-                yield event
-        finally:
-            self.cancel()
-
-    async def result(self) -> Any:
-        """The finish result of a job whose events nobody needs."""
-        last = None
-        async for event in self.events():
-            last = event
-        return last
-
-    def cancel(self) -> None:
-        """Stop working on this job; harmless when it is over."""
-        if self._scheduler is not None:
-            self._scheduler.cancel(self)
-
-    def deliver(self, events: list[Any]) -> None:
-        """Put events where the reader finds them."""
-        self._inbox.extend(events)
-        self._arrival.set()
-
-
-class _Finished:
-    def __init__(self, result: Any) -> None:
-        self.result = result
-
-
-class _Line:
-    """Jobs that wait for a quantum of one stage: live streams, which somebody waits for, and requests.
-
-    Streams come in the order of what they were given lately (start-time fair queueing): one that asks for much in each
-    answer, or sends faster than it is answered, waits for the others, and not they for it.
-    """
-
-    def __init__(self) -> None:
-        self.live: list[tuple[int, int, Job]] = []  # a heap: rows given before, order of arrival
-        self.requests: deque[Job] = deque()
-
-    def __len__(self) -> int:
-        return len(self.live) + len(self.requests)
-
-    def take(self, most: int, max_rows: int, *, is_live_first: bool) -> list[Job]:
-        """The jobs of the next quantum, one at least: the others share it as far as they fit."""
-        jobs: list[Job] = []
-        rows = 0
-        kinds = ("live", "requests") if is_live_first else ("requests", "live")
-        for kind in kinds:
-            while (job := self._first(kind)) and (not jobs or (len(jobs) < most and rows + job.rows <= max_rows)):
-                rows += job.rows
-                jobs.append(job)
-                if kind == "live":
-                    heapq.heappop(self.live)
-                else:
-                    self.requests.popleft()
-        return jobs
-
-    def _first(self, kind: str) -> Job | None:
-        if kind == "live":
-            return self.live[0][-1] if self.live else None
-        return self.requests[0] if self.requests else None
 
 
 class Scheduler:
@@ -255,7 +76,7 @@ class Scheduler:
         self._departed = threading.Condition(self._lock)
         self._jobs: set[Job] = set()
         self._waiting: dict[Job, None] = {}
-        self._runnable: dict[Stage, _Line] = {}
+        self._runnable: dict[Stage, Line] = {}
         self._parked: set[Job] = set()
         self._idle: set[Job] = set()
         self._running = 0
@@ -443,13 +264,13 @@ class Scheduler:
                 self._advance([job])
 
     def _return(self, jobs: list[Job]) -> None:
-        """Hand the quantum's events over, then queue, park, lay aside or dismiss every job."""
+        """Deliver the quantum's events, then queue, park, lay aside or dismiss every job."""
         with self._lock:
             self._progress = time.monotonic()
             self._busy -= len(jobs)
             self._live_busy -= sum(job.is_stream for job in jobs)
             # Before a job is queued: another worker that took it up would add to the same outbox, or deliver first.
-            self._hand_over(jobs)
+            self._deliver(jobs)
             for job in jobs:
                 if job.done or job.cancelled:
                     self._depart(job)
@@ -461,10 +282,11 @@ class Scheduler:
                     self._queue(job, first=job.keeps_place)
 
     def _deliver(self, jobs: Sequence[Job]) -> None:
-        """Wake every event loop concerned, once."""
+        """Give readers what was emitted; every event loop concerned is woken once."""
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Job, list[Any]]]] = {}
         for job in jobs:
             if job._outbox:
+                job._backlog += len(job._outbox)
                 by_loop.setdefault(job._loop, []).append((job, job._outbox))
                 job._outbox = []
         for loop, deliveries in by_loop.items():
@@ -474,11 +296,6 @@ class Scheduler:
                 logger.debug("the event loop of %d requests is closed", len(deliveries))
 
     # With the lock held.
-
-    def _hand_over(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            job._backlog += len(job._outbox)
-        self._deliver(jobs)
 
     def _is_turn_of_live(self) -> bool:
         if self._live_in_a_row >= LIVE_IN_A_ROW and any(line.requests for line in self._runnable.values()):
@@ -499,7 +316,7 @@ class Scheduler:
         return bool(self._busy or self._runnable or self._waiting)
 
     def _queue(self, job: Job, first: bool = False) -> None:
-        line = self._runnable.setdefault(job.stage, _Line())
+        line = self._runnable.setdefault(job.stage, Line())
         if job.is_stream:
             self._live_waiting += 1
             begin = max(self._given, job._given)
@@ -594,12 +411,12 @@ class Scheduler:
         return max(1, min(LONGEST_RETRY_SECONDS, math.ceil(self._expected_wait())))
 
 
-def hand_over(jobs: Sequence[Job]) -> None:
+def deliver_early(jobs: Sequence[Job]) -> None:
     """On a worker that has these jobs: give readers what was emitted so far, instead of at the end of the quantum."""
     scheduler = jobs[0]._scheduler if jobs else None
     if scheduler is not None:
         with scheduler._lock:
-            scheduler._hand_over(jobs)
+            scheduler._deliver(jobs)
 
 
 def _deliver_all(deliveries: list[tuple[Job, list[Any]]]) -> None:

@@ -28,7 +28,8 @@ from fastapi import FastAPI
 
 from rfa.service.access.logs import configure_logging
 from rfa.service.app import create_app
-from rfa.service.engine.engine import Engine, Models, load_models
+from rfa.service.engine.engine import Engine
+from rfa.service.engine.models import Models, load_models
 from rfa.service.memory import room_for_requests
 from rfa.service.openapi import openapi_of
 from rfa.service.process.accepting import Shares

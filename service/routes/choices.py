@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rfa.service.encoding import Long
-from rfa.service.engine.text.generation import FinishedText, TokenEvent
+from rfa.service.engine.text.generated import FinishedText, TokenEvent
 from rfa.service.engine.text.incremental import Vocabulary
 from rfa.service.schemas.openai import CompletionChoice, CompletionChunkChoice, CompletionLogprobs
 from rfa.service.schemas.replies import FinishReason

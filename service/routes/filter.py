@@ -12,7 +12,8 @@ from rfa.service.access.quotas import client_of
 from rfa.service.access.record import record_of
 from rfa.service.body import StrictJSONRoute
 from rfa.service.encoding import Long, pieces
-from rfa.service.engine.filter.work import Filtered, FilterJob, FilterOptions, SequenceJob
+from rfa.service.engine.filter.jobs import Filtered, FilterJob, SequenceJob
+from rfa.service.engine.filter.model import FilterOptions
 from rfa.service.errors import InvalidRequest
 from rfa.service.memory import lease_of
 from rfa.service.routes.common import NDJSON, SSE, EngineDep, document_response, open_stream

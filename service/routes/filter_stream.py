@@ -32,21 +32,8 @@ from starlette.types import Receive, Scope, Send
 
 from rfa.service.access.quotas import client_of
 from rfa.service.engine.engine import Engine
-from rfa.service.engine.filter.input import (
-    LARGEST_OBSERVATION,
-    LEAST_NOISE,
-    MOST_COMPONENTS,
-    MOST_NOISE,
-    check_size,
-)
-from rfa.service.engine.filter.stream import (
-    FilterStreamOptions,
-    Observed,
-    ReaderGone,
-    StreamEnd,
-    StreamJob,
-    StreamStep,
-)
+from rfa.service.engine.filter.input import LARGEST_OBSERVATION, LEAST_NOISE, MOST_COMPONENTS, MOST_NOISE, check_size
+from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, ReaderGone, StreamEnd, StreamJob, StreamStep
 from rfa.service.errors import (
     ErrorReply,
     InvalidRequest,
@@ -59,12 +46,7 @@ from rfa.service.errors import (
 from rfa.service.memory import SMALL_BYTES, Lease
 from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
 from rfa.service.schemas.replies import StreamDone, StreamReady, StreamStepReply
-from rfa.service.schemas.requests import (
-    LARGEST_TIME,
-    FilterStreamRequest,
-    StreamClose,
-    StreamObservation,
-)
+from rfa.service.schemas.requests import LARGEST_TIME, FilterStreamRequest, StreamClose, StreamObservation
 from rfa.service.settings import Settings
 from rfa.service.validation import validated
 from rfa.service.websocket import NORMAL, SERVICE_RESTART, JsonSocket, PeerGone, close_code

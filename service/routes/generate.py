@@ -14,7 +14,9 @@ from rfa.service.body import StrictJSONRoute
 from rfa.service.departure import unless_disconnected
 from rfa.service.encoding import PIECE_NUMBERS, Long
 from rfa.service.engine.engine import NUMBERS_PER_TOKEN
-from rfa.service.engine.text.generation import FinishedText, GenerateJob, GenerateOptions, Generation, TokenEvent
+from rfa.service.engine.text.generated import FinishedText, Generation, TokenEvent
+from rfa.service.engine.text.job import GenerateJob
+from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.engine.text.state import LanguageState
 from rfa.service.errors import (
     Conflict,
@@ -28,14 +30,7 @@ from rfa.service.errors import (
     UnsupportedMediaType,
 )
 from rfa.service.memory import lease_of
-from rfa.service.routes.common import (
-    SSE,
-    EngineDep,
-    document_response,
-    encoded_at_once,
-    error_responses,
-    open_stream,
-)
+from rfa.service.routes.common import SSE, EngineDep, document_response, encoded_at_once, error_responses, open_stream
 from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
 from rfa.service.schemas.replies import (
     Continuation,

@@ -16,7 +16,9 @@ from rfa.service.access.quotas import tokens_set_aside
 from rfa.service.body import StrictJSONRoute
 from rfa.service.departure import unless_disconnected
 from rfa.service.engine.engine import NUMBERS_PER_TOKEN, Engine, draw_seed
-from rfa.service.engine.text.generation import FieldNames, GenerateJob, GenerateOptions, Generation
+from rfa.service.engine.text.generated import Generation
+from rfa.service.engine.text.job import GenerateJob
+from rfa.service.engine.text.options import FieldNames, GenerateOptions
 from rfa.service.errors import InvalidRequest, MethodNotAllowed, NotFound, NotReady, ServiceError
 from rfa.service.memory import lease_of
 from rfa.service.routes.choices import ChoiceWriter

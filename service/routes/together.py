@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final
 
-from rfa.service.engine.scheduler import Job
+from rfa.service.engine.job import Job
 from rfa.service.errors import ServiceError, as_service_error
 
 _END: Final = object()

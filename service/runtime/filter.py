@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import functools
 import math
-import struct
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -32,21 +30,12 @@ from rfa.service.engine.filter.adaptive import (
     write_tracks,
 )
 from rfa.service.engine.filter.calibration import Calibration
-from rfa.service.engine.filter.forecast_checks import no_checks, tally
-from rfa.service.engine.filter.input import (
-    Mode,
-    Observation,
-    check_lag,
-    check_mode,
-    check_noise,
-    check_observations,
-    check_readout,
-    check_times,
-    out_of_range,
-)
+from rfa.service.engine.filter.forecast_checks import tally
+from rfa.service.engine.filter.input import Mode, Observation, check_readout
 from rfa.service.engine.filter.learned_normal import FIELD as NORMAL
 from rfa.service.engine.filter.learned_normal import normal_fields
-from rfa.service.engine.filter.smoothing import TRACE_OUTPUTS, Trace, draw_paths, fixed_lag, smooth
+from rfa.service.engine.filter.model import FilterOptions, Row, Stepped
+from rfa.service.engine.filter.smoothing import TRACE_OUTPUTS
 from rfa.service.engine.filter.steps import (
     Readout,
     RowFacts,
@@ -57,9 +46,10 @@ from rfa.service.engine.filter.steps import (
     forecasts,
     score,
 )
-from rfa.service.errors import InvalidRequest
-from rfa.service.runtime.pool import Slot, StateField, StatePool
-from rfa.service.schemas.replies import FilterStepReply, SmoothedStep
+from rfa.service.runtime.filter_sequence import FilteredSequence, FilterResult, Memory, run_sequence
+from rfa.service.runtime.filter_state import FilterState, FilterStates
+from rfa.service.runtime.pool import StatePool
+from rfa.service.schemas.replies import FilterStepReply
 
 Array = np.ndarray
 
@@ -67,22 +57,10 @@ Array = np.ndarray
 ROW_COUNTS = (16, 32, 64, 128, 256)
 # A longer horizon fills the vectors alone: such rows are forecast one by one, without padding.
 LONG_HORIZON = 16
-CACHE_BLOCK = 128
 KEPT_READOUTS = 64  # of 90 kB, with 256 horizons and 16 levels
-STATE_MAGIC = b"RFAF\x05"
-_HEADER = struct.Struct("<5sQQdd")  # magic, seed, count, time, surprise
 # Log of the smallest float32. The graph's likelihood of an absurd outlier underflows to 0; the state is sound then.
 LOWEST_LOG_LIKELIHOOD = float(np.log(np.finfo(np.float32).smallest_subnormal))
-_NUMBERS = (
-    "mean",
-    "covariance",
-    "precision",
-    "weight",
-    "innovation",
-    "innovation_covariance",
-    "nis",
-    "log_likelihood",
-)
+_NUMBERS = ("mean", "covariance", "precision", "weight", "innovation", "innovation_covariance", "nis", "log_likelihood")
 # Squares and ratios of numbers at the ends of what is accepted leave float32's 38 decades. An observation at which they
 # do is taken as so many times noisier, by the first of these that helps: it moves the state less, and the next ones go
 # on from there. The last two are for a noise that leaves them itself.
@@ -91,63 +69,6 @@ RESCUES = (1e2, 1e4, 1e8, 1e-3, 1e-6)
 SHORTEST_LAG = 1e-20
 # A variance that rounding took to zero or below.
 LEAST_VARIANCE = 1e-300
-
-
-@dataclass(frozen=True)
-class FilterState:
-    """A stream between two observations.
-
-    Attributes:
-        tensors: the graph's state, without batch.
-        time: of the last observation; meaningless at count 0.
-        count: observations so far.
-        surprise: running surprise, which the confidence is read from.
-        adaptive: what the stream taught its forecast intervals and its anomaly score, by name of the field.
-        seed: of the samples.
-    """
-
-    tensors: dict[str, Array]
-    time: float
-    count: int
-    surprise: float
-    adaptive: dict[str, Array]
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class FilterResult:
-    """What is known of a sequence beside its steps; `state` continues it, `tally` sums those of the steps."""
-
-    log_likelihood: float
-    state: FilterState
-    smoothed: list[SmoothedStep] | None
-    tally: Array
-
-
-@dataclass(frozen=True)
-class FilteredSequence(FilterResult):
-    """A sequence and its steps."""
-
-    steps: list[FilterStepReply]
-
-
-class Row(NamedTuple):
-    """One observation of one stream, checked."""
-
-    slot: Slot
-    t: float
-    observation: Observation
-    noise: float
-    readout: Readout
-    seed: int
-
-
-class Stepped(NamedTuple):
-    """What a row's observation led to; the tally is of forecast_checks.py."""
-
-    step: FilterStepReply
-    log_likelihood: float
-    tally: Array
 
 
 @dataclass(frozen=True)
@@ -161,7 +82,7 @@ class _Batch:
     values: Array  # [padded, P], NaN where missing
 
 
-class FilterRuntime:
+class FilterRuntime(FilterStates):
     """A filter bundle, ready to run.
 
     Args:
@@ -179,15 +100,12 @@ class FilterRuntime:
         self._forecast = bundle.session("forecast")
         self._forecast_inputs = {node.name for node in self._forecast.get_inputs()}
         weights = bundle.weights()
-        self._names = [spec.name for spec in bundle.manifest.state]
-        self._initial = {name: np.array(weights[f"initial.{name}"], np.float32) for name in self._names}
-        self._next = [f"next.{name}" for name in self._names]
-        self._readout = weights["initial.readout_matrix"].astype(np.float64)
-        self._offset = weights["initial.readout_offset"].astype(np.float64)
+        self.readout_matrix = weights["initial.readout_matrix"].astype(np.float64)
+        self.readout_offset = weights["initial.readout_offset"].astype(np.float64)
         self.observation_size: int
         self.state_size: int
-        self.observation_size, self.state_size = self._readout.shape
-        self._cache_shapes = {
+        self.observation_size, self.state_size = self.readout_matrix.shape
+        self.cache_shapes = {
             node.name.removeprefix("cache."): tuple(node.shape[2:])
             for node in self._attend.get_inputs()
             if node.name.startswith("cache.")
@@ -198,77 +116,11 @@ class FilterRuntime:
         recurrent = self._calibration["recurrent"]
         self.levels: tuple[float, ...] = recurrent.levels
         self._leads = Leads(recurrent.horizons)
-        adaptive = {
-            **adaptive_fields(self._leads, self.observation_size, len(self.levels)),
-            **normal_fields(),
-        }
-        self._adaptive = tuple(adaptive)
-        self.state_fields: dict[str, StateField] = {
-            **{name: StateField(array.shape, np.float32) for name, array in self._initial.items()},
-            "clock.time": StateField((), np.float64),
-            "clock.count": StateField((), np.int64),
-            "clock.surprise": StateField((), np.float64),
-            **adaptive,
-        }
-        self._packed = {name: self.state_fields[name] for name in (*self._names, *adaptive)}
-        self.state_bytes: int = _HEADER.size + sum(map(_size_of, self._packed.values()))
+        adaptive = {**adaptive_fields(self._leads, self.observation_size, len(self.levels)), **normal_fields()}
+        names = [spec.name for spec in bundle.manifest.state]
+        super().__init__({name: np.array(weights[f"initial.{name}"], np.float32) for name in names}, adaptive)
+        self._next = [f"next.{name}" for name in names]
         self.readout = functools.lru_cache(KEPT_READOUTS)(self._make_readout)
-
-    # States.
-
-    def start(self, seed: int = 0) -> FilterState:
-        """The state before the first observation."""
-        tensors = {name: array.copy() for name, array in self._initial.items()}
-        untaught = {name: np.zeros(*self.state_fields[name]) for name in self._adaptive}
-        return FilterState(tensors, 0.0, 0, 0.0, untaught, seed)
-
-    def put(self, pool: StatePool, slot: Slot, state: FilterState) -> None:
-        """Set a slot to a state."""
-        clock = {"clock.time": state.time, "clock.count": state.count, "clock.surprise": state.surprise}
-        pool.write(slot, {**state.tensors, **clock, **state.adaptive})
-
-    def get(self, pool: StatePool, slot: Slot, seed: int) -> FilterState:
-        """The state in a slot."""
-        values = pool.read(slot)
-        return FilterState(
-            {name: values[name] for name in self._names},
-            float(values["clock.time"]),
-            int(values["clock.count"]),
-            float(values["clock.surprise"]),
-            {name: values[name] for name in self._adaptive},
-            seed,
-        )
-
-    def pack(self, state: FilterState) -> bytes:
-        """`state_bytes` little-endian bytes: magic, seed, count, time, surprise, then the tensors in the manifest's
-        order and the adaptive fields in theirs, each in its own type."""
-        held = {**state.tensors, **state.adaptive}
-        body = b"".join(
-            held[name].astype(np.dtype(field.dtype).newbyteorder("<")).tobytes() for name, field in self._packed.items()
-        )
-        return _HEADER.pack(STATE_MAGIC, state.seed & (2**64 - 1), state.count, state.time, state.surprise) + body
-
-    def unpack(self, data: bytes) -> FilterState:
-        """The inverse of `pack`.
-
-        Raises:
-            InvalidRequest: not a state of this filter.
-        """
-        if len(data) != self.state_bytes or not data.startswith(STATE_MAGIC):
-            raise _invalid_state("is not a state of this filter")
-        _, seed, count, time, surprise = _HEADER.unpack_from(data)
-        held, position = {}, _HEADER.size
-        for name, field in self._packed.items():
-            kind = np.dtype(field.dtype)
-            values = np.frombuffer(data, kind.newbyteorder("<"), math.prod(field.shape), position)
-            held[name] = values.astype(kind).reshape(field.shape)
-            position += values.nbytes
-        if not (math.isfinite(time) and math.isfinite(surprise) and all(np.isfinite(x).all() for x in held.values())):
-            raise _invalid_state("holds a value that is not finite")
-        if count >= 2**63:
-            raise _invalid_state("holds more steps than a stream can have")
-        adaptive = {name: held.pop(name) for name in self._adaptive}
-        return FilterState(held, time, count, surprise, adaptive, seed)
 
     # One step of many streams.
 
@@ -444,24 +296,6 @@ class FilterRuntime:
 
     # Whole sequences.
 
-    def step(
-        self,
-        state: FilterState,
-        t: float,
-        observation: Observation,
-        *,
-        noise: float | None = None,
-        levels: Sequence[float] = (0.9,),
-        horizon: Sequence[float] = (),
-        samples: int = 0,
-        seed: int = 0,
-    ) -> tuple[FilterStepReply, FilterState]:
-        """One observation of a stream, in recurrent mode."""
-        result = self.filter(
-            [t], [observation], noise=[noise], levels=levels, horizon=horizon, samples=samples, seed=seed, state=state
-        )
-        return result.steps[0], result.state
-
     def filter(
         self,
         times: Sequence[float],
@@ -490,91 +324,24 @@ class FilterRuntime:
         Raises:
             InvalidRequest: naming the field.
         """
-        work = self.work(
-            times,
-            observations,
-            noise=noise,
-            levels=levels,
-            horizon=horizon,
-            samples=samples,
-            seed=seed,
-            mode=mode,
-            smooth=smooth,
-            lag=lag,
-            state=state,
+        options = FilterOptions(
+            times, observations, noise, tuple(levels), tuple(horizon), samples, seed, mode, smooth, lag, state=state
         )
-        steps: list[FilterStepReply] = []
-        while True:
-            try:
-                step = next(work)
-            except StopIteration as stop:
-                return FilteredSequence(**vars(stop.value), steps=steps)
-            if step is not None:
-                steps.append(step)
+        return FilteredSequence.collect(self.work(options))
 
-    def work(
-        self,
-        times: Sequence[float],
-        observations: Sequence[Observation],
-        *,
-        noise: Sequence[float | None] | None,
-        levels: Sequence[float],
-        horizon: Sequence[float],
-        samples: int,
-        seed: int,
-        mode: Mode,
-        smooth: bool,
-        lag: int | None = None,
-        state: FilterState | None,
-    ) -> Generator[FilterStepReply | None, None, FilterResult]:
-        """`filter` in small pieces: pauses after every observation, so that others can have the thread, and gives each
-        step as soon as nothing will change it, in order.
+    def work(self, options: FilterOptions) -> Generator[FilterStepReply | None, None, FilterResult]:
+        """See `run_sequence`."""
+        return run_sequence(self, options)
 
-        Raises:
-            InvalidRequest: naming the field.
-        """
-        carried = self.start() if state is None or not state.count else state
-        check_observations(observations, self.observation_size, self.name)
-        check_times(times, len(observations), carried.time if carried.count else -math.inf)
-        scales = check_noise(noise, len(observations))
-        check_mode(mode, continues=carried.count > 0, length=len(observations))
-        check_lag(lag, smooth=smooth)
-        readout = self.readout(tuple(levels), tuple(horizon), samples, mode)
-        pool = StatePool(self.state_fields, 1)
-        slot = pool.acquire()
-        self.put(pool, slot, carried)
-        memory = _Memory(self._cache_shapes, times) if mode == "attention" else None
-        steps: list[FilterStepReply] = []
-        traces: list[Trace] = []
-        total, sums = 0.0, no_checks(len(self.levels))
-        for i, (t, observation, scale) in enumerate(zip(times, observations, scales, strict=True)):
-            row = Row(slot, float(t), observation, scale, readout, seed)
-            advanced = self._advance_alone(pool, row, memory, smooth=smooth)
-            if advanced is None:
-                raise out_of_range(f"observations[{i}]", self.name)
-            stepped, outputs = advanced
-            total += stepped.log_likelihood
-            sums += stepped.tally
-            if smooth:
-                steps.append(stepped.step)
-                traces.append(Trace.of(outputs))
-            yield None if smooth else stepped.step
-        smoothed = None
-        if smooth:
-            smoothed = yield from self._smooth(traces, steps, readout, lag)
-            yield from self._draw_trajectories(traces, steps, readout, seed)
-            yield from steps
-        return FilterResult(total, self.get(pool, slot, seed), smoothed, sums)
-
-    def _advance_alone(
-        self, pool: StatePool, row: Row, memory: _Memory | None, *, smooth: bool
+    def advance_alone(
+        self, pool: StatePool, row: Row, memory: Memory | None, *, smooth: bool
     ) -> tuple[Stepped, dict[str, Array]] | None:
         """`advance` for one observation of one sequence, with the outputs that smoothing needs."""
         names = [*_NUMBERS, *self._next]
         if smooth:
             names += [name for name in TRACE_OUTPUTS if name not in names]
         if memory is not None:
-            names += [f"row.{name}" for name in self._cache_shapes]
+            names += [f"row.{name}" for name in self.cache_shapes]
         mode: Mode = "recurrent" if memory is None else "attention"
         for factor in (1.0, *RESCUES):
             noisy = row._replace(noise=row.noise * factor)
@@ -589,69 +356,6 @@ class FilterRuntime:
                     memory.add(outputs)
                 return stepped, outputs
         return None
-
-    def _smooth(
-        self, traces: list[Trace], steps: list[FilterStepReply], readout: Readout, lag: int | None
-    ) -> Generator[None, None, list[SmoothedStep]]:
-        scale = readout.calibration.state_scale
-        smoothed = []
-        ordered = steps[::-1] if lag is None else steps
-        for step, (mean, covariance) in zip(
-            ordered, smooth(traces) if lag is None else fixed_lag(traces, lag), strict=True
-        ):
-            variance = np.maximum(np.diagonal(self._readout @ covariance @ self._readout.T), 0.0)
-            seen = (self._readout @ mean + self._offset).tolist()
-            smoothed.append(SmoothedStep(step.index, step.t, seen, (scale * np.sqrt(variance)).tolist()))
-            yield
-        return smoothed[::-1] if lag is None else smoothed
-
-    def _draw_trajectories(
-        self, traces: list[Trace], steps: list[FilterStepReply], readout: Readout, seed: int
-    ) -> Generator[None, None, None]:
-        """Set the samples of the steps."""
-        if not readout.samples:
-            return
-        paths = draw_paths(traces, readout.calibration.state_scale, readout.samples, seed, steps[0].index)
-        for step, path in zip(reversed(steps), paths, strict=True):
-            step.samples = path @ self._readout.T + self._offset
-            yield
-
-
-class _Memory:
-    """What attention looks back at: one row per earlier observation, grown in blocks."""
-
-    def __init__(self, shapes: dict[str, tuple[int, ...]], times: Sequence[float]) -> None:
-        self._times = np.asarray(times, np.float64)
-        self._count = 0
-        self._rows = {name: np.zeros((1, 0, *shape), np.float32) for name, shape in shapes.items()}
-
-    def inputs(self, t: float) -> dict[str, Array]:
-        """The memory as the graph takes it, with room for one more row."""
-        size = next(iter(self._rows.values())).shape[1]
-        if size == self._count:
-            size += CACHE_BLOCK
-            for name, rows in self._rows.items():
-                more = np.zeros((1, CACHE_BLOCK, *rows.shape[2:]), np.float32)
-                self._rows[name] = np.concatenate([rows, more], axis=1)
-        lags = np.zeros((1, size), np.float32)
-        lags[0, : self._count] = t - self._times[: self._count]
-        valid = np.zeros((1, size), np.float32)
-        valid[0, : self._count] = 1
-        return {"lag": lags, "valid": valid, **{f"cache.{name}": rows for name, rows in self._rows.items()}}
-
-    def add(self, outputs: dict[str, Array]) -> None:
-        """Remember the observation that these outputs belong to."""
-        for name, rows in self._rows.items():
-            rows[:, self._count] = outputs[f"row.{name}"]
-        self._count += 1
-
-
-def _invalid_state(reason: str) -> InvalidRequest:
-    return InvalidRequest(f"state {reason}", param="state", code="state_invalid")
-
-
-def _size_of(field: StateField) -> int:
-    return math.prod(field.shape) * np.dtype(field.dtype).itemsize
 
 
 def _finite_rows(arrays: Iterable[Array]) -> Array:

@@ -22,7 +22,7 @@ from rfa.export.bundle import Bundle
 from rfa.model.checkpoint import build_model
 from rfa.model.decoder import Decoder
 from rfa.model.language import StepOutput as Stepped
-from rfa.service.engine.text.generation import PREFILL_TOKENS
+from rfa.service.engine.text.prefill import PREFILL_TOKENS
 from rfa.service.errors import Overloaded
 from rfa.service.runtime.batching import Run, agreeing_sizes
 from rfa.service.runtime.language import (

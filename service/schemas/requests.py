@@ -84,10 +84,7 @@ class GenerateParameters(Request):
     n: int = Field(default=1, ge=1, le=MAX_SAMPLES, description="independent continuations")
     return_latents: bool = Field(default=False, description="the last layer's latent of every token")
     deadline_ms: int | None = Field(
-        default=None,
-        ge=1,
-        le=3_600_000,
-        description='after so long the text ends as it is: finish_reason "deadline"',
+        default=None, ge=1, le=3_600_000, description='after so long the text ends as it is: finish_reason "deadline"'
     )
 
 

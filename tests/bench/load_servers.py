@@ -14,8 +14,9 @@ from aiohttp import WSMsgType, web
 
 from rfa.bench.load.scenario import TextLoad
 from rfa.bench.load.truth import as_sent, text_engine
-from rfa.service.engine.engine import Models
-from rfa.service.engine.text.generation import GenerateOptions, Generation
+from rfa.service.engine.models import Models
+from rfa.service.engine.text.generated import Generation
+from rfa.service.engine.text.options import GenerateOptions
 
 FAULT_AT = 3
 Fault = Callable[[dict[str, Any]], Sequence[dict[str, Any]]]
@@ -159,7 +160,7 @@ def _token(event: Any) -> dict[str, Any]:
 
 
 def _terminal(generation: Generation, options: GenerateOptions) -> dict[str, Any]:
-    (continuation,) = generation.continuations
+    (continuation,) = generation.texts
     details = {
         "finish_reason": continuation.finish_reason,
         "generated_tokens": len(continuation.events),

@@ -24,7 +24,7 @@ from rfa.export.signing import (
     verify_signature,
     write_keys,
 )
-from rfa.service.engine.engine import load_models
+from rfa.service.engine.models import load_models
 from rfa.service.settings import BUNDLE_ROOT, ConfigurationError, Settings
 from rfa.service.vetting.trust import trusted_keys, with_trusted_keys
 from rfa.service.vetting.vetting import vet

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rfa.export.token_confidence import TokenConfidence
-from rfa.service.engine.text.generation import _Step
+from rfa.service.engine.text.decode import _Step
 from rfa.service.engine.text.sampling import log_normaliser
 
 

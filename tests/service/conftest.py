@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from rfa.service.app import create_app
-from rfa.service.engine.engine import Models
+from rfa.service.engine.models import Models
 from rfa.service.settings import Settings
 from tests.service.live import running
 from tests.service.models import fake_models

@@ -16,7 +16,7 @@ import uvloop
 from fastapi import FastAPI
 
 from rfa.service.app import create_app
-from rfa.service.engine.engine import Models
+from rfa.service.engine.models import Models
 from rfa.service.process.draining import DrainingServer
 from rfa.service.settings import Settings
 from tests.service.models import fake_models

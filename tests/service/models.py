@@ -13,7 +13,6 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from rfa.export.token_confidence import TokenConfidence
-from rfa.service.engine.engine import Models
 from rfa.service.engine.filter.forecast_checks import (
     INSIDE,
     NIS,
@@ -25,9 +24,10 @@ from rfa.service.engine.filter.forecast_checks import (
     no_checks,
 )
 from rfa.service.engine.filter.input import level_name
+from rfa.service.engine.filter.model import FilterOptions, Row, Stepped
+from rfa.service.engine.models import Models
 from rfa.service.engine.text.incremental import Vocabulary
 from rfa.service.errors import InvalidRequest, invalid_state
-from rfa.service.runtime.filter import Row, Stepped
 from rfa.service.runtime.language import StepOutput
 from rfa.service.runtime.pool import Slot, StateField, StatePool
 from rfa.service.schemas.replies import FilterStepReply, ForecastPoint, Kind, ModelInfo
@@ -251,23 +251,11 @@ class FakeFilter:
             stepped.append(Stepped(step, float(row.observation is not None), self._check(before, row.observation)))
         return stepped
 
-    def work(
-        self,
-        times: Sequence[float],
-        observations: Sequence[Sequence[float | None] | None],
-        *,
-        noise: Sequence[float | None] | None,
-        levels: Sequence[float],
-        horizon: Sequence[float],
-        samples: int,
-        seed: int,
-        mode: str,
-        smooth: bool,
-        state: Means | None,
-    ) -> Generator[FilterStepReply, None, Result]:
-        wanted = self.readout(tuple(levels), tuple(horizon), samples)
-        state, steps, sums = state or self.start(seed), [], no_checks(len(self.levels))
-        for t, observation in zip(times, observations, strict=True):
+    def work(self, options: FilterOptions) -> Generator[FilterStepReply, None, Result]:
+        wanted = self.readout(options.levels, options.horizon, options.samples)
+        state, steps, sums = options.state or self.start(options.seed), [], no_checks(len(self.levels))
+        observations, smooth = options.observations, options.smooth
+        for t, observation in zip(options.times, observations, strict=True):
             sums += self._check(state, observation)
             step, state = self._observe(state, t, observation, wanted)
             steps.append(step)

@@ -28,7 +28,8 @@ from rfa.service.engine.filter.adaptive import (
     write_tracks,
 )
 from rfa.service.engine.filter.forecast_checks import NIS, summarise, tally
-from rfa.service.runtime.filter import FilterRuntime, Row
+from rfa.service.engine.filter.model import Row
+from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.pool import StatePool
 from tests.soak.courses import as_sent
 

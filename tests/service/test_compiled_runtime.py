@@ -17,7 +17,7 @@ import safetensors.numpy
 
 from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError, open_bundle
 from rfa.export.decoder_constants import write_again
-from rfa.service.engine.engine import load_models
+from rfa.service.engine.models import load_models
 from rfa.service.process.handover import read_settings, write_settings
 from rfa.service.runtime.device import language_loader, load_on_cpu
 from rfa.service.runtime.golden import reproduce

@@ -12,7 +12,7 @@ import torch
 
 from rfa.export.bundle import open_bundle
 from rfa.service.app import create_app
-from rfa.service.engine.engine import load_models
+from rfa.service.engine.models import load_models
 from rfa.service.machine import available_cores
 from rfa.service.process.handover import read_settings, write_settings
 from rfa.service.runtime import device

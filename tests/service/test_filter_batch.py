@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from rfa.export.bundle import open_bundle
+from rfa.service.engine.filter.model import Row
 from rfa.service.errors import InvalidRequest
-from rfa.service.runtime.filter import FilterRuntime, Row
+from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.pool import Slot, StaleSlot, StatePool
 from tests.soak.courses import as_sent
 

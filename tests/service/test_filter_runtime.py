@@ -46,8 +46,8 @@ def test_segments_and_single_steps_give_the_steps_of_one_call(runtime):
     assert math.isclose(first.log_likelihood + rest.log_likelihood, whole.log_likelihood, abs_tol=1e-9)
     state, steps = runtime.start(), []
     for t, value in zip(times, values, strict=True):
-        step, state = runtime.step(state, t, value, **OPTIONS)
-        steps.append(step)
+        found = runtime.filter([t], [value], state=state, **OPTIONS)
+        steps, state = steps + found.steps, found.state
     assert as_sent(steps) == as_sent(whole.steps)
 
 

@@ -15,12 +15,14 @@ import pytest
 
 from rfa.export.bundle import open_bundle
 from rfa.service.engine.engine import Engine
-from rfa.service.engine.filter import work as filtering
+from rfa.service.engine.filter import stages as filtering
+from rfa.service.engine.filter.jobs import Filtered, FilterJob
+from rfa.service.engine.filter.model import FilterOptions, Row, Stepped
+from rfa.service.engine.filter.stages import FilterStage
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, ReaderGone, StreamEnd, StreamJob, StreamStep
-from rfa.service.engine.filter.work import Filtered, FilterJob, FilterOptions, FilterStage
 from rfa.service.errors import InternalError, InvalidRequest, NotReady, Overloaded
 from rfa.service.metrics import Metrics
-from rfa.service.runtime.filter import FilterRuntime, Row, Stepped
+from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.pool import StatePool
 from rfa.service.settings import Settings
 from tests.service.models import FakeFilter, fake_models

@@ -12,8 +12,11 @@ import pytest
 
 from rfa.export.bundle import open_bundle
 from rfa.service.encoding import dumps
-from rfa.service.engine.engine import Engine, Models
-from rfa.service.engine.text.generation import GenerateJob, GenerateOptions, Generation
+from rfa.service.engine.engine import Engine
+from rfa.service.engine.models import Models
+from rfa.service.engine.text.generated import Generation
+from rfa.service.engine.text.job import GenerateJob
+from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.errors import EngineFailure
 from rfa.service.metrics import Metrics
 from rfa.service.runtime.batching import BatchSizes, agreeing_sizes

@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rfa.service.encoding import dumps
-from rfa.service.engine.engine import Engine, Models, load_models
-from rfa.service.engine.text.generation import GenerateOptions, Generation
+from rfa.service.engine.engine import Engine
+from rfa.service.engine.models import Models, load_models
+from rfa.service.engine.text.generated import Generation
+from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.engine.text.state import LONGEST_TAIL_BYTES, LanguageState
 from rfa.service.errors import InvalidRequest
 from rfa.service.metrics import Metrics

@@ -32,7 +32,8 @@ from rfa.service.engine.filter.learned_normal import (
     Learned,
     learn,
 )
-from rfa.service.runtime.filter import FilterRuntime, Row
+from rfa.service.engine.filter.model import Row
+from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.pool import StatePool
 
 BUNDLES = Path(__file__).parents[2] / "bundles"

@@ -14,7 +14,7 @@ import pytest
 
 from rfa.service.app import create_app
 from rfa.service.bundle_version import bundle_version
-from rfa.service.engine.engine import Models
+from rfa.service.engine.models import Models
 from rfa.service.settings import Settings
 from tests.service.models import FakeFilter, FakeLanguage, model_info
 

@@ -14,15 +14,10 @@ import pytest
 
 from rfa.export.bundle import open_bundle
 from rfa.service.encoding import PIECE_NUMBERS, Long, dumps, pieces
-from rfa.service.engine.reply_size import (
-    StepShape,
-    _body_bytes,
-    filter_bytes,
-    generation_bytes,
-    smoothing_bytes,
-)
-from rfa.service.engine.text.generation import TokenEvent, TopTokens
-from rfa.service.runtime.filter import FilterRuntime, Row
+from rfa.service.engine.filter.model import Row
+from rfa.service.engine.reply_size import StepShape, _body_bytes, filter_bytes, generation_bytes, smoothing_bytes
+from rfa.service.engine.text.generated import TokenEvent, TopTokens
+from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.pool import StatePool
 from rfa.service.schemas.replies import Token
 from tests.service.models import byte_vocabulary

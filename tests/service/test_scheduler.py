@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from rfa.service.engine.scheduler import LIVE_IN_A_ROW, Job, Scheduler, hand_over
+from rfa.service.engine.job import Job
+from rfa.service.engine.scheduler import LIVE_IN_A_ROW, Scheduler, deliver_early
 from rfa.service.errors import NotReady, Overloaded
 from tests.service.models import FakeFilter, FakeLanguage, fake_models
 
@@ -146,7 +147,7 @@ async def test_events_can_be_handed_over_before_the_quantum_ends(make: Any) -> N
         def run(self, jobs: Sequence[Any]) -> None:
             for job in jobs:
                 job.emit("early")
-            hand_over(jobs)
+            deliver_early(jobs)
             super().run(jobs)
 
     gate = threading.Semaphore(0)
@@ -161,7 +162,7 @@ async def test_events_can_be_handed_over_before_the_quantum_ends(make: Any) -> N
     gate.release(100)
     await until(lambda: slow.count == 2 and slow in scheduler._parked)
     assert await collect(slow) == ["early", 1, "early", 2, "early", 3]
-    hand_over([])
+    deliver_early([])
 
 
 async def test_work_is_shared_among_workers(make: Any) -> None:

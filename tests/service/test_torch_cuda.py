@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rfa.export.bundle import Bundle, open_bundle
-from rfa.service.engine.engine import load_models
+from rfa.service.engine.models import load_models
 from rfa.service.runtime.language import LanguageRuntime
 from rfa.service.runtime.torch_golden import check_golden_on
 from rfa.service.runtime.torch_language import TorchLanguageRuntime

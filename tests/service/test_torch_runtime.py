@@ -20,8 +20,10 @@ from rfa.export.bundle import Bundle, BundleError, open_bundle
 from rfa.model import decoder
 from rfa.model.recurrence.slots_reference import SlotReadout
 from rfa.service.encoding import dumps
-from rfa.service.engine.engine import Engine, Models
-from rfa.service.engine.text.generation import GenerateOptions, Generation
+from rfa.service.engine.engine import Engine
+from rfa.service.engine.models import Models
+from rfa.service.engine.text.generated import Generation
+from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.engine.text.state import LanguageState
 from rfa.service.errors import EngineFailure, Overloaded
 from rfa.service.metrics import Metrics
@@ -160,7 +162,7 @@ def options(seed: int, **given: Any) -> GenerateOptions:
 
 def events(generation: Generation) -> bytes:
     """All that is told of every token, digit for digit."""
-    return dumps([continuation.events for continuation in generation.continuations])
+    return dumps([continuation.events for continuation in generation.texts])
 
 
 @pytest.mark.anyio
@@ -181,7 +183,7 @@ async def test_a_text_in_two_requests_is_the_text_of_one(runtime: TorchLanguageR
         rest = options(3, samples=1, max_new_tokens=5, prompt="", resumed=state)
         second = await made.generate(None, rest).result()
     told = [
-        [(event.token, event.top_tokens, event.latent) for part in parts for event in part.continuations[0].events]
+        [(event.token, event.top_tokens, event.latent) for part in parts for event in part.texts[0].events]
         for parts in ((whole,), (first, second))
     ]
     assert dumps(told[0]) == dumps(told[1])

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from rfa.service.encoding import dumps
-from rfa.service.runtime.filter import FilterRuntime, FilterState
+from rfa.service.runtime.filter import FilterRuntime
+from rfa.service.runtime.filter_state import FilterState
 
 Observation = list[float | None] | None
 # Levels, horizon, samples: what is asked about each observation.

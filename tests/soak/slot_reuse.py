@@ -31,8 +31,9 @@ from tqdm import tqdm
 
 from rfa.export.bundle import open_bundle
 from rfa.measured import RESULTS, origin, write_result
-from rfa.service.engine.engine import Engine, Models
-from rfa.service.engine.text.generation import GenerateOptions
+from rfa.service.engine.engine import Engine
+from rfa.service.engine.models import Models
+from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.metrics import Metrics
 from rfa.service.runtime.filter import ROW_COUNTS, FilterRuntime
 from rfa.service.runtime.language import LanguageRuntime

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from rfa.bench.load.truth import open_models
-from rfa.service.engine.engine import Models
+from rfa.service.engine.models import Models
 from rfa.service.engine.text.state import LanguageState
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.settings import BUNDLE_ROOT

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from rfa.export.bundle import open_bundle
-from rfa.service.engine.filter.work import RecurrentJob
-from rfa.service.runtime.filter import FilterRuntime, Row
+from rfa.service.engine.filter.jobs import RecurrentJob
+from rfa.service.engine.filter.model import Row
+from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.pool import StatePool
 from rfa.service.settings import BUNDLE_ROOT
 from tests.soak import slot_reuse

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rfa.service.engine.engine import Engine
+from rfa.service.engine.filter.jobs import Filtered, FilterJob, SequenceJob
+from rfa.service.engine.filter.model import FilterOptions
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob
-from rfa.service.engine.filter.work import Filtered, FilterJob, FilterOptions, SequenceJob
-from rfa.service.engine.text.generation import GenerateOptions, Generation
+from rfa.service.engine.text.generated import Generation
+from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.errors import InternalError, InvalidRequest, ServiceError
 from tests.soak.courses import Truth, as_sent
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from rfa.service.runtime.filter import FilterRuntime, FilterState, Row, Stepped
+from rfa.service.engine.filter.model import Row, Stepped
+from rfa.service.runtime.filter import FilterRuntime
+from rfa.service.runtime.filter_state import FilterState
 from rfa.service.runtime.pool import Slot, StateField, StatePool
 
 MARK = "owner"

@@ -6,9 +6,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rfa.service.engine.filter.work import FilterStage, PackedState, RecurrentJob
+from rfa.service.engine.filter.jobs import PackedState, RecurrentJob
+from rfa.service.engine.filter.model import Row, Stepped
+from rfa.service.engine.filter.stages import FilterStage
 from rfa.service.errors import ServiceError
-from rfa.service.runtime.filter import Row, Stepped
 from rfa.service.schemas.replies import EndReason, ForecastChecks
 
 

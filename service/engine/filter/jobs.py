@@ -1,0 +1,183 @@
+"""Filter requests: observations to take one after the other, or a sequence to look at as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rfa.service.engine.filter.forecast_checks import no_checks, summarise
+from rfa.service.engine.filter.model import FilterOptions, Row, Stepped, reply_rows
+from rfa.service.engine.job import Job
+from rfa.service.errors import NotReady
+from rfa.service.runtime.pool import Slot
+from rfa.service.schemas.replies import FilterTimings, ForecastChecks
+
+if TYPE_CHECKING:
+    from rfa.service.engine.filter.stages import FilterStage, SequenceStage
+
+
+@dataclass(frozen=True, slots=True)
+class PackedState:
+    """A stream's state, and how many observations are in it."""
+
+    payload: bytes
+    count: int
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """A finished sequence; its steps were emitted before."""
+
+    smoothed: list[Any] | None
+    log_likelihood: float
+    calibration: ForecastChecks
+    timings: FilterTimings
+    state: PackedState | None
+
+
+class RecurrentJob(Job):
+    """A job that feeds observations to a recurrent filter, one after the other.
+
+    Its slot is taken with its first observation and given back when it leaves the scheduler.
+    """
+
+    def __init__(self, stage: FilterStage, options: Any) -> None:
+        super().__init__(stage)
+        self.filtering = stage
+        self.readout = stage.model.readout(options.levels, options.horizon, options.samples)
+        self.seed: int = options.seed
+        self._resumed: Any = options.state
+        self.slot: Slot | None = None
+        self.log_likelihood = 0.0
+        self._is_fresh = options.state is None or not options.state.count
+        self._sums = no_checks(len(stage.model.levels))
+        self._rows = reply_rows(options)
+
+    @property
+    def rows(self) -> int:
+        return self._rows
+
+    @property
+    def event_rows(self) -> int:
+        return self._rows
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether each answer is sent as it is made."""
+        raise NotImplementedError
+
+    @property
+    def has_next(self) -> bool:
+        """Whether an observation is there."""
+        raise NotImplementedError
+
+    @property
+    def place(self) -> str:
+        """The field that the next observation came in."""
+        raise NotImplementedError
+
+    def next_row(self) -> Row:
+        """The next observation, which stays the next one until `accept`."""
+        raise NotImplementedError
+
+    def accept(self, stepped: Stepped) -> None:
+        """Take the answer to the next observation."""
+        self.log_likelihood += stepped.log_likelihood
+        self._sums += stepped.tally
+
+    def checks(self) -> ForecastChecks:
+        """What became of the forecasts so far."""
+        model = self.filtering.model
+        return summarise(self._sums, model.levels, model.observation_size, is_fresh=self._is_fresh)
+
+    def settle(self) -> None:
+        """Finish if nothing more will come."""
+        raise NotImplementedError
+
+    def ensure_slot(self) -> Slot:
+        """The slot, set to the state on first use."""
+        if self.slot is None:
+            self.slot = self.filtering.pool.acquire()
+            self.filtering.model.put(self.filtering.pool, self.slot, self._first_state())
+            self._resumed = None
+        return self.slot
+
+    def pack(self) -> PackedState:
+        """The state as it is now; on the worker that has the job."""
+        model = self.filtering.model
+        if self.slot is None:
+            state = self._first_state()
+        else:
+            state = model.get(self.filtering.pool, self.slot, self.seed)
+        return PackedState(model.pack(state), state.count)
+
+    def _first_state(self) -> Any:
+        if self._resumed is None or not self._resumed.count:
+            return self.filtering.model.start(self.seed)
+        return replace(self._resumed, seed=self.seed)
+
+    def release(self) -> None:
+        if self.slot is not None:
+            self.filtering.pool.release(self.slot)
+            self.slot = None
+
+
+class FilterJob(RecurrentJob):
+    """A recurrent filter request."""
+
+    def __init__(self, stage: FilterStage, options: FilterOptions) -> None:
+        super().__init__(stage, options)
+        self.options = options
+        self.position = 0
+
+    @property
+    def is_watched(self) -> bool:
+        return self.options.is_streamed
+
+    @property
+    def has_next(self) -> bool:
+        return self.position < len(self.options.observations)
+
+    @property
+    def place(self) -> str:
+        return f"observations[{self.position}]"
+
+    def next_row(self) -> Row:
+        options, i = self.options, self.position
+        noise = None if options.noise is None else options.noise[i]
+        return Row(
+            self.ensure_slot(),
+            float(options.times[i]),
+            options.observations[i],
+            1.0 if noise is None else noise,
+            self.readout,
+            options.seed,
+        )
+
+    def accept(self, stepped: Stepped) -> None:
+        super().accept(stepped)
+        self.position += 1
+        self.emit(stepped.step)
+
+    def settle(self) -> None:
+        if not self.has_next:
+            state = self.pack() if self.options.wants_state else None
+            timings = self.filtering.observe_end(self)
+            self.finish(Filtered(None, self.log_likelihood, self.checks(), timings, state))
+        elif self.interrupted:
+            self.fail(NotReady("The server is shutting down."))
+
+
+class SequenceJob(Job):
+    """A filter request that needs its whole sequence at once."""
+
+    def __init__(self, stage: SequenceStage, options: FilterOptions) -> None:
+        super().__init__(stage)
+        self.options = options
+        self.work = stage.model.work(options)
+        self.steps = 0
+        self._rows = reply_rows(options)
+
+    @property
+    def event_rows(self) -> int:
+        return self._rows

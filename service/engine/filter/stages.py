@@ -1,0 +1,227 @@
+"""Filter requests at work.
+
+Recurrent requests and live streams share steps: a quantum takes one observation of each job. The answers that somebody
+watches, of a live stream or a streamed reply, leave at once; series that are answered in one piece go on until the
+quantum's time is up, or their reader lags. So a series needs few turns beside whatever else the server does, and never
+keeps a live stream waiting for longer than a quantum. Attention and smoothing look at a whole sequence: such a request
+has its quanta to itself. A quantum ends early where a live stream waits for it.
+
+Every step is an event as soon as it is final: what waits for a reader is bounded by the scheduler's buffer, but for
+smoothing, which changes all steps at its end.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from rfa.service.engine.filter.forecast_checks import (
+    INSIDE,
+    NIS,
+    NIS_EDGES,
+    OBSERVATIONS,
+    PIT,
+    PIT_BINS,
+    SCORED,
+    WEIGHTED_NIS,
+    no_checks,
+    summarise,
+)
+from rfa.service.engine.filter.input import level_name, out_of_range
+from rfa.service.engine.filter.jobs import Filtered, PackedState, RecurrentJob, SequenceJob
+from rfa.service.engine.filter.model import Filter
+from rfa.service.engine.filter.steps import Forecasts
+from rfa.service.engine.job import Job
+from rfa.service.engine.scheduler import deliver_early
+from rfa.service.errors import NotReady
+from rfa.service.metrics import Metrics
+from rfa.service.runtime.pool import StatePool
+from rfa.service.schemas.replies import FilterTimings
+
+# Of the thread's processor time, not of the clock: where other threads or processes have the processor in between, a
+# turn would end after a single step, and a series would take as many turns as it has observations.
+QUANTUM_SECONDS = 0.005
+ROWS_PER_STEP = 64
+# Anomaly scores are also counted up to these.
+ANOMALY_LEVELS = (0.99, 0.999)
+
+
+class FilterStage:
+    """Advances recurrent jobs of one filter together: by one observation, and those that nobody watches by as many more
+    as the quantum has time for."""
+
+    max_rows = ROWS_PER_STEP
+
+    def __init__(self, model: Filter, pool: StatePool, metrics: Metrics) -> None:
+        self.model = model
+        self.pool = pool
+        self._metrics = metrics
+        self._observations = metrics.filter_observations.labels(model.name)
+        self._step_time = metrics.filter_step.labels(model.name)
+        self._corrupted = metrics.corrupted_requests.labels(model.name)
+        self._scored = metrics.filter_scored.labels(model.name)
+        levels = sorted({*model.levels, *ANOMALY_LEVELS})
+        self._inside = [(level, metrics.filter_inside.labels(model.name, level_name(level))) for level in levels]
+        self._forecasts = _ForecastCounters(model, metrics)
+
+    def run(self, jobs: Sequence[RecurrentJob]) -> None:
+        begun, until = time.monotonic(), time.thread_time() + QUANTUM_SECONDS
+        steps: list[Any] = []
+        sums = no_checks(len(self.model.levels))
+        active = [job for job in jobs if _goes_on(job)]
+        try:
+            while active:
+                steps += self._advance(active, sums)
+                unwatched = [job for job in active if not job.is_watched and _goes_on(job)]
+                if not unwatched or time.thread_time() >= until or _is_awaited(jobs):
+                    break
+                deliver_early([job for job in active if job.is_watched and not job.done])
+                active = unwatched
+        finally:  # also of a quantum that failed at one of its steps
+            if steps:
+                self._observe(steps, time.monotonic() - begun)
+                self._forecasts.add(sums)
+        for job in jobs:
+            if not job.done:
+                job.settle()
+
+    def observe_end(self, job: Job) -> FilterTimings:
+        """Count a finished request."""
+        return _observe_end(job, self._metrics, self.model.name)
+
+    def _advance(self, jobs: Sequence[RecurrentJob], sums: np.ndarray) -> list[Any]:
+        """One observation of each job, added to `sums`; a job whose numbers are not finite fails alone."""
+        steps = []
+        for job, stepped in zip(jobs, self.model.advance(self.pool, [job.next_row() for job in jobs]), strict=True):
+            if stepped is None:
+                self._corrupted.inc()
+                job.fail(out_of_range(job.place, self.model.name))
+            else:
+                job.accept(stepped)
+                steps.append(stepped.step)
+                sums += stepped.tally
+        return steps
+
+    def _observe(self, steps: Sequence[Any], seconds: float) -> None:
+        self._observations.inc(len(steps))
+        self._step_time.observe(seconds / len(steps))
+        scores = [step.anomaly for step in steps if step.anomaly is not None]
+        self._scored.inc(len(scores))
+        for level, counter in self._inside:
+            counter.inc(sum(score <= level for score in scores))
+
+
+def _goes_on(job: RecurrentJob) -> bool:
+    return job.has_next and not (job.done or job.cancelled or job.interrupted or job.is_ahead)
+
+
+def _is_awaited(jobs: Sequence[RecurrentJob]) -> bool:
+    """Whether a live stream waits for the end of these jobs' quantum: one of them, or another."""
+    return jobs[0].is_in_the_way or any(job.is_stream and job.has_next and not job.done for job in jobs)
+
+
+class SequenceStage:
+    """Attention and smoothing: a piece of one sequence per quantum."""
+
+    max_rows = 1
+
+    def __init__(self, model: Filter, metrics: Metrics) -> None:
+        self.model = model
+        self._metrics = metrics
+        self._forecasts = _ForecastCounters(model, metrics)
+
+    def run(self, jobs: Sequence[SequenceJob]) -> None:
+        for job in jobs:
+            if job.interrupted:
+                job.fail(NotReady("The server is shutting down."))
+                continue
+            try:
+                self._advance(job)
+            except StopIteration as stop:
+                self._conclude(job, stop.value)
+
+    def _advance(self, job: SequenceJob) -> None:
+        until = time.thread_time() + QUANTUM_SECONDS
+        while True:
+            step = next(job.work)
+            if step is not None:
+                self._check(step, f"observations[{job.steps}]")
+                job.steps += 1
+                job.emit(step)
+            if job.is_ahead or time.thread_time() >= until or job.is_in_the_way:
+                return
+
+    def _check(self, part: Any, place: str) -> None:
+        if not _is_finite(part):
+            self._metrics.corrupted_requests.labels(self.model.name).inc()
+            raise out_of_range(place, self.model.name)
+
+    def _conclude(self, job: SequenceJob, result: Any) -> None:
+        self._check((result.smoothed, result.log_likelihood), "observations")
+        self._metrics.filter_observations.labels(self.model.name).inc(job.steps)
+        self._forecasts.add(result.tally)
+        state = None
+        if job.options.wants_state:
+            state = PackedState(self.model.pack(result.state), result.state.count)
+        timings = _observe_end(job, self._metrics, self.model.name)
+        resumed = job.options.state
+        is_fresh = resumed is None or not resumed.count
+        checks = summarise(result.tally, self.model.levels, self.model.observation_size, is_fresh=is_fresh)
+        job.finish(Filtered(result.smoothed, result.log_likelihood, checks, timings, state))
+
+
+class _ForecastCounters:
+    """Adds tallies to the metrics of a model."""
+
+    def __init__(self, model: Filter, metrics: Metrics) -> None:
+        name = model.name
+        columns = {
+            OBSERVATIONS: metrics.filter_forecast_observations.labels(name),
+            WEIGHTED_NIS: metrics.filter_weighted_nis.labels(name),
+            SCORED: metrics.filter_forecast_scored.labels(name),
+        }
+        for i in range(PIT.start, PIT.stop):
+            columns[i] = metrics.filter_pit.labels(name, f"{(i - PIT.start + 1) / PIT_BINS:g}")
+        for i, edge in enumerate((*NIS_EDGES, math.inf), NIS.start):
+            columns[i] = metrics.filter_nis.labels(name, "+Inf" if math.isinf(edge) else f"{edge:g}")
+        for i, level in enumerate(model.levels, INSIDE.start):
+            columns[i] = metrics.filter_forecast_inside.labels(name, level_name(level))
+        self._counters = [columns[i] for i in range(len(columns))]
+
+    def add(self, sums: np.ndarray) -> None:
+        """Count the forecasts of a tally."""
+        for counter, value in zip(self._counters, sums.tolist(), strict=True):
+            if value:
+                counter.inc(value)
+
+
+def _observe_end(job: Job, metrics: Metrics, name: str) -> FilterTimings:
+    now = time.monotonic()
+    started = job.started or now
+    metrics.request_queue_time.labels(name).observe(started - job.submitted)
+    metrics.e2e_request_latency.labels(name).observe(now - job.submitted)
+    return FilterTimings(
+        queue_ms=round(1000 * (started - job.submitted), 3), compute_ms=round(1000 * (now - started), 3)
+    )
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether every number in a reply is one: JSON has no other."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, np.ndarray):
+        return bool(np.isfinite(value).all())
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, Forecasts):
+        return value.is_finite
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_finite, value))
+    if is_dataclass(value):
+        return all(_is_finite(getattr(value, field.name)) for field in fields(value))
+    return True

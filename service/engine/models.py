@@ -1,0 +1,70 @@
+"""The models of one process: opened, held to their golden outputs, ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rfa.export.bundle import Bundle, BundleError, check_golden, open_bundle
+from rfa.service.bundle_version import bundle_version
+from rfa.service.engine.filter.model import Filter
+from rfa.service.runtime.device import language_loader
+from rfa.service.runtime.filter import FilterRuntime
+from rfa.service.runtime.language import Language
+from rfa.service.schemas.replies import ModelInfo
+from rfa.service.settings import Settings
+from rfa.service.vetting.trust import trusted_keys
+
+
+@dataclass(frozen=True)
+class Models:
+    """Loaded models by name; the first of a kind answers requests that name none."""
+
+    languages: Mapping[str, Language]
+    filters: Mapping[str, Filter]
+    facts: Sequence[ModelInfo]
+
+    @property
+    def version(self) -> str:
+        """Of all of them together: equal where the same bundles are served."""
+        return bundle_version(facts.digest for facts in self.facts)
+
+
+def load_models(settings: Settings) -> Models:
+    """Open every bundle, hold it to its golden outputs (which warms its sessions up), and build its runtime.
+
+    Raises:
+        BundleError: naming the bundle and the reason; nothing is served from a set with a bad bundle.
+        ConfigurationError: the device is not there or too small.
+    """
+    load_language = language_loader(settings)
+    languages: dict[str, Language] = {}
+    filters: dict[str, Filter] = {}
+    facts: list[ModelInfo] = []
+    keys = trusted_keys(settings)
+    for path in settings.bundles:
+        bundle = open_bundle(path, keys)
+        if bundle.name in languages or bundle.name in filters:
+            raise BundleError(f"two bundles are named {bundle.name!r}; names must differ")
+        golden_values = check_golden(bundle)
+        if bundle.kind == "lm":
+            languages[bundle.name] = model = load_language(bundle)
+            facts.append(_facts(bundle, golden_values, model.runtime))
+        else:
+            filters[bundle.name] = FilterRuntime(bundle)
+            facts.append(_facts(bundle, golden_values, "onnx"))
+    return Models(languages, filters, facts)
+
+
+def _facts(bundle: Bundle, golden_values: int, runtime: str) -> ModelInfo:
+    manifest = bundle.manifest
+    return ModelInfo(
+        bundle.name,
+        bundle.kind,
+        bundle.digest,
+        golden_values,
+        runtime,
+        manifest.config,
+        manifest.metrics,
+        manifest.calibration,
+    )

@@ -1,0 +1,70 @@
+"""What a generate request gives: tokens as they come, and the finished texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rfa.service.encoding import Blocks
+from rfa.service.engine.text.incremental import Vocabulary
+from rfa.service.engine.text.state import LanguageState
+from rfa.service.schemas.replies import FinishReason, GenerateTimings, Token, TopToken
+
+
+class TopTokens(Blocks):
+    """The most probable tokens at a position: numbers, until they are told. As records they take ten times as much."""
+
+    __slots__ = ("_ids", "_logprobs", "_vocabulary")
+
+    def __init__(self, ids: Sequence[int], logprobs: Sequence[float], vocabulary: Vocabulary) -> None:
+        self._ids = np.array(ids, np.int32)
+        self._logprobs = np.array(logprobs, np.float64)
+        self._vocabulary = vocabulary
+
+    def __iter__(self) -> Iterator[TopToken]:
+        known = self._vocabulary
+        for token, logprob in zip(self._ids.tolist(), self._logprobs.tolist(), strict=True):
+            yield TopToken(token, known.label(token), logprob, known.is_special(token))
+
+    @property
+    def is_short(self) -> bool:
+        return True
+
+    def blocks(self) -> Iterator[list[Any]]:
+        yield list(self)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """What one step gave to one continuation."""
+
+    index: int
+    sample: int
+    token: Token
+    top_tokens: TopTokens | None
+    latent: NDArray[np.float32] | None  # [H, 2D]
+
+
+@dataclass(frozen=True)
+class FinishedText:
+    """One finished continuation."""
+
+    text: str
+    finish_reason: FinishReason
+    events: list[TokenEvent]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A finished request. `last` is the token that ended it; it was not emitted before."""
+
+    last: TokenEvent | None
+    texts: list[FinishedText]
+    input_length: int
+    timings: GenerateTimings
+    state: LanguageState | None = None
+    position: int = 0  # tokens that the state has seen

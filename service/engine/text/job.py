@@ -1,0 +1,159 @@
+"""A generate request at work: its prompt, its context, and its continuations while they grow."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rfa.service.engine.job import Job
+from rfa.service.engine.text.generated import FinishedText, Generation, TokenEvent
+from rfa.service.engine.text.incremental import TextStream
+from rfa.service.engine.text.options import GenerateOptions
+from rfa.service.engine.text.prompt import PromptReader
+from rfa.service.engine.text.state import LanguageState
+from rfa.service.runtime.language import Language
+from rfa.service.schemas.replies import FinishReason, GenerateTimings
+
+if TYPE_CHECKING:
+    from rfa.service.engine.text.decode import DecodeStage
+    from rfa.service.engine.text.prefill import PrefillStage
+
+
+@dataclass
+class GrowingText:
+    """One continuation while it grows."""
+
+    sample: int
+    context: Any
+    pending: int
+    text: TextStream
+    earlier: int = 0  # tokens drawn by the requests that this one continues
+    events: list[TokenEvent] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    tail: str = ""
+
+    @property
+    def draws(self) -> int:
+        """Tokens drawn so far: the counter of the next draw."""
+        return self.earlier + len(self.events)
+
+    def end(self, reason: FinishReason) -> str:
+        """Grow no more; the text that was held back."""
+        self.finish_reason = reason
+        self.tail = self.text.held
+        return self.text.flush()
+
+
+class GenerateJob(Job):
+    """A generate request; see `generate_job`."""
+
+    def __init__(self, stage: PrefillStage, model: Language, options: GenerateOptions) -> None:
+        deadline = None if options.deadline_ms is None else options.deadline_ms / 1000
+        super().__init__(stage, deadline_seconds=deadline)
+        self.model = model
+        self.options = options
+        self.reader: PromptReader | None = None
+        self.prompt: list[int] = []
+        self.prefilled = 0
+        self.context: Any = None
+        self.streams: list[GrowingText] = []
+        self.decode_started: float | None = None
+        self.last_token_at: float | None = None
+
+    @property
+    def rows(self) -> int:
+        """Sequences in this job's next quantum."""
+        return len(self.live) if self.streams else 1
+
+    @property
+    def keeps_place(self) -> bool:
+        """Prompts are read one after another: in turns, all of them would be late."""
+        return not self.streams
+
+    @property
+    def spent(self) -> int:
+        """Tokens read and generated so far."""
+        return (len(self.prompt) if self.streams else self.prefilled) + sum(len(s.events) for s in self.streams)
+
+    @property
+    def prompt_text(self) -> str:
+        """The prompt as the request has it, as text."""
+        prompt = self.options.prompt
+        return prompt if isinstance(prompt, str) else self.model.vocabulary.decode(prompt)
+
+    @property
+    def live(self) -> list[GrowingText]:
+        """Continuations that still grow."""
+        return [stream for stream in self.streams if stream.finish_reason is None]
+
+    def begin_decoding(self, stage: DecodeStage) -> None:
+        """The prompt is read but for its last token: fork one stream per sample."""
+        resumed = None if self.options.prompt else self.options.resumed
+        left = (resumed.undecoded, resumed.tail) if resumed else (b"", "")
+        earlier = self.options.resumed.generated if self.options.resumed else 0
+        self.streams = [
+            GrowingText(
+                sample,
+                self.context if sample == 0 else self.context.fork(),
+                self.prompt[-1],
+                TextStream(self.model.vocabulary, self.options.stops, *left),
+                earlier,
+            )
+            for sample in range(self.options.samples)
+        ]
+        self.context = None
+        self.decode_started = time.monotonic()
+        self.stage = stage
+
+    def release(self) -> None:
+        """Give back the contexts."""
+        for context in (self.context, *(stream.context for stream in self.streams)):
+            if context is not None:
+                context.release()
+
+    def conclude(self, last: TokenEvent | None) -> Generation:
+        """The finished request; continuations that still grew ran into the deadline, or the server goes down."""
+        early: FinishReason = "cancelled" if self.interrupted else "deadline"
+        prefix = self.prompt_text if self.options.return_full_text else ""
+        texts = [
+            FinishedText(
+                prefix + "".join(event.token.text for event in stream.events),
+                stream.finish_reason or early,
+                stream.events,
+            )
+            for stream in self.streams
+        ] or [FinishedText(prefix, early, [])] * self.options.samples
+        # Where the deadline passed before the prompt was tokenised, the model saw nothing.
+        input_length = max(0, len(self.prompt) - (self.options.resumed is not None))
+        state, position = self._state()
+        return Generation(last, texts, input_length, self._timings(), state, position)
+
+    def _state(self) -> tuple[LanguageState | None, int]:
+        """Where the first continuation was left, if that was asked for or the server broke the text off."""
+        is_wanted = self.options.returns_state or (self.interrupted and self.options.samples == 1)
+        if not (is_wanted and self.streams and self.options.decode == "recurrent"):
+            return None, 0
+        stream = self.streams[0]
+        state = LanguageState(
+            seed=self.options.seed,
+            generated=stream.draws,
+            pending=stream.pending,
+            undecoded=stream.text.undecoded,
+            tail=stream.tail,
+            context=self.model.pack(stream.context),
+        )
+        return state, stream.context.position
+
+    def _timings(self) -> GenerateTimings:
+        now = time.monotonic()
+        started = self.started or now
+        decode_started = self.decode_started or now
+        decode_seconds = now - decode_started
+        tokens = sum(len(stream.events) for stream in self.streams)
+        return GenerateTimings(
+            queue_ms=round(1000 * (started - self.submitted), 3),
+            prefill_ms=round(1000 * (decode_started - started), 3),
+            decode_ms=round(1000 * decode_seconds, 3),
+            tokens_per_second=round(tokens / decode_seconds, 3) if decode_seconds > 0 else 0.0,
+        )

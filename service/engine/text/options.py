@@ -1,0 +1,87 @@
+"""What to generate, and what a prompt is held to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rfa.service.engine.text.state import LanguageState
+from rfa.service.errors import InvalidRequest
+from rfa.service.runtime.language import Decode
+
+LONG_PROMPT = 1_000  # characters; prompts beyond take turns with shorter ones, which therefore never wait for them
+
+
+@dataclass(frozen=True)
+class FieldNames:
+    """What a request calls the fields that can be refused; `whole` is what its reply's size is the fault of."""
+
+    prompt: str = "inputs"
+    max_new_tokens: str = "parameters.max_new_tokens"
+    truncate: str = "parameters.truncate"
+    whole: str = "parameters"
+
+
+@dataclass(frozen=True)
+class GenerateOptions:
+    """What to generate, complete: no default depends on the model any more.
+
+    Args:
+        prompt: text, or tokens of the model's vocabulary.
+    """
+
+    prompt: str | tuple[int, ...]
+    max_new_tokens: int
+    seed: int
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    is_sampled: bool = False
+    stops: tuple[str, ...] = ()
+    top_n_tokens: int = 0
+    return_full_text: bool = False
+    truncate: int | None = None
+    decode: Decode = "recurrent"
+    latent_noise: float = 0.0
+    samples: int = 1
+    return_latents: bool = False
+    deadline_ms: int | None = None
+    is_streamed: bool = False
+    resumed: LanguageState | None = None
+    returns_state: bool = False
+    names: FieldNames = FieldNames()
+
+
+@dataclass(frozen=True)
+class PromptLimits:
+    """Tokens that a prompt, and a prompt with its continuation in attention mode, may have."""
+
+    prompt_tokens: int
+    attention_tokens: int
+
+    def wanted(self, options: GenerateOptions) -> int:
+        """Tokens to read from the end of a prompt: those that are kept, or one more than there may be."""
+        most = self.prompt_tokens + 1
+        return most if options.truncate is None else min(options.truncate, most)
+
+    def check_size(self, options: GenerateOptions, longest_token: int) -> None:
+        """Refuse a prompt that has too many tokens whatever they are, before the first one is looked for.
+
+        Args:
+            longest_token: bytes of the longest token of the model; so many at most become one.
+
+        Raises:
+            InvalidRequest: `prompt_too_long`.
+        """
+        prompt = options.prompt
+        least = len(prompt) if not isinstance(prompt, str) else -(-len(prompt.encode()) // longest_token)
+        if options.truncate is not None:
+            least = min(least, options.truncate)
+        if least > self.prompt_tokens:
+            raise self.too_long(options.names)
+
+    def too_long(self, names: FieldNames) -> InvalidRequest:
+        """The refusal of a prompt."""
+        message = (
+            f"{names.prompt} must not have more than {self.prompt_tokens} tokens; {names.truncate} keeps the last ones."
+        )
+        return InvalidRequest(message, param=names.prompt, code="prompt_too_long")
