@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import base64
 import itertools
-import json
 import random
 import secrets
 from collections import Counter
