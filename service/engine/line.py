@@ -8,7 +8,7 @@ from collections import deque
 from rfa.service.engine.job import Job
 
 
-class Line:
+class WaitingLine:
     """Jobs that wait for a quantum of one stage: live streams, which somebody waits for, and requests.
 
     Streams come in the order of what they were given lately (start-time fair queueing): one that asks for much in each

@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rfa.service.engine.job import Job, Stage
-from rfa.service.engine.line import Line
+from rfa.service.engine.line import WaitingLine
 from rfa.service.errors import NotReady, Overloaded
 
 logger = logging.getLogger("rfa.engine")
@@ -76,7 +76,7 @@ class Scheduler:
         self._departed = threading.Condition(self._lock)
         self._jobs: set[Job] = set()
         self._waiting: dict[Job, None] = {}
-        self._runnable: dict[Stage, Line] = {}
+        self._runnable: dict[Stage, WaitingLine] = {}
         self._parked: set[Job] = set()
         self._idle: set[Job] = set()
         self._running = 0
@@ -316,7 +316,7 @@ class Scheduler:
         return bool(self._busy or self._runnable or self._waiting)
 
     def _queue(self, job: Job, first: bool = False) -> None:
-        line = self._runnable.setdefault(job.stage, Line())
+        line = self._runnable.setdefault(job.stage, WaitingLine())
         if job.is_stream:
             self._live_waiting += 1
             begin = max(self._given, job._given)
