@@ -18,7 +18,7 @@ from readme_blocks import Block, differences, parse_blocks, pretty, shown_as
 ROOT = Path(__file__).resolve().parent.parent
 
 README = ROOT / "README.md"
-PAGES = (README, ROOT / "docs" / "REFERENCE_FROM_README.md")
+PAGES = (README, ROOT / "docs" / "guides" / "examples.md")
 LARGEST_README_BYTES = 9_000
 LARGEST_PICTURE_BYTES = 150_000
 DOCUMENTED_ADDRESS = "127.0.0.1:8000"

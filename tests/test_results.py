@@ -70,7 +70,7 @@ def test_a_missed_bar_stands_in_front() -> None:
 def test_links_and_figures_of_the_page_are_there() -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", PAGE.read_text(encoding="utf-8")):
         assert (PAGE.parent / target).exists(), target
-    for file in (README, HOME / "docs" / "REFERENCE_FROM_README.md", PAGE):
+    for file in (README, HOME / "docs" / "guides" / "examples.md", PAGE):
         for anchor in re.findall(r"\]\((?:docs/)?(?:RESULTS\.md)?#([\w-]+)\)", file.read_text(encoding="utf-8")):
             headings = {result.link.partition("#")[2].rstrip(")") for result in declared()}
             assert anchor in headings, f"{file.name}: {anchor}"

@@ -8,13 +8,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from docs.site.schema_tables import cell, fields_table, type_of
-from rfa.service import schemas
 from rfa.service.app import create_app
 from rfa.service.openapi import openapi_of
+from rfa.service.schemas.requests import FilterStreamRequest, StreamClose, StreamObservation
 from rfa.service.settings import Settings
 
 # Frames of a live stream: OpenAPI knows no WebSockets.
-FRAMES_IN: tuple[type[BaseModel], ...] = (schemas.FilterStreamRequest, schemas.StreamObservation, schemas.StreamClose)
+FRAMES_IN: tuple[type[BaseModel], ...] = (FilterStreamRequest, StreamObservation, StreamClose)
 
 
 def _item_of(content: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ MODULES = (
     "rfa.model.linear_filter",
     "rfa.model.constant_input",
     "rfa.model.fusion",
-    "rfa.model.uncertainty",
     "rfa.model.recurrence.common_gain",
     "rfa.export.bundle",
 )
