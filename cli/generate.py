@@ -81,7 +81,7 @@ def generate(
     if not as_json:
         typer.echo()
         return
-    continuation = generation.continuations[0]
+    continuation = generation.texts[0]
     document = {
         "generated_text": continuation.text,
         "finish_reason": continuation.finish_reason,

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import safetensors.numpy
@@ -35,6 +35,7 @@ from rfa.export.manifest import (
     MAX_FILES,
     MAX_MANIFEST_BYTES,
     SIGNATURE_FILE,
+    Dtype,
     FileSpec,
     Initializer,
     Kind,
@@ -339,4 +340,6 @@ def tensor_specs(weights: Mapping[str, np.ndarray]) -> tuple[TensorSpec, ...]:
     for name, array in weights.items():
         if str(array.dtype) not in DTYPES:
             raise BundleError(f"{WEIGHTS_FILE}: {name} is {array.dtype}, a bundle stores {DTYPES}")
-    return tuple(TensorSpec(name, str(array.dtype), array.shape) for name, array in sorted(weights.items()))
+    return tuple(
+        TensorSpec(name, cast(Dtype, str(array.dtype)), array.shape) for name, array in sorted(weights.items())
+    )

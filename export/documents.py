@@ -107,13 +107,13 @@ def read_document(kind: type[Document], document: object, where: str) -> Documen
 def read_json(kind: type[Part], data: bytes, where: str) -> Part:
     """The same from JSON, for dataclasses, which have no other way to be read strictly."""
     try:
-        return _adapter(kind).validate_json(data)
+        return _adapter(kind).validate_json(data)  # type: ignore[arg-type]  # a class is hashable
     except ValidationError as error:
         raise _refusal(error, where) from None
 
 
 @cache
-def _adapter(kind: type[Part]) -> TypeAdapter[Part]:
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 

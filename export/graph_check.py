@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rfa.export.documents import BundleError
-from rfa.export.manifest import GraphSpec, Initializer, TensorSpec
+from rfa.export.manifest import Dtype, GraphSpec, Initializer, TensorSpec
 from rfa.export.onnx_wire import Message, decode, encode
 
 IR_VERSION = 10
@@ -36,7 +36,7 @@ PLACEHOLDER = [{"key": "location", "value": EXTERNAL_PLACE}]
 EXTERNAL = 1
 
 # Numbers of onnx.TensorProto.DataType and onnx.AttributeProto.AttributeType.
-ELEMENTS = {1: "float32", 6: "int32", 7: "int64", 9: "bool", 11: "float64"}
+ELEMENTS: dict[int, Dtype] = {1: "float32", 6: "int32", 7: "int64", 9: "bool", 11: "float64"}
 ITEM_BYTES = {"float32": 4, "int32": 4, "int64": 8, "bool": 1, "float64": 8}
 Attribute = Literal["f", "i", "s", "g", "ints"]
 ATTRIBUTE_TYPES: dict[Attribute, int] = {"f": 1, "i": 2, "s": 3, "g": 5, "ints": 7}

@@ -148,10 +148,9 @@ class Generator:
         await asyncio.sleep(max(0.0, start - time.monotonic()))
         cpu = time.process_time()
         async with open_session(self._url, authorization()) as session:
-            text = TextRequests(session, tally, dict(scenario.goodput), self._truths.text)
-            batch = BatchRequests(
-                session, tally, dict(scenario.goodput), self._truths.batch, scenario.batch, BATCH_LEVELS
-            )
+            goodput = {str(name): limit for name, limit in scenario.goodput.items()}
+            text = TextRequests(session, tally, goodput, self._truths.text)
+            batch = BatchRequests(session, tally, goodput, self._truths.batch, scenario.batch, BATCH_LEVELS)
             loops = [asyncio.ensure_future(text.keep_sending(first)) for first in self._staggered(start)]
             await self._pacer(text, batch).run()
             cpu = time.process_time() - cpu

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from rfa.export.documents import Strict
 from rfa.export.families.arrays import AnyArray, Rules
-from rfa.export.manifest import TensorSpec
+from rfa.export.manifest import Dtype, TensorSpec
 
 # Bytes of the state of one stream; a server keeps room for hundreds.
 MAX_STATE_BYTES = 64 << 20
@@ -59,7 +59,7 @@ class FamilyConfig(Strict):
         return None
 
 
-def spec(name: str, *shape: int | str, dtype: str = "float32") -> TensorSpec:
+def spec(name: str, *shape: int | str, dtype: Dtype = "float32") -> TensorSpec:
     """A float tensor unless said otherwise."""
     return TensorSpec(name, dtype, shape)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from rfa.export.documents import BundleError, read_document
 from rfa.export.families import FAMILIES, FamilyConfig
 from rfa.export.families.arrays import AnyArray, check_arrays
-from rfa.export.manifest import MANIFEST_FILE, GraphSpec, Manifest, TensorSpec
+from rfa.export.manifest import MANIFEST_FILE, Dtype, GraphSpec, Manifest, TensorSpec
 
 WEIGHTS_FILE = "model.safetensors"
 # Optional: constants that an exporter with torch formed from the weights, for runtimes without.
@@ -47,7 +47,9 @@ def check_weights(weights: Mapping[str, AnyArray], family: FamilyConfig, manifes
         BundleError: names the array and what was expected.
     """
     shapes = {name: array.shape for name, array in weights.items()}
-    found = tuple(TensorSpec(name, str(array.dtype), array.shape) for name, array in sorted(weights.items()))
+    found = tuple(
+        TensorSpec(name, cast(Dtype, str(array.dtype)), array.shape) for name, array in sorted(weights.items())
+    )
     if found != manifest.tensors:
         differing = sorted({spec.name for spec in set(found) ^ set(manifest.tensors)})
         raise BundleError(f"{WEIGHTS_FILE}: names, dtypes, shapes or order differ from the manifest: {differing[:5]}")

@@ -60,8 +60,9 @@ EngineDep = Annotated[Engine, Depends(get_engine)]
 def error_responses(*kinds: type[ServiceError]) -> dict[int | str, dict[str, Any]]:
     """OpenAPI entries for these failures and for those that every route can have."""
     described: dict[int | str, dict[str, Any]] = {}
+    every: tuple[type[ServiceError], ...] = (InternalError, *kinds)
     # The first, so that a failure of the same status that is named describes it, in every process alike.
-    for kind in sorted((InternalError, *kinds), key=STATUS.__getitem__):
+    for kind in sorted(every, key=STATUS.__getitem__):
         entry: dict[str, Any] = {"model": ErrorReply, "description": (kind.__doc__ or "").strip()}
         if kind in _EXAMPLES:
             entry["content"] = {"application/json": {"example": asdict(_EXAMPLES[kind].payload())}}

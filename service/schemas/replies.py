@@ -175,7 +175,7 @@ class FilterStepReply(Reply):
         ),
     ]
     interval: dict[str, list[Interval]]
-    forecast: Many[ForecastPoint]
+    forecast: Annotated[Sequence[ForecastPoint], _Json(list[ForecastPoint])]  # a list, or what is one block by block
     samples: Rows  # not lists: a parked reply of them, 256 steps of 128 samples, took 5 ms to free
 
 

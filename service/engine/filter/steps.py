@@ -23,7 +23,7 @@ from rfa.service.schemas.replies import FilterStepReply, ForecastPoint
 Array = np.ndarray
 
 
-class Forecasts(Blocks):
+class Forecasts(Blocks, Sequence[ForecastPoint]):
     """The forecasts of a step: numbers, eight bytes each, until they are sent. As lists they take ten times as much.
 
     Args:
@@ -44,7 +44,7 @@ class Forecasts(Blocks):
     def __len__(self) -> int:
         return len(self.moments)
 
-    def __getitem__(self, index: int) -> ForecastPoint:
+    def __getitem__(self, index: int) -> ForecastPoint:  # type: ignore[override]  # nobody takes a slice
         lead = self._readout.horizon[index]
         mean, deviation = self.moments[index].tolist()
         return ForecastPoint(self._t + lead, mean, deviation, self._readout.named(self.bands[index].tolist()))
