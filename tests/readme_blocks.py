@@ -5,7 +5,7 @@ Every `bash` and `python` block runs, in order, unless the line before it is a c
     <!-- not run: it does not end -->
 
 A `json` or `text` block after `<!-- reply -->` is what the block before it printed. Numbers are compared to the digits
-that are worth showing, timings only by their presence. `RFA_UPDATE_README=1` rewrites the replies.
+that are worth showing, timings only by their presence. `RFA_UPDATE_DOCS=1` rewrites the replies.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ from tests.readme_blocks import parse_blocks
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-LINKING = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "export" / "README.md"]
+READ = [ROOT / "README.md", *PAGES]
+LINKING = [*READ, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "export" / "README.md"]
 # Commands of the stack stand where `tests/deploy` looks for them.
 OPERATED = DOCS / "deploy" / "README.md"
 
@@ -32,7 +33,7 @@ def name_of(page: Path) -> str:
 def examples() -> list[object]:
     """A page with its quick blocks, and where it has others once more with all."""
     found: list[object] = []
-    for page in PAGES:
+    for page in READ:
         blocks = [block for block in parse_blocks(page.read_text(encoding="utf-8")) if block.is_run]
         slow = [block for block in blocks if block.mark.startswith(SLOW)]
         if len(blocks) > len(slow):
@@ -61,7 +62,7 @@ def test_every_example_runs_and_every_reply_is_the_one_shown(
     assert not outcome.wrong, "\n".join(outcome.wrong)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", READ, ids=name_of)
 def test_what_is_not_run_says_why(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for block in parse_blocks(text):
