@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from rfa.bench.results_page.parts import Bar, Document, Shown, Table, percent
+from rfa.bench.results_page.parts import Document, Shown, ShownBar, Table, percent
 
 # Settings of the noise of `rfa bench filter`, and what it compares.
 RMSE = {
@@ -68,9 +68,9 @@ def accuracy_tables(document: Document) -> list[Table]:
     ]
 
 
-def accuracy_bars(document: Document) -> list[Bar]:
+def accuracy_bars(document: Document) -> list[ShownBar]:
     return [
-        Bar(bar["name"], f"{bar['value']:.4g}{_error(bar['error'])}", f"{bar['bar']:g}", bar["is_met"])
+        ShownBar(bar["name"], f"{bar['value']:.4g}{_error(bar['error'])}", f"{bar['bar']:g}", bar["is_met"])
         for bar in document["bars"]
     ]
 
@@ -189,14 +189,14 @@ def forecast_tables(document: Document) -> list[Table]:
     return tables
 
 
-def forecast_bars(document: Document) -> Iterator[Bar]:
+def forecast_bars(document: Document) -> Iterator[ShownBar]:
     for lead, summary in document["summary"].items():
         for rival, count in summary["better_than"].items():
             columns = summary["columns"]
-            yield Bar(f"CRPS {lead} h ahead below {rival}", f"{count} columns", f"{columns}", count == columns)
+            yield ShownBar(f"CRPS {lead} h ahead below {rival}", f"{count} columns", f"{columns}", count == columns)
         gap = max(abs(100 * column["leads"][lead]["filter"]["coverage"] - 90) for column in document["columns"])
         name = f"90 % intervals {lead} h ahead, largest distance from 90 %, points"
-        yield Bar(name, f"{gap:.2f}", f"{CONFORMAL_POINTS:g}", gap <= CONFORMAL_POINTS)
+        yield ShownBar(name, f"{gap:.2f}", f"{CONFORMAL_POINTS:g}", gap <= CONFORMAL_POINTS)
 
 
 def afa_tables(document: Document) -> list[Table]:

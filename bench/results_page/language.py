@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rfa.bench.results_page.parts import Bar, Document, Shown, Table, listed_bars, percent
+from rfa.bench.results_page.parts import Document, Shown, ShownBar, Table, listed_bars, percent
 
 MODES = ("attention", "recurrent")
 REFERENCE = ("M2", "attention")
@@ -61,7 +61,7 @@ def confidence_tables(document: Document) -> list[Table]:
     ]
 
 
-def confidence_bars(document: Document) -> list[Bar]:
+def confidence_bars(document: Document) -> list[ShownBar]:
     return listed_bars(document["bars"])
 
 
@@ -87,7 +87,7 @@ def _recall_of(document: Document, task: str, noun: str) -> Table:
     return Table((task, *heads, "held"), shown, note)
 
 
-def recall_bars(document: Document) -> list[Bar]:
+def recall_bars(document: Document) -> list[ShownBar]:
     return listed_bars(document["bars"])
 
 
@@ -160,15 +160,15 @@ def _ratio(ours: Mapping[int, float], theirs: Mapping[int, float]) -> str:
     return f"{math.exp(statistics.mean(logs)):.3f}" if logs else "–"
 
 
-def quality_bars(document: Document) -> Iterator[Bar]:
+def quality_bars(document: Document) -> Iterator[ShownBar]:
     for bar in document["bars"]:
         found = bar["separate"]
         if found is None:
-            yield Bar(bar["name"], "–", f"{bar['limit']:g}", None)
+            yield ShownBar(bar["name"], "–", f"{bar['limit']:g}", None)
             continue
         error = "" if found["standard_error"] is None else f" ± {percent(found['standard_error'])}"
         told = f"{found['ratio']:.3f}{error} ({found['agree']} of {found['seeds']} seeds)"
-        yield Bar(bar["name"], told, f"{bar['limit']:g}", bar["met"])
+        yield ShownBar(bar["name"], told, f"{bar['limit']:g}", bar["met"])
 
 
 def decode_tables(document: Document) -> list[Table]:
@@ -198,7 +198,7 @@ def kernel_tables(document: Document) -> list[Table]:
     ]
 
 
-def kernel_bars(document: Document) -> list[Bar]:
+def kernel_bars(document: Document) -> list[ShownBar]:
     return listed_bars(document["bars"])
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rfa.bench.results_page import filters, language, serving
 from rfa.bench.results_page.headlines import headlines
-from rfa.bench.results_page.parts import Bar, Document, Facts, Shown, Table
+from rfa.bench.results_page.parts import Document, Facts, Shown, ShownBar, Table
 from rfa.measured import HOME, RESULTS
 
 PAGE = HOME / "docs" / "RESULTS.md"
@@ -104,7 +104,9 @@ def main() -> None:
     README.write_text(readme(README.read_text(encoding="utf-8"), documents), encoding="utf-8")
 
 
-def _overview(results: Iterable[Result], documents: Mapping[str, Document], bars: Mapping[str, Sequence[Bar]]) -> Table:
+def _overview(
+    results: Iterable[Result], documents: Mapping[str, Document], bars: Mapping[str, Sequence[ShownBar]]
+) -> Table:
     rows = []
     for result in results:
         document = documents[result.file]
@@ -114,7 +116,7 @@ def _overview(results: Iterable[Result], documents: Mapping[str, Document], bars
     return Table(("result", "measured on", "bars met"), rows)
 
 
-def _missed(results: Iterable[Result], bars: Mapping[str, Sequence[Bar]]) -> Table:
+def _missed(results: Iterable[Result], bars: Mapping[str, Sequence[ShownBar]]) -> Table:
     return Table(
         ("bar", "measured", "limit", "in"),
         [
@@ -126,7 +128,7 @@ def _missed(results: Iterable[Result], bars: Mapping[str, Sequence[Bar]]) -> Tab
     )
 
 
-def _section(result: Result, document: Document, bars: Sequence[Bar]) -> list[str]:
+def _section(result: Result, document: Document, bars: Sequence[ShownBar]) -> list[str]:
     shown = SHOWN[result.file]
     blocks = [f"### {result.title}\n", f"{result.words}\n", *map(_text, shown.parts(document))]
     if bars:

@@ -42,7 +42,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Bar:
+class ShownBar:
     """A number held against what had been asked of it beforehand; `is_met` is None where it was not measured."""
 
     name: str
@@ -55,7 +55,7 @@ class Bar:
         return {True: "met", False: "**missed**", None: "not measured"}[self.is_met]
 
 
-def no_bars(_: Any) -> list[Bar]:
+def no_bars(_: Any) -> list[ShownBar]:
     return []
 
 
@@ -80,18 +80,18 @@ class Shown:
     """
 
     parts: Callable[[Document], Sequence[Table | Facts]]
-    bars: Callable[[Document], Iterable[Bar]] = no_bars
+    bars: Callable[[Document], Iterable[ShownBar]] = no_bars
     origins: Callable[[Document], Sequence[Document]] = whole
 
 
-def listed_bars(rows: Iterable[Mapping[str, Any]], limit: str = "bar") -> list[Bar]:
+def listed_bars(rows: Iterable[Mapping[str, Any]], limit: str = "bar") -> list[ShownBar]:
     """Bars that the document lists as name, limit, actual and whether they were met."""
-    return [Bar(row["name"], f"{row['actual']:.4g}", f"{row[limit]:g}", row["met"]) for row in rows]
+    return [ShownBar(row["name"], f"{row['actual']:.4g}", f"{row[limit]:g}", row["met"]) for row in rows]
 
 
-def named_bars(claims: Mapping[str, bool], prefix: str = "") -> list[Bar]:
+def named_bars(claims: Mapping[str, bool], prefix: str = "") -> list[ShownBar]:
     """Bars that the document has as sentences that are true or not."""
-    return [Bar(f"{prefix}{name}", "yes" if is_met else "no", "", is_met) for name, is_met in claims.items()]
+    return [ShownBar(f"{prefix}{name}", "yes" if is_met else "no", "", is_met) for name, is_met in claims.items()]
 
 
 def percent(share: float | None, digits: int = 1) -> str:

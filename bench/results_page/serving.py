@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rfa.bench.results_page.parts import (
-    Bar,
     Document,
     Facts,
     Shown,
+    ShownBar,
     Table,
     each,
     listed_bars,
@@ -59,14 +59,14 @@ def idle_tables(document: Document) -> list[Table]:
     return [Table(head, rows, f"{document['sessions']:,} states: rows of live streams (pool), named sessions (store):")]
 
 
-def budget_bars(document: Document) -> list[Bar]:
+def budget_bars(document: Document) -> list[ShownBar]:
     return listed_bars(document["budgets"], limit="budget")
 
 
-def none_of(names: Mapping[str, Any]) -> list[Bar]:
+def none_of(names: Mapping[str, Any]) -> list[ShownBar]:
     """Counts that must be zero, and collections that must be empty."""
     counts = {name: found if isinstance(found, int) else len(found) for name, found in names.items()}
-    return [Bar(name, f"{count}", "0", count == 0) for name, count in counts.items()]
+    return [ShownBar(name, f"{count}", "0", count == 0) for name, count in counts.items()]
 
 
 def facts(*keys: str) -> Callable[[Document], list[Facts]]:
@@ -90,7 +90,7 @@ def fault_facts(document: Document) -> list[Facts]:
     ]
 
 
-def fault_bars(document: Document) -> list[Bar]:
+def fault_bars(document: Document) -> list[ShownBar]:
     return [bar for name, part in document.items() for bar in named_bars(part["bars"], f"{name}: ")]
 
 
@@ -99,13 +99,13 @@ def attack_facts(document: Document) -> list[Facts]:
     return [Facts({"attacks": len(attacks), "without a missed bar": sum(attack["passed"] for attack in attacks)})]
 
 
-def attack_bars(document: Document) -> Iterator[Bar]:
+def attack_bars(document: Document) -> Iterator[ShownBar]:
     """One for an attack: met where all of its own are, else with the names of the missed ones."""
     for name, attack in document["attacks"].items():
         missed = [bar for bar, is_met in attack["bars"].items() if not is_met]
         calm, attacked = (f"{attack['live_ms'][phase]['p99']:.1f}" for phase in ("calm", "attacked"))
         found = f"{calm} → {attacked} ms, {attack['rss_mb']['peak']:.0f} MB{''.join(f'; not: {bar}' for bar in missed)}"
-        yield Bar(f"`{name}`: {attack['about']}", found, f"{len(attack['bars'])} bars", not missed)
+        yield ShownBar(f"`{name}`: {attack['about']}", found, f"{len(attack['bars'])} bars", not missed)
 
 
 def wire_tables(document: Document) -> list[Table]:
@@ -116,9 +116,9 @@ def wire_tables(document: Document) -> list[Table]:
     return [Table(("through", *(key.replace("_", " ") for key in keys), "memory growth"), rows)]
 
 
-def wire_bars(document: Document) -> list[Bar]:
+def wire_bars(document: Document) -> list[ShownBar]:
     return [
-        Bar(
+        ShownBar(
             f"{name}: no wrong answer, nothing lost, nothing held",
             told(part["problems"]),
             "none",
@@ -128,12 +128,12 @@ def wire_bars(document: Document) -> list[Bar]:
     ]
 
 
-def fuzz_bars(document: Document) -> list[Bar]:
+def fuzz_bars(document: Document) -> list[ShownBar]:
     exit_code = document["schemathesis"]["exit_code"]
     return none_of({"mistakes": document["mistakes"], "exit code of Schemathesis": exit_code})
 
 
-def bundle_bars(document: Document) -> list[Bar]:
+def bundle_bars(document: Document) -> list[ShownBar]:
     offered = document["offered_to_a_server"]
     return none_of(
         {
@@ -155,10 +155,10 @@ def rss_tables(document: Document) -> list[Table]:
     return [Table(("after requests", "resident, MiB", "of its own, MiB"), rows, f"Sent: {told(document['sent'])}.")]
 
 
-def rss_bars(document: Document) -> list[Bar]:
+def rss_bars(document: Document) -> list[ShownBar]:
     growth = document["rss_growth"]
     return [
-        Bar("growth after the warm-up", percent(growth, 2), percent(LARGEST_GROWTH, 0), growth < LARGEST_GROWTH),
+        ShownBar("growth after the warm-up", percent(growth, 2), percent(LARGEST_GROWTH, 0), growth < LARGEST_GROWTH),
         *none_of({"requests answered wrongly": document["failed"]}),
         *named_bars({"the same processes to the end": document["is_same_processes"]}),
     ]

@@ -54,7 +54,7 @@ def test_help_and_serve_load_no_numerical_library() -> None:
     check = (
         "import sys, runpy\n"
         "sys.argv = ['rfa', '--help']\n"
-        "try:\n    runpy.run_module('cli', run_name='__main__')\n"
+        "try:\n    runpy.run_module('rfa', run_name='__main__')\n"
         "except SystemExit as end:\n    assert end.code == 0\n"
         "loaded = {'torch', 'numpy', 'onnxruntime', 'fastapi', 'matplotlib'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"

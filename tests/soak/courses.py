@@ -75,17 +75,18 @@ def truth_of(runtime: FilterRuntime, course: Course) -> Truth:
     state = runtime.start(course.seed)
     steps, states = [], [state]
     for t, y, noise in zip(course.times, course.observations, course.noise, strict=True):
-        step, state = runtime.step(
-            state,
-            t,
-            y,
-            noise=noise,
+        found = runtime.filter(
+            [t],
+            [y],
+            noise=[noise],
             levels=course.levels,
             horizon=course.horizon,
             samples=course.samples,
             seed=course.seed,
+            state=state,
         )
-        steps.append(as_sent(step))
+        state = found.state
+        steps.append(as_sent(found.steps[0]))
         states.append(state)
     return Truth(runtime.name, course, steps, states)
 
