@@ -13,7 +13,7 @@ import pytest
 
 from rfa.bench.results_page import page as results_page
 from rfa.bench.results_page.page import BETWEEN, PAGE, README, SHOWN, declared, load, page, readme
-from rfa.bench.results_page.parts import Bar, Facts, Table, listed_bars, named_bars, told
+from rfa.bench.results_page.parts import Facts, ShownBar, Table, listed_bars, named_bars, told
 from rfa.measured import HOME, RESULTS
 
 DOCUMENTS = load()
@@ -97,9 +97,9 @@ def test_parts_as_text() -> None:
         "- list: none",
     ]
     assert told(0.5) == "0.5"
-    assert listed_bars([{"name": "n", "bar": 1, "actual": 2.0, "met": False}]) == [Bar("n", "2", "1", False)]
+    assert listed_bars([{"name": "n", "bar": 1, "actual": 2.0, "met": False}]) == [ShownBar("n", "2", "1", False)]
     assert [bar.verdict for bar in named_bars({"good": True, "bad": False})] == ["met", "**missed**"]
-    assert Bar("n", "–", "1", None).verdict == "not measured"
+    assert ShownBar("n", "–", "1", None).verdict == "not measured"
 
 
 def nonfinite(value: Any) -> Iterator[float]:
