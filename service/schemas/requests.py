@@ -25,6 +25,18 @@ Time = Annotated[float, Field(ge=-LARGEST_TIME, le=LARGEST_TIME)]
 NoiseScale = Annotated[float, Field(ge=LEAST_NOISE, le=MOST_NOISE)]
 Level = Annotated[float, Field(gt=0, lt=1)]
 Horizon = Annotated[float, Field(gt=0, le=1e9)]
+# What is told of each observation, of a recorded series and of a live stream.
+Levels = Annotated[
+    list[Level] | None,
+    Field(
+        max_length=16, fail_fast=True, description="of the intervals, each once; null is the model's calibrated levels"
+    ),
+]
+Horizons = Annotated[
+    list[Horizon],
+    Field(max_length=256, fail_fast=True, description="forecast so far ahead of each observation, in time units"),
+]
+Samples = Annotated[int, Field(ge=0, le=1024, description="draws from the posterior of each step")]
 
 
 StateReference = Annotated[
@@ -160,19 +172,9 @@ class FilterRequest(Request):
         fail_fast=True,
         description="scale of the measurement noise, one per observation; null is 1",
     )
-    levels: list[Level] | None = Field(
-        default=None,
-        max_length=16,
-        fail_fast=True,
-        description="of the intervals, each once; null is the model's calibrated levels",
-    )
-    horizon: list[Horizon] = Field(
-        default_factory=list,
-        max_length=256,
-        fail_fast=True,
-        description="forecast so far ahead of each observation, in time units",
-    )
-    samples: int = Field(default=0, ge=0, le=1024, description="draws from the posterior of each step")
+    levels: Levels = None
+    horizon: Horizons = Field(default_factory=list)
+    samples: Samples = 0
     seed: Seed | None = Field(default=None, description="null draws one; the reply tells which")
     mode: Literal["recurrent", "attention"] = "recurrent"
     smooth: bool = Field(default=False, description="also the trajectory given all observations")
@@ -207,19 +209,9 @@ class FilterStreamRequest(Request):
     """First frame of a live stream: what to tell about each observation."""
 
     model: ModelName | None = Field(default=None, description="null is the first filter of the server")
-    levels: list[Level] | None = Field(
-        default=None,
-        max_length=16,
-        fail_fast=True,
-        description="of the intervals, each once; null is the model's calibrated levels",
-    )
-    horizon: list[Horizon] = Field(
-        default_factory=list,
-        max_length=256,
-        fail_fast=True,
-        description="forecast so far ahead of each observation, in time units",
-    )
-    samples: int = Field(default=0, ge=0, le=1024, description="draws from the posterior of each step")
+    levels: Levels = None
+    horizon: Horizons = Field(default_factory=list)
+    samples: Samples = 0
     seed: Seed | None = Field(
         default=None, description="null is the seed of the state, or draws one; the reply tells which"
     )
