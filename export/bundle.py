@@ -11,7 +11,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import safetensors.numpy
@@ -25,17 +25,16 @@ from rfa.export.families.check import (
     check_constants,
     check_weights,
     read_family,
+    tensor_specs,
 )
 from rfa.export.families.language import LanguageConfig
 from rfa.export.golden import GOLDEN_FILE, GoldenMismatch, check_golden_document, run_golden
 from rfa.export.graph_check import MAX_GRAPH_BYTES, check_graph, read_graph
 from rfa.export.manifest import (
-    DTYPES,
     MANIFEST_FILE,
     MAX_FILES,
     MAX_MANIFEST_BYTES,
     SIGNATURE_FILE,
-    Dtype,
     FileSpec,
     Initializer,
     Kind,
@@ -329,17 +328,3 @@ def _load_arrays(data: bytes, file: str) -> dict[str, np.ndarray]:
     for array in arrays.values():
         array.flags.writeable = False
     return arrays
-
-
-def tensor_specs(weights: Mapping[str, np.ndarray]) -> tuple[TensorSpec, ...]:
-    """What a manifest says of arrays.
-
-    Raises:
-        BundleError: one has a dtype that no bundle stores.
-    """
-    for name, array in weights.items():
-        if str(array.dtype) not in DTYPES:
-            raise BundleError(f"{WEIGHTS_FILE}: {name} is {array.dtype}, a bundle stores {DTYPES}")
-    return tuple(
-        TensorSpec(name, cast(Dtype, str(array.dtype)), array.shape) for name, array in sorted(weights.items())
-    )

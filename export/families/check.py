@@ -8,7 +8,7 @@ from typing import Any, cast
 from rfa.export.documents import BundleError, read_document
 from rfa.export.families import FAMILIES, FamilyConfig
 from rfa.export.families.arrays import AnyArray, check_arrays
-from rfa.export.manifest import MANIFEST_FILE, Dtype, GraphSpec, Manifest, TensorSpec
+from rfa.export.manifest import DTYPES, MANIFEST_FILE, Dtype, GraphSpec, Manifest, TensorSpec
 
 WEIGHTS_FILE = "model.safetensors"
 # Optional: constants that an exporter with torch formed from the weights, for runtimes without.
@@ -40,6 +40,20 @@ def read_family(manifest: Manifest) -> FamilyConfig:
     return family
 
 
+def tensor_specs(weights: Mapping[str, AnyArray]) -> tuple[TensorSpec, ...]:
+    """What a manifest says of arrays.
+
+    Raises:
+        BundleError: one has a dtype that no bundle stores.
+    """
+    for name, array in weights.items():
+        if str(array.dtype) not in DTYPES:
+            raise BundleError(f"{WEIGHTS_FILE}: {name} is {array.dtype}, a bundle stores {DTYPES}")
+    return tuple(
+        TensorSpec(name, cast(Dtype, str(array.dtype)), array.shape) for name, array in sorted(weights.items())
+    )
+
+
 def check_weights(weights: Mapping[str, AnyArray], family: FamilyConfig, manifest: Manifest) -> None:
     """The arrays of model.safetensors against the configuration, and the manifest's list of them.
 
@@ -47,9 +61,7 @@ def check_weights(weights: Mapping[str, AnyArray], family: FamilyConfig, manifes
         BundleError: names the array and what was expected.
     """
     shapes = {name: array.shape for name, array in weights.items()}
-    found = tuple(
-        TensorSpec(name, cast(Dtype, str(array.dtype)), array.shape) for name, array in sorted(weights.items())
-    )
+    found = tensor_specs(weights)
     if found != manifest.tensors:
         differing = sorted({spec.name for spec in set(found) ^ set(manifest.tensors)})
         raise BundleError(f"{WEIGHTS_FILE}: names, dtypes, shapes or order differ from the manifest: {differing[:5]}")
