@@ -20,6 +20,8 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document 
 EXPLAINED = (ValueError, FloatingPointError, MemoryError)
 # Characters of a value that a line shows; --json has all of it.
 SHOWN = 90
+# What measures is not installed.
+CHECKOUT_ONLY = ("rfa.bench", "rfa.experiments")
 # Which extra brings what the serving set does not have.
 EXTRAS = (
     {"matplotlib": "plot", "triton": "gpu"}
@@ -36,7 +38,10 @@ def explain(error: Exception) -> str:
     """One line that tells what went wrong and, where it can, what to do."""
     if hasattr(error, "format_message"):  # a usage error of the command line parser
         return f"{_one_line(error.format_message())} (see --help)"
-    missing = (error.name or "").split(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    name = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    if name in CHECKOUT_ONLY:
+        return f"this command needs a checkout of rfa-server: what is installed here has no {name}"
+    missing = name.split(".")[0]
     if missing in EXTRAS:
         return (
             f"this command needs {missing}: pip install 'rfa-server[{EXTRAS[missing]}]'; `make test` sets up everything"

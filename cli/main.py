@@ -6,7 +6,6 @@ Commands import what they need when they run, so that `rfa --help` is quick and 
 from __future__ import annotations
 
 from importlib.metadata import version
-from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -49,5 +48,4 @@ app.command("info")(bundle.info)
 app.command("keygen")(bundle.keygen)
 app.command("sign")(bundle.sign)
 app.add_typer(evaluate.app, name="eval")
-if find_spec("rfa.bench"):  # measurements are for a checkout: a wheel has none
-    app.add_typer(bench.app, name="bench")
+app.add_typer(bench.app, name="bench")

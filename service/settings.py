@@ -189,5 +189,6 @@ def check_names(environment: Mapping[str, str]) -> None:
     for name in sorted(environment):
         if name.upper().startswith(PREFIX) and name.upper() not in known:
             meant = difflib.get_close_matches(name.upper(), sorted(known), n=1)
-            hint = f"did you mean {meant[0]}?" if meant else "docs/SERVING.md lists them"
+            nearest = difflib.get_close_matches(name.upper(), sorted(known), n=3, cutoff=0)
+            hint = f"did you mean {meant[0]}?" if meant else f"the nearest are {', '.join(nearest)}"
             raise ConfigurationError(f"{name} is set in the environment and is no setting of this server; {hint}")

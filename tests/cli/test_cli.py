@@ -304,6 +304,7 @@ def test_a_missing_extra_is_named_with_its_remedy() -> None:
     assert explain(NoGpuError("no GPU here")) == "no GPU here"
     assert "rfa-server[train]" in explain(ModuleNotFoundError("No module named 'torch'", name="torch"))
     assert "rfa-server[plot]" in explain(ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"))
+    assert "needs a checkout" in explain(ModuleNotFoundError("No module named 'rfa.bench'", name="rfa.bench"))
     assert "unexpected ModuleNotFoundError" in explain(ModuleNotFoundError("No module named 'zzz'", name="zzz"))
 
 
