@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from rfa.bench.load.check import SeriesTruth, TextTruth
 from rfa.bench.load.scenario import TextLoad
 from rfa.bench.load.truth import FilterQuestion, open_models, series_truths, text_truths
 from tests.soak.faults.findings import Findings
+from tests.soak.faults.redis_process import RedisProcess
+from tests.soak.faults.server import Server
 from tests.soak.faults.streams import Keeping, StreamClient, StreamPlan
 from tests.soak.faults.texts import TextClient
 
@@ -68,6 +72,20 @@ def stream_clients(
 def text_clients(count: int, url: Callable[[], str], truths: Truths, findings: Findings) -> list[TextClient]:
     """Clients that use every text, in turn."""
     return [TextClient(number, url, truths.texts[number % len(truths.texts)], findings) for number in range(count)]
+
+
+@contextmanager
+def server_beside_redis(processes: int, **settings: object) -> Iterator[Server]:
+    """A server of all bundles, not started yet, whose sessions live in a Redis of its own."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, RedisProcess(Path(name)) as redis:
+        yield Server(
+            Path(name),
+            bundles=as_setting(BUNDLES),
+            processes=processes,
+            state_keys=state_key(),
+            sessions=redis.url,
+            **settings,
+        )
 
 
 def state_key() -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 MAX_EXAMPLES = 10
+# Codes of refusals after which a client may try again.
+TRANSIENT = frozenset({"not_ready", "overloaded", "sessions_unavailable", "session_moved"})
 
 
 @dataclass
@@ -22,6 +25,15 @@ class Findings:
         self.mistakes[kind] += 1
         if len(self.examples) < MAX_EXAMPLES:
             self.examples.append(f"{kind}: {example}")
+
+    def is_transient(self, name: str, error: Mapping[str, Any]) -> bool:
+        """Count what a client was told: that it may come again, or what is a mistake of the server."""
+        code = str(error.get("code"))
+        if code in TRANSIENT:
+            self.counts[f"told {code}"] += 1
+            return True
+        self.mistake("error", f"{name} was told {code}")
+        return False
 
     def to_document(self) -> dict[str, Any]:
         """As JSON."""

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from tests.soak.faults.cast import BUNDLES, Truths, as_setting, find_truths, state_key, stream_clients, text_clients
+from tests.soak.faults.cast import Truths, find_truths, server_beside_redis, stream_clients, text_clients
 from tests.soak.faults.detect import leaked
 from tests.soak.faults.findings import Findings
-from tests.soak.faults.redis_process import RedisProcess
 from tests.soak.faults.server import Server
 from tests.soak.faults.streams import StreamClient
 from tests.soak.faults.verdict import Verdict
@@ -45,18 +42,8 @@ class KillPlan:
 def run_kill(plan: KillPlan, progress: Progress, truths: Truths | None = None) -> Verdict:
     """Kill, and hold the clients' findings to the bars."""
     truths = truths or find_truths()
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        with RedisProcess(folder) as redis:
-            server = Server(
-                folder,
-                bundles=as_setting(BUNDLES),
-                processes=plan.processes,
-                state_keys=state_key(),
-                sessions=redis.url,
-            )
-            with server:
-                return asyncio.run(_run(plan, server, truths, progress))
+    with server_beside_redis(plan.processes) as server, server:
+        return asyncio.run(_run(plan, server, truths, progress))
 
 
 async def _run(plan: KillPlan, server: Server, truths: Truths, progress: Progress) -> Verdict:

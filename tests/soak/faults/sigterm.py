@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rfa.service.process.patience import FLUSH_SECONDS
-from tests.soak.faults.cast import BUNDLES, Truths, as_setting, find_truths, state_key, stream_clients, text_clients
+from tests.soak.faults.cast import Truths, find_truths, server_beside_redis, stream_clients, text_clients
 from tests.soak.faults.findings import Findings
-from tests.soak.faults.redis_process import RedisProcess
 from tests.soak.faults.server import PATIENCE_SECONDS, Server
 from tests.soak.faults.streams import Outcome, StreamClient
 from tests.soak.faults.texts import TextClient
@@ -48,18 +45,8 @@ class SigtermPlan:
 def run_sigterm(plan: SigtermPlan, progress: Callable[[], None], truths: Truths | None = None) -> Verdict:
     """Start, end, and hold the clients' findings and the server's end to the bars."""
     truths = truths or find_truths()
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        with RedisProcess(folder) as redis:
-            server = Server(
-                folder,
-                bundles=as_setting(BUNDLES),
-                processes=plan.processes,
-                state_keys=state_key(),
-                sessions=redis.url,
-                shutdown_grace_seconds=plan.grace,
-            )
-            return asyncio.run(_run(plan, server, truths, progress))
+    with server_beside_redis(plan.processes, shutdown_grace_seconds=plan.grace) as server:
+        return asyncio.run(_run(plan, server, truths, progress))
 
 
 async def _run(plan: SigtermPlan, server: Server, truths: Truths, progress: Callable[[], None]) -> Verdict:

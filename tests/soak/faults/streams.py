@@ -30,8 +30,6 @@ OPEN_SECONDS = 20.0
 ANSWER_SECONDS = 60.0
 RETRY_SECONDS = 0.05
 NORMAL, RESTART = 1000, 1012
-# What a client is told to try again after.
-TRANSIENT = frozenset({"not_ready", "overloaded", "sessions_unavailable", "session_moved"})
 LOSSES = (ConnectionClosed, InvalidHandshake, InvalidMessage, OSError, EOFError)
 
 
@@ -237,11 +235,7 @@ class StreamClient:
         return float(self._truth.log_likelihood[count - 1]) if count else 0.0
 
     def _note_error(self, error: dict[str, Any]) -> None:
-        code = str(error.get("code"))
-        if code in TRANSIENT:
-            self._findings.counts[f"told {code}"] += 1
-        else:
-            self._findings.mistake("error", f"{self.name} was told {code}")
+        if not self._findings.is_transient(self.name, error):
             self._begin_life()
 
 

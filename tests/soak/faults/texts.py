@@ -11,7 +11,7 @@ import orjson
 
 from rfa.bench.load.check import TextTruth, digest
 from tests.soak.faults.findings import Findings
-from tests.soak.faults.streams import ANSWER_SECONDS, RETRY_SECONDS, TRANSIENT
+from tests.soak.faults.streams import ANSWER_SECONDS, RETRY_SECONDS
 
 PIECE_TOKENS = 12
 JSON = {"Content-Type": "application/json"}
@@ -117,9 +117,5 @@ class TextClient:
         return len(tokens)
 
     def _note_error(self, error: dict[str, Any]) -> None:
-        code = str(error.get("code"))
-        if code in TRANSIENT:
-            self._findings.counts[f"told {code}"] += 1
-        else:
-            self._findings.mistake("error", f"{self.name} was told {code}")
+        if not self._findings.is_transient(self.name, error):
             self._begin_life()
