@@ -246,6 +246,15 @@ def test_compiled_texts_need_numba_and_nothing_else_that_training_needs() -> Non
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "missing", "extra"), [("Dynamics", "torch", "train"), ("LinearStream", "numba", "fast")]
+)
+def test_a_name_whose_extra_is_missing_says_which(name: str, missing: str, extra: str) -> None:
+    result = run_without({missing}, f"from rfa import {name}")
+    assert result.returncode != 0
+    assert f"needs {missing}: pip install 'rfa-server[{extra}]'" in result.stderr.splitlines()[-1]
+
+
 def test_the_blocker_of_these_tests_blocks() -> None:
     result = run_without({"torch"}, "import torch")
     assert result.returncode != 0
