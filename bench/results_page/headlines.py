@@ -21,6 +21,15 @@ def headlines(documents: Mapping[str, Document]) -> Iterator[Headline]:
     yield _confidence(documents["token-calibration"])
 
 
+def caption(documents: Mapping[str, Document]) -> str:
+    """Through which door the figures came, and when the first ones did."""
+    measured = documents["load-filter-live"]["hardware"]
+    return (
+        f"The first two rows are over HTTP and WebSocket, of {measured['date']} on {measured['cores']} cores; "
+        "the others are of the library in its own process.\n"
+    )
+
+
 def _live(document: Document) -> Headline:
     settings, found = document["settings"], document["latency_ms"]["observation"]
     live = settings["live"]

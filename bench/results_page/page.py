@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rfa.bench.results_page import filters, language, serving
-from rfa.bench.results_page.headlines import headlines
+from rfa.bench.results_page.headlines import caption, headlines
 from rfa.bench.results_page.parts import Document, Facts, Shown, ShownBar, Table
 from rfa.measured import HOME, RESULTS
 
@@ -94,7 +94,7 @@ def readme(text: str, documents: Mapping[str, Document]) -> str:
     """The README with its table made anew."""
     begin, end = map(re.escape, BETWEEN)
     table = _text(Table(("what", "measured", "beside it"), headlines(documents)))
-    return re.sub(f"(?<={begin}\n).*?(?={end})", lambda _: f"\n{table}\n", text, flags=re.DOTALL)
+    return re.sub(f"(?<={begin}\n).*?(?={end})", lambda _: f"\n{table}\n{caption(documents)}\n", text, flags=re.DOTALL)
 
 
 def main() -> None:
