@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, Final, TypeVar
 
@@ -104,17 +103,12 @@ def read_document(kind: type[Document], document: object, where: str) -> Documen
         raise _refusal(error, where) from None
 
 
-def read_json(kind: type[Part], data: bytes, where: str) -> Part:
+def read_json(kind: TypeAdapter[Part], data: bytes, where: str) -> Part:
     """The same from JSON, for dataclasses, which have no other way to be read strictly."""
     try:
-        return _adapter(kind).validate_json(data)  # type: ignore[arg-type]  # a class is hashable
+        return kind.validate_json(data)
     except ValidationError as error:
         raise _refusal(error, where) from None
-
-
-@cache
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
 
 
 def _refusal(error: ValidationError, where: str) -> BundleError:

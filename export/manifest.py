@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args
 
-from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter
 
 from rfa.export.documents import STRICT, BundleError, Sha256, canonical_json, json_object, read_json, sha256
 
@@ -137,6 +137,10 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return canonical_json({**content, "content_sha256": sha256(canonical_json(content))})
 
 
+# Made with the module: who tries a bundle has imported everything, and may open no other file, once he looks at it.
+_READER = TypeAdapter(Manifest)
+
+
 def decode_manifest(data: bytes) -> Manifest:
     """Read manifest.json, checking form, hash, version and every field.
 
@@ -153,4 +157,4 @@ def decode_manifest(data: bytes) -> Manifest:
     content = canonical_json(document)
     if stated != sha256(content):
         raise BundleError(f"{MANIFEST_FILE}: content_sha256 does not match the content (damaged or edited)")
-    return read_json(Manifest, content, MANIFEST_FILE)
+    return read_json(_READER, content, MANIFEST_FILE)

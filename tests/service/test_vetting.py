@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -124,6 +127,23 @@ def test_a_graph_that_gives_its_golden_outputs_and_no_more_is_refused(tmp_path: 
     seal(copy)
     with pytest.raises(BundleError, match=f"^linear: .*({reason})"):
         vetted([copy], seconds=5, memory_bytes=1 << 30)
+
+
+def test_nothing_is_imported_once_a_bundle_is_looked_at(tmp_path: Path) -> None:
+    """A module that comes late is a file that is opened, and where it was never compiled one that is written."""
+    bad = Path(shutil.copytree(BUNDLE_ROOT / "linear", tmp_path / "bad"))
+    manifest = json.loads((bad / "manifest.json").read_text()) | {"state": 1}
+    (bad / "manifest.json").write_text(json.dumps(manifest))
+    seal(bad)
+    code = (
+        "import sys; from pathlib import Path; import rfa.service.vetting.child as child\n"
+        "known = set(sys.modules)\n"
+        "answers = [child._tried(Path(name), (), None, 1 << 30) for name in sys.argv[1:]]\n"
+        "print([answer.get('refused', '') for answer in answers], sorted(set(sys.modules) - known))\n"
+    )
+    command = [sys.executable, "-c", code, *(str(BUNDLE_ROOT / name) for name in ("linear", "metrics")), str(bad)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert re.fullmatch(r"\['', '', 'manifest.json: state: .+'\] \[\]\n", result.stdout), result.stdout
 
 
 def test_a_supervisor_can_import_it_cheaply() -> None:
