@@ -295,7 +295,7 @@ def train_language(
         the run's record: validation losses, tokens seen, seconds, provenance.
 
     Raises:
-        ValueError: the directory holds a run of another config.
+        ValueError: the directory holds a run of another config, or the text is too little for so many tokens.
     """
     path = find_config(config)
     run = LanguageRun.from_file(path, variant)
@@ -306,12 +306,17 @@ def train_language(
     # By value, not by text: a run goes on after the config has grown a field that its request does not name.
     if request.is_file() and LanguageRun.from_file(request) != run:
         raise ValueError(f"{out} holds a run of another config; choose another --out")
-    snapshot = {"model": run.model.to_dict(), "training": run.training.to_dict()}
-    request.write_text(json.dumps(snapshot, indent=2) + "\n")
     chosen = torch.device(
         "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device
     )
     corpus = prepare_corpus(data, corpus_dir or out / "corpus", run.model.vocab_size)
+    if (found := corpus.tokenizer.get_vocab_size()) != run.model.vocab_size:  # export would refuse it after training
+        raise ValueError(
+            f"{path.name}: vocab_size is {run.model.vocab_size}, and the training text gives {found} tokens: "
+            "train on more text, or with that vocab_size"
+        )
+    snapshot = {"model": run.model.to_dict(), "training": run.training.to_dict()}
+    request.write_text(json.dumps(snapshot, indent=2) + "\n")
     corpus.tokenizer.save(str(out / "tokenizer.json"))
     trainer = Trainer(run, corpus, out, chosen)
     validation = trainer.train()

@@ -190,7 +190,7 @@ def test_a_language_model_goes_from_a_corpus_to_a_score(tmp_path: Path) -> None:
     words = np.random.default_rng(0).choice(["the", "filter", "saw", "a", "quiet", "river", "and", "waited"], 12_000)
     for split, part in (("train", words[:4000]), ("valid", words[4000:6000]), ("test", words[6000:])):
         (tmp_path / f"{split}.txt").write_text(" ".join(part))
-    model = {"vocab_size": 300, "d_model": 16, "n_layers": 1, "n_heads": 2, "head_dim": 4, "n_slots": 2}
+    model = {"vocab_size": 270, "d_model": 16, "n_layers": 1, "n_heads": 2, "head_dim": 4, "n_slots": 2}
     training = {"steps": 2, "batch": 2, "context": 32, "validate_every": 2, "precision": "fp32"}
     (tmp_path / "tiny.json").write_text(json.dumps({"model": model, "training": training}))
     run = tmp_path / "run"

@@ -1,6 +1,7 @@
 """Training a language model: it learns, it resumes bit for bit with every recipe, its average is what is saved."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -173,6 +174,18 @@ def test_another_config_is_refused_in_the_same_directory(data, tmp_path):
     train_language(write_config(tmp_path, steps=1), data, tmp_path / "run", device="cpu")
     with pytest.raises(ValueError, match="another config"):
         train_language(write_config(tmp_path, steps=2), data, tmp_path / "run", device="cpu")
+
+
+def test_a_text_too_small_for_its_vocabulary_is_refused_before_training(data, tmp_path):
+    path = Path(write_config(tmp_path))
+    path.write_text(path.read_text().replace("270", "512"))
+    with pytest.raises(
+        ValueError, match=r"tiny.json: vocab_size is 512, and the training text gives (\d+) tokens"
+    ) as told:
+        train_language(str(path), data, tmp_path / "run", device="cpu")
+    enough = re.search(r"gives (\d+)", str(told.value))[1]
+    path.write_text(path.read_text().replace("512", enough))
+    train_language(str(path), data, tmp_path / "run", device="cpu")  # the folder is free for what the message asks for
 
 
 def test_divergence_stops_with_the_checkpoint_intact(data, tmp_path, monkeypatch):
