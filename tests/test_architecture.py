@@ -204,6 +204,7 @@ def test_the_model_works_without_triton_and_numba() -> None:
         "for mode in ('attention', 'recurrent'):\n"
         "    network.mode = mode\n"
         "    assert network(torch.zeros(1, 5, dtype=torch.long)).logits.isfinite().all()\n"
+        "assert 'torch._dynamo' not in sys.modules, 'the compiler is imported: it takes longer than torch itself'\n"
     )
     result = run_without({"triton", "numba"}, statement)
     assert result.returncode == 0, result.stderr

@@ -441,6 +441,12 @@ def test_the_exported_graph_has_no_fixed_sizes():
             assert torch.equal(a, b)
 
 
+def test_the_choice_is_a_constant_to_the_compiler():
+    marked = torch.compiler.assume_constant_result(lambda: None)
+    assert vars(marked)
+    assert vars(marked).items() <= vars(validation._device_refusal).items()
+
+
 def test_it_compiles_into_one_graph_with_its_gradient():
     inputs = small(2, 11)
     compiled = torch.compile(fused, backend="aot_eager", fullgraph=True)
