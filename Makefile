@@ -32,6 +32,8 @@ LOCK := docs/deploy/requirements.lock
 IMAGE_EXTRAS := fast,redis,tracing
 
 export OMP_NUM_THREADS ?= 1
+# The tests start hundreds of interpreters: one that keeps no compiled code compiles all of torch for itself.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-all check format docs results dist image-test lock sbom audit clean
