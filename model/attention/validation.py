@@ -143,5 +143,5 @@ def _device_refusal(device: torch.device) -> str | None:
     return f"it runs on NVIDIA GPUs, and on a CPU in triton's interpreter (TRITON_INTERPRET=1), got {device.type}"
 
 
-# What `torch.compiler.assume_constant_result` would set, which imports the compiler: half of what `import` of a model takes.
+# What `torch.compiler.assume_constant_result` sets, which imports the compiler: more than torch itself.
 _device_refusal._dynamo_marked_constant = True  # type: ignore[attr-defined]
