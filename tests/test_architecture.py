@@ -331,18 +331,23 @@ def test_importing_the_package_imports_nothing_else() -> None:
 
 
 def test_streams_are_filtered_with_numba_alone() -> None:
-    """By both rules, of a drift with an eigenbasis and of one without (constant velocity)."""
+    """By both rules, of a drift with an eigenbasis and of one without (constant velocity): of the sizes that other tests
+    compile too."""
     pytest.importorskip("numba")
     statement = (
+        "import numpy as np\n"
         "from rfa import LinearFilterConfig, LinearStream, filter_streams\n"
-        "noises = {'process_noise': ((0.1, 0.0), (0.0, 0.1)), 'measurement_noise': ((1.0,),)}\n"
-        "noises |= {'observation': ((1.0, 0.0),), 'initial_covariance': ((9.0, 0.0), (0.0, 9.0))}\n"
-        "for drift in (((0.0, 1.0), (0.0, 0.0)), ((-0.1, 1.0), (-1.0, -0.1))):\n"
+        "eye, none = np.eye(2), np.zeros((2, 2))\n"
+        "noises = {'process_noise': 0.1 * np.eye(4), 'measurement_noise': eye, 'observation': np.block([eye, none])}\n"
+        "noises |= {'initial_covariance': 9.0 * np.eye(4)}\n"
+        "for corner in (0.0, -0.1):\n"
+        "    drift = np.block([[corner * eye, eye], [10 * corner * eye, corner * eye]])\n"
         "    for rule in ('capped', 'learned'):\n"
-        "        config = LinearFilterConfig(drift, rule=rule, **noises)\n"
+        "        config = LinearFilterConfig.from_dict({'drift': drift, 'rule': rule, **noises})\n"
         "        stream = LinearStream(config)\n"
-        "        steps = [stream.step(t, [y]) for t, y in ((0.0, 0.1), (0.5, 0.3), (1.5, 0.2))]\n"
-        "        result = filter_streams(config, [0.0, 0.5, 1.5], [[[0.1], [0.3], [0.2]]])\n"
+        "        steps = [stream.step(t, [y, -y]) for t, y in ((0.0, 0.1), (0.5, 0.3), (1.5, 0.2))]\n"
+        "        y = np.array([0.1, 0.3, 0.2])\n"
+        "        result = filter_streams(config, [0.0, 0.5, 1.5], np.stack([y, -y], -1)[None])\n"
         "        assert abs(result.mean[0, -1] - steps[-1].mean).max() < 1e-12\n"
     )
     result = run_without(NOT_INSTALLED_FOR_SERVING - {"numba"}, statement)

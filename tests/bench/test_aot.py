@@ -233,7 +233,7 @@ def committed():
     return json.loads(aot.RESULT.read_text())
 
 
-@pytest.mark.parametrize("architecture", COMPILED_HERE)
+@pytest.mark.parametrize("architecture", [80, pytest.param(90, marks=pytest.mark.slow)])
 def test_the_committed_figures_still_hold(architecture, committed):
     rows = aot.compile_rows(COMPILED_HERE[architecture], [architecture], jobs=1)
     assert aot.grown(rows, committed) == []
