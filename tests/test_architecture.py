@@ -331,7 +331,7 @@ def test_importing_the_package_imports_nothing_else() -> None:
 
 
 def test_streams_are_filtered_with_numba_alone() -> None:
-    """By both rules, of a drift with an eigenbasis and of one without (constant velocity): of the sizes that other tests
+    """By both rules, of a drift with an eigenbasis and of one without (constant velocity); of sizes that other tests
     compile too."""
     pytest.importorskip("numba")
     statement = (
