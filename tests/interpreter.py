@@ -1,13 +1,15 @@
-"""Triton's interpreter without what it repeats, half the time of every test of a kernel; and with worse functions.
+"""Triton's interpreter without what it repeats, most of the time of every test of a kernel; and with worse functions.
 
 It puts its own functions in the place of those of `triton.language` before a kernel, and once more before every call of
-a function within it, by looking at every member of three modules; and it makes a table of all types to look up one.
+a function within it, by looking at every member of three modules; it makes a table of all types to look up one; and it
+describes the shape of every number that it computes, in objects of several layers.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -24,6 +26,8 @@ def quicken() -> None:
     """Change the interpreter of this process; what it computes stays the same."""
     interpreter._patch_lang = _patched_once(interpreter._patch_lang)
     interpreter._get_np_dtype = _looked_up_once(interpreter._get_np_dtype)
+    tl.block_type.__init__ = _checked_once(tl.block_type.__init__)
+    tl.tensor.__init__ = _with_known_shape
 
 
 def _patched_once(patch: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -53,6 +57,33 @@ def _looked_up_once(look_up: Callable[[Any], np.dtype[Any]]) -> Callable[[Any], 
         return known[name]
 
     return dtype_of
+
+
+def _checked_once(check: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
+    """The constructor of a type of blocks: what it finds of an element and a shape is what it found before."""
+    known: dict[tuple[str, tuple[int, ...]], tuple[tuple[int, ...], int, str]] = {}
+
+    def init(self: Any, element_ty: Any, shape: Any) -> None:
+        key = element_ty.name, tuple(size.value if isinstance(size, tl.constexpr) else size for size in shape)
+        if key in known:
+            self.element_ty = element_ty
+            self.shape, self.numel, self.name = known[key]
+        else:
+            check(self, element_ty, shape)
+            known[key] = self.shape, self.numel, self.name
+
+    return init
+
+
+def _with_known_shape(self: Any, handle: Any, kind: Any) -> None:
+    """The constructor of a tensor of the language."""
+    self.handle, self.type, self.dtype = handle, kind, kind.scalar
+    self.numel, self.shape = _described(kind.shape if kind.is_block() else ())
+
+
+@functools.cache
+def _described(shape: tuple[int, ...]) -> tuple[Any, Any]:
+    return tl.constexpr(math.prod(shape)), tl.tuple([tl.constexpr(size) for size in shape])
 
 
 def put_off(direction: Direction, replace: Callable[[Any, str, Any], None] = setattr) -> None:

@@ -19,7 +19,9 @@ from rfa.model.dynamics import variance
 # Rows that need the running maximum are found by the overflow of their sums.
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
 BLOCKS = Launch(32, 16, 4, 1)
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+# The kernels treat both types of 16 bits alike.
+BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.slow)
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16], ids=str)
 KERNELS = pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
 SPACINGS = pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])
 
