@@ -205,6 +205,7 @@ def test_a_language_model_goes_from_a_corpus_to_a_score(tmp_path: Path) -> None:
     assert all(250 < row["perplexity"] < 350 for row in scores)
 
 
+@pytest.mark.slow
 def test_a_filter_goes_from_a_series_to_a_bundle(tmp_path: Path) -> None:
     run, bundle = tmp_path / "run", tmp_path / "mine"
     trained = rfa_json("train", "filter", "--data", EXAMPLE, "--config", "linear", "--out", run)
