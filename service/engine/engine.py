@@ -87,8 +87,8 @@ class Engine:
         return self._served.models
 
     @property
-    def slots_in_use(self) -> int:
-        """State slots that have an owner, of all models that new requests are answered with."""
+    def seats_in_use(self) -> int:
+        """Seats that have an owner, of all models that new requests are answered with."""
         return sum(pool.in_use for pool in self._served.pools.values())
 
     def build(self, models: Models) -> Served:
@@ -309,7 +309,7 @@ class Engine:
         ahead = self._settings.stream_buffer + options.samples if options.is_streamed else None
         size = generation_bytes(tokens, options.top_n_tokens, latent if options.return_latents else 0, ahead)
         if options.decode == "recurrent":
-            size += (options.samples + 1) * model.pool.host_bytes_per_slot
+            size += (options.samples + 1) * model.pool.host_bytes_per_seat
         length = len(options.prompt)
         if options.return_full_text:
             size += TEXT_COPIES * options.samples * length

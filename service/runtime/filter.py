@@ -1,6 +1,6 @@
 """The filter on NumPy and ONNX Runtime: one step of many streams at once, whole sequences, portable states.
 
-Streams keep their state in slots of a pool. A step takes any rows of it, pads them to one of a few row counts, runs
+Streams keep their state in seats of a pool. A step takes any rows of it, pads them to one of a few row counts, runs
 the graph once and writes the new states back. At these counts a row's numbers are bit for bit the same whatever its
 neighbours are: the vector loops of the graph have no scalar tail. Random numbers are keyed by (seed, position in the
 stream). So a stream gives the same numbers alone or in a crowd, in one request, in segments or one by one.
@@ -125,7 +125,7 @@ class FilterRuntime(FilterStates):
     # One step of many streams.
 
     def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
-        """One observation of each row; None for a row whose numbers are not finite: its slot stays as it was.
+        """One observation of each row; None for a row whose numbers are not finite: its seat stays as it was.
 
         Rows have been checked: shapes, finite values, times that do not decrease.
         """
@@ -155,7 +155,7 @@ class FilterRuntime(FilterStates):
     def _gather(self, pool: StatePool, rows: Sequence[Row], size: int) -> _Batch:
         count = len(rows)
         index = np.empty(size, np.int64)
-        index[:count] = pool.rows([row.slot for row in rows])
+        index[:count] = pool.rows([row.seat for row in rows])
         index[count:] = index[0]
         values = np.full((size, self.observation_size), np.nan)
         nothing = [None] * self.observation_size

@@ -69,36 +69,36 @@ class Advance(Protocol):
 
 
 class SlotContext:
-    """Recurrent context of one stream: a slot of the model's pool, which holds a few filter slots per head."""
+    """Recurrent context of one stream: a few filter slots per head, in a seat of the model's pool."""
 
     def __init__(self, pool: StatePool, position: int = 0) -> None:
         self.pool = pool
-        self.slot = pool.acquire()
+        self.seat = pool.acquire()
         self.position = position
 
     def fork(self) -> SlotContext:
         """An independent continuation from here."""
         twin = SlotContext(self.pool, self.position)
-        self.pool.copy(self.slot, twin.slot)
+        self.pool.copy(self.seat, twin.seat)
         return twin
 
     def release(self) -> None:
-        """Give the slot back."""
-        self.pool.release(self.slot)
+        """Give the seat back."""
+        self.pool.release(self.seat)
 
     def read(self) -> tuple[Array, Array]:
         """Means `[L, H, S, 4D]` and precisions `[L, H, S]`."""
-        fields = self.pool.read(self.slot)
+        fields = self.pool.read(self.seat)
         return fields["means"], fields["precisions"]
 
     def write(self, means: Array, precisions: Array) -> None:
         """Inverse of `read`."""
-        self.pool.write(self.slot, {"means": means, "precisions": precisions})
+        self.pool.write(self.seat, {"means": means, "precisions": precisions})
 
 
 @dataclass(frozen=True)
 class SlotAdvance:
-    """What a slot becomes."""
+    """What the slots of a context become."""
 
     context: SlotContext
     means: Array  # [L, H, S, 4D]
@@ -110,14 +110,14 @@ class SlotAdvance:
         return bool(np.isfinite(self.means).all() and np.isfinite(self.precisions).all())
 
     def commit(self) -> None:
-        """Write the slot."""
+        """Write the slots."""
         self.context.write(self.means, self.precisions)
         self.context.position += self.tokens
 
 
 @dataclass(frozen=True)
 class TurnAdvance:
-    """A slot whose spare row holds what it becomes; good until its context is stepped again."""
+    """A seat whose spare row holds what the slots become; good until the context is stepped again."""
 
     context: SlotContext
     pool: TurningPool
@@ -130,7 +130,7 @@ class TurnAdvance:
 
     def commit(self) -> None:
         """Turn to the spare row."""
-        self.pool.turn(self.context.slot)
+        self.pool.turn(self.context.seat)
         self.context.position += self.tokens
 
 
@@ -381,7 +381,7 @@ class LanguageRuntime(CpuLanguage):
         # Rows that pad the batch repeat its first stream: their results are thrown away.
         order = np.arange(self.batch_sizes.padded(count))
         order[count:] = 0
-        rows = self.pool.rows([context.slot for context in contexts])[order]
+        rows = self.pool.rows([context.seat for context in contexts])[order]
         logits, log_precision, latent, means, precisions = self._run_step(
             np.asarray(tokens, dtype=np.int64)[order],
             np.asarray([context.position for context in contexts], dtype=np.int64)[order],

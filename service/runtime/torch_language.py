@@ -119,9 +119,9 @@ class TorchLanguageRuntime(BundleLanguage):
             self._check_memory(bundle, streams, max_rows)
         with _sufficient_memory(bundle.name):
             self._decoder = _decoder(bundle, device, dtype)
-            self.pool = self._slots = DevicePool(self.initial_means, self.initial_precisions, streams, max_rows, device)
+            self.pool = self._pool = DevicePool(self.initial_means, self.initial_precisions, streams, max_rows, device)
             self._runners = {
-                size: StepRunner(self._decoder, self._slots, size, with_graph=on_gpu)
+                size: StepRunner(self._decoder, self._pool, size, with_graph=on_gpu)
                 for size in _candidate_sizes(max_rows)
             }
         self._lock = threading.Lock()  # of the runners
@@ -136,7 +136,7 @@ class TorchLanguageRuntime(BundleLanguage):
             empty = torch.zeros((layers, heads, SMALLEST_CACHE, width // 2), device=self._decoder.device)
             return DeviceCache(empty, empty.clone())
         context = SlotContext(self.pool)
-        self._slots.start(context.slot)
+        self._pool.start(context.seat)
         return context
 
     def prefill(self, context: SlotContext | DeviceCache, tokens: Sequence[int]) -> Advance:
@@ -163,15 +163,15 @@ class TorchLanguageRuntime(BundleLanguage):
     @torch.no_grad()
     def read_prompt(self, context: SlotContext, tokens: Sequence[int]) -> tuple[StepOutput, TurnAdvance]:
         """A piece of a prompt in a recurrent stream; the output is that of its last token."""
-        slots = self._slots.slots
-        source, target = (int(rows([context.slot])[0]) for rows in (self._slots.current, self._slots.spare))
+        slots = self._pool.slots
+        source, target = (int(rows([context.seat])[0]) for rows in (self._pool.current, self._pool.spare))
         with _bounded_memory():
             output, means, precisions = self._decoder.prefill(
                 self._row(tokens), context.position, slots.means[:, source], slots.precisions[:, source]
             )
         slots.means[:, target] = means
         slots.precisions[:, target] = precisions
-        return _on_host(output), TurnAdvance(context, self._slots, _all_finite(means, precisions), len(tokens))
+        return _on_host(output), TurnAdvance(context, self._pool, _all_finite(means, precisions), len(tokens))
 
     @torch.no_grad()
     def extend(
@@ -195,18 +195,18 @@ class TorchLanguageRuntime(BundleLanguage):
     def _step_slots(
         self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
     ) -> tuple[StepOutput, list[TurnAdvance]]:
-        slots = [context.slot for context in contexts]
+        seats = [context.seat for context in contexts]
         positions = np.asarray([context.position for context in contexts], dtype=np.int64)
         with self._lock:
-            result = self._runners[self.batch_sizes.padded(len(slots))].run(
+            result = self._runners[self.batch_sizes.padded(len(seats))].run(
                 np.asarray(tokens, dtype=np.int64),
                 positions,
-                self._slots.current(slots),
-                self._slots.spare(slots),
+                self._pool.current(seats),
+                self._pool.spare(seats),
                 noise,
             )
         advances = [
-            TurnAdvance(context, self._slots, bool(finite), 1)
+            TurnAdvance(context, self._pool, bool(finite), 1)
             for context, finite in zip(contexts, result.is_finite, strict=True)
         ]
         return StepOutput(result.logits, result.log_precision, result.latent), advances
@@ -221,13 +221,13 @@ class TorchLanguageRuntime(BundleLanguage):
     def _probe(self, rows: int) -> Run:
         """The step on rows that all differ, for `agreeing_sizes`, in the rows of the pool that pad batches."""
         tokens, positions, noise, means, _ = self.example(rows)
-        slots, device = self._slots.slots, self._decoder.device
+        slots, device = self._pool.slots, self._decoder.device
         start = torch.from_numpy(means.swapaxes(0, 1).copy()).to(device)  # [L, rows, H, S, 4D]
 
         def run(chosen: Rows) -> list[Array]:
-            places = self._slots.padding_rows[: len(chosen)]
+            places = self._pool.padding_rows[: len(chosen)]
             slots.means[:, places] = start[:, chosen]
-            slots.precisions[:, places] = slots.precisions[:, self._slots.initial_row, None]
+            slots.precisions[:, places] = slots.precisions[:, self._pool.initial_row, None]
             result = self._runners[len(chosen)].run(tokens[chosen], positions[chosen], places, places, noise[chosen])
             after = [part[:, places].transpose(0, 1).cpu().numpy().copy() for part in slots]
             return [result.logits, result.log_precision, result.latent, *after]

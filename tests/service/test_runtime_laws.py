@@ -11,7 +11,7 @@ import pytest
 from rfa.export.bundle import Bundle, open_bundle
 from rfa.service.errors import InvalidRequest
 from rfa.service.runtime.language import BundleLanguage, LanguageRuntime
-from rfa.service.runtime.pool import StaleSlot
+from rfa.service.runtime.pool import StaleSeat
 from rfa.service.runtime.torch_language import TorchLanguageRuntime
 from rfa.service.runtime.torch_pool import DevicePool
 from tests.service.exact import EPS, ExactModel, begun, crowd, largest_errors, prompt_of, silence, stepped
@@ -57,7 +57,7 @@ def runtime(made: BundleLanguage) -> Any:
 
 
 def rows_of(runtime: BundleLanguage) -> list[np.ndarray]:
-    """What the pool keeps for its slots, whether they have an owner or not."""
+    """What the pool keeps for its seats, whether they have an owner or not."""
     pool = runtime.pool
     on_device = [part[:, : pool.initial_row].numpy() for part in pool.slots] if isinstance(pool, DevicePool) else []
     return [*pool.arrays.values(), *on_device]
@@ -148,13 +148,13 @@ def test_a_poisoned_prompt_is_reported(runtime: Any) -> None:
 
 def test_a_slot_is_empty_between_its_owners(runtime: Any) -> None:
     context = begun(runtime, [1, 2, 3])
-    row = context.slot.row
+    row = context.seat.row
     context.release()
     assert not any(rows.any() for rows in rows_of(runtime))
-    with pytest.raises(StaleSlot):
+    with pytest.raises(StaleSeat):
         runtime.step([context], [1], silence(runtime))
     fresh = begun(runtime, [])
-    assert fresh.slot.row == row
+    assert fresh.seat.row == row
     np.testing.assert_array_equal(fresh.read()[0], runtime.initial_means)
     fresh.release()
 

@@ -1,14 +1,14 @@
-"""A million owners of state slots, one after the other, of whom none may see a trace of another.
+"""A million owners of seats of state, one after the other, of whom none may see a trace of another.
 
     python -m tests.soak.slot_reuse --count 1000000
 
 Through the engine as it serves: live streams, requests and texts that end well, are left, are refused, break down or
 make a whole batch raise (`tests.soak.visits`). Every answer is compared, to the last bit, with the one that its
-observations get alone; every slot carries the mark of its owner (`tests.soak.watched`); needles, long live streams,
-run all the time. After every phase all slots must be free and zero.
+observations get alone; every seat carries the mark of its owner (`tests.soak.watched`); needles, long live streams,
+run all the time. After every phase all seats must be free and zero.
 
 Then the detectors are tried, on two engines that are broken on purpose: without padding the needles must notice their
-neighbours, and without zeroing of slots the watch must.
+neighbours, and without zeroing of seats the watch must.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ BROKEN_COUNT = 4_000  # owners of the engines that are broken on purpose
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run has found; `left` are slots in use, and bytes that are not zero, after the phases."""
+    """What a run has found; `left` are seats in use, and bytes that are not zero, after the phases."""
 
     acquired: int
     findings: Findings
@@ -108,11 +108,11 @@ class Reuse:
 
     @property
     def acquired(self) -> int:
-        """Slots of filters that were handed out so far."""
+        """Seats of filters that were handed out so far."""
         return sum(watched.acquired for watched in self.filters.values())
 
     async def run(self, count: int, phases: int, bar: tqdm[Any] | None = None) -> Outcome:
-        """Visits until so many slots were handed out; after each phase all must be free."""
+        """Visits until so many seats were handed out; after each phase all must be free."""
         if self.languages:
             self._world = replace(self._world, texts=await self._texts())
         left = {"slots": 0, "bytes": 0}
@@ -193,7 +193,7 @@ def soak(
 
 
 def without_zeroing() -> AbstractContextManager[object]:
-    """Slots keep what their owners leave."""
+    """Seats keep what their owners leave."""
     return mock.patch.object(StatePool, "_clear", lambda self, row: None)
 
 
@@ -221,9 +221,11 @@ def report(outcome: Outcome, unpadded: Outcome, unzeroed: Outcome, seconds: floa
 
 def main() -> int:
     """Run it, try the detectors and store what happened; 1 if anything leaked, or a detector is blind."""
-    parser = argparse.ArgumentParser(description="Reuse state slots many times and look for traces of former owners.")
+    parser = argparse.ArgumentParser(
+        description="Reuse seats of state many times and look for traces of former owners."
+    )
     parser.add_argument("--count", type=int, default=1_000_000)
-    parser.add_argument("--phases", type=int, default=PHASES, help="after each all slots must be free")
+    parser.add_argument("--phases", type=int, default=PHASES, help="after each all seats must be free")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--out", type=Path, default=RESULT)
     arguments = parser.parse_args()

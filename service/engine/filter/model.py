@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from rfa.service.engine.filter.input import Mode, Observation
-from rfa.service.runtime.pool import Slot, StateField, StatePool
+from rfa.service.runtime.pool import Seat, StateField, StatePool
 from rfa.service.schemas.replies import FilterStepReply
 
 # Forecasts and samples that cost about as much as the step itself.
@@ -27,7 +27,7 @@ class Filter(Protocol):
 
     @property
     def state_fields(self) -> Mapping[str, StateField]:
-        """What a slot of its pool holds."""
+        """What a seat of its pool holds."""
 
     @property
     def state_bytes(self) -> int:
@@ -36,11 +36,11 @@ class Filter(Protocol):
     def start(self, seed: int = 0) -> Any:
         """The state before the first observation; it has a `count`, a `time` and a `seed`."""
 
-    def put(self, pool: StatePool, slot: Slot, state: Any) -> None:
-        """Set a slot to a state."""
+    def put(self, pool: StatePool, seat: Seat, state: Any) -> None:
+        """Set a seat to a state."""
 
-    def get(self, pool: StatePool, slot: Slot, seed: int) -> Any:
-        """The state in a slot."""
+    def get(self, pool: StatePool, seat: Seat, seed: int) -> Any:
+        """The state in a seat."""
 
     def pack(self, state: Any) -> bytes:
         """A state as `state_bytes` bytes."""
@@ -52,7 +52,7 @@ class Filter(Protocol):
         """What to tell about each row; raises InvalidRequest."""
 
     def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
-        """One observation of each row; None where the numbers are not finite and the slot is as it was."""
+        """One observation of each row; None where the numbers are not finite and the seat is as it was."""
 
     def work(self, options: FilterOptions) -> Generator[Any, None, Any]:
         """A whole sequence in pieces: gives each step once it is final, None in between; returns log-likelihood, the
@@ -62,7 +62,7 @@ class Filter(Protocol):
 class Row(NamedTuple):
     """One observation of one stream, checked."""
 
-    slot: Slot
+    seat: Seat
     t: float
     observation: Observation
     noise: float

@@ -156,7 +156,7 @@ class StreamJob(RecurrentJob):
 
     def next_row(self) -> Row:
         observed = self._pending[0]
-        return Row(self.ensure_slot(), observed.t, observed.y, observed.noise, self.readout, self.seed)
+        return Row(self.ensure_seat(), observed.t, observed.y, observed.noise, self.readout, self.seed)
 
     def accept(self, stepped: Stepped) -> None:
         super().accept(stepped)
