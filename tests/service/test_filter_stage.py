@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 from rfa.export.bundle import open_bundle
+from rfa.service.departure import ClientGone
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter import stages as filtering
 from rfa.service.engine.filter.jobs import Filtered, FilterJob
 from rfa.service.engine.filter.model import FilterOptions, Row, Stepped
 from rfa.service.engine.filter.stages import FilterStage
-from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, ReaderGone, StreamEnd, StreamJob, StreamStep
+from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob, StreamStep
 from rfa.service.errors import InternalError, InvalidRequest, NotReady, Overloaded
 from rfa.service.metrics import Metrics
 from rfa.service.runtime.filter import FilterRuntime
@@ -342,7 +343,7 @@ async def test_a_client_that_leaves_frees_the_slot() -> None:
         await stream.replies()
         assert engine.seats_in_use == 1
         stream.leave()
-        with pytest.raises(ReaderGone):
+        with pytest.raises(ClientGone):
             await stream.replies()
         await slots_are_free(engine)
         assert engine._scheduler.streams == 0

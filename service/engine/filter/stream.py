@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from rfa.service.departure import ClientGone
 from rfa.service.engine.filter.jobs import PackedState, RecurrentJob
 from rfa.service.engine.filter.model import Row, Stepped
 from rfa.service.engine.filter.stages import FilterStage
@@ -58,10 +59,6 @@ class StreamEnd:
     state: PackedState | None
 
 
-class ReaderGone(Exception):
-    """The client left: nobody is there to answer."""
-
-
 class StreamJob(RecurrentJob):
     """A live stream.
 
@@ -112,14 +109,14 @@ class StreamJob(RecurrentJob):
     def leave(self) -> None:
         """The client has left."""
         self.cancel()
-        self.deliver([ReaderGone()])
+        self.deliver([ClientGone()])
 
     async def replies(self, most: int = 16) -> list[StreamStep] | StreamEnd:
         """Answers that are there, at least one and `most` at most, or the end.
 
         Raises:
             ServiceError: instead of the end, when the job failed or the client's frame was refused.
-            ReaderGone: the client left.
+            ClientGone: it left.
         """
         while not self._inbox:
             self._arrival.clear()
