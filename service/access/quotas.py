@@ -25,7 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -35,19 +35,14 @@ from rfa.service.access.refusal import refuse
 from rfa.service.errors import Overloaded
 from rfa.service.settings import QuotaName, Settings
 
+if TYPE_CHECKING:
+    from rfa.service.engine.text.job import GenerateJob
+
 Rate = Literal["requests", "tokens", "observations"]
 RATES: Final[tuple[Rate, ...]] = get_args(Rate)
 BURST_SECONDS: Final = 10.0
 NETWORK_BITS: Final = 64
 Clock = Callable[[], float]
-
-
-class Spender(Protocol):
-    """A job that knows what it has cost."""
-
-    @property
-    def spent(self) -> int:
-        """Tokens so far."""
 
 
 class Bucket:
@@ -229,7 +224,7 @@ def client_of(connection: HTTPConnection) -> Client:
 
 
 @contextmanager
-def tokens_set_aside(connection: HTTPConnection, amount: int) -> Iterator[list[Spender]]:
+def tokens_set_aside(connection: HTTPConnection, amount: int) -> Iterator[list[GenerateJob]]:
     """Set tokens aside for the jobs that the block submits and lists; what they did not use is given back.
 
     Raises:
@@ -237,7 +232,7 @@ def tokens_set_aside(connection: HTTPConnection, amount: int) -> Iterator[list[S
     """
     client = client_of(connection)
     client.afford("tokens", amount)
-    jobs: list[Spender] = []
+    jobs: list[GenerateJob] = []
     yield jobs
     client.spend("tokens", amount)
     settle = connection.scope.get("state", {}).get("settle")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from rfa.service.engine.filter.input import check_size
 from rfa.service.engine.filter.jobs import FilterJob, SequenceJob
-from rfa.service.engine.filter.model import Filter, FilterOptions, reply_rows
+from rfa.service.engine.filter.model import FilterOptions, reply_rows
 from rfa.service.engine.filter.stream import FilterStreamOptions, StreamJob
 from rfa.service.engine.job import Job
 from rfa.service.engine.models import Models
@@ -33,6 +33,7 @@ from rfa.service.engine.text.state import LanguageState, largest_state
 from rfa.service.errors import InvalidRequest, NotFound, NotReady
 from rfa.service.memory import Lease
 from rfa.service.metrics import Metrics
+from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.language import Language
 from rfa.service.schemas.replies import Kind
 from rfa.service.settings import Settings
@@ -246,7 +247,7 @@ class Engine:
         stage, limit = self._served.filtering[model.name], self._settings.stream_buffer
         return self._submit(StreamJob(stage, options, limit=limit, answer_bytes=answer_bytes))
 
-    def filter_model(self, model_name: str | None) -> Filter:
+    def filter_model(self, model_name: str | None) -> FilterRuntime:
         """The filter that answers: its name, observation size and levels.
 
         Raises:
@@ -269,8 +270,8 @@ class Engine:
         """Stop the workers; unfinished requests end with NotReady."""
         self._scheduler.close()
 
-    def _filter(self, name: str | None) -> Filter:
-        model: Filter = self._model(self.models.filters, name, "filter")
+    def _filter(self, name: str | None) -> FilterRuntime:
+        model: FilterRuntime = self._model(self.models.filters, name, "filter")
         return model
 
     def _language(self, name: str | None) -> Language:
@@ -295,7 +296,7 @@ class Engine:
         if value > limit:
             raise InvalidRequest(f"{param} must be at most {limit} on this server.", param=param, code="too_large")
 
-    def _filter_bytes(self, model: Filter, shape: StepShape, options: FilterOptions) -> int:
+    def _filter_bytes(self, model: FilterRuntime, shape: StepShape, options: FilterOptions) -> int:
         count = len(options.observations)
         has_state = options.wants_state or options.state is not None
         states = STATE_COPIES * model.state_bytes if has_state else 0
@@ -347,5 +348,5 @@ def draw_seed() -> int:
     return secrets.randbits(SEED_BITS)
 
 
-def _step_shape(model: Filter, options: FilterOptions | FilterStreamOptions) -> StepShape:
+def _step_shape(model: FilterRuntime, options: FilterOptions | FilterStreamOptions) -> StepShape:
     return StepShape(model.observation_size, len(options.levels), len(options.horizon), options.samples)
