@@ -7,6 +7,7 @@ valid part.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
@@ -136,26 +137,34 @@ class TurnAdvance:
 
 @dataclass
 class CacheContext:
-    """Attention context of one stream; rows beyond `position` are free."""
+    """Attention context of one stream; rows beyond `position` are free. `grown` says what arrays it is made of."""
 
-    keys: Array  # [L, H, C, 2D]
-    values: Array  # [L, H, C, 2D]
+    keys: Any  # [L, H, C, 2D]
+    values: Any  # [L, H, C, 2D]
     position: int = 0
+
+    @staticmethod
+    def grown(rows: Any, capacity: int) -> Any:
+        """A copy with room for `capacity` rows; free rows are zero, which is finite and never read."""
+        larger = np.zeros((*rows.shape[:2], capacity, rows.shape[3]), dtype=rows.dtype)
+        larger[:, :, : rows.shape[2]] = rows
+        return larger
 
     def fork(self) -> CacheContext:
         """An independent continuation from here."""
-        return CacheContext(self.keys.copy(), self.values.copy(), self.position)
+        capacity = self.keys.shape[2]
+        return type(self)(self.grown(self.keys, capacity), self.grown(self.values, capacity), self.position)
 
     def release(self) -> None:
         """Let go of the cache."""
-        self.keys = self.values = np.zeros(0, dtype=np.float32)
+        self.keys = self.values = None
 
-    def extend(self, new_keys: Array, new_values: Array) -> None:
+    def extend(self, new_keys: Any, new_values: Any) -> None:
         """Write rows `[L, H, n, 2D]` behind the valid part, in a larger array if need be."""
         end = self.position + new_keys.shape[2]
         if end > self.keys.shape[2]:
             capacity = 1 << (end - 1).bit_length()
-            self.keys, self.values = _grown(self.keys, capacity), _grown(self.values, capacity)
+            self.keys, self.values = self.grown(self.keys, capacity), self.grown(self.values, capacity)
         self.keys[:, :, self.position : end] = new_keys
         self.values[:, :, self.position : end] = new_values
         self.position = end
@@ -163,62 +172,33 @@ class CacheContext:
 
 @dataclass(frozen=True)
 class CacheAdvance:
-    """The rows that a cache gets."""
+    """The rows that a cache gets; `finite` tells whether later tokens can read them."""
 
     context: CacheContext
-    keys: Array  # [L, H, n, 2D]
-    values: Array  # [L, H, n, 2D]
+    keys: Any  # [L, H, n, 2D]
+    values: Any  # [L, H, n, 2D]
+    finite: bool
 
     def is_finite(self) -> bool:
         """False when a row that later tokens would read is broken."""
-        return bool(np.isfinite(self.keys).all() and np.isfinite(self.values).all())
+        return self.finite
 
     def commit(self) -> None:
         """Write the rows."""
         self.context.extend(self.keys, self.values)
 
 
-class Language(Protocol):
-    """What the engine needs of a language model; tests put small hand-made ones here."""
-
-    name: str
-    runtime: str  # what computes it: "onnx", "compiled" or "torch"
-    vocabulary: Vocabulary
-    latent_shape: tuple[int, int]
-    pool: StatePool  # of recurrent contexts
-    context_bytes: int  # at most, of a packed context
-    cache_bytes: int  # of main memory for a token of an attention context
-
-    def start(self, decode: Decode) -> Any:
-        """Context of a stream that has seen nothing."""
-
-    def prefill(self, context: Any, tokens: Sequence[int]) -> Advance:
-        """The context after `tokens`."""
-
-    def step(
-        self, contexts: Sequence[Any], tokens: Sequence[int], noise: Array
-    ) -> tuple[StepOutput, Sequence[Advance]]:
-        """One token in each of B streams of one decoding mode; `noise` `[B, H, 2D]`, zeros for the mean."""
-
-    def confidence(self, decode: Decode) -> TokenConfidence:
-        """How a mode's logits give the calibrated probability that a token is the right next one."""
-
-    def pack(self, context: Any) -> bytes:
-        """A recurrent context as bytes, the same for equal contexts."""
-
-    def unpack(self, data: bytes) -> Any:
-        """Inverse of `pack`.
-
-        Raises:
-            InvalidRequest: these bytes are no context of this model (`state_invalid`).
-        """
-
-
-class BundleLanguage:
-    """What a language bundle is, on whatever it runs.
+class Language(ABC):
+    """A language bundle, on whatever computes it.
 
     Args:
         bundle: of kind "lm".
+
+    Attributes:
+        runtime: what computes it: "onnx", "compiled" or "torch".
+        pool: of recurrent contexts.
+        context_bytes: at most, of a packed context.
+        cache_bytes: of main memory for a token of an attention context.
     """
 
     runtime: str
@@ -238,6 +218,55 @@ class BundleLanguage:
             mode: TokenConfidence.of(bundle.calibration, mode) for mode in bundle.calibration["temperature"]
         }
 
+    def start(self, decode: Decode) -> SlotContext | CacheContext:
+        """Context of a stream that has seen nothing."""
+        if decode == "attention":
+            layers, heads, _, width = self.initial_means.shape
+            return self._empty_cache((layers, heads, SMALLEST_CACHE, width // 2))
+        context = SlotContext(self.pool)
+        context.write(self.initial_means, self.initial_precisions)
+        return context
+
+    def prefill(self, context: SlotContext | CacheContext, tokens: Sequence[int]) -> Advance:
+        """The context after `tokens`."""
+        if isinstance(context, SlotContext):
+            return self._prefill_slots(context, tokens)
+        return self.extend(context, tokens, np.zeros((1, *self.latent_shape), dtype=np.float32))[1]
+
+    def step(
+        self, contexts: Sequence[SlotContext | CacheContext], tokens: Sequence[int], noise: Array
+    ) -> tuple[StepOutput, Sequence[Advance]]:
+        """One token in each of B streams of one decoding mode; attention streams, whose caches differ in size, go one
+        by one. noise: `[B, H, 2D]`, zeros for the mean."""
+        slots = [context for context in contexts if isinstance(context, SlotContext)]
+        if len(slots) == len(contexts):
+            return self._step_slots(slots, tokens, noise)
+        results = [
+            self.extend(context, [token], noise[row : row + 1])
+            for row, (context, token) in enumerate(zip(contexts, tokens, strict=True))
+            if isinstance(context, CacheContext)
+        ]
+        outputs = [np.concatenate(parts) for parts in zip(*(output for output, _ in results), strict=True)]
+        return StepOutput(*outputs), [advance for _, advance in results]
+
+    @abstractmethod
+    def extend(self, context: CacheContext, tokens: Sequence[int], noise: Array) -> tuple[StepOutput, CacheAdvance]:
+        """Tokens in an attention stream; `noise` `[1, H, 2D]`. The output is that of the last token."""
+
+    @abstractmethod
+    def _empty_cache(self, shape: tuple[int, ...]) -> CacheContext:
+        """An attention context with room for rows of this shape."""
+
+    @abstractmethod
+    def _prefill_slots(self, context: SlotContext, tokens: Sequence[int]) -> Advance:
+        """`prefill` of a recurrent stream."""
+
+    @abstractmethod
+    def _step_slots(
+        self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
+    ) -> tuple[StepOutput, Sequence[Advance]]:
+        """`step` of recurrent streams."""
+
     def example(self, rows: int) -> ExampleRows:
         """Rows that all differ, to ask `agreeing_sizes` with; always the same."""
         draw = np.random.Generator(np.random.Philox(0))
@@ -248,89 +277,53 @@ class BundleLanguage:
         return ExampleRows(tokens, positions, noise, means, np.repeat(self.initial_precisions[None], rows, axis=0))
 
     def confidence(self, decode: Decode) -> TokenConfidence:
-        """See `Language`; fitted on validation data."""
+        """How a mode's logits give the calibrated probability that a token is the right next one."""
         return self._confidence[decode]
 
     def pack(self, context: Context) -> bytes:
-        """A recurrent context in the format that every runtime of this bundle reads."""
+        """A recurrent context in the format that every runtime of this bundle reads, the same for equal contexts."""
         if not isinstance(context, SlotContext):
             raise TypeError("only a recurrent context can be packed")
         return self._format.pack(context.position, *context.read())
 
     def unpack(self, data: bytes) -> SlotContext:
-        """Inverse of `pack`; see `Language`."""
+        """Inverse of `pack`.
+
+        Raises:
+            InvalidRequest: these bytes are no context of this model (`state_invalid`).
+        """
         position, means, precisions = self._format.unpack(data)
         context = SlotContext(self.pool, position)
         context.write(means, precisions)
         return context
 
 
-class CpuLanguage(BundleLanguage):
-    """A language bundle on a CPU: attention streams on the bundle's graph, recurrent ones as a subclass runs them.
-
-    Args:
-        bundle: of kind "lm".
-    """
+class CpuLanguage(Language):
+    """A language bundle on a CPU: attention streams on the bundle's graph, recurrent ones as a subclass runs them."""
 
     def __init__(self, bundle: Bundle) -> None:
         super().__init__(bundle)
         layers, heads, _, width = self.initial_means.shape
-        self._empty_cache = np.zeros((layers, heads, SMALLEST_CACHE, width // 2), dtype=np.float32)
-        self.cache_bytes = 2 * self._empty_cache.nbytes // SMALLEST_CACHE
+        self.cache_bytes = 2 * layers * heads * (width // 2) * np.dtype(np.float32).itemsize
         self.attention = bundle.session("attention")
 
-    def start(self, decode: Decode) -> SlotContext | CacheContext:
-        """Context of a stream that has seen nothing."""
-        if decode == "attention":
-            return CacheContext(np.zeros_like(self._empty_cache), np.zeros_like(self._empty_cache))
-        context = SlotContext(self.pool)
-        context.write(self.initial_means, self.initial_precisions)
-        return context
+    def _empty_cache(self, shape: tuple[int, ...]) -> CacheContext:
+        return CacheContext(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
 
-    def prefill(self, context: SlotContext | CacheContext, tokens: Sequence[int]) -> Advance:
-        """The context after `tokens`."""
-        if isinstance(context, CacheContext):
-            silent = np.zeros((1, *self.latent_shape), dtype=np.float32)
-            return self._extend(context, np.asarray([tokens], dtype=np.int64), silent)[1]
-        return self._prefill_slots(context, tokens)
-
-    def step(
-        self, contexts: Sequence[SlotContext | CacheContext], tokens: Sequence[int], noise: Array
-    ) -> tuple[StepOutput, Sequence[Advance]]:
-        """One token in each of B streams; attention streams, whose caches differ in size, go one by one."""
-        slots = [context for context in contexts if isinstance(context, SlotContext)]
-        if len(slots) == len(contexts):
-            return self._step_slots(slots, tokens, noise)
-        results = [
-            self._extend(context, np.asarray([[token]], dtype=np.int64), noise[row : row + 1])
-            for row, (context, token) in enumerate(zip(contexts, tokens, strict=True))
-            if isinstance(context, CacheContext)
-        ]
-        outputs = [np.concatenate(parts) for parts in zip(*(output for output, _ in results), strict=True)]
-        return StepOutput(*outputs), [advance for _, advance in results]
-
-    def _prefill_slots(self, context: SlotContext, tokens: Sequence[int]) -> Advance:
-        raise NotImplementedError
-
-    def _step_slots(
-        self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
-    ) -> tuple[StepOutput, Sequence[Advance]]:
-        raise NotImplementedError
-
-    def _extend(
-        self, context: CacheContext, tokens: NDArray[np.int64], noise: Array
-    ) -> tuple[StepOutput, CacheAdvance]:
+    def extend(self, context: CacheContext, tokens: Sequence[int], noise: Array) -> tuple[StepOutput, CacheAdvance]:
+        """See `Language`."""
         logits, log_precision, latent, keys, values = self.attention.run(
             ["logits", "log_precision", "latent", "new_keys", "new_values"],
             {
-                "tokens": tokens,
+                "tokens": np.asarray([tokens], dtype=np.int64),
                 "position": np.asarray([context.position], dtype=np.int64),
                 "keys": context.keys[None],
                 "values": context.values[None],
                 "noise": noise,
             },
         )
-        return StepOutput(logits, log_precision, latent), CacheAdvance(context, keys[0], values[0])
+        finite = bool(np.isfinite(keys).all() and np.isfinite(values).all())
+        return StepOutput(logits, log_precision, latent), CacheAdvance(context, keys[0], values[0], finite)
 
 
 class LanguageRuntime(CpuLanguage):
@@ -414,10 +407,3 @@ class LanguageRuntime(CpuLanguage):
             )
 
         return run
-
-
-def _grown(rows: Array, capacity: int) -> Array:
-    """A copy with room for `capacity` rows; free rows are zero, which is finite and never read."""
-    larger = np.zeros((*rows.shape[:2], capacity, rows.shape[3]), dtype=rows.dtype)
-    larger[:, :, : rows.shape[2]] = rows
-    return larger

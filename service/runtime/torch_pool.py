@@ -49,10 +49,6 @@ class DevicePool(TurningPool):
         count = self.slots.means.shape[1]
         return 2 * sum(part.nbytes // count for part in self.slots) + self.arrays["half"].itemsize + BOOKKEEPING_BYTES
 
-    def start(self, seat: Seat) -> None:
-        """The state of a stream that has seen nothing."""
-        self._copy_row(self.initial_row, int(self.current([seat])[0]))
-
     def read(self, seat: Seat) -> dict[str, Array]:
         """Copies of a seat's means and precisions."""
         row = int(self.current([seat])[0])

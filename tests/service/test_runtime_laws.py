@@ -10,7 +10,7 @@ import pytest
 
 from rfa.export.bundle import Bundle, open_bundle
 from rfa.service.errors import InvalidRequest
-from rfa.service.runtime.language import BundleLanguage, LanguageRuntime
+from rfa.service.runtime.language import Language, LanguageRuntime
 from rfa.service.runtime.pool import StaleSeat
 from rfa.service.runtime.torch_language import TorchLanguageRuntime
 from rfa.service.runtime.torch_pool import DevicePool
@@ -27,7 +27,7 @@ def bundle(books_bundle: Path) -> Bundle:
     return open_bundle(books_bundle)
 
 
-def load(bundle: Bundle, name: str) -> BundleLanguage:
+def load(bundle: Bundle, name: str) -> Language:
     if name == "torch":
         return TorchLanguageRuntime(bundle, device="cpu", streams=STREAMS, max_rows=MAX_ROWS)
     if name == "onnx":
@@ -39,24 +39,24 @@ def load(bundle: Bundle, name: str) -> BundleLanguage:
 
 
 @pytest.fixture(scope="module", params=RUNTIMES)
-def made(request: pytest.FixtureRequest, bundle: Bundle) -> BundleLanguage:
+def made(request: pytest.FixtureRequest, bundle: Bundle) -> Language:
     return load(bundle, request.param)
 
 
 @pytest.fixture(scope="module")
-def other(bundle: Bundle) -> BundleLanguage:
+def other(bundle: Bundle) -> Language:
     """ONNX Runtime beside a runtime that is held against it."""
     return load(bundle, "onnx")
 
 
 @pytest.fixture
-def runtime(made: BundleLanguage) -> Any:
+def runtime(made: Language) -> Any:
     yield made
     assert made.pool.in_use == 0, "the test left streams behind"
     assert not any(rows.any() for rows in rows_of(made))
 
 
-def rows_of(runtime: BundleLanguage) -> list[np.ndarray]:
+def rows_of(runtime: Language) -> list[np.ndarray]:
     """What the pool keeps for its seats, whether they have an owner or not."""
     pool = runtime.pool
     on_device = [part[:, : pool.initial_row].numpy() for part in pool.slots] if isinstance(pool, DevicePool) else []
