@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError
+from rfa.export.bundle import CONSTANTS_FILE, Bundle
 from rfa.model.decoder_numba import CompiledDecoder, Slots, compile_kernels
 from rfa.service.runtime.golden import reproduce
 from rfa.service.runtime.language import Array, CpuLanguage, SlotContext, StepOutput, TurnAdvance
@@ -58,21 +58,13 @@ class CompiledLanguageRuntime(CpuLanguage):
     Args:
         bundle: of kind "lm"; `refusal` must have nothing to say.
         streams: recurrent contexts that exist at the same time, at most.
-
-    Raises:
-        BundleError: the constants do not fit each other.
     """
 
     runtime = "compiled"
 
     def __init__(self, bundle: Bundle, *, streams: int = 64) -> None:
         super().__init__(bundle)
-        try:
-            self._decoder = CompiledDecoder(bundle.weights(), bundle.constants() or {})
-        except ValueError as error:
-            raise BundleError(f"{CONSTANTS_FILE}: {error}") from None
-        if self._decoder.slot_shape != self.initial_means.shape:
-            raise BundleError(f"{CONSTANTS_FILE}: its slots are not those of the initial state")
+        self._decoder = CompiledDecoder(bundle.weights(), bundle.constants() or {})
         self._pool = HostPool(self.initial_means.shape, self.initial_precisions.shape, streams)
         self.pool = self._pool
 
