@@ -31,7 +31,7 @@ from rfa.export.golden import Earlier, GoldenRecorder, Source, Stored
 from rfa.export.onnx_graphs import export_graph
 from rfa.export.onnx_runtime import ort
 from rfa.export.writing import write_bundle
-from rfa.model.checkpoint import CONFIG_FILE, load_model
+from rfa.model.checkpoint import CONFIG_FILE, load_run
 from rfa.model.state_filter import FilterOutput, StateFilter
 
 VALIDATION_FILE = "validation.safetensors"
@@ -228,7 +228,7 @@ def export_filter(run: str | Path, out: str | Path, *, name: str | None = None) 
         name: of the bundle; default the folder's name.
     """
     source, target = Path(run), Path(out)
-    model: StateFilter = load_model(source)
+    model: StateFilter = load_run(source)
     if not isinstance(model, StateFilter):
         raise ValueError(f"{source} is not a filter run")
     record = json.loads((source / RECORD_FILE).read_text())

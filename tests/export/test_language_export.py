@@ -16,8 +16,8 @@ from tokenizers import Tokenizer
 from rfa.export.bundle import Bundle, BundleError, check_golden
 from rfa.export.decoder_constants import add_constants, write_again
 from rfa.export.language_calibration import ScoredTokens, fit_temperature, negative_log_likelihood, reliability
+from rfa.export.loading import load_model
 from rfa.export.onnx_runtime import ort
-from rfa.model.checkpoint import load_model
 from rfa.model.language import LanguageModel
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from rfa.model.checkpoint import load_model
+from rfa.model.checkpoint import load_run
 from rfa.training.filter import FilterRun, load_data, train_filter
 from rfa.training.series import load_csv, split, windows
 from rfa.training.simulate import OSCILLATOR_DRIFT, Disturbance, discretise, simulate_oscillator
@@ -95,7 +95,7 @@ def test_training_lowers_the_validation_loss_and_the_run_loads(tmp_path):
     assert lines[-1]["validation_nominal"] < lines[0]["validation_nominal"]
     recorded = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert recorded == lines
-    again = load_model(tmp_path)
+    again = load_run(tmp_path)
     assert again.config == model.config
     assert all((a == b).all() for a, b in zip(again.parameters(), model.parameters(), strict=True))
 

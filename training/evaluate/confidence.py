@@ -34,9 +34,9 @@ from tqdm import tqdm
 
 from rfa.export.bundle import Bundle, open_bundle
 from rfa.export.language_calibration import BINS, WINDOW, reliability
+from rfa.export.loading import load_model
 from rfa.export.token_confidence import TokenConfidence
 from rfa.measured import origin, write_result
-from rfa.model.checkpoint import load_model
 from rfa.model.config import Mode
 from rfa.model.language import LanguageModel
 from rfa.model.layers import RobustMixer

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
+from rfa.export.loading import load_model
 from rfa.measured import origin, write_result
-from rfa.model.checkpoint import load_model
 from rfa.model.config import Mode
 from rfa.model.language import LanguageModel
 from rfa.training.corpus import END_OF_TEXT, encode_files, file_hashes, split_files
