@@ -228,23 +228,29 @@ def train_filter(
         "length": run.training.length,
         "provenance": provenance(list(source.files), torch.device("cpu")),
     }
-    _save_validation(directory, source.validation)
     if run.family == "linear":
         linear = LinearFilter(LinearFilterConfig.from_dict(run.model))
         size = source.train.observations.shape[-1]
         if linear.observation_size != size:
             raise ValueError(f"the matrices observe {linear.observation_size} components, the data have {size}")
-        save_checkpoint(directory, "linear", linear)
-        (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
-        return linear.eval()
+        return _written(directory, "linear", linear, record, source.validation)
     if run.family == "metric":
         metric = MetricFilter(MetricFilterConfig.from_dict(run.model))
-        save_checkpoint(directory, "metric", metric)
-        (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
-        return metric.eval()
+        return _written(directory, "metric", metric, record, source.validation)
     model, seconds = _train_deep(run, source, directory, report, show_progress)
     record |= {"seconds": round(seconds, 1), "steps": run.training.steps}
-    save_checkpoint(directory, "deep", model)
+    return _written(directory, "deep", model, record, source.validation)
+
+
+def _written(
+    directory: Path, family: str, model: StateFilter, record: dict[str, Any], validation: Batch
+) -> StateFilter:
+    """A finished run, with what export calibrates on."""
+    save_checkpoint(directory, family, model)
+    tensors = {"times": validation.times, "observations": validation.observations}
+    if validation.truth is not None:
+        tensors["truth"] = validation.truth
+    save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, directory / VALIDATION_FILE)
     (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
     return model.eval()
 
@@ -262,9 +268,7 @@ def _fit_structural(run: FilterRun, data: str, directory: Path, show_progress: b
 
         found = fit_structural(train, validation, config, report=advance)
     model = LinearFilter(found.config)
-    save_checkpoint(directory, "linear", model)
     longest = max(found.seasons, default=0.0)
-    _save_validation(directory, calibration_windows(validation, model.state_size, longest))
     record = {
         "data": data,
         # Steps ahead that export calibrates beside the usual ones: a season, the horizon that users ask for.
@@ -273,16 +277,8 @@ def _fit_structural(run: FilterRun, data: str, directory: Path, show_progress: b
         "joint": found.joint,
         "provenance": provenance([Path(data)], torch.device("cpu")),
     }
-    (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
-    return model.eval()
-
-
-def _save_validation(directory: Path, batch: Batch) -> None:
-    """What export calibrates on goes with the run."""
-    tensors = {"times": batch.times, "observations": batch.observations}
-    if batch.truth is not None:
-        tensors["truth"] = batch.truth
-    save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, directory / VALIDATION_FILE)
+    windowed = calibration_windows(validation, model.state_size, longest)
+    return _written(directory, "linear", model, record, windowed)
 
 
 def _model_config(run: FilterRun, train: Batch) -> DeepFilterConfig:
