@@ -73,25 +73,11 @@ def evaluate(model: StateFilter, batch: Recorded, mode: Mode, leads: tuple[int, 
     usable = tuple(lead for lead in leads if lead < length)
     means, deviations, nis = [], [], []
     forecasts = np.full((2, len(usable), size, length, components), np.nan)
-    state: State = model.init_state(size)
     states: list[State] = []
     # A forecast holds a covariance of the state per origin and lead.
-    most = max(1, FORECAST_NUMBERS // max(1, state["covariance"].numel() * len(usable)))
-    rows: dict[str, list[torch.Tensor]] = {name: [] for name in model.cache_rows()}
-    lags = torch.diff(times, dim=1, prepend=times[:, :1]).float()
-    for i in range(length):
-        token = (y[:, i], present[:, i], lags[:, i], torch.ones(size), state)
-        if mode == "recurrent":
-            output, state = model.step(*token)
-        else:
-            cache = {
-                name: torch.stack(rows[name], 1) if i else torch.zeros(size, 0, *shape)
-                for name, shape in model.cache_rows().items()
-            }
-            lag = (times[:, i : i + 1] - times[:, :i]).float()
-            output, state, row = model.attend(*token, cache, lag, torch.ones_like(lag))
-            for name, value in row.items():
-                rows[name].append(value)
+    most = max(1, FORECAST_NUMBERS // max(1, model.init_state(size)["covariance"].numel() * len(usable)))
+    previous, model.mode = model.mode, mode
+    for i, (output, state) in enumerate(model.walk(y, present, times)):
         means.append(output.mean)
         deviations.append(torch.diagonal(output.covariance, dim1=-2, dim2=-1).clamp(min=0).sqrt())
         nis.append(output.nis)
@@ -99,6 +85,7 @@ def evaluate(model: StateFilter, batch: Recorded, mode: Mode, leads: tuple[int, 
         if len(states) == most or i + 1 == length:
             _forecast_from(model, states, i + 1 - len(states), times, usable, forecasts)
             states.clear()
+    model.mode = previous
     step = np.diff(batch.times, axis=1)
     unit = float(np.median(step[step > 0])) if (step > 0).any() else 1.0
     mean_all, deviation_all, nis_all = (torch.stack(x, 1).double().numpy() for x in (means, deviations, nis))
