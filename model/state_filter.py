@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rfa.model.config import MODES, Mode, check_choice
 from rfa.model.recurrence.dense import DenseUpdate, Robustness, Sensor, Suspicion, dense_update, propagate
-from rfa.model.recurrence.modes import AnyModes, transition
+from rfa.model.recurrence.modes import Drift, transition
 
 State = dict[str, Tensor]
 
@@ -65,7 +65,7 @@ class StateFilter(nn.Module):
         self._mode = mode
 
     @abstractmethod
-    def modes(self) -> AnyModes:
+    def drift(self) -> Drift:
         """Eigenpairs, or blocks, of the dynamics."""
 
     @abstractmethod
@@ -116,7 +116,7 @@ class StateFilter(nn.Module):
 
     def predict(self, mean: Tensor, covariance: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """F, Q(dt), and mean and covariance before the observation."""
-        f, q = transition(self.modes(), dt)
+        f, q = transition(self.drift(), dt)
         return f, q, *propagate(mean, covariance, f, q)
 
     def output(self, update: DenseUpdate, sensor: Sensor, f: Tensor, prior: tuple[Tensor, Tensor]) -> FilterOutput:
@@ -147,7 +147,7 @@ class StateFilter(nn.Module):
         """Future observations at `horizon` `[F]` or `[B, F]` after the state: mean `[B, F, P]`, covariance `[B, F, P,
         P]`."""
         process, measurement = self.noise_scales(state)
-        f, q = transition(self.modes(), horizon)
+        f, q = transition(self.drift(), horizon)
         sensor = self.sensor()
         mean, covariance = propagate(
             state["mean"][:, None], state["covariance"][:, None], f, q * process[:, None, None, None]
