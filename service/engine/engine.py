@@ -165,7 +165,7 @@ class Engine:
             per_token += math.prod(model.latent_shape)
         self._limit_reply(options.names.whole, per_token * options.max_new_tokens * options.samples)
         self._hold(lease, options.names.whole, self._generation_bytes(model, options))
-        short, long = self._served.prefill[model.name, options.decode]
+        short, long = self._served.prefill[model.name, options.mode]
         stage = long if len(options.prompt) > LONG_PROMPT else short
         return self._submit(GenerateJob(stage, model, options))
 
@@ -309,14 +309,14 @@ class Engine:
         tokens, latent = options.max_new_tokens * options.samples, math.prod(model.latent_shape)
         ahead = self._settings.stream_buffer + options.samples if options.is_streamed else None
         size = generation_bytes(tokens, options.top_n_tokens, latent if options.return_latents else 0, ahead)
-        if options.decode == "recurrent":
+        if options.mode == "recurrent":
             size += (options.samples + 1) * model.pool.host_bytes_per_seat
         length = len(options.prompt)
         if options.return_full_text:
             size += TEXT_COPIES * options.samples * length
         if options.returns_state or options.resumed is not None:
             size += STATE_COPIES * model.context_bytes
-        if options.decode == "attention":
+        if options.mode == "attention":
             # A token is a byte of the prompt at least, a character has four at most.
             prompt = min(4 * length, options.truncate or 4 * length) + options.max_new_tokens
             size += cache_bytes(model.cache_bytes, min(prompt, self._settings.max_attention_tokens), options.samples)

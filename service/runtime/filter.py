@@ -31,7 +31,7 @@ from rfa.service.engine.filter.adaptive import (
 )
 from rfa.service.engine.filter.calibration import Calibration
 from rfa.service.engine.filter.forecast_checks import tally
-from rfa.service.engine.filter.input import Mode, Observation, check_readout
+from rfa.service.engine.filter.input import Observation, check_readout
 from rfa.service.engine.filter.learned_normal import FIELD as NORMAL
 from rfa.service.engine.filter.learned_normal import normal_fields
 from rfa.service.engine.filter.model import FilterOptions, Row, Stepped
@@ -49,6 +49,7 @@ from rfa.service.engine.filter.steps import (
 from rfa.service.runtime.filter_sequence import FilteredSequence, FilterResult, Memory, run_sequence
 from rfa.service.runtime.filter_state import FilterState, FilterStates
 from rfa.service.runtime.pool import StatePool
+from rfa.service.schemas.base import Mode
 from rfa.service.schemas.replies import FilterStepReply
 
 Array = np.ndarray

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,9 @@ from rfa.service.engine.text.incremental import Vocabulary
 from rfa.service.engine.text.state import ContextFormat
 from rfa.service.runtime.batching import Run, agreeing_sizes
 from rfa.service.runtime.pool import StateField, StatePool, TurningPool
+from rfa.service.schemas.base import Mode
 
 Array = NDArray[np.float32]
-Decode = Literal["recurrent", "attention"]
 SMALLEST_CACHE = 64
 
 
@@ -218,9 +218,9 @@ class Language(ABC):
             mode: TokenConfidence.of(bundle.calibration, mode) for mode in bundle.calibration["temperature"]
         }
 
-    def start(self, decode: Decode) -> SlotContext | CacheContext:
+    def start(self, mode: Mode) -> SlotContext | CacheContext:
         """Context of a stream that has seen nothing."""
-        if decode == "attention":
+        if mode == "attention":
             layers, heads, _, width = self.initial_means.shape
             return self._empty_cache((layers, heads, SMALLEST_CACHE, width // 2))
         context = SlotContext(self.pool)
@@ -276,9 +276,9 @@ class Language(ABC):
         means = self.initial_means + draw.standard_normal((rows, *self.initial_means.shape), dtype=np.float32)
         return ExampleRows(tokens, positions, noise, means, np.repeat(self.initial_precisions[None], rows, axis=0))
 
-    def confidence(self, decode: Decode) -> TokenConfidence:
+    def confidence(self, mode: Mode) -> TokenConfidence:
         """How a mode's logits give the calibrated probability that a token is the right next one."""
-        return self._confidence[decode]
+        return self._confidence[mode]
 
     def pack(self, context: Context) -> bytes:
         """A recurrent context in the format that every runtime of this bundle reads, the same for equal contexts."""

@@ -104,7 +104,7 @@ class FakeLanguage:
     pool: StatePool = field(default_factory=lambda: StatePool({"seen": StateField((), np.float64)}, 1))
     batches: list[int] = field(default_factory=list)
 
-    def start(self, decode: str) -> Seen:
+    def start(self, mode: str) -> Seen:
         return Seen()
 
     def prefill(self, context: Seen, tokens: Sequence[int]) -> SeenMore:
@@ -141,7 +141,7 @@ class FakeLanguage:
             raise invalid_state()
         return Seen(tuple(np.frombuffer(data, "<u4", offset=8).tolist()), float(np.frombuffer(data, "<f8", 1)[0]))
 
-    def confidence(self, decode: str) -> TokenConfidence:
+    def confidence(self, mode: str) -> TokenConfidence:
         return TokenConfidence(1.0)
 
 

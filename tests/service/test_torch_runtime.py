@@ -168,7 +168,7 @@ def events(generation: Generation) -> bytes:
 @pytest.mark.anyio
 async def test_a_text_is_the_same_alone_and_in_any_batch(runtime: TorchLanguageRuntime) -> None:
     async with engine(runtime, workers=2) as made:
-        wanted = [*map(options, range(5)), options(5, decode="attention")]
+        wanted = [*map(options, range(5)), options(5, mode="attention")]
         alone = [events(await made.generate(None, one).result()) for one in wanted]
         together = await asyncio.gather(*(made.generate(None, one).result() for one in wanted))
     assert [events(generation) for generation in together] == alone
@@ -223,7 +223,7 @@ async def test_a_request_for_which_memory_does_not_suffice_is_told_to_come_again
     async with engine(runtime) as made:
         expected = events(await made.generate(None, options(2)).result())
         monkeypatch.setattr(runtime._decoder, "extend", full)
-        jobs = [made.generate(None, options(2, decode=mode)) for mode in ("recurrent", "attention")]
+        jobs = [made.generate(None, options(2, mode=mode)) for mode in ("recurrent", "attention")]
         found, refused = await asyncio.gather(*(job.result() for job in jobs), return_exceptions=True)
     assert events(found) == expected
     assert isinstance(refused, Overloaded) and refused.retry_after_seconds == 1

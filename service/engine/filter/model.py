@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfa.service.engine.filter.input import Mode, Observation
+from rfa.service.engine.filter.input import Observation
 from rfa.service.runtime.pool import Seat
+from rfa.service.schemas.base import Mode
 from rfa.service.schemas.replies import FilterStepReply
 
 # Forecasts and samples that cost about as much as the step itself.
