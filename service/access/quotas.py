@@ -31,7 +31,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rfa.service.access.keys import ApiKeys
-from rfa.service.access.refusal import refuse
+from rfa.service.access.refusal import turn_away
 from rfa.service.errors import Overloaded
 from rfa.service.settings import QuotaName, Settings
 
@@ -209,9 +209,7 @@ class QuotaGuard:
         except Overloaded as error:
             if is_begun:
                 raise
-            if scope["type"] == "websocket":
-                await receive()  # websocket.connect, which the refusal answers
-            await refuse(error, scope, receive, send)
+            await turn_away(error, scope, receive, send)
         finally:
             for give_back in settle:
                 give_back()
