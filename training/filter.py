@@ -22,6 +22,7 @@ from safetensors.numpy import save_file
 from torch import Tensor
 from tqdm import tqdm
 
+from rfa.model.batch import Batch
 from rfa.model.checkpoint import save_checkpoint
 from rfa.model.config import StrictConfig
 from rfa.model.deep_blocks import DeepFilterConfig
@@ -33,7 +34,7 @@ from rfa.model.state_filter import StateFilter
 from rfa.training.metric import load_metrics
 from rfa.training.provenance import provenance
 from rfa.training.series import load_csv, split, windows
-from rfa.training.simulate import NOISE_SETTINGS, Batch, Disturbance, simulate_oscillator
+from rfa.training.simulate import NOISE_SETTINGS, Disturbance, simulate_oscillator
 from rfa.training.structural import StructuralConfig, calibration_windows, fit_structural
 
 SIMULATED = "simulate:oscillator"
@@ -152,13 +153,6 @@ def load_data(source: str, config: FilterTrainingConfig) -> FilterData:
     series = load_csv(source)
     train_part, validation_part, _ = split(series)
     return FilterData(windows(train_part, config.length), windows(validation_part, config.length), (Path(source),))
-
-
-def to_tensors(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """Observations (0 where missing) and presence, float32 `[B, N, P]`, and times `[B, N]` float64."""
-    present = np.isfinite(batch.observations)
-    values = np.where(present, batch.observations, 0.0)
-    return torch.from_numpy(values).float(), torch.from_numpy(present).float(), torch.from_numpy(batch.times)
 
 
 def _normalise(model: DeepFilter, batch: Batch) -> None:
@@ -305,7 +299,7 @@ def _train_deep(
             f"observation_size is {model.observation_size}, the data have {source.train.observations.shape[-1]}"
         )
     _normalise(model, source.train)
-    y, present, times = to_tensors(source.train)
+    y, present, times = source.train.tensors()
     optimiser = torch.optim.Adam(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98))
     total = config.nominal_steps + config.steps
     start = time.monotonic()
@@ -352,9 +346,9 @@ def _schedule(step: int, config: FilterTrainingConfig) -> float:
 
 @torch.no_grad()
 def _validate(model: DeepFilter, batch: Batch) -> dict[str, float]:
-    y, present, times = to_tensors(batch)
+    y, present, times = batch.tensors()
     _, parts = _loss(model, y[:240], present[:240], times[:240], with_blocks=True)
     return {f"validation_{name}": float(value) for name, value in parts.items()}
 
 
-__all__ = ["FilterRun", "FilterTrainingConfig", "load_data", "simulated", "to_tensors", "train_filter"]
+__all__ = ["FilterRun", "FilterTrainingConfig", "load_data", "simulated", "train_filter"]

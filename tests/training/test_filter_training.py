@@ -55,8 +55,8 @@ def test_csv_with_time_and_missing_cells(tmp_path):
     series = load_csv(path)
     assert series.names == ("a", "b") and series.times.tolist() == [0, 0.5, 2]
     assert math.isnan(series.values[0, 1]) and math.isnan(series.values[1, 0]) and series.values[2].tolist() == [3, 4]
-    path.write_text("when,a\n2020-01-01 00:00:00,1\n2020-01-01 00:01:00,2\n")
-    assert np.diff(load_csv(path, "when").times).tolist() == [60]
+    path.write_text("date,a\n2020-01-01 00:00:00,1\n2020-01-01 00:01:00,2\n")
+    assert np.diff(load_csv(path).times).tolist() == [60]
     path.write_text("a\n1\n2\n")
     assert load_csv(path).times.tolist() == [0, 1]
 
