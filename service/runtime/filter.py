@@ -46,6 +46,7 @@ from rfa.service.engine.filter.steps import (
     forecasts,
     score,
 )
+from rfa.service.runtime.batching import BatchSizes
 from rfa.service.runtime.filter_sequence import FilteredSequence, FilterResult, Memory, run_sequence
 from rfa.service.runtime.filter_state import FilterState, FilterStates
 from rfa.service.runtime.pool import StatePool
@@ -88,14 +89,13 @@ class FilterRuntime(FilterStates):
 
     Args:
         bundle: of kind "filter".
-        row_counts: that batches are padded to, ascending; `()` pads nothing, which loses the independence of rows.
     """
 
-    def __init__(self, bundle: Bundle, *, row_counts: Sequence[int] = ROW_COUNTS) -> None:
+    def __init__(self, bundle: Bundle) -> None:
         if bundle.kind != "filter":
             raise ValueError(f"bundle {bundle.name!r} is of kind {bundle.kind!r}, not a filter")
         self.name = bundle.name
-        self._row_counts = row_counts
+        self._sizes = BatchSizes(ROW_COUNTS)
         self._step = bundle.session("step")
         self._attend = bundle.session("prefill")
         self._forecast = bundle.session("forecast")
@@ -141,17 +141,9 @@ class FilterRuntime(FilterStates):
         return stepped
 
     def _advance_once(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
-        batch = self._gather(pool, rows, self._padded(len(rows)))
+        batch = self._gather(pool, rows, self._sizes.padded(len(rows)))
         outputs = self._run(self._step, [*_NUMBERS, *self._next], batch.inputs)
         return self._conclude(pool, batch, outputs, "recurrent")
-
-    def _padded(self, count: int) -> int:
-        if not self._row_counts:
-            return count
-        for size in self._row_counts:
-            if count <= size:
-                return size
-        raise ValueError(f"a batch has at most {self._row_counts[-1]} rows, got {count}")
 
     def _gather(self, pool: StatePool, rows: Sequence[Row], size: int) -> _Batch:
         count = len(rows)
@@ -258,7 +250,7 @@ class FilterRuntime(FilterStates):
         """Forecast rows of one readout; a row whose forecast is not finite loses its step."""
         pieces = [[row] for row in members] if len(readout.horizon) >= LONG_HORIZON else [members]
         for piece in pieces:
-            size = 1 if len(readout.horizon) >= LONG_HORIZON else self._padded(len(piece))
+            size = 1 if len(readout.horizon) >= LONG_HORIZON else self._sizes.padded(len(piece))
             means, covariances = self._forecast_rows(outputs, readout, piece + piece[:1] * (size - len(piece)))
             finite = _finite_rows([means, covariances])
             rows, mean = np.array(piece), means[: len(piece)].astype(np.float64)
@@ -346,7 +338,7 @@ class FilterRuntime(FilterStates):
         mode: Mode = "recurrent" if memory is None else "attention"
         for factor in (1.0, *RESCUES):
             noisy = row._replace(noise=row.noise * factor)
-            batch = self._gather(pool, [noisy], self._padded(1) if memory is None else 1)
+            batch = self._gather(pool, [noisy], self._sizes.padded(1) if memory is None else 1)
             if memory is None:
                 outputs = self._run(self._step, names, batch.inputs)
             else:

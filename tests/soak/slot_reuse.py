@@ -35,6 +35,7 @@ from rfa.service.engine.engine import Engine
 from rfa.service.engine.models import Models
 from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.metrics import Metrics
+from rfa.service.runtime.batching import BatchSizes
 from rfa.service.runtime.filter import ROW_COUNTS, FilterRuntime
 from rfa.service.runtime.language import LanguageRuntime
 from rfa.service.runtime.pool import StatePool
@@ -72,13 +73,23 @@ class Outcome:
 
 
 @functools.cache
-def _runtime(name: str, row_counts: tuple[int, ...]) -> FilterRuntime:
-    return FilterRuntime(open_bundle(BUNDLE_ROOT / name), row_counts=row_counts)
+class Unpadded(BatchSizes):
+    """Batches as they are: a row's numbers then depend on its neighbours."""
+
+    def padded(self, rows: int) -> int:
+        return rows
+
+
+def _runtime(name: str, is_padded: bool) -> FilterRuntime:
+    runtime = FilterRuntime(open_bundle(BUNDLE_ROOT / name))
+    if not is_padded:
+        runtime._sizes = Unpadded(ROW_COUNTS)
+    return runtime
 
 
 @functools.cache
-def _truths(name: str, row_counts: tuple[int, ...], seed: int, count: int, length: int) -> list[Truth]:
-    runtime, draw = _runtime(name, row_counts), np.random.default_rng([seed, length])
+def _truths(name: str, is_padded: bool, seed: int, count: int, length: int) -> list[Truth]:
+    runtime, draw = _runtime(name, is_padded), np.random.default_rng([seed, length])
     return [truth_of(runtime, make_course(draw, length, runtime.observation_size)) for _ in range(count)]
 
 
@@ -86,13 +97,13 @@ class Reuse:
     """An engine, its truths, and the phases.
 
     Args:
-        row_counts: of the filters; `()` pads nothing.
+        is_padded: whether batches of the filters are.
         has_texts: whether texts are generated beside.
     """
 
-    def __init__(self, seed: int, *, row_counts: tuple[int, ...] = ROW_COUNTS, has_texts: bool = True) -> None:
+    def __init__(self, seed: int, *, is_padded: bool = True, has_texts: bool = True) -> None:
         self._rng = random.Random(seed)
-        self.filters = {name: WatchedFilter(_runtime(name, row_counts)) for name in FILTERS}
+        self.filters = {name: WatchedFilter(_runtime(name, is_padded)) for name in FILTERS}
         language = LanguageRuntime(open_bundle(BUNDLE_ROOT / LANGUAGE), streams=256, max_rows=8) if has_texts else None
         self.languages = {LANGUAGE: language} if language else {}
         self._metrics = Metrics()
@@ -100,8 +111,8 @@ class Reuse:
         self._engine = Engine(Models(self.languages, self.filters, []), settings, self._metrics)
         self._world = World(
             self._engine,
-            [truth for name in FILTERS for truth in _truths(name, row_counts, seed, COURSES, COURSE_LENGTH)],
-            [truth for name in FILTERS for truth in _truths(name, row_counts, seed, NEEDLES, NEEDLE_LENGTH)],
+            [truth for name in FILTERS for truth in _truths(name, is_padded, seed, COURSES, COURSE_LENGTH)],
+            [truth for name in FILTERS for truth in _truths(name, is_padded, seed, NEEDLES, NEEDLE_LENGTH)],
             [],
             Findings(),
         )
@@ -179,7 +190,7 @@ def soak(
     seed: int,
     *,
     phases: int = PHASES,
-    row_counts: tuple[int, ...] = ROW_COUNTS,
+    is_padded: bool = True,
     has_texts: bool = False,
     progress: bool = False,
 ) -> Outcome:
@@ -188,7 +199,7 @@ def soak(
         tqdm(total=count, desc="owners", disable=not progress, mininterval=1) as bar,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        reuse = Reuse(seed, row_counts=row_counts, has_texts=has_texts)
+        reuse = Reuse(seed, is_padded=is_padded, has_texts=has_texts)
         return runner.run(reuse.run(count, phases, bar if progress else None))
 
 
@@ -233,7 +244,7 @@ def main() -> int:
     begun = time.monotonic()
     outcome = soak(arguments.count, arguments.seed, phases=arguments.phases, has_texts=True, progress=True)
     seconds = time.monotonic() - begun
-    unpadded = soak(BROKEN_COUNT, arguments.seed, phases=1, row_counts=())
+    unpadded = soak(BROKEN_COUNT, arguments.seed, phases=1, is_padded=False)
     with without_zeroing():
         unzeroed = soak(BROKEN_COUNT, arguments.seed, phases=1)
     document = report(outcome, unpadded, unzeroed, seconds, arguments.seed)

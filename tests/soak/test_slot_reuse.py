@@ -47,7 +47,7 @@ def test_nobody_sees_anybody() -> None:
 
 @pytest.mark.slow
 def test_without_padding_the_needles_notice_their_neighbours() -> None:
-    assert soak(COUNT, seed=1, phases=1, row_counts=()).findings.wrong["needle"] > 0
+    assert soak(COUNT, seed=1, phases=1, is_padded=False).findings.wrong["needle"] > 0
 
 
 def test_slots_that_keep_what_was_in_them_are_seen() -> None:
