@@ -192,7 +192,7 @@ class Engine:
         Raises:
             NotFound
         """
-        model = self._filter(model_name)
+        model = self.filter_model(model_name)
         return StateKind(self._served.digests[model.name], "filter", model.state_bytes)
 
     def read_filter_state(self, model_name: str | None, payload: bytes) -> Any:
@@ -201,7 +201,7 @@ class Engine:
         Raises:
             InvalidRequest: it does not fit the model (`state_invalid`).
         """
-        return self._filter(model_name).unpack(payload)
+        return self.filter_model(model_name).unpack(payload)
 
     def filter(
         self, model_name: str | None, options: FilterOptions, lease: Lease | None = None
@@ -214,7 +214,7 @@ class Engine:
         Raises:
             InvalidRequest, NotFound, Overloaded, NotReady
         """
-        model = self._filter(model_name)
+        model = self.filter_model(model_name)
         count = len(options.observations)
         for index, observation in enumerate(options.observations):
             if observation is not None and len(observation) != model.observation_size:  # no name is made for the others
@@ -238,7 +238,7 @@ class Engine:
         Raises:
             InvalidRequest, NotFound, Overloaded, NotReady
         """
-        model = self._filter(model_name)
+        model = self.filter_model(model_name)
         options = replace(options, levels=options.levels or model.levels)
         shape = _step_shape(model, options)
         self._limit_reply("samples", shape.numbers)
@@ -248,16 +248,13 @@ class Engine:
         return self._submit(StreamJob(stage, options, limit=limit, answer_bytes=answer_bytes))
 
     def filter_model(self, model_name: str | None) -> FilterRuntime:
-        """The filter that answers: its name, observation size and levels.
+        """The filter that answers.
 
         Raises:
             NotFound
         """
-        return self._filter(model_name)
-
-    def filter_name(self, model_name: str | None) -> str:
-        """Name of the filter that answers."""
-        return self._filter(model_name).name
+        model: FilterRuntime = self._model(self.models.filters, model_name, "filter")
+        return model
 
     def drain(self, seconds: float) -> None:
         """Take nothing new, end live streams, and give requests `seconds` to end before they are interrupted.
@@ -269,10 +266,6 @@ class Engine:
     def close(self) -> None:
         """Stop the workers; unfinished requests end with NotReady."""
         self._scheduler.close()
-
-    def _filter(self, name: str | None) -> FilterRuntime:
-        model: FilterRuntime = self._model(self.models.filters, name, "filter")
-        return model
 
     def _language(self, name: str | None) -> Language:
         model: Language = self._model(self.models.languages, name, "language model")

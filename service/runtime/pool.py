@@ -76,11 +76,6 @@ class StatePool:
         return self._untouched - self._free_count
 
     @property
-    def bytes_per_seat(self) -> int:
-        """Memory of a touched seat, exactly."""
-        return self.host_bytes_per_seat
-
-    @property
     def host_bytes_per_seat(self) -> int:
         """Main memory of a touched seat, exactly."""
         return sum(array.nbytes for array in self.arrays.values()) // self.capacity + BOOKKEEPING_BYTES

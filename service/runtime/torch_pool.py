@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from rfa.model.decoder import SlotPool
-from rfa.service.runtime.pool import BOOKKEEPING_BYTES, Array, Seat, TurningPool
+from rfa.service.runtime.pool import Array, Seat, TurningPool
 
 Rows = NDArray[np.int64]
 
@@ -42,12 +42,6 @@ class DevicePool(TurningPool):
     def bytes_needed(context_bytes: int, capacity: int, padding: int) -> int:
         """Device memory of a pool, from that of a context."""
         return (2 * capacity + 1 + padding) * context_bytes
-
-    @property
-    def bytes_per_seat(self) -> int:
-        """Memory of a seat, exactly; on the device all seats have theirs from the start."""
-        count = self.slots.means.shape[1]
-        return 2 * sum(part.nbytes // count for part in self.slots) + self.arrays["half"].itemsize + BOOKKEEPING_BYTES
 
     def read(self, seat: Seat) -> dict[str, Array]:
         """Copies of a seat's means and precisions."""

@@ -122,10 +122,10 @@ def test_a_batch_of_slots() -> None:
 
 def test_memory_is_what_the_fields_say() -> None:
     pool = StatePool(FIELDS, 1000)
-    assert pool.bytes_per_seat == 2 * 4 + 12 * 8 + 8 + 16
+    assert pool.host_bytes_per_seat == 2 * 4 + 12 * 8 + 8 + 16
     bookkeeping: list[np.ndarray[Any, Any]] = [pool._generations, pool._free]
     held = sum(array.nbytes for array in (*pool.arrays.values(), *bookkeeping))
-    assert held == 1000 * pool.bytes_per_seat
+    assert held == 1000 * pool.host_bytes_per_seat
 
 
 def test_slots_are_reused_before_new_ones_are_touched() -> None:
