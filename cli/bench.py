@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from rfa.cli.bundle import BundleName
-from rfa.cli.console import JsonFlag, print_json, print_result
+from rfa.cli.console import JsonFlag, print_result, print_table
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed and quality.")
 RESULTS = Path("results")
@@ -51,11 +51,7 @@ def bench_aot(
     if committed is None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(result, indent=2) + "\n")
-    if as_json:
-        print_json(result)
-    else:
-        for line in [*table(result["rows"]), "", *bar_lines(result["bars"])]:
-            typer.echo(line)
+    print_table(result, [*table(result["rows"]), "", *bar_lines(result["bars"])], as_json)
     problems = grown(result["rows"], committed) + spilling(result["rows"]) if committed else []
     if problems:
         raise GrownError("; ".join(problems))
@@ -75,11 +71,7 @@ def bench_kernel(
     from rfa.bench.kernel import bar_lines, run_kernel, selected, table
 
     document = run_kernel(out, *selected(part, width, length))
-    if as_json:
-        print_json(document)
-    else:
-        for line in [*table(document), "", *bar_lines(document)]:
-            typer.echo(line)
+    print_table(document, [*table(document), "", *bar_lines(document)], as_json)
 
 
 @app.command("filter")
@@ -95,10 +87,7 @@ def bench_filter(
     from rfa.experiments.filters.oscillator import markdown, write_filter
 
     document = write_filter(find_bundle(bundle), out, streams=streams, length=length)
-    if as_json:
-        print_json(document)
-    else:
-        typer.echo(markdown(document["rows"]))
+    print_table(document, [markdown(document["rows"])], as_json)
 
 
 @app.command("afa")
@@ -113,10 +102,7 @@ def bench_afa(
     from rfa.experiments.afa.training import PredictorTraining
 
     document = write_afa(out, figures, AfaPlan(training=PredictorTraining(steps=steps)))
-    if as_json:
-        print_json(document)
-    else:
-        typer.echo("\n".join(markdown(document)))
+    print_table(document, markdown(document), as_json)
 
 
 @app.command("filter-accuracy")
@@ -136,11 +122,7 @@ def bench_filter_accuracy(
         from rfa.experiments.filters.accuracy_plot import draw_accuracy
 
         draw_accuracy(document, plot)
-    if as_json:
-        print_json(document)
-    else:
-        for line in table(document):
-            typer.echo(line)
+    print_table(document, table(document), as_json)
 
 
 @app.command("quality")
@@ -181,11 +163,7 @@ def bench_quality(
         from rfa.experiments.quality.figures import draw_quality
 
         draw_quality(plan, document, figures)
-    if as_json:
-        print_json(document)
-    else:
-        for line in report_lines(document):
-            typer.echo(line)
+    print_table(document, report_lines(document), as_json)
     if document["failed"]:
         raise FailedRunsError("; ".join(f"{name}: {error}" for name, error in document["failed"].items()))
 
@@ -214,6 +192,7 @@ def bench_load(
     as_json: JsonFlag = False,
 ) -> None:
     """Offer load to a server in an open loop and check every answer; exit code 1 when a latency budget is missed."""
+    from rfa.bench.load.report import BudgetMissed, table
     from rfa.bench.load.run import run_scenario
     from rfa.bench.load.scenario import SCENARIO_FILE, changed, find_scenario
     from rfa.cli.locate import served_bundles
@@ -242,7 +221,9 @@ def bench_load(
         if run is None:
             raise ValueError(f"{wanted.name} has no latencies to draw")
         draw_run(run, plot)
-    _show_load(result, as_json)
+    print_table(result, table(result), as_json)
+    if missed := [verdict["name"] for verdict in result["budgets"] if not verdict["met"]]:
+        raise BudgetMissed(f"{result['scenario']} missed {', '.join(missed)}")
 
 
 @app.command("filter-speed")
@@ -254,10 +235,7 @@ def bench_filter_speed(
     from rfa.bench.filter_speed import table, write_speed
 
     document = write_speed(out)
-    if as_json:
-        print_json(document)
-    else:
-        typer.echo("\n".join(table(document)))
+    print_table(document, table(document), as_json)
 
 
 @app.command("forecast")
@@ -271,11 +249,7 @@ def bench_forecast(
     from rfa.experiments.forecast.ett import markdown, write_ett
 
     document = write_ett(data, out, plot)
-    if as_json:
-        print_json(document)
-    else:
-        for line in markdown(document):
-            typer.echo(line)
+    print_table(document, markdown(document), as_json)
 
 
 @app.command("nab")
@@ -292,10 +266,7 @@ def bench_nab(
     from rfa.experiments.nab.benchmark import markdown, write_nab
 
     document = write_nab(find_bundle(bundle), data, out)
-    if as_json:
-        print_json(document)
-    else:
-        typer.echo(markdown(document))
+    print_table(document, [markdown(document)], as_json)
 
 
 @app.command("recall")
@@ -314,20 +285,4 @@ def bench_recall(
     from rfa.experiments.recall.table import QUICK, RecallPlan, table, write_recall
 
     document = write_recall(out, plot, QUICK if quick else RecallPlan(), only=setting or (), task=task)
-    if as_json:
-        print_json(document)
-    else:
-        typer.echo("\n".join(table(document)))
-
-
-def _show_load(result: dict[str, Any], as_json: bool) -> None:
-    from rfa.bench.load.report import BudgetMissed, table
-
-    if as_json:
-        print_json(result)
-    else:
-        for line in table(result):
-            typer.echo(line)
-    missed = [verdict["name"] for verdict in result["budgets"] if not verdict["met"]]
-    if missed:
-        raise BudgetMissed(f"{result['scenario']} missed {', '.join(missed)}")
+    print_table(document, table(document), as_json)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -81,6 +81,14 @@ class CommandGroup(TyperGroup):
 def print_json(document: Any) -> None:
     """The document on one line of stdout; it must be finite."""
     typer.echo(json.dumps(document, allow_nan=False))
+
+
+def print_table(document: Any, lines: Iterable[str], as_json: bool) -> None:
+    """A measurement as JSON, or as the lines of its table."""
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo("\n".join(lines))
 
 
 def _rows(document: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rfa.cli.bundle import BundleName
-from rfa.cli.console import JsonFlag, print_json, print_result
+from rfa.cli.console import JsonFlag, print_result, print_table
 
 app = typer.Typer(no_args_is_help=True, help="Measure a bundle on data that it has not seen.")
 
@@ -22,20 +22,15 @@ def eval_lm(
     as_json: JsonFlag = False,
 ) -> None:
     """Perplexity and bits per byte, in both modes, at 256, 1,024 and 4,096 tokens of context."""
-    from rfa.cli.locate import find_bundle
     from rfa.training.corpus import split_files
     from rfa.training.evaluate.language import evaluate_model
 
-    path = find_bundle(bundle)
-    if not (path / "tokenizer.json").is_file():
-        raise ValueError(f"{path.name} is not a language model: it has no tokenizer.json")
-    scores = evaluate_model(path, split_files(data, "test"), limit=limit)
-    if as_json:
-        print_json([asdict(score) for score in scores])
-        return
-    typer.echo(f"{'mode':<10} {'context':>7} {'perplexity':>10} {'bits/byte':>9} {'tokens':>9}")
+    scores = evaluate_model(_language_bundle(bundle), split_files(data, "test"), limit=limit)
+    lines = [f"{'mode':<10} {'context':>7} {'perplexity':>10} {'bits/byte':>9} {'tokens':>9}"]
     for row in scores:
-        typer.echo(f"{row.mode:<10} {row.length:>7} {row.perplexity:>10.2f} {row.bits_per_byte:>9.4f} {row.tokens:>9}")
+        figures = f"{row.perplexity:>10.2f} {row.bits_per_byte:>9.4f} {row.tokens:>9}"
+        lines.append(f"{row.mode:<10} {row.length:>7} {figures}")
+    print_table([asdict(score) for score in scores], lines, as_json)
 
 
 @app.command("confidence")
@@ -48,17 +43,10 @@ def eval_confidence(
     as_json: JsonFlag = False,
 ) -> None:
     """Whether the confidence of a text's tokens can be believed, and whether evidence adds to it, in both modes."""
-    from rfa.cli.locate import find_bundle
     from rfa.training.evaluate.confidence import report, table
 
-    path = find_bundle(bundle)
-    if not (path / "tokenizer.json").is_file():
-        raise ValueError(f"{path.name} is not a language model: it has no tokenizer.json")
-    document = report(path, data, limit=limit)
-    if as_json:
-        print_json(document)
-    else:
-        typer.echo("\n".join(table(document)))
+    document = report(_language_bundle(bundle), data, limit=limit)
+    print_table(document, table(document), as_json)
 
 
 @app.command("filter")
@@ -72,3 +60,12 @@ def eval_filter(
     from rfa.training.evaluate.filter import score_filter
 
     print_result(score_filter(find_bundle(bundle), data), as_json)
+
+
+def _language_bundle(name: str) -> Path:
+    from rfa.cli.locate import find_bundle
+
+    path = find_bundle(name)
+    if not (path / "tokenizer.json").is_file():
+        raise ValueError(f"{path.name} is not a language model: it has no tokenizer.json")
+    return path

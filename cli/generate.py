@@ -73,7 +73,7 @@ def generate(
         top_p=top_p,
         is_sampled=temperature > 0,
         stops=tuple(stop or ()),
-        decode=decode,
+        mode=decode,
         latent_noise=latent_noise,
         is_streamed=True,
     )

@@ -12,11 +12,10 @@ import sys
 from pathlib import Path
 
 import safetensors.numpy
-import torch
 
 from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError, Graph, open_bundle
+from rfa.export.loading import model_of
 from rfa.export.writing import write_bundle
-from rfa.model.checkpoint import build_model
 from rfa.model.decoder import decoder_constants
 from rfa.model.language import LanguageModel
 
@@ -38,9 +37,7 @@ def add_constants(path: Path) -> Bundle:
     bundle = open_bundle(path)
     if bundle.kind != "lm":
         raise BundleError(f"bundle {bundle.name!r} is no language model")
-    weights = {name: torch.tensor(array) for name, array in bundle.weights().items()}
-    model: LanguageModel = build_model(bundle.manifest.family, bundle.config, weights)
-    return write_again(bundle, path, constants_file(model))
+    return write_again(bundle, path, constants_file(model_of(bundle)))
 
 
 def write_again(bundle: Bundle, target: Path, constants: bytes | None) -> Bundle:

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import math
 from statistics import NormalDist
-from typing import Any, NamedTuple, Protocol, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
 
 from rfa.export.surprise import running_surprise, wilson_hilferty
+from rfa.model.batch import Batch
 from rfa.model.config import Mode
 from rfa.model.state_filter import State, StateFilter
 
@@ -34,19 +35,6 @@ CONFIDENCE_BINS = 8
 FORECAST_NUMBERS = 2_000_000
 # Steps at the start of a stream that are left out: there the prior speaks, not the model.
 BURN_IN = 1
-
-
-class Recorded(Protocol):
-    """times `[B, N]`, observations `[B, N, P]` with NaN where missing, truth `[B, N, P]` if simulated."""
-
-    @property
-    def times(self) -> np.ndarray: ...
-
-    @property
-    def observations(self) -> np.ndarray: ...
-
-    @property
-    def truth(self) -> np.ndarray | None: ...
 
 
 class Evaluation(NamedTuple):
@@ -64,34 +52,18 @@ class Evaluation(NamedTuple):
 
 
 @torch.no_grad()
-def evaluate(model: StateFilter, batch: Recorded, mode: Mode, leads: tuple[int, ...] = LEADS) -> Evaluation:
+def evaluate(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[int, ...] = LEADS) -> Evaluation:
     """Filter a batch and forecast every observation from `leads` observations before it (NaN where there is none)."""
-    seen = np.isfinite(batch.observations)
-    y = torch.from_numpy(np.where(seen, batch.observations, 0.0)).float()
-    present, times = torch.from_numpy(seen).float(), torch.from_numpy(batch.times)
+    y, present, times = batch.tensors()
     size, length, components = y.shape
     usable = tuple(lead for lead in leads if lead < length)
     means, deviations, nis = [], [], []
     forecasts = np.full((2, len(usable), size, length, components), np.nan)
-    state: State = model.init_state(size)
     states: list[State] = []
     # A forecast holds a covariance of the state per origin and lead.
-    most = max(1, FORECAST_NUMBERS // max(1, state["covariance"].numel() * len(usable)))
-    rows: dict[str, list[torch.Tensor]] = {name: [] for name in model.cache_rows()}
-    lags = torch.diff(times, dim=1, prepend=times[:, :1]).float()
-    for i in range(length):
-        token = (y[:, i], present[:, i], lags[:, i], torch.ones(size), state)
-        if mode == "recurrent":
-            output, state = model.step(*token)
-        else:
-            cache = {
-                name: torch.stack(rows[name], 1) if i else torch.zeros(size, 0, *shape)
-                for name, shape in model.cache_rows().items()
-            }
-            lag = (times[:, i : i + 1] - times[:, :i]).float()
-            output, state, row = model.attend(*token, cache, lag, torch.ones_like(lag))
-            for name, value in row.items():
-                rows[name].append(value)
+    most = max(1, FORECAST_NUMBERS // max(1, model.init_state(size)["covariance"].numel() * len(usable)))
+    previous, model.mode = model.mode, mode
+    for i, (output, state) in enumerate(model.walk(y, present, times)):
         means.append(output.mean)
         deviations.append(torch.diagonal(output.covariance, dim1=-2, dim2=-1).clamp(min=0).sqrt())
         nis.append(output.nis)
@@ -99,11 +71,14 @@ def evaluate(model: StateFilter, batch: Recorded, mode: Mode, leads: tuple[int, 
         if len(states) == most or i + 1 == length:
             _forecast_from(model, states, i + 1 - len(states), times, usable, forecasts)
             states.clear()
+    model.mode = previous
     step = np.diff(batch.times, axis=1)
     unit = float(np.median(step[step > 0])) if (step > 0).any() else 1.0
     mean_all, deviation_all, nis_all = (torch.stack(x, 1).double().numpy() for x in (means, deviations, nis))
     horizons = tuple(unit * lead for lead in usable)
-    return Evaluation(mean_all, deviation_all, nis_all, seen, forecasts[0], forecasts[1], usable, horizons)
+    return Evaluation(
+        mean_all, deviation_all, nis_all, present.numpy() > 0, forecasts[0], forecasts[1], usable, horizons
+    )
 
 
 def _forecast_from(
@@ -143,7 +118,7 @@ def conformal(scores: np.ndarray, levels: tuple[float, ...]) -> list[float]:
     return [float(ordered[min(n, math.ceil((n + 1) * level)) - 1]) for level in levels]
 
 
-def calibrate_mode(model: StateFilter, batch: Recorded, mode: Mode, leads: tuple[int, ...] = LEADS) -> dict[str, Any]:
+def calibrate_mode(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[int, ...] = LEADS) -> dict[str, Any]:
     """Calibration of one mode on a batch."""
     found = evaluate(model, batch, mode, leads)
     quantiles, scales = [], []
@@ -197,7 +172,7 @@ def surprises(found: Evaluation) -> tuple[np.ndarray, np.ndarray]:
     return z, running
 
 
-def _confidence(found: Evaluation, batch: Recorded, running: np.ndarray, multiplier: float) -> dict[str, list[float]]:
+def _confidence(found: Evaluation, batch: Batch, running: np.ndarray, multiplier: float) -> dict[str, list[float]]:
     """Share of the next observation's components inside their 0.9 interval, in bins of the running surprise before
     it."""
     error = np.abs(batch.observations - found.forecast_mean[0]) / found.forecast_deviation[0]
@@ -218,7 +193,7 @@ def _confidence(found: Evaluation, batch: Recorded, running: np.ndarray, multipl
     return {"surprise": [centres[i] for i in order], "inside": [shares[i] for i in order]}
 
 
-def calibrate(model: StateFilter, batch: Recorded, leads: tuple[int, ...] = LEADS) -> dict[str, Any]:
+def calibrate(model: StateFilter, batch: Batch, leads: tuple[int, ...] = LEADS) -> dict[str, Any]:
     """Content of calibration.json: every mode, and a summary for the manifest; `leads` ascend."""
     document: dict[str, Any] = {mode: calibrate_mode(model, batch, mode, leads) for mode in get_args(Mode)}
     document["summary"] = {

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import inspect
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +30,8 @@ from rfa.export.golden import Earlier, GoldenRecorder, Source, Stored
 from rfa.export.onnx_graphs import export_graph
 from rfa.export.onnx_runtime import ort
 from rfa.export.writing import write_bundle
-from rfa.model.checkpoint import CONFIG_FILE, load_model
+from rfa.model.batch import Batch
+from rfa.model.checkpoint import CONFIG_FILE, load_run
 from rfa.model.state_filter import FilterOutput, StateFilter
 
 VALIDATION_FILE = "validation.safetensors"
@@ -42,15 +42,6 @@ TRACE_BATCH, TRACE_CACHE, TRACE_HORIZON = 2, 5, 3
 
 # What a graph gives of a step; the last two fields are its next.mean and next.covariance.
 STEP_FIELDS = FilterOutput._fields[:-2]
-
-
-@dataclass(frozen=True)
-class ValidationData:
-    """times `[B, N]`, observations `[B, N, P]` (NaN = missing), truth `[B, N, P]` or None."""
-
-    times: np.ndarray
-    observations: np.ndarray
-    truth: np.ndarray | None
 
 
 class _Step(nn.Module):
@@ -208,7 +199,7 @@ def golden_outputs(model: StateFilter, graphs: dict[str, Graph], weights: dict[s
     return recorder.document()
 
 
-def load_validation(run: Path) -> ValidationData:
+def load_validation(run: Path) -> Batch:
     """The validation data that training left in the run.
 
     Raises:
@@ -218,7 +209,7 @@ def load_validation(run: Path) -> ValidationData:
     if not path.is_file():
         raise FileNotFoundError(f"{run} has no {VALIDATION_FILE}; make the run with `rfa train filter`")
     arrays = load_file(path)
-    return ValidationData(arrays["times"], arrays["observations"], arrays.get("truth"))
+    return Batch(arrays["times"], arrays["observations"], arrays.get("truth"))
 
 
 def export_filter(run: str | Path, out: str | Path, *, name: str | None = None) -> Bundle:
@@ -228,7 +219,7 @@ def export_filter(run: str | Path, out: str | Path, *, name: str | None = None) 
         name: of the bundle; default the folder's name.
     """
     source, target = Path(run), Path(out)
-    model: StateFilter = load_model(source)
+    model: StateFilter = load_run(source)
     if not isinstance(model, StateFilter):
         raise ValueError(f"{source} is not a filter run")
     record = json.loads((source / RECORD_FILE).read_text())

@@ -55,16 +55,11 @@ class ChosenTokens:
     is_right: NDArray[np.bool_]
 
 
-def negative_log_likelihood(scored: ScoredTokens, temperature: float) -> float:
-    """Mean nats per token at a temperature."""
-    return _moments(scored, 1 / temperature)[0]
-
-
 def fit_temperature(scored: ScoredTokens) -> float:
     """The temperature of least NLL in [1/20, 20]: Newton on b = 1/T, in which the NLL is convex."""
     inverse = 1.0
     for _ in range(NEWTON_STEPS):
-        _, slope, curvature = _moments(scored, inverse)
+        slope, curvature = _moments(scored, inverse)
         step = slope / max(curvature, 1e-12)
         # At most a factor of two at once: the quadratic model holds only nearby.
         following = float(np.clip(inverse - step, inverse / 2, inverse * 2))
@@ -123,9 +118,9 @@ def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: in
     }
 
 
-def _moments(scored: ScoredTokens, inverse: float) -> tuple[float, float, float]:
-    """NLL and its first two derivatives in b = 1/T: E[lse(b z) − b z_y], E[E_p z − z_y], E[Var_p z]."""
-    totals = np.zeros(3)
+def _moments(scored: ScoredTokens, inverse: float) -> tuple[float, float]:
+    """The first two derivatives of the NLL E[lse(b z) − b z_y] in b = 1/T: E[E_p z − z_y], E[Var_p z]."""
+    totals = np.zeros(2)
     for i in range(0, len(scored.targets), 1024):
         logits, targets = scored.logits[i : i + 1024], scored.targets[i : i + 1024]
         largest = logits.max(-1, keepdims=True)
@@ -135,13 +130,9 @@ def _moments(scored: ScoredTokens, inverse: float) -> tuple[float, float, float]
         first = np.einsum("nv,nv->n", weights, centred, dtype=np.float64) / norm
         second = np.einsum("nv,nv,nv->n", weights, centred, centred, dtype=np.float64) / norm
         right = np.take_along_axis(centred, targets[:, None], -1)[:, 0].astype(np.float64)
-        totals += [
-            (np.log(norm) - inverse * right).sum(),
-            (first - right).sum(),
-            np.maximum(second - first**2, 0).sum(),
-        ]
-    nll, slope, curvature = totals / len(scored.targets)
-    return float(nll), float(slope), float(curvature)
+        totals += [(first - right).sum(), np.maximum(second - first**2, 0).sum()]
+    slope, curvature = totals / len(scored.targets)
+    return float(slope), float(curvature)
 
 
 def _passes(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> Iterator[ScoredTokens]:

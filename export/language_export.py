@@ -28,7 +28,7 @@ from rfa.export.language_calibration import WINDOW, calibrate_language
 from rfa.export.onnx_graphs import export_graph
 from rfa.export.provenance import export_provenance
 from rfa.export.writing import write_bundle
-from rfa.model.checkpoint import load_model
+from rfa.model.checkpoint import load_run
 from rfa.model.decoder import refusal
 from rfa.model.language import Cache, LanguageModel, SlotState, StepOutput
 from rfa.model.layers import Block, RobustMixer
@@ -215,7 +215,7 @@ def export_language(run: str | Path, out: str | Path, *, name: str | None = None
         ValueError: the run is no language model with both modes.
     """
     source, target = Path(run), Path(out)
-    model = load_model(source)
+    model = load_run(source)
     if not isinstance(model, LanguageModel):
         raise ValueError(f"{source} is not the run of a language model")
     record = json.loads((source / RECORD_FILE).read_text())

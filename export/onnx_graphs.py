@@ -86,14 +86,6 @@ def export_graph(
     return Graph(model.SerializeToString(deterministic=True), tuple(sorted(entries, key=lambda entry: entry.name)))
 
 
-def operators(model: bytes) -> Counter[str]:
-    """How often each operator occurs, nested graphs included."""
-    found: Counter[str] = Counter()
-    for graph in _graphs(onnx.ModelProto.FromString(model).graph):
-        found.update(node.op_type for node in graph.node)
-    return found
-
-
 def _exact_scalar(
     value: float, dtype: int = TensorProto.FLOAT, layout: str = "", device: str = "", pin_memory: bool = False
 ) -> Any:

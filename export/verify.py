@@ -115,10 +115,10 @@ def compare_with_torch(bundle: Bundle) -> list[Comparison]:
     """The bundle's graphs against the torch model rebuilt from it, in this process."""
     import torch
 
-    from rfa.model.checkpoint import load_model
+    from rfa.export.loading import model_of
 
     torch.set_num_threads(1)
-    model = load_model(bundle.path)
+    model = model_of(bundle)
     compare = _compare_language if bundle.kind == "lm" else _compare_filter
     with torch.no_grad():
         return list(compare(bundle, model))

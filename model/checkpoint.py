@@ -1,4 +1,7 @@
-"""Runs and bundles on disk: a config in JSON and weights in safetensors, nothing that executes."""
+"""Runs on disk: a config in JSON and weights in safetensors, nothing that executes.
+
+`rfa.export.loading` reads bundles as well.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,6 @@ from rfa.model.language import LanguageModel
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.metric_filter import MetricFilter, MetricFilterConfig
-from rfa.model.sealed_folder import MANIFEST_FILE, read_sealed
 
 # family → (config class, module class). The family is what config.json and a bundle's manifest name.
 FAMILIES: dict[str, tuple[Any, Any]] = {
@@ -41,33 +43,18 @@ def save_checkpoint(directory: Path, family: str, module: nn.Module) -> None:
     save_file(state, directory / WEIGHTS_FILE)
 
 
-def load_model(bundle_or_run: str | Path) -> Any:
-    """Rebuild a trained model from a run directory or a bundle, in eval mode.
-
-    A bundle is read as `rfa.export.bundle.open_bundle` reads it: every byte of every file is held to its hash first.
-
-    Returns:
-        a torch module with `.config` and `.mode`.
+def load_run(run: str | Path) -> Any:
+    """Rebuild a trained model from the directory that `save_checkpoint` wrote, in eval mode.
 
     Raises:
-        FileNotFoundError: neither a run nor a bundle.
-        ValueError: a damaged bundle, unknown family, unknown config key, or weights that do not fit the config.
+        FileNotFoundError: it is no run.
+        ValueError: unknown family, unknown config key, or weights that do not fit the config.
     """
-    directory = Path(bundle_or_run)
-    if (directory / CONFIG_FILE).is_file():
-        source, weights = CONFIG_FILE, (directory / WEIGHTS_FILE).read_bytes()
-        document = json.loads((directory / CONFIG_FILE).read_text())
-    elif (directory / MANIFEST_FILE).is_file():
-        source = MANIFEST_FILE
-        document, contents = read_sealed(directory)
-        weights = contents[WEIGHTS_FILE]
-    else:
-        raise FileNotFoundError(f"{directory} has neither {CONFIG_FILE} (a run) nor {MANIFEST_FILE} (a bundle)")
-    config = dict(document["config"])
-    family = document.get("family") or config.pop("family", None)
-    if family not in FAMILIES:
-        raise ValueError(f"{source} names family {family!r}; known are {sorted(FAMILIES)}")
-    return build_model(family, config, load(weights))
+    directory = Path(run)
+    document = json.loads((directory / CONFIG_FILE).read_text())
+    if document["family"] not in FAMILIES:
+        raise ValueError(f"{CONFIG_FILE} names family {document['family']!r}; known are {sorted(FAMILIES)}")
+    return build_model(document["family"], document["config"], load((directory / WEIGHTS_FILE).read_bytes()))
 
 
 def build_model(family: str, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Any:

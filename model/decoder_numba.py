@@ -42,7 +42,6 @@ Rows = NDArray[np.int64]
 # Columns of the per-head parameter table, in the order of `HEAD_CONSTANTS`.
 NU, KAPPA, WEIGHT_EXPONENT, RESIDUAL_NOISE, GAMMA2, TAU, DELTA, ETA2 = range(8)
 HEAD_CONSTANTS = ("nu", "kappa", "weight_exponent", "residual_noise", "gamma2", "tau", "delta", "eta2")
-SLOT_CONSTANTS = ("decay", "own_process")
 SCALARS = ("gate_lowest", "gate_highest", "process_gate_scale", "norm_eps")
 
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
@@ -431,20 +430,13 @@ class CompiledDecoder:
 
     Args:
         weights: of the model, by the names of its modules.
-        constants: what `decoder.decoder_constants` gives.
-
-    Raises:
-        ValueError: constants or weights that lack something, or do not fit each other: the loops take sizes from the
-            one and addresses from the other, and look at no bounds.
+        constants: what `decoder.decoder_constants` gives. The loops take sizes from the one and addresses from the
+            other, and look at no bounds: opening a bundle holds both to its configuration.
     """
 
     def __init__(self, weights: Mapping[str, Array], constants: Mapping[str, NDArray[Any]]) -> None:
-        _check(constants)
-        _check_weights(weights, constants)
         self._layers = [_PackedLayer.of(index, weights, constants) for index in range(len(constants["decay"]))]
         self._omega: NDArray[np.float64] = constants["omega"]
-        # Of the means of a stream, [L, H, S, 4D].
-        self.slot_shape = (*constants["decay"].shape, 4 * self._omega.shape[1])
         self._embedding: Array = weights["embedding.weight"]
         self._head = Matrix.of(self._embedding.T)
         self._scale = np.float32(math.sqrt(self._embedding.shape[1]))
@@ -554,54 +546,3 @@ class _Run:
             return self.latent
         heads = self._opened.shape
         return (self.latent.reshape(*heads, -1) * self._opened[..., None]).reshape(self.latent.shape)
-
-
-def _check(constants: Mapping[str, NDArray[Any]]) -> None:
-    names = {*HEAD_CONSTANTS, *SLOT_CONSTANTS, *SCALARS, "omega"}
-    if set(constants) != names:
-        raise ValueError(f"the constants of the decoder differ in {sorted(names ^ set(constants))}")
-    if constants["decay"].ndim != 3 or constants["omega"].ndim != 2:
-        raise ValueError("decay must be [L, H, S] and omega [H, D]")
-    layers, heads, slots = constants["decay"].shape
-    shapes: dict[str, tuple[int, ...]] = {
-        **dict.fromkeys(HEAD_CONSTANTS, (layers, heads)),
-        **dict.fromkeys(SLOT_CONSTANTS, (layers, heads, slots)),
-        **dict.fromkeys(SCALARS, ()),
-        "omega": (heads, constants["omega"].shape[1]),
-    }
-    for name, shape in shapes.items():
-        dtype = np.float64 if name == "omega" else np.float32
-        if constants[name].shape != shape or constants[name].dtype != dtype:
-            found = f"{constants[name].dtype}{list(constants[name].shape)}"
-            raise ValueError(f"{name} must be {np.dtype(dtype)}{list(shape)}, got {found}")
-
-
-def _check_weights(weights: Mapping[str, Array], constants: Mapping[str, NDArray[Any]]) -> None:
-    """What the loops take from the weights has the sizes that the constants say."""
-    layers, heads, slots = constants["decay"].shape
-    width = heads * 2 * constants["omega"].shape[1]
-    depth = _shape(weights, "embedding.weight")[-1]
-    inner = _shape(weights, "blocks.0.feed_forward.up.weight")[0]
-    expected: dict[str, tuple[int, ...]] = {
-        "mixer_norm": (depth,), "feed_forward_norm": (depth,), "mixer.query": (width, depth),
-        "mixer.key": (width, depth), "mixer.value": (width, depth), "mixer.gates": (2 * heads * slots, depth),
-        "mixer.output": (depth, width), "feed_forward.up": (inner, depth), "feed_forward.down": (depth, inner),
-    }  # fmt: skip
-    biases = {"mixer.gates": 2 * heads * slots}
-    if any(f"blocks.{index}.mixer.output_gate.weight" in weights for index in range(layers)):
-        expected["mixer.output_gate"], biases["mixer.output_gate"] = (heads, depth), heads
-    wanted = {"embedding.weight": (len(weights["embedding.weight"]), depth), _name(weights, "norm"): (depth,)}
-    for index in range(layers):
-        wanted |= {_name(weights, f"blocks.{index}.{name}"): shape for name, shape in expected.items()}
-        wanted |= {f"blocks.{index}.{name}.bias": (size,) for name, size in biases.items()}
-    for name, shape in wanted.items():
-        if _shape(weights, name) != shape:
-            raise ValueError(f"{name} must be {list(shape)}, got {list(_shape(weights, name))}")
-    if any(name.startswith(f"blocks.{layers}.") for name in weights):
-        raise ValueError(f"constants of {layers} layers for weights of more")
-
-
-def _shape(weights: Mapping[str, Array], name: str) -> tuple[int, ...]:
-    if name not in weights:
-        raise ValueError(f"the weights lack {name}")
-    return weights[name].shape

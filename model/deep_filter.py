@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from rfa.model.config import Mode
 from rfa.model.deep_blocks import DeepFilterConfig, FilterBlock
 from rfa.model.dynamics import positive, raw_from_positive
-from rfa.model.recurrence.dense import DenseUpdate, Modes, Robustness, Sensor, propagate, transition
+from rfa.model.recurrence.dense import DenseUpdate, Eigenpairs, Robustness, Sensor, propagate, transition
 from rfa.model.state_filter import FilterOutput, State, StateFilter, head_update
 
 # The log noise factors stay within this: e^±8 on a variance, so that a stream without process noise is filtered as one.
@@ -80,7 +80,7 @@ class DeepFilter(StateFilter):
 
     # The structured part, in time units of `time_unit` and scaled observations.
 
-    def _scaled_modes(self) -> Modes:
+    def _scaled_drift(self) -> Eigenpairs:
         mu, omega = positive(self.decay_raw), self.omega
         half = math.sqrt(0.5)
         n = self.config.n_modes
@@ -94,7 +94,7 @@ class DeepFilter(StateFilter):
         dual_re, dual_im = basis_re.T, -basis_im.T
         noise = self.process_factor @ self.process_factor.T
         left_re, left_im = dual_re @ noise, dual_im @ noise
-        return Modes(
+        return Eigenpairs(
             rate_re=torch.cat([-mu, -mu]),
             rate_im=torch.cat([omega, -omega]),
             basis_re=basis_re,
@@ -105,11 +105,11 @@ class DeepFilter(StateFilter):
             noise_im=left_im @ dual_re.T - left_re @ dual_im.T,
         )
 
-    def modes(self) -> Modes:
+    def drift(self) -> Eigenpairs:
         """In the unit of the times: every rate and the noise intensity per time."""
-        modes, unit = self._scaled_modes(), self.config.time_unit
-        per_time = {name: getattr(modes, name) / unit for name in ("rate_re", "rate_im", "noise_re", "noise_im")}
-        return modes._replace(**per_time)
+        drift, unit = self._scaled_drift(), self.config.time_unit
+        per_time = {name: getattr(drift, name) / unit for name in ("rate_re", "rate_im", "noise_re", "noise_im")}
+        return drift._replace(**per_time)
 
     def sensor(self) -> Sensor:
         scale = self.get_buffer("scale")
@@ -202,7 +202,7 @@ class DeepFilter(StateFilter):
     ) -> tuple[FilterOutput, State, Tensor]:
         """Head and nominal filter over one observation: the step, the state but for the blocks, and the embedded
         token."""
-        moves = transition(self.modes(), dt)
+        moves = transition(self.drift(), dt)
         rules = self.sensor(), self.robustness()
         seen = Observation(observation, present, noise_scale)
         head, prior = self.head_step(seen, moves, (state["mean"], state["covariance"]), rules, state["log_factors"])
@@ -273,7 +273,7 @@ class DeepFilter(StateFilter):
         self, observation: Tensor, present: Tensor, lags: Tensor, noise_scale: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Tokens `[B, N, 4P + 2]` and one-step log-likelihoods `[B, N]` of the nominal filter."""
-        f, q = transition(self.modes(), lags)
+        f, q = transition(self.drift(), lags)
         start = self.init_state(observation.shape[0])
         state, previous = (start["mean"], start["covariance"]), start["previous"]
         rules = self.sensor(), self.robustness()
@@ -303,7 +303,7 @@ class DeepFilter(StateFilter):
         self, observation: Tensor, present: Tensor, lags: Tensor, noise_scale: Tensor, log_factors: Tensor
     ) -> Tensor:
         """One-step log-likelihoods `[B, N]` of the head, given the factors after each token."""
-        f, q = transition(self.modes(), lags)
+        f, q = transition(self.drift(), lags)
         batch = observation.shape[0]
         start = self.init_state(batch)
         state = start["mean"], start["covariance"]

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from rfa.model.linear_config import LinearFilterConfig, stationary_covariance
-from rfa.model.recurrence.dense import Modes, Robustness, Sensor, Suspicion, robust_weight, spd_inverse
-from rfa.model.recurrence.modes import AnyModes, ChainModes, seen_from_now, transition
+from rfa.model.recurrence.dense import Eigenpairs, Robustness, Sensor, Suspicion, robust_weight, spd_inverse
+from rfa.model.recurrence.modes import Chains, Drift, seen_from_now, transition
 from rfa.model.recurrence.noise_law import NOISE_FACTORS, PRIOR_COUNTS
 from rfa.model.recurrence.spectrum import mode_arrays, spectrum
 from rfa.model.state_filter import FilterOutput, State, StateFilter, head_update
@@ -46,9 +46,9 @@ class LinearFilter(StateFilter):
         self.state_size = n = drift.shape[0]
         self.observation_size = p = len(config.measurement_noise)
         found = spectrum(drift)
-        self._modes_kind: type[Modes] | type[ChainModes] = Modes if found.terms == 1 else ChainModes
+        self._drift_kind: type[Eigenpairs] | type[Chains] = Eigenpairs if found.terms == 1 else Chains
         arrays = mode_arrays(found, np.asarray(config.process_noise))
-        for name in self._modes_kind._fields:
+        for name in self._drift_kind._fields:
             self._constant(name, arrays[name])
         self._constant("matrix", np.eye(n) if config.observation is None else config.observation)
         self._constant("offset", np.zeros(p) if config.offset is None else config.offset)
@@ -66,8 +66,8 @@ class LinearFilter(StateFilter):
     def _constant(self, name: str, values: Any) -> None:
         self.register_buffer(name, torch.tensor(np.asarray(values), dtype=torch.get_default_dtype()))
 
-    def modes(self) -> AnyModes:
-        return self._modes_kind(*(getattr(self, name) for name in self._modes_kind._fields))
+    def drift(self) -> Drift:
+        return self._drift_kind(*(getattr(self, name) for name in self._drift_kind._fields))
 
     def sensor(self) -> Sensor:
         return Sensor(self.get_buffer("matrix"), self.get_buffer("offset"), self.get_buffer("noise"))
@@ -159,10 +159,10 @@ class LinearFilter(StateFilter):
         """
         size = self.observation_size
         observation, seen, noise_scale = tokens.split([size, size, 1], dim=-1)
-        modes, sensor, robustness = self.modes(), self.sensor(), self.robustness()
-        fastest = (-modes.rate_re).amax(dim=0).clamp(min=1e-12)
+        drift, sensor, robustness = self.drift(), self.sensor(), self.robustness()
+        fastest = (-drift.rate_re).amax(dim=0).clamp(min=1e-12)
         useful = valid * (lag * fastest <= MAX_DECAY).to(lag.dtype)
-        matrix, process = seen_from_now(modes, sensor.matrix, lag * useful)
+        matrix, process = seen_from_now(drift, sensor.matrix, lag * useful)
         present = seen * useful[..., None]
         both = present[..., :, None] * present[..., None, :]
         matrix, process = present[..., :, None] * matrix, both * process
@@ -176,7 +176,7 @@ class LinearFilter(StateFilter):
         trust = torch.exp(-shared.mean(-1) / own)[..., None, None]
         information, evidence = trust * information, trust * evidence
         first = (lag * useful).amax(dim=1)
-        f, q = transition(modes, first)
+        f, q = transition(drift, first)
         prior = f @ self.get_buffer("prior_covariance") @ f.mT + q
         prior_information, _ = spd_inverse(prior)
         prior_evidence = prior_information @ (f @ self.get_buffer("prior_mean")[:, None])

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from rfa.model.config import StrictConfig
 from rfa.model.linear_filter import SHARED_NOISE
-from rfa.model.recurrence.dense import Modes, Robustness, Sensor, propagate, robust_weight, transition
+from rfa.model.recurrence.dense import Eigenpairs, Robustness, Sensor, propagate, robust_weight, transition
 from rfa.model.state_filter import FilterOutput, State, StateFilter, head_update
 
 # Variance of the level before the first observation, in units of s²: it decides nothing, the first one is the level.
@@ -86,11 +86,11 @@ class MetricFilter(StateFilter):
         for name, value in values.items():
             self.register_buffer(name, torch.tensor([value]))
 
-    def modes(self) -> Modes:
+    def drift(self) -> Eigenpairs:
         """A random walk, per typical lag and in units of s²."""
         q = self.get_buffer("process")
         none, one = torch.zeros_like(q), torch.ones_like(q)[:, None]
-        return Modes(none, none, one, none[:, None], one, none[:, None], q[:, None], none[:, None])
+        return Eigenpairs(none, none, one, none[:, None], one, none[:, None], q[:, None], none[:, None])
 
     def sensor(self) -> Sensor:
         """In units of s²."""
@@ -125,7 +125,7 @@ class MetricFilter(StateFilter):
         self, observation: Tensor, present: Tensor, dt: Tensor, noise_scale: Tensor, state: State
     ) -> tuple[FilterOutput, State]:
         known, lag = self._prior(observation, present, dt, state)
-        f, q = transition(self.modes(), dt / lag)
+        f, q = transition(self.drift(), dt / lag)
         variance = known["variance"][..., None]
         prior = propagate(known["mean"], known["covariance"], f, q * variance)
         factor = known["variance"][:, 0] * noise_scale.square()

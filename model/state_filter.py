@@ -8,6 +8,7 @@ at every earlier observation of the request. Both end in a state from which the 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from rfa.model.config import MODES, Mode, check_choice
 from rfa.model.recurrence.dense import DenseUpdate, Robustness, Sensor, Suspicion, dense_update, propagate
-from rfa.model.recurrence.modes import AnyModes, transition
+from rfa.model.recurrence.modes import Drift, transition
 
 State = dict[str, Tensor]
 
@@ -64,7 +65,7 @@ class StateFilter(nn.Module):
         self._mode = mode
 
     @abstractmethod
-    def modes(self) -> AnyModes:
+    def drift(self) -> Drift:
         """Eigenpairs, or blocks, of the dynamics."""
 
     @abstractmethod
@@ -115,7 +116,7 @@ class StateFilter(nn.Module):
 
     def predict(self, mean: Tensor, covariance: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """F, Q(dt), and mean and covariance before the observation."""
-        f, q = transition(self.modes(), dt)
+        f, q = transition(self.drift(), dt)
         return f, q, *propagate(mean, covariance, f, q)
 
     def output(self, update: DenseUpdate, sensor: Sensor, f: Tensor, prior: tuple[Tensor, Tensor]) -> FilterOutput:
@@ -146,7 +147,7 @@ class StateFilter(nn.Module):
         """Future observations at `horizon` `[F]` or `[B, F]` after the state: mean `[B, F, P]`, covariance `[B, F, P,
         P]`."""
         process, measurement = self.noise_scales(state)
-        f, q = transition(self.modes(), horizon)
+        f, q = transition(self.drift(), horizon)
         sensor = self.sensor()
         mean, covariance = propagate(
             state["mean"][:, None], state["covariance"][:, None], f, q * process[:, None, None, None]
@@ -154,15 +155,15 @@ class StateFilter(nn.Module):
         future = sensor.matrix @ covariance @ sensor.matrix.mT + sensor.noise * measurement[:, None, None, None]
         return (sensor.matrix @ mean[..., None])[..., 0] + sensor.offset, future
 
-    def forward(
+    def walk(
         self,
         observation: Tensor,
         present: Tensor,
         times: Tensor,
         noise_scale: Tensor | None = None,
         state: State | None = None,
-    ) -> tuple[FilterOutput, State]:
-        """Filter sequences `[B, N, P]` at `times` `[B, N]` float64, in the current mode.
+    ) -> Iterator[tuple[FilterOutput, State]]:
+        """Filter sequences `[B, N, P]` at `times` `[B, N]` float64, in the current mode: each step, and the state then.
 
         A carried state needs the time of its last observation: put it in `state["time"]` `[B]` float64.
         """
@@ -171,7 +172,6 @@ class StateFilter(nn.Module):
         carried = self.init_state(batch) if state is None else {k: v for k, v in state.items() if k != "time"}
         origin = times[:, :1] if state is None else state["time"][:, None]
         lags = torch.diff(times, dim=1, prepend=origin).to(observation.dtype)
-        steps: list[FilterOutput] = []
         rows: dict[str, list[Tensor]] = {name: [] for name in self.cache_rows()}
         for i in range(length):
             token = (observation[:, i], present[:, i], lags[:, i], scale[:, i], carried)
@@ -186,9 +186,20 @@ class StateFilter(nn.Module):
                 output, carried, row = self.attend(*token, cache, lag, torch.ones_like(lag))
                 for name, value in row.items():
                     rows[name].append(value)
-            steps.append(output)
-        stacked = FilterOutput(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
-        return stacked, {**carried, "time": times[:, -1]}
+            yield output, carried
+
+    def forward(
+        self,
+        observation: Tensor,
+        present: Tensor,
+        times: Tensor,
+        noise_scale: Tensor | None = None,
+        state: State | None = None,
+    ) -> tuple[FilterOutput, State]:
+        """`walk` to the end: all steps as one output `[B, N, …]`, and the state, which another call goes on from."""
+        outputs, states = zip(*self.walk(observation, present, times, noise_scale, state), strict=True)
+        stacked = FilterOutput(*(torch.stack(field, dim=1) for field in zip(*outputs, strict=True)))
+        return stacked, {**states[-1], "time": times[:, -1]}
 
 
 def head_update(

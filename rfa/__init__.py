@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rfa.export.loading import load_model
     from rfa.model.attention.api import robust_filter_attention
     from rfa.model.attention.reference import AttentionResult
-    from rfa.model.checkpoint import load_model
     from rfa.model.dynamics import Dynamics
     from rfa.model.linear_config import LinearFilterConfig as LinearFilterConfig
     from rfa.model.recurrence.dense_numba import LinearStream as LinearStream
@@ -37,7 +37,7 @@ _HOMES = {
     "filter_streams": "rfa.model.recurrence.dense_numba",
     "irkf_scan": "rfa.model.recurrence.irkf",
     "irkf_step": "rfa.model.recurrence.irkf",
-    "load_model": "rfa.model.checkpoint",
+    "load_model": "rfa.export.loading",
     "robust_filter_attention": "rfa.model.attention.api",
 }
 

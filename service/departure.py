@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 class ClientGone(Exception):
-    """The client has closed the connection: nobody is left to answer."""
+    """The client has closed the connection, lost it, or takes nothing: nobody is left to answer."""
 
 
 class Disconnected(ClientGone, OSError):

@@ -4,10 +4,10 @@
 request leases from it, at an upper estimate and before the memory is paid for:
 
     the bytes of its body, as they arrive, and what JSON makes of them
-    what a handler builds from them, and the state slots of its texts, as long as the request lives
+    what a handler builds from them, and the seats of its texts, as long as the request lives
     the reply, from the first number to the last byte that is handed to the connection
 
-Not counted, because other limits bound it: connections and their buffers (`RFA_MAX_CONNECTIONS`), state slots of
+Not counted, because other limits bound it: connections and their buffers (`RFA_MAX_CONNECTIONS`), seats of
 filters (a few kB for each of `RFA_MAX_STREAMS`), named sessions (`RFA_MAX_SESSION_BYTES`), and a second set of bundles
 while they are loaded anew.
 """

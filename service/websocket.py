@@ -13,6 +13,7 @@ from starlette.types import Receive, Send
 
 from rfa.service.body import PIECE_BYTES, decode_json
 from rfa.service.deadline import Deadline
+from rfa.service.departure import ClientGone
 from rfa.service.encoding import pieces
 from rfa.service.errors import (
     EngineFailure,
@@ -43,10 +44,6 @@ def close_code(error: ServiceError) -> int:
     return TRY_LATER if isinstance(error, (Overloaded, NotReady)) else POLICY
 
 
-class PeerGone(Exception):
-    """The client closed the connection, lost it, or takes nothing."""
-
-
 class JsonSocket:
     """One connection.
 
@@ -71,7 +68,7 @@ class JsonSocket:
             offered: the subprotocols that the client knows; ours is chosen if it is among them.
         """
         if (await self._receive())["type"] != "websocket.connect":
-            raise PeerGone
+            raise ClientGone
         chosen = {"subprotocol": SUBPROTOCOL} if SUBPROTOCOL in offered else {}
         await self._deliver([{"type": "websocket.accept", **chosen}])
 
@@ -81,11 +78,11 @@ class JsonSocket:
         Raises:
             InvalidRequest: not text, not strict JSON, or JSON that holds too much.
             PayloadTooLarge: more than `max_bytes`.
-            PeerGone: instead of a document.
+            ClientGone: instead of a document.
         """
         message = await self._receive()
         if message["type"] != "websocket.receive":
-            raise PeerGone
+            raise ClientGone
         text = message.get("text")
         if text is None:
             raise InvalidRequest("A frame must be text.", code="not_text")
@@ -104,7 +101,7 @@ class JsonSocket:
         """Send documents, a frame each.
 
         Raises:
-            PeerGone
+            ClientGone
         """
         await self._deliver([await _frame(document, self._turns) for document in documents])
 
@@ -112,7 +109,7 @@ class JsonSocket:
         """Send the terminal document and close.
 
         Raises:
-            PeerGone
+            ClientGone
         """
         await self._deliver([await _frame(document, self._turns), {"type": "websocket.close", "code": code}])
 
@@ -126,7 +123,7 @@ class JsonSocket:
                 for message in messages:
                     await self._send(message)
         except (TimeoutError, OSError):
-            raise PeerGone from None
+            raise ClientGone from None
 
 
 async def _frame(document: Any, turns: Turns) -> dict[str, Any]:

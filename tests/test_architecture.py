@@ -401,9 +401,6 @@ WITHOUT_CALLER = {
     "rfa.model.constant_input": "2026-11-23: a constant input of /filter",
     "rfa.model.fusion": "2026-11-23: fusing the posteriors of several sensors over HTTP",
     "rfa.model.recurrence.common_gain": "2026-11-23: `rfa filter` over streams that share one covariance",
-    "rfa.export.language_calibration:negative_log_likelihood": "2026-11-23: what `fit_temperature` minimises",
-    "rfa.export.onnx_graphs:operators": "2026-11-23: what an exported graph is made of, for tests",
-    # What a WebSocket's frames are written as is held to these by the tests.
 }
 
 

@@ -93,14 +93,12 @@ class Corpus:
         return np.load(self.directory / f"{split}.npy", mmap_mode="r", allow_pickle=False)
 
 
-def prepare_corpus(
-    folder: Path, directory: Path, vocab_size: int, splits: tuple[str, ...] = ("train", "valid")
-) -> Corpus:
-    """Train the tokenizer on the training split and tokenise `splits` into `directory`; what is there and fits is
-    reused.
+def prepare_corpus(folder: Path, directory: Path, vocab_size: int) -> Corpus:
+    """Train the tokenizer on the training split and tokenise that and validation into `directory`; what is there and
+    fits is reused.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    files = {split: split_files(folder, split) for split in splits}
+    files = {split: split_files(folder, split) for split in ("train", "valid")}
     request = {"vocab_size": vocab_size, "files": {split: file_hashes(paths) for split, paths in files.items()}}
     record = directory / "corpus.json"
     if record.is_file() and (known := json.loads(record.read_text()))["request"] == request:

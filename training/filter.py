@@ -22,6 +22,7 @@ from safetensors.numpy import save_file
 from torch import Tensor
 from tqdm import tqdm
 
+from rfa.model.batch import Batch
 from rfa.model.checkpoint import save_checkpoint
 from rfa.model.config import StrictConfig
 from rfa.model.deep_blocks import DeepFilterConfig
@@ -33,7 +34,7 @@ from rfa.model.state_filter import StateFilter
 from rfa.training.metric import load_metrics
 from rfa.training.provenance import provenance
 from rfa.training.series import load_csv, split, windows
-from rfa.training.simulate import NOISE_SETTINGS, Batch, Disturbance, simulate_oscillator
+from rfa.training.simulate import NOISE_SETTINGS, Disturbance, simulate_oscillator
 from rfa.training.structural import StructuralConfig, calibration_windows, fit_structural
 
 SIMULATED = "simulate:oscillator"
@@ -154,13 +155,6 @@ def load_data(source: str, config: FilterTrainingConfig) -> FilterData:
     return FilterData(windows(train_part, config.length), windows(validation_part, config.length), (Path(source),))
 
 
-def to_tensors(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """Observations (0 where missing) and presence, float32 `[B, N, P]`, and times `[B, N]` float64."""
-    present = np.isfinite(batch.observations)
-    values = np.where(present, batch.observations, 0.0)
-    return torch.from_numpy(values).float(), torch.from_numpy(present).float(), torch.from_numpy(batch.times)
-
-
 def _normalise(model: DeepFilter, batch: Batch) -> None:
     """Median and interquartile scale per column: outliers do not move them."""
     flat = batch.observations.reshape(-1, batch.observations.shape[-1])
@@ -228,23 +222,29 @@ def train_filter(
         "length": run.training.length,
         "provenance": provenance(list(source.files), torch.device("cpu")),
     }
-    _save_validation(directory, source.validation)
     if run.family == "linear":
         linear = LinearFilter(LinearFilterConfig.from_dict(run.model))
         size = source.train.observations.shape[-1]
         if linear.observation_size != size:
             raise ValueError(f"the matrices observe {linear.observation_size} components, the data have {size}")
-        save_checkpoint(directory, "linear", linear)
-        (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
-        return linear.eval()
+        return _written(directory, "linear", linear, record, source.validation)
     if run.family == "metric":
         metric = MetricFilter(MetricFilterConfig.from_dict(run.model))
-        save_checkpoint(directory, "metric", metric)
-        (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
-        return metric.eval()
+        return _written(directory, "metric", metric, record, source.validation)
     model, seconds = _train_deep(run, source, directory, report, show_progress)
     record |= {"seconds": round(seconds, 1), "steps": run.training.steps}
-    save_checkpoint(directory, "deep", model)
+    return _written(directory, "deep", model, record, source.validation)
+
+
+def _written(
+    directory: Path, family: str, model: StateFilter, record: dict[str, Any], validation: Batch
+) -> StateFilter:
+    """A finished run, with what export calibrates on."""
+    save_checkpoint(directory, family, model)
+    tensors = {"times": validation.times, "observations": validation.observations}
+    if validation.truth is not None:
+        tensors["truth"] = validation.truth
+    save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, directory / VALIDATION_FILE)
     (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
     return model.eval()
 
@@ -262,9 +262,7 @@ def _fit_structural(run: FilterRun, data: str, directory: Path, show_progress: b
 
         found = fit_structural(train, validation, config, report=advance)
     model = LinearFilter(found.config)
-    save_checkpoint(directory, "linear", model)
     longest = max(found.seasons, default=0.0)
-    _save_validation(directory, calibration_windows(validation, model.state_size, longest))
     record = {
         "data": data,
         # Steps ahead that export calibrates beside the usual ones: a season, the horizon that users ask for.
@@ -273,16 +271,8 @@ def _fit_structural(run: FilterRun, data: str, directory: Path, show_progress: b
         "joint": found.joint,
         "provenance": provenance([Path(data)], torch.device("cpu")),
     }
-    (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
-    return model.eval()
-
-
-def _save_validation(directory: Path, batch: Batch) -> None:
-    """What export calibrates on goes with the run."""
-    tensors = {"times": batch.times, "observations": batch.observations}
-    if batch.truth is not None:
-        tensors["truth"] = batch.truth
-    save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, directory / VALIDATION_FILE)
+    windowed = calibration_windows(validation, model.state_size, longest)
+    return _written(directory, "linear", model, record, windowed)
 
 
 def _model_config(run: FilterRun, train: Batch) -> DeepFilterConfig:
@@ -309,7 +299,7 @@ def _train_deep(
             f"observation_size is {model.observation_size}, the data have {source.train.observations.shape[-1]}"
         )
     _normalise(model, source.train)
-    y, present, times = to_tensors(source.train)
+    y, present, times = source.train.tensors()
     optimiser = torch.optim.Adam(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98))
     total = config.nominal_steps + config.steps
     start = time.monotonic()
@@ -356,9 +346,9 @@ def _schedule(step: int, config: FilterTrainingConfig) -> float:
 
 @torch.no_grad()
 def _validate(model: DeepFilter, batch: Batch) -> dict[str, float]:
-    y, present, times = to_tensors(batch)
+    y, present, times = batch.tensors()
     _, parts = _loss(model, y[:240], present[:240], times[:240], with_blocks=True)
     return {f"validation_{name}": float(value) for name, value in parts.items()}
 
 
-__all__ = ["FilterRun", "FilterTrainingConfig", "load_data", "simulated", "to_tensors", "train_filter"]
+__all__ = ["FilterRun", "FilterTrainingConfig", "load_data", "simulated", "train_filter"]

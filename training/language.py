@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm import tqdm
 
-from rfa.model.checkpoint import load_model, save_checkpoint
+from rfa.model.checkpoint import load_run, save_checkpoint
 from rfa.model.config import LanguageModelConfig, Mode
 from rfa.model.language import LanguageModel
 from rfa.training.corpus import Blocks, Corpus, prepare_corpus, split_files
@@ -176,7 +176,7 @@ class Trainer:
         self.model = LanguageModel(self.run.model).to(self.device)
         is_resumed = (self.out / PROGRESS_FILE).is_file()
         if is_resumed:
-            self.model = load_model(self.out).to(self.device)
+            self.model = load_run(self.out).to(self.device)
         self.model.train()
         self.optimiser = Optimiser(self.model, self.run.training)
         if self.run.training.compile:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from rfa.model.batch import Batch
 from rfa.training.series import Series, load_csv, windows
-from rfa.training.simulate import Batch
 
 # Share of each series that may be seen, and the share of that part which is not calibrated on.
 READ, FITTED = 0.6, 0.6

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rfa.training.simulate import Batch
+from rfa.model.batch import Batch
 
 TIME_NAMES = {"time", "t", "timestamp", "date", "datetime"}
 MISSING = {"", "na", "nan", "null", "none", "-"}
@@ -53,13 +53,11 @@ def _time(cell: str, row: int, name: str) -> float:
     return value
 
 
-def load_csv(path: str | Path, time_column: str | None = None) -> Series:
+def load_csv(path: str | Path) -> Series:
     """Read a CSV with a header. Empty, NA, NaN and null cells are missing.
 
-    Args:
-        time_column: name of the times; default the first column called time, t, timestamp, date or datetime, else
-            0, 1, 2, …
-            Dates become seconds.
+    The first column called time, t, timestamp, date or datetime is the times, else these are 0, 1, 2, … Dates become
+    seconds.
 
     Raises:
         ValueError: no rows, no numeric column, a bad cell (row and column named) or times that decrease.
@@ -72,12 +70,7 @@ def load_csv(path: str | Path, time_column: str | None = None) -> Series:
     for number, row in enumerate(body, start=2):
         if len(row) != len(header):
             raise ValueError(f"row {number} has {len(row)} cells, the header has {len(header)}")
-    found = [i for i, name in enumerate(header) if name.lower() in TIME_NAMES]
-    if time_column is not None:
-        if time_column not in header:
-            raise ValueError(f"no column {time_column!r}; the header has {header}")
-        found = [header.index(time_column)]
-    clock = found[0] if found else None
+    clock = next((i for i, name in enumerate(header) if name.lower() in TIME_NAMES), None)
     columns = [i for i in range(len(header)) if i != clock]
     if not columns:
         raise ValueError("the CSV has no column of values")

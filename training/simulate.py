@@ -11,6 +11,8 @@ from typing import Literal
 
 import numpy as np
 
+from rfa.model.batch import Batch
+
 # A = S diag(-0.1 - i, -0.1 + i) S⁻¹.
 OSCILLATOR_DRIFT = np.array([[0.9, -2.0], [1.0, -1.1]])
 NOISE_SETTINGS = ((0.0, 1.0), (0.3, 0.5), (0.5, 2.0))
@@ -19,15 +21,6 @@ STEPS_PER_MEASUREMENT = 10
 # Variance of each component of the random initial state, whose mean is zero.
 INITIAL_VARIANCE = 4.0
 OUTLIER_SCALE = 10.0
-
-
-@dataclass(frozen=True)
-class Batch:
-    """times `[B, N]`, observations `[B, N, P]` (NaN = missing), truth `[B, N, P]` (None for recorded data)."""
-
-    times: np.ndarray
-    observations: np.ndarray
-    truth: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

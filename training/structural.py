@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from scipy.linalg import block_diag
 
+from rfa.model.batch import Batch
 from rfa.model.config import StrictConfig
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
 from rfa.training.series import Series
-from rfa.training.simulate import Batch
 from rfa.training.structural_fit import MIN_GAIN, Column, Fit, Likelihood, Limits, fit_column, make_column
 from rfa.training.structural_model import Matrices, matrices, robustness
 from rfa.training.structural_seasons import candidate_periods
@@ -237,13 +237,9 @@ def joint_log_likelihood(config: LinearFilterConfig, times: np.ndarray, values: 
     """Log likelihood of the rows from `skip` on under the filter as served, in float64, rows before it filtered too."""
     model = _exact(config)
     seen = np.isfinite(values)
-    y, present = torch.from_numpy(np.where(seen, values, 0.0)), torch.from_numpy(seen.astype(np.float64))
-    lags = torch.from_numpy(np.diff(times, prepend=times[0]))
-    one = torch.ones(1, dtype=torch.float64)
-    state = model.init_state(1)
+    stream = (torch.from_numpy(part)[None] for part in (np.where(seen, values, 0.0), seen.astype(np.float64), times))
     total = 0.0
-    for i in range(len(times)):
-        output, state = model.step(y[i : i + 1], present[i : i + 1], lags[i : i + 1], one, state)
+    for i, (output, _) in enumerate(model.walk(*stream)):
         if i >= skip:
             total += float(output.log_likelihood)
     return total

@@ -1,6 +1,6 @@
 """Memory of idle states: open many in one process, compare what the process grew by with what they should take.
 
-pool     slots of live streams, as arrays: the state itself and a generation for each
+pool     seats of live streams, as arrays: the state itself and a generation for each
 store    named sessions in memory: what the store says it holds, which is also what bounds it
 """
 
@@ -27,7 +27,7 @@ from rfa.service.state.memory_sessions import MemorySessions
 from rfa.service.state.names import Opened, SessionName, StateScope
 from rfa.service.state.sessions import SessionAddress
 
-# Of the pool, per slot in use: its generation. Its place in the free list takes memory once it was released.
+# Of the pool, per seat in use: its generation. Its place in the free list takes memory once it was released.
 GENERATION_BYTES = 8
 # Opened and dropped before the measurement: what the code itself takes when it runs for the first time.
 REHEARSAL = 64
@@ -103,13 +103,13 @@ def measure(
 
 
 def fill_pool(fields: Mapping[str, StateField], count: int) -> tuple[StatePool, int]:
-    """A pool whose slots are all in use and written, and the bytes that it should take."""
+    """A pool whose seats are all in use and written, and the bytes that it should take."""
     pool = StatePool(fields, count)
     rng = np.random.default_rng(0)
     for _ in range(count):
-        slot = pool.acquire()
+        seat = pool.acquire()
         for array in pool.arrays.values():
-            array[slot.row] = rng.standard_normal()
+            array[seat.row] = rng.standard_normal()
     return pool, count * (bytes_of(fields) + GENERATION_BYTES)
 
 

@@ -37,7 +37,8 @@ from rfa.experiments.afa.scores import (
 from rfa.experiments.afa.training import PredictorTraining, train_predictor
 from rfa.experiments.filters.oscillator import rmse
 from rfa.measured import origin, write_result
-from rfa.training.simulate import NOISE_SETTINGS, STEP, STEPS_PER_MEASUREMENT, Batch, simulate_oscillator
+from rfa.model.batch import Batch
+from rfa.training.simulate import NOISE_SETTINGS, STEP, STEPS_PER_MEASUREMENT, simulate_oscillator
 
 INTERVAL = STEP * STEPS_PER_MEASUREMENT
 SOFTMAX_LAYERS = (1, 2)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rfa.experiments.afa.layer import AFAFilter
-from rfa.training.simulate import Batch
+from rfa.model.batch import Batch
 
 # Lags, in measurements, over which the layer's transport is compared with one matrix exponential: about one turn.
 # At lag 0 nothing is learned, for every prediction is of the next measurement.

@@ -235,15 +235,15 @@ def _run_served(runtime: FilterRuntime, scenario: str, seed: int) -> dict[str, A
     assert batch.truth is not None
     y = batch.truth + math.sqrt(0.5) * scale * rng.standard_normal(shape)
     pool = StatePool(runtime.state_fields, SERVED_STREAMS)
-    slots = [pool.acquire() for _ in range(SERVED_STREAMS)]
-    for slot in slots:
-        runtime.put(pool, slot, runtime.start())
+    seats = [pool.acquire() for _ in range(SERVED_STREAMS)]
+    for seat in seats:
+        runtime.put(pool, seat, runtime.start())
     readout = runtime.readout(LEVELS, HORIZONS, 0)
     mean, std = np.empty((2, len(HORIZONS), SERVED_STREAMS, SERVED_STEPS, 2))
     half = np.empty((len(HORIZONS), SERVED_STREAMS, SERVED_STEPS, 2, len(LEVELS)))
     confidence = np.empty((SERVED_STREAMS, SERVED_STEPS))
     for t in range(SERVED_STEPS):
-        rows = [Row(slot, float(batch.times[i, t]), y[i, t].tolist(), 1.0, readout, 0) for i, slot in enumerate(slots)]
+        rows = [Row(seat, float(batch.times[i, t]), y[i, t].tolist(), 1.0, readout, 0) for i, seat in enumerate(seats)]
         for i, stepped in enumerate(runtime.advance(pool, rows)):
             assert stepped is not None
             confidence[i, t] = stepped.step.confidence

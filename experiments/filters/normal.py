@@ -58,13 +58,13 @@ def observed(scale: float, share: float, seed: int) -> tuple[Array, Array, Array
 def served(runtime: FilterRuntime, times: Array, values: Array) -> tuple[Array, Array]:
     """Anomaly score and nis of every observation, `[streams, steps]`."""
     pool = StatePool(runtime.state_fields, STREAMS)
-    slots = [pool.acquire() for _ in range(STREAMS)]
-    for slot in slots:
-        runtime.put(pool, slot, runtime.start())
+    seats = [pool.acquire() for _ in range(STREAMS)]
+    for seat in seats:
+        runtime.put(pool, seat, runtime.start())
     readout = runtime.readout((0.9,), (), 0)
     scores, nis = np.empty((2, STREAMS, STEPS))
     for t in range(STEPS):
-        rows = [Row(slot, float(times[i, t]), values[i, t].tolist(), 1.0, readout, 0) for i, slot in enumerate(slots)]
+        rows = [Row(seat, float(times[i, t]), values[i, t].tolist(), 1.0, readout, 0) for i, seat in enumerate(seats)]
         for i, stepped in enumerate(runtime.advance(pool, rows)):
             assert stepped is not None
             scores[i, t], nis[i, t] = stepped.step.anomaly, stepped.step.nis

@@ -22,8 +22,8 @@ from tqdm import tqdm
 
 from rfa.experiments.filters.transformer import EPSILON, WINDOW, transformer_filter
 from rfa.export.filter_calibration import LEVELS, Evaluation, calibrate, evaluate
+from rfa.export.loading import load_model
 from rfa.measured import origin, write_result
-from rfa.model.checkpoint import load_model
 from rfa.model.config import Mode
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter

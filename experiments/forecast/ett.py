@@ -37,11 +37,11 @@ from rfa.experiments.forecast.plot import draw_week
 from rfa.experiments.forecast.scores import block_error, crps_normal, crps_points, interval
 from rfa.export.filter_calibration import LEVELS, ONE_SIGMA, conformal, evaluate
 from rfa.measured import origin, write_result
+from rfa.model.batch import Batch
 from rfa.model.linear_filter import LinearFilter
 from rfa.service.engine.filter.adaptive import Leads
 from rfa.training.corpus import file_hashes
 from rfa.training.series import Series, load_csv
-from rfa.training.simulate import Batch
 from rfa.training.structural import StructuralConfig, fit_structural
 
 # Chronological shares of the rows that train, and that train or choose.

@@ -24,7 +24,7 @@ from rfa.experiments.quality.bars import DAMPINGS, Case, cases, losses
 from rfa.experiments.quality.scores import WINDOWS
 from rfa.experiments.quality.table import QualityPlan
 from rfa.model.attention.reference import relative_attention
-from rfa.model.checkpoint import load_model
+from rfa.model.checkpoint import load_run
 from rfa.model.dynamics import Dynamics, decay, variance
 from rfa.model.language import LanguageModel
 from rfa.model.layers import RobustMixer
@@ -46,7 +46,7 @@ def draw_quality(plan: QualityPlan, document: Mapping[str, Any], folder: Path) -
     run = next((job.folder for job in plan.jobs if job.variant == SHOWN and job.is_trained), None)
     if run is None:
         return paths
-    model: LanguageModel = load_model(run)
+    model: LanguageModel = load_run(run)
     tokenizer = Tokenizer.from_file(str(run / "tokenizer.json"))
     tokens = encode_files(tokenizer, split_files(plan.data, "test"))
     passage = torch.from_numpy(np.asarray(tokens[len(tokens) // 2 :][:PASSAGE], np.int64))

@@ -21,7 +21,7 @@ import torch
 from tokenizers import Tokenizer
 
 from rfa.measured import git_commit, write_result
-from rfa.model.checkpoint import WEIGHTS_FILE, load_model
+from rfa.model.checkpoint import WEIGHTS_FILE, load_run
 from rfa.model.config import Mode
 from rfa.model.language import LanguageModel
 from rfa.training.corpus import encode_files, file_hashes, split_files
@@ -88,7 +88,7 @@ def score_run(run: Path, data: Path, scoring: Scoring, device: torch.device) -> 
         ValueError: the test text is too short for so many tokens.
     """
     record = json.loads((run / "train.json").read_text())
-    model: LanguageModel = load_model(run).to(device)
+    model: LanguageModel = load_run(run).to(device)
     training = record["config"]["training"]
     files = split_files(data, "test")
     request: dict[str, Any] = {

@@ -62,7 +62,7 @@ RESONANCE = 1e-9
 MOST_UNROLLED = 4
 
 
-class Modes(NamedTuple):
+class Eigenpairs(NamedTuple):
     """Eigenpairs of A and the process noise in their coordinates, real and imaginary parts.
 
     rate `[n]`; basis V, dual V⁻¹ and noise V⁻¹ Q V⁻ᴴ `[n, n]`.
@@ -132,17 +132,17 @@ class DenseUpdate(NamedTuple):
     noise_counts: Tensor | None
 
 
-def transition(modes: Modes, lag: Tensor) -> tuple[Tensor, Tensor]:
+def transition(drift: Eigenpairs, lag: Tensor) -> tuple[Tensor, Tensor]:
     """F(lag) and Q(lag), `[..., n, n]` for a lag `[...]` >= 0."""
-    f = propagator(modes, modes.rate_re, modes.rate_im, lag)
-    return f, from_basis(modes.basis_re, modes.basis_im, *modal_noise(modes, lag))
+    f = propagator(drift, drift.rate_re, drift.rate_im, lag)
+    return f, from_basis(drift.basis_re, drift.basis_im, *modal_noise(drift, lag))
 
 
-def propagator(modes: Modes, rate_re: Tensor, rate_im: Tensor, lag: Tensor) -> Tensor:
-    """V e^{rate lag} V⁻¹, for the rates of the modes or those against the time."""
+def propagator(drift: Eigenpairs, rate_re: Tensor, rate_im: Tensor, lag: Tensor) -> Tensor:
+    """V e^{rate lag} V⁻¹, for the rates of the drift or those against the time."""
     e_re, e_im = exponentials(rate_re, rate_im, lag)
-    f = (modes.basis_re * e_re - modes.basis_im * e_im) @ modes.dual_re
-    return f - (modes.basis_re * e_im + modes.basis_im * e_re) @ modes.dual_im
+    f = (drift.basis_re * e_re - drift.basis_im * e_im) @ drift.dual_re
+    return f - (drift.basis_re * e_im + drift.basis_im * e_re) @ drift.dual_im
 
 
 def exponentials(rate_re: Tensor, rate_im: Tensor, lag: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,10 +160,10 @@ def from_basis(basis_re: Tensor, basis_im: Tensor, g_re: Tensor, g_im: Tensor) -
     return (q + q.mT) / 2
 
 
-def modal_noise(modes: Modes, lag: Tensor) -> tuple[Tensor, Tensor]:
+def modal_noise(drift: Eigenpairs, lag: Tensor) -> tuple[Tensor, Tensor]:
     """V⁻¹ Q(lag) V⁻ᴴ, real and imaginary part `[..., n, n]`."""
-    sum_re = modes.rate_re[:, None] + modes.rate_re[None, :]
-    sum_im = modes.rate_im[:, None] - modes.rate_im[None, :]
+    sum_re = drift.rate_re[:, None] + drift.rate_re[None, :]
+    sum_im = drift.rate_im[:, None] - drift.rate_im[None, :]
     size2 = sum_re.square() + sum_im.square()
     span = lag[..., None, None]
     half = torch.sin(sum_im * span / 2)
@@ -176,8 +176,8 @@ def modal_noise(modes: Modes, lag: Tensor) -> tuple[Tensor, Tensor]:
     phi_im = torch.where(is_resonant, torch.zeros_like(span), (top_im * sum_re - top_re * sum_im) / safe)
 
     return (
-        modes.noise_re * phi_re - modes.noise_im * phi_im,
-        modes.noise_re * phi_im + modes.noise_im * phi_re,
+        drift.noise_re * phi_re - drift.noise_im * phi_im,
+        drift.noise_re * phi_im + drift.noise_im * phi_re,
     )
 
 

@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 
 from rfa.model.recurrence import dense
-from rfa.model.recurrence.dense import Modes
+from rfa.model.recurrence.dense import Eigenpairs
 from rfa.model.recurrence.spectrum import threshold
 
 
-class ChainModes(NamedTuple):
+class Chains(NamedTuple):
     """The blocks of a drift that has no eigenbasis, real and imaginary parts.
 
     rate `[c]` of each cluster; member `[n, c]`; basis V, dual V⁻¹ `[n, n]`; power N^k / k! `[K, n, n]`; noise C_m
@@ -50,38 +50,38 @@ class ChainModes(NamedTuple):
     node_weights: Tensor
 
 
-AnyModes = Modes | ChainModes
+Drift = Eigenpairs | Chains
 
 
-def transition(modes: AnyModes, lag: Tensor) -> tuple[Tensor, Tensor]:
+def transition(drift: Drift, lag: Tensor) -> tuple[Tensor, Tensor]:
     """F(lag) and Q(lag), `[..., n, n]` for a lag `[...]` >= 0."""
-    if isinstance(modes, Modes):
-        return dense.transition(modes, lag)
-    return _chain_propagator(modes, lag), _chain_noise(modes, lag)
+    if isinstance(drift, Eigenpairs):
+        return dense.transition(drift, lag)
+    return _chain_propagator(drift, lag), _chain_noise(drift, lag)
 
 
-def backward(modes: AnyModes, lag: Tensor) -> Tensor:
+def backward(drift: Drift, lag: Tensor) -> Tensor:
     """F(lag)⁻¹ = F(-lag), `[..., n, n]`."""
-    if isinstance(modes, ChainModes):
-        return _chain_propagator(modes, -lag)
-    return dense.propagator(modes, -modes.rate_re, -modes.rate_im, lag)
+    if isinstance(drift, Chains):
+        return _chain_propagator(drift, -lag)
+    return dense.propagator(drift, -drift.rate_re, -drift.rate_im, lag)
 
 
-def seen_from_now(modes: AnyModes, matrix: Tensor, lag: Tensor) -> tuple[Tensor, Tensor]:
+def seen_from_now(drift: Drift, matrix: Tensor, lag: Tensor) -> tuple[Tensor, Tensor]:
     """How an observation of `lag` `[...]` ago sees the state now: M = C F(lag)⁻¹ `[..., P, n]`, and the process noise
     in it, M Q(lag) Mᵀ `[..., P, P]`, for C `[P, n]`.
 
     In the eigenbasis n² operations a lag; F and Q themselves are n³, and attention has a lag for every pair.
     """
-    if isinstance(modes, ChainModes):
-        seen = matrix @ backward(modes, lag)
-        return seen, seen @ transition(modes, lag)[1] @ seen.mT
-    c_re, c_im = matrix @ modes.basis_re, matrix @ modes.basis_im
-    e_re, e_im = dense.exponentials(-modes.rate_re, -modes.rate_im, lag)
+    if isinstance(drift, Chains):
+        seen = matrix @ backward(drift, lag)
+        return seen, seen @ transition(drift, lag)[1] @ seen.mT
+    c_re, c_im = matrix @ drift.basis_re, matrix @ drift.basis_im
+    e_re, e_im = dense.exponentials(-drift.rate_re, -drift.rate_im, lag)
     w_re, w_im = c_re * e_re - c_im * e_im, c_re * e_im + c_im * e_re
-    g_re, g_im = dense.modal_noise(modes, lag)
+    g_re, g_im = dense.modal_noise(drift, lag)
     x_re, x_im = w_re @ g_re - w_im @ g_im, w_re @ g_im + w_im @ g_re
-    return w_re @ modes.dual_re - w_im @ modes.dual_im, x_re @ w_re.mT + x_im @ w_im.mT
+    return w_re @ drift.dual_re - w_im @ drift.dual_im, x_re @ w_re.mT + x_im @ w_im.mT
 
 
 def _decayed_power(rate: Tensor, lag: Tensor, k: int) -> Tensor:
@@ -89,40 +89,40 @@ def _decayed_power(rate: Tensor, lag: Tensor, k: int) -> Tensor:
     return torch.exp(rate * lag) if k == 0 else (lag * torch.exp(rate * lag / k)) ** k
 
 
-def _chain_propagator(modes: ChainModes, lag: Tensor) -> Tensor:
+def _chain_propagator(drift: Chains, lag: Tensor) -> Tensor:
     span = lag[..., None]
-    growth = torch.stack([_decayed_power(modes.rate_re, span, k) for k in range(modes.power_re.shape[0])], dim=-2)
-    turn = (modes.rate_im * span)[..., None, :]
+    growth = torch.stack([_decayed_power(drift.rate_re, span, k) for k in range(drift.power_re.shape[0])], dim=-2)
+    turn = (drift.rate_im * span)[..., None, :]
     # [..., K, 1, n]: a factor for every column of every power of N.
-    e_re = ((growth * torch.cos(turn)) @ modes.member.mT)[..., None, :]
-    e_im = ((growth * torch.sin(turn)) @ modes.member.mT)[..., None, :]
-    g_re = (modes.power_re * e_re - modes.power_im * e_im).sum(-3)
-    g_im = (modes.power_re * e_im + modes.power_im * e_re).sum(-3)
-    x_re = modes.basis_re @ g_re - modes.basis_im @ g_im
-    x_im = modes.basis_re @ g_im + modes.basis_im @ g_re
-    return x_re @ modes.dual_re - x_im @ modes.dual_im
+    e_re = ((growth * torch.cos(turn)) @ drift.member.mT)[..., None, :]
+    e_im = ((growth * torch.sin(turn)) @ drift.member.mT)[..., None, :]
+    g_re = (drift.power_re * e_re - drift.power_im * e_im).sum(-3)
+    g_im = (drift.power_re * e_im + drift.power_im * e_re).sum(-3)
+    x_re = drift.basis_re @ g_re - drift.basis_im @ g_im
+    x_im = drift.basis_re @ g_im + drift.basis_im @ g_re
+    return x_re @ drift.dual_re - x_im @ drift.dual_im
 
 
-def _chain_noise(modes: ChainModes, lag: Tensor) -> Tensor:
-    i_re, i_im = _integrals(modes, lag)
-    i_re, i_im = (modes.member @ part @ modes.member.mT for part in (i_re, i_im))
-    g_re = (modes.noise_re * i_re - modes.noise_im * i_im).sum(-3)
-    g_im = (modes.noise_re * i_im + modes.noise_im * i_re).sum(-3)
-    return dense.from_basis(modes.basis_re, modes.basis_im, g_re, g_im)
+def _chain_noise(drift: Chains, lag: Tensor) -> Tensor:
+    i_re, i_im = _integrals(drift, lag)
+    i_re, i_im = (drift.member @ part @ drift.member.mT for part in (i_re, i_im))
+    g_re = (drift.noise_re * i_re - drift.noise_im * i_im).sum(-3)
+    g_im = (drift.noise_re * i_im + drift.noise_im * i_re).sum(-3)
+    return dense.from_basis(drift.basis_re, drift.basis_im, g_re, g_im)
 
 
-def _integrals(modes: ChainModes, lag: Tensor) -> tuple[Tensor, Tensor]:
+def _integrals(drift: Chains, lag: Tensor) -> tuple[Tensor, Tensor]:
     """I_m(z, lag), `[..., 2K - 1, c, c]`, for z = l_i + l_j* of every pair of clusters."""
-    z_re = modes.rate_re[:, None] + modes.rate_re[None, :]
-    z_im = modes.rate_im[:, None] - modes.rate_im[None, :]
-    count = modes.node_weights.shape[-1]
+    z_re = drift.rate_re[:, None] + drift.rate_re[None, :]
+    z_im = drift.rate_im[:, None] - drift.rate_im[None, :]
+    count = drift.node_weights.shape[-1]
     span = lag[..., None, None]
     x_re, x_im = z_re * span, z_im * span
     is_near = x_re.square() + x_im.square() <= threshold(count) ** 2
 
-    growth = torch.exp(x_re[..., None] * modes.nodes)
-    turn = x_im[..., None] * modes.nodes
-    near_re, near_im = (growth * torch.cos(turn)) @ modes.node_weights, (growth * torch.sin(turn)) @ modes.node_weights
+    growth = torch.exp(x_re[..., None] * drift.nodes)
+    turn = x_im[..., None] * drift.nodes
+    near_re, near_im = (growth * torch.cos(turn)) @ drift.node_weights, (growth * torch.sin(turn)) @ drift.node_weights
 
     size2 = z_re.square() + z_im.square()
     inverse = 1 / torch.where(size2 > 0, size2, torch.ones_like(size2))
@@ -140,4 +140,4 @@ def _integrals(modes: ChainModes, lag: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack(found_re, dim=-3), torch.stack(found_im, dim=-3)
 
 
-__all__ = ["AnyModes", "ChainModes", "backward", "seen_from_now", "transition"]
+__all__ = ["Chains", "Drift", "backward", "seen_from_now", "transition"]

@@ -166,7 +166,7 @@ def stationary(found: Spectrum, process_noise: Array) -> Array:
 
 
 def mode_arrays(found: Spectrum, process_noise: Array) -> dict[str, Array]:
-    """The fields of `Modes`, or of `ChainModes` where the drift has no eigenbasis."""
+    """The fields of `Eigenpairs`, or of `Chains` where the drift has no eigenbasis."""
     parts: dict[str, Array] = {"rate": found.rates, "basis": found.basis, "dual": found.dual}
     if found.terms == 1:
         parts["noise"] = found.dual @ process_noise @ found.dual.conj().T

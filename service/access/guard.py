@@ -22,7 +22,7 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rfa.service.access.keys import ApiKeys
-from rfa.service.access.refusal import refuse
+from rfa.service.access.refusal import turn_away
 from rfa.service.errors import Unauthorized
 
 OPEN_PATHS: Final = frozenset({"/", "/docs", "/openapi.json", "/health", "/ready"})
@@ -60,10 +60,8 @@ class Guard:
             # Two keys would leave open whose request this is.
             tenant = self._keys.tenant_of(presented[0]) if len(presented) == 1 else None
         if tenant is None:
-            if scope["type"] == "websocket":
-                await receive()  # websocket.connect, which the refusal answers
             error = Unauthorized("This server needs an API key: Authorization: Bearer KEY, or X-API-Key: KEY.")
-            await refuse(error, scope, receive, send)
+            await turn_away(error, scope, receive, send)
             return
         if scope["type"] == "websocket":
             _forget_keys(scope)

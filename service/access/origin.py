@@ -31,7 +31,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rfa.service.access.guard import OPTIONAL_WHITESPACE
-from rfa.service.access.refusal import refuse
+from rfa.service.access.refusal import turn_away
 from rfa.service.errors import Forbidden, MalformedRequest, MisdirectedRequest, ServiceError
 from rfa.service.settings import ConfigurationError, Settings
 
@@ -216,9 +216,7 @@ class OriginGuard:
             if is_websocket or scope["method"] not in HARMLESS_METHODS:
                 self._policy.check_origin(scope["headers"], server)
         except ServiceError as error:
-            if is_websocket:
-                await receive()  # websocket.connect, which the refusal answers
-            await refuse(error, scope, receive, send)
+            await turn_away(error, scope, receive, send)
             return
         if listed is not None and not is_websocket and _is_preflight(scope):
             await Response(status_code=204, headers=PREFLIGHT)(scope, receive, send)

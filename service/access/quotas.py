@@ -25,29 +25,24 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rfa.service.access.keys import ApiKeys
-from rfa.service.access.refusal import refuse
+from rfa.service.access.refusal import turn_away
 from rfa.service.errors import Overloaded
 from rfa.service.settings import QuotaName, Settings
+
+if TYPE_CHECKING:
+    from rfa.service.engine.text.job import GenerateJob
 
 Rate = Literal["requests", "tokens", "observations"]
 RATES: Final[tuple[Rate, ...]] = get_args(Rate)
 BURST_SECONDS: Final = 10.0
 NETWORK_BITS: Final = 64
 Clock = Callable[[], float]
-
-
-class Spender(Protocol):
-    """A job that knows what it has cost."""
-
-    @property
-    def spent(self) -> int:
-        """Tokens so far."""
 
 
 class Bucket:
@@ -214,9 +209,7 @@ class QuotaGuard:
         except Overloaded as error:
             if is_begun:
                 raise
-            if scope["type"] == "websocket":
-                await receive()  # websocket.connect, which the refusal answers
-            await refuse(error, scope, receive, send)
+            await turn_away(error, scope, receive, send)
         finally:
             for give_back in settle:
                 give_back()
@@ -229,7 +222,7 @@ def client_of(connection: HTTPConnection) -> Client:
 
 
 @contextmanager
-def tokens_set_aside(connection: HTTPConnection, amount: int) -> Iterator[list[Spender]]:
+def tokens_set_aside(connection: HTTPConnection, amount: int) -> Iterator[list[GenerateJob]]:
     """Set tokens aside for the jobs that the block submits and lists; what they did not use is given back.
 
     Raises:
@@ -237,7 +230,7 @@ def tokens_set_aside(connection: HTTPConnection, amount: int) -> Iterator[list[S
     """
     client = client_of(connection)
     client.afford("tokens", amount)
-    jobs: list[Spender] = []
+    jobs: list[GenerateJob] = []
     yield jobs
     client.spend("tokens", amount)
     settle = connection.scope.get("state", {}).get("settle")

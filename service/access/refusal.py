@@ -25,3 +25,10 @@ async def refuse(error: ServiceError, scope: Scope, receive: Receive, send: Send
         await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": error.code})
         return
     await error_response(error)(scope, receive, send)
+
+
+async def turn_away(error: ServiceError, scope: Scope, receive: Receive, send: Send) -> None:
+    """`refuse` before the application has received anything."""
+    if scope["type"] == "websocket":
+        await receive()  # websocket.connect, which the refusal answers
+    await refuse(error, scope, receive, send)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from rfa.service.engine.filter.input import check_size
 from rfa.service.engine.filter.jobs import FilterJob, SequenceJob
-from rfa.service.engine.filter.model import Filter, FilterOptions, reply_rows
+from rfa.service.engine.filter.model import FilterOptions, reply_rows
 from rfa.service.engine.filter.stream import FilterStreamOptions, StreamJob
 from rfa.service.engine.job import Job
 from rfa.service.engine.models import Models
@@ -33,6 +33,7 @@ from rfa.service.engine.text.state import LanguageState, largest_state
 from rfa.service.errors import InvalidRequest, NotFound, NotReady
 from rfa.service.memory import Lease
 from rfa.service.metrics import Metrics
+from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.language import Language
 from rfa.service.schemas.replies import Kind
 from rfa.service.settings import Settings
@@ -87,8 +88,8 @@ class Engine:
         return self._served.models
 
     @property
-    def slots_in_use(self) -> int:
-        """State slots that have an owner, of all models that new requests are answered with."""
+    def seats_in_use(self) -> int:
+        """Seats that have an owner, of all models that new requests are answered with."""
         return sum(pool.in_use for pool in self._served.pools.values())
 
     def build(self, models: Models) -> Served:
@@ -164,7 +165,7 @@ class Engine:
             per_token += math.prod(model.latent_shape)
         self._limit_reply(options.names.whole, per_token * options.max_new_tokens * options.samples)
         self._hold(lease, options.names.whole, self._generation_bytes(model, options))
-        short, long = self._served.prefill[model.name, options.decode]
+        short, long = self._served.prefill[model.name, options.mode]
         stage = long if len(options.prompt) > LONG_PROMPT else short
         return self._submit(GenerateJob(stage, model, options))
 
@@ -191,7 +192,7 @@ class Engine:
         Raises:
             NotFound
         """
-        model = self._filter(model_name)
+        model = self.filter_model(model_name)
         return StateKind(self._served.digests[model.name], "filter", model.state_bytes)
 
     def read_filter_state(self, model_name: str | None, payload: bytes) -> Any:
@@ -200,7 +201,7 @@ class Engine:
         Raises:
             InvalidRequest: it does not fit the model (`state_invalid`).
         """
-        return self._filter(model_name).unpack(payload)
+        return self.filter_model(model_name).unpack(payload)
 
     def filter(
         self, model_name: str | None, options: FilterOptions, lease: Lease | None = None
@@ -213,7 +214,7 @@ class Engine:
         Raises:
             InvalidRequest, NotFound, Overloaded, NotReady
         """
-        model = self._filter(model_name)
+        model = self.filter_model(model_name)
         count = len(options.observations)
         for index, observation in enumerate(options.observations):
             if observation is not None and len(observation) != model.observation_size:  # no name is made for the others
@@ -237,7 +238,7 @@ class Engine:
         Raises:
             InvalidRequest, NotFound, Overloaded, NotReady
         """
-        model = self._filter(model_name)
+        model = self.filter_model(model_name)
         options = replace(options, levels=options.levels or model.levels)
         shape = _step_shape(model, options)
         self._limit_reply("samples", shape.numbers)
@@ -246,17 +247,14 @@ class Engine:
         stage, limit = self._served.filtering[model.name], self._settings.stream_buffer
         return self._submit(StreamJob(stage, options, limit=limit, answer_bytes=answer_bytes))
 
-    def filter_model(self, model_name: str | None) -> Filter:
-        """The filter that answers: its name, observation size and levels.
+    def filter_model(self, model_name: str | None) -> FilterRuntime:
+        """The filter that answers.
 
         Raises:
             NotFound
         """
-        return self._filter(model_name)
-
-    def filter_name(self, model_name: str | None) -> str:
-        """Name of the filter that answers."""
-        return self._filter(model_name).name
+        model: FilterRuntime = self._model(self.models.filters, model_name, "filter")
+        return model
 
     def drain(self, seconds: float) -> None:
         """Take nothing new, end live streams, and give requests `seconds` to end before they are interrupted.
@@ -268,10 +266,6 @@ class Engine:
     def close(self) -> None:
         """Stop the workers; unfinished requests end with NotReady."""
         self._scheduler.close()
-
-    def _filter(self, name: str | None) -> Filter:
-        model: Filter = self._model(self.models.filters, name, "filter")
-        return model
 
     def _language(self, name: str | None) -> Language:
         model: Language = self._model(self.models.languages, name, "language model")
@@ -295,7 +289,7 @@ class Engine:
         if value > limit:
             raise InvalidRequest(f"{param} must be at most {limit} on this server.", param=param, code="too_large")
 
-    def _filter_bytes(self, model: Filter, shape: StepShape, options: FilterOptions) -> int:
+    def _filter_bytes(self, model: FilterRuntime, shape: StepShape, options: FilterOptions) -> int:
         count = len(options.observations)
         has_state = options.wants_state or options.state is not None
         states = STATE_COPIES * model.state_bytes if has_state else 0
@@ -308,14 +302,14 @@ class Engine:
         tokens, latent = options.max_new_tokens * options.samples, math.prod(model.latent_shape)
         ahead = self._settings.stream_buffer + options.samples if options.is_streamed else None
         size = generation_bytes(tokens, options.top_n_tokens, latent if options.return_latents else 0, ahead)
-        if options.decode == "recurrent":
-            size += (options.samples + 1) * model.pool.host_bytes_per_slot
+        if options.mode == "recurrent":
+            size += (options.samples + 1) * model.pool.host_bytes_per_seat
         length = len(options.prompt)
         if options.return_full_text:
             size += TEXT_COPIES * options.samples * length
         if options.returns_state or options.resumed is not None:
             size += STATE_COPIES * model.context_bytes
-        if options.decode == "attention":
+        if options.mode == "attention":
             # A token is a byte of the prompt at least, a character has four at most.
             prompt = min(4 * length, options.truncate or 4 * length) + options.max_new_tokens
             size += cache_bytes(model.cache_bytes, min(prompt, self._settings.max_attention_tokens), options.samples)
@@ -347,5 +341,5 @@ def draw_seed() -> int:
     return secrets.randbits(SEED_BITS)
 
 
-def _step_shape(model: Filter, options: FilterOptions | FilterStreamOptions) -> StepShape:
+def _step_shape(model: FilterRuntime, options: FilterOptions | FilterStreamOptions) -> StepShape:
     return StepShape(model.observation_size, len(options.levels), len(options.horizon), options.samples)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from rfa.export.bundle import Bundle, BundleError, check_golden, open_bundle
 from rfa.service.bundle_version import bundle_version
-from rfa.service.engine.filter.model import Filter
 from rfa.service.runtime.device import language_loader
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.language import Language
@@ -21,7 +20,7 @@ class Models:
     """Loaded models by name; the first of a kind answers requests that name none."""
 
     languages: Mapping[str, Language]
-    filters: Mapping[str, Filter]
+    filters: Mapping[str, FilterRuntime]
     facts: Sequence[ModelInfo]
 
     @property
@@ -39,7 +38,7 @@ def load_models(settings: Settings) -> Models:
     """
     load_language = language_loader(settings)
     languages: dict[str, Language] = {}
-    filters: dict[str, Filter] = {}
+    filters: dict[str, FilterRuntime] = {}
     facts: list[ModelInfo] = []
     keys = trusted_keys(settings)
     for path in settings.bundles:

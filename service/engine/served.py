@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 from rfa.service.engine.filter.stages import FilterStage, SequenceStage
 from rfa.service.engine.models import Models
@@ -11,11 +12,9 @@ from rfa.service.engine.text.decode import DecodeStage
 from rfa.service.engine.text.options import PromptLimits
 from rfa.service.engine.text.prefill import PrefillStage
 from rfa.service.metrics import Metrics
-from rfa.service.runtime.language import Decode
 from rfa.service.runtime.pool import StatePool
+from rfa.service.schemas.base import Mode
 from rfa.service.settings import Settings
-
-DECODES: tuple[Decode, ...] = ("recurrent", "attention")
 
 
 def prompt_limits(settings: Settings) -> PromptLimits:
@@ -30,7 +29,7 @@ class Served:
     models: Models
     version: str
     digests: Mapping[str, str]
-    prefill: Mapping[tuple[str, Decode], tuple[PrefillStage, PrefillStage]]  # of short prompts, of long ones
+    prefill: Mapping[tuple[str, Mode], tuple[PrefillStage, PrefillStage]]  # of short prompts, of long ones
     filtering: Mapping[str, FilterStage]
     sequences: Mapping[str, SequenceStage]
     pools: Mapping[str, StatePool]
@@ -40,9 +39,9 @@ class Served:
         limits = prompt_limits(settings)
         places = settings.max_running + settings.max_streams
         pools = {name: StatePool(model.state_fields, places) for name, model in models.filters.items()}
-        prefill: dict[tuple[str, Decode], tuple[PrefillStage, PrefillStage]] = {}
+        prefill: dict[tuple[str, Mode], tuple[PrefillStage, PrefillStage]] = {}
         for name, model in models.languages.items():
-            for mode in DECODES:
+            for mode in get_args(Mode):
                 decode = DecodeStage(model, mode, settings.max_batch_rows, metrics)
                 prefill[name, mode] = PrefillStage(limits, decode), PrefillStage(limits, decode)
         return cls(

@@ -12,7 +12,6 @@ it that a process without requests gives the old ones back.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import logging
 import os
@@ -28,6 +27,7 @@ from fastapi import FastAPI
 
 from rfa.service.access.logs import configure_logging
 from rfa.service.app import create_app
+from rfa.service.child_environment import end_with_parent
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.models import Models, load_models
 from rfa.service.memory import room_for_requests
@@ -52,7 +52,6 @@ LONGEST_BEAT_SECONDS = 1.0
 # are 2,000 objects, and took a sixth of a busy process; those between took 90 ms at 120,000 objects, and have a third
 # of them now. Too seldom is no better: with a fiftieth of the full rounds a process kept 230 bytes of every request.
 COLLECT_AFTER = (10_000, 3, 30)
-PR_SET_PDEATHSIG = 1
 # Of all models together, in the line that tells what is served.
 LONGEST_LABELS = 10_000
 
@@ -63,7 +62,7 @@ def main(load: Load = load_models) -> NoReturn:
     Args:
         load: opens the models; tests pass one that makes small hand-made models.
     """
-    _end_with_supervisor()
+    end_with_parent()  # elsewhere the end of the channel does it, as long as the event loop runs
     # A terminal sends these to every process of its group; what is to be done about them, the supervisor says.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -208,15 +207,6 @@ def _spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
-
-
-def _end_with_supervisor() -> None:
-    """Let the kernel kill this process when its supervisor dies, however that dies and whatever hangs here.
-
-    Where the kernel has no such service, the end of the channel does it, as long as the event loop runs.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import h11
 import orjson
@@ -41,21 +41,15 @@ from rfa.service.exposition import ask, merge
 from rfa.service.metrics import CONTENT_TYPE
 from rfa.service.settings import Settings
 
+if TYPE_CHECKING:
+    from rfa.service.process.supervisor import Child
+
 logger = logging.getLogger("rfa.supervisor")
 MOST_CONNECTIONS: Final = 64
 LARGEST_HEAD_BYTES: Final = 8_192
 SECONDS: Final = 5.0
 JSON: Final = "application/json"
 ALWAYS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Connection": "close"}
-
-
-class Beating(Protocol):
-    """What a supervisor knows of a process."""
-
-    heard: bool
-    has_served: bool
-    silent_ticks: int
-    stalled: float
 
 
 @dataclass(frozen=True)
@@ -66,7 +60,7 @@ class Vitals:
     is_ready: bool
 
     @classmethod
-    def of(cls, processes: Iterable[Beating], *, tick: float, stall: float, is_stopping: bool) -> Vitals:
+    def of(cls, processes: Iterable[Child], *, tick: float, stall: float, is_stopping: bool) -> Vitals:
         """Judge processes by their beats.
 
         Args:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rfa.export.documents import BundleError
 from rfa.service.process.aside import aside
@@ -30,46 +30,15 @@ from rfa.service.process.board import Board, Outcome
 from rfa.service.process.channel import reason_of
 from rfa.service.process.snapshot import Snapshot, take_snapshot
 
+if TYPE_CHECKING:
+    from rfa.service.process.supervisor import Child
+
 logger = logging.getLogger("rfa.supervisor")
 # To read the bundles from where they are, and for one process to load them; trying them out has limits of its own.
 COPY_SECONDS = 300.0
 PREPARE_SECONDS = 60.0
 # Tries bundles out where they can do no harm; raises BundleError.
 Vet = Callable[[Sequence[Path]], Awaitable[Any]]
-
-
-class Member(Protocol):
-    """A process that serves or is about to.
-
-    Attributes:
-        snapshot: what it serves, or loads in order to.
-        prepared: what it has loaded beside that.
-    """
-
-    snapshot: Snapshot
-    prepared: Snapshot | None
-
-    @property
-    def name(self) -> str:
-        """For the log."""
-        ...
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether it has ended, or is lost to the server."""
-        ...
-
-    async def prepare(self, snapshot: Snapshot) -> str | None:
-        """Have it load this beside what it serves; why it does not, if so.
-
-        Raises:
-            Lost: it ended.
-        """
-        ...
-
-    async def tell(self, kind: str) -> None:
-        """Commit, or abort."""
-        ...
 
 
 class Refused(Exception):
@@ -140,7 +109,7 @@ class Reloader:
     """
 
     def __init__(
-        self, shelf: Shelf, board: Board, members: Callable[[], Sequence[Member]], on_commit: Callable[[], None]
+        self, shelf: Shelf, board: Board, members: Callable[[], Sequence[Child]], on_commit: Callable[[], None]
     ) -> None:
         self._shelf = shelf
         self._board = board
@@ -200,7 +169,7 @@ class Reloader:
             await self._commit(snapshot)
 
     async def _prepare(self, snapshot: Snapshot) -> None:
-        asked: list[Member] = []
+        asked: list[Child] = []
         while (member := self._unprepared(snapshot)) is not None:
             asked.append(member)
             try:
@@ -214,7 +183,7 @@ class Reloader:
             if lost := [other.name for other in asked if other.is_gone]:
                 raise Lost(f"{lost[0]} ended")
 
-    def _unprepared(self, snapshot: Snapshot) -> Member | None:
+    def _unprepared(self, snapshot: Snapshot) -> Child | None:
         return next((member for member in self._members() if member.prepared is not snapshot), None)
 
     async def _commit(self, snapshot: Snapshot) -> None:

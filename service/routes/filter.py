@@ -45,7 +45,7 @@ async def filter_sequence(body: FilterRequest, request: Request, engine: EngineD
     exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
     resumed = None if exchange.opened is None else engine.read_filter_state(body.model, exchange.opened.payload)
     options = _options(body, exchange, resumed)
-    name = engine.filter_name(body.model)
+    name = engine.filter_model(body.model).name
     client, count = client_of(request), len(options.observations)
     client.afford("observations", count)
     job = engine.filter(body.model, options, lease_of(request))

@@ -31,9 +31,10 @@ from starlette.routing import WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from rfa.service.access.quotas import client_of
+from rfa.service.departure import ClientGone
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter.input import LARGEST_OBSERVATION, LEAST_NOISE, MOST_COMPONENTS, MOST_NOISE, check_size
-from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, ReaderGone, StreamEnd, StreamJob, StreamStep
+from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob, StreamStep
 from rfa.service.errors import (
     ErrorReply,
     InvalidRequest,
@@ -49,7 +50,7 @@ from rfa.service.schemas.replies import StreamDone, StreamReady, StreamStepReply
 from rfa.service.schemas.requests import LARGEST_TIME, FilterStreamRequest, StreamClose, StreamObservation
 from rfa.service.settings import Settings
 from rfa.service.validation import validated
-from rfa.service.websocket import NORMAL, SERVICE_RESTART, JsonSocket, PeerGone, close_code
+from rfa.service.websocket import NORMAL, SERVICE_RESTART, JsonSocket, close_code
 
 logger = logging.getLogger("rfa.stream")
 
@@ -79,8 +80,6 @@ class FilterStream:
         try:
             await socket.accept(scope["subprotocols"])
             await _serve(HTTPConnection(scope), socket)
-        except (PeerGone, ReaderGone):
-            logger.debug("the client left")
         finally:
             socket.close()
 
@@ -93,7 +92,7 @@ async def _serve(connection: HTTPConnection, socket: JsonSocket) -> None:
     """One stream from its first frame to its terminal one."""
     try:
         document, code = await _run(connection, socket)
-    except (PeerGone, ReaderGone):
+    except ClientGone:
         raise
     except Exception as error:
         if not isinstance(error, ServiceError):
@@ -272,7 +271,7 @@ async def _read(socket: JsonSocket, stream: _Stream, pace: Callable[[], float] |
                 stream.room.clear()
                 await stream.room.wait()
             stream.seen = loop.time()
-    except PeerGone:
+    except ClientGone:
         job.leave()
     except ServiceError as error:
         job.close(error)

@@ -120,7 +120,7 @@ def _options(body: GenerateRequest, exchange: StateExchange, resumed: LanguageSt
         top_n_tokens=given.top_n_tokens,
         return_full_text=given.return_full_text,
         truncate=given.truncate,
-        decode=given.decode,
+        mode=given.decode,
         latent_noise=given.latent_noise,
         samples=given.n,
         return_latents=given.return_latents,

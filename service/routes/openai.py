@@ -168,7 +168,7 @@ def _options(body: CompletionRequest, prompt: str | tuple[int, ...], names: Fiel
         stops=tuple(stops),
         top_n_tokens=body.logprobs or 0,
         truncate=body.truncate_prompt_tokens,
-        decode=body.decode,
+        mode=body.decode,
         latent_noise=body.latent_noise,
         samples=body.n,
         deadline_ms=body.deadline_ms,

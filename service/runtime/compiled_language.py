@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError
+from rfa.export.bundle import CONSTANTS_FILE, Bundle
 from rfa.model.decoder_numba import CompiledDecoder, Slots, compile_kernels
 from rfa.service.runtime.golden import reproduce
 from rfa.service.runtime.language import Array, CpuLanguage, SlotContext, StepOutput, TurnAdvance
-from rfa.service.runtime.pool import Slot, StateField, TurningPool
+from rfa.service.runtime.pool import Seat, StateField, TurningPool
 
 __all__ = ["CompiledLanguageRuntime", "HostPool", "compile_kernels", "refusal", "reproduce_golden"]
 
@@ -28,7 +28,7 @@ class HostPool(TurningPool):
     Args:
         means: shape `[L, H, S, 4D]`.
         precisions: shape `[L, H, S]`.
-        capacity: number of slots.
+        capacity: number of seats.
     """
 
     def __init__(self, means: tuple[int, ...], precisions: tuple[int, ...], capacity: int) -> None:
@@ -36,19 +36,19 @@ class HostPool(TurningPool):
         super().__init__(capacity, {name: StateField((2, *shape), np.float32) for name, shape in shapes.items()})
         self.slots = Slots(*(self.arrays[name].reshape(-1, *shape) for name, shape in shapes.items()))
 
-    def read(self, slot: Slot) -> dict[str, NDArray[np.float32]]:
-        """Copies of a slot's means and precisions."""
-        row = self.current([slot])[0]
+    def read(self, seat: Seat) -> dict[str, NDArray[np.float32]]:
+        """Copies of a seat's means and precisions."""
+        row = self.current([seat])[0]
         return {name: part[row].copy() for name, part in self.slots._asdict().items()}
 
-    def write(self, slot: Slot, values: Mapping[str, Array | float]) -> None:
-        """Set means and precisions of a slot."""
-        row = self.current([slot])[0]
+    def write(self, seat: Seat, values: Mapping[str, Array | float]) -> None:
+        """Set means and precisions of a seat."""
+        row = self.current([seat])[0]
         for name, value in values.items():
             getattr(self.slots, name)[row] = value
 
-    def copy(self, source: Slot, target: Slot) -> None:
-        """Make a slot the same as another."""
+    def copy(self, source: Seat, target: Seat) -> None:
+        """Make a seat the same as another."""
         self.write(target, self.read(source))
 
 
@@ -58,23 +58,15 @@ class CompiledLanguageRuntime(CpuLanguage):
     Args:
         bundle: of kind "lm"; `refusal` must have nothing to say.
         streams: recurrent contexts that exist at the same time, at most.
-
-    Raises:
-        BundleError: the constants do not fit each other.
     """
 
     runtime = "compiled"
 
     def __init__(self, bundle: Bundle, *, streams: int = 64) -> None:
         super().__init__(bundle)
-        try:
-            self._decoder = CompiledDecoder(bundle.weights(), bundle.constants() or {})
-        except ValueError as error:
-            raise BundleError(f"{CONSTANTS_FILE}: {error}") from None
-        if self._decoder.slot_shape != self.initial_means.shape:
-            raise BundleError(f"{CONSTANTS_FILE}: its slots are not those of the initial state")
-        self._slots = HostPool(self.initial_means.shape, self.initial_precisions.shape, streams)
-        self.pool = self._slots
+        self._decoder = CompiledDecoder(bundle.weights(), bundle.constants() or {})
+        self._pool = HostPool(self.initial_means.shape, self.initial_precisions.shape, streams)
+        self.pool = self._pool
 
     def read_prompt(self, context: SlotContext, tokens: Sequence[int]) -> tuple[StepOutput, TurnAdvance]:
         """A piece of a prompt in a recurrent stream, and the output of its last token, which `prefill` leaves out."""
@@ -88,28 +80,28 @@ class CompiledLanguageRuntime(CpuLanguage):
     def _read(
         self, context: SlotContext, tokens: Sequence[int], *, with_output: bool
     ) -> tuple[StepOutput | None, TurnAdvance]:
-        (source,), (target,) = (rows([context.slot]) for rows in (self._slots.current, self._slots.spare))
+        (source,), (target,) = (rows([context.seat]) for rows in (self._pool.current, self._pool.spare))
         row = np.asarray(tokens, dtype=np.int64)
         output, is_finite = self._decoder.prefill(
-            row, context.position, self._slots.slots, source, target, with_output=with_output
+            row, context.position, self._pool.slots, source, target, with_output=with_output
         )
-        advance = TurnAdvance(context, self._slots, is_finite, len(tokens))
+        advance = TurnAdvance(context, self._pool, is_finite, len(tokens))
         return (None if output is None else StepOutput(*output)), advance
 
     def _step_slots(
         self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
     ) -> tuple[StepOutput, list[TurnAdvance]]:
-        slots = [context.slot for context in contexts]
+        seats = [context.seat for context in contexts]
         output, finite = self._decoder.step(
             np.asarray(tokens, dtype=np.int64),
             np.asarray([context.position for context in contexts], dtype=np.int64),
             noise,
-            self._slots.slots,
-            self._slots.current(slots),
-            self._slots.spare(slots),
+            self._pool.slots,
+            self._pool.current(seats),
+            self._pool.spare(seats),
         )
         advances = [
-            TurnAdvance(context, self._slots, bool(is_finite), 1)
+            TurnAdvance(context, self._pool, bool(is_finite), 1)
             for context, is_finite in zip(contexts, finite, strict=True)
         ]
         return StepOutput(*output), advances

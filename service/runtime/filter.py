@@ -1,6 +1,6 @@
 """The filter on NumPy and ONNX Runtime: one step of many streams at once, whole sequences, portable states.
 
-Streams keep their state in slots of a pool. A step takes any rows of it, pads them to one of a few row counts, runs
+Streams keep their state in seats of a pool. A step takes any rows of it, pads them to one of a few row counts, runs
 the graph once and writes the new states back. At these counts a row's numbers are bit for bit the same whatever its
 neighbours are: the vector loops of the graph have no scalar tail. Random numbers are keyed by (seed, position in the
 stream). So a stream gives the same numbers alone or in a crowd, in one request, in segments or one by one.
@@ -31,7 +31,7 @@ from rfa.service.engine.filter.adaptive import (
 )
 from rfa.service.engine.filter.calibration import Calibration
 from rfa.service.engine.filter.forecast_checks import tally
-from rfa.service.engine.filter.input import Mode, Observation, check_readout
+from rfa.service.engine.filter.input import Observation, check_readout
 from rfa.service.engine.filter.learned_normal import FIELD as NORMAL
 from rfa.service.engine.filter.learned_normal import normal_fields
 from rfa.service.engine.filter.model import FilterOptions, Row, Stepped
@@ -46,9 +46,11 @@ from rfa.service.engine.filter.steps import (
     forecasts,
     score,
 )
+from rfa.service.runtime.batching import BatchSizes
 from rfa.service.runtime.filter_sequence import FilteredSequence, FilterResult, Memory, run_sequence
 from rfa.service.runtime.filter_state import FilterState, FilterStates
 from rfa.service.runtime.pool import StatePool
+from rfa.service.schemas.base import Mode
 from rfa.service.schemas.replies import FilterStepReply
 
 Array = np.ndarray
@@ -87,14 +89,13 @@ class FilterRuntime(FilterStates):
 
     Args:
         bundle: of kind "filter".
-        row_counts: that batches are padded to, ascending; `()` pads nothing, which loses the independence of rows.
     """
 
-    def __init__(self, bundle: Bundle, *, row_counts: Sequence[int] = ROW_COUNTS) -> None:
+    def __init__(self, bundle: Bundle) -> None:
         if bundle.kind != "filter":
             raise ValueError(f"bundle {bundle.name!r} is of kind {bundle.kind!r}, not a filter")
         self.name = bundle.name
-        self._row_counts = row_counts
+        self._sizes = BatchSizes(ROW_COUNTS)
         self._step = bundle.session("step")
         self._attend = bundle.session("prefill")
         self._forecast = bundle.session("forecast")
@@ -125,7 +126,7 @@ class FilterRuntime(FilterStates):
     # One step of many streams.
 
     def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
-        """One observation of each row; None for a row whose numbers are not finite: its slot stays as it was.
+        """One observation of each row; None for a row whose numbers are not finite: its seat stays as it was.
 
         Rows have been checked: shapes, finite values, times that do not decrease.
         """
@@ -140,22 +141,14 @@ class FilterRuntime(FilterStates):
         return stepped
 
     def _advance_once(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
-        batch = self._gather(pool, rows, self._padded(len(rows)))
+        batch = self._gather(pool, rows, self._sizes.padded(len(rows)))
         outputs = self._run(self._step, [*_NUMBERS, *self._next], batch.inputs)
         return self._conclude(pool, batch, outputs, "recurrent")
-
-    def _padded(self, count: int) -> int:
-        if not self._row_counts:
-            return count
-        for size in self._row_counts:
-            if count <= size:
-                return size
-        raise ValueError(f"a batch has at most {self._row_counts[-1]} rows, got {count}")
 
     def _gather(self, pool: StatePool, rows: Sequence[Row], size: int) -> _Batch:
         count = len(rows)
         index = np.empty(size, np.int64)
-        index[:count] = pool.rows([row.slot for row in rows])
+        index[:count] = pool.rows([row.seat for row in rows])
         index[count:] = index[0]
         values = np.full((size, self.observation_size), np.nan)
         nothing = [None] * self.observation_size
@@ -257,7 +250,7 @@ class FilterRuntime(FilterStates):
         """Forecast rows of one readout; a row whose forecast is not finite loses its step."""
         pieces = [[row] for row in members] if len(readout.horizon) >= LONG_HORIZON else [members]
         for piece in pieces:
-            size = 1 if len(readout.horizon) >= LONG_HORIZON else self._padded(len(piece))
+            size = 1 if len(readout.horizon) >= LONG_HORIZON else self._sizes.padded(len(piece))
             means, covariances = self._forecast_rows(outputs, readout, piece + piece[:1] * (size - len(piece)))
             finite = _finite_rows([means, covariances])
             rows, mean = np.array(piece), means[: len(piece)].astype(np.float64)
@@ -345,7 +338,7 @@ class FilterRuntime(FilterStates):
         mode: Mode = "recurrent" if memory is None else "attention"
         for factor in (1.0, *RESCUES):
             noisy = row._replace(noise=row.noise * factor)
-            batch = self._gather(pool, [noisy], self._padded(1) if memory is None else 1)
+            batch = self._gather(pool, [noisy], self._sizes.padded(1) if memory is None else 1)
             if memory is None:
                 outputs = self._run(self._step, names, batch.inputs)
             else:

@@ -82,14 +82,14 @@ def run_sequence(
     check_lag(options.lag, smooth=options.smooth)
     readout = runtime.readout(options.levels, options.horizon, options.samples, options.mode)
     pool = StatePool(runtime.state_fields, 1)
-    slot = pool.acquire()
-    runtime.put(pool, slot, carried)
+    seat = pool.acquire()
+    runtime.put(pool, seat, carried)
     memory = Memory(runtime.cache_shapes, times) if options.mode == "attention" else None
     steps: list[FilterStepReply] = []
     traces: list[Trace] = []
     total, sums = 0.0, no_checks(len(runtime.levels))
     for i, (t, observation, scale) in enumerate(zip(times, observations, scales, strict=True)):
-        row = Row(slot, float(t), observation, scale, readout, options.seed)
+        row = Row(seat, float(t), observation, scale, readout, options.seed)
         advanced = runtime.advance_alone(pool, row, memory, smooth=options.smooth)
         if advanced is None:
             raise out_of_range(f"observations[{i}]", runtime.name)
@@ -105,7 +105,7 @@ def run_sequence(
         smoothed = yield from _smooth(runtime, traces, steps, readout, options.lag)
         yield from _draw_trajectories(runtime, traces, steps, readout, options.seed)
         yield from steps
-    return FilterResult(total, runtime.get(pool, slot, options.seed), smoothed, sums)
+    return FilterResult(total, runtime.get(pool, seat, options.seed), smoothed, sums)
 
 
 def _smooth(

@@ -1,4 +1,4 @@
-"""The states of a filter's streams: fresh, in the slots of a pool, and as bytes that outlive the process."""
+"""The states of a filter's streams: fresh, in the seats of a pool, and as bytes that outlive the process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rfa.service.errors import InvalidRequest
-from rfa.service.runtime.pool import Slot, StateField, StatePool
+from rfa.service.runtime.pool import Seat, StateField, StatePool
 
 Array = np.ndarray
 STATE_MAGIC = b"RFAF\x05"
@@ -66,14 +66,14 @@ class FilterStates:
         untaught = {name: np.zeros(*self.state_fields[name]) for name in self._adaptive}
         return FilterState(tensors, 0.0, 0, 0.0, untaught, seed)
 
-    def put(self, pool: StatePool, slot: Slot, state: FilterState) -> None:
-        """Set a slot to a state."""
+    def put(self, pool: StatePool, seat: Seat, state: FilterState) -> None:
+        """Set a seat to a state."""
         clock = {"clock.time": state.time, "clock.count": state.count, "clock.surprise": state.surprise}
-        pool.write(slot, {**state.tensors, **clock, **state.adaptive})
+        pool.write(seat, {**state.tensors, **clock, **state.adaptive})
 
-    def get(self, pool: StatePool, slot: Slot, seed: int) -> FilterState:
-        """The state in a slot."""
-        values = pool.read(slot)
+    def get(self, pool: StatePool, seat: Seat, seed: int) -> FilterState:
+        """The state in a seat."""
+        values = pool.read(seat)
         return FilterState(
             {name: values[name] for name in self._names},
             float(values["clock.time"]),

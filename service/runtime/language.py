@@ -7,9 +7,10 @@ valid part.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +21,9 @@ from rfa.service.engine.text.incremental import Vocabulary
 from rfa.service.engine.text.state import ContextFormat
 from rfa.service.runtime.batching import Run, agreeing_sizes
 from rfa.service.runtime.pool import StateField, StatePool, TurningPool
+from rfa.service.schemas.base import Mode
 
 Array = NDArray[np.float32]
-Decode = Literal["recurrent", "attention"]
 SMALLEST_CACHE = 64
 
 
@@ -69,36 +70,36 @@ class Advance(Protocol):
 
 
 class SlotContext:
-    """Recurrent context of one stream: a slot of the model's pool, which holds a few filter slots per head."""
+    """Recurrent context of one stream: a few filter slots per head, in a seat of the model's pool."""
 
     def __init__(self, pool: StatePool, position: int = 0) -> None:
         self.pool = pool
-        self.slot = pool.acquire()
+        self.seat = pool.acquire()
         self.position = position
 
     def fork(self) -> SlotContext:
         """An independent continuation from here."""
         twin = SlotContext(self.pool, self.position)
-        self.pool.copy(self.slot, twin.slot)
+        self.pool.copy(self.seat, twin.seat)
         return twin
 
     def release(self) -> None:
-        """Give the slot back."""
-        self.pool.release(self.slot)
+        """Give the seat back."""
+        self.pool.release(self.seat)
 
     def read(self) -> tuple[Array, Array]:
         """Means `[L, H, S, 4D]` and precisions `[L, H, S]`."""
-        fields = self.pool.read(self.slot)
+        fields = self.pool.read(self.seat)
         return fields["means"], fields["precisions"]
 
     def write(self, means: Array, precisions: Array) -> None:
         """Inverse of `read`."""
-        self.pool.write(self.slot, {"means": means, "precisions": precisions})
+        self.pool.write(self.seat, {"means": means, "precisions": precisions})
 
 
 @dataclass(frozen=True)
 class SlotAdvance:
-    """What a slot becomes."""
+    """What the slots of a context become."""
 
     context: SlotContext
     means: Array  # [L, H, S, 4D]
@@ -110,14 +111,14 @@ class SlotAdvance:
         return bool(np.isfinite(self.means).all() and np.isfinite(self.precisions).all())
 
     def commit(self) -> None:
-        """Write the slot."""
+        """Write the slots."""
         self.context.write(self.means, self.precisions)
         self.context.position += self.tokens
 
 
 @dataclass(frozen=True)
 class TurnAdvance:
-    """A slot whose spare row holds what it becomes; good until its context is stepped again."""
+    """A seat whose spare row holds what the slots become; good until the context is stepped again."""
 
     context: SlotContext
     pool: TurningPool
@@ -130,32 +131,40 @@ class TurnAdvance:
 
     def commit(self) -> None:
         """Turn to the spare row."""
-        self.pool.turn(self.context.slot)
+        self.pool.turn(self.context.seat)
         self.context.position += self.tokens
 
 
 @dataclass
 class CacheContext:
-    """Attention context of one stream; rows beyond `position` are free."""
+    """Attention context of one stream; rows beyond `position` are free. `grown` says what arrays it is made of."""
 
-    keys: Array  # [L, H, C, 2D]
-    values: Array  # [L, H, C, 2D]
+    keys: Any  # [L, H, C, 2D]
+    values: Any  # [L, H, C, 2D]
     position: int = 0
+
+    @staticmethod
+    def grown(rows: Any, capacity: int) -> Any:
+        """A copy with room for `capacity` rows; free rows are zero, which is finite and never read."""
+        larger = np.zeros((*rows.shape[:2], capacity, rows.shape[3]), dtype=rows.dtype)
+        larger[:, :, : rows.shape[2]] = rows
+        return larger
 
     def fork(self) -> CacheContext:
         """An independent continuation from here."""
-        return CacheContext(self.keys.copy(), self.values.copy(), self.position)
+        capacity = self.keys.shape[2]
+        return type(self)(self.grown(self.keys, capacity), self.grown(self.values, capacity), self.position)
 
     def release(self) -> None:
         """Let go of the cache."""
-        self.keys = self.values = np.zeros(0, dtype=np.float32)
+        self.keys = self.values = None
 
-    def extend(self, new_keys: Array, new_values: Array) -> None:
+    def extend(self, new_keys: Any, new_values: Any) -> None:
         """Write rows `[L, H, n, 2D]` behind the valid part, in a larger array if need be."""
         end = self.position + new_keys.shape[2]
         if end > self.keys.shape[2]:
             capacity = 1 << (end - 1).bit_length()
-            self.keys, self.values = _grown(self.keys, capacity), _grown(self.values, capacity)
+            self.keys, self.values = self.grown(self.keys, capacity), self.grown(self.values, capacity)
         self.keys[:, :, self.position : end] = new_keys
         self.values[:, :, self.position : end] = new_values
         self.position = end
@@ -163,62 +172,33 @@ class CacheContext:
 
 @dataclass(frozen=True)
 class CacheAdvance:
-    """The rows that a cache gets."""
+    """The rows that a cache gets; `finite` tells whether later tokens can read them."""
 
     context: CacheContext
-    keys: Array  # [L, H, n, 2D]
-    values: Array  # [L, H, n, 2D]
+    keys: Any  # [L, H, n, 2D]
+    values: Any  # [L, H, n, 2D]
+    finite: bool
 
     def is_finite(self) -> bool:
         """False when a row that later tokens would read is broken."""
-        return bool(np.isfinite(self.keys).all() and np.isfinite(self.values).all())
+        return self.finite
 
     def commit(self) -> None:
         """Write the rows."""
         self.context.extend(self.keys, self.values)
 
 
-class Language(Protocol):
-    """What the engine needs of a language model; tests put small hand-made ones here."""
-
-    name: str
-    runtime: str  # what computes it: "onnx", "compiled" or "torch"
-    vocabulary: Vocabulary
-    latent_shape: tuple[int, int]
-    pool: StatePool  # of recurrent contexts
-    context_bytes: int  # at most, of a packed context
-    cache_bytes: int  # of main memory for a token of an attention context
-
-    def start(self, decode: Decode) -> Any:
-        """Context of a stream that has seen nothing."""
-
-    def prefill(self, context: Any, tokens: Sequence[int]) -> Advance:
-        """The context after `tokens`."""
-
-    def step(
-        self, contexts: Sequence[Any], tokens: Sequence[int], noise: Array
-    ) -> tuple[StepOutput, Sequence[Advance]]:
-        """One token in each of B streams of one decoding mode; `noise` `[B, H, 2D]`, zeros for the mean."""
-
-    def confidence(self, decode: Decode) -> TokenConfidence:
-        """How a mode's logits give the calibrated probability that a token is the right next one."""
-
-    def pack(self, context: Any) -> bytes:
-        """A recurrent context as bytes, the same for equal contexts."""
-
-    def unpack(self, data: bytes) -> Any:
-        """Inverse of `pack`.
-
-        Raises:
-            InvalidRequest: these bytes are no context of this model (`state_invalid`).
-        """
-
-
-class BundleLanguage:
-    """What a language bundle is, on whatever it runs.
+class Language(ABC):
+    """A language bundle, on whatever computes it.
 
     Args:
         bundle: of kind "lm".
+
+    Attributes:
+        runtime: what computes it: "onnx", "compiled" or "torch".
+        pool: of recurrent contexts.
+        context_bytes: at most, of a packed context.
+        cache_bytes: of main memory for a token of an attention context.
     """
 
     runtime: str
@@ -238,6 +218,55 @@ class BundleLanguage:
             mode: TokenConfidence.of(bundle.calibration, mode) for mode in bundle.calibration["temperature"]
         }
 
+    def start(self, mode: Mode) -> SlotContext | CacheContext:
+        """Context of a stream that has seen nothing."""
+        if mode == "attention":
+            layers, heads, _, width = self.initial_means.shape
+            return self._empty_cache((layers, heads, SMALLEST_CACHE, width // 2))
+        context = SlotContext(self.pool)
+        context.write(self.initial_means, self.initial_precisions)
+        return context
+
+    def prefill(self, context: SlotContext | CacheContext, tokens: Sequence[int]) -> Advance:
+        """The context after `tokens`."""
+        if isinstance(context, SlotContext):
+            return self._prefill_slots(context, tokens)
+        return self.extend(context, tokens, np.zeros((1, *self.latent_shape), dtype=np.float32))[1]
+
+    def step(
+        self, contexts: Sequence[SlotContext | CacheContext], tokens: Sequence[int], noise: Array
+    ) -> tuple[StepOutput, Sequence[Advance]]:
+        """One token in each of B streams of one decoding mode; attention streams, whose caches differ in size, go one
+        by one. noise: `[B, H, 2D]`, zeros for the mean."""
+        slots = [context for context in contexts if isinstance(context, SlotContext)]
+        if len(slots) == len(contexts):
+            return self._step_slots(slots, tokens, noise)
+        results = [
+            self.extend(context, [token], noise[row : row + 1])
+            for row, (context, token) in enumerate(zip(contexts, tokens, strict=True))
+            if isinstance(context, CacheContext)
+        ]
+        outputs = [np.concatenate(parts) for parts in zip(*(output for output, _ in results), strict=True)]
+        return StepOutput(*outputs), [advance for _, advance in results]
+
+    @abstractmethod
+    def extend(self, context: CacheContext, tokens: Sequence[int], noise: Array) -> tuple[StepOutput, CacheAdvance]:
+        """Tokens in an attention stream; `noise` `[1, H, 2D]`. The output is that of the last token."""
+
+    @abstractmethod
+    def _empty_cache(self, shape: tuple[int, ...]) -> CacheContext:
+        """An attention context with room for rows of this shape."""
+
+    @abstractmethod
+    def _prefill_slots(self, context: SlotContext, tokens: Sequence[int]) -> Advance:
+        """`prefill` of a recurrent stream."""
+
+    @abstractmethod
+    def _step_slots(
+        self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
+    ) -> tuple[StepOutput, Sequence[Advance]]:
+        """`step` of recurrent streams."""
+
     def example(self, rows: int) -> ExampleRows:
         """Rows that all differ, to ask `agreeing_sizes` with; always the same."""
         draw = np.random.Generator(np.random.Philox(0))
@@ -247,90 +276,54 @@ class BundleLanguage:
         means = self.initial_means + draw.standard_normal((rows, *self.initial_means.shape), dtype=np.float32)
         return ExampleRows(tokens, positions, noise, means, np.repeat(self.initial_precisions[None], rows, axis=0))
 
-    def confidence(self, decode: Decode) -> TokenConfidence:
-        """See `Language`; fitted on validation data."""
-        return self._confidence[decode]
+    def confidence(self, mode: Mode) -> TokenConfidence:
+        """How a mode's logits give the calibrated probability that a token is the right next one."""
+        return self._confidence[mode]
 
     def pack(self, context: Context) -> bytes:
-        """A recurrent context in the format that every runtime of this bundle reads."""
+        """A recurrent context in the format that every runtime of this bundle reads, the same for equal contexts."""
         if not isinstance(context, SlotContext):
             raise TypeError("only a recurrent context can be packed")
         return self._format.pack(context.position, *context.read())
 
     def unpack(self, data: bytes) -> SlotContext:
-        """Inverse of `pack`; see `Language`."""
+        """Inverse of `pack`.
+
+        Raises:
+            InvalidRequest: these bytes are no context of this model (`state_invalid`).
+        """
         position, means, precisions = self._format.unpack(data)
         context = SlotContext(self.pool, position)
         context.write(means, precisions)
         return context
 
 
-class CpuLanguage(BundleLanguage):
-    """A language bundle on a CPU: attention streams on the bundle's graph, recurrent ones as a subclass runs them.
-
-    Args:
-        bundle: of kind "lm".
-    """
+class CpuLanguage(Language):
+    """A language bundle on a CPU: attention streams on the bundle's graph, recurrent ones as a subclass runs them."""
 
     def __init__(self, bundle: Bundle) -> None:
         super().__init__(bundle)
         layers, heads, _, width = self.initial_means.shape
-        self._empty_cache = np.zeros((layers, heads, SMALLEST_CACHE, width // 2), dtype=np.float32)
-        self.cache_bytes = 2 * self._empty_cache.nbytes // SMALLEST_CACHE
+        self.cache_bytes = 2 * layers * heads * (width // 2) * np.dtype(np.float32).itemsize
         self.attention = bundle.session("attention")
 
-    def start(self, decode: Decode) -> SlotContext | CacheContext:
-        """Context of a stream that has seen nothing."""
-        if decode == "attention":
-            return CacheContext(np.zeros_like(self._empty_cache), np.zeros_like(self._empty_cache))
-        context = SlotContext(self.pool)
-        context.write(self.initial_means, self.initial_precisions)
-        return context
+    def _empty_cache(self, shape: tuple[int, ...]) -> CacheContext:
+        return CacheContext(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
 
-    def prefill(self, context: SlotContext | CacheContext, tokens: Sequence[int]) -> Advance:
-        """The context after `tokens`."""
-        if isinstance(context, CacheContext):
-            silent = np.zeros((1, *self.latent_shape), dtype=np.float32)
-            return self._extend(context, np.asarray([tokens], dtype=np.int64), silent)[1]
-        return self._prefill_slots(context, tokens)
-
-    def step(
-        self, contexts: Sequence[SlotContext | CacheContext], tokens: Sequence[int], noise: Array
-    ) -> tuple[StepOutput, Sequence[Advance]]:
-        """One token in each of B streams; attention streams, whose caches differ in size, go one by one."""
-        slots = [context for context in contexts if isinstance(context, SlotContext)]
-        if len(slots) == len(contexts):
-            return self._step_slots(slots, tokens, noise)
-        results = [
-            self._extend(context, np.asarray([[token]], dtype=np.int64), noise[row : row + 1])
-            for row, (context, token) in enumerate(zip(contexts, tokens, strict=True))
-            if isinstance(context, CacheContext)
-        ]
-        outputs = [np.concatenate(parts) for parts in zip(*(output for output, _ in results), strict=True)]
-        return StepOutput(*outputs), [advance for _, advance in results]
-
-    def _prefill_slots(self, context: SlotContext, tokens: Sequence[int]) -> Advance:
-        raise NotImplementedError
-
-    def _step_slots(
-        self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
-    ) -> tuple[StepOutput, Sequence[Advance]]:
-        raise NotImplementedError
-
-    def _extend(
-        self, context: CacheContext, tokens: NDArray[np.int64], noise: Array
-    ) -> tuple[StepOutput, CacheAdvance]:
+    def extend(self, context: CacheContext, tokens: Sequence[int], noise: Array) -> tuple[StepOutput, CacheAdvance]:
+        """See `Language`."""
         logits, log_precision, latent, keys, values = self.attention.run(
             ["logits", "log_precision", "latent", "new_keys", "new_values"],
             {
-                "tokens": tokens,
+                "tokens": np.asarray([tokens], dtype=np.int64),
                 "position": np.asarray([context.position], dtype=np.int64),
                 "keys": context.keys[None],
                 "values": context.values[None],
                 "noise": noise,
             },
         )
-        return StepOutput(logits, log_precision, latent), CacheAdvance(context, keys[0], values[0])
+        finite = bool(np.isfinite(keys).all() and np.isfinite(values).all())
+        return StepOutput(logits, log_precision, latent), CacheAdvance(context, keys[0], values[0], finite)
 
 
 class LanguageRuntime(CpuLanguage):
@@ -381,7 +374,7 @@ class LanguageRuntime(CpuLanguage):
         # Rows that pad the batch repeat its first stream: their results are thrown away.
         order = np.arange(self.batch_sizes.padded(count))
         order[count:] = 0
-        rows = self.pool.rows([context.slot for context in contexts])[order]
+        rows = self.pool.rows([context.seat for context in contexts])[order]
         logits, log_precision, latent, means, precisions = self._run_step(
             np.asarray(tokens, dtype=np.int64)[order],
             np.asarray([context.position for context in contexts], dtype=np.int64)[order],
@@ -414,10 +407,3 @@ class LanguageRuntime(CpuLanguage):
             )
 
         return run
-
-
-def _grown(rows: Array, capacity: int) -> Array:
-    """A copy with room for `capacity` rows; free rows are zero, which is finite and never read."""
-    larger = np.zeros((*rows.shape[:2], capacity, rows.shape[3]), dtype=rows.dtype)
-    larger[:, :, : rows.shape[2]] = rows
-    return larger

@@ -1,11 +1,11 @@
-"""Slots of model state for many streams: one array per field, reused without a trace of the former owner.
+"""Seats of model state for many streams: one array per field, reused without a trace of the former owner.
 
-A slot is a row of every array. Whoever holds it has a handle, (row, generation); the generation moves on acquire and
-on release, so a handle that outlived its slot is refused instead of reading a stranger's state. Rows are zeroed on
-both occasions. Pages that no slot ever touched cost no memory, and those of a large slot are given back to the system
-with it, which reads them as zeros afterwards. Small slots are reused last in, first out.
+A seat is a row of every array. Whoever holds it has a handle, (row, generation); the generation moves on acquire and
+on release, so a handle that outlived its seat is refused instead of reading a stranger's state. Rows are zeroed on
+both occasions. Pages that no seat ever touched cost no memory, and those of a large seat are given back to the system
+with it, which reads them as zeros afterwards. Small seats are reused last in, first out.
 
-`acquire` and `release` may be called from any thread. Reading and writing rows takes no lock: a slot has one owner.
+`acquire` and `release` may be called from any thread. Reading and writing rows takes no lock: a seat has one owner.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 Array = np.ndarray
-# Of a slot's part of an array, from which on its pages are given back; the call costs some microseconds.
+# Of a seat's part of an array, from which on its pages are given back; the call costs some microseconds.
 WORTH_GIVING_BACK_BYTES = 65_536
 IS_LINUX = sys.platform == "linux"  # elsewhere the pages would not read as zeros
-BOOKKEEPING_BYTES = 16  # per slot: its generation and its place in the free list
+BOOKKEEPING_BYTES = 16  # per seat: its generation and its place in the free list
 
 
 class StateField(NamedTuple):
-    """What one slot holds under a name."""
+    """What one seat holds under a name."""
 
     shape: tuple[int, ...]
     dtype: DTypeLike
 
 
-class Slot(NamedTuple):
-    """Handle of an acquired slot; odd generations are in use."""
+class Seat(NamedTuple):
+    """Handle of an acquired seat; odd generations are in use."""
 
     row: int
     generation: int
 
 
 class PoolFull(RuntimeError):
-    """Every slot has an owner."""
+    """Every seat has an owner."""
 
 
-class StaleSlot(RuntimeError):
-    """A handle whose slot was released."""
+class StaleSeat(RuntimeError):
+    """A handle whose seat was released."""
 
 
 class StatePool:
-    """Slots of state.
+    """Seats of state.
 
     Args:
-        fields: what a slot holds.
-        capacity: number of slots.
+        fields: what a seat holds.
+        capacity: number of seats.
     """
 
     def __init__(self, fields: Mapping[str, StateField], capacity: int) -> None:
@@ -65,31 +65,26 @@ class StatePool:
         self._fields = {name: _FieldRows(capacity, field) for name, field in fields.items()}
         self.arrays: dict[str, Array] = {name: rows.array for name, rows in self._fields.items()}
         self._generations = np.zeros(capacity, np.int64)
-        self._free = np.zeros(capacity, np.int64)  # a stack of released slots
+        self._free = np.zeros(capacity, np.int64)  # a stack of released seats
         self._free_count = 0
-        self._untouched = 0  # slots from here on never had an owner
+        self._untouched = 0  # seats from here on never had an owner
         self._lock = threading.Lock()
 
     @property
     def in_use(self) -> int:
-        """Slots that have an owner."""
+        """Seats that have an owner."""
         return self._untouched - self._free_count
 
     @property
-    def bytes_per_slot(self) -> int:
-        """Memory of a touched slot, exactly."""
-        return self.host_bytes_per_slot
-
-    @property
-    def host_bytes_per_slot(self) -> int:
-        """Main memory of a touched slot, exactly."""
+    def host_bytes_per_seat(self) -> int:
+        """Main memory of a touched seat, exactly."""
         return sum(array.nbytes for array in self.arrays.values()) // self.capacity + BOOKKEEPING_BYTES
 
-    def acquire(self) -> Slot:
-        """A zeroed slot.
+    def acquire(self) -> Seat:
+        """A zeroed seat.
 
         Raises:
-            PoolFull: when every slot has an owner.
+            PoolFull: when every seat has an owner.
         """
         with self._lock:
             if self._free_count:
@@ -99,73 +94,73 @@ class StatePool:
                 index = self._untouched
                 self._untouched += 1
             else:
-                raise PoolFull(f"all {self.capacity} state slots are in use")
+                raise PoolFull(f"all {self.capacity} seats of state are in use")
             self._generations[index] += 1
             self._clear(index)
-            return Slot(index, int(self._generations[index]))
+            return Seat(index, int(self._generations[index]))
 
-    def release(self, slot: Slot) -> None:
-        """Zero a slot and give it back.
+    def release(self, seat: Seat) -> None:
+        """Zero a seat and give it back.
 
         Raises:
-            StaleSlot: when it was given back before.
+            StaleSeat: when it was given back before.
         """
         with self._lock:
-            self._check(slot)
-            self._clear(slot.row)
-            self._generations[slot.row] += 1
-            self._free[self._free_count] = slot.row
+            self._check(seat)
+            self._clear(seat.row)
+            self._generations[seat.row] += 1
+            self._free[self._free_count] = seat.row
             self._free_count += 1
 
-    def rows(self, slots: Sequence[Slot]) -> Array:
-        """Row numbers of these slots, to index `arrays` with.
+    def rows(self, seats: Sequence[Seat]) -> Array:
+        """Row numbers of these seats, to index `arrays` with.
 
         Raises:
-            StaleSlot: when one was released.
+            StaleSeat: when one was released.
             ValueError: when one is named twice: its rows would overwrite each other.
         """
-        handles = np.fromiter(itertools.chain.from_iterable(slots), np.int64, 2 * len(slots)).reshape(-1, 2)
+        handles = np.fromiter(itertools.chain.from_iterable(seats), np.int64, 2 * len(seats)).reshape(-1, 2)
         index = handles[:, 0]
         current = self._generations[index] == handles[:, 1]
         if not current.all():
-            raise StaleSlot(f"slot {slots[int(np.argmin(current))]} was released")
-        if len(set(slots)) != len(slots):
-            raise ValueError("a slot occurs twice in one batch")
+            raise StaleSeat(f"seat {seats[int(np.argmin(current))]} was released")
+        if len(set(seats)) != len(seats):
+            raise ValueError("a seat occurs twice in one batch")
         return index
 
-    def read(self, slot: Slot) -> dict[str, Array]:
-        """Copies of a slot's fields.
+    def read(self, seat: Seat) -> dict[str, Array]:
+        """Copies of a seat's fields.
 
         Raises:
-            StaleSlot: when it was released.
+            StaleSeat: when it was released.
         """
-        self._check(slot)
-        return {name: array[slot.row].copy() for name, array in self.arrays.items()}
+        self._check(seat)
+        return {name: array[seat.row].copy() for name, array in self.arrays.items()}
 
-    def write(self, slot: Slot, values: Mapping[str, Array | float]) -> None:
-        """Set some fields of a slot.
+    def write(self, seat: Seat, values: Mapping[str, Array | float]) -> None:
+        """Set some fields of a seat.
 
         Raises:
-            StaleSlot: when it was released.
+            StaleSeat: when it was released.
         """
-        self._check(slot)
+        self._check(seat)
         for name, value in values.items():
-            self.arrays[name][slot.row] = value
+            self.arrays[name][seat.row] = value
 
-    def copy(self, source: Slot, target: Slot) -> None:
-        """Make a slot the same as another.
+    def copy(self, source: Seat, target: Seat) -> None:
+        """Make a seat the same as another.
 
         Raises:
-            StaleSlot: when one was released.
+            StaleSeat: when one was released.
         """
         self._check(source)
         self._check(target)
         for array in self.arrays.values():
             array[target.row] = array[source.row]
 
-    def _check(self, slot: Slot) -> None:
-        if self._generations[slot.row] != slot.generation:
-            raise StaleSlot(f"slot {slot} was released")
+    def _check(self, seat: Seat) -> None:
+        if self._generations[seat.row] != seat.generation:
+            raise StaleSeat(f"seat {seat} was released")
 
     def _clear(self, index: int) -> None:
         for rows in self._fields.values():
@@ -200,36 +195,36 @@ class _FieldRows:
 
 
 class TurningPool(StatePool):
-    """Slots of two rows each, which a subclass keeps: one row holds the state, the next is written to the other.
+    """Seats of two rows each, which a subclass keeps: one row holds the state, the next is written to the other.
 
     A state takes effect by a turn, so that one that is not wanted (it is not finite, or its batch failed) has
     overwritten nothing.
 
     Args:
-        capacity: number of slots; slot i has the rows 2i and 2i + 1.
-        fields: what a slot holds beside which of its rows is which.
+        capacity: number of seats; seat i has the rows 2i and 2i + 1.
+        fields: what a seat holds beside which of its rows is which.
     """
 
     def __init__(self, capacity: int, fields: Mapping[str, StateField] | None = None) -> None:
         super().__init__({"half": StateField((), np.int64), **(fields or {})}, capacity)
 
-    def current(self, slots: Sequence[Slot]) -> Array:
-        """Rows that hold the states of these slots; the errors are those of `rows`."""
-        rows = self.rows(slots)
+    def current(self, seats: Sequence[Seat]) -> Array:
+        """Rows that hold the states of these seats; the errors are those of `rows`."""
+        rows = self.rows(seats)
         current: Array = 2 * rows + self.arrays["half"][rows]
         return current
 
-    def spare(self, slots: Sequence[Slot]) -> Array:
+    def spare(self, seats: Sequence[Seat]) -> Array:
         """Rows that their next states are written to; the errors are those of `rows`."""
-        rows = self.rows(slots)
+        rows = self.rows(seats)
         spare: Array = 2 * rows + 1 - self.arrays["half"][rows]
         return spare
 
-    def turn(self, slot: Slot) -> None:
+    def turn(self, seat: Seat) -> None:
         """What was written to the spare row is the state from now on.
 
         Raises:
-            StaleSlot: when the slot was released.
+            StaleSeat: when the seat was released.
         """
-        self._check(slot)
-        self.arrays["half"][slot.row] ^= 1
+        self._check(seat)
+        self.arrays["half"][seat.row] ^= 1

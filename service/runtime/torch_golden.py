@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from rfa.export.bundle import Bundle
+from rfa.export.golden import loosened
 from rfa.service.runtime.golden import Named, reproduce
 from rfa.service.runtime.language import StepOutput
 from rfa.service.runtime.torch_language import DeviceCache, TorchLanguageRuntime
@@ -22,20 +22,8 @@ def check_golden_on(runtime: TorchLanguageRuntime, bundle: Bundle) -> int:
         BundleError: an output differs by more than the tolerance of golden.json or, where matrices are rounded, by
             more than that can explain.
     """
-    golden = bundle.golden if runtime.rounding == 0 else _loosened(bundle.golden, runtime.rounding)
+    golden = bundle.golden if runtime.rounding == 0 else loosened(bundle.golden, runtime.rounding)
     return reproduce(runtime, bundle, AttentionSession(runtime), where="this device", golden=golden)
-
-
-def _loosened(golden: Mapping[str, Any], rounding: float) -> dict[str, Any]:
-    """The cases with room for `rounding`, absolute and relative; with it, a lead may turn around."""
-    cases = []
-    for case in golden["cases"]:
-        outputs = {name: {**expected} for name, expected in case["outputs"].items()}
-        for expected in outputs.values():
-            expected.pop("argmax", None)
-        wider = {name: max(case[name], rounding) for name in ("absolute", "relative")}
-        cases.append({**case, **wider, "outputs": outputs})
-    return {"cases": cases}
 
 
 @dataclass(frozen=True)

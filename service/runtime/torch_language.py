@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -26,10 +25,9 @@ from rfa.service.engine.text.prefill import PREFILL_TOKENS
 from rfa.service.errors import Overloaded
 from rfa.service.runtime.batching import Run, agreeing_sizes
 from rfa.service.runtime.language import (
-    SMALLEST_CACHE,
-    Advance,
-    BundleLanguage,
-    Decode,
+    CacheAdvance,
+    CacheContext,
+    Language,
     SlotContext,
     StepOutput,
     TurnAdvance,
@@ -45,53 +43,19 @@ WORKSPACE_BYTES = 512 << 20
 WARM_LENGTHS = (1, 3, PREFILL_TOKENS)
 
 
-@dataclass
-class DeviceCache:
-    """Attention context of one stream on the device; rows beyond `position` are free."""
+class DeviceCache(CacheContext):
+    """Attention context of one stream, of tensors on the device."""
 
-    keys: torch.Tensor  # [L, H, C, 2D]
-    values: torch.Tensor  # [L, H, C, 2D]
-    position: int = 0
-
-    def fork(self) -> DeviceCache:
-        """An independent continuation from here."""
+    @staticmethod
+    def grown(rows: torch.Tensor, capacity: int) -> torch.Tensor:
+        """See `CacheContext`."""
         with _bounded_memory():
-            return DeviceCache(self.keys.clone(), self.values.clone(), self.position)
-
-    def release(self) -> None:
-        """Let go of the cache."""
-        self.keys = self.values = torch.zeros(0)
-
-    def extend(self, new_keys: torch.Tensor, new_values: torch.Tensor) -> None:
-        """Write rows `[L, H, n, 2D]` behind the valid part, in a larger tensor if need be."""
-        end = self.position + new_keys.shape[2]
-        if end > self.keys.shape[2]:
-            capacity = 1 << (end - 1).bit_length()
-            with _bounded_memory():
-                self.keys, self.values = _grown(self.keys, capacity), _grown(self.values, capacity)
-        self.keys[:, :, self.position : end] = new_keys
-        self.values[:, :, self.position : end] = new_values
-        self.position = end
+            larger = torch.zeros((*rows.shape[:2], capacity, rows.shape[3]), dtype=rows.dtype, device=rows.device)
+            larger[:, :, : rows.shape[2]] = rows
+        return larger
 
 
-@dataclass(frozen=True)
-class DeviceCacheAdvance:
-    """The rows that a cache gets."""
-
-    context: DeviceCache
-    keys: torch.Tensor  # [L, H, n, 2D]
-    values: torch.Tensor  # [L, H, n, 2D]
-
-    def is_finite(self) -> bool:
-        """False when a row that later tokens would read is broken."""
-        return _all_finite(self.keys, self.values)
-
-    def commit(self) -> None:
-        """Write the rows."""
-        self.context.extend(self.keys, self.values)
-
-
-class TorchLanguageRuntime(BundleLanguage):
+class TorchLanguageRuntime(Language):
     """A language bundle on a device of torch.
 
     Args:
@@ -119,9 +83,9 @@ class TorchLanguageRuntime(BundleLanguage):
             self._check_memory(bundle, streams, max_rows)
         with _sufficient_memory(bundle.name):
             self._decoder = _decoder(bundle, device, dtype)
-            self.pool = self._slots = DevicePool(self.initial_means, self.initial_precisions, streams, max_rows, device)
+            self.pool = self._pool = DevicePool(self.initial_means, self.initial_precisions, streams, max_rows, device)
             self._runners = {
-                size: StepRunner(self._decoder, self._slots, size, with_graph=on_gpu)
+                size: StepRunner(self._decoder, self._pool, size, with_graph=on_gpu)
                 for size in _candidate_sizes(max_rows)
             }
         self._lock = threading.Lock()  # of the runners
@@ -129,55 +93,29 @@ class TorchLanguageRuntime(BundleLanguage):
         self._runners = {size: self._runners[size] for size in self.batch_sizes.sizes}
         self._warm_up()
 
-    def start(self, decode: Decode) -> SlotContext | DeviceCache:
-        """Context of a stream that has seen nothing."""
-        if decode == "attention":
-            layers, heads, _, width = self.initial_means.shape
-            empty = torch.zeros((layers, heads, SMALLEST_CACHE, width // 2), device=self._decoder.device)
-            return DeviceCache(empty, empty.clone())
-        context = SlotContext(self.pool)
-        self._slots.start(context.slot)
-        return context
+    def _empty_cache(self, shape: tuple[int, ...]) -> CacheContext:
+        empty = torch.zeros(shape, device=self._decoder.device)
+        return DeviceCache(empty, empty.clone())
 
-    def prefill(self, context: SlotContext | DeviceCache, tokens: Sequence[int]) -> Advance:
-        """The context after `tokens`."""
-        if isinstance(context, DeviceCache):
-            return self.extend(context, tokens, np.zeros((1, *self.latent_shape), dtype=np.float32))[1]
+    def _prefill_slots(self, context: SlotContext, tokens: Sequence[int]) -> TurnAdvance:
         return self.read_prompt(context, tokens)[1]
-
-    def step(
-        self, contexts: Sequence[SlotContext | DeviceCache], tokens: Sequence[int], noise: Array
-    ) -> tuple[StepOutput, Sequence[Advance]]:
-        """One token in each of B streams; attention streams, whose caches differ in size, go one by one."""
-        slots = [context for context in contexts if isinstance(context, SlotContext)]
-        if len(slots) == len(contexts):
-            return self._step_slots(slots, tokens, noise)
-        results = [
-            self.extend(context, [token], noise[row : row + 1])
-            for row, (context, token) in enumerate(zip(contexts, tokens, strict=True))
-            if isinstance(context, DeviceCache)
-        ]
-        outputs = [np.concatenate(parts) for parts in zip(*(output for output, _ in results), strict=True)]
-        return StepOutput(*outputs), [advance for _, advance in results]
 
     @torch.no_grad()
     def read_prompt(self, context: SlotContext, tokens: Sequence[int]) -> tuple[StepOutput, TurnAdvance]:
         """A piece of a prompt in a recurrent stream; the output is that of its last token."""
-        slots = self._slots.slots
-        source, target = (int(rows([context.slot])[0]) for rows in (self._slots.current, self._slots.spare))
+        slots = self._pool.slots
+        source, target = (int(rows([context.seat])[0]) for rows in (self._pool.current, self._pool.spare))
         with _bounded_memory():
             output, means, precisions = self._decoder.prefill(
                 self._row(tokens), context.position, slots.means[:, source], slots.precisions[:, source]
             )
         slots.means[:, target] = means
         slots.precisions[:, target] = precisions
-        return _on_host(output), TurnAdvance(context, self._slots, _all_finite(means, precisions), len(tokens))
+        return _on_host(output), TurnAdvance(context, self._pool, _all_finite(means, precisions), len(tokens))
 
     @torch.no_grad()
-    def extend(
-        self, context: DeviceCache, tokens: Sequence[int], noise: Array
-    ) -> tuple[StepOutput, DeviceCacheAdvance]:
-        """Tokens in an attention stream; `noise` `[1, H, 2D]`. The output is that of the last token."""
+    def extend(self, context: CacheContext, tokens: Sequence[int], noise: Array) -> tuple[StepOutput, CacheAdvance]:
+        """See `Language`."""
         valid = context.position
         with _bounded_memory():
             output, keys, values = self._decoder.extend(
@@ -187,7 +125,7 @@ class TorchLanguageRuntime(BundleLanguage):
                 context.values[:, :, :valid],
                 torch.tensor(noise, device=self._decoder.device),
             )
-        return _on_host(output), DeviceCacheAdvance(context, keys, values)
+        return _on_host(output), CacheAdvance(context, keys, values, _all_finite(keys, values))
 
     def _row(self, tokens: Sequence[int]) -> torch.Tensor:
         return torch.tensor(tokens, dtype=torch.int64, device=self._decoder.device)
@@ -195,18 +133,18 @@ class TorchLanguageRuntime(BundleLanguage):
     def _step_slots(
         self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
     ) -> tuple[StepOutput, list[TurnAdvance]]:
-        slots = [context.slot for context in contexts]
+        seats = [context.seat for context in contexts]
         positions = np.asarray([context.position for context in contexts], dtype=np.int64)
         with self._lock:
-            result = self._runners[self.batch_sizes.padded(len(slots))].run(
+            result = self._runners[self.batch_sizes.padded(len(seats))].run(
                 np.asarray(tokens, dtype=np.int64),
                 positions,
-                self._slots.current(slots),
-                self._slots.spare(slots),
+                self._pool.current(seats),
+                self._pool.spare(seats),
                 noise,
             )
         advances = [
-            TurnAdvance(context, self._slots, bool(finite), 1)
+            TurnAdvance(context, self._pool, bool(finite), 1)
             for context, finite in zip(contexts, result.is_finite, strict=True)
         ]
         return StepOutput(result.logits, result.log_precision, result.latent), advances
@@ -221,13 +159,13 @@ class TorchLanguageRuntime(BundleLanguage):
     def _probe(self, rows: int) -> Run:
         """The step on rows that all differ, for `agreeing_sizes`, in the rows of the pool that pad batches."""
         tokens, positions, noise, means, _ = self.example(rows)
-        slots, device = self._slots.slots, self._decoder.device
+        slots, device = self._pool.slots, self._decoder.device
         start = torch.from_numpy(means.swapaxes(0, 1).copy()).to(device)  # [L, rows, H, S, 4D]
 
         def run(chosen: Rows) -> list[Array]:
-            places = self._slots.padding_rows[: len(chosen)]
+            places = self._pool.padding_rows[: len(chosen)]
             slots.means[:, places] = start[:, chosen]
-            slots.precisions[:, places] = slots.precisions[:, self._slots.initial_row, None]
+            slots.precisions[:, places] = slots.precisions[:, self._pool.initial_row, None]
             result = self._runners[len(chosen)].run(tokens[chosen], positions[chosen], places, places, noise[chosen])
             after = [part[:, places].transpose(0, 1).cpu().numpy().copy() for part in slots]
             return [result.logits, result.log_precision, result.latent, *after]
@@ -272,13 +210,6 @@ def _on_host(output: Stepped) -> StepOutput:
 
 def _all_finite(*parts: torch.Tensor) -> bool:
     return all(bool(part.isfinite().all()) for part in parts)
-
-
-def _grown(rows: torch.Tensor, capacity: int) -> torch.Tensor:
-    """A copy with room for `capacity` rows; free rows are zero, which is finite and never read."""
-    larger = torch.zeros((*rows.shape[:2], capacity, rows.shape[3]), dtype=rows.dtype, device=rows.device)
-    larger[:, :, : rows.shape[2]] = rows
-    return larger
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""The slots of many streams on the device that they are computed on, two rows of device memory each.
+"""The slots of many streams on the device that they are computed on, two rows of device memory a seat.
 
-Behind the slots follow the rows that pad a batch: they read a row that holds the initial state, and each writes a row
+Behind the seats follow the rows that pad a batch: they read a row that holds the initial state, and each writes a row
 of its own.
 """
 
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from rfa.model.decoder import SlotPool
-from rfa.service.runtime.pool import BOOKKEEPING_BYTES, Array, Slot, TurningPool
+from rfa.service.runtime.pool import Array, Seat, TurningPool
 
 Rows = NDArray[np.int64]
 
@@ -24,7 +24,7 @@ class DevicePool(TurningPool):
     Args:
         means: `[L, H, S, 4D]` of a stream that has seen nothing.
         precisions: `[L, H, S]` likewise.
-        capacity: number of slots.
+        capacity: number of seats.
         padding: rows of a batch that may be no stream.
         device: where the slots live.
     """
@@ -43,30 +43,20 @@ class DevicePool(TurningPool):
         """Device memory of a pool, from that of a context."""
         return (2 * capacity + 1 + padding) * context_bytes
 
-    @property
-    def bytes_per_slot(self) -> int:
-        """Memory of a slot, exactly; on the device all slots have theirs from the start."""
-        count = self.slots.means.shape[1]
-        return 2 * sum(part.nbytes // count for part in self.slots) + self.arrays["half"].itemsize + BOOKKEEPING_BYTES
-
-    def start(self, slot: Slot) -> None:
-        """The state of a stream that has seen nothing."""
-        self._copy_row(self.initial_row, int(self.current([slot])[0]))
-
-    def read(self, slot: Slot) -> dict[str, Array]:
-        """Copies of a slot's means and precisions."""
-        row = int(self.current([slot])[0])
+    def read(self, seat: Seat) -> dict[str, Array]:
+        """Copies of a seat's means and precisions."""
+        row = int(self.current([seat])[0])
         return {name: part[:, row].cpu().numpy().copy() for name, part in self.slots._asdict().items()}
 
-    def write(self, slot: Slot, values: Mapping[str, Array | float]) -> None:
-        """Set means and precisions of a slot."""
-        row = int(self.current([slot])[0])
+    def write(self, seat: Seat, values: Mapping[str, Array | float]) -> None:
+        """Set means and precisions of a seat."""
+        row = int(self.current([seat])[0])
         for name, value in values.items():
             part: torch.Tensor = getattr(self.slots, name)
             part[:, row] = torch.tensor(value, device=part.device)
 
-    def copy(self, source: Slot, target: Slot) -> None:
-        """Make a slot the same as another."""
+    def copy(self, source: Seat, target: Seat) -> None:
+        """Make a seat the same as another."""
         self._copy_row(int(self.current([source])[0]), int(self.current([target])[0]))
 
     def _copy_row(self, source: int, target: int) -> None:
@@ -80,7 +70,7 @@ class DevicePool(TurningPool):
 
 
 def _rows_of(initial: NDArray[np.float32], count: int, initial_row: int, device: str) -> torch.Tensor:
-    """`[L, count, …]`: zeros for the slots, then the initial state."""
+    """`[L, count, …]`: zeros for the seats, then the initial state."""
     start = torch.from_numpy(initial.copy()).to(device)
     rows = torch.zeros((start.shape[0], count, *start.shape[1:]), device=device)
     rows[:, initial_row:] = start[:, None]

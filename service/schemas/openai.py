@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from rfa.service.neutral import NullIs, OneOf, Only
-from rfa.service.schemas.base import FieldError, Reply, Request, says
+from rfa.service.schemas.base import FieldError, Mode, Reply, Request, says
 from rfa.service.schemas.replies import FinishReason, Many
 from rfa.service.schemas.requests import MAX_ITEMS, Seed, StopSequence
 
@@ -93,7 +93,7 @@ class CompletionRequest(Request):
     truncate_prompt_tokens: int | None = Field(
         default=None, ge=1, le=1_000_000, description="keep only the last tokens of each prompt"
     )
-    decode: Literal["recurrent", "attention"] = Field(
+    decode: Mode = Field(
         default="recurrent", description="constant-memory filter slots, or exact attention over a growing cache"
     )
     latent_noise: float = Field(default=0.0, ge=0, le=10, description="scale of the latent sample of the last layer")

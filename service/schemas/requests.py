@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
 from rfa.service.engine.filter.input import LARGEST_OBSERVATION, LEAST_NOISE, MOST_COMPONENTS, MOST_NOISE
 from rfa.service.neutral import NullIs, OneOf, Only
-from rfa.service.schemas.base import FieldError, Request
+from rfa.service.schemas.base import FieldError, Mode, Request
 from rfa.service.state.names import SESSION_PREFIX
 
 LARGEST_TIME = 1e15
@@ -89,7 +89,7 @@ class GenerateParameters(Request):
     watermark: Annotated[Any, Only(None, False)] = None
     grammar: Annotated[Any, Only(None)] = None
     adapter_id: Annotated[Any, Only(None)] = None
-    decode: Literal["recurrent", "attention"] = Field(
+    decode: Mode = Field(
         default="recurrent", description="constant-memory filter slots, or exact attention over a growing cache"
     )
     latent_noise: float = Field(default=0.0, ge=0, le=10, description="scale of the latent sample of the last layer")
@@ -176,7 +176,7 @@ class FilterRequest(Request):
     horizon: Horizons = Field(default_factory=list)
     samples: Samples = 0
     seed: Seed | None = Field(default=None, description="null draws one; the reply tells which")
-    mode: Literal["recurrent", "attention"] = "recurrent"
+    mode: Mode = "recurrent"
     smooth: bool = Field(default=False, description="also the trajectory given all observations")
     stream: bool = False
     state: StateReference | None = None

@@ -7,25 +7,23 @@ after that. Answers are lines of JSON on standard output: one that it is ready, 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import math
 import os
 import resource
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError, check_golden, open_bundle
 from rfa.export.signing import PublicKey, parse_public_keys
+from rfa.service.child_environment import end_with_parent
 from rfa.service.engine.text.incremental import Vocabulary
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.vetting.wide_trial import try_wide
 
 MAX_REASON = 300
 OPEN_FILES = 32
-PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
@@ -95,8 +93,7 @@ def _private_output() -> Any:
 
 def _limit(request: dict[str, Any]) -> None:
     """From here on."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     os.chdir(request["directory"])
     # Of the processor for all bundles together; each alone is held to the clock.
     used = resource.getrusage(resource.RUSAGE_SELF)

@@ -12,7 +12,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
@@ -20,6 +20,9 @@ from uvicorn.server import ServerState
 from rfa.service.memory import Lease, MemoryBudget
 from rfa.service.metrics import Metrics
 from rfa.service.settings import Settings
+
+if TYPE_CHECKING:
+    from rfa.service.wire.http import HTTPConnection
 
 # One connection is worked on for so long; then others have their turn.
 TURN_SECONDS = 0.002
@@ -32,13 +35,6 @@ TURNS_A_ROUND = 16
 FREE_BYTES = 4_096
 LEASE_STEP_BYTES = 16_384
 TCP_CLOSE = 7  # the kernel's state of a socket whose peer has reset it
-
-
-class Waiting(Protocol):
-    """A connection whose client has not said what it wants."""
-
-    def make_room(self) -> None:
-        """End, for another's sake."""
 
 
 @dataclass
@@ -57,8 +53,8 @@ class Wire:
     memory: MemoryBudget
     state: ServerState
     app_state: dict[str, Any]
-    # In the order in which they began to wait; a dictionary is an ordered set.
-    waiting: dict[Waiting, None] = field(default_factory=dict)
+    # Whose clients have not said what they want, in the order in which they began to wait; an ordered set.
+    waiting: dict[HTTPConnection, None] = field(default_factory=dict)
     _round_end: float | None = None
     _queue: deque[Callable[[], None]] = field(default_factory=deque)
 

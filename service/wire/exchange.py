@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import h11
 from starlette.types import ASGIApp, Message, Scope
 from uvicorn.server import ServerState
+
+if TYPE_CHECKING:
+    from rfa.service.wire.http import HTTPConnection
 
 logger = logging.getLogger("rfa.server")
 
@@ -18,24 +21,6 @@ logger = logging.getLogger("rfa.server")
 HIGH_WATER_BYTES = 65_536
 PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 CONTINUE = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
-
-
-class Line(Protocol):
-    """What an exchange needs of its connection."""
-
-    writable: asyncio.Event
-
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
-
-    def body_taken(self) -> None:
-        """The application took what there was of the body."""
-
-    def answered(self) -> None:
-        """The answer is complete."""
-
-    def cut(self) -> None:
-        """The answer will never be complete."""
 
 
 class Exchange:
@@ -46,7 +31,7 @@ class Exchange:
         server: whose default headers every answer has.
     """
 
-    def __init__(self, line: Line, parser: h11.Connection, scope: Scope, server: ServerState) -> None:
+    def __init__(self, line: HTTPConnection, parser: h11.Connection, scope: Scope, server: ServerState) -> None:
         self.parser = parser
         self.scope = scope
         self.is_started = False

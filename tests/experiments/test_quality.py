@@ -21,7 +21,7 @@ from rfa.experiments.quality.runs import Job, main, run_jobs
 from rfa.experiments.quality.scores import Scoring, score_text
 from rfa.experiments.quality.speed import measure_speed, speed_lines
 from rfa.experiments.quality.table import QualityPlan, kept_rows, report_lines, write_quality, write_speed
-from rfa.model.checkpoint import load_model
+from rfa.model.checkpoint import load_run
 from rfa.model.config import LanguageModelConfig
 from rfa.model.dynamics import rotate
 from rfa.model.language import LanguageModel
@@ -89,7 +89,7 @@ def stepped(model, window):
 def test_perplexity_equals_a_plain_loop(done, data, windows, mode):
     """Token by token: the window that each is scored in, from the definition."""
     run = done.plan.runs / "both-s0"
-    model, length, first = load_model(run), 32, 32
+    model, length, first = load_run(run), 32, 32
     tokenizer = Tokenizer.from_file(str(run / "tokenizer.json"))
     tokens = encode_files(tokenizer, [data / "test.txt"]).astype(np.int64)
     model.mode = mode
@@ -140,7 +140,7 @@ def test_all_windows_score_the_same_tokens():
 
 def test_every_second_sliding_window_is_a_separate_one(done, data):
     run = done.plan.runs / "both-s0"
-    model = load_model(run)
+    model = load_run(run)
     tokens = encode_files(Tokenizer.from_file(str(run / "tokenizer.json")), [data / "test.txt"])[: 32 + 128 + 1]
     for mode in ("attention", "recurrent"):
         separate = window_losses(model, tokens, 64, mode, first=32)
@@ -152,7 +152,7 @@ def test_every_second_sliding_window_is_a_separate_one(done, data):
 
 
 def test_windows_before_the_text_are_refused(done):
-    model = load_model(done.plan.runs / "both-s0")
+    model = load_run(done.plan.runs / "both-s0")
     with pytest.raises(ValueError, match="needs first >= 8"):
         window_losses(model, np.zeros(100, np.int64), 16, "attention", scored=8, first=7)
 

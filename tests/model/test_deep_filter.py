@@ -77,7 +77,7 @@ def test_the_future_does_not_change_the_past():
 def test_dynamics_are_stable_and_covariances_positive():
     model, (y, present, times) = build(), make_data()
     with torch.no_grad():
-        assert float(model.modes().rate_re.max()) < 0
+        assert float(model.drift().rate_re.max()) < 0
         output, state = model(y, present, times)
         mean, covariance = model.forecast(state, torch.tensor([0.0, 0.5, 100.0]))
     assert float(torch.linalg.eigvalsh(output.state_covariance).min()) > 0

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rfa.model.checkpoint import load_model, save_checkpoint
+from rfa.model.checkpoint import load_run, save_checkpoint
 from rfa.model.config import LanguageModelConfig
 from rfa.model.language import Cache, LanguageModel, SlotState
 
@@ -231,10 +231,10 @@ def test_compiled_attention_has_the_gradients_of_the_eager_one(tokens):
 
 def test_checkpoint_round_trip(model, tokens, tmp_path):
     save_checkpoint(tmp_path / "run", "language", model)
-    restored = load_model(tmp_path / "run")
+    restored = load_run(tmp_path / "run")
     restored.mode = model.mode = "recurrent"
     with torch.no_grad():
         assert torch.equal(restored(tokens).logits, model(tokens).logits)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"neither config\.json"):
-        load_model(tmp_path / "empty")
+    with pytest.raises(FileNotFoundError, match=r"config\.json"):
+        load_run(tmp_path / "empty")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.model.checkpoint import load_model, save_checkpoint
+from rfa.model.checkpoint import load_run, save_checkpoint
 from rfa.model.metric_filter import BOUND, DOUBT, TRUSTED, MetricFilter, MetricFilterConfig
 
 
@@ -141,7 +141,7 @@ def test_the_forecast_is_the_level_with_a_growing_variance():
 def test_it_is_saved_and_loaded(tmp_path):
     model = MetricFilter(MetricFilterConfig(memory=50, nu=5.0))
     save_checkpoint(tmp_path, "metric", model)
-    again = load_model(tmp_path)
+    again = load_run(tmp_path)
     assert again.config == model.config
     assert all(torch.equal(a, b) for a, b in zip(model.buffers(), again.buffers(), strict=True))
 

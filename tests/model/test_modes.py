@@ -10,7 +10,7 @@ from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.recurrence import dense, modes
-from rfa.model.recurrence.modes import ChainModes, Modes, backward, seen_from_now, transition
+from rfa.model.recurrence.modes import Chains, Eigenpairs, backward, seen_from_now, transition
 from rfa.model.recurrence.spectrum import EXTRA_NODES, mode_arrays, spectrum, stationary, threshold
 from tests.model.oracles import filterpy_filter
 
@@ -57,7 +57,7 @@ def make_noise(n: int, seed: int = 1) -> np.ndarray:
 
 def built(drift: np.ndarray, noise: np.ndarray, dtype=torch.float64):
     found = spectrum(drift)
-    kind = Modes if found.terms == 1 else ChainModes
+    kind = Eigenpairs if found.terms == 1 else Chains
     arrays = mode_arrays(found, noise)
     return kind(*(torch.tensor(arrays[name], dtype=dtype) for name in kind._fields))
 
@@ -85,7 +85,7 @@ def test_transition_is_the_matrix_exponential_and_van_loans_integral(name):
     drift = DRIFTS[name]
     noise = make_noise(len(drift))
     found = built(drift, noise)
-    assert isinstance(found, ChainModes)
+    assert isinstance(found, Chains)
     f, q = transition(found, torch.tensor(LAGS, dtype=torch.float64))
     for i, lag in enumerate(LAGS):
         expected_f, expected_q = oracle(drift, noise, lag)
@@ -147,7 +147,7 @@ def test_integrals_on_both_sides_of_the_threshold(count):
         # One cluster pair with l + l* = 2 Re l, so give the other one the imaginary part.
         rates = torch.tensor([[x.real, 0.0], [x.imag, 0.0]], dtype=torch.float64)
         blank = torch.zeros(0)
-        chain = ChainModes(*rates, *[blank] * 9, nodes[:, 0], nodes[:, 1:])
+        chain = Chains(*rates, *[blank] * 9, nodes[:, 0], nodes[:, 1:])
         re, im = modes._integrals(chain, torch.tensor(1.0, dtype=torch.float64))
         for m in range(count):
             expected = quadrature(m, x)
@@ -188,10 +188,12 @@ def test_a_diagonalisable_drift_takes_the_path_it_always_took():
     rates, basis = np.linalg.eig(drift)
     dual = np.linalg.inv(basis)
     inner = dual @ noise @ dual.conj().T
-    plain = Modes(*(torch.from_numpy(a) for m in (rates, basis, dual, inner) for a in (m.real.copy(), m.imag.copy())))
+    plain = Eigenpairs(
+        *(torch.from_numpy(a) for m in (rates, basis, dual, inner) for a in (m.real.copy(), m.imag.copy()))
+    )
     lag = torch.tensor([0.0, 0.2, 5.0], dtype=torch.float64)
     found = built(drift, noise)
-    assert isinstance(found, Modes)
+    assert isinstance(found, Eigenpairs)
     for ours, theirs in zip(transition(found, lag), dense.transition(plain, lag), strict=True):
         assert torch.equal(ours, theirs)
     minus = basis @ (inner / -(rates[:, None] + rates.conj()[None, :])) @ basis.conj().T

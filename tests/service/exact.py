@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.model.checkpoint import load_model
+from rfa.export.loading import load_model
 from rfa.model.dynamics import wrapped_phase
 from rfa.model.language import LanguageModel
 from rfa.model.layers import RobustMixer

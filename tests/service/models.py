@@ -29,7 +29,7 @@ from rfa.service.engine.models import Models
 from rfa.service.engine.text.incremental import Vocabulary
 from rfa.service.errors import InvalidRequest, invalid_state
 from rfa.service.runtime.language import StepOutput
-from rfa.service.runtime.pool import Slot, StateField, StatePool
+from rfa.service.runtime.pool import Seat, StateField, StatePool
 from rfa.service.schemas.replies import FilterStepReply, ForecastPoint, Kind, ModelInfo
 
 END_OF_TEXT = "<|endoftext|>"
@@ -104,7 +104,7 @@ class FakeLanguage:
     pool: StatePool = field(default_factory=lambda: StatePool({"seen": StateField((), np.float64)}, 1))
     batches: list[int] = field(default_factory=list)
 
-    def start(self, decode: str) -> Seen:
+    def start(self, mode: str) -> Seen:
         return Seen()
 
     def prefill(self, context: Seen, tokens: Sequence[int]) -> SeenMore:
@@ -141,7 +141,7 @@ class FakeLanguage:
             raise invalid_state()
         return Seen(tuple(np.frombuffer(data, "<u4", offset=8).tolist()), float(np.frombuffer(data, "<f8", 1)[0]))
 
-    def confidence(self, decode: str) -> TokenConfidence:
+    def confidence(self, mode: str) -> TokenConfidence:
         return TokenConfidence(1.0)
 
 
@@ -209,11 +209,11 @@ class FakeFilter:
     def start(self, seed: int = 0) -> Means:
         return Means(np.zeros(self.observation_size), np.zeros(self.observation_size, np.int64), seed=seed)
 
-    def put(self, pool: StatePool, slot: Slot, state: Means) -> None:
-        pool.write(slot, {"sums": state.sums, "seen": state.seen, "time": state.time, "count": state.count})
+    def put(self, pool: StatePool, seat: Seat, state: Means) -> None:
+        pool.write(seat, {"sums": state.sums, "seen": state.seen, "time": state.time, "count": state.count})
 
-    def get(self, pool: StatePool, slot: Slot, seed: int) -> Means:
-        values = pool.read(slot)
+    def get(self, pool: StatePool, seat: Seat, seed: int) -> Means:
+        values = pool.read(seat)
         return Means(values["sums"], values["seen"], float(values["time"]), int(values["count"]), seed)
 
     def pack(self, state: Means) -> bytes:
@@ -237,17 +237,17 @@ class FakeFilter:
 
     def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
         self.batches.append(len(rows))
-        pool.rows([row.slot for row in rows])
+        pool.rows([row.seat for row in rows])
         if any(self.bomb in (row.observation or ()) for row in rows if self.bomb is not None):
             raise RuntimeError("the graph failed at /secret/place")
         stepped: list[Stepped | None] = []
         for row in rows:
-            before = self.get(pool, row.slot, row.seed)
+            before = self.get(pool, row.seat, row.seed)
             step, state = self._observe(before, row.t, row.observation, row.readout)
             if not np.isfinite(state.sums).all():
                 stepped.append(None)
                 continue
-            self.put(pool, row.slot, state)
+            self.put(pool, row.seat, state)
             stepped.append(Stepped(step, float(row.observation is not None), self._check(before, row.observation)))
         return stepped
 

@@ -15,7 +15,7 @@ from rfa.export.bundle import open_bundle
 from rfa.service.engine.filter.model import Row
 from rfa.service.errors import InvalidRequest
 from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.pool import Slot, StaleSlot, StatePool
+from rfa.service.runtime.pool import Seat, StaleSeat, StatePool
 from tests.soak.courses import as_sent
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
@@ -60,31 +60,31 @@ class Streams:
         self.runtime = runtime
         self.rng = np.random.default_rng(seed)
         self.pool = StatePool(runtime.state_fields, count)
-        self.slots = [self.pool.acquire() for _ in range(count)]
-        self.times = dict.fromkeys(self.slots, 0.0)
-        for slot in self.slots:
-            runtime.put(self.pool, slot, runtime.start())
+        self.seats = [self.pool.acquire() for _ in range(count)]
+        self.times = dict.fromkeys(self.seats, 0.0)
+        for seat in self.seats:
+            runtime.put(self.pool, seat, runtime.start())
 
-    def row(self, slot: Slot, observed: tuple[float, list[float | None] | None, float] | None = None) -> Row:
+    def row(self, seat: Seat, observed: tuple[float, list[float | None] | None, float] | None = None) -> Row:
         if observed is None:
             ((lag, y, noise),) = observations(self.rng, 1)
-            observed = self.times[slot] + lag, y, noise
-        self.times[slot] = observed[0]
+            observed = self.times[seat] + lag, y, noise
+        self.times[seat] = observed[0]
         levels, horizon, samples = READOUTS[self.rng.integers(len(READOUTS))]
-        return Row(slot, *observed, self.runtime.readout(levels, horizon, samples), int(self.rng.integers(100)))
+        return Row(seat, *observed, self.runtime.readout(levels, horizon, samples), int(self.rng.integers(100)))
 
 
 def needle_alone(runtime: FilterRuntime, readout: Any, seed: int) -> tuple[list[bytes], list[float], bytes]:
     pool = StatePool(runtime.state_fields, 1)
-    slot = pool.acquire()
-    runtime.put(pool, slot, runtime.start())
+    seat = pool.acquire()
+    runtime.put(pool, seat, runtime.start())
     steps, likelihoods = [], []
     for t, y, noise in observations(np.random.default_rng(seed), STEPS):
-        (stepped,) = runtime.advance(pool, [Row(slot, t, y, noise, runtime.readout(*readout), 7)])
+        (stepped,) = runtime.advance(pool, [Row(seat, t, y, noise, runtime.readout(*readout), 7)])
         assert stepped is not None
         steps.append(as_sent(stepped.step))
         likelihoods.append(stepped.log_likelihood)
-    return steps, likelihoods, runtime.pack(runtime.get(pool, slot, 7))
+    return steps, likelihoods, runtime.pack(runtime.get(pool, seat, 7))
 
 
 def needle_in_a_crowd(
@@ -92,7 +92,7 @@ def needle_in_a_crowd(
 ) -> tuple[list[bytes], list[float], bytes]:
     """The same stream among a random number of random others, at a random place."""
     crowd = Streams(runtime, seed + 1000, largest)
-    needle, *others = crowd.slots
+    needle, *others = crowd.seats
     steps, likelihoods = [], []
     for observed in observations(np.random.default_rng(seed), STEPS):
         count = int(crowd.rng.integers(largest))
@@ -116,7 +116,8 @@ def test_a_stream_is_the_same_alone_and_in_any_batch(runtime: FilterRuntime, rea
 
 def test_without_padding_the_neighbours_show(name: str) -> None:
     """So the law above can fail, and it is the padding that holds it."""
-    bare = FilterRuntime(open_bundle(BUNDLES / name), row_counts=())
+    bare = FilterRuntime(open_bundle(BUNDLES / name))
+    bare._sizes.padded = lambda rows: rows  # type: ignore[method-assign]
     assert any(
         needle_in_a_crowd(bare, READOUTS[0], seed, 12) != needle_alone(bare, READOUTS[0], seed) for seed in range(8)
     )
@@ -155,34 +156,34 @@ def test_a_bad_row_is_left_alone_and_its_neighbours_do_not_notice(runtime: Filte
         for row in bad:
             for array in infected.pool.arrays.values():
                 if array.dtype == np.float32:
-                    array[infected.slots[row].row] = np.nan
-        before = [infected.pool.read(slot) for slot in infected.slots]
-        expected = runtime.advance(healthy.pool, [healthy.row(slot) for slot in healthy.slots])
-        found = runtime.advance(infected.pool, [infected.row(slot) for slot in infected.slots])
-        for row, slot in enumerate(infected.slots):
-            after = infected.pool.read(slot)
+                    array[infected.seats[row].row] = np.nan
+        before = [infected.pool.read(seat) for seat in infected.seats]
+        expected = runtime.advance(healthy.pool, [healthy.row(seat) for seat in healthy.seats])
+        found = runtime.advance(infected.pool, [infected.row(seat) for seat in infected.seats])
+        for row, seat in enumerate(infected.seats):
+            after = infected.pool.read(seat)
             if row in bad:
                 assert found[row] is None
                 assert all(np.array_equal(after[key], value, equal_nan=True) for key, value in before[row].items())
             else:
                 assert expected[row] is not None
                 assert as_sent([*found[row]]) == as_sent([*expected[row]])
-                assert all(np.array_equal(after[key], value) for key, value in healthy.pool.read(slot).items())
+                assert all(np.array_equal(after[key], value) for key, value in healthy.pool.read(seat).items())
 
 
 def test_a_released_slot_is_refused(runtime: FilterRuntime) -> None:
     streams = Streams(runtime, 3, 4)
-    rows = [streams.row(slot) for slot in streams.slots]
-    streams.pool.release(streams.slots[2])
+    rows = [streams.row(seat) for seat in streams.seats]
+    streams.pool.release(streams.seats[2])
     streams.pool.acquire()
-    with pytest.raises(StaleSlot):
+    with pytest.raises(StaleSeat):
         runtime.advance(streams.pool, rows)
 
 
 def test_too_many_rows_are_refused(runtime: FilterRuntime) -> None:
     streams = Streams(runtime, 3, 257)
     with pytest.raises(ValueError, match="256"):
-        runtime.advance(streams.pool, [streams.row(slot) for slot in streams.slots])
+        runtime.advance(streams.pool, [streams.row(seat) for seat in streams.seats])
 
 
 def test_a_packed_state_has_one_size_and_only_sound_ones_open(runtime: FilterRuntime) -> None:
@@ -223,9 +224,9 @@ def test_the_numbers_of_a_row_are_those_of_the_calibration_file(name: str, runti
     streams = Streams(runtime, 12, 30)
     readout = runtime.readout((0.5, 0.9), (tables["forecast"]["horizons"][1],), 0)
     for _ in range(4):
-        rows = [streams.row(slot)._replace(readout=readout) for slot in streams.slots]
-        running = [float(streams.pool.arrays["clock.surprise"][slot.row]) for slot in streams.slots]
-        normal = [streams.pool.arrays["normal.learned"][slot.row].tolist() for slot in streams.slots]
+        rows = [streams.row(seat)._replace(readout=readout) for seat in streams.seats]
+        running = [float(streams.pool.arrays["clock.surprise"][seat.row]) for seat in streams.seats]
+        normal = [streams.pool.arrays["normal.learned"][seat.row].tolist() for seat in streams.seats]
         for row, before, taught, stepped in zip(
             rows, running, normal, runtime.advance(streams.pool, rows), strict=True
         ):
@@ -238,7 +239,7 @@ def test_the_numbers_of_a_row_are_those_of_the_calibration_file(name: str, runti
                     assert math.isclose((high - low) / 2, std * scale, rel_tol=1e-9)
                     assert math.isclose((high + low) / 2, mean, rel_tol=1e-9, abs_tol=1e-12)
                 point = step.forecast[0]
-                shift = streams.pool.arrays["adaptive.shift"][row.slot.row][1]
+                shift = streams.pool.arrays["adaptive.shift"][row.seat.row][1]
                 for k, (std, (low, high)) in enumerate(zip(point.std, point.interval[level], strict=True)):
                     adapted = max(
                         tables["forecast"]["multipliers"][1][j] * ((1 + float(v)) / (1 - float(v))) ** 3

@@ -1,4 +1,4 @@
-"""Filter jobs at work: shared steps, fair quanta, a bad row alone, slots that come back."""
+"""Filter jobs at work: shared steps, fair quanta, a bad row alone, seats that come back."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 from rfa.export.bundle import open_bundle
+from rfa.service.departure import ClientGone
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter import stages as filtering
 from rfa.service.engine.filter.jobs import Filtered, FilterJob
 from rfa.service.engine.filter.model import FilterOptions, Row, Stepped
 from rfa.service.engine.filter.stages import FilterStage
-from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, ReaderGone, StreamEnd, StreamJob, StreamStep
+from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob, StreamStep
 from rfa.service.errors import InternalError, InvalidRequest, NotReady, Overloaded
 from rfa.service.metrics import Metrics
 from rfa.service.runtime.filter import FilterRuntime
@@ -84,7 +85,7 @@ async def has_stopped_at(inbox: Sequence[object], count: int) -> bool:
 
 
 async def slots_are_free(engine: Engine) -> None:
-    await until(lambda: not engine.slots_in_use)
+    await until(lambda: not engine.seats_in_use)
 
 
 def number(metrics: Metrics, name: str, **labels: str) -> float:
@@ -280,14 +281,14 @@ async def test_streams_have_their_own_bound_and_rest_between_observations() -> N
         with pytest.raises(Overloaded, match="live streams"):
             engine.filter_stream(None, stream_options())
         assert len(await steps_of(engine.filter(None, options(5)))) == 5
-        assert engine.slots_in_use <= 1
+        assert engine.seats_in_use <= 1
         for step in range(4):
             for stream in streams:
                 stream.push(Observed(float(step), [float(step), 0.0], 1.0))
             for stream in streams:
                 (reply,) = await stream.replies()
                 assert (reply.step.index, reply.step.mean) == (step, [step / 2, 0.0])
-        assert engine.slots_in_use == 3
+        assert engine.seats_in_use == 3
         for stream in streams:
             stream.close()
             steps, end = await drained(stream)
@@ -340,9 +341,9 @@ async def test_a_client_that_leaves_frees_the_slot() -> None:
         stream = engine.filter_stream(None, stream_options())
         stream.push(Observed(0.0, [1.0, 1.0], 1.0))
         await stream.replies()
-        assert engine.slots_in_use == 1
+        assert engine.seats_in_use == 1
         stream.leave()
-        with pytest.raises(ReaderGone):
+        with pytest.raises(ClientGone):
             await stream.replies()
         await slots_are_free(engine)
         assert engine._scheduler.streams == 0

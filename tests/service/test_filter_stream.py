@@ -100,7 +100,7 @@ class Socket:
 async def slots_are_free(app: FastAPI) -> None:
     engine = app.state.engine
     async with asyncio.timeout(10):
-        while engine.slots_in_use or engine._scheduler.streams:
+        while engine.seats_in_use or engine._scheduler.streams:
             await asyncio.sleep(0.01)
 
 
@@ -403,7 +403,7 @@ async def test_a_client_that_leaves_frees_its_slot(connect: Any, moment: str) ->
             gate.release()
             socket.frame({"y": [1, 2]})
             await socket.reply()
-            assert http.app.state.engine.slots_in_use == 1
+            assert http.app.state.engine.seats_in_use == 1
         if moment in ("working", "full"):
             for _ in range(2 if moment == "working" else 50):
                 socket.frame({"y": [1, 2]})
@@ -604,7 +604,7 @@ async def test_a_real_client_gets_replies_in_order_and_close_codes(address: tupl
         await client.recv()
         await client.send('{"y": [1, 2]}')
         await client.recv()
-    assert app.state.engine.slots_in_use == 20
+    assert app.state.engine.seats_in_use == 20
     for client in clients:
         client.transport.abort()
     await slots_are_free(app)

@@ -1,4 +1,4 @@
-"""A text does not depend on its neighbours, and its slot of the pool is free again however it ended."""
+"""A text does not depend on its neighbours, and its seat of the pool is free again however it ended."""
 
 from __future__ import annotations
 

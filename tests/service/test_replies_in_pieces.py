@@ -128,7 +128,7 @@ async def test_a_reader_that_leaves_ends_the_work(connect: Any) -> None:
         done = await has_stopped(lambda: len(model.batches))
         assert done < 9_000
         assert client.app.state.memory.leased_bytes == 0
-        assert client.app.state.engine.slots_in_use == 0
+        assert client.app.state.engine.seats_in_use == 0
 
 
 @pytest.mark.parametrize(("where", "is_cut"), [(10, False), (8_900, True)])

@@ -10,8 +10,8 @@ import pytest
 
 from rfa.export.bundle import Bundle, open_bundle
 from rfa.service.errors import InvalidRequest
-from rfa.service.runtime.language import BundleLanguage, LanguageRuntime
-from rfa.service.runtime.pool import StaleSlot
+from rfa.service.runtime.language import Language, LanguageRuntime
+from rfa.service.runtime.pool import StaleSeat
 from rfa.service.runtime.torch_language import TorchLanguageRuntime
 from rfa.service.runtime.torch_pool import DevicePool
 from tests.service.exact import EPS, ExactModel, begun, crowd, largest_errors, prompt_of, silence, stepped
@@ -27,7 +27,7 @@ def bundle(books_bundle: Path) -> Bundle:
     return open_bundle(books_bundle)
 
 
-def load(bundle: Bundle, name: str) -> BundleLanguage:
+def load(bundle: Bundle, name: str) -> Language:
     if name == "torch":
         return TorchLanguageRuntime(bundle, device="cpu", streams=STREAMS, max_rows=MAX_ROWS)
     if name == "onnx":
@@ -39,25 +39,25 @@ def load(bundle: Bundle, name: str) -> BundleLanguage:
 
 
 @pytest.fixture(scope="module", params=RUNTIMES)
-def made(request: pytest.FixtureRequest, bundle: Bundle) -> BundleLanguage:
+def made(request: pytest.FixtureRequest, bundle: Bundle) -> Language:
     return load(bundle, request.param)
 
 
 @pytest.fixture(scope="module")
-def other(bundle: Bundle) -> BundleLanguage:
+def other(bundle: Bundle) -> Language:
     """ONNX Runtime beside a runtime that is held against it."""
     return load(bundle, "onnx")
 
 
 @pytest.fixture
-def runtime(made: BundleLanguage) -> Any:
+def runtime(made: Language) -> Any:
     yield made
     assert made.pool.in_use == 0, "the test left streams behind"
     assert not any(rows.any() for rows in rows_of(made))
 
 
-def rows_of(runtime: BundleLanguage) -> list[np.ndarray]:
-    """What the pool keeps for its slots, whether they have an owner or not."""
+def rows_of(runtime: Language) -> list[np.ndarray]:
+    """What the pool keeps for its seats, whether they have an owner or not."""
     pool = runtime.pool
     on_device = [part[:, : pool.initial_row].numpy() for part in pool.slots] if isinstance(pool, DevicePool) else []
     return [*pool.arrays.values(), *on_device]
@@ -148,13 +148,13 @@ def test_a_poisoned_prompt_is_reported(runtime: Any) -> None:
 
 def test_a_slot_is_empty_between_its_owners(runtime: Any) -> None:
     context = begun(runtime, [1, 2, 3])
-    row = context.slot.row
+    row = context.seat.row
     context.release()
     assert not any(rows.any() for rows in rows_of(runtime))
-    with pytest.raises(StaleSlot):
+    with pytest.raises(StaleSeat):
         runtime.step([context], [1], silence(runtime))
     fresh = begun(runtime, [])
-    assert fresh.slot.row == row
+    assert fresh.seat.row == row
     np.testing.assert_array_equal(fresh.read()[0], runtime.initial_means)
     fresh.release()
 

@@ -70,27 +70,27 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("size", [1, 4, MAX_ROWS])
 def test_a_graph_gives_the_bits_of_its_kernels_launched_one_by_one(runtime: TorchLanguageRuntime, size: int) -> None:
     contexts = [begun(runtime, [5 + index, 6], 1000 * index) for index in range(size)]
-    slots = [context.slot for context in contexts]
+    seats = [context.seat for context in contexts]
     draw = np.random.default_rng(0)
     graph, eager = (
-        StepRunner(runtime._decoder, runtime._slots, size, with_graph=with_graph) for with_graph in (True, False)
+        StepRunner(runtime._decoder, runtime._pool, size, with_graph=with_graph) for with_graph in (True, False)
     )
     for _ in range(3):
         inputs = (
             draw.integers(0, len(runtime.vocabulary), size),
             draw.integers(0, 1_000_000, size),
-            runtime._slots.current(slots),
-            runtime._slots.spare(slots),
+            runtime._pool.current(seats),
+            runtime._pool.spare(seats),
             draw.standard_normal((size, *runtime.latent_shape), dtype=np.float32),
         )
         results, states = [], []
         for runner in (graph, eager):
             results.append(runner.run(*inputs))
-            states.append([part[:, inputs[3]].cpu().numpy() for part in runtime._slots.slots])
+            states.append([part[:, inputs[3]].cpu().numpy() for part in runtime._pool.slots])
         for found, wanted in zip((*results[0], *states[0]), (*results[1], *states[1]), strict=True):
             assert found.tobytes() == wanted.tobytes()
-        for slot in slots:
-            runtime._slots.turn(slot)
+        for seat in seats:
+            runtime._pool.turn(seat)
     for context in contexts:
         context.release()
 

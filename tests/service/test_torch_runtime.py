@@ -92,16 +92,16 @@ def test_rounded_matrices_have_room_in_the_golden_outputs_and_wrong_ones_have_no
 
 def test_padding_touches_no_row_but_its_own(runtime: TorchLanguageRuntime) -> None:
     contexts = crowd(runtime, 3)
-    pool = runtime._slots
+    pool = runtime._pool
     assert runtime.batch_sizes.padded(3) > 3, "nothing is padded"
     before = [part.clone() for part in pool.slots]
     runtime.step(contexts, [5, 6, 7], silence(runtime, 3))
-    written = [*pool.spare([context.slot for context in contexts]), *pool.padding_rows]
+    written = [*pool.spare([context.seat for context in contexts]), *pool.padding_rows]
     kept = np.setdiff1d(np.arange(before[0].shape[1]), written)
     for part, earlier in zip(pool.slots, before, strict=True):
         assert torch.equal(part[:, kept], earlier[:, kept])
         changed = (part != earlier).flatten(2).any(2).any(0).nonzero()[:, 0].tolist()
-        assert set(pool.spare([context.slot for context in contexts]).tolist()) <= set(changed)
+        assert set(pool.spare([context.seat for context in contexts]).tolist()) <= set(changed)
     for context in contexts:
         context.release()
 
@@ -168,7 +168,7 @@ def events(generation: Generation) -> bytes:
 @pytest.mark.anyio
 async def test_a_text_is_the_same_alone_and_in_any_batch(runtime: TorchLanguageRuntime) -> None:
     async with engine(runtime, workers=2) as made:
-        wanted = [*map(options, range(5)), options(5, decode="attention")]
+        wanted = [*map(options, range(5)), options(5, mode="attention")]
         alone = [events(await made.generate(None, one).result()) for one in wanted]
         together = await asyncio.gather(*(made.generate(None, one).result() for one in wanted))
     assert [events(generation) for generation in together] == alone
@@ -201,8 +201,8 @@ async def test_a_broken_row_ends_its_own_request(
         def break_once(contexts: Any, tokens: Any, noise: Any) -> Any:
             if len(contexts) == len(wanted) and breaks:
                 breaks.clear()
-                row = int(runtime._slots.current([contexts[1].slot])[0])
-                runtime._slots.slots.means[:, row] = torch.nan
+                row = int(runtime._pool.current([contexts[1].seat])[0])
+                runtime._pool.slots.means[:, row] = torch.nan
             return real(contexts, tokens, noise)
 
         monkeypatch.setattr(runtime, "step", break_once)
@@ -223,7 +223,7 @@ async def test_a_request_for_which_memory_does_not_suffice_is_told_to_come_again
     async with engine(runtime) as made:
         expected = events(await made.generate(None, options(2)).result())
         monkeypatch.setattr(runtime._decoder, "extend", full)
-        jobs = [made.generate(None, options(2, decode=mode)) for mode in ("recurrent", "attention")]
+        jobs = [made.generate(None, options(2, mode=mode)) for mode in ("recurrent", "attention")]
         found, refused = await asyncio.gather(*(job.result() for job in jobs), return_exceptions=True)
     assert events(found) == expected
     assert isinstance(refused, Overloaded) and refused.retry_after_seconds == 1
@@ -232,6 +232,7 @@ async def test_a_request_for_which_memory_does_not_suffice_is_told_to_come_again
 def test_contexts_are_what_the_runtime_says(runtime: TorchLanguageRuntime) -> None:
     slot, cache = begun(runtime, []), begun(runtime, [], "attention")
     assert isinstance(slot, SlotContext) and isinstance(cache, DeviceCache)
-    assert runtime.pool.bytes_per_slot >= 2 * (runtime.context_bytes - 8)
+    held = sum(part[:, :2].nbytes for part in runtime.pool.slots)
+    assert held >= 2 * (runtime.context_bytes - 8)
     slot.release()
     cache.release()

@@ -1,14 +1,14 @@
-"""A million owners of state slots, one after the other, of whom none may see a trace of another.
+"""A million owners of seats of state, one after the other, of whom none may see a trace of another.
 
     python -m tests.soak.slot_reuse --count 1000000
 
 Through the engine as it serves: live streams, requests and texts that end well, are left, are refused, break down or
 make a whole batch raise (`tests.soak.visits`). Every answer is compared, to the last bit, with the one that its
-observations get alone; every slot carries the mark of its owner (`tests.soak.watched`); needles, long live streams,
-run all the time. After every phase all slots must be free and zero.
+observations get alone; every seat carries the mark of its owner (`tests.soak.watched`); needles, long live streams,
+run all the time. After every phase all seats must be free and zero.
 
 Then the detectors are tried, on two engines that are broken on purpose: without padding the needles must notice their
-neighbours, and without zeroing of slots the watch must.
+neighbours, and without zeroing of seats the watch must.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from rfa.service.engine.engine import Engine
 from rfa.service.engine.models import Models
 from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.metrics import Metrics
+from rfa.service.runtime.batching import BatchSizes
 from rfa.service.runtime.filter import ROW_COUNTS, FilterRuntime
 from rfa.service.runtime.language import LanguageRuntime
 from rfa.service.runtime.pool import StatePool
@@ -58,7 +59,7 @@ BROKEN_COUNT = 4_000  # owners of the engines that are broken on purpose
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run has found; `left` are slots in use, and bytes that are not zero, after the phases."""
+    """What a run has found; `left` are seats in use, and bytes that are not zero, after the phases."""
 
     acquired: int
     findings: Findings
@@ -72,13 +73,23 @@ class Outcome:
 
 
 @functools.cache
-def _runtime(name: str, row_counts: tuple[int, ...]) -> FilterRuntime:
-    return FilterRuntime(open_bundle(BUNDLE_ROOT / name), row_counts=row_counts)
+class Unpadded(BatchSizes):
+    """Batches as they are: a row's numbers then depend on its neighbours."""
+
+    def padded(self, rows: int) -> int:
+        return rows
+
+
+def _runtime(name: str, is_padded: bool) -> FilterRuntime:
+    runtime = FilterRuntime(open_bundle(BUNDLE_ROOT / name))
+    if not is_padded:
+        runtime._sizes = Unpadded(ROW_COUNTS)
+    return runtime
 
 
 @functools.cache
-def _truths(name: str, row_counts: tuple[int, ...], seed: int, count: int, length: int) -> list[Truth]:
-    runtime, draw = _runtime(name, row_counts), np.random.default_rng([seed, length])
+def _truths(name: str, is_padded: bool, seed: int, count: int, length: int) -> list[Truth]:
+    runtime, draw = _runtime(name, is_padded), np.random.default_rng([seed, length])
     return [truth_of(runtime, make_course(draw, length, runtime.observation_size)) for _ in range(count)]
 
 
@@ -86,13 +97,13 @@ class Reuse:
     """An engine, its truths, and the phases.
 
     Args:
-        row_counts: of the filters; `()` pads nothing.
+        is_padded: whether batches of the filters are.
         has_texts: whether texts are generated beside.
     """
 
-    def __init__(self, seed: int, *, row_counts: tuple[int, ...] = ROW_COUNTS, has_texts: bool = True) -> None:
+    def __init__(self, seed: int, *, is_padded: bool = True, has_texts: bool = True) -> None:
         self._rng = random.Random(seed)
-        self.filters = {name: WatchedFilter(_runtime(name, row_counts)) for name in FILTERS}
+        self.filters = {name: WatchedFilter(_runtime(name, is_padded)) for name in FILTERS}
         language = LanguageRuntime(open_bundle(BUNDLE_ROOT / LANGUAGE), streams=256, max_rows=8) if has_texts else None
         self.languages = {LANGUAGE: language} if language else {}
         self._metrics = Metrics()
@@ -100,19 +111,19 @@ class Reuse:
         self._engine = Engine(Models(self.languages, self.filters, []), settings, self._metrics)
         self._world = World(
             self._engine,
-            [truth for name in FILTERS for truth in _truths(name, row_counts, seed, COURSES, COURSE_LENGTH)],
-            [truth for name in FILTERS for truth in _truths(name, row_counts, seed, NEEDLES, NEEDLE_LENGTH)],
+            [truth for name in FILTERS for truth in _truths(name, is_padded, seed, COURSES, COURSE_LENGTH)],
+            [truth for name in FILTERS for truth in _truths(name, is_padded, seed, NEEDLES, NEEDLE_LENGTH)],
             [],
             Findings(),
         )
 
     @property
     def acquired(self) -> int:
-        """Slots of filters that were handed out so far."""
+        """Seats of filters that were handed out so far."""
         return sum(watched.acquired for watched in self.filters.values())
 
     async def run(self, count: int, phases: int, bar: tqdm[Any] | None = None) -> Outcome:
-        """Visits until so many slots were handed out; after each phase all must be free."""
+        """Visits until so many seats were handed out; after each phase all must be free."""
         if self.languages:
             self._world = replace(self._world, texts=await self._texts())
         left = {"slots": 0, "bytes": 0}
@@ -179,7 +190,7 @@ def soak(
     seed: int,
     *,
     phases: int = PHASES,
-    row_counts: tuple[int, ...] = ROW_COUNTS,
+    is_padded: bool = True,
     has_texts: bool = False,
     progress: bool = False,
 ) -> Outcome:
@@ -188,12 +199,12 @@ def soak(
         tqdm(total=count, desc="owners", disable=not progress, mininterval=1) as bar,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        reuse = Reuse(seed, row_counts=row_counts, has_texts=has_texts)
+        reuse = Reuse(seed, is_padded=is_padded, has_texts=has_texts)
         return runner.run(reuse.run(count, phases, bar if progress else None))
 
 
 def without_zeroing() -> AbstractContextManager[object]:
-    """Slots keep what their owners leave."""
+    """Seats keep what their owners leave."""
     return mock.patch.object(StatePool, "_clear", lambda self, row: None)
 
 
@@ -221,9 +232,11 @@ def report(outcome: Outcome, unpadded: Outcome, unzeroed: Outcome, seconds: floa
 
 def main() -> int:
     """Run it, try the detectors and store what happened; 1 if anything leaked, or a detector is blind."""
-    parser = argparse.ArgumentParser(description="Reuse state slots many times and look for traces of former owners.")
+    parser = argparse.ArgumentParser(
+        description="Reuse seats of state many times and look for traces of former owners."
+    )
     parser.add_argument("--count", type=int, default=1_000_000)
-    parser.add_argument("--phases", type=int, default=PHASES, help="after each all slots must be free")
+    parser.add_argument("--phases", type=int, default=PHASES, help="after each all seats must be free")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--out", type=Path, default=RESULT)
     arguments = parser.parse_args()
@@ -231,7 +244,7 @@ def main() -> int:
     begun = time.monotonic()
     outcome = soak(arguments.count, arguments.seed, phases=arguments.phases, has_texts=True, progress=True)
     seconds = time.monotonic() - begun
-    unpadded = soak(BROKEN_COUNT, arguments.seed, phases=1, row_counts=())
+    unpadded = soak(BROKEN_COUNT, arguments.seed, phases=1, is_padded=False)
     with without_zeroing():
         unzeroed = soak(BROKEN_COUNT, arguments.seed, phases=1)
     document = report(outcome, unpadded, unzeroed, seconds, arguments.seed)

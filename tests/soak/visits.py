@@ -1,4 +1,4 @@
-"""Owners of state slots: short live streams and requests that end in every way, and needles that must not notice.
+"""Owners of state seats: short live streams and requests that end in every way, and needles that must not notice.
 
 Every answer that anybody gets is compared with the one that it must get.
 """
@@ -169,14 +169,14 @@ class Visitor:
         await asyncio.gather(waiting, return_exceptions=True)
 
     async def smooth(self) -> None:
-        """A request that needs its sequence at once, which uses no slot of the engine's."""
+        """A request that needs its sequence at once, which uses no seat of the engine's."""
         truth, _, count = self._choose()
         options = replace(_request(truth, 0, count), smooth=True, samples=0)
         steps = await _steps_of(self._world.engine.filter(truth.filter, options))
         self._findings.expect("end", len(steps) == count)
 
     async def err(self) -> None:
-        """A question that no filter answers: refused before it gets a slot."""
+        """A question that no filter answers: refused before it gets a seat."""
         truth, start, count = self._choose()
         try:
             self._world.engine.filter(truth.filter, replace(_request(truth, start, count), levels=(1.5,)))

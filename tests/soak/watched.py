@@ -1,4 +1,4 @@
-"""A filter whose slots carry the mark of their owner: whoever finds another's mark has found a leak."""
+"""A filter whose seats carry the mark of their owner: whoever finds another's mark has found a leak."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from rfa.service.engine.filter.model import Row, Stepped
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.filter_state import FilterState
-from rfa.service.runtime.pool import Slot, StateField, StatePool
+from rfa.service.runtime.pool import Seat, StateField, StatePool
 
 MARK = "owner"
 
@@ -20,11 +20,11 @@ MARK = "owner"
 class WatchedFilter:
     """A runtime between the engine and the real one.
 
-    An owner's mark is written when it gets its slot, into a field that the runtime does not know, and looked at before
-    and after every use of the slot. A slot that is handed out must hold nothing at all.
+    An owner's mark is written when it gets its seat, into a field that the runtime does not know, and looked at before
+    and after every use of the seat. A seat that is handed out must hold nothing at all.
 
     Attributes:
-        acquired: slots that were handed out.
+        acquired: seats that were handed out.
         leaks: what was found that must not be, by kind.
     """
 
@@ -43,40 +43,40 @@ class WatchedFilter:
         """The runtime's, and the mark."""
         return {**self.runtime.state_fields, MARK: StateField((), np.int64)}
 
-    def put(self, pool: StatePool, slot: Slot, state: FilterState) -> None:
-        """A new owner: the slot must be empty."""
-        is_empty = not any(array[slot.row].any() for array in pool.arrays.values())
+    def put(self, pool: StatePool, seat: Seat, state: FilterState) -> None:
+        """A new owner: the seat must be empty."""
+        is_empty = not any(array[seat.row].any() for array in pool.arrays.values())
         with self._lock:
             self.pool = pool
             self.acquired += 1
-            self.leaks["a slot was not empty"] += not is_empty
-        self.runtime.put(pool, slot, state)
-        pool.arrays[MARK][slot.row] = _mark(slot)
+            self.leaks["a seat was not empty"] += not is_empty
+        self.runtime.put(pool, seat, state)
+        pool.arrays[MARK][seat.row] = _mark(seat)
 
-    def get(self, pool: StatePool, slot: Slot, seed: int) -> FilterState:
-        """The state in a slot, which must be its owner's."""
-        self._look(pool, [slot])
-        return self.runtime.get(pool, slot, seed)
+    def get(self, pool: StatePool, seat: Seat, seed: int) -> FilterState:
+        """The state in a seat, which must be its owner's."""
+        self._look(pool, [seat])
+        return self.runtime.get(pool, seat, seed)
 
     def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
         """One observation of each row."""
-        slots = [row.slot for row in rows]
-        self._look(pool, slots)
+        seats = [row.seat for row in rows]
+        self._look(pool, seats)
         stepped = self.runtime.advance(pool, rows)
-        self._look(pool, slots)
+        self._look(pool, seats)
         return stepped
 
-    def _look(self, pool: StatePool, slots: Sequence[Slot]) -> None:
-        marks = pool.arrays[MARK][[slot.row for slot in slots]]
-        strange = int(np.count_nonzero(marks != [_mark(slot) for slot in slots]))
+    def _look(self, pool: StatePool, seats: Sequence[Seat]) -> None:
+        marks = pool.arrays[MARK][[seat.row for seat in seats]]
+        strange = int(np.count_nonzero(marks != [_mark(seat) for seat in seats]))
         if strange:
             with self._lock:
-                self.leaks["a slot had another owner's mark"] += strange
+                self.leaks["a seat had another owner's mark"] += strange
 
 
-def _mark(slot: Slot) -> int:
+def _mark(seat: Seat) -> int:
     """A number of this owner alone; never zero, for generations in use are odd."""
-    return (slot.row << 40) | slot.generation
+    return (seat.row << 40) | seat.generation
 
 
 def dirty_bytes(pool: StatePool) -> int:

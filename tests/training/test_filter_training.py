@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from rfa.model.checkpoint import load_model
+from rfa.model.checkpoint import load_run
 from rfa.training.filter import FilterRun, load_data, train_filter
 from rfa.training.series import load_csv, split, windows
 from rfa.training.simulate import OSCILLATOR_DRIFT, Disturbance, discretise, simulate_oscillator
@@ -55,8 +55,8 @@ def test_csv_with_time_and_missing_cells(tmp_path):
     series = load_csv(path)
     assert series.names == ("a", "b") and series.times.tolist() == [0, 0.5, 2]
     assert math.isnan(series.values[0, 1]) and math.isnan(series.values[1, 0]) and series.values[2].tolist() == [3, 4]
-    path.write_text("when,a\n2020-01-01 00:00:00,1\n2020-01-01 00:01:00,2\n")
-    assert np.diff(load_csv(path, "when").times).tolist() == [60]
+    path.write_text("date,a\n2020-01-01 00:00:00,1\n2020-01-01 00:01:00,2\n")
+    assert np.diff(load_csv(path).times).tolist() == [60]
     path.write_text("a\n1\n2\n")
     assert load_csv(path).times.tolist() == [0, 1]
 
@@ -95,7 +95,7 @@ def test_training_lowers_the_validation_loss_and_the_run_loads(tmp_path):
     assert lines[-1]["validation_nominal"] < lines[0]["validation_nominal"]
     recorded = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert recorded == lines
-    again = load_model(tmp_path)
+    again = load_run(tmp_path)
     assert again.config == model.config
     assert all((a == b).all() for a, b in zip(again.parameters(), model.parameters(), strict=True))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.model.checkpoint import load_model
+from rfa.model.checkpoint import load_run
 from rfa.training.language import (
     LanguageRun,
     Trainer,
@@ -52,7 +52,7 @@ def test_both_modes_learn(data, tmp_path):
         assert loss < first["valid"][mode] - 0.3, mode
     assert record["tokens"] == 60 * 4 * 32
     assert set(record["data"]) == {"train.txt", "valid.txt"}
-    assert load_model(tmp_path / "run").config.d_model == 24
+    assert load_run(tmp_path / "run").config.d_model == 24
     from matplotlib.image import imread
 
     assert imread(tmp_path / "run/metrics.png").std() > 0.05  # something was drawn
@@ -86,7 +86,7 @@ def test_resume_equals_uninterrupted(recipe, data, tmp_path, monkeypatch):
         train_language(config, data, tmp_path / "cut", corpus_dir=corpus, device="cpu")
     monkeypatch.setattr(Trainer, "update", original)
     train_language(config, data, tmp_path / "cut", corpus_dir=corpus, device="cpu")
-    whole, cut = load_model(tmp_path / "whole").state_dict(), load_model(tmp_path / "cut").state_dict()
+    whole, cut = load_run(tmp_path / "whole").state_dict(), load_run(tmp_path / "cut").state_dict()
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
     assert rows(tmp_path / "cut")[-1]["valid"] == rows(tmp_path / "whole")[-1]["valid"]
 
@@ -101,7 +101,7 @@ def test_the_average_is_validated_and_saved(data, tmp_path, monkeypatch):
     monkeypatch.setattr(Optimiser, "step", step)
     config = write_config(tmp_path, modes=["attention"], ema=0.5, steps=4)
     train_language(config, data, tmp_path / "run", corpus_dir=data / "corpus", device="cpu")
-    saved = load_model(tmp_path / "run")
+    saved = load_run(tmp_path / "run")
     expected = sum(share * weights for share, weights in zip((1 / 8, 1 / 8, 1 / 4, 1 / 2), trained, strict=True))
     error = abs(saved.embedding.weight.detach().double().numpy() - expected).max()
     assert error <= 4 * 3 * 2**-24 * abs(expected).max()  # float32 rounds three times a step
@@ -232,7 +232,7 @@ def test_a_seed_and_a_variant_are_of_the_run(data, tmp_path):
         record = train_language(config, data, out, variant="B1", seed=seed, corpus_dir=shared, device="cpu")
         assert (record["variant"], record["config"]["training"]["seed"]) == ("B1", seed)
         assert not (out / "corpus").exists()
-        runs[seed] = load_model(out)
+        runs[seed] = load_run(out)
     assert runs[1].config.mixer == "softmax"
     assert not torch.equal(runs[1].embedding.weight, runs[2].embedding.weight)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from rfa.model.checkpoint import load_model
+from rfa.model.checkpoint import load_run
 from rfa.training.filter import FilterRun, train_filter
 from rfa.training.metric import load_metrics
 
@@ -37,7 +37,7 @@ def test_a_folder_becomes_a_run(tmp_path):
     write(tmp_path / "data" / "part" / "a.csv", np.random.default_rng(0).standard_normal(200))
     run = FilterRun.from_dict({"family": "metric", "model": {"process": 0.5}, "training": {"length": 30}})
     model = train_filter(run, str(tmp_path / "data"), tmp_path / "run", show_progress=False)
-    assert load_model(tmp_path / "run").config == model.config
+    assert load_run(tmp_path / "run").config == model.config
     assert model.config.process == 0.5
     held = load_file(tmp_path / "run" / "validation.safetensors")["observations"]
     assert held.shape[1:] == (30, 1)

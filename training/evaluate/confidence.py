@@ -34,9 +34,9 @@ from tqdm import tqdm
 
 from rfa.export.bundle import Bundle, open_bundle
 from rfa.export.language_calibration import BINS, WINDOW, reliability
+from rfa.export.loading import load_model
 from rfa.export.token_confidence import TokenConfidence
 from rfa.measured import origin, write_result
-from rfa.model.checkpoint import load_model
 from rfa.model.config import Mode
 from rfa.model.language import LanguageModel
 from rfa.model.layers import RobustMixer
@@ -336,13 +336,6 @@ def table(document: dict[str, Any]) -> list[str]:
     return lines
 
 
-def write_report(path: Path, data: Path, out: Path, *, limit: int = TOKENS) -> dict[str, Any]:
-    """`report` to a JSON file."""
-    document = report(path, data, limit=limit)
-    write_result(out, document)
-    return document
-
-
 def main() -> None:
     """`python -m rfa.training.evaluate.confidence bundles/books --data CORPUS --out FILE --plot FILE`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -352,7 +345,8 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=TOKENS, help="score at most so many tokens")
     parser.add_argument("--plot", type=Path, help="figure to write")
     arguments = parser.parse_args()
-    document = write_report(arguments.bundle, arguments.data, arguments.out, limit=arguments.limit)
+    document = report(arguments.bundle, arguments.data, limit=arguments.limit)
+    write_result(arguments.out, document)
     if arguments.plot is not None:
         from rfa.training.evaluate.confidence_plot import draw_reliability
 

@@ -15,9 +15,10 @@ import numpy as np
 from tqdm import tqdm
 
 from rfa.export.bundle import open_bundle
+from rfa.model.batch import Batch
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.training.series import load_csv, split
-from rfa.training.simulate import Batch, Disturbance, simulate_oscillator
+from rfa.training.simulate import Disturbance, simulate_oscillator
 
 SIMULATED = "simulate:oscillator"
 SIMULATED_STREAMS, SIMULATED_LENGTH, SIMULATED_SEED = 60, 100, 80_000

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
+from rfa.export.loading import load_model
 from rfa.measured import origin, write_result
-from rfa.model.checkpoint import load_model
 from rfa.model.config import Mode
 from rfa.model.language import LanguageModel
 from rfa.training.corpus import END_OF_TEXT, encode_files, file_hashes, split_files
@@ -160,13 +160,6 @@ def report(models: dict[str, Path], data: Path, *, limit: int | None = None) -> 
     }
 
 
-def write_report(models: dict[str, Path], data: Path, out: Path, *, limit: int | None = None) -> dict[str, Any]:
-    """`report` to a JSON file."""
-    document = report(models, data, limit=limit)
-    write_result(out, document)
-    return document
-
-
 def main() -> None:
     """`python -m rfa.training.evaluate.language books=bundles/books rope=runs/books_rope --data CORPUS --out FILE`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -178,7 +171,8 @@ def main() -> None:
     pairs = [model.partition("=") for model in arguments.models]
     if not all(name and path for name, _, path in pairs):
         parser.error("give every model as NAME=DIR")
-    write_report({name: Path(path) for name, _, path in pairs}, arguments.data, arguments.out, limit=arguments.limit)
+    models = {name: Path(path) for name, _, path in pairs}
+    write_result(arguments.out, report(models, arguments.data, limit=arguments.limit))
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ class Tracks:
 
 
 def adaptive_fields(leads: Leads, size: int, levels: int) -> dict[str, StateField]:
-    """What a slot holds for observations of `size` components and `levels` levels: v, and of the forecasts that wait
+    """What a seat holds for observations of `size` components and `levels` levels: v, and of the forecasts that wait
     their times, what they said, and half widths of their intervals, all 0 where none waits."""
     places = len(leads.lead)
     shapes = ((len(leads), size, levels), (places,), (places, size), (places, size, levels))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import get_args
 
 from rfa.service.errors import InvalidRequest
+from rfa.service.schemas.base import Mode
 
 Observation = Sequence[float | None] | None
-Mode = Literal["recurrent", "attention"]
 
 # Attention keeps one row per observation and looks at all of them at every step.
 MAX_ATTENTION = 1024
@@ -107,7 +107,7 @@ def check_readout(levels: Sequence[float], horizon: Sequence[float], samples: in
 
 def check_mode(mode: str, *, continues: bool, length: int) -> None:
     """A mode that there is, and attention only from a fresh start over not too many observations."""
-    if mode not in ("recurrent", "attention"):
+    if mode not in get_args(Mode):
         raise _refused("mode", "must be 'recurrent' or 'attention'", "unknown_mode")
     if mode == "attention" and continues:
         raise InvalidRequest("a state continues in recurrent mode only", param="mode", code="state_needs_recurrent")

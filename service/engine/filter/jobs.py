@@ -9,7 +9,7 @@ from rfa.service.engine.filter.forecast_checks import no_checks, summarise
 from rfa.service.engine.filter.model import FilterOptions, Row, Stepped, reply_rows
 from rfa.service.engine.job import Job
 from rfa.service.errors import NotReady
-from rfa.service.runtime.pool import Slot
+from rfa.service.runtime.pool import Seat
 from rfa.service.schemas.replies import FilterTimings, ForecastChecks
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Filtered:
 class RecurrentJob(Job):
     """A job that feeds observations to a recurrent filter, one after the other.
 
-    Its slot is taken with its first observation and given back when it leaves the scheduler.
+    Its seat is taken with its first observation and given back when it leaves the scheduler.
     """
 
     def __init__(self, stage: FilterStage, options: Any) -> None:
@@ -47,7 +47,7 @@ class RecurrentJob(Job):
         self.readout = stage.model.readout(options.levels, options.horizon, options.samples)
         self.seed: int = options.seed
         self._resumed: Any = options.state
-        self.slot: Slot | None = None
+        self.seat: Seat | None = None
         self.log_likelihood = 0.0
         self._is_fresh = options.state is None or not options.state.count
         self._sums = no_checks(len(stage.model.levels))
@@ -94,21 +94,21 @@ class RecurrentJob(Job):
         """Finish if nothing more will come."""
         raise NotImplementedError
 
-    def ensure_slot(self) -> Slot:
-        """The slot, set to the state on first use."""
-        if self.slot is None:
-            self.slot = self.filtering.pool.acquire()
-            self.filtering.model.put(self.filtering.pool, self.slot, self._first_state())
+    def ensure_seat(self) -> Seat:
+        """The seat, set to the state on first use."""
+        if self.seat is None:
+            self.seat = self.filtering.pool.acquire()
+            self.filtering.model.put(self.filtering.pool, self.seat, self._first_state())
             self._resumed = None
-        return self.slot
+        return self.seat
 
     def pack(self) -> PackedState:
         """The state as it is now; on the worker that has the job."""
         model = self.filtering.model
-        if self.slot is None:
+        if self.seat is None:
             state = self._first_state()
         else:
-            state = model.get(self.filtering.pool, self.slot, self.seed)
+            state = model.get(self.filtering.pool, self.seat, self.seed)
         return PackedState(model.pack(state), state.count)
 
     def _first_state(self) -> Any:
@@ -117,9 +117,9 @@ class RecurrentJob(Job):
         return replace(self._resumed, seed=self.seed)
 
     def release(self) -> None:
-        if self.slot is not None:
-            self.filtering.pool.release(self.slot)
-            self.slot = None
+        if self.seat is not None:
+            self.filtering.pool.release(self.seat)
+            self.seat = None
 
 
 class FilterJob(RecurrentJob):
@@ -146,7 +146,7 @@ class FilterJob(RecurrentJob):
         options, i = self.options, self.position
         noise = None if options.noise is None else options.noise[i]
         return Row(
-            self.ensure_slot(),
+            self.ensure_seat(),
             float(options.times[i]),
             options.observations[i],
             1.0 if noise is None else noise,

@@ -63,7 +63,7 @@ class Learned(NamedTuple):
 
 
 def normal_fields() -> dict[str, StateField]:
-    """What a slot holds."""
+    """What a seat holds."""
     return {FIELD: StateField((COLUMNS,), np.float32)}
 
 

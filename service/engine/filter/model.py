@@ -1,15 +1,16 @@
-"""What the engine needs of a filter, and what it asks of it."""
+"""What the engine asks of a filter, and what it is told."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfa.service.engine.filter.input import Mode, Observation
-from rfa.service.runtime.pool import Slot, StateField, StatePool
+from rfa.service.engine.filter.input import Observation
+from rfa.service.runtime.pool import Seat
+from rfa.service.schemas.base import Mode
 from rfa.service.schemas.replies import FilterStepReply
 
 # Forecasts and samples that cost about as much as the step itself.
@@ -17,56 +18,14 @@ FORECASTS_PER_ROW = 4
 SAMPLES_PER_ROW = 32
 
 
-class Filter(Protocol):
-    """What the engine needs of a filter; tests put small hand-made ones here."""
-
-    name: str
-    observation_size: int
-    state_size: int  # components of the state
-    levels: tuple[float, ...]
-
-    @property
-    def state_fields(self) -> Mapping[str, StateField]:
-        """What a slot of its pool holds."""
-
-    @property
-    def state_bytes(self) -> int:
-        """Size of a packed state."""
-
-    def start(self, seed: int = 0) -> Any:
-        """The state before the first observation; it has a `count`, a `time` and a `seed`."""
-
-    def put(self, pool: StatePool, slot: Slot, state: Any) -> None:
-        """Set a slot to a state."""
-
-    def get(self, pool: StatePool, slot: Slot, seed: int) -> Any:
-        """The state in a slot."""
-
-    def pack(self, state: Any) -> bytes:
-        """A state as `state_bytes` bytes."""
-
-    def unpack(self, data: bytes) -> Any:
-        """The inverse of `pack`; raises InvalidRequest."""
-
-    def readout(self, levels: tuple[float, ...], horizon: tuple[float, ...], samples: int) -> Any:
-        """What to tell about each row; raises InvalidRequest."""
-
-    def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
-        """One observation of each row; None where the numbers are not finite and the slot is as it was."""
-
-    def work(self, options: FilterOptions) -> Generator[Any, None, Any]:
-        """A whole sequence in pieces: gives each step once it is final, None in between; returns log-likelihood, the
-        state after the last step, the smoothed trajectory, and the tally of the forecasts."""
-
-
 class Row(NamedTuple):
     """One observation of one stream, checked."""
 
-    slot: Slot
+    seat: Seat
     t: float
     observation: Observation
     noise: float
-    readout: Any  # what `Filter.readout` made
+    readout: Any  # what `FilterRuntime.readout` made
     seed: int
 
 

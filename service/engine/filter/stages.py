@@ -34,12 +34,12 @@ from rfa.service.engine.filter.forecast_checks import (
 )
 from rfa.service.engine.filter.input import level_name, out_of_range
 from rfa.service.engine.filter.jobs import Filtered, PackedState, RecurrentJob, SequenceJob
-from rfa.service.engine.filter.model import Filter
 from rfa.service.engine.filter.steps import Forecasts
 from rfa.service.engine.job import Job
 from rfa.service.engine.scheduler import deliver_early
 from rfa.service.errors import NotReady
 from rfa.service.metrics import Metrics
+from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.pool import StatePool
 from rfa.service.schemas.replies import FilterTimings
 
@@ -57,7 +57,7 @@ class FilterStage:
 
     max_rows = ROWS_PER_STEP
 
-    def __init__(self, model: Filter, pool: StatePool, metrics: Metrics) -> None:
+    def __init__(self, model: FilterRuntime, pool: StatePool, metrics: Metrics) -> None:
         self.model = model
         self.pool = pool
         self._metrics = metrics
@@ -130,7 +130,7 @@ class SequenceStage:
 
     max_rows = 1
 
-    def __init__(self, model: Filter, metrics: Metrics) -> None:
+    def __init__(self, model: FilterRuntime, metrics: Metrics) -> None:
         self.model = model
         self._metrics = metrics
         self._forecasts = _ForecastCounters(model, metrics)
@@ -178,7 +178,7 @@ class SequenceStage:
 class _ForecastCounters:
     """Adds tallies to the metrics of a model."""
 
-    def __init__(self, model: Filter, metrics: Metrics) -> None:
+    def __init__(self, model: FilterRuntime, metrics: Metrics) -> None:
         name = model.name
         columns = {
             OBSERVATIONS: metrics.filter_forecast_observations.labels(name),

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from rfa.service.departure import ClientGone
 from rfa.service.engine.filter.jobs import PackedState, RecurrentJob
 from rfa.service.engine.filter.model import Row, Stepped
 from rfa.service.engine.filter.stages import FilterStage
@@ -58,10 +59,6 @@ class StreamEnd:
     state: PackedState | None
 
 
-class ReaderGone(Exception):
-    """The client left: nobody is there to answer."""
-
-
 class StreamJob(RecurrentJob):
     """A live stream.
 
@@ -112,14 +109,14 @@ class StreamJob(RecurrentJob):
     def leave(self) -> None:
         """The client has left."""
         self.cancel()
-        self.deliver([ReaderGone()])
+        self.deliver([ClientGone()])
 
     async def replies(self, most: int = 16) -> list[StreamStep] | StreamEnd:
         """Answers that are there, at least one and `most` at most, or the end.
 
         Raises:
             ServiceError: instead of the end, when the job failed or the client's frame was refused.
-            ReaderGone: the client left.
+            ClientGone: it left.
         """
         while not self._inbox:
             self._arrival.clear()
@@ -156,7 +153,7 @@ class StreamJob(RecurrentJob):
 
     def next_row(self) -> Row:
         observed = self._pending[0]
-        return Row(self.ensure_slot(), observed.t, observed.y, observed.noise, self.readout, self.seed)
+        return Row(self.ensure_seat(), observed.t, observed.y, observed.noise, self.readout, self.seed)
 
     def accept(self, stepped: Stepped) -> None:
         super().accept(stepped)

@@ -22,17 +22,18 @@ from rfa.service.engine.text.sampling import (
 )
 from rfa.service.errors import EngineFailure
 from rfa.service.metrics import Metrics
-from rfa.service.runtime.language import Advance, Decode, Language
+from rfa.service.runtime.language import Advance, Language
+from rfa.service.schemas.base import Mode
 from rfa.service.schemas.replies import FinishReason, Token
 
 
 class DecodeStage:
     """One step for every live stream of a batch of requests to one model in one decoding mode."""
 
-    def __init__(self, model: Language, decode: Decode, max_rows: int, metrics: Metrics) -> None:
+    def __init__(self, model: Language, mode: Mode, max_rows: int, metrics: Metrics) -> None:
         self.max_rows = max_rows
         self._model = model
-        self._decode = decode
+        self._mode = mode
         self._max_rows = max_rows
         self._metrics = metrics
 
@@ -79,7 +80,7 @@ class DecodeStage:
         )
         self._metrics.iteration_rows.labels(self._model.name).observe(len(rows))
         with np.errstate(all="ignore"):  # a broken row is found, by itself, when it is accepted
-            confidence = self._model.confidence(self._decode)
+            confidence = self._model.confidence(self._mode)
             normaliser = log_normaliser(output.logits)
             calibrated = log_normaliser(output.logits / confidence.temperature)
             precision = np.exp(output.log_precision.astype(np.float64))

@@ -132,7 +132,7 @@ class GenerateJob(Job):
     def _state(self) -> tuple[LanguageState | None, int]:
         """Where the first continuation was left, if that was asked for or the server broke the text off."""
         is_wanted = self.options.returns_state or (self.interrupted and self.options.samples == 1)
-        if not (is_wanted and self.streams and self.options.decode == "recurrent"):
+        if not (is_wanted and self.streams and self.options.mode == "recurrent"):
             return None, 0
         stream = self.streams[0]
         state = LanguageState(

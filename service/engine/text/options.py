@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rfa.service.engine.text.state import LanguageState
 from rfa.service.errors import InvalidRequest
-from rfa.service.runtime.language import Decode
+from rfa.service.schemas.base import Mode
 
 LONG_PROMPT = 1_000  # characters; prompts beyond take turns with shorter ones, which therefore never wait for them
 
@@ -40,7 +40,7 @@ class GenerateOptions:
     top_n_tokens: int = 0
     return_full_text: bool = False
     truncate: int | None = None
-    decode: Decode = "recurrent"
+    mode: Mode = "recurrent"
     latent_noise: float = 0.0
     samples: int = 1
     return_latents: bool = False

@@ -3,7 +3,7 @@
 FAULT is one of
 
     none        nothing is planted
-    leak        a live stream whose client left keeps its slot of state
+    leak        a live stream whose client left keeps its seat of state
     swap        the states of two named sessions change places when both are stored at step SWAP_AT
     drop        one answer of a live stream is never sent: the one at step DROP_AT
     second-end  a live stream sends its terminal frame twice

@@ -76,7 +76,7 @@ def upgrade(port: int, receive_buffer: int | None = None) -> socket.socket:
 
 
 def live_stream(port: int) -> socket.socket:
-    """A live stream that got one answer, so that it owns a slot of state."""
+    """A live stream that got one answer, so that it owns a seat of state."""
     made = upgrade(port)
     made.sendall(frame({}) + frame({"y": None}))
     read_until(made, b'"mean"')

@@ -1,6 +1,6 @@
 """Thousands of clients leave at once, with resets and without, from live streams and from streamed replies.
 
-Good clients go on meanwhile. Every slot must come back, and the good clients must hardly notice.
+Good clients go on meanwhile. Every seat must come back, and the good clients must hardly notice.
 """
 
 from __future__ import annotations

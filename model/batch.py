@@ -1,0 +1,27 @@
+"""Sequences that filters are given: recorded or simulated, of one length, with what is missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """times `[B, N]`, observations `[B, N, P]` (NaN = missing), truth `[B, N, P]` (None for recorded data)."""
+
+    times: np.ndarray
+    observations: np.ndarray
+    truth: np.ndarray | None = None
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Observations (0 where missing) and presence, float32 `[B, N, P]`, and times `[B, N]` float64."""
+        present = np.isfinite(self.observations)
+        values = np.where(present, self.observations, 0.0)
+        return torch.from_numpy(values).float(), torch.from_numpy(present).float(), torch.from_numpy(self.times)
+
+
+__all__ = ["Batch"]
