@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from rfa.service.runtime.pool import StatePool
 from rfa.service.settings import Settings
 from tests.service.models import FakeFilter, fake_models
 from tests.soak.courses import as_sent
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 
@@ -68,17 +69,9 @@ async def steps_of(job: Any) -> list[Any]:
     return [event async for event in job.events() if not isinstance(event, Filtered)]
 
 
-async def until(claim: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not claim():
-            await asyncio.sleep(0.01)
-
-
 async def has_stopped_at(inbox: Sequence[object], count: int) -> bool:
     """Whether that many answers come, and then no more; what is wrong here might take longer, never what is right."""
-    async with asyncio.timeout(10):
-        while len(inbox) < count:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(inbox) >= count)
     await asyncio.sleep(0.05)
     return len(inbox) == count
 
@@ -141,11 +134,10 @@ async def test_live_streams_have_their_answers_before_a_series_goes_on(monkeypat
     monkeypatch.setattr(filtering, "QUANTUM_SECONDS", 3600.0)
     gate = threading.Semaphore(0)
     model = Diary(gate=gate)
-    async with running(model) as (engine, _), asyncio.timeout(20):
+    async with running(model) as (engine, _), asyncio.timeout(PATIENCE):
         first, second = (engine.filter_stream(None, stream_options()) for _ in range(2))
         first.push(Observed(0.0, [LIVE, 0.0], 1.0))
-        while not model.steps:  # the worker is at a step of the first stream alone, and the others come
-            await asyncio.sleep(0.001)
+        await until(lambda: model.steps)  # the worker is at a step of the first stream alone, and the others come
         series = engine.filter(None, options(20))
         second.push(Observed(0.0, [LIVE, 0.0], 1.0))
         first.push(Observed(1.0, [LIVE, 0.0], 1.0))
@@ -192,8 +184,7 @@ async def test_a_series_that_is_cancelled_or_interrupted_ends_within_its_turn(mo
         jobs = [FilterJob(stage, options(100)) for _ in range(2)]
         turn = asyncio.create_task(asyncio.to_thread(stage.run, jobs))
         gate.release(20)
-        while model.batches.count(2) < 11:
-            await asyncio.sleep(0.001)
+        await until(lambda batches=model.batches: batches.count(2) >= 11)
         setattr(jobs[0], name, True)
         gate.release(1000)
         await turn

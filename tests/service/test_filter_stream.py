@@ -30,6 +30,7 @@ from rfa.service.settings import Settings
 from tests.service.live import running
 from tests.service.models import FakeFilter, fake_models
 from tests.service.replies import read
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 BUNDLES = Path(__file__).parents[2] / "bundles"
@@ -71,7 +72,7 @@ class Socket:
         self.text(json.dumps(document))
 
     async def reply(self) -> Any:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             message = await self.received.get()
         if message["type"] == "websocket.accept":
             return await self.reply()
@@ -86,22 +87,20 @@ class Socket:
         frames = []
         while not (isinstance(frame := await self.reply(), dict) and frame.get("type") == "websocket.close"):
             frames.append(frame)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             await self.task
         assert self.received.empty()
         return frames, frame["code"]
 
     async def leave(self) -> None:
         self.sent.put_nowait({"type": "websocket.disconnect", "code": 1006})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             await self.task
 
 
 async def slots_are_free(app: FastAPI) -> None:
     engine = app.state.engine
-    async with asyncio.timeout(10):
-        while engine.slots_in_use or engine._scheduler.streams:
-            await asyncio.sleep(0.01)
+    await until(lambda: not engine.slots_in_use and not engine._scheduler.streams)
 
 
 def terminal(frame: Any) -> bool:
@@ -323,7 +322,7 @@ async def test_a_stream_whose_answer_is_due_is_not_idle(connect: Any, monkeypatc
         socket = Socket(http.app)
         await socket.start()
         socket.frame({"y": [1, 2]})
-        await asyncio.sleep(0.05)
+        await until(lambda: http.app.state.engine._scheduler.live_at_work)
         clock.advance(4_000)
         gate.release(10)
         assert (await socket.reply())["mean"] == [1, 2]
@@ -407,7 +406,7 @@ async def test_a_client_that_leaves_frees_its_slot(connect: Any, moment: str) ->
         if moment in ("working", "full"):
             for _ in range(2 if moment == "working" else 50):
                 socket.frame({"y": [1, 2]})
-            await asyncio.sleep(0.05)
+            await until(lambda: http.app.state.engine._scheduler.live_at_work)
         if moment == "full":  # it reads no further, so it learns of the end from the socket it writes to
             gate.release(1)
         await asyncio.sleep(0.05)
@@ -427,7 +426,7 @@ async def test_a_client_that_leaves_before_its_first_answer_frees_its_place(conn
 
         socket = Socket(http.app, closed)
         socket.frame({})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             await socket.task
         await slots_are_free(http.app)
 
@@ -439,7 +438,7 @@ async def test_a_client_that_takes_nothing_is_dropped(connect: Any) -> None:
         socket.open.clear()
         for _ in range(100):
             socket.frame({"y": [1, 2]})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await socket.task
         await slots_are_free(http.app)
         assert socket.sent.qsize() > 80  # and was not read meanwhile
@@ -581,7 +580,7 @@ def address() -> Iterator[tuple[str, FastAPI]]:
 
 async def test_a_real_client_gets_replies_in_order_and_close_codes(address: tuple[str, FastAPI]) -> None:
     url, app = address
-    async with connect_websocket(url) as client:
+    async with connect_websocket(url, open_timeout=PATIENCE) as client:
         await client.send(json.dumps({"levels": [0.5]}))
         assert json.loads(await client.recv())["ready"] is True
         for i in range(500):
@@ -590,7 +589,7 @@ async def test_a_real_client_gets_replies_in_order_and_close_codes(address: tupl
         frames = [json.loads(frame) async for frame in client]
         assert [frame["index"] for frame in frames[:-1]] == list(range(500))
         assert (frames[-1]["steps"], client.close_code) == (500, 1000)
-    async with connect_websocket(url) as client:
+    async with connect_websocket(url, open_timeout=PATIENCE) as client:
         await client.send("{}")
         await client.recv()
         await client.send('{"y": "1"}')
@@ -598,7 +597,7 @@ async def test_a_real_client_gets_replies_in_order_and_close_codes(address: tupl
         with pytest.raises(ConnectionClosedError):
             await client.recv()
         assert (failure["error"]["param"], client.close_code) == ("y", 1008)
-    clients = [await connect_websocket(url) for _ in range(20)]
+    clients = [await connect_websocket(url, open_timeout=PATIENCE) for _ in range(20)]
     for client in clients:
         await client.send("{}")
         await client.recv()

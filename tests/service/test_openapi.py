@@ -14,6 +14,7 @@ from rfa.service.access.guard import is_open
 from rfa.service.errors import STATUS, Conflict, HeadersTooLarge, MalformedRequest, RequestTimeout, UpgradeRequired
 from rfa.service.openapi import openapi_of
 from tests.service.models import FakeFilter, FakeLanguage, fake_models
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 KEY = "a-key-of-sixteen-or-more"
@@ -84,8 +85,7 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
             pass
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: client.post("/generate", json=bodies["/generate"]))
-            while app.state.engine._scheduler.stalled_for() < 0.02:
-                await anyio.sleep(0.001)
+            await until(lambda: app.state.engine._scheduler.stalled_for() >= 0.02)
             for path, body in bodies.items():
                 yield "post", path, await client.post(path, json=body)
             yield "get", "/ready", await client.get("/ready")
