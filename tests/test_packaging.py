@@ -90,7 +90,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, source / name, follow_symlinks=False)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps", "-w", "out", "."]
-    result = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=PATIENCE)
+    result = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=2 * PATIENCE)
     assert result.returncode == 0, result.stderr
     (built,) = (source / "out").glob("*.whl")
     assert built.stat().st_size <= 25e6

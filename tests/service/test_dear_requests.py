@@ -195,10 +195,8 @@ async def test_without_memory_a_body_is_refused_and_later_taken(connect: Connect
 async def test_a_stream_holds_its_lease_until_its_end(connect: Connect) -> None:
     async with connect() as client:
         memory = client.app.state.memory
-        seen: list[int] = []
         body = {"observations": [[1.0, 2.0]] * 50, "stream": True}
         async with client.stream("POST", "/filter", json=body) as reply:
-            async for _ in reply.aiter_lines():
-                seen.append(memory.leased_bytes)
+            seen = [memory.leased_bytes async for _ in reply.aiter_lines()]
         assert len(seen) == 51
         assert memory.leased_bytes == 0

@@ -46,10 +46,10 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
         sessions="memory", allowed_hosts="localhost",
     ) as client:  # fmt: skip
         app = client.app
-        for path in bodies:
-            yield "post", path, await client.post(path, json=bodies[path])
-            yield "post", path, await client.post(path, json=bodies[path], headers={"Host": "other.example"})
-            yield "post", path, await client.post(path, json=bodies[path], headers={"Origin": "http://other.example"})
+        for path, body in bodies.items():
+            yield "post", path, await client.post(path, json=body)
+            yield "post", path, await client.post(path, json=body, headers={"Host": "other.example"})
+            yield "post", path, await client.post(path, json=body, headers={"Origin": "http://other.example"})
         for path in PAGES:
             yield "get", path, await client.get(path)
             yield "get", path, await client.get(path, headers={"Host": "other.example"})

@@ -193,15 +193,13 @@ class Fuzz:
 
     async def _send_frames(self, frames: Frames) -> None:
         """A live stream: whatever is sent, exactly one terminal frame comes, and it is the last."""
-        received: list[Any] = []
         async with aiohttp.ClientSession() as session, session.ws_connect(f"{self._url}/filter/stream") as socket:
             for frame in (*frames.texts, '{"close": true}'):
                 if socket.closed:
                     break
                 await (socket.send_bytes(frame) if isinstance(frame, bytes) else socket.send_str(frame))
             async with asyncio.timeout(PATIENCE):
-                async for message in socket:
-                    received.append(message.data)
+                received = [message.data async for message in socket]
             code = socket.close_code
         self._tally.statuses[f"/filter/stream closed {code}"] += 1
         self._judge_frames(frames, received, code)

@@ -193,7 +193,11 @@ def soak(
 
 def without_zeroing() -> AbstractContextManager[object]:
     """Slots keep what their owners leave."""
-    return mock.patch.object(StatePool, "_clear", lambda self, row: None)
+
+    def leave(pool: StatePool, row: int) -> None:
+        pass
+
+    return mock.patch.object(StatePool, "_clear", leave)
 
 
 def report(outcome: Outcome, unpadded: Outcome, unzeroed: Outcome, seconds: float, seed: int) -> dict[str, Any]:
