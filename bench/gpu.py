@@ -36,7 +36,7 @@ def _driver() -> str | None:
     if program is None:
         return None
     query = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
-    found = subprocess.run(query, capture_output=True, text=True)
+    found = subprocess.run(query, capture_output=True, text=True, check=False)
     return found.stdout.split("\n")[0].strip() or None if found.returncode == 0 else None
 
 

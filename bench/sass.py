@@ -53,7 +53,7 @@ class Loop:
 
     def count(self, *families: str) -> int:
         """Instructions whose name, up to the first dot, is one of `families`."""
-        return sum(count for opcode, count in self.opcodes.items() if opcode.split(".")[0] in families)
+        return sum(count for opcode, count in self.opcodes.items() if opcode.split(".", maxsplit=1)[0] in families)
 
     @property
     def matrix_work(self) -> float:
@@ -83,7 +83,7 @@ def parse(text: str) -> tuple[list[Instruction], dict[str, int]]:
 
 
 def _instruction(predicate: str | None, opcode: str, operands: str) -> Instruction:
-    family = opcode.split(".")[0]
+    family = opcode.split(".", maxsplit=1)[0]
     branch = TARGET.match(operands) if family in ("BRA", "JMP") else None
     is_certain = predicate in (None, "PT", "UPT") and not (branch and branch["condition"].strip())
     ends = family in ("BRA", "JMP", "BRX", "EXIT", "RET") and opcode != "BRA.DIV"

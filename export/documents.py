@@ -73,6 +73,7 @@ def compact_json(document: Any) -> bytes:
 
 
 def sha256(data: bytes) -> str:
+    """In hexadecimal, as manifests have it."""
     return hashlib.sha256(data).hexdigest()
 
 

@@ -272,6 +272,8 @@ class GoldenRecorder:
 
 @dataclass(frozen=True)
 class RecordedCase:
+    """A case that was added: its number, for the inputs of later ones, and what the graph gave, by name."""
+
     case: int
     outputs: dict[str, np.ndarray]
 

@@ -48,6 +48,11 @@ class StrictConfig:
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse a value of a field that is none of its choices.
+
+    Raises:
+        ValueError: names the field and the choices.
+    """
     if value not in choices:
         raise ValueError(f"{name} must be one of {choices}, got {value!r}")
 

@@ -1,0 +1,1 @@
+"""From a bundle to answers over HTTP and WebSockets."""

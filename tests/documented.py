@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.readme_blocks import Block, differences, parse_blocks, shown_as
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTED_ADDRESS = "127.0.0.1:8000"
@@ -61,7 +62,7 @@ def serving() -> Iterator[str]:
         finally:
             timer.cancel()
             process.send_signal(signal.SIGTERM)
-            process.wait(timeout=30)
+            process.wait(PATIENCE)
 
 
 def furnish(folder: Path) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE
+
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("model", "training", "export", "service", "cli", "bench", "experiments")
 
@@ -153,7 +155,7 @@ def test_onnx_runtime_is_imported_where_its_reports_are_turned_off() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     result = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=2 * PATIENCE
     )
     assert result.stdout.split() == ["1", "1"], result  # no thread of its own that would send anything
 
@@ -191,7 +193,7 @@ class Remaining:
 sys.meta_path = [Remaining(finder) for finder in sys.meta_path]
 {statement}
 """
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=2 * PATIENCE)
 
 
 def test_the_model_works_without_triton_and_numba() -> None:
@@ -315,10 +317,11 @@ def tracked_files() -> list[Path]:
 
 def test_no_tracked_file_names_a_folder_of_somebodys_machine() -> None:
     local = re.compile(rb"(?<![\w.])/(?:work|tmp|root|home/\w+|Users/\w+|farm)/[A-Za-z]")
-    bad = []
-    for path in tracked_files():
-        if path != Path(__file__).resolve() and (match := local.search(path.read_bytes())):
-            bad.append(f"{path.relative_to(ROOT)}: {match[0].decode()}…")
+    bad = [
+        f"{path.relative_to(ROOT)}: {match[0].decode()}…"
+        for path in tracked_files()
+        if path != Path(__file__).resolve() and (match := local.search(path.read_bytes()))
+    ]
     assert not bad
 
 

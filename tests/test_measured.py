@@ -16,7 +16,7 @@ def test_a_result_says_where_it_comes_from() -> None:
 def test_a_result_is_written_as_a_whole_or_not_at_all(tmp_path) -> None:
     path = tmp_path / "new" / "result.json"
     write_result(path, {"value": 1.0})
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="JSON compliant"):
         write_result(path, {"value": float("nan")})
     assert json.loads(path.read_text()) == {"value": 1.0}
     assert [entry.name for entry in path.parent.iterdir()] == ["result.json"]

@@ -16,6 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.waiting import PATIENCE
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SHIPPED = {"model", "training", "export", "service", "cli"}
@@ -88,7 +90,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, source / name, follow_symlinks=False)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps", "-w", "out", "."]
-    result = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=2 * PATIENCE)
     assert result.returncode == 0, result.stderr
     (built,) = (source / "out").glob("*.whl")
     assert built.stat().st_size <= 25e6
@@ -116,7 +118,7 @@ def test_a_wheel_serves_from_a_folder_of_somebody_elses_modules(wheel: Path, tmp
     command = [sys.executable, "-m", "rfa", "filter", "series.csv", "--bundle", "linear", "--json"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RFA_")}
     environment["PYTHONPATH"] = str(wheel)
-    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert result.returncode == 0, result.stderr
     assert len(json.loads(result.stdout.splitlines()[-1])["steps"]) == 3
 
@@ -144,7 +146,7 @@ def test_make_refuses_an_old_python_with_the_remedy(tmp_path: Path) -> None:
         ["make", "-C", str(ROOT), "serve", f"PYTHON={old}", f"VENV={tmp_path / 'venv'}"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert result.returncode != 0
     assert "needs Python 3.11 or newer" in result.stderr

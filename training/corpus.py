@@ -66,8 +66,8 @@ def encode_files(tokenizer: Tokenizer, files: list[Path]) -> np.ndarray:
     parts: list[np.ndarray] = []
     for file in tqdm(files, desc="tokenise", unit="file"):
         text = file.read_bytes().decode("utf-8")  # read_text would rewrite line ends
-        for encoding in tokenizer.encode_batch(list(_pieces(text)), add_special_tokens=False):
-            parts.append(np.array(encoding.ids, kind))
+        encodings = tokenizer.encode_batch(list(_pieces(text)), add_special_tokens=False)
+        parts.extend(np.array(encoding.ids, kind) for encoding in encodings)
         parts.append(np.array([end], kind))
     return np.concatenate(parts)
 

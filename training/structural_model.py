@@ -115,6 +115,7 @@ def raw_start(structure: Structure, known: dict[str, float] | None = None) -> np
 
 
 def raw_bounds(structure: Structure) -> list[tuple[float, float]]:
+    """Between which raw values the search stays, in the order of `raw_start`."""
     return [(_raw(name, p.low), _raw(name, p.high)) for name, p in parameters(structure).items()]
 
 
@@ -144,8 +145,9 @@ def modes(structure: Structure, values: dict[str, Tensor]) -> list[Mode]:
     """The blocks, in the order of the state."""
     level_trend = (values["trend_decay"], values["trend_noise"]) if structure.has_trend else None
     found = [Mode(values["level_noise"], values.get("level_decay"), None, level_trend)]
-    for i in range(structure.relaxations):
-        found.append(Mode(values[f"relaxation{i}_noise"], values[f"relaxation{i}_decay"]))
+    found += [
+        Mode(values[f"relaxation{i}_noise"], values[f"relaxation{i}_decay"]) for i in range(structure.relaxations)
+    ]
     for i, (season, omega) in enumerate(structure.harmonics()):
         rate = torch.tensor(omega, dtype=torch.float64)
         found.append(Mode(values[f"harmonic{i}_noise"], values[f"season{season}_decay"], rate))

@@ -48,8 +48,7 @@ class Histogram:
         """Count one latency of a request that was due `since_start` seconds into the run."""
         position = min(max(int(since_start / self.slice_seconds), 0), len(self.counts) - 1)
         self.counts[position, bin_of(seconds)] += 1
-        if seconds > self.largest:
-            self.largest = seconds
+        self.largest = max(self.largest, seconds)
 
     @property
     def total(self) -> int:

@@ -34,8 +34,10 @@ def _responses(responses: dict[str, Any]) -> str:
 
 def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
     parts = [f"### {method.upper()} {path}\n", operation.get("description", "") + "\n"]
-    for parameter in operation.get("parameters", ()):
-        parts.append(f"`{parameter['name']}` in the {parameter['in']}: {type_of(parameter['schema'])}.\n")
+    parts += [
+        f"`{parameter['name']}` in the {parameter['in']}: {type_of(parameter['schema'])}.\n"
+        for parameter in operation.get("parameters", ())
+    ]
     if "requestBody" in operation:
         bodies = operation["requestBody"]["content"]
         parts.append(

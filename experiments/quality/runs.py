@@ -166,7 +166,8 @@ def _in_own_process(job: Job) -> str | None:
     log = job.folder / LOG_FILE
     with log.open("w") as out:
         command = [sys.executable, "-m", "rfa.experiments.quality.runs", job.to_json()]
-        code = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out).returncode
+        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, check=False)
+    code = done.returncode
     if code == 0:
         return None
     lines = log.read_text(errors="replace").strip().splitlines()

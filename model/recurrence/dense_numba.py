@@ -312,7 +312,7 @@ def _copy(work, out, row, lanes):
 
 @_inlined
 def _multiply(work, out, row, lanes):
-    """out *= row"""
+    """out *= row."""
     width, first, stop = lanes
     for lane in range(first, stop):
         work[_index(out, width, lane)] *= work[_index(row, width, lane)]

@@ -123,7 +123,7 @@ def size(n: int, p: int) -> int:
 
 @_inlined
 def _add_product(work, out, row, other, lanes):
-    """out += row · other"""
+    """out += row · other."""
     width, first, stop = lanes
     for lane in range(first, stop):
         work[_index(out, width, lane)] += work[_index(row, width, lane)] * work[_index(other, width, lane)]

@@ -30,7 +30,6 @@ from rfa.service.wire.connection import StalledReader, Wire
 from rfa.service.wire.http import HTTPConnection
 
 logger = logging.getLogger("rfa.server")
-LOOK_SECONDS = 0.02
 TICKS_PER_SECOND = 10
 
 
@@ -130,8 +129,8 @@ class DrainingServer(uvicorn.Server):
         return time.monotonic()
 
     async def _handlers_ended(self, deadline: float) -> None:
-        while self.server_state.tasks and time.monotonic() < deadline:
-            await asyncio.sleep(LOOK_SECONDS)
+        while (tasks := set(self.server_state.tasks)) and (seconds := deadline - time.monotonic()) > 0:
+            await asyncio.wait(tasks, timeout=seconds)
 
     def _tick_connections(self) -> None:
         now = time.monotonic()

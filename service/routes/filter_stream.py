@@ -299,7 +299,7 @@ async def _answer(socket: JsonSocket, replies: Sequence[StreamStep], exchange: S
     documents: list[Any] = []
     try:
         for reply in replies:
-            documents.append(await _document(reply, exchange))
+            documents.append(await _document(reply, exchange))  # noqa: PERF401 - a failure leaves those before it
     finally:
         await socket.write(documents)
 

@@ -119,7 +119,7 @@ class GenerateRequest(Request):
         description="up to `max_prompt_tokens` of /info, or more of which parameters.truncate keeps so many",
     )
     model: ModelName | None = Field(default=None, description="null is the first language model of the server")
-    parameters: GenerateParameters = Field(default_factory=lambda: GenerateParameters())
+    parameters: GenerateParameters = Field(default_factory=GenerateParameters)
     stream: bool = False
     state: StateReference | None = None
     return_state: ReturnState = False

@@ -105,10 +105,9 @@ def _limit(request: dict[str, Any]) -> None:
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_CORE: 0,
     }
-    for kind, most in limits.items():
+    for kind, limit in limits.items():
         hard = resource.getrlimit(kind)[1]
-        if hard != resource.RLIM_INFINITY:
-            most = min(most, hard)
+        most = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         with contextlib.suppress(ValueError):  # a kernel without such a limit
             resource.setrlimit(kind, (most, most))
 

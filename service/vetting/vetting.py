@@ -81,7 +81,6 @@ async def vet(
     if not paths:
         return ()
     paths = [path.resolve() for path in paths]
-    found: list[Vetted] = []
     with tempfile.TemporaryDirectory(prefix="rfa-vet-") as empty:
         request = {
             "bundles": [str(path) for path in paths],
@@ -105,13 +104,11 @@ async def vet(
         try:
             if await _answer(process, START_SECONDS) is None:
                 raise BundleError(f"no bundle can be vetted: the process for it {await _end(process)}")
-            for path in paths:
-                found.append(await _vetted(process, path, seconds))
+            return tuple([await _vetted(process, path, seconds) for path in paths])
         finally:
             if process.returncode is None:
                 process.kill()
             await process.wait()
-    return tuple(found)
 
 
 async def _vetted(process: asyncio.subprocess.Process, path: Path, seconds: float) -> Vetted:

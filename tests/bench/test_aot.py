@@ -132,7 +132,7 @@ def test_a_kernel_without_a_loop_is_one_turn():
 
 
 @pytest.mark.parametrize(
-    "opcode, work",
+    ("opcode", "work"),
     [
         ("HMMA.16816.F32.BF16", 16 * 8 * 16),
         ("HMMA.1688.F32.TF32", 16 * 8 * 8),

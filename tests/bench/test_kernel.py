@@ -41,7 +41,7 @@ def test_without_a_gpu_it_says_so_and_exits_with_2(tmp_path):
     assert not out.exists()
 
 
-@pytest.mark.parametrize("option, value", [("--part", "everything"), ("--width", "65"), ("--length", "1000")])
+@pytest.mark.parametrize(("option", "value"), [("--part", "everything"), ("--width", "65"), ("--length", "1000")])
 def test_what_is_not_measured_is_refused(option, value):
     result = CliRunner().invoke(app, ["bench", "kernel", option, value], prog_name="rfa")
     assert result.exit_code == 1
@@ -71,7 +71,7 @@ def test_quantiles_and_ratio_are_of_the_samples():
 
 
 @pytest.mark.parametrize(
-    "actual, is_minimum, met",
+    ("actual", "is_minimum", "met"),
     [(1.25, False, True), (1.26, False, False), (2.0, True, True), (1.9, True, False), (None, False, False),
      (float("nan"), False, False), (float("inf"), True, False)],
 )  # fmt: skip
@@ -144,7 +144,7 @@ def unnumbered(q, k, v, d):
 
 
 @pytest.mark.parametrize(
-    "attention, quantity",
+    ("attention", "quantity"),
     [(without_decay, "out"), (with_one_lost_row, "out"), (with_a_lost_gradient, "grad k"), (unnumbered, "out")],
 )
 def test_wrong_attention_is_caught(attention, quantity, problem, truth):

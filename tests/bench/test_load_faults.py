@@ -69,7 +69,7 @@ def test_right_live_answers_are_right(filters, truths):
 
 
 @pytest.mark.parametrize(
-    "fault, kinds",
+    ("fault", "kinds"),
     [
         (change_a_digit, {"numbers": 1}),
         (drop, {"order": 1}),
@@ -98,7 +98,7 @@ def test_swapped_streams_are_found_though_they_send_the_same_series(filters, tru
 
 
 @pytest.mark.parametrize(
-    "ending, kind",
+    ("ending", "kind"),
     [({"steps": 1}, "count"), ({"log_likelihood": 1.0}, "likelihood"), ({"log_likelihood": None}, "likelihood")],
 )
 def test_a_wrong_summary_of_a_stream_is_found(filters, truths, ending, kind):
@@ -135,7 +135,7 @@ def test_right_series_are_right(filters, truths):
     assert tally["counts"]["batch.right"] == tally["counts"]["batch.sent"] > 0
 
 
-@pytest.mark.parametrize("fault, kind", [(change_a_digit, "numbers"), (drop, "order"), (repeat, "order")])
+@pytest.mark.parametrize(("fault", "kind"), [(change_a_digit, "numbers"), (drop, "order"), (repeat, "order")])
 def test_a_wrong_step_of_a_series_is_found(filters, truths, fault, kind):
     tally = offer(BATCH, FakeServer(filters, fault=fault), truths)
     assert tally["wrong"][kind] > 0
@@ -150,7 +150,7 @@ def test_right_texts_are_right(texts, truths):
 
 
 @pytest.mark.parametrize(
-    "fault, kind",
+    ("fault", "kind"),
     [
         (lambda event: [{**event, "token": {**event["token"], "id": event["token"]["id"] + 1}}], "token"),
         (lambda event: [{**event, "token": {**event["token"], "logprob": 2 * event["token"]["logprob"]}}], "token"),

@@ -35,7 +35,7 @@ def test_a_scenario_survives_the_way_to_a_generator(name):
 
 
 @pytest.mark.parametrize(
-    "text, message",
+    ("text", "message"),
     [
         ("[a\n", "not TOML"),
         ("a = 1", "a: must be a table"),

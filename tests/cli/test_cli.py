@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rfa.cli.main import app
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "docs" / "oscillator.csv"
@@ -59,7 +60,7 @@ def test_help_and_serve_load_no_numerical_library() -> None:
         "loaded = {'torch', 'numpy', 'onnxruntime', 'fastapi', 'matplotlib'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"
     )
-    result = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert result.returncode == 0, result.stderr
 
 
@@ -292,7 +293,7 @@ def test_a_series_that_does_not_fit_the_bundle_is_told_so(tmp_path: Path) -> Non
 def test_rfa_debug_shows_where_it_failed() -> None:
     command = [sys.executable, "-m", "rfa", "verify", "nowhere"]
     result = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=60, env={**os.environ, "RFA_DEBUG": "1"}
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, env={**os.environ, "RFA_DEBUG": "1"}
     )
     assert result.returncode != 0
     assert "Traceback" in result.stderr

@@ -15,8 +15,8 @@ import ray
 from ray import serve
 
 from rfa.service.deploy_ray import Options, application
+from tests.waiting import PATIENCE
 
-TIMEOUT_SECONDS = 60
 GENERATE = {"inputs": "It was the", "parameters": {"max_new_tokens": 6, "seed": 7}}
 TOKENS = 12
 FILTER = {"model": "linear", "observations": [[1.0, 0.2], None, [0.7, 0.1]]}
@@ -26,7 +26,7 @@ def ask(address: str, body: dict[str, Any] | None = None) -> tuple[int, str]:
     """Status and text of the answer: POST with a body, GET without."""
     content = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(address, content, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
         return answer.status, answer.read().decode()
 
 

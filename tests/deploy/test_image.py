@@ -14,7 +14,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -25,12 +24,13 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import PATIENCE, wait_until
+
 ROOT = Path(__file__).resolve().parents[2]
 BASE = os.environ.get("IMAGE_TEST", "")
 BUILDAH = ("buildah", "--storage-driver", "vfs")
 IMAGE = "localhost/rfa-server-test"
 KEY = "a-key-of-this-test-and-of-nothing-else"
-PATIENCE_SECONDS = 60
 
 pytestmark = [
     pytest.mark.skipif(not BASE, reason="IMAGE_TEST is not set: see the docstring"),
@@ -131,7 +131,7 @@ def ask(port: int, path: str, body: dict[str, Any] | None = None, key: str | Non
     content = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", content, headers)
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -145,11 +145,8 @@ def serving(image: Image, secrets: Path) -> Iterator[tuple[subprocess.Popen[str]
     environment = {"RFA_API_KEYS_FILE": "/run/secrets/api_keys", "RFA_PROCESSES": "2", "RFA_PORT": str(port)}
     # The last --host counts: a test listens for this machine only.
     with inside(image, secrets, image.command("--host", "127.0.0.1", **environment)) as server:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not is_healthy(image, secrets, port):
-            assert server.poll() is None, server.communicate()
-            assert time.monotonic() < deadline, "the health check never succeeded"
-            time.sleep(0.2)
+        wait_until(lambda: server.poll() is not None or is_healthy(image, secrets, port))
+        assert server.poll() is None, server.communicate()
         yield server, port
 
 
@@ -157,7 +154,7 @@ def is_healthy(image: Image, secrets: Path, port: int) -> bool:
     """What the image's own health check says."""
     check = image.config["Healthcheck"]["Test"][1:]
     with inside(image, secrets, image.command(wanted=check, RFA_PORT=str(port))) as process:
-        return process.wait(timeout=PATIENCE_SECONDS) == 0
+        return process.wait(timeout=PATIENCE) == 0
 
 
 def test_the_image_says_how_to_run_it(image: Image) -> None:
@@ -181,7 +178,7 @@ def test_the_image_holds_what_serves_and_nothing_else(image: Image) -> None:
 
 def test_it_refuses_the_network_without_a_key(image: Image, secrets: Path) -> None:
     with inside(image, secrets, image.command(RFA_PORT="0", RFA_PROCESSES="1")) as server:
-        _, errors = server.communicate(timeout=PATIENCE_SECONDS)
+        _, errors = server.communicate(timeout=PATIENCE)
     assert server.returncode != 0
     assert "RFA_API_KEYS_FILE" in errors
 
@@ -203,4 +200,4 @@ def test_it_serves_without_rights_on_a_read_only_root_and_leaves_when_told(image
         assert facts["Uid"].split() == ["10001"] * 4
         assert facts["CapBnd"].strip() == facts["CapEff"].strip() == "0" * 16
         server.send_signal(signal.SIGTERM)
-        assert server.wait(timeout=PATIENCE_SECONDS) == 0
+        assert server.wait(timeout=PATIENCE) == 0

@@ -10,8 +10,8 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rfa.service.app import create_app
 from rfa.service.settings import Settings
 from tests.service.models import FakeLanguage, fake_models
+from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
@@ -93,13 +94,17 @@ def scrape_server() -> str:
 
 
 def when_it_answers(address: str, server: subprocess.Popen[bytes]) -> str:
-    """The first answer of a server that is on its way; the test's own timeout bounds the wait."""
-    while server.poll() is None:
-        try:
-            return httpx.get(address, timeout=60).raise_for_status().text
-        except httpx.ConnectError:
-            time.sleep(0.1)
-    raise RuntimeError("the server ended before it answered")
+    """The first answer of a server that is on its way."""
+    answers: list[httpx.Response] = []
+
+    def has_answered() -> bool:
+        assert server.poll() is None, "the server ended before it answered"
+        with suppress(httpx.ConnectError):
+            answers.append(httpx.get(address, timeout=PATIENCE))
+        return bool(answers)
+
+    wait_until(has_answered)
+    return answers[0].raise_for_status().text
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +193,7 @@ def test_every_alert_says_how_bad_it_is_and_is_shown_to_fire() -> None:
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed: apt-get install prometheus")
 def test_promtool_sees_every_alert_fire() -> None:
     command = ["promtool", "test", "rules", "rules_test.yml"]
-    run = subprocess.run(command, cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=60)
+    run = subprocess.run(command, cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=PATIENCE)
     assert run.returncode == 0, run.stdout + run.stderr
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = os.environ.get("RAY_PYTHON", sys.executable)
 
@@ -19,7 +21,7 @@ PYTHON = os.environ.get("RAY_PYTHON", sys.executable)
 def has_ray() -> bool:
     """Whether that interpreter finds Ray, without importing it."""
     code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('ray') is None)"
-    return subprocess.run([PYTHON, "-c", code], timeout=60).returncode == 0
+    return subprocess.run([PYTHON, "-c", code], timeout=PATIENCE).returncode == 0
 
 
 pytestmark = pytest.mark.skipif(
@@ -71,6 +73,6 @@ def test_what_replicas_must_share_is_asked_for_before_they_start(
 ) -> None:
     variables = {name: value for name, value in environment(tmp_path, **changes).items() if value}
     code = "from rfa.service.deploy_ray import shared_settings; shared_settings()"
-    run = subprocess.run([PYTHON, "-c", code], env=variables, capture_output=True, text=True, timeout=120)
+    run = subprocess.run([PYTHON, "-c", code], env=variables, capture_output=True, text=True, timeout=PATIENCE)
     assert run.returncode != 0
     assert message in run.stderr.splitlines()[-1]

@@ -54,7 +54,7 @@ def alarms(*rows: int, length: int = 40) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "rows, expected",
+    ("rows", "expected"),
     [
         ((), -1.0),
         ((20,), 1.0),

@@ -310,7 +310,7 @@ def test_the_command_writes_the_table_and_says_what_is_missing(done, data, tmp_p
 
 
 @pytest.mark.parametrize(
-    "options, message",
+    ("options", "message"),
     [
         ({"variants": ("M3",)}, "no variant 'M3'"),
         ({"seeds": (1, 1)}, "seeds must be different"),

@@ -69,7 +69,7 @@ def remember(row):
     return [0] * (len(row) - len(found)) + found
 
 
-@pytest.mark.parametrize("pairs, filler, keys", [(1, 0, 1), (4, 0, 64), (16, 5, 16), (64, 3, 128)])
+@pytest.mark.parametrize(("pairs", "filler", "keys"), [(1, 0, 1), (4, 0, 64), (16, 5, 16), (64, 3, 128)])
 def test_a_dictionary_answers_every_query(pairs, filler, keys):
     batch = recall_batch(3, 7, 20, pairs, keys=keys, filler=filler)
     assert batch.tokens.shape == batch.targets.shape == (20, 3 * pairs + filler + 1)
@@ -127,7 +127,7 @@ def test_a_batch_follows_from_seed_step_and_split(make):
     assert all(not torch.equal(batch.tokens, other.tokens) for other in others)
 
 
-@pytest.mark.parametrize("pairs, keys", [(0, 8), (9, 8), (4, N_KEYS + 1)])
+@pytest.mark.parametrize(("pairs", "keys"), [(0, 8), (9, 8), (4, N_KEYS + 1)])
 def test_pairs_that_do_not_fit_are_refused(pairs, keys):
     with pytest.raises(ValueError, match="pairs and keys"):
         recall_batch(0, 0, 1, pairs, keys=keys)
@@ -267,7 +267,7 @@ def cell(size, accuracy, filler=0):
 
 
 @pytest.mark.parametrize(
-    "accuracies, expected",
+    ("accuracies", "expected"),
     [((1.0, 0.995, 0.9), 8), ((0.98, 1.0, 1.0), 0), ((1.0, 0.9, 1.0), 4), ((1.0, 1.0, 0.99), 16)],
 )
 def test_capacity_ends_before_the_first_size_that_is_not_held(accuracies, expected):

@@ -153,8 +153,8 @@ def test_deep_graphs_follow_the_model_for_a_thousand_steps():
         )
         assert np.abs(found["mean"] - expected.mean[:, i].numpy()).max() <= 1e-5
         state = {name: found[f"next.{name.removeprefix('state.')}"] for name in state}
-        for name in cache:
-            cache[name][:, i] = found[f"row.{name.removeprefix('cache.')}"]
+        for name, rows in cache.items():
+            rows[:, i] = found[f"row.{name.removeprefix('cache.')}"]
 
 
 def test_an_exact_kalman_filter_exports_too():

@@ -28,6 +28,7 @@ from rfa.service.engine.models import load_models
 from rfa.service.settings import BUNDLE_ROOT, ConfigurationError, Settings
 from rfa.service.vetting.trust import trusted_keys, with_trusted_keys
 from rfa.service.vetting.vetting import vet
+from tests.waiting import PATIENCE
 
 # Made by minisign 0.11 from a key of its own, which nobody has any more.
 MINISIGN = Path(__file__).parent / "minisign"
@@ -103,7 +104,7 @@ def test_lists_of_keys_are_read_by_lines_and_commas() -> None:
 @pytest.mark.skipif(shutil.which("minisign") is None, reason="minisign is not installed")
 def test_minisign_verifies_what_we_sign_and_signs_with_our_keys(tmp_path: Path) -> None:
     def minisign(*arguments: str) -> None:
-        subprocess.run(["minisign", *arguments], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+        subprocess.run(["minisign", *arguments], cwd=tmp_path, check=True, capture_output=True, timeout=PATIENCE)
 
     paths = write_keys(tmp_path / "ours")
     (tmp_path / "manifest.json").write_bytes(MESSAGE)

@@ -18,7 +18,7 @@ def served(logits: np.ndarray, token: int, confidence: TokenConfidence) -> float
     return _Step(advance, latent, logits, 0.0, confidence, calibrated, 1.0, True).confidence(token)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("mode, temperature", [("attention", 1.7), ("recurrent", 0.9)])
+@pytest.mark.parametrize(("mode", "temperature"), [("attention", 1.7), ("recurrent", 0.9)])
 def test_the_service_gives_the_softmax_at_the_temperature(mode: str, temperature: float) -> None:
     confidence = TokenConfidence.of({"temperature": {"attention": 1.7, "recurrent": 0.9}}, mode)
     logits = 3 * np.random.default_rng(0).normal(size=(40, 30)).astype(np.float32)

@@ -31,7 +31,7 @@ def relative_error(actual, expected):
     return float(np.linalg.norm(actual.double().numpy() - expected) / np.linalg.norm(expected))
 
 
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
 @pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
 @pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -63,7 +63,7 @@ def test_times_of_any_kind(times):
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e3, 1e8])
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
 def test_inputs_of_any_size(scale, dtype, tolerance):
     """At 1e3 and above exp(L) underflows for every key, and the softmax must not."""
     inputs = rfa_inputs(1, 20, 3, 4, scale=scale)
@@ -233,7 +233,7 @@ def test_the_comparison_accepts_the_reference(shape, dtype, kernel):
 
 
 @pytest.mark.parametrize(
-    "spoil, message",
+    ("spoil", "message"),
     [
         (lambda r: r._replace(precision=r.precision * (1 + 1e-5)), "precision: relative error"),
         (lambda r: r._replace(out=r.out * (1 + 1e-5)), "out: relative error"),
@@ -273,7 +273,7 @@ def test_half_precision_is_computed_in_float32():
 
 
 @pytest.mark.parametrize(
-    "change, message",
+    ("change", "message"),
     [
         ({"k": lambda x: x[:, :-1]}, r"k must have the shape of q, \[2, 5, 2, 4\], got \[2, 4, 2, 4\]"),
         ({"v": lambda x: x.float()}, "v must have the dtype of q"),

@@ -19,6 +19,7 @@ from rfa.model.layers import RobustMixer
 pytest.importorskip("numba")
 from rfa.model import decoder_numba
 from rfa.model.decoder_numba import CompiledDecoder, Slots
+from tests.waiting import PATIENCE
 
 EPS = float(np.finfo(np.float32).eps)
 TOKENS = 40
@@ -224,7 +225,7 @@ def test_one_process_compiles_at_a_time(tmp_path: Any) -> None:
         thread.start()
         thread.join(0.2)
         order.append("first")
-    thread.join(10)
+    thread.join(PATIENCE)
     assert order == ["first", "second"]
 
 

@@ -64,7 +64,7 @@ def test_it_is_the_filter_of_its_page():
 
 
 @pytest.mark.parametrize("mode", ["recurrent", "attention"])
-@pytest.mark.parametrize("scale, unit", [(1e9, 300.0), (1e-2, 1e-3), (-1.0, 3600.0)])
+@pytest.mark.parametrize(("scale", "unit"), [(1e9, 300.0), (1e-2, 1e-3), (-1.0, 3600.0)])
 def test_units_do_not_matter(mode, scale, unit):
     values, times = metric(60, 1), np.cumsum(np.random.default_rng(2).uniform(0.5, 1.5, 60))
     values[[7, 20, 21]] = np.nan
@@ -147,7 +147,7 @@ def test_it_is_saved_and_loaded(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "config, reason",
+    ("config", "reason"),
     [
         ({"memory": 5}, "memory"),
         ({"process": 0.0}, "process"),

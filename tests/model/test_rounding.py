@@ -27,7 +27,7 @@ def drawn(function, *arguments, seed=0):
 
 
 @pytest.mark.parametrize(
-    "function, bound",
+    ("function", "bound"),
     [
         (lambda x: x + 3, ARITHMETIC),
         (lambda x: x * x, ARITHMETIC),
@@ -84,7 +84,7 @@ def over_a_tree(terms):
 
 @pytest.mark.parametrize("mean", [0.0, 1.0], ids=["cancelling", "of one sign"])
 @pytest.mark.parametrize(
-    "sum_of, modelled",
+    ("sum_of", "modelled"),
     [
         (over_a_tree, lambda terms: terms.sum(1)),
         (one_behind_the_other, lambda terms: (terms[:, None] @ torch.ones(256, 1)).flatten()),

@@ -156,7 +156,7 @@ def with_mu(inputs: AttentionInputs, *mu: float) -> AttentionInputs:
 
 
 @pytest.mark.parametrize(
-    "is_half, irregular, with_precision, is_gaussian",
+    ("is_half", "irregular", "with_precision", "is_gaussian"),
     # Any three of the four choices meet in every way, in half of the runs.
     [choices for choices in itertools.product([False, True], repeat=4) if sum(choices) % 2 == 0],
 )
@@ -171,7 +171,7 @@ def test_gradients_of_bfloat16(kernel: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "width, dtype",
+    ("width", "dtype"),
     [(16, torch.float16), (40, torch.float32), (64, torch.float16), (128, torch.float32), (256, torch.float16)],
 )
 def test_widths(width: int, dtype: torch.dtype) -> None:
@@ -183,14 +183,14 @@ def test_lengths(length: int) -> None:
     check(rfa_inputs(2, length, 2, 8, dtype=torch.float32, seed=length))
 
 
-@pytest.mark.parametrize("rows, columns", [((16, 64), (64, 16)), ((64, 16), (16, 64)), ((32, 32), (32, 32))])
+@pytest.mark.parametrize(("rows", "columns"), [((16, 64), (64, 16)), ((64, 16), (16, 64)), ((32, 32), (32, 32))])
 def test_shapes_of_blocks(rows: tuple[int, int], columns: tuple[int, int]) -> None:
     inputs = rfa_inputs(1, 150, 2, 8, dtype=torch.float32, irregular=True)
     check(inputs, rows=Launch(*rows, 4, 1), columns=Launch(*columns, 4, 1))
 
 
 @pytest.mark.parametrize(
-    "mu, irregular",
+    ("mu", "irregular"),
     [((0.0, 1e-6), False), ((1e-3, 5e-3), False), ((1e-6, 5e-3), True), ((2.0, 40.0), False), ((2.0, 40.0), True)],
 )
 def test_decay_rates(mu: tuple[float, float], irregular: bool) -> None:

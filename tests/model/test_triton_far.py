@@ -243,7 +243,7 @@ def test_the_eager_code_replaces_every_far_pair(kernel):
 
 
 @pytest.mark.parametrize(
-    "dtype, scale, length, n_queries, with_precision, kernel",
+    ("dtype", "scale", "length", "n_queries", "with_precision", "kernel"),
     [
         (torch.float32, 1.0, 100, 100, True, "student_t"),
         (torch.float32, 1.0, 100, 100, True, "gaussian"),
@@ -362,7 +362,7 @@ LENGTHS = (40, 1, 70)
 STARTS = torch.tensor([0, *LENGTHS]).cumsum(0).int()
 
 
-@pytest.mark.parametrize("kernel, cu_seqlens", [("student_t", None), ("gaussian", STARTS)], ids=["rows", "packed"])
+@pytest.mark.parametrize(("kernel", "cu_seqlens"), [("student_t", None), ("gaussian", STARTS)], ids=["rows", "packed"])
 def test_an_error_below_rounding_keeps_the_rule_of_every_faster_path(kernel, cu_seqlens):
     inputs = inputs_of(sum(LENGTHS), (0.0, 5.0))
     assert first_far_lag(inputs.dynamics, 1e-8)[1] + 2 * BLOCK < max(LENGTHS)

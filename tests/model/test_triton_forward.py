@@ -171,7 +171,7 @@ def test_packed_sequences(prefixes, irregular, dtype):
 
 
 @DTYPES
-@pytest.mark.parametrize("kernel, scale", [("student_t", 30.0), ("gaussian", 10.0)])
+@pytest.mark.parametrize(("kernel", "scale"), [("student_t", 30.0), ("gaussian", 10.0)])
 def test_large_inputs(kernel, scale, dtype):
     """Rows all of whose weights would vanish against the largest possible one."""
     inputs = inputs_of(1, 75, 2, 8, dtype, scale=scale)

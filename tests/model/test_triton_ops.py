@@ -55,7 +55,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("length, dtype, kernel, irregular", CASES, ids=str)
+@pytest.mark.parametrize(("length", "dtype", "kernel", "irregular"), CASES, ids=str)
 def test_matches_the_reference(length, dtype, kernel, irregular):
     assert_matches_reference(fused, small(1, length, 3, dtype=dtype, irregular=irregular), kernel=kernel)
 
@@ -73,7 +73,7 @@ def everything(run, inputs):
 
 
 @pytest.mark.parametrize(
-    "shape, kernel",
+    ("shape", "kernel"),
     [
         ((1, 1, 1, 8), "student_t"),
         ((1, 1, 1, 8), "gaussian"),
@@ -105,7 +105,7 @@ def test_transposed_inputs():
 LENGTHS = (5, 1, 37, 12)
 
 
-@pytest.mark.parametrize("kernel, irregular", [("student_t", False), ("gaussian", True)])
+@pytest.mark.parametrize(("kernel", "irregular"), [("student_t", False), ("gaussian", True)])
 def test_packed_sequences_give_the_gradients_of_the_reference(kernel, irregular):
     inputs = small(1, sum(LENGTHS), 2, irregular=irregular)
     run = partial(robust_filter_attention, kernel=kernel, cu_seqlens=starts_of(LENGTHS))
@@ -116,7 +116,7 @@ def test_packed_sequences_give_the_gradients_of_the_reference(kernel, irregular)
 
 @pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])
 @pytest.mark.parametrize(
-    "impl, dtype",
+    ("impl", "dtype"),
     [("reference", torch.float64), ("triton", torch.float32), ("triton", torch.bfloat16)],
     ids=str,
 )
@@ -147,7 +147,7 @@ def test_a_packed_sequence_does_not_see_its_neighbours():
 
 @pytest.mark.parametrize("impl", ["reference", "triton"])
 @pytest.mark.parametrize(
-    "starts, message",
+    ("starts", "message"),
     [
         (torch.tensor([0, 9]), "cu_seqlens must be int32, got torch.int64"),
         (torch.tensor([[0, 9]], dtype=torch.int32), r"shape \[S \+ 1\] with S >= 1, got \[1, 2\]"),
@@ -197,7 +197,7 @@ def test_auto_is_the_reference_on_a_cpu(irregular):
 
 
 @pytest.mark.parametrize(
-    "inputs, message",
+    ("inputs", "message"),
     [
         ({"dtype": torch.float64}, "torch.bfloat16, got torch.float64"),
         ({"complex_dims": 7}, "heads of 16 to 256 reals, got 14"),
@@ -315,7 +315,7 @@ def test_the_evidence_is_left_out_on_request():
     assert bool((full.precision > 0).all()) and not short.precision.any()
 
 
-@pytest.mark.parametrize("given, message", [("query_times", "query_times and"), ("key_starts", "query_starts and")])
+@pytest.mark.parametrize(("given", "message"), [("query_times", "query_times and"), ("key_starts", "query_starts and")])
 def test_queries_and_keys_are_placed_together(given, message):
     with pytest.raises(ValueError, match=f"{message}.* go together"):
         fused_attention(*small()[:4], **{given: starts_of((4, 5))})
@@ -389,7 +389,7 @@ def operator_arguments(transposed, packed, stamped, with_precision, length=5):
 
 
 @pytest.mark.parametrize(
-    "transposed, packed, stamped, with_precision",
+    ("transposed", "packed", "stamped", "with_precision"),
     [(False, False, True, True), (True, True, False, False)],
 )
 def test_the_operators_keep_their_promises(transposed, packed, stamped, with_precision):
@@ -496,7 +496,7 @@ def mixed(mixer, x, impl, with_precision):
 
 
 @pytest.mark.parametrize("with_precision", [False, True])
-@pytest.mark.parametrize("is_lowered, tolerance", [(False, 1e-4), (True, 5e-2)], ids=["float32", "autocast"])
+@pytest.mark.parametrize(("is_lowered", "tolerance"), [(False, 1e-4), (True, 5e-2)], ids=["float32", "autocast"])
 def test_the_layer_agrees_with_its_reference(is_lowered, tolerance, with_precision):
     """That it is wired alike; how exact the parts are is the matter of the tests above."""
     config = LanguageModelConfig(vocab_size=16, d_model=32, n_layers=1, n_heads=2, head_dim=8, n_slots=2)

@@ -22,8 +22,8 @@ from typing import Any
 from fastapi.openapi.utils import get_openapi
 
 import rfa.service.openapi
-import rfa.service.process.child as child
 from rfa.service.engine.models import Models
+from rfa.service.process import child
 from rfa.service.process.channel import Channel
 from rfa.service.settings import Settings
 from tests.service.models import FakeLanguage, Seen, fake_models, model_info

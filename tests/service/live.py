@@ -6,7 +6,6 @@ import asyncio
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,9 +19,7 @@ from rfa.service.engine.models import Models
 from rfa.service.process.draining import DrainingServer
 from rfa.service.settings import Settings
 from tests.service.models import fake_models
-
-LONG_SECONDS = 20
-START_SECONDS = 120  # real bundles may have to be compiled first
+from tests.waiting import PATIENCE
 
 
 @dataclass
@@ -38,12 +35,21 @@ class Live:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def limit(self, **settings: Any) -> None:
+        """Change settings of the wire from now on; somebody must be connected.
+
+        For a timeout that is short because it is waited for: one that began with the connection might end before the
+        first bytes are read, on a machine that is slow enough.
+        """
+        wire = next(iter(self.server.server_state.connections)).wire  # type: ignore[union-attr]
+        wire.settings = wire.settings.model_copy(update=settings)
+
     def connect(self, receive_buffer: int | None = None) -> socket.socket:
         """A raw connection; a small receive buffer lets the server notice soon that nobody reads."""
         connection = socket.socket()
         if receive_buffer is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        connection.settimeout(LONG_SECONDS)
+        connection.settimeout(PATIENCE)
         try:
             connection.connect(("127.0.0.1", self.port))
         except OSError:
@@ -75,24 +81,16 @@ def running(
 
         def stop() -> None:
             server.stop()
-            thread.join(timeout=2 * LONG_SECONDS)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
 
         port = listener.getsockname()[1]
         thread.start()
-        assert serving.wait(START_SECONDS)
+        assert serving.wait(PATIENCE)
         try:
             yield Live(app, server, port, stop)
         finally:
             stop()
-
-
-def wait_until(claim: Callable[[], bool], seconds: float = LONG_SECONDS) -> None:
-    """Fail when the claim does not come true."""
-    end = time.monotonic() + seconds
-    while not claim():
-        assert time.monotonic() < end, "it did not come true in time"
-        time.sleep(0.01)
 
 
 def read_to_end(connection: socket.socket) -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.service.live import LONG_SECONDS, wait_until
+from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE_CHILD = Path(__file__).with_name("fake_child.py")
@@ -27,8 +27,6 @@ async def vet(paths):
 
 serve(Settings(), (sys.executable, *sys.argv[1:]), vet)
 """
-# Four interpreters that import everything take 20 s where others use the machine, too.
-START_SECONDS = 60
 # Of the hand-made models that FAKE_CHILD has; it takes their digests from here.
 FAKE_BUNDLES = ("recite", "mean")
 
@@ -47,7 +45,7 @@ class Server:
     @property
     def url(self) -> str:
         """Where it serves, once it does."""
-        wait_until(lambda: "http://" in self.log or self.process.poll() is not None, START_SECONDS)
+        wait_until(lambda: "http://" in self.log or self.process.poll() is not None)
         found = re.search(r"http://127\.0\.0\.1:\d+", self.log)
         assert found is not None, self.log
         return found[0]
@@ -74,7 +72,7 @@ class Server:
     def engines(self) -> set[str]:
         """Numbers of the processes that the metrics tell of; none while nobody listens."""
         try:
-            text = httpx.get(f"{self.url}/metrics", timeout=LONG_SECONDS).text
+            text = httpx.get(f"{self.url}/metrics", timeout=PATIENCE).text
         except httpx.TransportError:
             return set()
         return set(re.findall(r'rfa_open_connections\{engine="(\d+)"\}', text))
@@ -82,7 +80,7 @@ class Server:
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal and wait for the exit code."""
         self.process.send_signal(number)
-        return self.process.wait(LONG_SECONDS)
+        return self.process.wait(PATIENCE)
 
 
 @contextmanager
@@ -98,7 +96,7 @@ def started(
         "port": 0,
         "bundles": ":".join(map(str, bundles)),
         "processes": 2,
-        "shutdown_grace_seconds": 10,
+        "shutdown_grace_seconds": 60,
         **settings,
     }
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RFA_")} | {

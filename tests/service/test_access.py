@@ -25,6 +25,7 @@ from rfa.service.openapi import openapi_of
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.models import fake_models
 from tests.service.replies import read
+from tests.waiting import PATIENCE
 
 KEYS = ("first-key-of-sixteen-or-more", "second+key/of~sixteen_or.more=")
 KEY = KEYS[0]
@@ -409,7 +410,9 @@ class TestKeySettings:
             monkeypatch.setenv(name, value)
         with socket.create_server(("127.0.0.1", 0)) as taken:  # were it to start, it would fail here, with another line
             command = [sys.executable, "-m", "rfa", "serve", "--bundle", str(linear_bundle), "--port"]
-            done = subprocess.run([*command, str(taken.getsockname()[1])], capture_output=True, text=True, timeout=60)
+            done = subprocess.run(
+                [*command, str(taken.getsockname()[1])], capture_output=True, text=True, timeout=PATIENCE
+            )
         assert done.returncode == 1
         assert reason in done.stderr and done.stderr.count("\n") == 1, done.stderr
         assert "hunter2" not in done.stderr

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,8 @@ import pytest
 from websockets import Subprotocol
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect as open_websocket
+
+from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "hunter2-is-the-key-here"
@@ -37,29 +38,31 @@ def serving(bundle: Path, log: int | IO[bytes], **settings: str) -> Iterator[tup
     command = [sys.executable, "-m", "rfa", "serve", "--bundle", str(bundle), "--port", str(port)]
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=log) as process:
         try:
-            for _ in range(600):
-                try:
-                    if httpx.get(f"http://127.0.0.1:{port}/ready", timeout=5).status_code == 200:
-                        break
-                except httpx.TransportError:
-                    assert process.poll() is None, "the server ended"
-                time.sleep(0.1)
+            wait_until(lambda: is_ready(process, port))
             yield process, port
         finally:
             process.kill()
 
 
+def is_ready(process: subprocess.Popen[bytes], port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/ready", timeout=PATIENCE).status_code == 200
+    except httpx.TransportError:
+        assert process.poll() is None, "the server ended"
+        return False
+
+
 def end(process: subprocess.Popen[bytes]) -> bytes:
     """Ask the server to stop, and give the log that nobody has read yet."""
     process.send_signal(signal.SIGTERM)
-    log = process.communicate(timeout=60)[1] or b""
+    log = process.communicate(timeout=PATIENCE)[1] or b""
     assert process.returncode == 0, log
     return log
 
 
 def status_of(port: int, request: bytes) -> int:
     """What the server answers to these very bytes."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
         connection.sendall(request)
         return int(connection.makefile("rb").readline().split()[1])
 
@@ -94,7 +97,7 @@ def test_no_bytes_get_past_the_guard(linear_bundle: Path) -> None:
         for headers_given, expected in (({}, 401), ({"X-API-Key": "w" * 20}, 401), ({"X-API-Key": KEY}, 404)):
             with (
                 pytest.raises(InvalidStatus) as refused,
-                open_websocket(f"ws://127.0.0.1:{port}/nope", additional_headers=headers_given),
+                open_websocket(f"ws://127.0.0.1:{port}/nope", additional_headers=headers_given, open_timeout=PATIENCE),
             ):
                 pass
             assert refused.value.response.status_code == expected
@@ -105,7 +108,7 @@ def test_no_bytes_get_past_the_guard(linear_bundle: Path) -> None:
 def test_the_log_of_a_process_holds_every_request_and_no_secret(linear_bundle: Path, log_format: str) -> None:
     settings = {"RFA_API_KEYS": KEY, "RFA_LOG_FORMAT": log_format}
     with serving(linear_bundle, subprocess.PIPE, **settings) as (process, port):
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers={"X-API-Key": KEY}) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers={"X-API-Key": KEY}, timeout=PATIENCE) as client:
             for index in range(20):
                 body: dict[str, Any] = BODY if index % 2 else {**BODY, "model": SECRET, SECRET: SECRET}
                 client.post("/filter", json=body, params={"q": SECRET}, headers={"Cookie": SECRET})
@@ -113,12 +116,18 @@ def test_the_log_of_a_process_holds_every_request_and_no_secret(linear_bundle: P
             metrics = client.get("/metrics").text
         with (
             pytest.raises(InvalidStatus),
-            open_websocket(f"ws://127.0.0.1:{port}/nope?q={SECRET}", additional_headers={"X-API-Key": SECRET}),
+            open_websocket(
+                f"ws://127.0.0.1:{port}/nope?q={SECRET}",
+                additional_headers={"X-API-Key": SECRET},
+                open_timeout=PATIENCE,
+            ),
         ):
             pass
         written = base64.urlsafe_b64encode(KEY.encode()).decode().rstrip("=")
         protocols = [Subprotocol("rfa.v1"), Subprotocol(f"rfa.key.{written}")]
-        with open_websocket(f"ws://127.0.0.1:{port}/filter/stream", subprotocols=protocols) as live:
+        with open_websocket(
+            f"ws://127.0.0.1:{port}/filter/stream", subprotocols=protocols, open_timeout=PATIENCE
+        ) as live:
             live.send("{}")
             assert orjson.loads(live.recv())["ready"] and live.subprotocol == "rfa.v1"
             assert live.response is not None and live.response.headers.get_all("Sec-WebSocket-Protocol") == ["rfa.v1"]
@@ -141,16 +150,16 @@ def test_the_log_of_a_process_holds_every_request_and_no_secret(linear_bundle: P
 def test_a_log_that_nobody_reads_stops_nothing(linear_bundle: Path) -> None:
     """The pipe is full after some hundred lines; the server goes on, and ends when it is told to."""
     with serving(linear_bundle, subprocess.PIPE) as (process, port):
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as client:
             for _ in range(1000):
                 assert client.get("/nope/" + "x" * 120).status_code == 404
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 def test_a_log_on_a_full_disk_stops_nothing(linear_bundle: Path) -> None:
     with Path("/dev/full").open("wb") as full, serving(linear_bundle, full) as (process, port):
-        assert httpx.post(f"http://127.0.0.1:{port}/filter", json=BODY).status_code == 200
+        assert httpx.post(f"http://127.0.0.1:{port}/filter", json=BODY, timeout=PATIENCE).status_code == 200
         end(process)
 
 
@@ -158,5 +167,5 @@ def test_a_collector_that_is_gone_does_not_hold_the_process(linear_bundle: Path)
     pytest.importorskip("opentelemetry.sdk")
     settings = {"RFA_TRACING": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
     with serving(linear_bundle, subprocess.DEVNULL, **settings) as (process, port):
-        assert httpx.post(f"http://127.0.0.1:{port}/filter", json=BODY).status_code == 200
+        assert httpx.post(f"http://127.0.0.1:{port}/filter", json=BODY, timeout=PATIENCE).status_code == 200
         end(process)

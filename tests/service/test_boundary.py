@@ -28,6 +28,7 @@ from rfa.service.departure import Disconnected
 from rfa.service.metrics import Metrics
 from rfa.service.openapi import openapi_of
 from tests.service.models import FakeLanguage, fake_models
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 SECRET = "hunter2-in-the-prompt"
@@ -398,7 +399,7 @@ class TestTheHandler:
         handler.close()
         assert handler._thread.is_alive()
         stuck.set()
-        handler._thread.join(timeout=20)
+        handler._thread.join(PATIENCE)
         assert not handler._thread.is_alive()
 
     def test_lines_go_in_chunks_that_a_pipe_takes_whole(self) -> None:
@@ -421,7 +422,9 @@ class TestTheHandler:
             "logging.getLogger('x').info('child' if child == 0 else 'parent')\n"
             "if child: assert os.waitpid(child, 0)[1] == 0\n"
         )
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE
+        )
         assert sorted(line.split()[-1] for line in done.stderr.splitlines()) == ["child", "parent"]
 
 

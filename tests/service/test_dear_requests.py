@@ -16,8 +16,9 @@ from rfa.service.schemas.openai import CompletionRequest
 from rfa.service.schemas.requests import FilterRequest, FilterStreamRequest, GenerateRequest, StreamObservation
 from rfa.service.turns import Result, Turns
 from tests.service.conftest import Connect
-from tests.service.live import LONG_SECONDS, running
+from tests.service.live import running
 from tests.service.raw_asgi import asgi
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 MANY = 200_000
@@ -132,7 +133,7 @@ async def test_the_body_of_a_client_that_left_waits_for_no_turn(connect: Connect
     async with connect() as client:
         client.app.state.turns = turns = OneTurn()
         message = {"type": "http.request", "body": body, "more_body": False}
-        async with asyncio.timeout(LONG_SECONDS):
+        async with asyncio.timeout(PATIENCE):
             sent = await asgi(client.app, message, method="POST", path="/filter", headers=headers)
         assert turns.is_over and sent == []
         assert client.app.state.memory.leased_bytes == 0
@@ -156,7 +157,10 @@ FRAMES = {
 @pytest.mark.parametrize("case", FRAMES)
 async def test_a_dear_frame_ends_its_stream_in_words(case: str) -> None:
     text, code = FRAMES[case]
-    with running() as live, connect_websocket(f"ws://127.0.0.1:{live.port}/filter/stream") as socket:
+    with (
+        running() as live,
+        connect_websocket(f"ws://127.0.0.1:{live.port}/filter/stream", open_timeout=PATIENCE) as socket,
+    ):
         socket.send("{}")
         assert "ready" in orjson.loads(socket.recv())
         socket.send(text)
@@ -191,10 +195,8 @@ async def test_without_memory_a_body_is_refused_and_later_taken(connect: Connect
 async def test_a_stream_holds_its_lease_until_its_end(connect: Connect) -> None:
     async with connect() as client:
         memory = client.app.state.memory
-        seen: list[int] = []
         body = {"observations": [[1.0, 2.0]] * 50, "stream": True}
         async with client.stream("POST", "/filter", json=body) as reply:
-            async for _ in reply.aiter_lines():
-                seen.append(memory.leased_bytes)
+            seen = [memory.leased_bytes async for _ in reply.aiter_lines()]
         assert len(seen) == 51
         assert memory.leased_bytes == 0

@@ -33,7 +33,7 @@ def serving(bundles: Path) -> Iterator[Any]:
 
     async def post(body: dict[str, Any]) -> httpx.Response:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.post("/filter", json=body)
 
     with (

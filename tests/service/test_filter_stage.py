@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from rfa.service.runtime.pool import StatePool
 from rfa.service.settings import Settings
 from tests.service.models import FakeFilter, fake_models
 from tests.soak.courses import as_sent
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 
@@ -69,22 +70,14 @@ async def steps_of(job: Any) -> list[Any]:
     return [event async for event in job.events() if not isinstance(event, Filtered)]
 
 
-async def until(claim: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not claim():
-            await asyncio.sleep(0.01)
-
-
 async def has_stopped_at(inbox: Sequence[object], count: int) -> bool:
     """Whether that many answers come, and then no more; what is wrong here might take longer, never what is right."""
-    async with asyncio.timeout(10):
-        while len(inbox) < count:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(inbox) >= count)
     await asyncio.sleep(0.05)
     return len(inbox) == count
 
 
-async def slots_are_free(engine: Engine) -> None:
+async def seats_are_free(engine: Engine) -> None:
     await until(lambda: not engine.seats_in_use)
 
 
@@ -142,11 +135,10 @@ async def test_live_streams_have_their_answers_before_a_series_goes_on(monkeypat
     monkeypatch.setattr(filtering, "QUANTUM_SECONDS", 3600.0)
     gate = threading.Semaphore(0)
     model = Diary(gate=gate)
-    async with running(model) as (engine, _), asyncio.timeout(20):
+    async with running(model) as (engine, _), asyncio.timeout(PATIENCE):
         first, second = (engine.filter_stream(None, stream_options()) for _ in range(2))
         first.push(Observed(0.0, [LIVE, 0.0], 1.0))
-        while not model.steps:  # the worker is at a step of the first stream alone, and the others come
-            await asyncio.sleep(0.001)
+        await until(lambda: model.steps)  # the worker is at a step of the first stream alone, and the others come
         series = engine.filter(None, options(20))
         second.push(Observed(0.0, [LIVE, 0.0], 1.0))
         first.push(Observed(1.0, [LIVE, 0.0], 1.0))
@@ -193,8 +185,7 @@ async def test_a_series_that_is_cancelled_or_interrupted_ends_within_its_turn(mo
         jobs = [FilterJob(stage, options(100)) for _ in range(2)]
         turn = asyncio.create_task(asyncio.to_thread(stage.run, jobs))
         gate.release(20)
-        while model.batches.count(2) < 11:
-            await asyncio.sleep(0.001)
+        await until(lambda batches=model.batches: batches.count(2) >= 11)
         setattr(jobs[0], name, True)
         gate.release(1000)
         await turn
@@ -206,7 +197,7 @@ async def test_a_step_that_fails_in_a_turn_leaves_the_observations_before_it_cou
     async with running(FakeFilter(bomb=13.0)) as (engine, metrics):
         with pytest.raises(InternalError):
             await engine.filter(None, options(40)).result()
-        await slots_are_free(engine)
+        await seats_are_free(engine)
     assert number(metrics, "rfa_filter_observations_total") == 13
 
 
@@ -256,7 +247,7 @@ async def test_a_bad_row_fails_alone() -> None:
         stream.push(Observed(1.0, [666.0, 1.0], 1.0))
         with pytest.raises(InvalidRequest, match=r"^y takes"):
             await drained(stream)
-        await slots_are_free(engine)
+        await seats_are_free(engine)
     assert isinstance(results[1], InvalidRequest) and results[1].param == "observations[150]"
     for result in (results[0], results[2]):
         assert isinstance(result, list)
@@ -270,7 +261,7 @@ async def test_a_failing_step_is_pinned_on_its_job() -> None:
         jobs = [engine.filter(None, options(40)) for _ in range(4)]
         jobs[2].options.observations[:] = [[20.0, 0.0]] * 40
         results = await asyncio.gather(*map(steps_of, jobs), return_exceptions=True)
-        await slots_are_free(engine)
+        await seats_are_free(engine)
     assert [type(result) for result in results] == [InternalError, InternalError, list, InternalError]
     assert [step.mean[0] for step in results[2]] == [20.0] * 40
 
@@ -293,7 +284,7 @@ async def test_streams_have_their_own_bound_and_rest_between_observations() -> N
             stream.close()
             steps, end = await drained(stream)
             assert (steps, end.steps, end.log_likelihood, end.reason, end.state) == ([], 4, 4.0, "close", None)
-        await slots_are_free(engine)
+        await seats_are_free(engine)
         engine.filter_stream(None, stream_options())
 
 
@@ -345,7 +336,7 @@ async def test_a_client_that_leaves_frees_the_slot() -> None:
         stream.leave()
         with pytest.raises(ClientGone):
             await stream.replies()
-        await slots_are_free(engine)
+        await seats_are_free(engine)
         assert engine._scheduler.streams == 0
 
 
@@ -379,7 +370,7 @@ async def test_draining_hands_streams_their_state_and_refuses_what_cannot_end() 
                 await job.result()
         with pytest.raises(NotReady):
             engine.filter_stream(None, stream_options())
-        await slots_are_free(engine)
+        await seats_are_free(engine)
 
 
 @pytest.mark.parametrize("kind", [{}, {"smooth": True}, {"is_streamed": True}])

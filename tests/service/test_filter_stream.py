@@ -30,6 +30,7 @@ from rfa.service.settings import Settings
 from tests.service.live import running
 from tests.service.models import FakeFilter, fake_models
 from tests.service.replies import read
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 BUNDLES = Path(__file__).parents[2] / "bundles"
@@ -71,7 +72,7 @@ class Socket:
         self.text(json.dumps(document))
 
     async def reply(self) -> Any:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             message = await self.received.get()
         if message["type"] == "websocket.accept":
             return await self.reply()
@@ -86,22 +87,20 @@ class Socket:
         frames = []
         while not (isinstance(frame := await self.reply(), dict) and frame.get("type") == "websocket.close"):
             frames.append(frame)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             await self.task
         assert self.received.empty()
         return frames, frame["code"]
 
     async def leave(self) -> None:
         self.sent.put_nowait({"type": "websocket.disconnect", "code": 1006})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             await self.task
 
 
-async def slots_are_free(app: FastAPI) -> None:
+async def seats_are_free(app: FastAPI) -> None:
     engine = app.state.engine
-    async with asyncio.timeout(10):
-        while engine.seats_in_use or engine._scheduler.streams:
-            await asyncio.sleep(0.01)
+    await until(lambda: not engine.seats_in_use and not engine._scheduler.streams)
 
 
 def terminal(frame: Any) -> bool:
@@ -125,7 +124,7 @@ async def test_one_reply_per_observation(connect: Any) -> None:
         assert (len(frames), code) == (1, 1000)
         assert (done.steps, done.log_likelihood, done.reason, done.state) == (4, 3.0, "close", None)
         assert (done.calibration.scored, done.calibration.pit) == (2, [0] * 9 + [2])
-        await slots_are_free(http.app)
+        await seats_are_free(http.app)
         counted = {"route": "/filter/stream", "method": "WEBSOCKET", "status": "101"}
         assert http.app.state.metrics.registry.get_sample_value("rfa_http_requests_total", counted) == 1
 
@@ -144,7 +143,7 @@ async def test_pipelined_observations_are_answered_in_order(connect: Any) -> Non
             assert [(step["index"], step["t"]) for step in steps] == [(i, i + k) for i in range(100)]
             assert [step["mean"] for step in steps] == [[float(k), i / 2] for i in range(100)]
             assert (done["steps"], code) == (100, 1000)
-        await slots_are_free(http.app)
+        await seats_are_free(http.app)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +200,7 @@ async def test_a_bad_frame_ends_the_stream_with_its_reason(
         if code is not None:
             assert (error.param, error.code) == (param, code)
         assert param is None or param.partition("[")[0] in error.message
-        await slots_are_free(http.app)
+        await seats_are_free(http.app)
 
 
 async def test_binary_frames_are_refused(connect: Any) -> None:
@@ -242,7 +241,7 @@ async def test_a_bad_first_frame_is_named(
         error = read(ErrorReply, json.dumps(failure)).error
         assert (error.code, found) == (code, closed)
         assert param is None or error.param == param
-        await slots_are_free(http.app)
+        await seats_are_free(http.app)
 
 
 async def test_a_silent_client_does_not_hold_a_stream(connect: Any) -> None:
@@ -309,7 +308,7 @@ async def test_an_idle_stream_ends_with_its_state(connect: Any, monkeypatch: pyt
         clock.advance(1)
         (done,), code = await socket.rest()
         assert (read(StreamDone, json.dumps(done)).reason, done["steps"], code) == ("idle", 3, 1000)
-        await slots_are_free(http.app)
+        await seats_are_free(http.app)
         assert not clock.timers
         again = Socket(http.app)
         assert (await again.start(state=done["state"])).index == 3
@@ -323,7 +322,7 @@ async def test_a_stream_whose_answer_is_due_is_not_idle(connect: Any, monkeypatc
         socket = Socket(http.app)
         await socket.start()
         socket.frame({"y": [1, 2]})
-        await asyncio.sleep(0.05)
+        await until(lambda: http.app.state.engine._scheduler.live_at_work)
         clock.advance(4_000)
         gate.release(10)
         assert (await socket.reply())["mean"] == [1, 2]
@@ -352,7 +351,7 @@ async def test_one_stream_too_many_is_told_to_come_later(connect: Any) -> None:
         (failure,), code = await second.rest()
         assert (failure["error"]["type"], code) == ("overloaded", 1013)
         await first.leave()
-        await slots_are_free(http.app)
+        await seats_are_free(http.app)
         await Socket(http.app).start()
 
 
@@ -407,14 +406,14 @@ async def test_a_client_that_leaves_frees_its_slot(connect: Any, moment: str) ->
         if moment in ("working", "full"):
             for _ in range(2 if moment == "working" else 50):
                 socket.frame({"y": [1, 2]})
-            await asyncio.sleep(0.05)
+            await until(lambda: http.app.state.engine._scheduler.live_at_work)
         if moment == "full":  # it reads no further, so it learns of the end from the socket it writes to
             gate.release(1)
         await asyncio.sleep(0.05)
         leaving = asyncio.ensure_future(socket.leave())
         gate.release(1000)
         await leaving
-        await slots_are_free(http.app)
+        await seats_are_free(http.app)
 
 
 async def test_a_client_that_leaves_before_its_first_answer_frees_its_place(connect: Any) -> None:
@@ -427,9 +426,9 @@ async def test_a_client_that_leaves_before_its_first_answer_frees_its_place(conn
 
         socket = Socket(http.app, closed)
         socket.frame({})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             await socket.task
-        await slots_are_free(http.app)
+        await seats_are_free(http.app)
 
 
 async def test_a_client_that_takes_nothing_is_dropped(connect: Any) -> None:
@@ -439,9 +438,9 @@ async def test_a_client_that_takes_nothing_is_dropped(connect: Any) -> None:
         socket.open.clear()
         for _ in range(100):
             socket.frame({"y": [1, 2]})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await socket.task
-        await slots_are_free(http.app)
+        await seats_are_free(http.app)
         assert socket.sent.qsize() > 80  # and was not read meanwhile
 
 
@@ -563,7 +562,7 @@ async def test_a_session_is_stored_before_its_answer(connect: Any, monkeypatch: 
         (*steps, failure), code = await socket.rest()
         assert [step["state"] for step in steps] == ["session:one@1", "session:one@2"] == saved
         assert (failure["error"]["code"], code) == ("session_moved", 1008)
-        await slots_are_free(http.app)
+        await seats_are_free(http.app)
         monkeypatch.undo()
         ready, steps, _ = await run(http.app, [(2.0, [2.0, 0.0])], state="session:one")
         assert (ready.index, steps[0]["mean"]) == (2, [1.0, 0.0])
@@ -581,7 +580,7 @@ def address() -> Iterator[tuple[str, FastAPI]]:
 
 async def test_a_real_client_gets_replies_in_order_and_close_codes(address: tuple[str, FastAPI]) -> None:
     url, app = address
-    async with connect_websocket(url) as client:
+    async with connect_websocket(url, open_timeout=PATIENCE) as client:
         await client.send(json.dumps({"levels": [0.5]}))
         assert json.loads(await client.recv())["ready"] is True
         for i in range(500):
@@ -590,7 +589,7 @@ async def test_a_real_client_gets_replies_in_order_and_close_codes(address: tupl
         frames = [json.loads(frame) async for frame in client]
         assert [frame["index"] for frame in frames[:-1]] == list(range(500))
         assert (frames[-1]["steps"], client.close_code) == (500, 1000)
-    async with connect_websocket(url) as client:
+    async with connect_websocket(url, open_timeout=PATIENCE) as client:
         await client.send("{}")
         await client.recv()
         await client.send('{"y": "1"}')
@@ -598,7 +597,7 @@ async def test_a_real_client_gets_replies_in_order_and_close_codes(address: tupl
         with pytest.raises(ConnectionClosedError):
             await client.recv()
         assert (failure["error"]["param"], client.close_code) == ("y", 1008)
-    clients = [await connect_websocket(url) for _ in range(20)]
+    clients = [await connect_websocket(url, open_timeout=PATIENCE) for _ in range(20)]
     for client in clients:
         await client.send("{}")
         await client.recv()
@@ -607,7 +606,7 @@ async def test_a_real_client_gets_replies_in_order_and_close_codes(address: tupl
     assert app.state.engine.seats_in_use == 20
     for client in clients:
         client.transport.abort()
-    await slots_are_free(app)
+    await seats_are_free(app)
 
 
 # The fast path of frames.

@@ -20,9 +20,10 @@ from rfa.service.errors import ErrorReply
 from rfa.service.process import health
 from rfa.service.process.health import MOST_CONNECTIONS, Vitals, health_listener
 from rfa.service.settings import Settings
-from tests.service.live import LONG_SECONDS, check_refusal, parse_head, wait_until
+from tests.service.live import check_refusal, parse_head
 from tests.service.processes import Server, serving
 from tests.service.replies import read
+from tests.waiting import PATIENCE, wait_until
 
 WELL = Vitals(is_alive=True, is_ready=True)
 KEY = "a-key-of-sixteen-or-more"
@@ -74,7 +75,7 @@ async def ask(port: int, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(request)
-        async with asyncio.timeout(LONG_SECONDS):
+        async with asyncio.timeout(PATIENCE):
             return await reader.read()
     finally:
         writer.close()
@@ -144,7 +145,7 @@ class TestTheListener:
         async with probes() as port:
             silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2 * MOST_CONNECTIONS)]
             assert (await ask(port, get("/health"))).startswith(b"HTTP/1.1 200")
-            async with asyncio.timeout(LONG_SECONDS):
+            async with asyncio.timeout(PATIENCE):
                 for reader, _ in silent[:MOST_CONNECTIONS]:
                     assert await _is_over(reader)
             assert not silent[-1][0].at_eof()
@@ -156,7 +157,7 @@ class TestTheListener:
         async with probes() as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET /health HT")
-            async with asyncio.timeout(LONG_SECONDS):
+            async with asyncio.timeout(PATIENCE):
                 assert await _is_over(reader)
             writer.close()
 
@@ -183,8 +184,8 @@ def health_url(server: Server) -> str:
 def test_probes_are_answered_when_every_place_is_taken_and_every_loop_hangs(tmp_path: Path) -> None:
     with serving(tmp_path, max_connections=2, health_port=0, api_keys=KEY) as server:
         port, url = int(server.url.rpartition(":")[2]), health_url(server)
-        crowd = [socket.create_connection(("127.0.0.1", port), LONG_SECONDS) for _ in range(20)]
-        with httpx.Client(base_url=url, timeout=LONG_SECONDS) as probe:
+        crowd = [socket.create_connection(("127.0.0.1", port), PATIENCE) for _ in range(20)]
+        with httpx.Client(base_url=url, timeout=PATIENCE) as probe:
             for path in ("/health", "/ready"):
                 assert probe.get(path).status_code == 200
             text = probe.get("/metrics", headers={"X-API-Key": KEY}).text
@@ -198,7 +199,7 @@ def test_probes_are_answered_when_every_place_is_taken_and_every_loop_hangs(tmp_
             for connection in crowd:
                 connection.close()
             server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(LONG_SECONDS) == 0
+        assert server.process.wait(PATIENCE) == 0
 
 
 def test_a_server_without_a_sign_of_life_is_neither_ready_nor_alive(tmp_path: Path) -> None:
@@ -207,7 +208,7 @@ def test_a_server_without_a_sign_of_life_is_neither_ready_nor_alive(tmp_path: Pa
         os.kill(server.children()[0], signal.SIGSTOP)
 
         def statuses() -> list[int]:
-            return [httpx.get(f"{url}{path}", timeout=LONG_SECONDS).status_code for path in ("/health", "/ready")]
+            return [httpx.get(f"{url}{path}", timeout=PATIENCE).status_code for path in ("/health", "/ready")]
 
         wait_until(lambda: statuses()[1] == 503)
         wait_until(lambda: "is wedged" in server.log)
@@ -217,5 +218,5 @@ def test_a_server_without_a_sign_of_life_is_neither_ready_nor_alive(tmp_path: Pa
 def test_without_the_setting_nothing_listens(tmp_path: Path) -> None:
     with serving(tmp_path, processes=1) as server:
         assert "health on port" not in server.log
-        answer = httpx.post(f"{server.url}/health")
+        answer = httpx.post(f"{server.url}/health", timeout=PATIENCE)
         assert read(ErrorReply, answer.content).error.code == "method_not_allowed"

@@ -15,6 +15,7 @@ from huggingface_hub.errors import HfHubHTTPError, UnknownError
 from huggingface_hub.utils import close_session
 
 from tests.service.models import FakeLanguage, fake_models
+from tests.waiting import PATIENCE
 
 SCRIPT = "the quick brown fox"
 KEY = "a-key-of-sixteen-or-more"
@@ -137,7 +138,7 @@ def test_a_client_that_writes_every_field_may_write_null(address: str) -> None:
     nulls = ("max_new_tokens", "top_n_tokens", "return_full_text", "temperature", "top_k", "top_p", "do_sample", "seed",
              "truncate", "grammar", "adapter_id", *NEUTRAL)  # fmt: skip
     body = {"inputs": "say |", "parameters": dict.fromkeys(nulls)}
-    assert httpx.post(f"{address}/", json=body).json()["generated_text"] == SCRIPT
+    assert httpx.post(f"{address}/", json=body, timeout=PATIENCE).json()["generated_text"] == SCRIPT
 
 
 @pytest.mark.parametrize(("name", "value"), NOT_SERVED, ids=[name for name, _ in NOT_SERVED])
@@ -157,7 +158,7 @@ def test_what_the_names_of_alike_numbers_mean(address: str) -> None:
     """1 and 1.0 are one number in JSON; a truth value is no number."""
     for value, status in ((1, 200), (True, 422), ("1", 422), ([], 422)):
         body = {"inputs": "say |", "parameters": {"typical_p": value, "max_new_tokens": 1}}
-        assert httpx.post(f"{address}/", json=body).status_code == status, value
+        assert httpx.post(f"{address}/", json=body, timeout=PATIENCE).status_code == status, value
 
 
 def test_failures_have_their_status(address: str, live: Any) -> None:
@@ -192,15 +193,15 @@ def test_a_stream_that_fails_says_so(live: Any) -> None:
 
 def test_the_stream_path_streams_whatever_the_body_says(address: str) -> None:
     body = {"inputs": "say |", "parameters": {"max_new_tokens": 3}, "stream": False}
-    response = httpx.post(f"{address}/generate_stream", json=body)
+    response = httpx.post(f"{address}/generate_stream", json=body, timeout=PATIENCE)
     assert response.headers["content-type"].startswith("text/event-stream")
     events = [json.loads(line.removeprefix("data: ")) for line in response.text.splitlines() if line]
     assert [event["generated_text"] for event in events] == [None, None, "the"]
 
 
 def test_the_page_stays_at_the_root(address: str) -> None:
-    assert httpx.get(f"{address}/").headers["content-type"].startswith("text/html")
-    refused = httpx.put(f"{address}/")
+    assert httpx.get(f"{address}/", timeout=PATIENCE).headers["content-type"].startswith("text/html")
+    refused = httpx.put(f"{address}/", timeout=PATIENCE)
     assert refused.status_code == 405
     assert refused.headers["allow"] == "GET, POST"
 

@@ -25,6 +25,7 @@ from rfa.service.settings import Settings
 
 pytest.importorskip("numba")
 from rfa.service.runtime.compiled_language import CompiledLanguageRuntime
+from tests.waiting import until
 
 PROMPTS = ("It was the", "She said: “no”", "", "A long time ago, in a house by the sea, there lived", "…")
 
@@ -72,7 +73,7 @@ async def test_a_text_is_the_same_alone_and_in_any_batch(engine: Engine, runtime
 
 
 @pytest.mark.anyio
-async def test_slots_are_free_after_cancels_and_errors(engine: Engine, runtime: CpuLanguage) -> None:
+async def test_seats_are_free_after_cancels_and_errors(engine: Engine, runtime: CpuLanguage) -> None:
     async def leave(job: GenerateJob, events: int) -> None:
         stream = job.events()
         for _ in range(events):
@@ -82,9 +83,7 @@ async def test_slots_are_free_after_cancels_and_errors(engine: Engine, runtime: 
     for round_number in range(3):
         jobs = [engine.generate(None, options(seed, is_streamed=True, samples=2)) for seed in range(12)]
         await asyncio.gather(*(leave(job, (index + round_number) % 5) for index, job in enumerate(jobs)))
-    async with asyncio.timeout(10):
-        while engine._scheduler.running:
-            await asyncio.sleep(0.001)
+    await until(lambda: not engine._scheduler.running)
     assert runtime.pool.in_use == 0
     assert not runtime.pool.arrays["means"].any()
 

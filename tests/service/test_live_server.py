@@ -18,6 +18,7 @@ import pytest
 from rfa.service.settings import Settings
 from tests.service.conftest import Live
 from tests.service.models import FakeFilter, FakeLanguage, fake_models
+from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMPT = {"inputs": "say |", "parameters": {"max_new_tokens": 5}}
@@ -25,7 +26,10 @@ PROMPT = {"inputs": "say |", "parameters": {"max_new_tokens": 5}}
 
 def test_a_token_arrives_before_the_next_one_is_computed(live: Live) -> None:
     gate = threading.Semaphore(0)
-    with live(fake_models(FakeLanguage(gate=gate))) as address, httpx.Client(base_url=address, timeout=20) as client:
+    with (
+        live(fake_models(FakeLanguage(gate=gate))) as address,
+        httpx.Client(base_url=address, timeout=PATIENCE) as client,
+    ):
         gate.release()  # the first token only: were it held back, this test would time out
         with client.stream("POST", "/generate", json={**PROMPT, "stream": True}) as response:
             tokens = []
@@ -40,9 +44,12 @@ def test_a_token_arrives_before_the_next_one_is_computed(live: Live) -> None:
 def test_a_step_arrives_before_the_next_one_is_computed(live: Live, accept: str) -> None:
     gate = threading.Semaphore(0)
     body = {"observations": [[float(index), 0.0] for index in range(5)], "stream": True}
-    with live(fake_models(filter=FakeFilter(gate=gate))) as address, httpx.Client(base_url=address) as client:
+    with (
+        live(fake_models(filter=FakeFilter(gate=gate))) as address,
+        httpx.Client(base_url=address, timeout=PATIENCE) as client,
+    ):
         gate.release()
-        with client.stream("POST", "/filter", json=body, headers={"Accept": accept}, timeout=20) as response:
+        with client.stream("POST", "/filter", json=body, headers={"Accept": accept}) as response:
             documents = []
             for line in response.iter_lines():
                 if line:
@@ -57,7 +64,8 @@ def test_a_client_that_hangs_up_frees_its_place(live: Live) -> None:
     models = fake_models(FakeLanguage(script="x" * 5000, gate=gate))
     with live(models, workers=1, max_running=1, max_waiting=0) as address:
         long = {"inputs": "say |", "parameters": {"max_new_tokens": 4000}}
-        with httpx.Client(base_url=address, timeout=20) as client:
+        briefly = httpx.Timeout(PATIENCE, read=0.3)
+        with httpx.Client(base_url=address, timeout=PATIENCE) as client:
             gate.release()
             with client.stream("POST", "/generate", json={**long, "stream": True}) as response:
                 next(response.iter_lines())
@@ -66,17 +74,21 @@ def test_a_client_that_hangs_up_frees_its_place(live: Live) -> None:
                 # Until the place of the stream is free, which this request then holds, and leaves.
                 for _ in range(1000):
                     gate.release()  # a token that cannot be delivered shows that the client is gone
-                    assert client.post("/generate", json=long, timeout=0.3).status_code == 429
+                    assert client.post("/generate", json=long, timeout=briefly).status_code == 429
             gate.release(100_000)
-            for _ in range(1000):
-                if (answer := client.post("/generate", json=PROMPT)).status_code != 429:
-                    break
-            assert answer.json()["generated_text"] == "xxxxx"
+            answers = []
+
+            def is_answered() -> bool:
+                answers.append(client.post("/generate", json=PROMPT))
+                return answers[-1].status_code != 429
+
+            wait_until(is_answered)
+            assert answers[-1].json()["generated_text"] == "xxxxx"
 
 
 def test_head_tells_what_get_would_without_a_body(live: Live) -> None:
     """Load balancers ask so, on a connection that they keep: a body would be taken for the next answer."""
-    with live(fake_models()) as address, httpx.Client(base_url=address, timeout=20) as client:
+    with live(fake_models()) as address, httpx.Client(base_url=address, timeout=PATIENCE) as client:
         for path, documents in (("/health", 1), ("/ready", 1), ("/metrics", 0)):
             got, asked = client.get(path), client.head(path)
             assert (asked.status_code, asked.content) == (200, b"") and got.content
@@ -90,7 +102,7 @@ def test_head_tells_what_get_would_without_a_body(live: Live) -> None:
 def test_errors_leave_the_connection_usable(live: Live) -> None:
     with (
         live(fake_models(FakeLanguage(poison="bad"))) as address,
-        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20) as connection,
+        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=PATIENCE) as connection,
     ):
         reader = connection.makefile("rb")
         for path, body, expected in [
@@ -111,7 +123,7 @@ def test_errors_leave_the_connection_usable(live: Live) -> None:
 def test_a_body_over_the_limit_is_refused_while_it_is_sent(live: Live) -> None:
     with (
         live(fake_models(), max_body_bytes=10_000) as address,
-        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20) as connection,
+        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=PATIENCE) as connection,
     ):
         head = (
             "POST /generate HTTP/1.1\r\nHost: localhost\r\n"
@@ -136,12 +148,12 @@ def test_the_process_says_where_it_is_and_ends_on_a_signal(linear_bundle: Path) 
         line = process.stderr.readline()
         address = re.search(r"http://127\.0\.0\.1:\d+", line)
         assert address is not None and "linear (filter)" in line, line
-        with httpx.Client(base_url=address[0], timeout=20) as client:
+        with httpx.Client(base_url=address[0], timeout=PATIENCE) as client:
             assert client.get("/ready").json() == {"status": "ready", "models": ["linear"]}
             assert client.post("/filter", json={"observations": [[1.0, 0.0], None]}).status_code == 200
             assert client.post("/generate", json=PROMPT).status_code == 404
         process.send_signal(signal.SIGTERM)
-        rest = process.communicate(timeout=20)[1]
+        rest = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 0, rest
     assert "Traceback" not in rest
 

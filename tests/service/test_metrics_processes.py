@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rfa.service.exposition import Exposition, merge
 from rfa.service.metrics import Metrics
-from tests.service.live import LONG_SECONDS
 from tests.service.processes import serving
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -125,8 +125,8 @@ def test_a_merge_of_one_changes_nothing() -> None:
 def test_a_real_server_tells_of_all_its_processes(tmp_path: Path) -> None:
     with serving(tmp_path, processes=3) as server:
         for _ in range(12):
-            httpx.get(f"{server.url}/health", timeout=LONG_SECONDS)
-        text = httpx.get(f"{server.url}/metrics", timeout=LONG_SECONDS).text
+            httpx.get(f"{server.url}/health", timeout=PATIENCE)
+        text = httpx.get(f"{server.url}/metrics", timeout=PATIENCE).text
         check_valid(text)
         health = [
             sample.value

@@ -21,6 +21,7 @@ from rfa.service.schemas.openai import Completion as CompletionReply
 from rfa.service.schemas.openai import CompletionChunk, CompletionRequest, ModelList
 from tests.service.models import FakeLanguage, byte_vocabulary, fake_models
 from tests.service.replies import read
+from tests.waiting import PATIENCE, wait_until
 
 SCRIPT = "the quick brown fox"
 KEY = "a-key-of-sixteen-or-more"
@@ -35,7 +36,9 @@ LENIENT: dict[str, Any] = {
 
 
 def client_of(address: str, **options: Any) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{address}/v1", **{"api_key": "any", "max_retries": 0, "timeout": 20, **options})
+    return openai.OpenAI(
+        base_url=f"{address}/v1", **{"api_key": "any", "max_retries": 0, "timeout": PATIENCE, **options}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +69,17 @@ def texts(completion: Completion) -> list[str]:
     return [choice.text for choice in completion.choices]
 
 
-def until(address: str, line: str, gate: threading.Semaphore | None = None) -> None:
-    """Wait for a line of /metrics, letting the model make one step at a time; the test's time limit is the limit."""
-    while line not in httpx.get(f"{address}/metrics").text.splitlines():
+def wait_for(address: str, line: str, gate: threading.Semaphore | None = None) -> None:
+    """Wait for a line of /metrics, letting the model make one step at a time."""
+
+    def is_there() -> bool:
+        if line in httpx.get(f"{address}/metrics", timeout=PATIENCE).text.splitlines():
+            return True
         if gate is not None:
             gate.release()
-        time.sleep(0.005)
+        return False
+
+    wait_until(is_there)
 
 
 def test_models(client: openai.OpenAI, address: str) -> None:
@@ -79,7 +87,7 @@ def test_models(client: openai.OpenAI, address: str) -> None:
     assert client.models.retrieve("recite").to_dict() == {
         "id": "recite", "object": "model", "created": 0, "owned_by": "rfa-server", "digest": "0" * 64,
     }  # fmt: skip
-    read(ModelList, httpx.get(f"{address}/v1/models").content)
+    read(ModelList, httpx.get(f"{address}/v1/models", timeout=PATIENCE).content)
     for other in ("nope", "mean", "some/where"):  # `mean` is a filter
         with pytest.raises(openai.NotFoundError) as missing:
             client.models.retrieve(other)
@@ -189,7 +197,7 @@ def test_usage_in_a_stream_is_asked_for(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize("options", [{}, {"stream_options": {"include_usage": True}}, {"n": 2, "prompt": ["a", "b|"]}])
 def test_every_stream_ends_once(address: str, options: dict[str, Any]) -> None:
     body = {"prompt": "say |", "max_tokens": 4, "stream": True, **options}
-    response = httpx.post(f"{address}/v1/completions", json=body)
+    response = httpx.post(f"{address}/v1/completions", json=body, timeout=PATIENCE)
     assert response.headers["content-type"].startswith("text/event-stream")
     lines = response.text.split("\n\n")
     assert lines.pop() == ""
@@ -275,7 +283,8 @@ def test_values_that_change_nothing_are_taken(client: openai.OpenAI, address: st
     assert create(client, max_tokens=3, **LENIENT).choices[0].text == "the"
     nullable = set(CompletionRequest.model_fields) - {"temperature", "decode", "latent_noise"}
     body = {**dict.fromkeys(nullable), "prompt": "say |", "temperature": 0}
-    assert httpx.post(f"{address}/v1/completions", json=body).json()["choices"][0]["text"] == SCRIPT[:16]
+    reply = httpx.post(f"{address}/v1/completions", json=body, timeout=PATIENCE).json()
+    assert reply["choices"][0]["text"] == SCRIPT[:16]
 
 
 REFUSALS: list[tuple[dict[str, Any], str, str]] = [
@@ -357,10 +366,10 @@ def test_a_full_server_is_tried_again_when_it_says(live: Any) -> None:
         live(fake_models(FakeLanguage(gate=gate)), workers=1, max_running=1, max_waiting=0) as address,
         client_of(address) as first,
     ):
-        watch = Watch(refused=lambda: (gate.release(1000), until(address, "rfa_num_requests_running 0.0")))
+        watch = Watch(refused=lambda: (gate.release(1000), wait_for(address, "rfa_num_requests_running 0.0")))
         held = threading.Thread(target=create, args=(first,))
         held.start()
-        until(address, "rfa_num_requests_running 1.0")
+        wait_for(address, "rfa_num_requests_running 1.0")
         with client_of(address) as hasty, pytest.raises(openai.RateLimitError) as refusal:
             create(hasty)
         assert refusal.value.code == "overloaded"
@@ -391,11 +400,11 @@ def test_a_stream_that_fails_ends_with_the_error(live: Any) -> None:
         assert failure.value.code == "non_finite_output"
         assert "".join(pieces) == "the bad"
         body = {"prompt": ["say |", "bad"], "stream": True, "temperature": 0}
-        raw = httpx.post(f"{address}/v1/completions", json={**body, "prompt": "say |"}).text
+        raw = httpx.post(f"{address}/v1/completions", json={**body, "prompt": "say |"}, timeout=PATIENCE).text
         assert json.loads(raw.split("\n\n")[-2].removeprefix("data: "))["error"]["code"] == "non_finite_output"
         assert "[DONE]" not in raw
-        assert httpx.post(f"{address}/v1/completions", json=body).status_code in (200, 500)
-        until(address, "rfa_num_requests_running 0.0")
+        assert httpx.post(f"{address}/v1/completions", json=body, timeout=PATIENCE).status_code in (200, 500)
+        wait_for(address, "rfa_num_requests_running 0.0")
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -407,7 +416,7 @@ def test_one_prompt_that_fails_ends_the_others(live: Any, stream: bool) -> None:
         with pytest.raises(openai.APIError):
             for _ in create(client, ["bad |", "say |", "go |"], max_tokens=4000, stream=stream):
                 pass
-        until(address, "rfa_num_requests_running 0.0", gate)
+        wait_for(address, "rfa_num_requests_running 0.0", gate)
         gate.release(10)
         assert create(client, max_tokens=3).choices[0].text == "xxx"
     assert len(model.batches) < 4000
@@ -424,11 +433,11 @@ def test_prompts_are_admitted_all_or_none(live: Any) -> None:
         assert (refusal.value.param, refusal.value.code) == ("prompt", "too_large")
         held = threading.Thread(target=create, args=(client,))
         held.start()
-        until(address, "rfa_num_requests_running 1.0")
+        wait_for(address, "rfa_num_requests_running 1.0")
         for stream in (False, True):
             with pytest.raises(openai.RateLimitError):
                 create(client, ["a"] * 3, stream=stream)
-            until(address, "rfa_num_requests_waiting 0.0")
+            wait_for(address, "rfa_num_requests_waiting 0.0")
         gate.release(1000)
         held.join()
         assert texts(create(client, ["|"] * 3, max_tokens=3)) == ["the"] * 3
@@ -442,12 +451,12 @@ def test_a_client_that_leaves_frees_its_places(live: Any) -> None:
         stream = create(client, ["a", "b", "c"], max_tokens=4000, stream=True)
         assert next(iter(stream)).choices[0].text == "x"
         stream.close()
-        until(address, "rfa_num_requests_running 0.0", gate)
-        until(address, "rfa_num_requests_waiting 0.0")
+        wait_for(address, "rfa_num_requests_running 0.0", gate)
+        wait_for(address, "rfa_num_requests_waiting 0.0")
         with pytest.raises(openai.APITimeoutError):
             create(client, ["a", "b", "c"], max_tokens=4000, timeout=0.3)
-        until(address, "rfa_num_requests_running 0.0", gate)
-        until(address, "rfa_num_requests_waiting 0.0")
+        wait_for(address, "rfa_num_requests_running 0.0", gate)
+        wait_for(address, "rfa_num_requests_waiting 0.0")
     assert len(model.batches) < 4000
 
 
@@ -474,7 +483,7 @@ def test_requests_are_counted_by_route(client: openai.OpenAI, address: str) -> N
     """By the route's template: a label for every name that a client asks for would grow without end."""
     create(client)
     client.models.retrieve("recite")
-    counted = httpx.get(f"{address}/metrics").text
+    counted = httpx.get(f"{address}/metrics", timeout=PATIENCE).text
     for route, method in (("/v1/completions", "POST"), ("/v1/models/{model:path}", "GET")):
         assert f'method="{method}",route="{route}"' in counted, route
 
@@ -486,10 +495,8 @@ def test_the_shipped_model_says_what_generate_says(live: Any, books_bundle: Path
         completion = create(client, prompts, model="books", max_tokens=12, logprobs=3, **sampling)
         streamed = gathered(list(create(client, prompts, model="books", max_tokens=12, stream=True, **sampling)))
         parameters = {"max_new_tokens": 12, "do_sample": True, **sampling}
-        replies = [
-            httpx.post(f"{address}/generate", json={"inputs": prompt, "parameters": parameters}, timeout=60).json()
-            for prompt in prompts
-        ]
+        bodies = [{"inputs": prompt, "parameters": parameters} for prompt in prompts]
+        replies = [httpx.post(f"{address}/generate", json=body, timeout=PATIENCE).json() for body in bodies]
     for choice, reply in itertools.zip_longest(completion.choices, replies):
         tokens = reply["details"]["tokens"]
         assert choice.text == reply["generated_text"] == streamed[choice.index]["text"]

@@ -14,6 +14,7 @@ from rfa.service.access.guard import is_open
 from rfa.service.errors import STATUS, Conflict, HeadersTooLarge, MalformedRequest, RequestTimeout, UpgradeRequired
 from rfa.service.openapi import openapi_of
 from tests.service.models import FakeFilter, FakeLanguage, fake_models
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 KEY = "a-key-of-sixteen-or-more"
@@ -45,10 +46,10 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
         sessions="memory", allowed_hosts="localhost",
     ) as client:  # fmt: skip
         app = client.app
-        for path in bodies:
-            yield "post", path, await client.post(path, json=bodies[path])
-            yield "post", path, await client.post(path, json=bodies[path], headers={"Host": "other.example"})
-            yield "post", path, await client.post(path, json=bodies[path], headers={"Origin": "http://other.example"})
+        for path, body in bodies.items():
+            yield "post", path, await client.post(path, json=body)
+            yield "post", path, await client.post(path, json=body, headers={"Host": "other.example"})
+            yield "post", path, await client.post(path, json=body, headers={"Origin": "http://other.example"})
         for path in PAGES:
             yield "get", path, await client.get(path)
             yield "get", path, await client.get(path, headers={"Host": "other.example"})
@@ -84,8 +85,7 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
             pass
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: client.post("/generate", json=bodies["/generate"]))
-            while app.state.engine._scheduler.stalled_for() < 0.02:
-                await anyio.sleep(0.001)
+            await until(lambda: app.state.engine._scheduler.stalled_for() >= 0.02)
             for path, body in bodies.items():
                 yield "post", path, await client.post(path, json=body)
             yield "get", "/ready", await client.get("/ready")

@@ -20,6 +20,7 @@ from rfa.service.openapi import openapi_of
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.models import fake_models
 from tests.service.replies import read
+from tests.waiting import PATIENCE
 
 STRANGE = ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"})
 KEY = "a-key-of-sixteen-or-more"
@@ -313,12 +314,15 @@ def test_a_real_server_tells_pages_and_names_apart(live: Any) -> None:
             (f"http://evil.example:{port}", "evil.example", 421, "host_not_allowed"),
         ):
             line, strange = socket.create_connection(("127.0.0.1", port)), f"ws://{host}:{port}/filter/stream"
-            with pytest.raises(InvalidStatus) as refused, open_websocket(strange, origin=origin, sock=line):
+            with (
+                pytest.raises(InvalidStatus) as refused,
+                open_websocket(strange, origin=origin, sock=line, open_timeout=PATIENCE),
+            ):
                 pass
             response = refused.value.response
             assert response.status_code == status and "x-request-id" in response.headers
             assert read(ErrorReply, response.body).error.code == code
-        with open_websocket(url, origin=address) as ours:
+        with open_websocket(url, origin=address, open_timeout=PATIENCE) as ours:
             ours.send("{}")
             assert '"ready":true' in ours.recv()
         for headers, status in (
@@ -327,4 +331,4 @@ def test_a_real_server_tells_pages_and_names_apart(live: Any) -> None:
             ({"Host": "evil.example"}, 421),
             ({"Host": "10.42.0.17:8000"}, 200),
         ):
-            assert httpx.post(f"{address}/generate", json=BODY, headers=headers).status_code == status
+            assert httpx.post(f"{address}/generate", json=BODY, headers=headers, timeout=PATIENCE).status_code == status

@@ -15,7 +15,7 @@ from fastapi import Request
 from hypothesis import given
 from hypothesis import strategies as st
 from raw_asgi import asgi
-from test_filter_stream import Socket, slots_are_free
+from test_filter_stream import Socket, seats_are_free
 
 from rfa.service.access.keys import ApiKeys, load_keys
 from rfa.service.access.quotas import BURST_SECONDS, Bucket, Clients
@@ -23,6 +23,7 @@ from rfa.service.errors import ErrorReply, Overloaded
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.models import FakeLanguage, fake_models
 from tests.service.replies import read
+from tests.waiting import until
 
 KEY, OTHER = "first-key-of-sixteen-or-more", "second-key-of-sixteen-or-more"
 BODY = {"inputs": "say |", "parameters": {"max_new_tokens": 3}}  # five tokens and three
@@ -247,8 +248,7 @@ class TestTheServer:
         gate = threading.Semaphore(0)
         async with connect(fake_models(FakeLanguage(gate=gate)), api_keys=KEY, quota_concurrent=2) as client:
             ask = [asyncio.ensure_future(client.post("/generate", json=BODY, headers=headers())) for _ in range(2)]
-            while client.app.state.engine._scheduler.running < 2:
-                await asyncio.sleep(0.005)
+            await until(lambda: client.app.state.engine._scheduler.running == 2)
             check_refused(await client.get("/info", headers=headers()), "concurrent")
             gate.release(100)
             assert [answer.status_code for answer in await asyncio.gather(*ask)] == [200, 200]
@@ -319,7 +319,7 @@ class TestTheServer:
             await other.start()
             for socket in (*taken, other):
                 await socket.leave()
-            await slots_are_free(http.app)
+            await seats_are_free(http.app)
             await Socket(http.app).start()
 
     async def test_a_key_has_its_streams_wherever_it_comes_from(self, connect: Any) -> None:

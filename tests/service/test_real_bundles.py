@@ -31,7 +31,7 @@ async def serving(*bundles: Path) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(Settings(bundles=bundles, processes=1, workers=2))
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             yield client
 
 

@@ -17,6 +17,7 @@ from rfa.service.bundle_version import bundle_version
 from rfa.service.engine.models import Models
 from rfa.service.settings import Settings
 from tests.service.models import FakeFilter, FakeLanguage, model_info
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -52,6 +53,13 @@ def stage(client: Any, models: Models, is_due: Callable[[], bool] = lambda: True
     engine.stage(engine.build(models), is_due)
 
 
+def is_taken(gate: threading.Semaphore) -> bool:
+    """Whether whoever waits at the gate has taken all that it let pass."""
+    if is_left := gate.acquire(blocking=False):
+        gate.release()
+    return not is_left
+
+
 async def version(client: httpx.AsyncClient) -> str:
     return str((await client.get("/info")).json()["bundle_version"])
 
@@ -60,10 +68,7 @@ async def test_new_requests_get_the_new_bundle_and_running_ones_keep_theirs() ->
     gate = threading.Semaphore(2)
     async with served(models("aaaaaa", "1", gate)) as client:
         running = asyncio.ensure_future(text(client))
-        async with asyncio.timeout(10):
-            while gate.acquire(blocking=False):
-                gate.release()
-                await asyncio.sleep(0.001)
+        await until(lambda: is_taken(gate))
         stage(client, models("bbbbbb", "2"))
         digests = {model["digest"][0] for model in (await client.get("/info")).json()["models"]}
         gate.release(100)

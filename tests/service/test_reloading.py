@@ -14,9 +14,9 @@ from rfa.export.documents import BundleError
 from rfa.service.process.board import Board, make_board
 from rfa.service.process.reloading import Lost, Reloader, Shelf
 from rfa.service.process.snapshot import Snapshot
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
-SECONDS = 10
 
 
 class Process:
@@ -41,8 +41,8 @@ class Process:
         self.asked.set()
         assert snapshot.directory.is_dir(), "there is nothing left to load"
         self._server.order.append(self._place)
-        while self.answer is None:  # it hangs until the test lets it
-            await asyncio.sleep(0.001)
+        await until(lambda: self.answer is not None)  # it hangs until the test lets it
+        assert self.answer is not None
         reason = self.answer()
         if reason is None:
             self._loaded[snapshot.generation] = snapshot
@@ -97,10 +97,7 @@ class Server:
 
     async def decided(self, rounds: int = 1) -> None:
         """Until so many rounds have ended."""
-        async with asyncio.timeout(SECONDS):
-            while sum(count for count, _ in self.board.reloads().values()) < rounds:
-                await asyncio.sleep(0.001)
-            await asyncio.sleep(0.01)
+        await until(lambda: sum(self.outcomes().values()) >= rounds and not self.reloader._is_in_round)
 
     def outcomes(self) -> dict[str, float]:
         return {outcome: count for outcome, (count, _) in self.board.reloads().items() if count}

@@ -15,6 +15,7 @@ from rfa.service.engine.job import Job
 from rfa.service.engine.scheduler import LIVE_IN_A_ROW, Scheduler, deliver_early
 from rfa.service.errors import NotReady, Overloaded
 from tests.service.models import FakeFilter, FakeLanguage, fake_models
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 
@@ -43,12 +44,6 @@ class Count(Job):
     def __init__(self, stage: Any, goal: int, name: str = "") -> None:
         super().__init__(stage)
         self.count, self.goal, self.name = 0, goal, name
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 @pytest.fixture
@@ -81,7 +76,7 @@ class Clinging(Count):
 async def test_a_job_that_cannot_be_released_ends_alone(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     scheduler = make()
     assert await collect(submitted(scheduler, Clinging(Counting(), 2))) == [1, 2]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert await collect(submitted(scheduler, Count(Counting(), 3))) == [1, 2, 3]
     await until(lambda: scheduler.running == 0)
     assert "it does not let go" in caplog.text
@@ -154,7 +149,7 @@ async def test_events_can_be_handed_over_before_the_quantum_ends(make: Any) -> N
     scheduler = make(stream_buffer=4)
     job = submitted(scheduler, Count(Twice(gate=gate), 3))
     events = job.events()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert await anext(events) == "early"  # and the worker is at the gate
         gate.release(3)
         assert [event async for event in events] == [1, "early", 2, "early", 3]
@@ -218,8 +213,8 @@ async def test_a_slow_reader_pauses_its_own_job_only(make: Any) -> None:
     scheduler = make(stream_buffer=4)
     slow, quick = submitted(scheduler, Count(Counting(), 50)), submitted(scheduler, Count(Counting(), 50))
     assert await quick.result() == 50
-    await until(lambda: slow.count == 4)
-    assert scheduler.stalled_for() == 0
+    await until(lambda: slow in scheduler._parked)
+    assert slow.count == 4 and scheduler.stalled_for() == 0
     assert await collect(slow) == list(range(1, 51))
 
 
@@ -398,23 +393,23 @@ async def test_a_request_that_would_wait_too_long_is_refused_at_once(make: Any) 
             super().run(jobs)
 
     refusals: list[str] = []
-    scheduler = make(max_running=1, max_waiting=1000, queue_seconds=1.0, count_refusal=refusals.append)
+    scheduler = make(max_running=1, max_waiting=9000, queue_seconds=PATIENCE, count_refusal=refusals.append)
     stage = Slow(max_rows=1)
     waiting = [submitted(scheduler, Count(stage, 1)) for _ in range(4)]
     await asyncio.gather(*(job.result() for job in waiting))
-    # Each takes at least a fiftieth of a second: the 51st that waits would wait longer than a second.
+    # Each takes at least a fiftieth of a second: so many that wait, and one more, would wait longer.
     admitted: list[Count] = []
     with pytest.raises(Overloaded) as refusal:
-        for _ in range(1000):
+        for _ in range(9000):
             admitted.append(submitted(scheduler, Count(stage, 1)))
-    assert len(admitted) <= 51 and refusals == ["queue_slow"]
+    assert len(admitted) <= 50 * PATIENCE + 1 and refusals == ["queue_slow"]
     assert int(refusal.value.headers()["Retry-After"]) >= 1
     for job in admitted:
         job.cancel()
 
 
 async def test_an_idle_hour_says_nothing_about_the_queue(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduler = make(max_running=1, max_waiting=1000, queue_seconds=5.0)
+    scheduler = make(max_running=1, max_waiting=1000, queue_seconds=PATIENCE)
     assert await submitted(scheduler, Count(Counting(), 1)).result() == 1
     real = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: real() + 3600)
@@ -424,12 +419,14 @@ async def test_an_idle_hour_says_nothing_about_the_queue(make: Any, monkeypatch:
 
 async def test_a_request_that_was_admitted_in_time_is_not_refused_later(make: Any) -> None:
     gate = threading.Semaphore(0)
-    scheduler = make(max_running=1, queue_seconds=0.2)
+    scheduler = make(max_running=1, queue_seconds=PATIENCE)
     first, second = (submitted(scheduler, Count(Counting(gate=gate), 1)) for _ in range(2))
     gate.release()
     await first.result()
     await until(lambda: second.started is not None)
-    await asyncio.sleep(0.3)
+    assert second._patience is not None
+    await until(second._patience.cancelled)
+    scheduler._give_up(second)  # as the timer does that rang before it was told
     gate.release()
     assert await second.result() == 1
 
@@ -572,7 +569,7 @@ async def test_a_reader_that_takes_nothing_is_dropped(connect: Any) -> None:
                 await asyncio.Event().wait()
 
         client.send = stuck  # type: ignore[method-assign]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await client.run()
         await until(lambda: http.app.state.engine._scheduler.running == 0)
 

@@ -17,8 +17,8 @@ from rfa.service.process.address import listen, reserve
 from rfa.service.process.handover import read_settings, with_state_key, write_settings
 from rfa.service.settings import Settings
 from rfa.service.state.keys import ephemeral_key
-from tests.service.live import LONG_SECONDS
 from tests.service.processes import ROOT, SERVE, serving, started
+from tests.waiting import PATIENCE
 
 
 def test_a_taken_port_is_refused_whoever_has_it() -> None:
@@ -27,7 +27,7 @@ def test_a_taken_port_is_refused_whoever_has_it() -> None:
         with pytest.raises(OSError, match="Address already in use"):
             reserve("127.0.0.1", address.port)
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection((address.host, address.port), LONG_SECONDS)
+            socket.create_connection((address.host, address.port), PATIENCE)
         listen(holder)
         with pytest.raises(OSError, match="Address already in use"):
             reserve("127.0.0.1", address.port)
@@ -43,7 +43,7 @@ def test_a_taken_port_is_refused_whoever_has_it() -> None:
 def test_a_port_is_free_again_past_connections_of_the_server_before() -> None:
     holder, address = reserve("127.0.0.1", 0)
     listen(holder)
-    clients = [socket.create_connection((address.host, address.port), LONG_SECONDS) for _ in range(3)]
+    clients = [socket.create_connection((address.host, address.port), PATIENCE) for _ in range(3)]
     accepted = [holder.accept()[0] for _ in clients]
     for connection in accepted:  # who closes first, waits
         connection.close()
@@ -54,7 +54,7 @@ def test_a_port_is_free_again_past_connections_of_the_server_before() -> None:
     again, _ = reserve("127.0.0.1", address.port)
     with again:
         listen(again)
-        socket.create_connection((address.host, address.port), LONG_SECONDS).close()
+        socket.create_connection((address.host, address.port), PATIENCE).close()
 
 
 def test_the_state_key_is_one_for_all_and_the_operators_if_there_is_one(tmp_path: Path) -> None:
@@ -87,20 +87,20 @@ def test_a_port_that_cannot_be_listened_on_ends_the_server(tmp_path: Path) -> No
         "serve(Settings()",
     )
     with started(tmp_path, serve=serve_and_fail) as server:
-        assert server.process.wait(LONG_SECONDS) == 1
+        assert server.process.wait(PATIENCE) == 1
         assert "StartError: [Errno 98] Address already in use" in server.log
 
 
 def test_a_process_that_never_starts_ends_the_server(tmp_path: Path) -> None:
     with started(tmp_path, program=("-c", "raise SystemExit(3)"), processes=2) as server:
-        assert server.process.wait(LONG_SECONDS) == 1
+        assert server.process.wait(PATIENCE) == 1
         assert "no server process stays up: a server process ended with exit code 3" in server.log
 
 
 def run_rfa(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RFA_PROCESSES": "2", **settings}
     command = [sys.executable, "-m", "rfa", "serve", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def test_a_bad_bundle_is_one_clear_line(linear_bundle: Path, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 
 from rfa.service.process.snapshot import Snapshot
 from rfa.service.process.supervisor import Child
-from tests.service.live import LONG_SECONDS, wait_until
 from tests.service.processes import Server, is_alive, serving
+from tests.waiting import PATIENCE, wait_until
 
 NO_BUNDLES = Snapshot(1, Path(), (), "", 0)
 SLOW = {"inputs": "slow |", "parameters": {"max_new_tokens": 40}, "stream": True}
@@ -39,7 +39,7 @@ def test_the_document_of_the_interface_is_made_before_anybody_asks(tmp_path: Pat
         made = sorted(tmp_path.glob("document-*"))
         assert len(made) == len(server.children())
         for _ in range(8):
-            assert httpx.get(server.url + "/openapi.json").json()["openapi"].startswith("3.")
+            assert httpx.get(server.url + "/openapi.json", timeout=PATIENCE).json()["openapi"].startswith("3.")
         assert sorted(tmp_path.glob("document-*")) == made
         assert server.end() == 0
 
@@ -49,11 +49,11 @@ def test_a_killed_process_is_replaced_while_the_others_serve(tmp_path: Path) -> 
         first, second = server.children()
         os.kill(first, signal.SIGKILL)
         wait_until(lambda: "SIGKILL" in server.log)
-        with httpx.Client(base_url=server.url, timeout=LONG_SECONDS) as client:
+        with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
             assert client.get("/ready").status_code == 200
         wait_until(lambda: server.engines() == {"0", "1"})
         assert second in server.children() and first not in server.children()
-        with httpx.Client(base_url=server.url, timeout=LONG_SECONDS) as client:
+        with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
             text = client.get("/metrics").text
         restarts = [line for line in text.splitlines() if line.startswith("rfa_process_restarts_total")]
         assert sorted(line.split()[1] for line in restarts) == ["0.0", "1.0"]
@@ -72,9 +72,9 @@ def test_a_process_whose_event_loop_hangs_is_replaced(tmp_path: Path) -> None:
 def test_a_process_whose_engine_hangs_is_replaced(tmp_path: Path) -> None:
     with serving(tmp_path, processes=1, stall_seconds=1) as server:
         hung = server.children()[0]
-        with httpx.Client(base_url=server.url, timeout=LONG_SECONDS) as client, pytest.raises(httpx.TransportError):
+        with httpx.Client(base_url=server.url, timeout=PATIENCE) as client, pytest.raises(httpx.TransportError):
             client.post("/generate", json={"inputs": "hang |"})
-        assert f"(pid {hung}) is wedged" in server.log
+        wait_until(lambda: f"(pid {hung}) is wedged" in server.log)
         wait_until(lambda: server.children() not in ([], [hung]) and server.engines() == {"0"})
         assert server.end() == 0
 
@@ -90,21 +90,21 @@ def test_processes_do_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stream_under_way_ends_as_it_should(tmp_path: Path, number: signal.Signals) -> None:
-    with serving(tmp_path) as server, httpx.Client(base_url=server.url, timeout=LONG_SECONDS) as client:
+    with serving(tmp_path) as server, httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
         with client.stream("POST", "/generate", json=SLOW) as response:
             lines = response.iter_lines()
             next(lines)
             server.process.send_signal(number)
             events = [json.loads(line.removeprefix("data: ")) for line in lines if line]
         assert events[-1]["details"]["generated_tokens"] == 40
-        assert server.process.wait(LONG_SECONDS) == 0
+        assert server.process.wait(PATIENCE) == 0
         assert "Traceback" not in server.log
 
 
 def test_what_does_not_end_in_the_grace_time_is_told_so(tmp_path: Path) -> None:
     with (
         serving(tmp_path, shutdown_grace_seconds=0) as server,
-        httpx.Client(base_url=server.url, timeout=LONG_SECONDS) as client,
+        httpx.Client(base_url=server.url, timeout=PATIENCE) as client,
     ):
         long = {**SLOW, "parameters": {"max_new_tokens": 1000}}
         with client.stream("POST", "/generate", json=long) as response:
@@ -113,7 +113,7 @@ def test_what_does_not_end_in_the_grace_time_is_told_so(tmp_path: Path) -> None:
             server.process.send_signal(signal.SIGTERM)
             events = [json.loads(line.removeprefix("data: ")) for line in lines if line]
         assert "error" in events[-1] or events[-1]["details"]["generated_tokens"] < 1000
-        assert server.process.wait(LONG_SECONDS) == 0
+        assert server.process.wait(PATIENCE) == 0
 
 
 def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
 
         def hang() -> None:
             with pytest.raises(httpx.TransportError):
-                httpx.post(f"{server.url}/generate", json={"inputs": "hang |"}, timeout=LONG_SECONDS)
+                httpx.post(f"{server.url}/generate", json={"inputs": "hang |"}, timeout=PATIENCE)
 
         client = threading.Thread(target=hang)
         client.start()
@@ -135,7 +135,7 @@ def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
 
 
 def metrics(url: str) -> str:
-    return httpx.get(f"{url}/metrics", timeout=LONG_SECONDS).text
+    return httpx.get(f"{url}/metrics", timeout=PATIENCE).text
 
 
 def running_requests(text: str) -> float:
@@ -243,7 +243,7 @@ def test_a_process_that_says_what_is_no_message_is_replaced(tmp_path: Path) -> N
 
 
 def version(server: Server) -> str:
-    return str(httpx.get(f"{server.url}/info", timeout=LONG_SECONDS).json()["bundle_version"])
+    return str(httpx.get(f"{server.url}/info", timeout=PATIENCE).json()["bundle_version"])
 
 
 def versions(server: Server) -> set[str]:
@@ -253,7 +253,7 @@ def versions(server: Server) -> set[str]:
 
 def texts(server: Server) -> str:
     body = {"inputs": "|", "parameters": {"max_new_tokens": 3}}
-    return str(httpx.post(f"{server.url}/generate", json=body, timeout=LONG_SECONDS).json()["generated_text"])
+    return str(httpx.post(f"{server.url}/generate", json=body, timeout=PATIENCE).json()["generated_text"])
 
 
 def last_reload(text: str, outcome: str) -> float:

@@ -23,6 +23,7 @@ from rfa.service.access.tracing import Tracing, open_tracing
 from rfa.service.app import create_app
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.models import FakeLanguage, fake_models
+from tests.waiting import PATIENCE
 
 pytest.importorskip("opentelemetry.sdk")
 from opentelemetry.sdk.trace import ReadableSpan
@@ -188,7 +189,7 @@ def collector() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}", received
         server.shutdown()
-        thread.join(timeout=10)
+        thread.join(PATIENCE)
 
 
 async def test_spans_reach_a_collector(connect: Any, collector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,6 +198,7 @@ async def test_spans_reach_a_collector(connect: Any, collector: Any, monkeypatch
     address, received = collector
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
     monkeypatch.setenv("OTEL_SERVICE_NAME", "ours")
+    monkeypatch.setattr(tracing, "FLUSH_SECONDS", PATIENCE)
     async with connect(tracing=True) as client:
         await client.post("/generate", json=BODY)
         await client.get("/health")
@@ -245,7 +247,7 @@ async def main():
 asyncio.run(main())
 """
     environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": address, "FASTAPI_OTEL_AUTO_CONFIGURE": "true"}
-    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=PATIENCE)
     assert received == []
 
 

@@ -22,6 +22,7 @@ from rfa.service.vetting import vetting
 from rfa.service.vetting.vetting import MAX_REASON, Vetted, vet
 from tests.soak.bundles.graphs import FOR_THE_TRIAL
 from tests.soak.bundles.mutations import seal
+from tests.waiting import PATIENCE, until
 
 PLANTED = (sys.executable, "-P", "-m", "tests.service.planted_vetting")
 
@@ -73,8 +74,9 @@ def test_a_bundle_that_misbehaves_is_refused(
     monkeypatch.setattr(vetting, "PROGRAM", PLANTED)
     monkeypatch.setenv("RFA_API_KEYS", "a key that is nothing to a bundle")
     (tmp_path / what).mkdir()
+    seconds = 1 if "1 s" in reason else PATIENCE
     with pytest.raises(BundleError, match=f"^{what}: .*({reason})"):
-        vetted([tmp_path / what], seconds=1, memory_bytes=512 << 20, text_runtime="onnx")
+        vetted([tmp_path / what], seconds=seconds, memory_bytes=512 << 20, text_runtime="onnx")
 
 
 def test_a_reason_is_one_short_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,8 +101,7 @@ def test_a_vetting_that_is_cancelled_leaves_no_process(tmp_path: Path, monkeypat
 
         monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
         task = asyncio.create_task(vet([tmp_path / "sleeping"], text_runtime="onnx"))
-        while not started:
-            await asyncio.sleep(0.01)
+        await until(lambda: started)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -125,8 +126,9 @@ def test_a_graph_that_gives_its_golden_outputs_and_no_more_is_refused(tmp_path: 
     data = (copy / "step.onnx").read_bytes()
     (copy / "step.onnx").write_bytes(FOR_THE_TRIAL[graph](onnx.ModelProto.FromString(data)))
     seal(copy)
+    seconds = 5 if "5 s" in reason else PATIENCE
     with pytest.raises(BundleError, match=f"^linear: .*({reason})"):
-        vetted([copy], seconds=5, memory_bytes=1 << 30)
+        vetted([copy], seconds=seconds, memory_bytes=1 << 30)
 
 
 def test_nothing_is_imported_once_a_bundle_is_looked_at(tmp_path: Path) -> None:
@@ -142,7 +144,7 @@ def test_nothing_is_imported_once_a_bundle_is_looked_at(tmp_path: Path) -> None:
         "print([answer.get('refused', '') for answer in answers], sorted(set(sys.modules) - known))\n"
     )
     command = [sys.executable, "-c", code, *(str(BUNDLE_ROOT / name) for name in ("linear", "metrics")), str(bad)]
-    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert re.fullmatch(r"\['', '', 'manifest.json: state: .+'\] \[\]\n", result.stdout), result.stdout
 
 

@@ -23,8 +23,9 @@ from websockets.sync.client import connect
 from rfa.service.errors import ServiceError
 from rfa.service.wire.head import MAX_HEADERS
 from rfa.service.wire.websocket import MAX_FRAGMENTS
-from tests.service.live import Live, check_refusal, parse_head, read_answer, read_to_end, running, wait_until
+from tests.service.live import Live, check_refusal, parse_head, read_answer, read_to_end, running
 from tests.service.models import FakeLanguage, fake_models
+from tests.waiting import PATIENCE, wait_until
 
 BODY = json.dumps({"observations": [[0.5, 0.25]], "seed": 1}).encode()
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -64,7 +65,7 @@ def test_a_refused_frame_is_gone_with_its_stream(live: Live, frames: list[str]) 
     gc.disable()
     before = {id(error) for error in errors()}  # examples in the interface's document
     try:
-        with connect(f"ws://127.0.0.1:{live.port}/filter/stream") as client:
+        with connect(f"ws://127.0.0.1:{live.port}/filter/stream", open_timeout=PATIENCE) as client:
             for frame in frames:
                 client.send(frame)
             answers = []
@@ -78,7 +79,7 @@ def test_a_refused_frame_is_gone_with_its_stream(live: Live, frames: list[str]) 
 
 def test_a_frame_that_was_taken_is_not_kept(live: Live) -> None:
     """Else each idle stream held as much as its last frame had, whatever that was worth to the server."""
-    with connect(f"ws://127.0.0.1:{live.port}/filter/stream", compression=None) as client:
+    with connect(f"ws://127.0.0.1:{live.port}/filter/stream", compression=None, open_timeout=PATIENCE) as client:
         client.send("{}" + " " * 10_000)
         assert json.loads(client.recv())["ready"]
         frames = [thing for thing in gc.get_objects() if type(thing) is Frame]
@@ -90,7 +91,7 @@ def test_a_connection_that_ended_leaves_nothing_for_the_collector(live: Live) ->
     gc.disable()
     try:
         for _ in range(3):
-            with connect(f"ws://127.0.0.1:{live.port}/filter/stream") as client:
+            with connect(f"ws://127.0.0.1:{live.port}/filter/stream", open_timeout=PATIENCE) as client:
                 client.send("{}")
                 assert json.loads(client.recv())["ready"]
         wait_until(lambda: not any(type(thing) is ServerProtocol for thing in gc.get_objects()))

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 
 from rfa.bench.load.truth import open_models
-from tests.service.live import Live, running, wait_until
+from tests.service.live import Live, running
 from tests.soak.wire.application import BUNDLE, KEY, Truth, compute_truth
 from tests.soak.wire.client import play
 from tests.soak.wire.generator import unhurried_few
 from tests.soak.wire.grammar import make_case
 from tests.soak.wire.judge import judge, read_case
+from tests.waiting import wait_until
 
 CASES = 400
 AT_ONCE = 16
 SEED = 18
 SERIES = 64
 # Longer than the timeouts of the server below.
-PATIENCE_SECONDS = 10
+SILENCE_SECONDS = 10
 
 
 async def wrong_answers(live: Live, truth: Truth) -> list[str]:
@@ -30,7 +31,7 @@ async def wrong_answers(live: Live, truth: Truth) -> list[str]:
             case = make_case(SEED, index, truth)
             found = read_case(case)
             case = unhurried_few(case, found)
-            seen = await play(case, live.port, PATIENCE_SECONDS)
+            seen = await play(case, live.port, SILENCE_SECONDS)
             verdict = judge(case, seen, truth, found)
             wrong.extend(f"{index} {case.kind}: {problem.kind}: {problem.detail}" for problem in verdict.problems)
 

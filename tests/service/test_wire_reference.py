@@ -58,7 +58,7 @@ def test_requests_one_behind_the_other() -> None:
 
 
 @pytest.mark.parametrize(
-    "data, ending",
+    ("data", "ending"),
     [
         (b"GET / HTTP/1.1\r\n" + HOST + b"Connection: x, Close\r\n\r\n" + GET, "closed"),
         (b"GET / HTTP/1.0\r\n\r\n" + GET, "closed"),
@@ -112,7 +112,7 @@ def test_no_reading_takes_a_length_that_lies(fields: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "data, choice",
+    ("data", "choice"),
     [
         (GET.replace(b"\r\n", b"\n") + GET, "bare LF ends a line"),
         (b"\r\n" + GET, "empty line before a request"),
@@ -142,7 +142,7 @@ def test_choices_combine() -> None:
 
 
 @pytest.mark.parametrize(
-    "hosts, note", [(b"", "number of hosts"), (HOST * 2, "number of hosts"), (b"Host: a b\r\n", "illegal host")]
+    ("hosts", "note"), [(b"", "number of hosts"), (HOST * 2, "number of hosts"), (b"Host: a b\r\n", "illegal host")]
 )
 def test_a_request_without_its_one_host_is_due_a_400(hosts: bytes, note: str) -> None:
     (request,) = strict(b"GET /health HTTP/1.1\r\n" + hosts + b"\r\n").requests
@@ -153,7 +153,7 @@ def test_a_request_without_its_one_host_is_due_a_400(hosts: bytes, note: str) ->
 
 
 @pytest.mark.parametrize(
-    "side, data, message",
+    ("side", "data", "message"),
     [
         ("server", "810548656c6c6f", "Hello"),
         ("client", "818537fa213d7f9f4d5158", "Hello"),
@@ -174,7 +174,7 @@ def test_the_pings_of_the_rfc() -> None:
 
 
 @pytest.mark.parametrize(
-    "data, codes",
+    ("data", "codes"),
     [
         ("810548656c6c6f", {1002}),  # not masked
         ("c18000000000", {1002}),  # a reserved bit
@@ -273,7 +273,7 @@ NOT_FOUND, UNAUTHORIZED = refuse(404, "", "w1-h-0-1"), refuse(401, "", "w1-h-0-1
 
 
 @pytest.mark.parametrize(
-    "sent, received, outcome, kinds",
+    ("sent", "received", "outcome", "kinds"),
     [
         (TWO, OK1 + OK2, "closed", []),
         (TWO, OK1, "closed", ["unanswered"]),
@@ -340,7 +340,7 @@ BYE = plain(b"\x03\xe8", first=0x88)
 
 
 @pytest.mark.parametrize(
-    "sent, received, outcome, kinds",
+    ("sent", "received", "outcome", "kinds"),
     [
         (DIALOGUE, plain(READY, STEP, DONE) + BYE, "closed", []),
         (DIALOGUE, plain(READY, STEP, DONE) + BYE, "open", ["not closed"]),
@@ -388,7 +388,7 @@ def asked(answer: bytes, nonce: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "sent, received, kinds",
+    ("sent", "received", "kinds"),
     [
         (TWO, asked(OK1, "w1-h-0-1") + asked(OK2, "w1-h-0-2"), []),
         (TWO, asked(OK1, "w1-h-0-1"), ["unanswered"]),

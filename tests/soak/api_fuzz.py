@@ -16,10 +16,9 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from rfa.measured import RESULTS, origin, write_result
 from rfa.service.settings import default_bundles
 from tests.soak.connection import Answer, Connection
 from tests.soak.raw_cases import Frames, RawRequest, cases, unchanged
+from tests.waiting import PATIENCE, TooLate, wait_until
 
 RESULT = RESULTS / "api_fuzz.json"
 SETTINGS: dict[str, str | int] = {
@@ -49,7 +49,6 @@ SETTINGS: dict[str, str | int] = {
 }
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 PHASES = "examples,coverage,fuzzing,stateful"
-SETTLE_SECONDS = 20.0
 EVENTS = "text/event-stream"
 ERROR_KEYS = {"message", "type", "param", "code"}
 TERMINAL = ("done", "error")
@@ -194,15 +193,13 @@ class Fuzz:
 
     async def _send_frames(self, frames: Frames) -> None:
         """A live stream: whatever is sent, exactly one terminal frame comes, and it is the last."""
-        received: list[Any] = []
         async with aiohttp.ClientSession() as session, session.ws_connect(f"{self._url}/filter/stream") as socket:
             for frame in (*frames.texts, '{"close": true}'):
                 if socket.closed:
                     break
                 await (socket.send_bytes(frame) if isinstance(frame, bytes) else socket.send_str(frame))
-            async with asyncio.timeout(SETTLE_SECONDS):
-                async for message in socket:
-                    received.append(message.data)
+            async with asyncio.timeout(PATIENCE):
+                received = [message.data async for message in socket]
             code = socket.close_code
         self._tally.statuses[f"/filter/stream closed {code}"] += 1
         self._judge_frames(frames, received, code)
@@ -270,7 +267,7 @@ def after_all(url: str) -> dict[str, Any]:
     names = ("rfa_num_requests_running", "rfa_num_requests_waiting", "rfa_num_streams", "rfa_state_slots_used")
 
     def left() -> dict[str, float]:
-        with urllib.request.urlopen(f"{url}/metrics", timeout=SETTLE_SECONDS) as reply:
+        with urllib.request.urlopen(f"{url}/metrics", timeout=PATIENCE) as reply:
             families = text_string_to_metric_families(reply.read().decode())
         samples = [sample for family in families for sample in family.samples]
         missing = set(names) - {sample.name for sample in samples}
@@ -278,18 +275,13 @@ def after_all(url: str) -> dict[str, Any]:
             raise RuntimeError(f"the server has no metric {', '.join(sorted(missing))}")
         return {name: sum(sample.value for sample in samples if sample.name == name) for name in names}
 
-    _wait(lambda: not any(left().values()))
+    with suppress(TooLate):  # what is still there is told below
+        wait_until(lambda: not any(left().values()))
     return {"ready": _get(f"{url}/ready").get("status") == "ready", **left()}
 
 
-def _wait(claim: Callable[[], bool]) -> None:
-    until = time.monotonic() + SETTLE_SECONDS
-    while not claim() and time.monotonic() < until:
-        time.sleep(0.2)
-
-
 def _get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=SETTLE_SECONDS) as reply:
+    with urllib.request.urlopen(url, timeout=PATIENCE) as reply:
         return json.loads(reply.read())
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
+from tests.waiting import PATIENCE
+
 HEAD_END = b"\r\n\r\n"
-ANSWER_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Connection:
         Raises:
             OSError, EOFError, TimeoutError, ValueError: no whole answer came.
         """
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(PATIENCE):
             reader, writer = await self._streams()
             writer.write(request)
             answer = await _read(reader, has_body=has_body)

@@ -171,8 +171,7 @@ class Cutter:
             for frame in _frames(subject, begin, end):
                 await socket.send_str(frame)
             await socket.send_str('{"close": true}')
-            for _ in range(begin, end):
-                steps.append(await _receive(socket))
+            steps += [await _receive(socket) for _ in range(begin, end)]
             return steps, (await _receive(socket))["state"]
 
     async def _left(

@@ -19,7 +19,7 @@ import functools
 import logging
 import random
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ from rfa.service.settings import BUNDLE_ROOT, Settings
 from tests.soak.courses import Truth, make_course, truth_of
 from tests.soak.visits import Findings, TextTruth, Visitor, World, follow_needle, tokens_of
 from tests.soak.watched import WatchedFilter, dirty_bytes
+from tests.waiting import TooLate, until
 
 RESULT = RESULTS / "slot_reuse.json"
 FILTERS = ("linear", "oscillator")
@@ -53,7 +54,6 @@ NEEDLES = 4  # of each filter
 NEEDLE_LENGTH = 150
 COURSES, COURSE_LENGTH = 32, 16
 TEXTS = 12
-SETTLE_SECONDS = 30.0
 BROKEN_COUNT = 4_000  # owners of the engines that are broken on purpose
 
 
@@ -171,9 +171,8 @@ class Reuse:
 
     async def _settle(self) -> None:
         """Until no job is left: what was cancelled leaves after its quantum."""
-        until = time.monotonic() + SETTLE_SECONDS
-        while self._is_busy() and time.monotonic() < until:
-            await asyncio.sleep(0.005)
+        with suppress(TooLate):  # what is still there is told by its slots
+            await until(lambda: not self._is_busy())
 
     def _is_busy(self) -> bool:
         names = ("rfa_num_requests_running", "rfa_num_requests_waiting", "rfa_num_streams")
@@ -205,7 +204,11 @@ def soak(
 
 def without_zeroing() -> AbstractContextManager[object]:
     """Seats keep what their owners leave."""
-    return mock.patch.object(StatePool, "_clear", lambda self, row: None)
+
+    def leave(pool: StatePool, row: int) -> None:
+        pass
+
+    return mock.patch.object(StatePool, "_clear", leave)
 
 
 def report(outcome: Outcome, unpadded: Outcome, unzeroed: Outcome, seconds: float, seed: int) -> dict[str, Any]:

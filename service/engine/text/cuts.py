@@ -1,8 +1,8 @@
-"""Where a text may be cut in two without a change of its tokens.
+r"""Where a text may be cut in two without a change of its tokens.
 
 A byte-level BPE splits a text into words by GPT-2's expression
 
-    's|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+
+    's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 
 and merges pairs of bytes within each word. A cut changes nothing
 

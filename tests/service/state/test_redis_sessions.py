@@ -23,6 +23,7 @@ from rfa.service.state.redis_sessions import RedisSessions
 from rfa.service.state.sealer import Sealer
 from rfa.service.state.sessions import SessionAddress
 from tests.soak.faults.redis_process import RedisProcess, free_port
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 LIMIT = 10_000
@@ -42,7 +43,7 @@ async def connected(
     server: RedisProcess, audience: str = "rfa", keys: tuple[bytes, ...] = (KEY,), **options: float | str
 ) -> AsyncIterator[RedisSessions]:
     sealer = Sealer(StateKeys(keys), audience)
-    values: dict[str, object] = {"seconds": 3_600, **options}
+    values: dict[str, object] = {"seconds": 3_600, "timeout_seconds": PATIENCE, **options}
     store = RedisSessions(server.url, sealer, audience, **values)  # type: ignore[arg-type]
     try:
         yield store
@@ -127,7 +128,7 @@ async def test_a_redis_that_never_was_is_not_ready() -> None:
 
 
 async def test_a_frozen_redis_is_given_up_and_used_again_when_it_answers(redis_server: RedisProcess) -> None:
-    async with connected(redis_server, timeout_seconds=0.1, connections=4) as store:
+    async with connected(redis_server, timeout_seconds=0.5, connections=4) as store:
         await store.create(HERE, Opened(b"state", 1))
         redis_server.freeze()
         try:
@@ -146,7 +147,7 @@ async def test_a_frozen_redis_is_given_up_and_used_again_when_it_answers(redis_s
 async def test_a_write_whose_answer_is_lost_is_whole_or_absent(redis_server: RedisProcess) -> None:
     """Killed at random moments under a writer: the store holds the last acknowledged step or the one after it."""
     rng = random.Random(5)
-    async with connected(redis_server, timeout_seconds=0.5) as store:
+    async with connected(redis_server) as store:
         await store.create(HERE, Opened(b"0", 0))
         for _ in range(4):
             acknowledged = (await store.read(HERE, LIMIT)).step

@@ -19,6 +19,7 @@ from rfa.service.state.keys import ephemeral_key
 from rfa.service.state.names import Opened, SessionName
 from tests.service.models import fake_models
 from tests.soak.faults.redis_process import RedisProcess
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 NAME = SessionName("mine")
@@ -119,5 +120,5 @@ try:
 except ValueError as error:
     print(error)
 """
-    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert result.stdout.strip() == "sessions in Redis need its client: pip install 'rfa-server[redis]'", result.stderr

@@ -13,7 +13,7 @@ import struct
 import time
 from pathlib import Path
 
-import rfa.service.process.child as child
+from rfa.service.process import child
 
 BEAT_SECONDS = 0.005
 RECORD = struct.Struct("=dd")  # monotonic clock; processor time of all threads

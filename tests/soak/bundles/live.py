@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import signal
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import Any
 import httpx
 
 from tests.soak.bundles.case import Case
-from tests.soak.faults.server import LOOK_SECONDS, PATIENCE_SECONDS, Server
+from tests.soak.faults.server import Server
+from tests.waiting import PATIENCE, TooLate, wait_until
 
 DECIDED = re.compile(r" reload (committed|refused|aborted), of ")
 # One process is asked to reload, and the one beside it: what is refused must be refused for both.
@@ -110,15 +110,21 @@ class _Stall:
     def _reload(self) -> str:
         """What the server says of it; "silence" if nothing."""
         log = self._served.parents[1] / "log"
-        at, end = log.stat().st_size, time.monotonic() + PATIENCE_SECONDS
+        at = log.stat().st_size
         self._server.send(signal.SIGHUP)
-        while time.monotonic() < end:
+        decided: list[str] = []
+
+        def is_decided() -> bool:
             with log.open("rb") as file:
                 file.seek(at)
-                if found := DECIDED.search(file.read().decode(errors="replace")):
-                    return found[1]
-            time.sleep(LOOK_SECONDS)
-        return "silence"
+                decided.extend(DECIDED.findall(file.read().decode(errors="replace")))
+            return bool(decided)
+
+        try:
+            wait_until(is_decided)
+        except TooLate:
+            return "silence"
+        return decided[0]
 
     def _answer(self) -> Any:
         """What clients get, all of them the same; None where one gets another answer or none."""
@@ -126,7 +132,7 @@ class _Stall:
         found = []
         try:
             for _ in range(2 * PROCESSES):
-                reply = httpx.post(url, json=self._question, timeout=PATIENCE_SECONDS).raise_for_status().json()
+                reply = httpx.post(url, json=self._question, timeout=PATIENCE).raise_for_status().json()
                 found.append([reply[name] for name in OF_THE_MODEL if name in reply])
         except httpx.HTTPError:
             return None

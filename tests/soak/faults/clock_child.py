@@ -17,6 +17,6 @@ def shifted() -> float:
 if __name__ == "__main__":
     # Before anything that keeps a reference to it is imported.
     time.time = shifted
-    import rfa.service.process.child as child
+    from rfa.service.process import child
 
     child.main()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 
 from tests.soak.faults.server import Server
+from tests.waiting import PATIENCE
 
 GAUGES = ("state_slots_used", "num_streams", "num_requests_running", "num_requests_waiting")
-RETURN_SECONDS = 20.0
+RETURN_SECONDS = PATIENCE
 LOOK_SECONDS = 0.1
 
 

@@ -17,6 +17,7 @@ from tests.soak.faults.findings import Findings
 from tests.soak.faults.server import Server
 from tests.soak.faults.streams import StreamClient
 from tests.soak.faults.verdict import Verdict
+from tests.waiting import PATIENCE
 
 Progress = Callable[[], None]
 
@@ -67,7 +68,7 @@ async def _kill_and_watch(
     rng = random.Random(plan.seed)
     kills = {"process": 0, "supervisor": 0, "under live streams": 0}
     for number in range(1, plan.kills + 1):
-        await asyncio.wait_for(asyncio.gather(*(stream.is_live.wait() for stream in streams)), 60)
+        await asyncio.wait_for(asyncio.gather(*(stream.is_live.wait() for stream in streams)), PATIENCE)
         await asyncio.sleep(rng.uniform(0, plan.quiet))
         kills["under live streams"] += any(stream.is_live.is_set() for stream in streams)
         if number % plan.supervisor_every == 0:

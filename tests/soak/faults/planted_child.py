@@ -15,9 +15,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import rfa.service.process.child as child
-import rfa.service.routes.filter_stream as filter_stream
 from rfa.service.engine.filter.stream import StreamJob
+from rfa.service.process import child
+from rfa.service.routes import filter_stream
 from rfa.service.state.keeper import StateKeeper
 from rfa.service.state.names import SessionName, StateScope
 from rfa.service.websocket import JsonSocket

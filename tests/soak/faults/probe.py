@@ -24,9 +24,9 @@ from rfa.bench.load.scenario import LiveLoad
 from rfa.bench.load.tally import Tally, Window
 from rfa.bench.load.truth import FilterQuestion, open_models, series_truths
 from tests.soak.faults.cast import FILTERS, ROOT
+from tests.waiting import PATIENCE
 
 SERIES = 2
-CLOSE_SECONDS = 30.0
 BUNDLE = ROOT / "bundles" / FILTERS[0]
 
 
@@ -85,7 +85,7 @@ class Probe:
 
     def stop(self) -> GoodClients:
         """End the streams; what the clients saw."""
-        out, _ = self._process.communicate(timeout=2 * CLOSE_SECONDS)
+        out, _ = self._process.communicate(timeout=2 * PATIENCE)
         return GoodClients(**json.loads(out))
 
     def __exit__(
@@ -112,7 +112,7 @@ async def _serve(url: str, streams: int, rate: float, seconds: float) -> dict[st
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     pacing.cancel()
-    await asyncio.gather(*(client.close(CLOSE_SECONDS) for client in clients))
+    await asyncio.gather(*(client.close(PATIENCE) for client in clients))
     return {"samples": tally.samples, "errors": dict(tally.errors), "wrong": dict(tally.wrong)}
 
 

@@ -8,13 +8,14 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 from types import TracebackType
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+
+from tests.waiting import PATIENCE, TooLate, wait_until
 
 
 def server_binary() -> str:
@@ -52,7 +53,7 @@ class RedisProcess:
 
     def client(self) -> redis.Redis:
         """A plain client, for looking at what is stored."""
-        return redis.Redis(port=self.port, socket_timeout=5, retry=Retry(NoBackoff(), 0))
+        return redis.Redis(port=self.port, socket_timeout=PATIENCE, retry=Retry(NoBackoff(), 0))
 
     def start(self) -> None:
         """Start, and wait until it answers; another port if somebody took this one in the meantime."""
@@ -70,18 +71,23 @@ class RedisProcess:
         command = [server_binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen([*command, "--save", "", *self._options], stdout=log, stderr=log)
-        deadline = time.monotonic() + 60
-        while self._process.poll() is None and time.monotonic() < deadline:
-            try:
-                with self.client() as client:
-                    # Another server on this port would answer too: ask for the process id.
-                    if client.info("server")["process_id"] == self._process.pid:
-                        return True
-            except redis.RedisError:
-                pass
-            time.sleep(0.02)
-        self.kill()
-        return False
+        try:
+            wait_until(lambda: self._has_ended() or self._answers())
+        except TooLate:
+            self.kill()
+            raise
+        return not self._has_ended()
+
+    def _has_ended(self) -> bool:
+        return self._process is None or self._process.poll() is not None
+
+    def _answers(self) -> bool:
+        """Another server on this port would answer too: it has another process id."""
+        try:
+            with self.client() as client:
+                return self._process is not None and client.info("server")["process_id"] == self._process.pid
+        except redis.RedisError:
+            return False
 
     def kill(self) -> None:
         """End it without warning (SIGKILL), as a crash would."""

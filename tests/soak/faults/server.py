@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections import defaultdict
@@ -22,14 +21,13 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 
 from rfa.service.process.supervisor import PROGRAM
+from tests.waiting import PATIENCE, TooLate, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 SERVE = (
     "import sys; from rfa.service.server import serve; from rfa.service.settings import Settings; "
     "serve(Settings(), sys.argv[1:])"
 )
-PATIENCE_SECONDS = 60.0
-LOOK_SECONDS = 0.05
 # Below the ports that the system gives to outgoing connections: a client must not sit on the port of a dead server.
 PORTS = range(20_000, 32_000)
 _SAMPLE = re.compile(r"^rfa_(?P<name>\w+)\{(?P<labels>[^}]*)\} (?P<value>\S+)$", re.MULTILINE)
@@ -132,7 +130,7 @@ class Server:
         if len(self.children()) < self._processes:
             return False
         try:
-            with urllib.request.urlopen(f"{self.url}/ready", timeout=PATIENCE_SECONDS):
+            with urllib.request.urlopen(f"{self.url}/ready", timeout=PATIENCE):
                 return len(self.gauge("open_connections")) == self._processes
         except OSError:
             return False
@@ -156,7 +154,7 @@ class Server:
             OSError: nobody answers.
         """
         request = urllib.request.Request(f"{self.url}/metrics", headers=self._headers)
-        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as reply:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
             text = reply.read().decode()
         values: dict[str, float] = defaultdict(float)
         for sample in _SAMPLE.finditer(text):
@@ -183,7 +181,7 @@ class Server:
         self.children()
         self._process.send_signal(number)
 
-    def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
+    def wait(self) -> int:
         """The exit code.
 
         Raises:
@@ -191,9 +189,9 @@ class Server:
         """
         assert self._process is not None
         try:
-            return self._process.wait(seconds)
+            return self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
-            raise FaultError(f"the server did not end in {seconds:g} s") from None
+            raise FaultError(f"the server did not end in {PATIENCE:g} s") from None
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Signal the supervisor; the exit code."""
@@ -204,20 +202,24 @@ class Server:
         """Processes that it ever had and that still live, once it has ended."""
         return [pid for pid in self.seen if is_alive(pid)]
 
-    def wait_until(
-        self, claim: Callable[[], bool], complaint: str, seconds: float = PATIENCE_SECONDS, *, is_gone: bool = False
-    ) -> None:
+    def wait_until(self, claim: Callable[[], bool], complaint: str, *, is_gone: bool = False) -> None:
         """Wait for a claim about the server.
 
         Raises:
             FaultError: it does not come true, or the server ends first.
         """
-        deadline = time.monotonic() + seconds
-        while not claim():
-            if time.monotonic() > deadline or (self.exit_code is not None and not is_gone):
-                tail = self.log[-2_000:] if self._log.is_file() else ""
-                raise FaultError(f"the server {complaint}: {tail or '(no log)'}")
-            time.sleep(LOOK_SECONDS)
+        is_held = False
+
+        def is_decided() -> bool:
+            nonlocal is_held
+            is_held = claim()
+            return is_held or (self.exit_code is not None and not is_gone)
+
+        with suppress(TooLate):
+            wait_until(is_decided)
+        if not is_held:
+            tail = self.log[-2_000:] if self._log.is_file() else ""
+            raise FaultError(f"the server {complaint}: {tail or '(no log)'}")
 
     def __enter__(self) -> Server:
         try:

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from rfa.service.process.patience import FLUSH_SECONDS
 from tests.soak.faults.cast import Truths, find_truths, server_beside_redis, stream_clients, text_clients
 from tests.soak.faults.findings import Findings
-from tests.soak.faults.server import PATIENCE_SECONDS, Server
+from tests.soak.faults.server import Server
 from tests.soak.faults.streams import Outcome, StreamClient
 from tests.soak.faults.texts import TextClient
 from tests.soak.faults.verdict import Verdict
+from tests.waiting import PATIENCE
 
 # For the processes' own end, after everything is handed back.
 EXIT_SECONDS = 3.0
@@ -82,7 +83,7 @@ async def _one_round(
     talks = [asyncio.create_task(_until_the_end(stream)) for stream in streams]
     reads = [asyncio.create_task(text.drain(stop)) for text in texts]
     for stream in streams:
-        await asyncio.wait_for(stream.is_live.wait(), PATIENCE_SECONDS)
+        await asyncio.wait_for(stream.is_live.wait(), PATIENCE)
     await asyncio.sleep(plan.work)
     stop.set()
     begun = time.monotonic()

@@ -9,7 +9,8 @@ import socket
 import struct
 from typing import Any
 
-ANSWER_SECONDS = 60.0
+from tests.waiting import PATIENCE
+
 SMALL_BUFFER = 4_096
 # More than the buffers of both sockets and of the engine hold, and cheap to compute: a reader who stops soon
 LARGE_SAMPLES = 128
@@ -19,7 +20,7 @@ LARGE_ANSWERS = 2_000
 def open_socket(port: int, receive_buffer: int | None = None) -> socket.socket:
     """A connection; a small receive buffer lets the server notice soon that nobody reads."""
     made = socket.socket()
-    made.settimeout(ANSWER_SECONDS)
+    made.settimeout(PATIENCE)
     if receive_buffer is not None:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     try:

@@ -20,14 +20,12 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMes
 from rfa.bench.load.check import LIKELIHOOD_TOLERANCE, SeriesTruth, StepChecker
 from rfa.bench.load.series import ORIGIN_SPACING, STEP
 from tests.soak.faults.findings import Findings
+from tests.waiting import PATIENCE
 
 # token and session get the state with every step; last is a token with the terminal frame only.
 Keeping = Literal["token", "session", "last"]
 # "refused": the server took no new conversation, which holds nothing yet.
 Outcome = Literal["finished", "drained", "lost", "refused", "stopped"]
-OPEN_SECONDS = 20.0
-# Long enough for a stalled machine: an answer that takes longer counts as a mistake, not as a lost connection.
-ANSWER_SECONDS = 60.0
 RETRY_SECONDS = 0.05
 NORMAL, RESTART = 1000, 1012
 LOSSES = (ConnectionClosed, InvalidHandshake, InvalidMessage, OSError, EOFError)
@@ -92,7 +90,7 @@ class StreamClient:
                 f"ws{self._url().removeprefix('http')}/filter/stream",
                 compression=None,
                 proxy=None,
-                open_timeout=OPEN_SECONDS,
+                open_timeout=PATIENCE,
                 close_timeout=1,
                 ping_interval=None,
             ) as socket:
@@ -100,7 +98,7 @@ class StreamClient:
                 return await self._stream(socket, stop)
         except TimeoutError:
             if was_open:
-                self._findings.mistake("silence", f"{self.name} waited {ANSWER_SECONDS:g} s for an answer")
+                self._findings.mistake("silence", f"{self.name} waited {PATIENCE:g} s for an answer")
         except LOSSES:
             self._findings.counts["connections lost" if was_open else "connections refused"] += 1
         return "lost" if was_open else "refused"
@@ -214,7 +212,7 @@ class StreamClient:
     async def _close_code(self, socket: ClientConnection) -> int | None:
         while True:
             try:
-                extra = await asyncio.wait_for(socket.recv(), ANSWER_SECONDS)
+                extra = await asyncio.wait_for(socket.recv(), PATIENCE)
             except ConnectionClosed as closed:
                 return closed.rcvd.code if closed.rcvd else None
             self._findings.mistake("terminal", f"{self.name} got {len(extra)} bytes after the terminal frame")
@@ -240,6 +238,7 @@ class StreamClient:
 
 
 async def _read(socket: ClientConnection) -> dict[str, Any]:
-    async with asyncio.timeout(ANSWER_SECONDS):
+    # An answer that takes longer counts as a mistake, not as a lost connection.
+    async with asyncio.timeout(PATIENCE):
         document: dict[str, Any] = orjson.loads(await socket.recv())
     return document

@@ -15,8 +15,7 @@ import pytest
 from tampering import TAMPERINGS
 
 from tests.soak.faults.cast import ROOT
-
-START_SECONDS = 120
+from tests.waiting import PATIENCE
 
 
 def tampered(folder: Path, name: str) -> Path:
@@ -45,7 +44,7 @@ def test_no_server_starts_with_a_bad_bundle(tmp_path: Path, names: list[str]) ->
     }
     try:
         for name, server in servers.items():
-            _, complaint = server.communicate(timeout=START_SECONDS)
+            _, complaint = server.communicate(timeout=PATIENCE)
             assert server.returncode == 1, name
             assert complaint.startswith("rfa: ") and complaint.count("\n") == 1, complaint
             assert TAMPERINGS[name][1] in complaint, complaint

@@ -16,7 +16,8 @@ import pytest
 
 from tests.soak.faults.cast import BUNDLES, Truths, stream_clients
 from tests.soak.faults.findings import Findings
-from tests.soak.faults.server import PATIENCE_SECONDS, Server
+from tests.soak.faults.server import Server
+from tests.waiting import PATIENCE
 
 HOUR, DAY = 3_600, 86_400
 PROGRAM = (sys.executable, str(Path(__file__).with_name("clock_child.py")))
@@ -57,7 +58,7 @@ def server(tmp_path: Path, clock: Clock) -> Iterator[Server]:
 
 
 def ask(server: Server, **fields: Any) -> dict[str, Any]:
-    reply = httpx.post(f"{server.url}/filter", json={"observations": [[1.0, 0.5]], **fields}, timeout=PATIENCE_SECONDS)
+    reply = httpx.post(f"{server.url}/filter", json={"observations": [[1.0, 0.5]], **fields}, timeout=PATIENCE)
     document: dict[str, Any] = reply.json()
     return document
 
@@ -88,7 +89,7 @@ def test_live_streams_do_not_notice_a_jump(server: Server, clock: Clock, filter_
         clients = stream_clients(2, ["token"], lambda: server.url, truths, findings)
         talks = [asyncio.create_task(client.converse(asyncio.Event())) for client in clients]
         for offset in (2 * DAY, -2 * DAY):
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(PATIENCE):
                 await clients[0].is_live.wait()
             clock.jump(offset)
             await asyncio.sleep(0.2)
@@ -96,4 +97,4 @@ def test_live_streams_do_not_notice_a_jump(server: Server, clock: Clock, filter_
 
     asyncio.run(run())
     assert not findings.mistakes, findings
-    assert httpx.get(f"{server.url}/ready", timeout=PATIENCE_SECONDS).status_code == 200
+    assert httpx.get(f"{server.url}/ready", timeout=PATIENCE).status_code == 200

@@ -16,6 +16,7 @@ from tests.soak.faults.redis_process import RedisProcess
 from tests.soak.faults.server import Server
 from tests.soak.faults.sockets import live_stream, reset
 from tests.soak.faults.streams import StreamClient, StreamPlan
+from tests.waiting import PATIENCE, until
 
 PROGRAM = (sys.executable, str(Path(__file__).with_name("planted_child.py")))
 # Of a dropped answer the next one tells: it is not the one that was due.
@@ -34,17 +35,17 @@ def test_a_planted_fault_trips_its_detector(
         processes=1,
         sessions=redis_server.url,
     ) as server:
-        symptoms = {"leak"} if leave_streams(server) else set()
+        symptoms = {"leak"} if leave_streams(server, 2 if fault == "leak" else PATIENCE) else set()
         symptoms |= {"swap"} if asyncio.run(interrupt_sessions(server, filter_truths)) else set()
         symptoms |= asyncio.run(finish_streams(server, filter_truths))
     assert symptoms == SYMPTOMS[fault]
 
 
-def leave_streams(server: Server) -> dict[str, float]:
-    """What clients leave behind who leave with a reset, and without."""
+def leave_streams(server: Server, seconds: float) -> dict[str, float]:
+    """What clients leave behind for so long who leave with a reset, and without."""
     for leave in (reset, lambda client: client.close()):
         leave(live_stream(server.port))
-    return leaked(server, seconds=2)
+    return leaked(server, seconds)
 
 
 async def interrupt_sessions(server: Server, truths: Truths) -> set[str]:
@@ -70,8 +71,7 @@ async def work_until(client: StreamClient, count: int) -> None:
     """Work until so many steps are acknowledged, then leave."""
     stop = asyncio.Event()
     talk = asyncio.create_task(client.converse(stop))
-    while client.acknowledged < count and not talk.done():
-        await asyncio.sleep(0.01)
+    await until(lambda: client.acknowledged >= count or talk.done())
     stop.set()
     await talk
 

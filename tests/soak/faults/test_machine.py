@@ -15,8 +15,9 @@ import pytest
 
 from tests.soak.faults.cast import BUNDLES, ROOT, Truths, as_setting, stream_clients
 from tests.soak.faults.findings import Findings
-from tests.soak.faults.server import PATIENCE_SECONDS, Server
+from tests.soak.faults.server import Server
 from tests.soak.faults.sockets import live_stream
+from tests.waiting import PATIENCE
 
 FULL = Path("/dev/full")
 FEW_FILES = 200
@@ -32,7 +33,7 @@ def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path, filter_truth
             await asyncio.gather(*(client.converse(asyncio.Event()) for client in clients))
 
         for _ in range(20):  # each is a line of the log
-            assert httpx.get(f"{server.url}/nothing", timeout=PATIENCE_SECONDS).status_code == 404
+            assert httpx.get(f"{server.url}/nothing", timeout=PATIENCE).status_code == 404
         asyncio.run(run())
         assert server.end() == 0
     assert findings.counts["terminal frames"] == 4 and not findings.mistakes, findings

@@ -13,6 +13,7 @@ from tests.soak.faults.detect import leaked
 from tests.soak.faults.findings import Findings
 from tests.soak.faults.redis_process import RedisProcess
 from tests.soak.faults.server import Server
+from tests.waiting import until
 
 Act = Callable[[RedisProcess], None]
 TOLD = "told sessions_unavailable"
@@ -25,18 +26,13 @@ async def go_through(
     stop = asyncio.Event()
     clients = stream_clients(6, ("session", "token"), lambda: server.url, truths, findings)
     work = [asyncio.create_task(client.survive(stop)) for client in clients]
-    async with asyncio.timeout(60):
-        for client in clients:
-            await client.is_live.wait()
-        break_it(redis_server)
-        while not findings.counts[TOLD]:
-            await asyncio.sleep(0.05)
-        resumed = findings.counts["resumed"]
-        await asyncio.to_thread(mend_it, redis_server)
-        while findings.counts["resumed"] < resumed + 1:
-            await asyncio.sleep(0.05)
-        for client in clients:
-            await client.is_live.wait()
+    await until(lambda: all(client.is_live.is_set() for client in clients))
+    break_it(redis_server)
+    await until(lambda: findings.counts[TOLD])
+    resumed = findings.counts["resumed"]
+    await asyncio.to_thread(mend_it, redis_server)
+    await until(lambda: findings.counts["resumed"] > resumed)
+    await until(lambda: all(client.is_live.is_set() for client in clients))
     stop.set()
     await asyncio.gather(*work)
 

@@ -15,8 +15,9 @@ from tampering import TAMPERINGS
 from tests.soak.faults.cast import ROOT, Truths, stream_clients
 from tests.soak.faults.detect import leaked
 from tests.soak.faults.findings import Findings
-from tests.soak.faults.server import PATIENCE_SECONDS, Server
+from tests.soak.faults.server import Server
 from tests.soak.faults.streams import StreamClient
+from tests.waiting import PATIENCE
 
 REFUSED = "every process goes on with"
 
@@ -40,7 +41,7 @@ def reload(server: Server, verdict: str) -> None:
 
 
 def version(server: Server) -> str:
-    return str(httpx.get(f"{server.url}/info", timeout=PATIENCE_SECONDS).json()["bundle_version"])
+    return str(httpx.get(f"{server.url}/info", timeout=PATIENCE).json()["bundle_version"])
 
 
 def versions(server: Server) -> set[str]:
@@ -49,7 +50,7 @@ def versions(server: Server) -> set[str]:
 
 
 async def live(clients: list[StreamClient]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(PATIENCE):
         for client in clients:
             await client.is_live.wait()
 

@@ -11,7 +11,8 @@ import orjson
 
 from rfa.bench.load.check import TextTruth, digest
 from tests.soak.faults.findings import Findings
-from tests.soak.faults.streams import ANSWER_SECONDS, RETRY_SECONDS
+from tests.soak.faults.streams import RETRY_SECONDS
+from tests.waiting import PATIENCE
 
 PIECE_TOKENS = 12
 JSON = {"Content-Type": "application/json"}
@@ -52,7 +53,7 @@ class TextClient:
         events: list[dict[str, Any]] = []
         try:
             async with (
-                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(ANSWER_SECONDS)) as session,
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(PATIENCE)) as session,
                 session.post(f"{self._url()}/generate", data=self._body(), headers=JSON) as response,
             ):
                 if response.status != 200:
@@ -64,7 +65,7 @@ class TextClient:
                     if line.strip():
                         events.append(orjson.loads(line.removeprefix(b"data:")))
         except TimeoutError:
-            self._findings.mistake("silence", f"{self.name} waited {ANSWER_SECONDS:g} s for an answer")
+            self._findings.mistake("silence", f"{self.name} waited {PATIENCE:g} s for an answer")
             return False
         except LOSSES:
             self._findings.counts["texts lost" if events else "texts refused"] += 1

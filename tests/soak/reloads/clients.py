@@ -18,9 +18,9 @@ from rfa.bench.load.series import STEP
 from tests.soak.faults.findings import Findings
 from tests.soak.reloads.history import History
 from tests.soak.reloads.versions import NAME
+from tests.waiting import PATIENCE
 
 # Longer than the supervisor looks at a stopped process before it kills it.
-PATIENCE_SECONDS = 60.0
 LOSSES = (ConnectionClosed, InvalidHandshake, InvalidMessage, OSError, EOFError)
 # Pauses, so that the clients leave the machine to the server.
 ONE_SHOT_SECONDS, KEPT_SECONDS, TOKEN_SECONDS, STREAM_SECONDS = 0.02, 0.02, 0.05, 0.05
@@ -92,7 +92,7 @@ class Connection:
         Raises:
             OSError, EOFError: the connection ended first.
         """
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(PATIENCE):
             if self._streams is None:
                 self._streams = await asyncio.open_connection("127.0.0.1", self._cast.port)
             reader, writer = self._streams
@@ -205,7 +205,7 @@ async def streams(cast: Cast) -> None:
                 f"ws://127.0.0.1:{cast.port}/filter/stream",
                 compression=None,
                 proxy=None,
-                open_timeout=PATIENCE_SECONDS,
+                open_timeout=PATIENCE,
                 close_timeout=1,
                 ping_interval=None,
             ) as socket:
@@ -245,6 +245,6 @@ async def _stream(cast: Cast, socket: Any) -> None:
 
 
 async def _read(socket: Any) -> dict[str, Any]:
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(PATIENCE):
         document: dict[str, Any] = orjson.loads(await socket.recv())
     return document

@@ -18,11 +18,12 @@ import httpx
 
 from tests.soak.faults.cast import state_key
 from tests.soak.faults.detect import leaked
-from tests.soak.faults.server import PATIENCE_SECONDS, Server
+from tests.soak.faults.server import Server
 from tests.soak.faults.verdict import Verdict
 from tests.soak.reloads.clients import Cast, kept, one_shots, streams, tokens
 from tests.soak.reloads.history import History
 from tests.soak.reloads.versions import BREAKAGES, NAME, make_versions, publish, truths_of
+from tests.waiting import PATIENCE, until
 
 LOOK_SECONDS = 0.02
 DECIDED = re.compile(r" reload (committed|refused|aborted), of ")
@@ -99,7 +100,7 @@ def _server(folder: Path, served: Path, plan: Plan) -> Server:
 
 
 def _bundle_version(server: Server) -> str:
-    return str(httpx.get(f"{server.url}/info", timeout=PATIENCE_SECONDS).json()["bundle_version"])
+    return str(httpx.get(f"{server.url}/info", timeout=PATIENCE).json()["bundle_version"])
 
 
 class Driver:
@@ -158,13 +159,14 @@ class Driver:
 
     async def _decided(self) -> str:
         """What the server says of a round, once."""
-        end = time.monotonic() + 3 * PATIENCE_SECONDS
-        while time.monotonic() < end:
-            for line in self._log.look():
-                if found := DECIDED.search(line):
-                    return found[1]
-            await asyncio.sleep(LOOK_SECONDS)
-        raise RuntimeError("the server says nothing of a reload")
+        decided: list[str] = []
+
+        def is_decided() -> bool:
+            decided.extend(found[1] for line in self._log.look() if (found := DECIDED.search(line)))
+            return bool(decided)
+
+        await until(is_decided)
+        return decided[0]
 
     def _note(self, number: int, outcome: str, *, is_broken: bool, is_harmed: bool) -> None:
         findings, history = self._cast.findings, self._cast.history

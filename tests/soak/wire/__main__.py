@@ -25,7 +25,7 @@ from tqdm import tqdm
 from rfa.measured import RESULTS, origin, write_result
 from tests.soak.wire.application import Truth, compute_truth
 from tests.soak.wire.case import Case
-from tests.soak.wire.client import PATIENCE_SECONDS
+from tests.soak.wire.client import SILENCE_SECONDS
 from tests.soak.wire.generator import Report, Task, generate
 from tests.soak.wire.grammar import make_case
 from tests.soak.wire.judge import read_case
@@ -160,7 +160,7 @@ def _generators(served: Served, port: int, truth: Truth, arguments: argparse.Nam
         yield pipes
     finally:
         for process in processes:
-            process.join(PATIENCE_SECONDS)
+            process.join(SILENCE_SECONDS)
             process.kill()
 
 
@@ -213,7 +213,7 @@ def _replay(path: Path, port: int, truth: Truth, *, is_proxied: bool) -> int:
         if "steps" not in line:
             continue
         case = Case.from_json(line.get("shrunk", line))
-        verdict = asyncio.run(replay(case, port, truth, is_proxied=is_proxied, patience=PATIENCE_SECONDS))
+        verdict = asyncio.run(replay(case, port, truth, is_proxied=is_proxied, patience=SILENCE_SECONDS))
         worst |= bool(verdict.problems)
         told = [f"{problem.kind}: {problem.detail}" for problem in verdict.problems] or ["as it must be"]
         print(f"{number} {case.kind} {case.data[:2_000]!r}\n    reading: {verdict.reading}\n    " + "\n    ".join(told))

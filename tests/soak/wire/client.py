@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from tests.soak.wire.case import Case, Step
 from tests.soak.wire.judge import Outcome, Seen
+from tests.waiting import PATIENCE
 
-CONNECT_SECONDS = 20.0
 # Longer than every timeout of a server under test: after so long in silence a connection counts as left open.
-PATIENCE_SECONDS = 25.0
+SILENCE_SECONDS = 25.0
 LEAVE_SECONDS = 0.02
 LINGER_ZERO = struct.pack("ii", 1, 0)
 
@@ -42,7 +42,7 @@ class _Peer(asyncio.Protocol):
         self.changed.set()
 
 
-async def play(case: Case, port: int, patience: float = PATIENCE_SECONDS) -> Seen:
+async def play(case: Case, port: int, patience: float = SILENCE_SECONDS) -> Seen:
     """One connection from its opening to its end.
 
     Args:
@@ -50,7 +50,7 @@ async def play(case: Case, port: int, patience: float = PATIENCE_SECONDS) -> See
     """
     loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(CONNECT_SECONDS):
+        async with asyncio.timeout(PATIENCE):
             transport, peer = await loop.create_connection(_Peer, "127.0.0.1", port)
     except (OSError, TimeoutError):
         return Seen(b"", "refused")

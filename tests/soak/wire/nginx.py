@@ -8,13 +8,13 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, get_args
 
 from tests.soak.faults.server import free_port
+from tests.waiting import PATIENCE, wait_until
 
 Through = Literal["direct", "nginx", "nginx-common"]
 THROUGH = get_args(Through)
@@ -23,8 +23,6 @@ SITES = {
     "nginx": Path(__file__).resolve().parents[3] / "docs" / "deploy" / "nginx.conf",
     "nginx-common": Path(__file__).with_name("nginx_common.conf"),
 }
-START_SECONDS = 10.0
-STOP_SECONDS = 10.0
 MAIN = """
 {user}
 daemon off;
@@ -78,7 +76,7 @@ def proxied(through: Through, port: int) -> Iterator[int]:
             yield own
         finally:
             process.terminate()
-            process.wait(STOP_SECONDS)
+            process.wait(PATIENCE)
 
 
 def _configure(folder: Path, site: str, own: int, port: int) -> None:
@@ -95,11 +93,12 @@ def _configure(folder: Path, site: str, own: int, port: int) -> None:
 
 
 def _wait_until_listening(port: int, process: subprocess.Popen[bytes], folder: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    log = folder / "error.log"
-    raise NginxError(f"nginx does not listen: {log.read_text()[-1_000:] if log.is_file() else ''}")
+    wait_until(lambda: process.poll() is not None or _listens(port))
+    if process.poll() is not None:
+        log = folder / "error.log"
+        raise NginxError(f"nginx does not listen: {log.read_text()[-1_000:] if log.is_file() else ''}")
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

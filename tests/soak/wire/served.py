@@ -8,12 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -22,12 +21,9 @@ import psutil  # type: ignore[import-untyped]
 from tests.soak.faults.server import free_port
 from tests.soak.wire.application import BUNDLE, KEY
 from tests.soak.wire.judge import ANY_NONCE
+from tests.waiting import PATIENCE, TooLate, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
-START_SECONDS = 120.0
-STOP_SECONDS = 40.0
-SETTLE_SECONDS = 60.0
-LOOK_SECONDS = 0.2
 SETTINGS = {
     "processes": 2,
     "header_timeout_seconds": 10,
@@ -120,11 +116,10 @@ class Served:
         return totals
 
     def settled(self) -> dict[str, float]:
-        """The gauges once all are 0, or after a minute."""
-        deadline = time.monotonic() + SETTLE_SECONDS
-        while any((gauges := self.gauges()).values()) and time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS)
-        return gauges
+        """The gauges once all are 0, or when that is not to be expected any more."""
+        with suppress(TooLate):
+            wait_until(lambda: not any(self.gauges().values()))
+        return self.gauges()
 
 
 @contextmanager
@@ -151,25 +146,27 @@ def serving() -> Iterator[Served]:
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(STOP_SECONDS)
+            process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
 
 def _wait_until_ready(port: int, process: subprocess.Popen[bytes], log: LogWatch) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            _get(f"http://127.0.0.1:{port}/ready")
-            return
-        except (OSError, urllib.error.HTTPError):
-            time.sleep(LOOK_SECONDS)
-    raise ServedError(f"the server does not become ready; its log ends: {log.tail.decode(errors='replace')}")
+    wait_until(lambda: process.poll() is not None or _is_ready(port))
+    if process.poll() is not None:
+        raise ServedError(f"the server does not become ready; its log ends: {log.tail.decode(errors='replace')}")
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        return bool(_get(f"http://127.0.0.1:{port}/ready"))
+    except OSError:  # an HTTPError is one
+        return False
 
 
 def _get(url: str) -> str:
     request = urllib.request.Request(url, headers={"X-API-Key": KEY})
-    with urllib.request.urlopen(request, timeout=30) as reply:
+    with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
         text: str = reply.read().decode()
         return text

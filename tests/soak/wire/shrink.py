@@ -13,7 +13,7 @@ from tests.soak.wire.client import play
 from tests.soak.wire.judge import Verdict, judge, read_case
 
 SHRINK_SECONDS = 30.0
-PATIENCE_SECONDS = 3.0
+SILENCE_SECONDS = 3.0
 
 
 async def replay(case: Case, port: int, truth: Truth, *, is_proxied: bool, patience: float) -> Verdict:
@@ -30,7 +30,7 @@ def shrunk(case: Case, kind: str, port: int, truth: Truth, *, is_proxied: bool) 
     async def fails(candidate: Case) -> bool:
         if time.monotonic() > deadline:
             return False
-        verdict = await replay(candidate, port, truth, is_proxied=is_proxied, patience=PATIENCE_SECONDS)
+        verdict = await replay(candidate, port, truth, is_proxied=is_proxied, patience=SILENCE_SECONDS)
         return any(problem.kind == kind for problem in verdict.problems)
 
     return asyncio.run(_shrink(case, fails))

@@ -42,7 +42,7 @@ def test_unigram_does_not_learn_from_the_test():
 
 
 @pytest.mark.parametrize(
-    "train, test, size, message",
+    ("train", "test", "size", "message"),
     [
         ([0], [], 1, "test text is empty: 0 tokens"),
         ([0], [1], 0, "test text is empty: 1 tokens, 0 bytes"),
@@ -55,7 +55,7 @@ def test_unigram_refuses_ids_that_cannot_be(train, test, size, message):
         unigram(np.array(train, np.int64), np.array(test, np.int64), 4, size)
 
 
-@pytest.mark.parametrize("name, unpack", [("gzip", gzip.decompress), ("xz", lzma.decompress)])
+@pytest.mark.parametrize(("name", "unpack"), [("gzip", gzip.decompress), ("xz", lzma.decompress)])
 def test_the_compressed_text_holds_the_text(name, unpack, monkeypatch):
     """The figure is the size of something from which the text comes back."""
     from rfa.training.evaluate import baselines
