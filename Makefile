@@ -1,6 +1,6 @@
 # make serve     set up what serving needs (no torch) and serve every bundle in bundles/ on HOST:PORT
 # make test      set up everything and run the tests but the slow ones: minutes
-# make test-all  the same with the slow ones
+# make test-all  set up more and run all of them, with coverage, and write results/tests.json: half an hour or more
 # make check     set up everything and run the linter, the formatter and the type checker
 # make results   write docs/RESULTS.md and the table of README.md from what is measured in results/
 # make docs      set up everything and build the documentation in build/docs: a warning is an error
@@ -28,6 +28,11 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile $(P
 TORCH := torch==2.13.0
 
 SUPPLY := $(VENV)/supply/bin
+# What the tests ask Debian for, each beside what asks: a browser, other people's signatures, the alerts' unit tests,
+# and for IMAGE_BASE what makes a base image and builds on it.
+SYSTEM_PACKAGES := chromium minisign prometheus buildah debootstrap
+COVERED := build/coverage/report.json
+
 LOCK := docs/deploy/requirements.lock
 IMAGE_EXTRAS := fast,redis,tracing
 
@@ -36,7 +41,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all check format docs results dist image-test lock sbom audit clean
+.PHONY: help serve test test-all test-all-system check format docs results dist image-test lock sbom audit clean
 # Two goals of one call share one environment: they must not install into it at once.
 .NOTPARALLEL:
 # An interrupted set-up leaves no stamp behind.
@@ -49,9 +54,20 @@ serve: $(VENV)/.serve
 	$(BIN)/rfa serve --host $(HOST) --port $(PORT) $(SERVE_FLAGS)
 
 # A file stays in one process: what its tests share is made once, and compiled once.
+test: $(VENV)/.develop
 test: PYTEST_SELECTION := -m "not slow"
-test test-all: $(VENV)/.develop
+# IMAGE_BASE and NAB_DATA, where they are given, let those tests run that ask for them.
+test-all: $(VENV)/.all
+test-all: export IMAGE_TEST := $(IMAGE_BASE)
+test-all: PYTEST_SELECTION := -p tests.whole --cov --cov-report=json:$(COVERED) --whole-coverage=$(COVERED) \
+	--whole-result=results/tests.json
+test test-all:
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_SELECTION) $(PYTEST_FLAGS)
+
+# As root.
+test-all-system:
+	apt-get update
+	apt-get install --yes --no-install-recommends $(SYSTEM_PACKAGES)
 
 check: $(VENV)/.develop
 	$(BIN)/ruff check .
@@ -117,6 +133,11 @@ $(VENV)/.supply: $(VENV)/.python
 $(VENV)/.develop: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) $(TORCH)
 	$(PIP) --editable '.[train,dev,gpu,redis,tracing,bench]'
+	@touch $@
+
+# What only some tests need, beside what they all do.
+$(VENV)/.all: $(VENV)/.develop
+	$(PIP) --editable '.[ray,fuzz,whole]'
 	@touch $@
 
 # References are made from the code, so the code must be importable.

@@ -1,0 +1,95 @@
+"""What a run of all tests says at its end, on a small suite of its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.whole import reached, room_lines
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).resolve().parent.parent
+SUITE = """
+import pytest
+
+@pytest.mark.parametrize("case", range(3))
+def test_here(case):
+    pytest.skip("no such machine")
+
+@pytest.mark.skipif(True, reason="too old")
+def test_there():
+    assert False
+
+@pytest.mark.xfail(reason="known")
+def test_known():
+    assert False
+
+def test_passes():
+    assert True
+"""
+LEFT_OUT = 'import pytest\npytest.importorskip("no_such_module", reason="no such package")\n'
+SUMMARY = {"num_statements": 4, "covered_lines": 3, "num_branches": 2, "covered_branches": 1}
+REPORT = {
+    "files": {
+        "model/a.py": {"summary": SUMMARY},
+        "model/deep/b.py": {"summary": SUMMARY},
+        "cli/c.py": {"summary": {**SUMMARY, "num_branches": 0, "covered_branches": 0}},
+    }
+}
+ROOMS = {
+    "cli": {"lines": 4, "lines_reached": 3, "branches": 0, "branches_reached": 0},
+    "model": {"lines": 8, "lines_reached": 6, "branches": 4, "branches_reached": 2},
+}
+
+
+@pytest.fixture
+def suite(pytester: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A folder with a small suite, where the plugin can be found."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    pytester.makeini("[pytest]\ntestpaths = .")
+    pytester.makepyfile(test_suite=SUITE, test_left_out=LEFT_OUT)
+    (pytester.path / "coverage.json").write_text(json.dumps(REPORT))
+    return pytester
+
+
+def run(suite: Any, *more: str) -> Any:
+    options = ("-p", "tests.whole", "--whole-coverage=coverage.json", "--whole-result=result.json")
+    return suite.runpytest_subprocess(*options, *more)
+
+
+def test_rooms_are_added_up() -> None:
+    assert reached(REPORT) == ROOMS
+    lines = [line.split() for line in room_lines(ROOMS)]
+    assert lines[1:] == [
+        ["cli", "75.0", "%", "none"],
+        ["model", "75.0", "%", "50.0", "%"],
+        ["all", "75.0", "%", "50.0", "%"],
+    ]
+
+
+@pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["alone", "shared"])
+def test_every_reason_is_told_with_its_count(suite: Any, processes: tuple[str, ...]) -> None:
+    run(suite, *processes).stdout.fnmatch_lines(
+        ["5 skipped", "     3  no such machine", "     1  no such package", "     1  too old", "all * 75.0 % * 50.0 %"]
+    )
+    found = json.loads((suite.path / "result.json").read_text())
+    assert found["tests"] == {"passed": 1, "skipped": 5, "xfailed": 1}
+    assert found["skips"] == {"no such machine": 3, "no such package": 1, "too old": 1}
+    assert found["coverage"] == ROOMS
+    assert found["command"] == "make test-all" and found["hardware"]["cores"] > 0 and found["commit"]
+
+
+def test_a_run_that_failed_is_no_measurement(suite: Any) -> None:
+    suite.makepyfile(test_wrong="def test_wrong():\n    assert False\n")
+    run(suite).stdout.fnmatch_lines(["5 skipped"])
+    assert not (suite.path / "result.json").exists()
+
+
+@pytest.mark.parametrize("choice", [("-k", "passes"), ("-m", "not slow"), ("test_suite.py",)])
+def test_a_run_of_some_tests_is_no_measurement(suite: Any, choice: tuple[str, ...]) -> None:
+    run(suite, *choice).stdout.fnmatch_lines(["* skipped"])
+    assert not (suite.path / "result.json").exists()
