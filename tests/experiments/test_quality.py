@@ -32,6 +32,8 @@ from rfa.training.language import LanguageRun, Trainer, TrainingConfig
 MODEL = {"vocab_size": 270, "d_model": 16, "n_layers": 2, "n_heads": 2, "head_dim": 4, "n_slots": 2}
 TRAINING = {"steps": 8, "batch": 4, "context": 16, "learning_rate": 0.01, "validate_every": 4, "precision": "fp32"}
 SCORING = Scoring((1, 2, 4), 128)
+# It trains models, in processes of their own.
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

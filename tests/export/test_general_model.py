@@ -11,6 +11,9 @@ from rfa.service.runtime.filter import FilterRuntime
 from rfa.training.filter import train_filter
 from tests.model.joint_gaussian import System, path_posterior, van_loan
 
+# The whole way with another system: `test_filter_export.py` goes it with the oscillator.
+pytestmark = pytest.mark.slow
+
 DRIFT = np.array([[0.0, 1.0], [0.0, 0.0]])
 NOISE, R, PRIOR = np.diag([0.0, 0.2]), 0.25, np.diag([9.0, 1.0])
 

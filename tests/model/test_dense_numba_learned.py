@@ -15,8 +15,11 @@ pytest.importorskip("numba")
 from rfa.model.recurrence.dense_numba import LANES, SMALL_SENSOR, SMALL_STATE, LinearStream, StreamState, filter_streams
 from tests.model.test_dense_numba import JUMP, SYSTEMS, eager, gap, make_data, same
 
-# The last two have the same kernels, which do for all sizes, so that little is compiled here.
+# The last two have the same kernels, which do for all sizes and compile for half a minute.
 KINDS = ("velocity", "chain", "sensors")
+OF_ANY_SIZE = pytest.mark.slow
+SOME = ["velocity", pytest.param("sensors", marks=OF_ANY_SIZE)]
+ALL = [*SOME, pytest.param("chain", marks=OF_ANY_SIZE)]
 SEEDS = range(12)
 
 
@@ -99,7 +102,7 @@ def allowed_gaps(config: LinearFilterConfig, arrays, expected) -> dict[str, floa
     }
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("patience", [None, 3])
 def test_streams_follow_the_eager_filter(name, patience):
     states, weight = check(make_config(name, reacquire=patience), *make_data(name, 3))
@@ -111,6 +114,7 @@ def test_streams_follow_the_eager_filter(name, patience):
         assert (np.diff(evidence, axis=0) < -1).any()
 
 
+@OF_ANY_SIZE
 @pytest.mark.parametrize("seed", SEEDS)
 def test_systems_of_any_size_follow_the_eager_filter(seed):
     config = random_config(seed)
@@ -124,7 +128,7 @@ def test_the_cases_reach_both_ways_of_working():
     assert {p for p, _ in shapes} == {1, 2, 3, 4}
 
 
-@pytest.mark.parametrize("name", ["velocity", "sensors"])
+@pytest.mark.parametrize("name", SOME)
 def test_a_stream_has_the_same_numbers_in_any_crowd(name):
     """Bit for bit, also beside one that is silent and one that is beyond all measure."""
     config, streams = make_config(name), LANES + 3
@@ -179,7 +183,7 @@ def test_nothing_seen_leaves_the_counts_and_no_counts_are_the_priors():
     assert steps[2].weight < 0.1 < steps[0].weight
 
 
-@pytest.mark.parametrize("name", ["velocity", "sensors"])
+@pytest.mark.parametrize("name", SOME)
 @pytest.mark.parametrize("size", [1e12, 1e200])
 def test_what_is_far_away_stays_finite(name, size):
     config = make_config(name, reacquire=None, initial_covariance=np.eye(len(SYSTEMS[name]["drift"])).tolist())
@@ -196,7 +200,7 @@ def test_what_is_far_away_stays_finite(name, size):
         assert np.abs(found.mean[1, 6] - found.mean[0, 6]).max() < 10
 
 
-@pytest.mark.parametrize("name", ["velocity", "sensors"])
+@pytest.mark.parametrize("name", SOME)
 def test_the_covariance_stays_positive(name):
     """A prior that says nothing, and sensors that nearly say the same, hundreds of times."""
     n, p = len(SYSTEMS[name]["drift"]), len(SYSTEMS[name]["measurement_noise"])
