@@ -33,6 +33,7 @@ def test_the_table_of_the_readme_is_what_the_generator_makes() -> None:
 def test_every_file_of_results_is_on_the_page() -> None:
     text = PAGE.read_text(encoding="utf-8")
     for path in RESULTS.iterdir():
+        assert re.fullmatch(r"[a-z0-9-]+\.json", path.name), "words are joined by hyphens"
         assert f"](../results/{path.name})" in text
 
 

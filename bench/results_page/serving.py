@@ -172,19 +172,19 @@ SHOWN = {
     "reloads": Shown(facts("rounds", "outcomes", "counts"), lambda document: named_bars(document["bars"])),
     "attacks": Shown(attack_facts, attack_bars, lambda document: each(document["attacks"])),
     "wire": Shown(wire_tables, wire_bars, each),
-    "api_fuzz": Shown(facts("raw_cases", "statuses", "after"), fuzz_bars),
+    "api-fuzz": Shown(facts("raw_cases", "statuses", "after"), fuzz_bars),
     "bundles": Shown(facts("tried", "by_family", "longest_seconds", "offered_to_a_server"), bundle_bars),
-    "state_mutations": Shown(
+    "state-mutations": Shown(
         facts("count", "offered_by_kind", "distinct_answers"),
         lambda document: none_of({"accepted": document["accepted"]}),
     ),
-    "cut_points": Shown(
+    "cut-points": Shown(
         facts("cuts", "cuts_by_form", "answers_compared"),
         lambda document: none_of({"streams that differ": document["streams_that_differ"]}),
     ),
-    "slot_reuse": Shown(
+    "slot-reuse": Shown(
         facts("acquired", "visits", "answers_compared", "without_padding", "without_zeroing"),
         lambda document: none_of({"wrong answers": document["wrong"], "leaks": document["leaks"]}),
     ),
-    "rss_soak": Shown(rss_tables, rss_bars),
+    "rss-soak": Shown(rss_tables, rss_bars),
 }

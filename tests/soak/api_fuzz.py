@@ -36,7 +36,7 @@ from tests.soak.connection import Answer, Connection
 from tests.soak.raw_cases import Frames, RawRequest, cases, unchanged
 from tests.waiting import PATIENCE, TooLate, wait_until
 
-RESULT = RESULTS / "api_fuzz.json"
+RESULT = RESULTS / "api-fuzz.json"
 SETTINGS: dict[str, str | int] = {
     "processes": 1,
     "max_new_tokens": 16,

@@ -32,7 +32,7 @@ from rfa.measured import RESULTS, origin, write_result
 from rfa.service.settings import BUNDLE_ROOT
 from tests.soak.courses import Course, make_course
 
-RESULT = RESULTS / "cut_points.json"
+RESULT = RESULTS / "cut-points.json"
 FILTERS = {"linear": 2, "oscillator": 2}  # name → size of an observation
 LANGUAGE = "books"
 TEXT_SHARE = 0.4

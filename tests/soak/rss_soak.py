@@ -28,7 +28,7 @@ from rfa.bench.load.server import started
 from rfa.measured import RESULTS, origin, write_result
 from rfa.service.settings import default_bundles
 
-RESULT = RESULTS / "rss_soak.json"
+RESULT = RESULTS / "rss-soak.json"
 ROUNDS = 20
 WARM_UP_ROUNDS = 2
 LARGEST_GROWTH = 0.02

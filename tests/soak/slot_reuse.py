@@ -45,7 +45,7 @@ from tests.soak.visits import Findings, TextTruth, Visitor, World, follow_needle
 from tests.soak.watched import WatchedFilter, dirty_bytes
 from tests.waiting import TooLate, until
 
-RESULT = RESULTS / "slot_reuse.json"
+RESULT = RESULTS / "slot-reuse.json"
 FILTERS = ("linear", "oscillator")
 LANGUAGE = "books"
 PHASES = 20

@@ -31,7 +31,7 @@ from rfa.service.state.names import Opened, StateScope
 from rfa.service.state.sealer import Sealer
 from rfa.service.state.tokens import Tokens
 
-RESULT = RESULTS / "state_mutations.json"
+RESULT = RESULTS / "state-mutations.json"
 PAYLOAD_SIZES = (0, 1, 64, 400, 401, 402)
 TOKENS_PER_SIZE = 8
 PREFIX = "v1."
