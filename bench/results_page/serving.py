@@ -182,7 +182,7 @@ SHOWN = {
         facts("cuts", "cuts_by_form", "answers_compared"),
         lambda document: none_of({"streams that differ": document["streams_that_differ"]}),
     ),
-    "slot-reuse": Shown(
+    "seat-reuse": Shown(
         facts("acquired", "visits", "answers_compared", "without_padding", "without_zeroing"),
         lambda document: none_of({"wrong answers": document["wrong"], "leaks": document["leaks"]}),
     ),

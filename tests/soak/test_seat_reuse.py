@@ -19,8 +19,8 @@ from rfa.service.engine.filter.model import Row
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.pool import StatePool
 from rfa.service.settings import BUNDLE_ROOT
-from tests.soak import slot_reuse
-from tests.soak.slot_reuse import soak, without_zeroing
+from tests.soak import seat_reuse
+from tests.soak.seat_reuse import soak, without_zeroing
 from tests.soak.watched import WatchedFilter
 
 COUNT = 1_500
@@ -50,7 +50,7 @@ def test_without_padding_the_needles_notice_their_neighbours() -> None:
     assert soak(COUNT, seed=1, phases=1, is_padded=False).findings.wrong["needle"] > 0
 
 
-def test_slots_that_keep_what_was_in_them_are_seen() -> None:
+def test_seats_that_keep_what_was_in_them_are_seen() -> None:
     with without_zeroing():
         outcome = soak(300, seed=1, phases=1)
     assert outcome.leaks["a seat was not empty"] > 0
@@ -88,7 +88,7 @@ def test_the_mark_of_another_owner_is_seen() -> None:
     assert watched.leaks["a seat had another owner's mark"] == 1
 
 
-def test_slots_that_are_not_given_back_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seats_that_are_not_given_back_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     release = RecurrentJob.release
 
     def forgetful(self: RecurrentJob) -> None:
@@ -96,7 +96,7 @@ def test_slots_that_are_not_given_back_are_seen(monkeypatch: pytest.MonkeyPatch)
             release(self)
 
     monkeypatch.setattr(RecurrentJob, "release", forgetful)
-    assert soak(300, seed=1, phases=1).left["slots"] > 0
+    assert soak(300, seed=1, phases=1).left["seats"] > 0
 
 
 @pytest.mark.slow
@@ -105,11 +105,11 @@ def test_the_command_stores_what_it_found(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "result.json"
-    monkeypatch.setattr(sys, "argv", ["slot_reuse", "--count", "200", "--phases", "1", "--out", str(out)])
-    monkeypatch.setattr(slot_reuse, "BROKEN_COUNT", 600)
+    monkeypatch.setattr(sys, "argv", ["seat_reuse", "--count", "200", "--phases", "1", "--out", str(out)])
+    monkeypatch.setattr(seat_reuse, "BROKEN_COUNT", 600)
     if code:
-        monkeypatch.setattr(slot_reuse, "without_zeroing", nullcontext)  # a blind detector
-    assert slot_reuse.main() == code
+        monkeypatch.setattr(seat_reuse, "without_zeroing", nullcontext)  # a blind detector
+    assert seat_reuse.main() == code
     document = json.loads(out.read_text())
     assert document["acquired"] >= 200 and document["wrong"] == document["leaks"] == 0
     assert ("blind" in capsys.readouterr().out) == bool(code)

@@ -1,6 +1,6 @@
 """A million owners of seats of state, one after the other, of whom none may see a trace of another.
 
-    python -m tests.soak.slot_reuse --count 1000000
+    python -m tests.soak.seat_reuse --count 1000000
 
 Through the engine as it serves: live streams, requests and texts that end well, are left, are refused, break down or
 make a whole batch raise (`tests.soak.visits`). Every answer is compared, to the last bit, with the one that its
@@ -45,7 +45,7 @@ from tests.soak.visits import Findings, TextTruth, Visitor, World, follow_needle
 from tests.soak.watched import WatchedFilter, dirty_bytes
 from tests.waiting import TooLate, until
 
-RESULT = RESULTS / "slot-reuse.json"
+RESULT = RESULTS / "seat-reuse.json"
 FILTERS = ("linear", "oscillator")
 LANGUAGE = "books"
 PHASES = 20
@@ -126,12 +126,12 @@ class Reuse:
         """Visits until so many seats were handed out; after each phase all must be free."""
         if self.languages:
             self._world = replace(self._world, texts=await self._texts())
-        left = {"slots": 0, "bytes": 0}
+        left = {"seats": 0, "bytes": 0}
         try:
             for phase in range(1, phases + 1):
                 await self._phase(count * phase // phases, bar)
                 await self._settle()
-                left["slots"] += sum(pool.in_use for pool in self._pools())
+                left["seats"] += sum(pool.in_use for pool in self._pools())
                 left["bytes"] += sum(dirty_bytes(pool) for pool in self._pools())
         finally:
             await asyncio.to_thread(self._engine.close)
@@ -171,7 +171,7 @@ class Reuse:
 
     async def _settle(self) -> None:
         """Until no job is left: what was cancelled leaves after its quantum."""
-        with suppress(TooLate):  # what is still there is told by its slots
+        with suppress(TooLate):  # what is still there is told by its seats
             await until(lambda: not self._is_busy())
 
     def _is_busy(self) -> bool:
@@ -215,7 +215,7 @@ def report(outcome: Outcome, unpadded: Outcome, unzeroed: Outcome, seconds: floa
     """The document that is stored."""
     findings = outcome.findings
     return {
-        **origin("python -m tests.soak.slot_reuse"),
+        **origin("python -m tests.soak.seat_reuse"),
         "seed": seed,
         "seconds": round(seconds, 1),
         "acquired": outcome.acquired,
