@@ -71,6 +71,7 @@ def scenarios(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_a_server_of_its_own_is_loaded_and_every_answer_is_right(scenarios, tmp_path, linear_bundle, books_bundle):
     out, figure = tmp_path / "result" / "short.json", tmp_path / "short.png"
     bundles = ("--bundle", linear_bundle, "--bundle", books_bundle)

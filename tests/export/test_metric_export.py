@@ -51,12 +51,14 @@ def test_the_graph_follows_the_model_for_a_thousand_steps():
             assert np.allclose(found[field], getattr(output, field).numpy(), rtol=1e-4, atol=1e-6), (i, field)
 
 
+@pytest.mark.slow
 def test_the_bundle_is_small_and_whole(bundle):
     assert bundle.manifest.family == "metric"
     assert sum(spec.size for spec in bundle.manifest.files.values()) < 2_000_000
     assert check_golden(bundle) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["recurrent", "attention"])
 def test_the_runtime_serves_it_in_any_unit(bundle, mode):
     runtime = FilterRuntime(bundle)

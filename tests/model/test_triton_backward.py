@@ -216,8 +216,7 @@ def test_times_far_from_zero() -> None:
     check(inputs._replace(times=inputs.times * 1e-2 + 1e9))
 
 
-@pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
-@pytest.mark.parametrize("irregular", [False, True])
+@pytest.mark.parametrize(("irregular", "kernel"), [(False, "student_t"), (True, "gaussian")])
 def test_packed_sequences(irregular: bool, kernel: str) -> None:
     """Sequences of several lengths in one row, some with a prefix, equal the same sequences one by one."""
     lengths = [(1, 1), (37, 37), (5, 70), (66, 66), (1, 20)]

@@ -30,7 +30,8 @@ KERNELS = pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
 # The kernels treat both types of 16 bits alike.
 BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.slow)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16], ids=str)
-TWO_DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+FLOAT16 = pytest.param(torch.float16, marks=pytest.mark.slow)
+TWO_DTYPES = pytest.mark.parametrize("dtype", [torch.float32, FLOAT16], ids=str)
 # The blocks of all passes in float32, so that all of them leave out the same pairs.
 BLOCK = 32
 SAME = Launch(BLOCK, BLOCK, 4, 1)

@@ -23,6 +23,7 @@ PROGRAM = (sys.executable, str(Path(__file__).with_name("planted_child.py")))
 SYMPTOMS = {"none": set(), "leak": {"leak"}, "swap": {"swap"}, "drop": {"order"}, "second-end": {"terminal"}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", PLANTS)
 def test_a_planted_fault_trips_its_detector(
     tmp_path: Path, redis_server: RedisProcess, filter_truths: Truths, fault: str
