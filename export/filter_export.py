@@ -32,7 +32,7 @@ from rfa.export.onnx_runtime import ort
 from rfa.export.writing import write_bundle
 from rfa.model.batch import Batch
 from rfa.model.checkpoint import CONFIG_FILE, load_run
-from rfa.model.state_filter import FilterOutput, StateFilter
+from rfa.model.state_filter import FilterOutput, Past, StateFilter, Token
 
 VALIDATION_FILE = "validation.safetensors"
 RECORD_FILE = "train.json"
@@ -42,6 +42,7 @@ TRACE_BATCH, TRACE_CACHE, TRACE_HORIZON = 2, 5, 3
 
 # What a graph gives of a step; the last two fields are its next.mean and next.covariance.
 STEP_FIELDS = FilterOutput._fields[:-2]
+TOKEN = len(Token._fields)
 
 
 class _Step(nn.Module):
@@ -51,10 +52,9 @@ class _Step(nn.Module):
         super().__init__()
         self.model, self.names = model, names
 
-    def forward(self, observation: Tensor, present: Tensor, dt: Tensor, noise_scale: Tensor, *state: Tensor) -> Any:
-        output, following = self.model.step(
-            observation, present, dt, noise_scale, dict(zip(self.names, state, strict=True))
-        )
+    def forward(self, *inputs: Tensor) -> Any:
+        state = dict(zip(self.names, inputs[TOKEN:], strict=True))
+        output, following = self.model.step(Token(*inputs[:TOKEN]), state)
         return (*output[: len(STEP_FIELDS)], *(following[name] for name in self.names))
 
 
@@ -65,19 +65,11 @@ class _Attend(nn.Module):
         super().__init__()
         self.model, self.names, self.rows = model, names, rows
 
-    def forward(
-        self,
-        observation: Tensor,
-        present: Tensor,
-        dt: Tensor,
-        noise_scale: Tensor,
-        lag: Tensor,
-        valid: Tensor,
-        *rest: Tensor,
-    ) -> Any:
+    def forward(self, *inputs: Tensor) -> Any:
+        lag, valid, *rest = inputs[TOKEN:]
         state = dict(zip(self.names, rest[: len(self.names)], strict=True))
-        cache = dict(zip(self.rows, rest[len(self.names) :], strict=True))
-        output, following, row = self.model.attend(observation, present, dt, noise_scale, state, cache, lag, valid)
+        rows = dict(zip(self.rows, rest[len(self.names) :], strict=True))
+        output, following, row = self.model.attend(Token(*inputs[:TOKEN]), state, Past(rows, lag, valid))
         carried = (following[name] for name in self.names)
         return (*output[: len(STEP_FIELDS)], *carried, *(row[name] for name in self.rows))
 

@@ -261,6 +261,8 @@ def _compare_filter(bundle: Bundle, model: Any) -> Iterator[Comparison]:
     """Both keep their own state; one observation in ten is missing, times are irregular."""
     import torch
 
+    from rfa.model.state_filter import Token
+
     session, largest = bundle.session("step"), _Largest()
     size = session.get_inputs()[0].shape[1]
     generator = np.random.default_rng(SEED)
@@ -274,7 +276,7 @@ def _compare_filter(bundle: Bundle, model: Any) -> Iterator[Comparison]:
             "noise_scale": np.ones(2, np.float32),
         }
         token["observation"] *= token["present"]
-        output, state = model.step(*(torch.from_numpy(array) for array in token.values()), state)
+        output, state = model.step(Token(*(torch.from_numpy(array) for array in token.values())), state)
         found = _run(session, {**token, **{f"state.{name}": array for name, array in carried.items()}})
         carried = {name: found[f"next.{name}"] for name in carried}
         # What is the same tensor as a part of the next state comes out of the graph only as that.

@@ -15,7 +15,6 @@ The factors after token i hold for what follows it, so the density of the next o
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +23,7 @@ from rfa.model.config import Mode
 from rfa.model.deep_blocks import DeepFilterConfig, FilterBlock
 from rfa.model.dynamics import positive, raw_from_positive
 from rfa.model.recurrence.dense import DenseUpdate, Eigenpairs, Robustness, Sensor, propagate, transition
-from rfa.model.state_filter import FilterOutput, State, StateFilter, head_update
+from rfa.model.state_filter import FilterOutput, Past, State, StateFilter, Token, head_update
 
 # The log noise factors stay within this: e^±8 on a variance, so that a stream without process noise is filtered as one.
 LOG_FACTOR_RANGE = 8.0
@@ -33,14 +32,6 @@ LOG_FACTOR_GAIN = 4.0
 # Standardised innovations enter as z / sqrt(1 + (z / this)²), so an outlier is bounded and in view.
 INNOVATION_SCALE = 4.0
 NOISE_FLOOR = 1e-6
-
-
-class Observation(NamedTuple):
-    """One observation of every stream: value and present `[B, P]`, noise_scale `[B]`."""
-
-    value: Tensor
-    present: Tensor
-    noise_scale: Tensor
 
 
 class DeepFilter(StateFilter):
@@ -159,24 +150,20 @@ class DeepFilter(StateFilter):
 
     def nominal_step(
         self,
-        token: Observation,
+        token: Token,
         moves: tuple[Tensor, Tensor],
         state: tuple[Tensor, Tensor],
         rules: tuple[Sensor, Robustness],
     ) -> DenseUpdate:
-        return head_update(
-            propagate(*state, *moves), token.value, token.present, rules[0], token.noise_scale.square(), rules[1]
-        )
+        return head_update(propagate(*state, *moves), token, rules[0], token.noise_scale.square(), rules[1])
 
-    def tokens(
-        self, update: DenseUpdate, present: Tensor, dt: Tensor, noise_scale: Tensor, previous: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def features(self, update: DenseUpdate, token: Token, previous: Tensor) -> tuple[Tensor, Tensor]:
         """Features `[B, 4P + 2]` of one observation, and the bounded innovation that the next one multiplies with."""
         deviation = torch.diagonal(update.innovation_covariance, dim1=-2, dim2=-1).sqrt()
         z = update.innovation / deviation
         z = z / torch.sqrt(1 + (z / INNOVATION_SCALE).square())
-        span = torch.log1p(dt / self.config.time_unit)
-        parts = [z, z.square(), z * previous, present, span[..., None], torch.log(noise_scale)[..., None]]
+        span = torch.log1p(token.dt / self.config.time_unit)
+        parts = [z, z.square(), z * previous, token.present, span[..., None], torch.log(token.noise_scale)[..., None]]
         return torch.cat(parts, dim=-1), z
 
     def factors(self, x: Tensor) -> Tensor:
@@ -185,7 +172,7 @@ class DeepFilter(StateFilter):
 
     def head_step(
         self,
-        token: Observation,
+        token: Token,
         moves: tuple[Tensor, Tensor],
         state: tuple[Tensor, Tensor],
         rules: tuple[Sensor, Robustness],
@@ -195,19 +182,16 @@ class DeepFilter(StateFilter):
         process, measurement = torch.exp(log_factors).unbind(-1)
         prior = propagate(*state, moves[0], moves[1] * process[..., None, None])
         factor = measurement * token.noise_scale.square()
-        return head_update(prior, token.value, token.present, rules[0], factor, rules[1]), prior
+        return head_update(prior, token, rules[0], factor, rules[1]), prior
 
-    def _both_filters(
-        self, observation: Tensor, present: Tensor, dt: Tensor, noise_scale: Tensor, state: State
-    ) -> tuple[FilterOutput, State, Tensor]:
+    def _both_filters(self, token: Token, state: State) -> tuple[FilterOutput, State, Tensor]:
         """Head and nominal filter over one observation: the step, the state but for the blocks, and the embedded
-        token."""
-        moves = transition(self.drift(), dt)
+        features."""
+        moves = transition(self.drift(), token.dt)
         rules = self.sensor(), self.robustness()
-        seen = Observation(observation, present, noise_scale)
-        head, prior = self.head_step(seen, moves, (state["mean"], state["covariance"]), rules, state["log_factors"])
-        nominal = self.nominal_step(seen, moves, (state["nominal_mean"], state["nominal_covariance"]), rules)
-        token, bounded = self.tokens(nominal, present, dt, noise_scale, state["previous"])
+        head, prior = self.head_step(token, moves, (state["mean"], state["covariance"]), rules, state["log_factors"])
+        nominal = self.nominal_step(token, moves, (state["nominal_mean"], state["nominal_covariance"]), rules)
+        features, bounded = self.features(nominal, token, state["previous"])
         partial = {
             "mean": head.mean,
             "covariance": head.covariance,
@@ -215,13 +199,11 @@ class DeepFilter(StateFilter):
             "nominal_covariance": nominal.covariance,
             "previous": bounded,
         }
-        return self.output(head, rules[0], moves[0], prior), partial, self.embed(token)
+        return self.output(head, rules[0], moves[0], prior), partial, self.embed(features)
 
-    def step(
-        self, observation: Tensor, present: Tensor, dt: Tensor, noise_scale: Tensor, state: State
-    ) -> tuple[FilterOutput, State]:
-        output, partial, x = self._both_filters(observation, present, dt, noise_scale, state)
-        elapsed = (dt / self.config.time_unit).to(torch.float64)[:, None]
+    def step(self, token: Token, state: State) -> tuple[FilterOutput, State]:
+        output, partial, x = self._both_filters(token, state)
+        elapsed = (token.dt / self.config.time_unit).to(torch.float64)[:, None]
         means, precisions = [], []
         for i, block in enumerate(self.filter_blocks()):
             mixed = block.recurrent(x[:, None], elapsed, state["block_means"][:, i], state["block_precisions"][:, i])
@@ -230,22 +212,13 @@ class DeepFilter(StateFilter):
             precisions.append(mixed.precision[:, 0])
         return output, self._next(partial, x, means, precisions)
 
-    def attend(
-        self,
-        observation: Tensor,
-        present: Tensor,
-        dt: Tensor,
-        noise_scale: Tensor,
-        state: State,
-        cache: State,
-        lag: Tensor,
-        valid: Tensor,
-    ) -> tuple[FilterOutput, State, State]:
-        output, partial, x = self._both_filters(observation, present, dt, noise_scale, state)
+    def attend(self, token: Token, state: State, past: Past) -> tuple[FilterOutput, State, State]:
+        output, partial, x = self._both_filters(token, state)
+        lag = past.lag / self.config.time_unit
         means, precisions, keys, values = [], [], [], []
         for i, block in enumerate(self.filter_blocks()):
             mixed, key, value = block.attend_cached(
-                x, cache["keys"][:, :, i], cache["values"][:, :, i], lag / self.config.time_unit, valid
+                x, past.rows["keys"][:, :, i], past.rows["values"][:, :, i], lag, past.valid
             )
             x = mixed.out
             # The batch pass's row starts the recurrence (docs/MATH.md §2 c).
@@ -279,11 +252,11 @@ class DeepFilter(StateFilter):
         rules = self.sensor(), self.robustness()
         tokens, log_likelihoods = [], []
         for i in range(observation.shape[1]):
-            seen = Observation(observation[:, i], present[:, i], noise_scale[:, i])
-            update = self.nominal_step(seen, (f[:, i], q[:, i]), state, rules)
-            token, previous = self.tokens(update, present[:, i], lags[:, i], noise_scale[:, i], previous)
+            token = Token(observation[:, i], present[:, i], lags[:, i], noise_scale[:, i])
+            update = self.nominal_step(token, (f[:, i], q[:, i]), state, rules)
+            features, previous = self.features(update, token, previous)
             state = update.mean, update.covariance
-            tokens.append(token)
+            tokens.append(features)
             log_likelihoods.append(update.log_likelihood)
         return torch.stack(tokens, 1), torch.stack(log_likelihoods, 1)
 
@@ -311,8 +284,8 @@ class DeepFilter(StateFilter):
         rules = self.sensor(), self.robustness()
         log_likelihoods = []
         for i in range(observation.shape[1]):
-            seen = Observation(observation[:, i], present[:, i], noise_scale[:, i])
-            update, _ = self.head_step(seen, (f[:, i], q[:, i]), state, rules, before[:, i])
+            token = Token(observation[:, i], present[:, i], lags[:, i], noise_scale[:, i])
+            update, _ = self.head_step(token, (f[:, i], q[:, i]), state, rules, before[:, i])
             state = update.mean, update.covariance
             log_likelihoods.append(update.log_likelihood)
         return torch.stack(log_likelihoods, 1)

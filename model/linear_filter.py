@@ -25,7 +25,7 @@ from rfa.model.recurrence.dense import Eigenpairs, Robustness, Sensor, Suspicion
 from rfa.model.recurrence.modes import Chains, Drift, seen_from_now, transition
 from rfa.model.recurrence.noise_law import NOISE_FACTORS, PRIOR_COUNTS
 from rfa.model.recurrence.spectrum import mode_arrays, spectrum
-from rfa.model.state_filter import FilterOutput, State, StateFilter, head_update
+from rfa.model.state_filter import FilterOutput, Past, State, StateFilter, Token, head_update
 
 # Attention mode counts observations as independent, though they share process noise: one whose transported process
 # noise is this share of its measurement noise counts e times less. A random walk's Kalman filter in its steady state
@@ -100,19 +100,16 @@ class LinearFilter(StateFilter):
     def cache_rows(self) -> dict[str, tuple[int, ...]]:
         return {"token": (2 * self.observation_size + 1,)}
 
-    def step(
-        self, observation: Tensor, present: Tensor, dt: Tensor, noise_scale: Tensor, state: State
-    ) -> tuple[FilterOutput, State]:
-        f, _, mean, covariance = self.predict(state["mean"], state["covariance"], dt)
+    def step(self, token: Token, state: State) -> tuple[FilterOutput, State]:
+        f, _, mean, covariance = self.predict(state["mean"], state["covariance"], token.dt)
         sensor, suspicion = self.sensor(), None
         if self.reacquires():
             suspicion = Suspicion((f @ state["jump_offset"][..., None])[..., 0], state["jump_evidence"])
         update = head_update(
             (mean, covariance),
-            observation,
-            present,
+            token,
             sensor,
-            noise_scale.square(),
+            token.noise_scale.square(),
             self.robustness(),
             suspicion,
             state.get("noise_counts"),
@@ -124,25 +121,15 @@ class LinearFilter(StateFilter):
             following["noise_counts"] = update.noise_counts
         return self.output(update, sensor, f, (mean, update.prior_covariance)), following
 
-    def attend(
-        self,
-        observation: Tensor,
-        present: Tensor,
-        dt: Tensor,
-        noise_scale: Tensor,
-        state: State,
-        cache: State,
-        lag: Tensor,
-        valid: Tensor,
-    ) -> tuple[FilterOutput, State, State]:
-        f, _, mean, covariance = self.predict(state["mean"], state["covariance"], dt)
+    def attend(self, token: Token, state: State, past: Past) -> tuple[FilterOutput, State, State]:
+        f, _, mean, covariance = self.predict(state["mean"], state["covariance"], token.dt)
         sensor = self.sensor()
-        update = head_update((mean, covariance), observation, present, sensor, noise_scale.square(), self.robustness())
-        value = torch.where(present > 0, observation, torch.zeros_like(observation))
-        row = torch.cat([value, present, noise_scale[:, None]], dim=-1)
-        tokens = torch.cat([cache["token"], row[:, None]], dim=1)
-        lags = torch.cat([lag, torch.zeros_like(dt)[:, None]], dim=1)
-        seen = torch.cat([valid, torch.ones_like(dt)[:, None]], dim=1)
+        update = head_update((mean, covariance), token, sensor, token.noise_scale.square(), self.robustness())
+        value = torch.where(token.present > 0, token.value, torch.zeros_like(token.value))
+        row = torch.cat([value, token.present, token.noise_scale[:, None]], dim=-1)
+        tokens = torch.cat([past.rows["token"], row[:, None]], dim=1)
+        lags = torch.cat([past.lag, torch.zeros_like(token.dt)[:, None]], dim=1)
+        seen = torch.cat([past.valid, torch.ones_like(token.dt)[:, None]], dim=1)
         mean_now, covariance_now = self._batch_estimate(tokens, lags, seen, update.mean)
         update = update._replace(mean=mean_now, covariance=covariance_now)
         following = {"mean": mean_now, "covariance": covariance_now}

@@ -27,7 +27,7 @@ from torch import Tensor
 from rfa.model.config import StrictConfig
 from rfa.model.linear_filter import SHARED_NOISE
 from rfa.model.recurrence.dense import Eigenpairs, Robustness, Sensor, propagate, robust_weight, transition
-from rfa.model.state_filter import FilterOutput, State, StateFilter, head_update
+from rfa.model.state_filter import FilterOutput, Past, State, StateFilter, Token, head_update
 
 # Variance of the level before the first observation, in units of s²: it decides nothing, the first one is the level.
 DIFFUSE = 100.0
@@ -121,16 +121,14 @@ class MetricFilter(StateFilter):
         lag = torch.where(state["lag"] > 0, state["lag"], torch.ones_like(state["lag"]))
         return super().forecast(state, horizon / lag)
 
-    def step(
-        self, observation: Tensor, present: Tensor, dt: Tensor, noise_scale: Tensor, state: State
-    ) -> tuple[FilterOutput, State]:
-        known, lag = self._prior(observation, present, dt, state)
-        f, q = transition(self.drift(), dt / lag)
+    def step(self, token: Token, state: State) -> tuple[FilterOutput, State]:
+        known, lag = self._prior(token, state)
+        f, q = transition(self.drift(), token.dt / lag)
         variance = known["variance"][..., None]
         prior = propagate(known["mean"], known["covariance"], f, q * variance)
-        factor = known["variance"][:, 0] * noise_scale.square()
-        update = head_update(prior, observation, present, self.sensor(), factor, self.robustness())
-        learned, count = self._learn(update.nis, present[:, 0], known)
+        factor = known["variance"][:, 0] * token.noise_scale.square()
+        update = head_update(prior, token, self.sensor(), factor, self.robustness())
+        learned, count = self._learn(update.nis, token.present[:, 0], known)
         grown = (learned / known["variance"])[..., None]
         update = update._replace(
             covariance=update.covariance * grown,
@@ -142,26 +140,16 @@ class MetricFilter(StateFilter):
             "covariance": update.covariance,
             "variance": learned,
             "count": count,
-            "lag": self._typical(dt[:, None], present, lag[:, None], state),
+            "lag": self._typical(token.dt[:, None], token.present, lag[:, None], state),
         }
         return self.output(update, self.sensor(), f, prior), following
 
-    def attend(
-        self,
-        observation: Tensor,
-        present: Tensor,
-        dt: Tensor,
-        noise_scale: Tensor,
-        state: State,
-        cache: State,
-        lag: Tensor,
-        valid: Tensor,
-    ) -> tuple[FilterOutput, State, State]:
-        stepped, following = self.step(observation, present, dt, noise_scale, state)
-        row = torch.cat([present * observation, present, noise_scale[:, None]], dim=-1)
-        tokens = torch.cat([cache["token"], row[:, None]], dim=1)
-        lags = torch.cat([lag, torch.zeros_like(dt)[:, None]], dim=1)
-        seen = torch.cat([valid, torch.ones_like(dt)[:, None]], dim=1) * tokens[..., 1]
+    def attend(self, token: Token, state: State, past: Past) -> tuple[FilterOutput, State, State]:
+        stepped, following = self.step(token, state)
+        row = torch.cat([token.present * token.value, token.present, token.noise_scale[:, None]], dim=-1)
+        tokens = torch.cat([past.rows["token"], row[:, None]], dim=1)
+        lags = torch.cat([past.lag, torch.zeros_like(token.dt)[:, None]], dim=1)
+        seen = torch.cat([past.valid, torch.ones_like(token.dt)[:, None]], dim=1) * tokens[..., 1]
         unit = torch.where(following["lag"] > 0, following["lag"], torch.ones_like(following["lag"]))
         mean, covariance = self._batch_estimate(tokens, lags / unit, seen, following)
         following = {**following, "mean": mean, "covariance": covariance}
@@ -173,18 +161,18 @@ class MetricFilter(StateFilter):
         )  # fmt: skip
         return output, following, {"token": row}
 
-    def _prior(self, observation: Tensor, present: Tensor, dt: Tensor, state: State) -> tuple[State, Tensor]:
+    def _prior(self, token: Token, state: State) -> tuple[State, Tensor]:
         """What is known before an observation, and the typical lag `[B]`; the first observation brings its own."""
-        is_first = (state["count"] == 0) & (present > 0)
-        guess = (FIRST_GUESS * observation).square().clamp(min=TINY)
+        is_first = (state["count"] == 0) & (token.present > 0)
+        guess = (FIRST_GUESS * token.value).square().clamp(min=TINY)
         variance = torch.where(is_first, guess, state["variance"])
         known = {
-            "mean": torch.where(is_first, observation, state["mean"]),
+            "mean": torch.where(is_first, token.value, state["mean"]),
             "covariance": torch.where(is_first[..., None], DIFFUSE * guess[..., None], state["covariance"]),
             "variance": variance,
             "count": state["count"],
         }
-        lag, step = state["lag"][:, 0], torch.where(dt > 0, dt, torch.ones_like(dt))
+        lag, step = state["lag"][:, 0], torch.where(token.dt > 0, token.dt, torch.ones_like(token.dt))
         return known, torch.where(lag > 0, lag, step)
 
     def _learn(self, nis: Tensor, seen: Tensor, known: State) -> tuple[Tensor, Tensor]:

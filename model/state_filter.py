@@ -21,6 +21,31 @@ from rfa.model.recurrence.modes import Drift, transition
 State = dict[str, Tensor]
 
 
+class Token(NamedTuple):
+    """One observation of every stream.
+
+    value `[B, P]`; present `[B, P]`, 1 where seen; dt `[B]` since the observation before (0 for a stream's first, whose
+    prior is the initial state); noise_scale `[B]`, which multiplies the standard deviation of its measurement noise.
+    """
+
+    value: Tensor
+    present: Tensor
+    dt: Tensor
+    noise_scale: Tensor
+
+
+class Past(NamedTuple):
+    """What attention looks back at, one row per earlier observation.
+
+    rows `[B, C, …]` by name, as earlier calls returned them; lag `[B, C]`, the time since each; valid `[B, C]`, 1 where
+    there is one.
+    """
+
+    rows: State
+    lag: Tensor
+    valid: Tensor
+
+
 class FilterOutput(NamedTuple):
     """One step `[B, …]` or a sequence `[B, N, …]` of them, in observation units unless said otherwise.
 
@@ -81,30 +106,12 @@ class StateFilter(nn.Module):
         """The state before the first observation."""
 
     @abstractmethod
-    def step(
-        self, observation: Tensor, present: Tensor, dt: Tensor, noise_scale: Tensor, state: State
-    ) -> tuple[FilterOutput, State]:
-        """One observation `[B, P]` (`present` 1 where seen) after `dt` `[B]`; noise_scale `[B]` multiplies the standard
-        deviation of its measurement noise. The first observation of a stream has dt = 0: the initial state is its
-        prior."""
+    def step(self, token: Token, state: State) -> tuple[FilterOutput, State]:
+        """One observation, and the state after it."""
 
     @abstractmethod
-    def attend(
-        self,
-        observation: Tensor,
-        present: Tensor,
-        dt: Tensor,
-        noise_scale: Tensor,
-        state: State,
-        cache: State,
-        lag: Tensor,
-        valid: Tensor,
-    ) -> tuple[FilterOutput, State, State]:
+    def attend(self, token: Token, state: State, past: Past) -> tuple[FilterOutput, State, State]:
         """The same step with exact attention over the earlier observations.
-
-        Args:
-            cache: one row per earlier observation, `[B, C, …]`, as returned by the earlier calls.
-            lag, valid: `[B, C]`, time since each row's observation, and 1 where the row is filled.
 
         Returns:
             the step, the next state (from which `step` can go on), and this observation's own row `[B, …]`.
@@ -174,16 +181,16 @@ class StateFilter(nn.Module):
         lags = torch.diff(times, dim=1, prepend=origin).to(observation.dtype)
         rows: dict[str, list[Tensor]] = {name: [] for name in self.cache_rows()}
         for i in range(length):
-            token = (observation[:, i], present[:, i], lags[:, i], scale[:, i], carried)
+            token = Token(observation[:, i], present[:, i], lags[:, i], scale[:, i])
             if self.mode == "recurrent":
-                output, carried = self.step(*token)
+                output, carried = self.step(token, carried)
             else:
                 cache = {
                     name: torch.stack(rows[name], 1) if i else observation.new_zeros(batch, 0, *shape)
                     for name, shape in self.cache_rows().items()
                 }
                 lag = (times[:, i : i + 1] - times[:, :i]).to(observation.dtype)
-                output, carried, row = self.attend(*token, cache, lag, torch.ones_like(lag))
+                output, carried, row = self.attend(token, carried, Past(cache, lag, torch.ones_like(lag)))
                 for name, value in row.items():
                     rows[name].append(value)
             yield output, carried
@@ -204,8 +211,7 @@ class StateFilter(nn.Module):
 
 def head_update(
     state: tuple[Tensor, Tensor],
-    observation: Tensor,
-    present: Tensor,
+    token: Token,
     sensor: Sensor,
     variance_factor: Tensor,
     robustness: Robustness,
@@ -214,4 +220,4 @@ def head_update(
 ) -> DenseUpdate:
     """`dense_update` with the measurement covariance multiplied by `variance_factor` `[B]`."""
     scaled = Sensor(sensor.matrix, sensor.offset, sensor.noise * variance_factor[..., None, None])
-    return dense_update(*state, observation, present, scaled, robustness, suspicion, noise_counts)
+    return dense_update(*state, token.value, token.present, scaled, robustness, suspicion, noise_counts)

@@ -40,6 +40,7 @@ from rfa.model.linear_config import LinearFilterConfig, Matrix
 from rfa.model.linear_config import Rule as WeightRule
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.recurrence.dense import propagate
+from rfa.model.state_filter import Token
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 JUMPS = (20.0, 50.0, 200.0)
@@ -134,7 +135,7 @@ def run_model(case: Streams, rule: Rule, *, absent: float = np.nan) -> Estimate:
     for i in range(steps):
         if isinstance(model, GivenSteps):
             model.given = torch.from_numpy(case.transition[i].copy()), torch.from_numpy(case.process[i].copy())
-        output, state = model.step(y[:, i], present[:, i], lags[:, i], one, state)
+        output, state = model.step(Token(y[:, i], present[:, i], lags[:, i], one), state)
         mean[:, i], covariance[:, i] = output.state_mean.numpy(), output.state_covariance.numpy()
     return Estimate(mean, covariance)
 

@@ -1,4 +1,4 @@
-"""A language bundle on a CPU core in compiled code: the functions of `language_runtime.LanguageRuntime`, several times
+"""A language bundle on a CPU core in compiled code: the functions of `language.LanguageRuntime`, several times
 as fast.
 
 Recurrent streams run on `rfa.model.decoder_numba`, where a row has the same bits in a batch of any size, attention

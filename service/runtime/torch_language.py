@@ -1,4 +1,4 @@
-"""A language bundle in torch, for servers with a GPU: the same functions as `language_runtime.LanguageRuntime` gives.
+"""A language bundle in torch, for servers with a GPU: the same functions as `language.LanguageRuntime` gives.
 
 Matrices are bfloat16 on a GPU and float32 on a CPU, where the tests run; states are float32 on both, and their bytes
 are those of the ONNX runtime, so that a text may go on on another kind of machine. A step is one CUDA graph per batch

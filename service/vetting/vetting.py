@@ -2,7 +2,7 @@
 
 What a bundle asks for is bounded there by the kernel: processor time, memory, open files, the size of written files
 (none), and by the clock. So a bundle that never ends, asks for all memory or crashes the runtime costs this process and
-nothing else. The other side is `vetting_child.py`.
+nothing else. The other side is `child.py`.
 
 This module is light (no numpy, no runtime): the supervisor imports it.
 """

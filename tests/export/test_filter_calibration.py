@@ -9,6 +9,7 @@ from rfa.export.filter_calibration import calibrate, evaluate
 from rfa.model.batch import Batch
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
+from rfa.model.state_filter import Token
 
 CONFIG = LinearFilterConfig(
     drift=((-0.2, -1.0), (1.0, -0.1)),
@@ -38,7 +39,7 @@ def test_forecasts_are_those_of_every_origin(monkeypatch, is_regular, numbers):
     with torch.no_grad():
         for i in range(40):
             lag = (times[:, i] - times[:, max(i - 1, 0)]).float()
-            _, state = model.step(y[:, i].nan_to_num(), y[:, i].isfinite().float(), lag, torch.ones(3), state)
+            _, state = model.step(Token(y[:, i].nan_to_num(), y[:, i].isfinite().float(), lag, torch.ones(3)), state)
             for k, lead in enumerate((1, 3, 7)):
                 if i + lead < 40:
                     mean, covariance = model.forecast(state, (times[:, i + lead] - times[:, i]).float()[:, None])

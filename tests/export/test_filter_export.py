@@ -13,6 +13,7 @@ from rfa.model.deep_blocks import DeepFilterConfig
 from rfa.model.deep_filter import DeepFilter
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
+from rfa.model.state_filter import Token
 from rfa.training.filter import FilterRun, train_filter
 from rfa.training.simulate import simulate_oscillator
 
@@ -49,7 +50,7 @@ def drift_over_steps(model, session, names, n_steps: int) -> float:
         dt = np.full(2, 0.0 if i == 0 else rng.exponential(0.1), np.float32)
         scale = np.ones(2, np.float32)
         with torch.no_grad():
-            output, state = model.step(*(torch.from_numpy(x) for x in (y * present, present, dt, scale)), state)
+            output, state = model.step(Token(*(torch.from_numpy(x) for x in (y * present, present, dt, scale))), state)
         inputs = {"observation": y * present, "present": present, "dt": dt, "noise_scale": scale}
         inputs |= {f"state.{name}": own[name] for name in names}
         found = dict(zip([o.name for o in session.get_outputs()], session.run(None, inputs), strict=True))

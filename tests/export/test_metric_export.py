@@ -7,6 +7,7 @@ import torch
 from rfa.export.bundle import check_golden, open_session
 from rfa.export.filter_export import build_graph, bundle_weights, export_filter, graph_sources
 from rfa.model.metric_filter import MetricFilter, MetricFilterConfig
+from rfa.model.state_filter import Token
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.training.filter import FilterRun, train_filter
 
@@ -42,7 +43,7 @@ def test_the_graph_follows_the_model_for_a_thousand_steps():
             "noise_scale": np.ones(2, np.float32),
         }
         with torch.no_grad():
-            output, state = model.step(*(torch.from_numpy(array) for array in token.values()), state)
+            output, state = model.step(Token(*(torch.from_numpy(array) for array in token.values())), state)
         inputs = token | {f"state.{name}": array for name, array in own.items()}
         found = dict(zip([o.name for o in session.get_outputs()], session.run(None, inputs), strict=True))
         own = {name: found[f"next.{name}"] for name in own}

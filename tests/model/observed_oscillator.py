@@ -12,7 +12,7 @@ import torch
 
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
-from rfa.model.state_filter import FilterOutput, State
+from rfa.model.state_filter import FilterOutput, State, Token
 from tests.model.joint_gaussian import van_loan
 
 DRIFT = np.array([[0.9, -2.0], [1.0, -1.1]])
@@ -54,7 +54,7 @@ def follow(
     one = torch.ones(1, dtype=dtype)
     for lag, value, present in zip(np.diff(times, prepend=times[0]), y, seen, strict=True):
         token = (torch.from_numpy(x[None] * 1.0).to(dtype) for x in (value, present))
-        output, state = model.step(*token, one * lag, one, state)
+        output, state = model.step(Token(*token, one * lag, one), state)
         outputs.append(output)
         states.append(state)
     return outputs, states

@@ -11,6 +11,7 @@ import torch
 import rfa
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
+from rfa.model.state_filter import Token
 
 pytest.importorskip("numba")
 from rfa.model.recurrence.dense_numba import (
@@ -109,7 +110,7 @@ def eager(config: LinearFilterConfig, times, y, noise):
     tokens = [torch.from_numpy(np.ascontiguousarray(a)) for a in arrays]
     state, outputs, states = filter_.init_state(len(y)), [], []
     for i in range(y.shape[1]):
-        output, state = filter_.step(*(token[:, i] for token in tokens), state)
+        output, state = filter_.step(Token(*(token[:, i] for token in tokens)), state)
         outputs.append(output)
         states.append({key: value.numpy() for key, value in state.items()})
     fields = ("state_mean", "state_covariance", "weight", "nis")

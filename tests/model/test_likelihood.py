@@ -9,6 +9,7 @@ import torch
 
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
+from rfa.model.state_filter import Token
 from tests.model.joint_gaussian import van_loan
 
 DRIFT = np.array([[-0.7, 1.0], [0.0, -0.7]])  # no eigenbasis
@@ -92,5 +93,5 @@ def test_the_likelihood_is_a_density(share: float) -> None:
     for k in range(2):
         present = torch.zeros(len(grid), 2, dtype=torch.float64)
         present[:, k] = 1
-        output, _ = model.step(grid[:, None].expand(-1, 2), present, 0.3 * one, one, many)
+        output, _ = model.step(Token(grid[:, None].expand(-1, 2), present, 0.3 * one, one), many)
         assert abs(float(torch.trapezoid(output.log_likelihood.exp(), grid)) - 1) <= 1e-6

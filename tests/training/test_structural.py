@@ -13,6 +13,7 @@ from rfa.export.bundle import open_bundle
 from rfa.export.filter_export import export_filter
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
+from rfa.model.state_filter import Token
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.training.filter import FilterRun, train_filter
 from rfa.training.language import find_config
@@ -500,7 +501,7 @@ def test_float32_keeps_the_covariance_positive_over_ten_thousand_steps():
         for i in range(10_000):
             y = 20 + 3 * math.sin(2 * math.pi * i / 24) + 0.01 * rng.normal()
             present = torch.full((1, 1), 0.0 if i % 11 == 0 else 1.0)
-            output, state = model.step(torch.full((1, 1), y), present, dt * (i > 0), one, state)
+            output, state = model.step(Token(torch.full((1, 1), y), present, dt * (i > 0), one), state)
             if i % 500 == 499:
                 covariance = state["covariance"][0].double().numpy()
                 assert np.isfinite(covariance).all()

@@ -24,7 +24,7 @@ most 3/√d / (n + 20), however far out it is. The bundle counts for 20 observat
 of a − ½ over the last dozen, the trend, tells a change from outliers: where it leaves ±CHANGE, up to a quarter of n, σ,
 β and τ is forgotten with every observation, so that λ moves at once and the shape is learned anew.
 
-Everything is elementwise; with padded rows (filter_runtime.py) a stream's numbers do not depend on its neighbours.
+Everything is elementwise; with padded rows (runtime/filter.py) a stream's numbers do not depend on its neighbours.
 """
 
 from __future__ import annotations
