@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 PATIENCE = 120.0
 # Between two looks: what comes soon is seen soon, and what takes long is not held up by who looks.
-FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.02
+FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
 
 
 class TooLate(AssertionError):
