@@ -51,7 +51,7 @@ def _add(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [_flip_first, _flip_middle, _flip_last, _truncate, _lengthen, _link, _remove, _add])
 @pytest.mark.parametrize("file", FILES)
-def test_what_one_refuses_the_other_refuses(tmp_path: Path, file: str, damage) -> None:  # type: ignore[no-untyped-def]
+def test_what_one_refuses_the_other_refuses(tmp_path: Path, file: str, damage) -> None:
     bundle = Path(shutil.copytree(BUNDLE_ROOT / "linear", tmp_path / "linear"))
     damage(bundle / file)
     with pytest.raises(BundleError):

@@ -42,7 +42,8 @@ def test_the_graph_follows_the_model_for_a_thousand_steps():
             "noise_scale": np.ones(2, np.float32),
         }
         with torch.no_grad():
-            output, state = model.step(*(torch.from_numpy(array) for array in token.values()), state)
+            given = {name: torch.from_numpy(array) for name, array in token.items()}
+            output, state = model.step(**given, state=state)
         inputs = token | {f"state.{name}": array for name, array in own.items()}
         found = dict(zip([o.name for o in session.get_outputs()], session.run(None, inputs), strict=True))
         own = {name: found[f"next.{name}"] for name in own}

@@ -14,15 +14,15 @@ import pytest
 from fastapi import Request
 from hypothesis import given
 from hypothesis import strategies as st
-from raw_asgi import asgi
-from test_filter_stream import Socket, slots_are_free
 
 from rfa.service.access.keys import ApiKeys, load_keys
 from rfa.service.access.quotas import BURST_SECONDS, Bucket, Clients
 from rfa.service.errors import ErrorReply, Overloaded
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.models import FakeLanguage, fake_models
+from tests.service.raw_asgi import asgi
 from tests.service.replies import read
+from tests.service.test_filter_stream import Socket, slots_are_free
 from tests.waiting import until
 
 KEY, OTHER = "first-key-of-sixteen-or-more", "second-key-of-sixteen-or-more"
@@ -378,4 +378,4 @@ class TestTheServer:
     def test_a_proxy_that_is_no_network_does_not_start(self) -> None:
         for wrong in ("proxy", "10.0.0.1/8", "10.0.0.0/33", "*"):
             with pytest.raises(ValueError, match="trusted_proxies"):
-                Settings(bundles=(), trusted_proxies=wrong)
+                Settings.model_validate({"bundles": (), "trusted_proxies": wrong})

@@ -268,7 +268,7 @@ def place(server: Server, pid: int) -> int:
 
 
 def test_a_signal_to_a_process_that_is_ending_leaves_its_exit_code_alone() -> None:
-    async def end_under_signals() -> list[int | None]:
+    async def end_under_signals() -> list[int]:
         codes = []
         for _ in range(20):
             child = await Child.start(["/bin/sh", "-c", "exit 3"], 0, NO_BUNDLES, {})
