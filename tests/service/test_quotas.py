@@ -7,6 +7,7 @@ import hashlib
 import json
 import threading
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -343,6 +344,7 @@ class TestTheServer:
                 waited.append(seconds)
             await sleep(0)
 
+        monkeypatch.setattr("rfa.service.app.Clients", partial(Clients, clock=Clock()))
         async with connect(api_keys=KEY, quota_observations=0.5) as http:
             socket = Socket(http.app, headers=[(b"x-api-key", KEY.encode())])
             await socket.start()
@@ -353,7 +355,7 @@ class TestTheServer:
             (*steps, done), code = await socket.rest()
         assert (len(steps), done["steps"], code) == (8, 8, 1000)
         # Five are saved up, the others come after two, four and six seconds.
-        assert [round(seconds / 2) for seconds in waited] == [1, 2, 3]
+        assert waited == pytest.approx([2, 4, 6])
 
     @pytest.mark.parametrize(
         ("peer", "forwarded", "client"),
