@@ -37,10 +37,10 @@ settings.register_profile(
 settings.load_profile("repeatable")
 
 
-def _filled(make):  # type: ignore[no-untyped-def]
+def _filled(make):
     """`make` (a torch constructor of uninitialised memory), filled with NaN or the largest integer."""
 
-    def filled(*args, **kwargs):  # type: ignore[no-untyped-def]
+    def filled(*args, **kwargs):
         out = make(*args, **kwargs)
         if out.device.type == "meta" or torch.compiler.is_compiling():
             return out

@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from readme_blocks import differences, parse_blocks, pretty
+
+from tests.readme_blocks import differences, parse_blocks, pretty
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -77,9 +77,8 @@ class FakeServer:
                 break
             result = _filter(runtime, question, [asked["t"]], [asked["y"]], state)
             state, total, count = result.state, total + result.log_likelihood, count + 1
-            replies = [as_sent(result.steps[0])]
-            if count - 1 == FAULT_AT:
-                replies = await self._spoiled(number, replies[0])
+            reply = as_sent(result.steps[0])
+            replies = await self._spoiled(number, reply) if count - 1 == FAULT_AT else [reply]
             for reply in replies:
                 await socket.send_str(orjson.dumps(reply).decode())
         await socket.close()

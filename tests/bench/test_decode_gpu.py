@@ -73,6 +73,6 @@ def test_a_step_that_depends_on_the_position_is_caught(model):
         drift = 1e-6 * positions[:, None] * torch.linspace(0, 1, CONFIG.vocab_size)
         return output._replace(logits=output.logits + drift)
 
-    decoding.decoder.step = drifting
+    decoding.decoder.step = drifting  # type: ignore[method-assign]
     with pytest.raises(WrongResultError, match="at 1000000 has relative error"):
         check_decoding(model, decoding)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_a_row_with_other_numbers_is_not_timed(rule, other):
 
 
 def test_ratios_leave_out_peers_of_another_job():
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"name": "rfa robust", "job": "batch", "note": "", "us_per_step": 0.1},
         {"name": "fast", "job": "batch", "note": "shares", "us_per_step": 0.01},
         {"name": "fair", "job": "batch", "note": "", "us_per_step": 0.5},

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from load_servers import FakeServer, change_a_digit, drop, repeat, serving
 
 from rfa.bench.load.generator import BATCH_LEVELS, Generator, Share, Truths, longest_live, prepare
 from rfa.bench.load.histogram import UPPER_EDGES
 from rfa.bench.load.scenario import BatchLoad, LiveLoad, Scenario, TextLoad
 from rfa.bench.load.truth import FilterQuestion, open_models, series_truths, text_truths
+from tests.bench.load_servers import FakeServer, change_a_digit, drop, repeat, serving
 from tests.service.models import FakeLanguage, fake_models
 
 LIVE = Scenario("live", seconds=0.5, warmup_seconds=0.0, live=LiveLoad(streams=3, rate=30, series=1, samples=1))

@@ -221,7 +221,7 @@ class Answering:
 def test_overload_offers_multiples_of_the_measured_capacity():
     scenario = replace(LIVE, kind="overload", live=LiveLoad(), seconds=10.0)
     generators = Answering(20.0)
-    run, measured = asyncio.run(run_overload(scenario, generators))
+    run, measured = asyncio.run(run_overload(scenario, generators))  # type: ignore[arg-type]
     assert [load.rate for load in generators.offered] == [0.0, 16.0, 100.0]
     assert [load.streams for load in generators.offered] == [scenario.overload.streams, 0, 0]
     assert run.scenario.text.rate == 100.0
@@ -229,7 +229,7 @@ def test_overload_offers_multiples_of_the_measured_capacity():
     assert measured["admitted_slowdown"] == pytest.approx(2.0, rel=2 * RESOLUTION)
     assert measured["rejected_share"] == 0.8
     with pytest.raises(ServerError, match="no request was answered"):
-        asyncio.run(run_overload(scenario, Answering(0.0)))
+        asyncio.run(run_overload(scenario, Answering(0.0)))  # type: ignore[arg-type]
 
 
 def test_the_engine_alone_counts_the_tokens_of_its_window():

@@ -87,7 +87,7 @@ def lock() -> dict[str, tuple[str, int]]:
 
 def asked_for() -> list[Requirement]:
     """What the CPU image is to serve with, by pyproject.toml."""
-    extras = re.search(r"^IMAGE_EXTRAS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE).group(1)  # type: ignore[union-attr]
+    extras = re.search(r"^IMAGE_EXTRAS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE).group(1)
     command = [sys.executable, str(DEPLOY / "requirements.py"), extras]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=True)
     return [Requirement(line) for line in run.stdout.splitlines()]
@@ -95,7 +95,7 @@ def asked_for() -> list[Requirement]:
 
 def test_the_cpu_image_installs_what_the_lock_names_and_nothing_without_a_digest() -> None:
     installs = [arguments for _, arguments in stages()["build"] if "install" in arguments]
-    assert [re.sub(r" +", " ", re.search(r"install .*", line).group()) for line in installs] == [  # type: ignore[union-attr]
+    assert [re.sub(r" +", " ", re.search(r"install .*", line).group()) for line in installs] == [
         "install --require-hashes --only-binary :all: --requirement docs/deploy/requirements.lock",
         "install --no-deps .",
     ]

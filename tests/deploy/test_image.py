@@ -142,7 +142,11 @@ def serving(image: Image, secrets: Path) -> Iterator[tuple[subprocess.Popen[str]
     """A server of the image on a free port of this machine, ready by the image's own health check."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    environment = {"RFA_API_KEYS_FILE": "/run/secrets/api_keys", "RFA_PROCESSES": "2", "RFA_PORT": str(port)}
+    environment: dict[str, Any] = {
+        "RFA_API_KEYS_FILE": "/run/secrets/api_keys",
+        "RFA_PROCESSES": "2",
+        "RFA_PORT": str(port),
+    }
     # The last --host counts: a test listens for this machine only.
     with inside(image, secrets, image.command("--host", "127.0.0.1", **environment)) as server:
         wait_until(lambda: server.poll() is not None or is_healthy(image, secrets, port))

@@ -157,9 +157,7 @@ def test_selectors_are_found_wherever_they_stand() -> None:
 
 def test_the_variable_of_models_reads_series_that_have_the_label(exported: dict[str, set[str]]) -> None:
     (variable,) = [item for item in DASHBOARD["templating"]["list"] if item["name"] == "model"]
-    pattern, label = re.fullmatch(  # type: ignore[union-attr]
-        r'label_values\(\{__name__=~"(.+)"\}, (\w+)\)', variable["query"]["query"]
-    ).groups()
+    pattern, label = re.fullmatch(r'label_values\(\{__name__=~"(.+)"\}, (\w+)\)', variable["query"]["query"]).groups()
     series = [name for name in exported if re.fullmatch(pattern, name)]
     assert len(series) == 2
     assert all(label in exported[name] for name in series)

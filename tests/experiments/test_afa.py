@@ -7,9 +7,9 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-from oracles import to_complex, to_real
 
 from rfa.experiments.afa.layer import AFAConfig, AFAFilter, AFALayer
+from tests.model.oracles import to_complex, to_real
 
 TIMES = torch.tensor([0.0, 0.3, 0.3, 1.1, 4.0, 4.2, 9.0], dtype=torch.float64)
 CONFIG = AFAConfig(observation_size=2, d_model=6, n_heads=2, head_dim=4, step=0.7)

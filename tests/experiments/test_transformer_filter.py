@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
-from oracles import filterpy_filter
 
 from rfa.experiments.filters.transformer_model import (
     TransformerFilter,
@@ -14,6 +13,7 @@ from rfa.experiments.filters.transformer_model import (
     quadratic_features,
     sufficient_beta,
 )
+from tests.model.oracles import filterpy_filter
 
 TURN = 0.97 * np.array([[math.cos(0.4), -math.sin(0.4)], [math.sin(0.4), math.cos(0.4)]])
 SYSTEMS = {

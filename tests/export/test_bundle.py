@@ -93,7 +93,7 @@ def accumulator(initializers: list[TensorProto] | None = None, domain: str = "")
 def content(**changes: Any) -> dict[str, Any]:
     """Arguments of write_bundle for a small filter bundle."""
     graph = Graph(accumulator(), (Initializer("weight.T", "weight", transposed=True),))
-    weights = {"weight": np.ascontiguousarray(WEIGHT.T), "initial.total": START}
+    weights: dict[str, np.ndarray] = {"weight": np.ascontiguousarray(WEIGHT.T), "initial.total": START}
     sessions = {name: open_session(graph, weights) for name in ("step", "prefill")}
     recorder = GoldenRecorder(sessions, weights)
     first = recorder.run(

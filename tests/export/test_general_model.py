@@ -66,7 +66,7 @@ def test_served_constant_velocity_is_the_kalman_filter_at_irregular_times(runtim
     rng = np.random.default_rng(4)
     times = np.cumsum(rng.exponential(0.3, 40)).tolist()
     times[25:] = [t + 40.0 for t in times[25:]]
-    values = [[float(2 * t + rng.normal())] for t in times]
+    values: list[list[float] | None] = [[float(2 * t + rng.normal())] for t in times]
     values[7] = None
     result = runtime.filter(times, values, horizon=(0.5, 20.0))
     expected, mean, covariance = kalman(times, values)

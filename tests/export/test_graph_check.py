@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import onnx
 import pytest
@@ -63,7 +64,7 @@ def test_what_is_checked_is_what_is_run(name: str) -> None:
 
 def test_messages_and_fields_are_those_of_onnx() -> None:
     """Against onnx's own description: number, name, form, and whether a field may repeat."""
-    roots = {
+    roots: dict[str, Any] = {
         "model": onnx.ModelProto, "opset": onnx.OperatorSetIdProto, "graph": onnx.GraphProto, "node": onnx.NodeProto,
         "attribute": onnx.AttributeProto, "tensor": onnx.TensorProto, "entry": onnx.StringStringEntryProto,
         "value": onnx.ValueInfoProto, "type": onnx.TypeProto, "tensor_type": onnx.TypeProto.Tensor,

@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import oracles
 import pytest
 import torch
 
@@ -13,6 +12,7 @@ from rfa.bench.kernel_cases import assert_matches_reference, rfa_inputs
 from rfa.experiments.theory.tensor_attention import tensor_attention
 from rfa.model.attention.reference import attend
 from rfa.model.dynamics import Dynamics, rotate, wrapped_phase
+from tests.model import oracles
 
 SHAPES = [(1, 1, 1, 2), (2, 17, 3, 4), (1, 33, 2, 5), (3, 8, 4, 6)]
 

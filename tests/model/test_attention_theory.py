@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
-import oracles
 import pytest
 import torch
 
 from rfa import robust_filter_attention
 from rfa.bench.kernel_cases import rfa_inputs
 from rfa.model.dynamics import rotate
+from tests.model import oracles
 
 
 def same(a, b, tolerance=1e-12):

@@ -124,7 +124,7 @@ def test_systems_of_any_size_follow_the_eager_filter(seed):
 def test_the_cases_reach_both_ways_of_working():
     sizes = [(len(SYSTEMS[name]["drift"]), len(SYSTEMS[name]["measurement_noise"])) for name in KINDS]
     assert {n <= SMALL_STATE and p <= SMALL_SENSOR for n, p in sizes} == {True, False}
-    shapes = {np.shape(random_config(seed).observation) for seed in SEEDS}
+    shapes = {np.array(random_config(seed).observation).shape for seed in SEEDS}
     assert {p for p, _ in shapes} == {1, 2, 3, 4}
 
 

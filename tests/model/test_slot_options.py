@@ -68,7 +68,7 @@ def test_options_of_the_slots_change_their_mode_alone(given: dict[str, Any]) -> 
     plain, changed, tokens = model_of(), model_of(**given), tokens_of()
     changed.load_state_dict(plain.state_dict(), strict=False)  # robust_slots=False lacks the scale of the weight
     for mode, is_same in (("attention", True), ("recurrent", False)):
-        plain.mode = changed.mode = mode  # type: ignore[assignment]
+        plain.mode = changed.mode = mode
         assert torch.equal(plain(tokens).logits, changed(tokens).logits) == is_same
 
 
@@ -76,7 +76,7 @@ def test_options_of_the_slots_change_their_mode_alone(given: dict[str, Any]) -> 
 def test_every_parameter_learns(given: dict[str, Any]) -> None:
     model, tokens = model_of(**given), tokens_of()
     for mode in ("attention", "recurrent"):
-        model.mode = mode  # type: ignore[assignment]
+        model.mode = mode
         model(tokens, with_precision=False).logits.logsumexp(-1).sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None and bool(torch.isfinite(parameter.grad).all()), name
@@ -87,7 +87,7 @@ def test_every_parameter_learns(given: dict[str, Any]) -> None:
 def test_a_closed_output_gate_silences_its_head() -> None:
     model, tokens = model_of(output_gate=True), tokens_of()
     for mode in ("attention", "recurrent"):
-        model.mode = mode  # type: ignore[assignment]
+        model.mode = mode
         before = model(tokens).logits
         for block in model.blocks:
             width = 2 * SMALL["head_dim"]
@@ -97,7 +97,7 @@ def test_a_closed_output_gate_silences_its_head() -> None:
         model = model_of(output_gate=True)
         for block in model.blocks:
             block.mixer.output_gate.bias[1] = -1e4  # … or is multiplied by sigmoid(-10^4) = 0
-        model.mode = mode  # type: ignore[assignment]
+        model.mode = mode
         assert scaled_error(model(tokens).logits, expected) <= TOLERANCE
         model = model_of(output_gate=True)
 

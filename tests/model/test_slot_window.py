@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_slots import lag_of, make, relative
 
 from rfa.bench.rounding import assert_within_rounding, relative_error
 from rfa.model.attention.reference import relative_attention
@@ -18,6 +17,7 @@ from rfa.model.language import LanguageModel, SlotState, WindowState
 from rfa.model.layers import PROCESS_GATE_SCALE
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag
 from rfa.model.recurrence.window import empty_ring, window_scan
+from tests.model.test_slots import lag_of, make, relative
 
 SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 2, "n_heads": 4, "head_dim": 6, "n_slots": 5}
 WINDOWS = [1, 4, 16]

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_slots import make
 
 from rfa.bench.rounding import assert_within_rounding, relative_error
 from rfa.model.config import LanguageModelConfig
 from rfa.model.language import LanguageModel
 from rfa.model.recurrence.slots import slot_scan
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, slot_scan_reference
+from tests.model.test_slots import make
 
 pytest.importorskip("triton")
 

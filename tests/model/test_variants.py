@@ -4,10 +4,8 @@ import math
 from itertools import pairwise
 
 import numpy as np
-import oracles
 import pytest
 import torch
-from variant_loops import mixed
 
 from rfa.experiments.mixers.adaptive import AdaptiveMixer
 from rfa.experiments.mixers.radial import RadialTangentialMixer
@@ -15,6 +13,8 @@ from rfa.model.config import LanguageModelConfig
 from rfa.model.language import LanguageModel
 from rfa.training.language import load_variants
 from rfa.training.optimiser import is_sde_parameter
+from tests.model import oracles
+from tests.model.variant_loops import mixed
 
 VARIANTS = load_variants()
 PAPERS = ["B1", "B2", "B3", "B4", "M1", "M2", *(f"M2.{n}" for n in range(1, 7)), "AFA", "RT"]

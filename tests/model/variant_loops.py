@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from oracles import to_complex, to_real
+
+from tests.model.oracles import to_complex, to_real
 
 # What the papers put where: RoPE's bank, RFA's whole bank in every head, none; the banded bank of SC-RFA otherwise.
 ROPE, WHOLE, STILL = {"B1", "B3"}, {"M1"}, {"B2", "M2.5"}

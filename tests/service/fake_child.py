@@ -26,14 +26,14 @@ from rfa.service.engine.models import Models
 from rfa.service.process import child
 from rfa.service.process.channel import Channel
 from rfa.service.settings import Settings
-from tests.service.models import FakeLanguage, Seen, fake_models, model_info
+from tests.service.models import FakeLanguage, Seen, SeenMore, fake_models, model_info
 
 NOTES = Path(os.environ["FAKE_CHILD_NOTES"])
 PID = os.getpid()
 
 
 class Moody(FakeLanguage):
-    def prefill(self, context: Seen, tokens: Sequence[int]) -> Seen:
+    def prefill(self, context: Seen, tokens: Sequence[int]) -> SeenMore:
         if "hang" in self._text(tokens):
             time.sleep(3600)
         return super().prefill(context, tokens)

@@ -41,7 +41,7 @@ class Live:
         For a timeout that is short because it is waited for: one that began with the connection might end before the
         first bytes are read, on a machine that is slow enough.
         """
-        wire = next(iter(self.server.server_state.connections)).wire  # type: ignore[union-attr]
+        wire = next(iter(self.server.server_state.connections)).wire
         wire.settings = wire.settings.model_copy(update=settings)
 
     def connect(self, receive_buffer: int | None = None) -> socket.socket:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -34,9 +35,10 @@ FAKE_BUNDLES = ("recite", "mean")
 class Server:
     """A running supervisor and what it wrote."""
 
-    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[str], log: Path, processes: int) -> None:
         self.process = process
         self._log = log
+        self._processes = processes
 
     @property
     def log(self) -> str:
@@ -69,13 +71,23 @@ class Server:
         """Process ids of the server processes that live now."""
         return [pid for pid in _all_children(self.process.pid) if is_alive(pid)]
 
+    def metrics(self) -> str:
+        """What all of its processes tell: an answer leaves out those that had no core for half a second."""
+        texts: list[str] = []
+
+        def is_whole() -> bool:
+            texts.append(httpx.get(f"{self.url}/metrics", timeout=PATIENCE).text)
+            return len(engines_of(texts[-1])) == self._processes
+
+        wait_until(is_whole)
+        return texts[-1]
+
     def engines(self) -> set[str]:
-        """Numbers of the processes that the metrics tell of; none while nobody listens."""
+        """Numbers of the processes that the metrics tell of now; none while nobody listens."""
         try:
-            text = httpx.get(f"{self.url}/metrics", timeout=PATIENCE).text
+            return engines_of(httpx.get(f"{self.url}/metrics", timeout=PATIENCE).text)
         except httpx.TransportError:
             return set()
-        return set(re.findall(r'rfa_open_connections\{engine="(\d+)"\}', text))
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal and wait for the exit code."""
@@ -112,7 +124,7 @@ def started(
             [sys.executable, "-c", serve, *map(str, program)], env=environment, stderr=sink, cwd=folder, text=True
         ) as process,
     ):
-        server = Server(process, log)
+        server = Server(process, log, int(str(given["processes"])))
         children: list[int] = []
         try:
             yield server
@@ -124,11 +136,16 @@ def started(
 
 
 @contextmanager
-def serving(folder: Path, **settings: object) -> Iterator[Server]:
+def serving(folder: Path, **settings: Any) -> Iterator[Server]:
     """A server all of whose processes serve."""
     with started(folder, **settings) as server:
         assert server.url
         yield server
+
+
+def engines_of(metrics: str) -> set[str]:
+    """Numbers of the processes that a text of metrics tells of."""
+    return set(re.findall(r'rfa_open_connections\{engine="(\d+)"\}', metrics))
 
 
 def is_alive(pid: int) -> bool:

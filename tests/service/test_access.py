@@ -15,7 +15,6 @@ import pytest
 from fastapi import WebSocket
 from hypothesis import given
 from hypothesis import strategies as st
-from raw_asgi import asgi
 
 from rfa.service.access.guard import OPEN_PATHS, keys_in_protocols, presented_keys
 from rfa.service.access.keys import ApiKeys, check_exposure, is_loopback, load_keys
@@ -24,6 +23,7 @@ from rfa.service.errors import ErrorReply, Unauthorized
 from rfa.service.openapi import openapi_of
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.models import fake_models
+from tests.service.raw_asgi import asgi
 from tests.service.replies import read
 from tests.waiting import PATIENCE
 

@@ -77,17 +77,17 @@ def test_it_is_adaptive_conformal_inference() -> None:
     for row, component in np.ndindex(3, 2):
         target = [1 - level for level in LEVELS]
         alpha = list(target)
-        for t in np.flatnonzero(scored[row, component]):
+        for at in np.flatnonzero(scored[row, component]):
             half = 0.0
             for k in range(4):
                 v = target[k] - alpha[k]
                 bounded = min(max(v, -0.5), 0.98)
                 half = max(half, MULTIPLIERS[k] * ((1 + bounded) / (1 - bounded)) ** 3)
-                is_missed = scores[row, component, t] > half
+                is_missed = scores[row, component, at] > half
                 error = 0 if v >= 1 else 1 if v <= -0.5 else int(is_missed)
                 alpha[k] = alpha[k] + GAMMA * (target[k] - error)
-        v = np.array(target) - alpha
-        assert np.abs(shift[row, 0, component] - v).max() < 1500 * ROUNDING
+        expected = np.array(target) - alpha
+        assert np.abs(shift[row, 0, component] - expected).max() < 1500 * ROUNDING
 
 
 @given(

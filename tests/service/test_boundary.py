@@ -17,7 +17,6 @@ from fastapi import APIRouter, WebSocket
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
-from raw_asgi import asgi
 from starlette.routing import WebSocketRoute
 
 from rfa.service.access import logs
@@ -28,6 +27,7 @@ from rfa.service.departure import Disconnected
 from rfa.service.metrics import Metrics
 from rfa.service.openapi import openapi_of
 from tests.service.models import FakeLanguage, fake_models
+from tests.service.raw_asgi import asgi
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -394,7 +394,7 @@ class TestTheHandler:
     def test_closing_does_not_wait_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(logs, "CLOSE_SECONDS", 0.05)
         stuck = threading.Event()
-        handler, logger = self.handler(lambda data: stuck.wait() and None)
+        handler, logger = self.handler(lambda data: stuck.wait() and None)  # type: ignore[arg-type]
         logger.info("x")
         handler.close()
         assert handler._thread.is_alive()
@@ -434,7 +434,13 @@ async def test_a_client_that_left_before_its_refusal_is_no_failure(connect: Any,
 
     async with connect() as client:
         for kind, path in (("websocket", "/nope"), ("http", "/nope")):
-            scope = {"type": kind, "path": path, "method": "GET", "headers": [(b"host", b"localhost")], "scheme": "ws"}
+            scope: dict[str, Any] = {
+                "type": kind,
+                "path": path,
+                "method": "GET",
+                "headers": [(b"host", b"localhost")],
+                "scheme": "ws",
+            }
             scope |= {"http_version": "1.1", "query_string": b"", "root_path": "", "server": ("localhost", 80)}
             messages = [{"type": "websocket.connect"}, {"type": "websocket.disconnect", "code": 1006}]
 

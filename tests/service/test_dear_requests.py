@@ -15,7 +15,6 @@ from rfa.service.schemas.base import MOST_UNKNOWN
 from rfa.service.schemas.openai import CompletionRequest
 from rfa.service.schemas.requests import FilterRequest, FilterStreamRequest, GenerateRequest, StreamObservation
 from rfa.service.turns import Result, Turns
-from tests.service.conftest import Connect
 from tests.service.live import running
 from tests.service.raw_asgi import asgi
 from tests.waiting import PATIENCE
@@ -107,7 +106,7 @@ BODIES: dict[str, tuple[str, bytes, int, str]] = {
 
 
 @pytest.mark.parametrize("case", BODIES)
-async def test_a_dear_body_is_refused_in_words(connect: Connect, case: str) -> None:
+async def test_a_dear_body_is_refused_in_words(connect: Any, case: str) -> None:
     path, body, status, code = BODIES[case]
     async with connect() as client:
         reply = await client.post(path, content=body, headers={"Content-Type": "application/json"})
@@ -127,7 +126,7 @@ class OneTurn(Turns):
         return work()
 
 
-async def test_the_body_of_a_client_that_left_waits_for_no_turn(connect: Connect) -> None:
+async def test_the_body_of_a_client_that_left_waits_for_no_turn(connect: Any) -> None:
     body = orjson.dumps({"observations": [[1.0]] * 2_000})
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
     async with connect() as client:
@@ -167,7 +166,7 @@ async def test_a_dear_frame_ends_its_stream_in_words(case: str) -> None:
         assert orjson.loads(socket.recv())["error"]["code"] == code
 
 
-async def test_a_legal_body_of_the_largest_size_is_answered(connect: Connect) -> None:
+async def test_a_legal_body_of_the_largest_size_is_answered(connect: Any) -> None:
     async with connect(max_waiting=8) as client:
         body = orjson.dumps({"inputs": "It was. " * 230_000, "parameters": {"truncate": 4, "max_new_tokens": 1}})
         reply = await client.post("/generate", content=body, headers={"Content-Type": "application/json"})
@@ -175,7 +174,7 @@ async def test_a_legal_body_of_the_largest_size_is_answered(connect: Connect) ->
         assert reply.json()["details"]["input_length"] == 4
 
 
-async def test_without_memory_a_body_is_refused_and_later_taken(connect: Connect) -> None:
+async def test_without_memory_a_body_is_refused_and_later_taken(connect: Any) -> None:
     body = {"observations": [[1.0, 2.0]] * 2_000}
     async with connect() as client:
         memory = client.app.state.memory
@@ -192,7 +191,7 @@ async def test_without_memory_a_body_is_refused_and_later_taken(connect: Connect
     assert 'rfa_admission_rejections_total{reason="memory_exhausted"} 1.0' in metrics
 
 
-async def test_a_stream_holds_its_lease_until_its_end(connect: Connect) -> None:
+async def test_a_stream_holds_its_lease_until_its_end(connect: Any) -> None:
     async with connect() as client:
         memory = client.app.state.memory
         body = {"observations": [[1.0, 2.0]] * 50, "stream": True}

@@ -166,8 +166,9 @@ def test_a_bad_row_is_left_alone_and_its_neighbours_do_not_notice(runtime: Filte
                 assert found[row] is None
                 assert all(np.array_equal(after[key], value, equal_nan=True) for key, value in before[row].items())
             else:
-                assert expected[row] is not None
-                assert as_sent([*found[row]]) == as_sent([*expected[row]])
+                there, here = found[row], expected[row]
+                assert there is not None and here is not None
+                assert as_sent([*there]) == as_sent([*here])
                 assert all(np.array_equal(after[key], value) for key, value in healthy.pool.read(seat).items())
 
 

@@ -212,8 +212,8 @@ async def test_the_reply_says_how_its_forecasts_came_true(connect: Any) -> None:
     assert len(pit) == 10 and sum(float(line.split()[-1]) for line in pit) == 2 * 3 + 198
     # The fake always gives 2, which is the upper edge of its bin.
     for edge in ("0.1", "0.25", "0.5", "1", "2", "4", "8", "+Inf"):
-        value = 2 * 3 + 99.0 if edge == "2" else 0.0
-        assert f'rfa_filter_forecast_nis_observations_total{{bin="{edge}",model_name="mean"}} {value}' in metrics
+        count = 2 * 3 + 99.0 if edge == "2" else 0.0
+        assert f'rfa_filter_forecast_nis_observations_total{{bin="{edge}",model_name="mean"}} {count}' in metrics
 
 
 async def test_a_stream_that_goes_on_may_have_begun_at_either_end(connect: Any) -> None:

@@ -185,7 +185,7 @@ async def test_a_series_that_is_cancelled_or_interrupted_ends_within_its_turn(mo
         jobs = [FilterJob(stage, options(100)) for _ in range(2)]
         turn = asyncio.create_task(asyncio.to_thread(stage.run, jobs))
         gate.release(20)
-        await until(lambda batches=model.batches: batches.count(2) >= 11)
+        await until(lambda batches=model.batches: batches.count(2) >= 11)  # type: ignore[misc]
         setattr(jobs[0], name, True)
         gate.release(1000)
         await turn
@@ -277,7 +277,9 @@ async def test_streams_have_their_own_bound_and_rest_between_observations() -> N
             for stream in streams:
                 stream.push(Observed(float(step), [float(step), 0.0], 1.0))
             for stream in streams:
-                (reply,) = await stream.replies()
+                replies = await stream.replies()
+                assert isinstance(replies, list)
+                (reply,) = replies
                 assert (reply.step.index, reply.step.mean) == (step, [step / 2, 0.0])
         assert engine.seats_in_use == 3
         for stream in streams:

@@ -50,7 +50,13 @@ async def test_recites_to_the_end(connect: Any) -> None:
 
 
 async def test_the_stream_says_what_the_plain_reply_says(connect: Any) -> None:
-    wanted = {"max_new_tokens": 9, "seed": 5, "temperature": 2.0, "top_n_tokens": 3, "return_latents": True}
+    wanted: dict[str, Any] = {
+        "max_new_tokens": 9,
+        "seed": 5,
+        "temperature": 2.0,
+        "top_n_tokens": 3,
+        "return_latents": True,
+    }
     async with connect() as client:
         plain = read(GenerateReply, (await post(client, **wanted)).content)
         lines = [read(GenerateEvent, json.dumps(line)) for line in events(await post(client, stream=True, **wanted))]
@@ -166,7 +172,7 @@ async def test_a_deadline_ends_the_text(connect: Any) -> None:
         time.sleep(0.02)
         return step(*arguments)
 
-    model.step = slow_step  # type: ignore[method-assign]
+    model.step = slow_step  # type: ignore[assignment,method-assign]
     async with connect(fake_models(model)) as client:
         reply = (await post(client, max_new_tokens=200, deadline_ms=100)).json()
         lines = events(await post(client, stream=True, max_new_tokens=200, deadline_ms=100))
@@ -234,7 +240,7 @@ async def test_a_failure_in_the_middle_of_a_stream_is_its_one_terminal_event(con
 async def test_concurrent_requests_share_steps_and_do_not_mix(connect: Any) -> None:
     model = FakeLanguage(sureness=0.5)
     async with connect(fake_models(model), workers=1) as client:
-        wanted = [
+        wanted: list[dict[str, Any]] = [
             {"inputs": f"{index} |", "temperature": 1.5, "seed": index, "max_new_tokens": 15} for index in range(12)
         ]
         alone = [(await post(client, **parameters)).json()["generated_text"] for parameters in wanted]

@@ -21,7 +21,7 @@ from rfa.service.process import health
 from rfa.service.process.health import MOST_CONNECTIONS, Vitals, health_listener
 from rfa.service.settings import Settings
 from tests.service.live import check_refusal, parse_head
-from tests.service.processes import Server, serving
+from tests.service.processes import Server, engines_of, serving
 from tests.service.replies import read
 from tests.waiting import PATIENCE, wait_until
 
@@ -188,8 +188,8 @@ def test_probes_are_answered_when_every_place_is_taken_and_every_loop_hangs(tmp_
         with httpx.Client(base_url=url, timeout=PATIENCE) as probe:
             for path in ("/health", "/ready"):
                 assert probe.get(path).status_code == 200
-            text = probe.get("/metrics", headers={"X-API-Key": KEY}).text
-            assert set(re.findall(r'rfa_open_connections\{engine="(\d+)"\}', text)) == {"0", "1"}
+            key = {"X-API-Key": KEY}
+            wait_until(lambda: engines_of(probe.get("/metrics", headers=key).text) == {"0", "1"})
             children = server.children()
             for child in children:
                 os.kill(child, signal.SIGSTOP)

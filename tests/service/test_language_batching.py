@@ -51,7 +51,7 @@ def options(seed: int, **given: Any) -> GenerateOptions:
         "top_p": 0.9 if seed % 2 else None, "latent_noise": 0.3 * (seed % 3), "top_n_tokens": 2, "return_latents": True,
         **given,
     }  # fmt: skip
-    return GenerateOptions(seed=seed, **wanted)  # type: ignore[arg-type]
+    return GenerateOptions(seed=seed, **wanted)
 
 
 def numbers(generation: Generation) -> bytes:
@@ -78,7 +78,7 @@ async def test_seats_are_free_after_cancels_and_errors(engine: Engine, runtime: 
         stream = job.events()
         for _ in range(events):
             await anext(stream)
-        await stream.aclose()
+        await stream.aclose()  # type: ignore[attr-defined]
 
     for round_number in range(3):
         jobs = [engine.generate(None, options(seed, is_streamed=True, samples=2)) for seed in range(12)]
@@ -107,7 +107,11 @@ async def test_a_broken_row_ends_alone(engine: Engine, runtime: CpuLanguage, mon
     ends = await asyncio.gather(*(job.result() for job in jobs), return_exceptions=True)
     failures = [end for end in ends if isinstance(end, BaseException)]
     assert [type(failure) for failure in failures] == [EngineFailure]
-    assert all(numbers(end) == expected for end, expected in zip(ends, alone, strict=True) if end not in failures)
+    assert all(
+        numbers(end) == expected  # type: ignore[arg-type]
+        for end, expected in zip(ends, alone, strict=True)
+        if end not in failures
+    )
     assert runtime.pool.in_use == 0 and not runtime.pool.arrays["means"].any()
 
 

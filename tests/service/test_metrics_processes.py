@@ -126,7 +126,7 @@ def test_a_real_server_tells_of_all_its_processes(tmp_path: Path) -> None:
     with serving(tmp_path, processes=3) as server:
         for _ in range(12):
             httpx.get(f"{server.url}/health", timeout=PATIENCE)
-        text = httpx.get(f"{server.url}/metrics", timeout=PATIENCE).text
+        text = server.metrics()
         check_valid(text)
         health = [
             sample.value

@@ -64,6 +64,11 @@ def create(client: openai.OpenAI, prompt: Any = "say |", **options: Any) -> Comp
     return client.completions.create(**{"model": "recite", "prompt": prompt, "temperature": 0, **options})
 
 
+def streamed(client: openai.OpenAI, prompt: Any = "say |", **options: Any) -> openai.Stream[Completion]:
+    asked = {"model": "recite", "prompt": prompt, "temperature": 0, **options}
+    return client.completions.create(**asked, stream=True)
+
+
 def texts(completion: Completion) -> list[str]:
     assert [choice.index for choice in completion.choices] == list(range(len(completion.choices)))
     return [choice.text for choice in completion.choices]
@@ -131,10 +136,9 @@ def test_a_prompt_in_tokens_is_the_prompt_in_text(client: openai.OpenAI) -> None
     wanted: dict[str, Any] = {"max_tokens": 4, "echo": True}
     one, other = vocabulary.encode("né |"), vocabulary.encode("|")
     assert texts(create(client, one, **wanted)) == texts(create(client, "né |", **wanted)) == ["né |the "]
-    for stream in (False, True):
-        completion = create(client, [one, other], **wanted, stream=stream)
-        joined = gathered(list(completion)) if stream else None
-        assert [joined[index]["text"] for index in (0, 1)] if joined else texts(completion) == ["né |the ", "|the "]
+    assert texts(create(client, [one, other], **wanted)) == ["né |the ", "|the "]
+    joined = gathered(list(streamed(client, [one, other], **wanted)))
+    assert [joined[index]["text"] for index in (0, 1)] == ["né |the ", "|the "]
     alone = create(client, [vocabulary.end_of_text], max_tokens=3)
     assert alone.choices[0].text == "ttt"
     assert alone.usage is not None and alone.usage.prompt_tokens == 1
@@ -163,7 +167,7 @@ def gathered(chunks: list[Completion]) -> dict[int, dict[str, Any]]:
             joined["text"] += choice.text
             joined["finish_reason"] = choice.finish_reason
             for name, values in (choice.logprobs.to_dict() if choice.logprobs else {}).items():
-                joined["logprobs"].setdefault(name, []).extend(values)  # type: ignore[arg-type]
+                joined["logprobs"].setdefault(name, []).extend(values)
     return choices
 
 
@@ -174,23 +178,23 @@ def test_the_stream_says_what_the_plain_reply_says(unsure: openai.OpenAI) -> Non
     }  # fmt: skip
     plain = create(unsure, **wanted)
     read(CompletionReply, plain.to_json())
-    chunks = list(create(unsure, **wanted, stream=True, stream_options={"include_usage": True}))
+    chunks = list(streamed(unsure, **wanted, stream_options={"include_usage": True}))
     assert {chunk.id for chunk in chunks} == {chunks[0].id} != {plain.id}
-    streamed = gathered(chunks)
+    joined = gathered(chunks)
     for choice in plain.choices:
         assert choice.logprobs is not None
-        assert streamed.pop(choice.index) == {
+        assert joined.pop(choice.index) == {
             "text": choice.text, "finish_reason": choice.finish_reason, "logprobs": choice.logprobs.to_dict(),
         }  # fmt: skip
-    assert streamed == {}
+    assert joined == {}
     assert [chunk.usage for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
     assert (chunks[-1].choices, chunks[-1].usage) == ([], plain.usage)
 
 
 def test_usage_in_a_stream_is_asked_for(client: openai.OpenAI) -> None:
-    assert [chunk.usage for chunk in create(client, max_tokens=3, stream=True)] == [None] * 3
+    assert [chunk.usage for chunk in streamed(client, max_tokens=3)] == [None] * 3
     options = {"include_usage": True, "continuous_usage_stats": True}
-    chunks = list(create(client, max_tokens=3, stream=True, stream_options=options))
+    chunks = list(streamed(client, max_tokens=3, stream_options=options))
     assert [chunk.usage.total_tokens for chunk in chunks if chunk.usage] == [6, 7, 8, 8]
 
 
@@ -237,8 +241,8 @@ def test_a_chosen_token_is_always_among_the_alternatives(unsure: openai.OpenAI) 
 def test_echo_puts_the_prompt_first(client: openai.OpenAI) -> None:
     prompts = ["say |", "go |"]
     assert texts(create(client, prompts, echo=True, max_tokens=3)) == ["say |the", "go |the"]
-    streamed = gathered(list(create(client, prompts, echo=True, max_tokens=3, stream=True)))
-    assert [streamed[index]["text"] for index in (0, 1)] == ["say |the", "go |the"]
+    joined = gathered(list(streamed(client, prompts, echo=True, max_tokens=3)))
+    assert [joined[index]["text"] for index in (0, 1)] == ["say |the", "go |the"]
 
 
 def test_what_samples_and_what_is_greedy(unsure: openai.OpenAI) -> None:
@@ -268,7 +272,7 @@ def test_our_own_fields(live: Any) -> None:
         time.sleep(0.01)
         return step(*arguments)
 
-    model.step = slow_step  # type: ignore[method-assign]
+    model.step = slow_step  # type: ignore[assignment,method-assign]
     with live(fake_models(model)) as address, client_of(address) as client:
         (late,) = create(client, max_tokens=500, extra_body={"deadline_ms": 100}).choices
         cut = create(client, "say |", max_tokens=2, extra_body={"truncate_prompt_tokens": 2, "decode": "attention"})
@@ -366,7 +370,12 @@ def test_a_full_server_is_tried_again_when_it_says(live: Any) -> None:
         live(fake_models(FakeLanguage(gate=gate)), workers=1, max_running=1, max_waiting=0) as address,
         client_of(address) as first,
     ):
-        watch = Watch(refused=lambda: (gate.release(1000), wait_for(address, "rfa_num_requests_running 0.0")))
+
+        def make_room() -> None:
+            gate.release(1000)
+            wait_for(address, "rfa_num_requests_running 0.0")
+
+        watch = Watch(refused=make_room)
         held = threading.Thread(target=create, args=(first,))
         held.start()
         wait_for(address, "rfa_num_requests_running 1.0")
@@ -395,7 +404,7 @@ def test_a_stream_that_fails_ends_with_the_error(live: Any) -> None:
     with live(fake_models(FakeLanguage(script="the bad fox", poison="bad"))) as address, client_of(address) as client:
         pieces = []
         with pytest.raises(openai.APIError, match="not finite") as failure:
-            for chunk in create(client, stream=True):
+            for chunk in streamed(client):
                 pieces.append(chunk.choices[0].text)
         assert failure.value.code == "non_finite_output"
         assert "".join(pieces) == "the bad"
@@ -448,7 +457,7 @@ def test_a_client_that_leaves_frees_its_places(live: Any) -> None:
     model = FakeLanguage(script="x" * 4000, gate=gate)
     with live(fake_models(model), workers=1, max_running=2) as address, client_of(address) as client:
         gate.release(1)
-        stream = create(client, ["a", "b", "c"], max_tokens=4000, stream=True)
+        stream = streamed(client, ["a", "b", "c"], max_tokens=4000)
         assert next(iter(stream)).choices[0].text == "x"
         stream.close()
         wait_for(address, "rfa_num_requests_running 0.0", gate)
@@ -493,16 +502,16 @@ def test_the_shipped_model_says_what_generate_says(live: Any, books_bundle: Path
     with live(bundles=(books_bundle,)) as address, client_of(address) as client:
         sampling = {"temperature": 0.8, "top_p": 0.95, "seed": 7}
         completion = create(client, prompts, model="books", max_tokens=12, logprobs=3, **sampling)
-        streamed = gathered(list(create(client, prompts, model="books", max_tokens=12, stream=True, **sampling)))
+        joined = gathered(list(streamed(client, prompts, model="books", max_tokens=12, **sampling)))
         parameters = {"max_new_tokens": 12, "do_sample": True, **sampling}
         bodies = [{"inputs": prompt, "parameters": parameters} for prompt in prompts]
         replies = [httpx.post(f"{address}/generate", json=body, timeout=PATIENCE).json() for body in bodies]
     for choice, reply in itertools.zip_longest(completion.choices, replies):
         tokens = reply["details"]["tokens"]
-        assert choice.text == reply["generated_text"] == streamed[choice.index]["text"]
+        assert choice.text == reply["generated_text"] == joined[choice.index]["text"]
         assert choice.logprobs is not None
         assert choice.logprobs.token_logprobs == [token["logprob"] for token in tokens]
-        assert choice.logprobs.confidence == [token["confidence"] for token in tokens]  # type: ignore[attr-defined]
+        assert choice.logprobs.confidence == [token["confidence"] for token in tokens]
         assert choice.logprobs.text_offset is not None
         for token, offset in zip(tokens, choice.logprobs.text_offset, strict=True):
             assert choice.text[offset:].startswith(token["text"])

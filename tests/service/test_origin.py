@@ -9,7 +9,6 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from raw_asgi import asgi
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect as open_websocket
 
@@ -19,6 +18,7 @@ from rfa.service.errors import ErrorReply, ServiceError
 from rfa.service.openapi import openapi_of
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.models import fake_models
+from tests.service.raw_asgi import asgi
 from tests.service.replies import read
 from tests.waiting import PATIENCE
 
@@ -111,7 +111,7 @@ class TestHost:
     )  # fmt: skip
     def test_settings_that_are_none_do_not_start(self, name: str, value: str) -> None:
         with pytest.raises(ConfigurationError, match=name):
-            create_app(Settings(bundles=(), **{name: value}), load=lambda _: fake_models())
+            create_app(Settings.model_validate({"bundles": (), name: value}), load=lambda _: fake_models())
 
     @given(st.text() | st.text(alphabet="localhost127.:[]@%/xX-_0", max_size=30))
     def test_nothing_but_one_normal_form_is_read(self, text: str) -> None:
@@ -316,12 +316,12 @@ def test_a_real_server_tells_pages_and_names_apart(live: Any) -> None:
             line, strange = socket.create_connection(("127.0.0.1", port)), f"ws://{host}:{port}/filter/stream"
             with (
                 pytest.raises(InvalidStatus) as refused,
-                open_websocket(strange, origin=origin, sock=line, open_timeout=PATIENCE),
+                open_websocket(strange, origin=origin, sock=line, open_timeout=PATIENCE),  # type: ignore[arg-type]
             ):
                 pass
             response = refused.value.response
             assert response.status_code == status and "x-request-id" in response.headers
-            assert read(ErrorReply, response.body).error.code == code
+            assert read(ErrorReply, bytes(response.body)).error.code == code
         with open_websocket(url, origin=address, open_timeout=PATIENCE) as ours:
             ours.send("{}")
             assert '"ready":true' in ours.recv()

@@ -7,6 +7,7 @@ import hashlib
 import json
 import threading
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,15 @@ import pytest
 from fastapi import Request
 from hypothesis import given
 from hypothesis import strategies as st
-from raw_asgi import asgi
-from test_filter_stream import Socket, seats_are_free
 
 from rfa.service.access.keys import ApiKeys, load_keys
 from rfa.service.access.quotas import BURST_SECONDS, Bucket, Clients
 from rfa.service.errors import ErrorReply, Overloaded
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.models import FakeLanguage, fake_models
+from tests.service.raw_asgi import asgi
 from tests.service.replies import read
+from tests.service.test_filter_stream import Socket, slots_are_free
 from tests.waiting import until
 
 KEY, OTHER = "first-key-of-sixteen-or-more", "second-key-of-sixteen-or-more"
@@ -343,6 +344,7 @@ class TestTheServer:
                 waited.append(seconds)
             await sleep(0)
 
+        monkeypatch.setattr("rfa.service.app.Clients", partial(Clients, clock=Clock()))
         async with connect(api_keys=KEY, quota_observations=0.5) as http:
             socket = Socket(http.app, headers=[(b"x-api-key", KEY.encode())])
             await socket.start()
@@ -353,7 +355,7 @@ class TestTheServer:
             (*steps, done), code = await socket.rest()
         assert (len(steps), done["steps"], code) == (8, 8, 1000)
         # Five are saved up, the others come after two, four and six seconds.
-        assert [round(seconds / 2) for seconds in waited] == [1, 2, 3]
+        assert waited == pytest.approx([2, 4, 6])
 
     @pytest.mark.parametrize(
         ("peer", "forwarded", "client"),
@@ -378,4 +380,4 @@ class TestTheServer:
     def test_a_proxy_that_is_no_network_does_not_start(self) -> None:
         for wrong in ("proxy", "10.0.0.1/8", "10.0.0.0/33", "*"):
             with pytest.raises(ValueError, match="trusted_proxies"):
-                Settings(bundles=(), trusted_proxies=wrong)
+                Settings.model_validate({"bundles": (), "trusted_proxies": wrong})

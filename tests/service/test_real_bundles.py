@@ -55,7 +55,14 @@ async def test_ready_with_all_default_bundles(bundles: Path) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("decode", ["recurrent", "attention"])
 async def test_text_is_repeatable_and_details_hold_together(books_bundle: Path, decode: str) -> None:
-    wanted = {"max_new_tokens": 24, "temperature": 0.8, "top_p": 0.95, "seed": 7, "decode": decode, "top_n_tokens": 5}
+    wanted: dict[str, Any] = {
+        "max_new_tokens": 24,
+        "temperature": 0.8,
+        "top_p": 0.95,
+        "seed": 7,
+        "decode": decode,
+        "top_n_tokens": 5,
+    }
     async with serving(books_bundle) as client:
         first, again = await generate(client, **wanted), await generate(client, **wanted)
         other = await generate(client, **{**wanted, "seed": 8})
@@ -65,7 +72,7 @@ async def test_text_is_repeatable_and_details_hold_together(books_bundle: Path, 
     tokens = first.details.tokens
     assert "".join(token.text for token in tokens) == first.generated_text
     assert all(0 < token.confidence < 1 and token.precision > 0 and token.logprob < 0 for token in tokens)
-    for token, top in zip(tokens, first.details.top_tokens, strict=True):
+    for token, top in zip(tokens, first.details.top_tokens, strict=True):  # type: ignore[arg-type]
         assert [item.logprob for item in top] == sorted((item.logprob for item in top), reverse=True)
         assert token.logprob <= top[0].logprob
         assert sum(np.exp(item.logprob) for item in top) <= 1 + 1e-9
@@ -98,7 +105,9 @@ async def test_both_modes_read_the_same_prompt_in_one_piece_and_in_many(books_bu
 
 @pytest.mark.anyio
 async def test_a_text_does_not_depend_on_its_neighbours(books_bundle: Path) -> None:
-    wanted = [{"max_new_tokens": 16, "temperature": 1.0, "seed": seed, "latent_noise": 0.5} for seed in range(8)]
+    wanted: list[dict[str, Any]] = [
+        {"max_new_tokens": 16, "temperature": 1.0, "seed": seed, "latent_noise": 0.5} for seed in range(8)
+    ]
     async with serving(books_bundle) as client:
         alone = [await generate(client, **parameters) for parameters in wanted]
         together = await asyncio.gather(*(generate(client, **parameters) for parameters in wanted))
@@ -146,7 +155,7 @@ async def test_smoothing_reaches_back(bundles: Path, name: str) -> None:
     async with serving(bundles / name) as client:
         response = await client.post("/filter", json={"times": TIMES, "observations": OBSERVATIONS, "smooth": True})
     reply = read(FilterReply, response.content)
-    assert reply.smoothed is not None and len(reply.smoothed) == len(TIMES)
+    assert isinstance(reply.smoothed, list) and len(reply.smoothed) == len(TIMES)
     assert reply.smoothed[-1].mean == pytest.approx(reply.steps[-1].mean, abs=1e-4)
     assert all(
         smoothed.std[k] <= step.std[k] * (1 + 1e-4)

@@ -67,7 +67,7 @@ def test_a_step_takes_no_more_than_its_estimate(
     def advance() -> list[Any]:
         # Eight streams share each step, and one of them is slow: what it holds must not hold the others' numbers.
         rows = [[Row(seat, 1e-7 * i, y, 1.0, readout, 1) for seat in seats] for i, y in enumerate(wide(runtime, STEPS))]
-        return [runtime.advance(pool, step)[0].step for step in rows]  # type: ignore[union-attr]
+        return [runtime.advance(pool, step)[0].step for step in rows]
 
     held, steps = taken(advance)
     assert held <= STEPS * shape.held_bytes <= 4 * held

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -109,7 +111,7 @@ def test_draws_follow_the_distribution() -> None:
 
 
 def test_a_draw_depends_on_its_key_and_on_nothing_else() -> None:
-    keys = [
+    keys: list[tuple[int, int, int, Any]] = [
         (seed, sample, step, draw)
         for seed in (0, 2**64 - 1)
         for sample in (0, 1)

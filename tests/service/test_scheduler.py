@@ -204,7 +204,7 @@ async def test_leaving_the_iteration_cancels(make: Any) -> None:
     job = submitted(scheduler, Count(Counting(), 10**9))
     events = job.events()
     assert await anext(events) == 1
-    await events.aclose()
+    await events.aclose()  # type: ignore[attr-defined]
     await until(lambda: scheduler.running == 0)
     assert job.count < 100
 
@@ -289,7 +289,7 @@ async def test_a_live_stream_is_idle_until_it_is_woken(make: Any) -> None:
         scheduler.wake(job)
         assert await anext(events) == number
     assert (scheduler.streams, scheduler.running, scheduler.stalled_for()) == (1, 0, 0)
-    await events.aclose()
+    await events.aclose()  # type: ignore[attr-defined]
     assert (scheduler.streams, job.released) == (0, 1)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from rfa.service.process.snapshot import Snapshot
 from rfa.service.process.supervisor import Child
-from tests.service.processes import Server, is_alive, serving
+from tests.service.processes import Server, engines_of, is_alive, serving
 from tests.waiting import PATIENCE, wait_until
 
 NO_BUNDLES = Snapshot(1, Path(), (), "", 0)
@@ -28,7 +28,7 @@ def test_all_processes_serve_and_end_with_the_signal(tmp_path: Path) -> None:
         assert "recite (lm, onnx), mean (filter)" in server.log and "with 3 processes" in server.log
         children = server.children()
         assert len(children) == 3
-        assert server.engines() == {"0", "1", "2"}
+        assert engines_of(server.metrics()) == {"0", "1", "2"}
         assert server.end() == 0
         assert not any(map(is_alive, children))
         assert server.log.count(" rfa.supervisor: ") == 1 and " ERROR " not in server.log, server.log
@@ -53,9 +53,7 @@ def test_a_killed_process_is_replaced_while_the_others_serve(tmp_path: Path) -> 
             assert client.get("/ready").status_code == 200
         wait_until(lambda: server.engines() == {"0", "1"})
         assert second in server.children() and first not in server.children()
-        with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
-            text = client.get("/metrics").text
-        restarts = [line for line in text.splitlines() if line.startswith("rfa_process_restarts_total")]
+        restarts = [line for line in server.metrics().splitlines() if line.startswith("rfa_process_restarts_total")]
         assert sorted(line.split()[1] for line in restarts) == ["0.0", "1.0"]
         assert server.end() == 0
 
@@ -126,16 +124,12 @@ def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
 
         client = threading.Thread(target=hang)
         client.start()
-        wait_until(lambda: running_requests(metrics(server.url)) == 1)
+        wait_until(lambda: running_requests(server.metrics()) == 1)
         server.process.send_signal(signal.SIGINT)
         wait_until(lambda: sum(map(is_alive, children)) == 1)  # the idle one has drained
         assert server.end(signal.SIGTERM) == 128 + signal.SIGTERM
         client.join()
         assert not any(map(is_alive, children))
-
-
-def metrics(url: str) -> str:
-    return httpx.get(f"{url}/metrics", timeout=PATIENCE).text
 
 
 def running_requests(text: str) -> float:
@@ -157,7 +151,7 @@ def test_bundles_are_loaded_anew_by_one_process_after_another_and_served_by_all_
         spans = sorted([float(x) for x in path.read_text().split()] for path in set(tmp_path.glob("load-*")) - known)
         assert len(spans) == 3 and all(end <= begin for (_, end), (begin, _) in pairwise(spans))
         assert {texts(server) for _ in range(6)} == {"bbb"}
-        text = metrics(server.url)
+        text = server.metrics()
         for engine in "012":
             assert f'rfa_bundle_version_info{{engine="{engine}",version="{second}"}} 1.0' in text
             assert f'rfa_reloads_total{{engine="{engine}",outcome="committed"}} 1.0' in text
@@ -189,7 +183,7 @@ def test_a_bundle_that_one_process_does_not_load_is_served_by_none(
         # Also the process that was started since has what was served then, not what lies on the disk.
         assert {texts(server) for _ in range(12)} == {"aaa"} and versions(server) == {first}
         assert (last in server.children()) == (misbehaviour == "refuse")
-        assert last_reload(metrics(server.url), outcome) > 1.7e9
+        assert last_reload(server.metrics(), outcome) > 1.7e9
         server.reload()
         assert {texts(server) for _ in range(6)} == {"bbb"} and first not in versions(server)
         assert server.end() == 0
@@ -248,7 +242,7 @@ def version(server: Server) -> str:
 
 def versions(server: Server) -> set[str]:
     """As every process tells."""
-    return set(re.findall(r'rfa_bundle_version_info\{[^}]*version="(\w+)"\} 1.0', metrics(server.url)))
+    return set(re.findall(r'rfa_bundle_version_info\{[^}]*version="(\w+)"\} 1.0', server.metrics()))
 
 
 def texts(server: Server) -> str:
@@ -268,7 +262,7 @@ def place(server: Server, pid: int) -> int:
 
 
 def test_a_signal_to_a_process_that_is_ending_leaves_its_exit_code_alone() -> None:
-    async def end_under_signals() -> list[int | None]:
+    async def end_under_signals() -> list[int]:
         codes = []
         for _ in range(20):
             child = await Child.start(["/bin/sh", "-c", "exit 3"], 0, NO_BUNDLES, {})

@@ -9,6 +9,7 @@ import struct
 import threading
 from contextlib import suppress
 from http.client import HTTPResponse
+from typing import Any
 
 import pytest
 from fastapi import FastAPI, Request, WebSocket
@@ -254,7 +255,7 @@ def test_clients_that_have_not_said_what_they_want_make_room(said: bytes) -> Non
 def test_a_reader_that_takes_nothing_is_cut(connection: str) -> None:
     body = json.dumps({"observations": [[0.5, 0.25]] * 10_000, "samples": 60}).encode()
     head = JSON_POST.format(path="/filter", length=len(body)).replace("Host: x", f"Host: x\r\nConnection: {connection}")
-    limits = {"send_timeout_seconds": 0.5, "keep_alive_seconds": 1, "max_reply_numbers": 10**8}
+    limits: dict[str, Any] = {"send_timeout_seconds": 0.5, "keep_alive_seconds": 1, "max_reply_numbers": 10**8}
     with running(**limits) as live, live.connect(receive_buffer=4096) as client:
         client.sendall(head.encode() + body)
         wait_until(lambda: not gone(live))

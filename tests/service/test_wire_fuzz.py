@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from rfa.bench.load.truth import open_models
 from tests.service.live import Live, running
@@ -41,7 +42,7 @@ async def wrong_answers(live: Live, truth: Truth) -> list[str]:
 
 def test_every_request_is_answered_once_to_the_one_who_sent_it() -> None:
     truth = compute_truth(SERIES)
-    limits = {"header_timeout_seconds": 5, "body_timeout_seconds": 5, "api_keys": KEY}
+    limits: dict[str, Any] = {"header_timeout_seconds": 5, "body_timeout_seconds": 5, "api_keys": KEY}
     with running(open_models([BUNDLE]), **limits) as live:
         wrong = asyncio.run(wrong_answers(live, truth))
         wait_until(lambda: live.server.open_connections() == 0)

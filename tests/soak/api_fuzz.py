@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import jsonschema  # type: ignore[import-untyped]
+import jsonschema
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from prometheus_client.parser import text_string_to_metric_families
 from tqdm import tqdm
@@ -37,7 +37,7 @@ from tests.soak.raw_cases import Frames, RawRequest, cases, unchanged
 from tests.waiting import PATIENCE, TooLate, wait_until
 
 RESULT = RESULTS / "api-fuzz.json"
-SETTINGS: dict[str, str | int] = {
+SETTINGS: dict[str, Any] = {
     "processes": 1,
     "max_new_tokens": 16,
     "max_prompt_tokens": 512,

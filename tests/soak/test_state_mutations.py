@@ -91,7 +91,7 @@ def test_an_answer_that_tells_the_reason_is_caught(monkeypatch: pytest.MonkeyPat
             except tokens.SealBroken as reason:
                 raise InvalidRequest(str(reason)) from None
 
-    assert len(attack(make_target(tokens=Talkative), COUNT, seed=1).answers) > 1  # type: ignore[arg-type]
+    assert len(attack(make_target(tokens=Talkative), COUNT, seed=1).answers) > 1
 
 
 def test_a_sealer_whose_own_tokens_do_not_open_proves_nothing() -> None:

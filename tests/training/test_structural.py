@@ -421,7 +421,7 @@ def test_a_run_is_exported_and_served(tmp_path):
     runtime = FilterRuntime(open_bundle(export_filter(tmp_path / "run", tmp_path / "bundle").path))
     rng = np.random.default_rng(0)
     hours = 3600.0 * np.arange(200)
-    rows = [
+    rows: list[list[float | None]] = [
         [20 + 2 * math.sin(2 * math.pi * i / 24) + 0.3 * rng.normal(), 1000 + 50 * rng.normal()] for i in range(200)
     ]
     rows[50][0], rows[60] = None, [None, None]

@@ -7,12 +7,12 @@ import tracemalloc
 from dataclasses import replace
 
 import pytest
-from state_support import SCOPE, Clock
 
 from rfa.service.errors import STATUS, Conflict, NotFound, Overloaded
 from rfa.service.state.memory_sessions import ENTRY_BYTES, MemorySessions
 from rfa.service.state.names import Opened, SessionName
 from rfa.service.state.sessions import SessionAddress
+from tests.service.state.state_support import SCOPE, Clock
 
 pytestmark = pytest.mark.anyio
 TTL = 100

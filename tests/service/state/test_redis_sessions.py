@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 import redis
-from lossy_relay import LossyRelay
-from state_support import KEY, OTHER_KEY, SCOPE
 
 from rfa.service.errors import STATUS, Conflict, NotFound, NotReady, Overloaded, ServiceError
 from rfa.service.state.keys import StateKeys
@@ -22,6 +20,8 @@ from rfa.service.state.names import Opened, SessionName, StateScope
 from rfa.service.state.redis_sessions import RedisSessions
 from rfa.service.state.sealer import Sealer
 from rfa.service.state.sessions import SessionAddress
+from tests.service.state.lossy_relay import LossyRelay
+from tests.service.state.state_support import KEY, OTHER_KEY, SCOPE
 from tests.soak.faults.redis_process import RedisProcess, free_port
 from tests.waiting import PATIENCE
 

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-from state_support import KEY, SCOPE, make_tokens
 
 from rfa.service.errors import Conflict, ErrorReply, InvalidRequest, NotFound, ServiceError
 from rfa.service.state.keeper import StateKeeper
@@ -17,6 +16,7 @@ from rfa.service.state.memory_sessions import MemorySessions
 from rfa.service.state.names import Opened, SessionName, SessionReference
 from rfa.service.state.redis_sessions import RedisSessions
 from rfa.service.state.sealer import Sealer
+from tests.service.state.state_support import KEY, SCOPE, make_tokens
 from tests.soak.faults.redis_process import RedisProcess
 
 pytestmark = pytest.mark.anyio

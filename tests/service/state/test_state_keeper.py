@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from state_support import SCOPE
 
 from rfa.service.app import create_app
 from rfa.service.errors import STATUS, InvalidRequest, NotFound, Overloaded
@@ -18,6 +17,7 @@ from rfa.service.state.keeper import StateKeeper, make_keeper
 from rfa.service.state.keys import ephemeral_key
 from rfa.service.state.names import Opened, SessionName
 from tests.service.models import fake_models
+from tests.service.state.state_support import SCOPE
 from tests.soak.faults.redis_process import RedisProcess
 from tests.waiting import PATIENCE
 

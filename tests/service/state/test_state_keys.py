@@ -8,13 +8,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from state_support import KEY, LIFETIME, OTHER_KEY, SCOPE, THIRD_KEY, Clock, make_tokens
 
 from rfa.service.errors import InvalidRequest
 from rfa.service.settings import Settings
 from rfa.service.state.keeper import make_keeper
 from rfa.service.state.keys import StateKeys, ephemeral_key, read_keys
 from rfa.service.state.names import Opened
+from tests.service.state.state_support import KEY, LIFETIME, OTHER_KEY, SCOPE, THIRD_KEY, Clock, make_tokens
 
 STATE = Opened(b"payload", 3)
 

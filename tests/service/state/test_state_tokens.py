@@ -11,7 +11,12 @@ from dataclasses import asdict, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from state_support import (
+
+from rfa.service.errors import STATUS, InvalidRequest
+from rfa.service.state import sealer, tokens
+from rfa.service.state.names import Opened, StateScope
+from rfa.service.state.tokens import CLOCK_SKEW_SECONDS, longest_token
+from tests.service.state.state_support import (
     KEY,
     LIFETIME,
     NOW,
@@ -24,11 +29,6 @@ from state_support import (
     read_token,
     write_token,
 )
-
-from rfa.service.errors import STATUS, InvalidRequest
-from rfa.service.state import sealer, tokens
-from rfa.service.state.names import Opened, StateScope
-from rfa.service.state.tokens import CLOCK_SKEW_SECONDS, longest_token
 
 PAYLOAD = bytes(range(256)) + b"end"
 STATE = Opened(PAYLOAD, 12)

@@ -55,7 +55,7 @@ def attack(
     """Register a driver under its function's name."""
 
     def register(drive: Drive) -> Drive:
-        name = drive.__name__.replace("_", "-")  # type: ignore[attr-defined]
+        name = drive.__name__.replace("_", "-")
         ATTACKS[name] = Attack(name, family, drive, settings or {}, key, seconds, is_live_judged, may_replace)
         return drive
 

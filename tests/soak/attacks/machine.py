@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 STAT = Path("/proc/stat")
 # Of its first line, in ticks: user, nice, system, idle, iowait, irq, softirq, steal.

@@ -8,6 +8,7 @@ with limits.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -102,7 +103,7 @@ def with_nodes(*nodes: NodeProto, constants: tuple[TensorProto, ...] = (), resul
 
 
 def body(
-    *nodes: NodeProto, inputs: list[object], outputs: list[object], constants: tuple[TensorProto, ...] = ()
+    *nodes: NodeProto, inputs: list[Any], outputs: list[Any], constants: tuple[TensorProto, ...] = ()
 ) -> GraphProto:
     return helper.make_graph(list(nodes), "body", inputs, outputs, list(constants))
 
@@ -144,7 +145,7 @@ def rewired(change: Callable[[bytes], bytes]) -> Mutation:
 # External data.
 
 
-def external_at(location: str, **more: str) -> Mutation:
+def external_at(location: str, **more: Any) -> Mutation:
     def mutate(model: ModelProto) -> bytes:
         model.graph.initializer.append(external("stolen", location, **more))
         model.graph.node.append(helper.make_node("ReduceSum", ["stolen"], ["reduced"], keepdims=0))
@@ -394,7 +395,7 @@ def in_domain(domain: str, operator: str, *, is_imported: bool) -> Mutation:
     return edited(change)
 
 
-def operator(name: str, inputs: list[str], **attributes: object) -> Mutation:
+def operator(name: str, inputs: list[str], **attributes: Any) -> Mutation:
     return edited(lambda model: model.graph.node.append(helper.make_node(name, inputs, ["extra"], **attributes)))
 
 

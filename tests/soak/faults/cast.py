@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rfa.bench.load.check import SeriesTruth, TextTruth
 from rfa.bench.load.scenario import TextLoad
@@ -75,7 +76,7 @@ def text_clients(count: int, url: Callable[[], str], truths: Truths, findings: F
 
 
 @contextmanager
-def server_beside_redis(processes: int, **settings: object) -> Iterator[Server]:
+def server_beside_redis(processes: int, **settings: Any) -> Iterator[Server]:
     """A server of all bundles, not started yet, whose sessions live in a Redis of its own."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, RedisProcess(Path(name)) as redis:
         yield Server(

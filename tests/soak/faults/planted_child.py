@@ -33,7 +33,7 @@ def plant_leak() -> None:
         if not job.cancelled:
             release(job)
 
-    StreamJob.release = forget  # type: ignore[method-assign]
+    StreamJob.release = forget  # type: ignore[assignment,method-assign]
 
 
 def plant_swap() -> None:
@@ -59,7 +59,7 @@ def plant_swap() -> None:
                 held[scope.model] = (session, payload, expected)
         return await save(keeper, scope, payload, step, session=session, expected=expected)
 
-    StateKeeper.save = mix  # type: ignore[method-assign]
+    StateKeeper.save = mix  # type: ignore[assignment,method-assign]
 
 
 def plant_drop() -> None:
@@ -74,7 +74,7 @@ def plant_drop() -> None:
         await write(socket, [document for document in documents if document is not None])
 
     filter_stream._document = with_index
-    JsonSocket.write = swallow  # type: ignore[method-assign]
+    JsonSocket.write = swallow  # type: ignore[assignment,method-assign]
 
 
 def plant_second_end() -> None:
@@ -84,7 +84,7 @@ def plant_second_end() -> None:
         await socket.write([document])
         await end(socket, document, code)
 
-    JsonSocket.end = twice  # type: ignore[method-assign]
+    JsonSocket.end = twice  # type: ignore[assignment,method-assign]
 
 
 PLANTS: Mapping[str, Callable[[], None]] = {

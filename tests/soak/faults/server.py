@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from rfa.service.process.supervisor import PROGRAM
 from tests.waiting import PATIENCE, TooLate, wait_until

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tampering import TAMPERINGS
 
 from tests.soak.faults.cast import ROOT
+from tests.soak.faults.tampering import TAMPERINGS
 from tests.waiting import PATIENCE
 
 

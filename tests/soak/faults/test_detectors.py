@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from planted_child import PLANTS, SWAP_AT
 
 from tests.soak.faults.cast import BUNDLES, FILTERS, Truths, as_setting, stream_clients
 from tests.soak.faults.detect import leaked
 from tests.soak.faults.findings import Findings
+from tests.soak.faults.planted_child import PLANTS, SWAP_AT
 from tests.soak.faults.redis_process import RedisProcess
 from tests.soak.faults.server import Server
 from tests.soak.faults.sockets import live_stream, reset

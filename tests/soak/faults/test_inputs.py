@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -108,7 +109,7 @@ def test_bad_inputs_are_refused_and_cost_nobody(tmp_path: Path, truths: Truths) 
         stop.set()
         await going_on
 
-    limits = {"max_body_bytes": MAX_BODY, "max_message_bytes": MAX_MESSAGE, "max_json_depth": MAX_DEPTH}
+    limits: dict[str, Any] = {"max_body_bytes": MAX_BODY, "max_message_bytes": MAX_MESSAGE, "max_json_depth": MAX_DEPTH}
     with Server(tmp_path, bundles=BUNDLES[0], processes=1, **limits) as server:
         asyncio.run(run(server.url))
         assert leaked(server) == {}

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tampering import TAMPERINGS
 
 from tests.soak.faults.cast import ROOT, Truths, stream_clients
 from tests.soak.faults.detect import leaked
 from tests.soak.faults.findings import Findings
 from tests.soak.faults.server import Server
 from tests.soak.faults.streams import StreamClient
+from tests.soak.faults.tampering import TAMPERINGS
 from tests.waiting import PATIENCE
 
 REFUSED = "every process goes on with"

@@ -22,7 +22,7 @@ def main() -> int:
     arguments = parser.parse_args()
     commit = git_commit()
     with tqdm(total=arguments.rounds, desc="reloads") as bar:
-        verdict = run_reloads(Plan(rounds=arguments.rounds), lambda: bar.update() and None)
+        verdict = run_reloads(Plan(rounds=arguments.rounds), bar.update)
     for missed in verdict.missed:
         sys.stderr.write(f"missed: {missed}\n")
     document = {**origin("python -m tests.soak.reloads"), "commit": commit, **verdict.to_document()}

@@ -69,7 +69,7 @@ class Log:
         return whole.decode().splitlines()
 
 
-def run_reloads(plan: Plan, progress: Callable[[], None]) -> Verdict:
+def run_reloads(plan: Plan, progress: Callable[[], object]) -> Verdict:
     """Reload so many times, and hold the clients' findings to the bars."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -119,7 +119,7 @@ class Driver:
         self._outcomes: Counter[str] = Counter()
         self._durations: list[float] = []
 
-    async def run(self, progress: Callable[[], None]) -> Verdict:
+    async def run(self, progress: Callable[[], object]) -> Verdict:
         """All rounds under load."""
         cast, plan = self._cast, self._plan
         counts = ((one_shots, plan.one_shots), (kept, plan.kept), (tokens, plan.tokens), (streams, plan.streams))

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from tests.soak.faults.server import free_port
 from tests.soak.wire.application import BUNDLE, KEY
