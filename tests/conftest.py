@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 torch.set_num_threads(1)
 # Every client of HTTP makes one, reading all authorities of the world for 30 ms; the tests talk to 127.0.0.1.
-ssl.create_default_context = functools.cache(ssl.create_default_context)
+ssl.create_default_context = functools.cache(ssl.create_default_context)  # type: ignore[assignment]
 # Fixed examples: a failure is a fact about the code, not about the day. No deadline: workers share cores.
 settings.register_profile(
     "repeatable", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
@@ -12,7 +13,7 @@ from rfa.cli.main import app
 WIDTH = 100
 
 
-def _commands(command: typer.core.click.Command, path: str) -> Iterator[tuple[str, typer.core.click.Command]]:
+def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
     yield path, command
     if isinstance(command, TyperGroup):
         for name, part in command.commands.items():

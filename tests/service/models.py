@@ -7,7 +7,7 @@ import struct
 import threading
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -305,7 +305,7 @@ def fake_models(language: FakeLanguage | None = None, filter: FakeFilter | None 
     """One language model and one filter."""
     language, filter = language or FakeLanguage(), filter or FakeFilter()
     return Models(
-        {language.name: language},
-        {filter.name: filter},
+        {language.name: cast(Any, language)},
+        {filter.name: cast(Any, filter)},
         [model_info(language.name, "lm", "0" * 64), model_info(filter.name, "filter", "1" * 64)],
     )

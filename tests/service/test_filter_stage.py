@@ -89,7 +89,7 @@ async def test_a_quantum_gives_what_is_watched_one_observation_and_series_its_ti
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """So a long request cannot keep a live stream waiting, and needs few turns."""
-    model = FakeFilter()
+    model: Any = FakeFilter()
     stage = FilterStage(model, StatePool(model.state_fields, 8), Metrics())
     long, streamed = FilterJob(stage, options(50)), FilterJob(stage, options(50, is_streamed=True))
     stream = StreamJob(stage, stream_options(), limit=10)
@@ -106,7 +106,7 @@ async def test_a_quantum_gives_what_is_watched_one_observation_and_series_its_ti
 
 async def test_a_quantum_ends_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filtering, "QUANTUM_SECONDS", 0.0)
-    model = FakeFilter()
+    model: Any = FakeFilter()
     stage = FilterStage(model, StatePool(model.state_fields, 8), Metrics())
     jobs = [FilterJob(stage, options(100)) for _ in range(3)]
     for _ in range(5):
@@ -180,7 +180,7 @@ async def test_a_series_that_is_cancelled_or_interrupted_ends_within_its_turn(mo
     monkeypatch.setattr(filtering, "QUANTUM_SECONDS", 3600.0)
     for name in ("cancelled", "interrupted"):
         gate = threading.Semaphore(0)
-        model = FakeFilter(gate=gate)
+        model: Any = FakeFilter(gate=gate)
         stage = FilterStage(model, StatePool(model.state_fields, 8), Metrics())
         jobs = [FilterJob(stage, options(100)) for _ in range(2)]
         turn = asyncio.create_task(asyncio.to_thread(stage.run, jobs))
@@ -229,7 +229,7 @@ async def test_a_series_has_the_numbers_of_its_own_whatever_shares_its_turns(
 
 
 async def test_costly_answers_count_as_more_rows() -> None:
-    model = FakeFilter()
+    model: Any = FakeFilter()
     stage = FilterStage(model, StatePool(model.state_fields, 8), Metrics())
     plain, costly = (
         FilterJob(stage, options(1, **extra)) for extra in ({}, {"horizon": (1.0,) * 256, "samples": 1024})
@@ -389,7 +389,7 @@ async def test_a_long_request_does_not_hold_up_a_live_stream(kind: dict[str, Any
 
 async def test_calibration_can_be_watched() -> None:
     """Anomaly scores are counted by level; the fake gives none, the stage counts what there is."""
-    model = FakeFilter()
+    model: Any = FakeFilter()
     metrics = Metrics()
     stage = FilterStage(model, StatePool(model.state_fields, 1), metrics)
     (stepped,) = model.advance(stage.pool, [FilterJob(stage, options(1)).next_row()])

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -56,8 +56,8 @@ class TestVitals:
         ],
     )
     def test_one_good_process_is_enough(self, processes: list[Process], is_alive: bool, is_ready: bool) -> None:
-        assert Vitals.of(processes, tick=0.5, stall=30, is_stopping=False) == Vitals(is_alive, is_ready)
-        assert Vitals.of(processes, tick=0.5, stall=30, is_stopping=True) == Vitals(is_alive, False)
+        assert Vitals.of(cast(Any, processes), tick=0.5, stall=30, is_stopping=False) == Vitals(is_alive, is_ready)
+        assert Vitals.of(cast(Any, processes), tick=0.5, stall=30, is_stopping=True) == Vitals(is_alive, False)
 
 
 @asynccontextmanager

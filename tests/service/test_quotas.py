@@ -23,7 +23,7 @@ from rfa.service.settings import ConfigurationError, Settings
 from tests.service.models import FakeLanguage, fake_models
 from tests.service.raw_asgi import asgi
 from tests.service.replies import read
-from tests.service.test_filter_stream import Socket, slots_are_free
+from tests.service.test_filter_stream import Socket, seats_are_free
 from tests.waiting import until
 
 KEY, OTHER = "first-key-of-sixteen-or-more", "second-key-of-sixteen-or-more"

@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.anyio
 def models(script: str, digest: str, gate: threading.Semaphore | None = None) -> Models:
     language, filter_model = FakeLanguage(script=script, sureness=0.999999, gate=gate), FakeFilter()
     return Models(
-        {"recite": language},
-        {"mean": filter_model},
+        {"recite": cast(Any, language)},
+        {"mean": cast(Any, filter_model)},
         [model_info("recite", "lm", digest * 64), model_info("mean", "filter", digest * 64)],
     )
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -73,7 +74,7 @@ class Server:
         home = folder / "home"
         home.mkdir()
         self.shelf = Shelf([self.bundle], home, 1_000_000, self._vet)
-        self.reloader = Reloader(self.shelf, self.board, lambda: self.members, self._retire)
+        self.reloader = Reloader(self.shelf, self.board, lambda: cast(Any, self.members), self._retire)
         self.members: list[Process] = []
         self._count = count
 

@@ -22,7 +22,7 @@ import time
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import numpy as np
@@ -108,7 +108,7 @@ class Reuse:
         self.languages = {LANGUAGE: language} if language else {}
         self._metrics = Metrics()
         settings = Settings(bundles=(), workers=2, max_running=64, max_streams=256, max_batch_rows=8)
-        self._engine = Engine(Models(self.languages, self.filters, []), settings, self._metrics)
+        self._engine = Engine(Models(self.languages, cast(Any, self.filters), []), settings, self._metrics)
         self._world = World(
             self._engine,
             [truth for name in FILTERS for truth in _truths(name, is_padded, seed, COURSES, COURSE_LENGTH)],
