@@ -235,3 +235,26 @@ def test_counts_that_are_none_are_refused():
     batch = StreamState(np.ones((2, 4)), np.tile(np.eye(4), (2, 1, 1)), np.zeros(2))
     with pytest.raises(ValueError, match=r"state\.noise_counts must have shape \[2, 7\]"):
         filter_streams(make_config("velocity"), np.arange(3.0), y, state=batch._replace(noise_counts=np.ones(7)))
+
+
+def test_a_long_quiet_time_takes_no_robustness():
+    """An outlier of 8 deviations has as little weight after 20,000 quiet observations as after 200."""
+    # Four states, of which one is measured: the sizes that these tests compile.
+    config = {
+        "drift": (-0.1 * np.eye(4)).tolist(),
+        "process_noise": (0.05 * np.eye(4)).tolist(),
+        "measurement_noise": np.eye(2).tolist(),
+        "observation": np.eye(2, 4).tolist(),
+        "nu": 7,
+        "rule": "learned",
+    }
+    rng, weights = np.random.default_rng(0), []
+    stream, state = LinearStream(LinearFilterConfig.from_dict(config)), 0.0
+    for i in range(20_000):
+        state = state * np.exp(-0.1) + rng.normal() * np.sqrt(0.05)
+        last = stream.step(float(i), [state + rng.normal(), None])
+        if i in (199, 19_999):
+            wide = np.sqrt(last.covariance[0, 0] + 1)
+            far = [last.mean[0] * np.exp(-0.1) + 8 * wide, None]
+            weights.append(copy.copy(stream).step(i + 1.0, far).weight)
+    assert 0.02 < weights[0] < 0.1 and weights[1] < 1.5 * weights[0]
