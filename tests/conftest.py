@@ -76,18 +76,21 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Here the tests of the kernels have imported Triton, if any was collected.
-
-    What was imported stays: without it the collector, which many tests call, has a hundredth of the work.
-    """
-    gc.collect()
-    gc.freeze()
+    """Here the tests of the kernels have imported Triton, if any was collected."""
     if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1":
         from tests.interpreter import put_off, quicken
 
         quicken()
         if direction := session.config.getoption("functions_off"):
             put_off(direction)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_stays_is_frozen() -> None:
+    """What was imported and made for other files: the collector, which many tests call, would go through all of it for
+    0.3 s each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
