@@ -28,6 +28,9 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
 COPY . .
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     /opt/pip/bin/pip --python /opt/rfa/bin/python install --no-deps .
+# A tenth of it serves nobody: the packages' own tests, and what the tokenizers would download models with.
+RUN find /opt/rfa/lib -depth -type d -name tests -exec rm -r {} + && \
+    rm -r /opt/rfa/lib/python3*/site-packages/hf_xet* /opt/rfa/lib/python3*/site-packages/huggingface_hub*
 
 
 FROM ${CUDA_BASE} AS cuda

@@ -11,6 +11,9 @@ root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 debootstrap --variant=minbase --include=ca-certificates,python3,python3-venv bookworm "$root" "$mirror"
 rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/*
+# What Debian's own slim image leaves out: nobody reads pages or translations in a container. Licences stay.
+rm -rf "$root"/usr/share/locale/* "$root"/usr/share/man/* "$root"/usr/share/info/*
+find "$root"/usr/share/doc -type f ! -name copyright -delete
 container=$(buildah --storage-driver vfs from scratch)
 buildah --storage-driver vfs add --quiet "$container" "$root" /
 buildah --storage-driver vfs commit --quiet --rm "$container" "$name"

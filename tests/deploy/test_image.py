@@ -27,6 +27,7 @@ import pytest
 from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
+BUNDLES = sorted(manifest.parent.name for manifest in (ROOT / "bundles").glob("*/manifest.json"))
 BASE = os.environ.get("IMAGE_TEST", "")
 BUILDAH = ("buildah", "--storage-driver", "vfs")
 IMAGE = "localhost/rfa-server-test"
@@ -173,7 +174,8 @@ def test_the_image_holds_what_serves_and_nothing_else(image: Image) -> None:
     (packages,) = image.root.glob("opt/rfa/lib/python3*/site-packages")
     installed = {path.name.split("-")[0].lower() for path in packages.glob("*.dist-info")}
     assert {"rfa_server", "onnxruntime", "numba", "uvicorn"} <= installed
-    assert not installed & {"torch", "triton", "onnx", "scipy", "pip", "setuptools", "pytest"}
+    assert not installed & {"torch", "triton", "onnx", "scipy", "pip", "setuptools", "pytest", "huggingface_hub"}
+    assert not list(packages.rglob("tests"))
     assert not (image.root / "opt" / "pip").exists()
     assert not (image.root / "src").exists()
     assert not (image.root / "etc" / "pip.conf").exists()
@@ -190,7 +192,10 @@ def test_it_refuses_the_network_without_a_key(image: Image, secrets: Path) -> No
 def test_it_serves_without_rights_on_a_read_only_root_and_leaves_when_told(image: Image, secrets: Path) -> None:
     with serving(image, secrets) as (server, port):
         assert ask(port, "/health", key=None) == (200, {"status": "alive"})
-        assert ask(port, "/ready", key=None)[1]["models"] == ["books", "linear", "oscillator"]
+        assert ask(port, "/ready", key=None)[1]["models"] == BUNDLES
+        told = {model["name"]: model["runtime"] for model in ask(port, "/info")[1]["models"]}
+        assert sorted(told) == BUNDLES
+        assert told["books"] == "compiled"
         observations = {"model": "linear", "observations": [[1.0, 0.2], None, [0.7, 0.1]]}
         assert ask(port, "/filter", observations, key=None)[0] == 401
         status, reply = ask(port, "/filter", observations)
