@@ -1,6 +1,6 @@
 # make serve     set up what serving needs (no torch) and serve every bundle in bundles/ on HOST:PORT
 # make test      set up everything and run the tests but the slow ones: minutes
-# make test-all  set up more and run all of them, with coverage, and write results/tests.json: half an hour or more
+# make test-all  set up more and run all of them: what they left out and reached is told, and written to results/tests.json
 # make check     set up everything and run the linter, the formatter and the type checker
 # make results   write docs/RESULTS.md and the table of README.md from what is measured in results/
 # make docs      set up everything and build the documentation in build/docs: a warning is an error
