@@ -237,9 +237,10 @@ def joint_log_likelihood(config: LinearFilterConfig, times: np.ndarray, values: 
     """Log likelihood of the rows from `skip` on under the filter as served, in float64, rows before it filtered too."""
     model = _exact(config)
     seen = np.isfinite(values)
-    stream = (torch.from_numpy(part)[None] for part in (np.where(seen, values, 0.0), seen.astype(np.float64), times))
+    parts = np.where(seen, values, 0.0), seen.astype(np.float64), times
+    observation, present, at = (torch.from_numpy(part)[None] for part in parts)
     total = 0.0
-    for i, (output, _) in enumerate(model.walk(*stream)):
+    for i, (output, _) in enumerate(model.walk(observation, present, at)):
         if i >= skip:
             total += float(output.log_likelihood)
     return total
