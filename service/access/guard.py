@@ -13,14 +13,12 @@ differently, and a route that somebody adds is guarded without being named here.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import re
 from collections.abc import Sequence
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from rfa.service import base64url
 from rfa.service.access.keys import ApiKeys
 from rfa.service.access.refusal import turn_away
 from rfa.service.errors import Unauthorized
@@ -32,7 +30,6 @@ OPEN_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 OPTIONAL_WHITESPACE: Final = b" \t"
 PROTOCOL_HEADER: Final = b"sec-websocket-protocol"
 KEY_PROTOCOL: Final = "rfa.key."
-_BASE64URL = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def is_open(method: str, path: str) -> bool:
@@ -85,18 +82,15 @@ def presented_keys(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
 def keys_in_protocols(protocols: Sequence[str]) -> list[bytes]:
     """Every key among the subprotocols that a handshake offers; one that cannot be read is a wrong one."""
     offered = [name.removeprefix(KEY_PROTOCOL) for name in protocols if name.startswith(KEY_PROTOCOL)]
-    return [_from_base64url(text) for text in offered]
+    return [_key(text) for text in offered]
 
 
-def _from_base64url(text: str) -> bytes:
+def _key(text: str) -> bytes:
     """The bytes, or none where it is not the one way to write them."""
-    if not _BASE64URL.fullmatch(text):
-        return b""
     try:
-        key = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    except binascii.Error:
+        return base64url.decode(text)
+    except ValueError:
         return b""
-    return key if base64.urlsafe_b64encode(key).rstrip(b"=") == text.encode() else b""
 
 
 def _forget_keys(scope: Scope) -> None:

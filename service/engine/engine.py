@@ -78,11 +78,6 @@ class Engine:
         self._serve(self.build(models))
 
     @property
-    def version(self) -> str:
-        """Of the bundles that new requests are answered with."""
-        return self._served.version
-
-    @property
     def models(self) -> Models:
         """What new requests are answered with."""
         return self._served.models
@@ -119,7 +114,7 @@ class Engine:
     def _serve(self, served: Served) -> None:
         self._served = served
         self._metrics.bundle_version.clear()
-        self._metrics.bundle_version.labels(served.version).set(1)
+        self._metrics.bundle_version.labels(served.models.version).set(1)
         self._metrics.state_slots.clear()
         self._metrics.state_slots_used.clear()
         for name, pool in served.pools.items():

@@ -27,7 +27,6 @@ class Served:
     """Models with the stages that run them; replaced as a whole when bundles are loaded anew."""
 
     models: Models
-    version: str
     digests: Mapping[str, str]
     prefill: Mapping[tuple[str, Mode], tuple[PrefillStage, PrefillStage]]  # of short prompts, of long ones
     filtering: Mapping[str, FilterStage]
@@ -37,8 +36,8 @@ class Served:
     @classmethod
     def build(cls, models: Models, settings: Settings, metrics: Metrics) -> Served:
         limits = prompt_limits(settings)
-        places = settings.max_running + settings.max_streams
-        pools = {name: StatePool(model.state_fields, places) for name, model in models.filters.items()}
+        seats = settings.max_running + settings.max_streams
+        pools = {name: StatePool(model.state_fields, seats) for name, model in models.filters.items()}
         prefill: dict[tuple[str, Mode], tuple[PrefillStage, PrefillStage]] = {}
         for name, model in models.languages.items():
             for mode in get_args(Mode):
@@ -46,7 +45,6 @@ class Served:
                 prefill[name, mode] = PrefillStage(limits, decode), PrefillStage(limits, decode)
         return cls(
             models,
-            models.version,
             {facts.name: facts.digest for facts in models.facts},
             prefill,
             {name: FilterStage(model, pools[name], metrics) for name, model in models.filters.items()},

@@ -192,7 +192,7 @@ class ServerProcess:
         if self._generation != generation:
             return
         if reason is None:
-            version = served.version
+            version = served.models.version
             engine.stage(served, lambda: self._board.generation == generation)
         await self._channel.send("prepared", generation=generation, version=version, reason=reason)
 

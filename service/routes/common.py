@@ -81,9 +81,9 @@ _EXAMPLES: dict[type[ServiceError], ServiceError] = {
 }
 
 
-def json_response(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def json_response(document: Any) -> Response:
     """A short JSON reply."""
-    return Response(dumps(document), status, media_type="application/json", headers=headers)
+    return Response(dumps(document), media_type="application/json")
 
 
 class ReplyCut(ClientGone):

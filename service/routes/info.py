@@ -49,7 +49,7 @@ async def info(request: Request, engine: EngineDep) -> Response:
         Info(
             name="rfa-server",
             version=server_version(),
-            bundle_version=engine.version,
+            bundle_version=engine.models.version,
             device="cuda" if is_on_gpu else "cpu",
             versions={"python": platform.python_version(), **{name: version(name) for name in libraries}},
             models=engine.models.facts,

@@ -9,12 +9,12 @@ was given out is accepted. Whatever is wrong with a token, the client is told th
 
 from __future__ import annotations
 
-import base64
 import logging
 import struct
 import time
 from collections.abc import Callable
 
+from rfa.service import base64url
 from rfa.service.errors import invalid_state
 from rfa.service.state.names import Opened, StateScope
 from rfa.service.state.sealer import OVERHEAD_BYTES, SealBroken, Sealer
@@ -52,7 +52,7 @@ class Tokens:
         """A token of this state, good for `seconds` from now."""
         issued = int(self._clock())
         header = _HEADER.pack(issued, issued + self._seconds, state.step, len(state.payload))
-        return PREFIX + _encode(self._sealer.seal(header + state.payload, scope, _PURPOSE))
+        return PREFIX + base64url.encode(self._sealer.seal(header + state.payload, scope, _PURPOSE))
 
     def open(self, token: str, scope: StateScope, max_bytes: int) -> Opened:
         """The state of a token that `seal` made for an equal scope and that has not expired.
@@ -72,7 +72,11 @@ class Tokens:
             raise SealBroken("longer than any state of this model")
         if not token.startswith(PREFIX):
             raise SealBroken("unknown version")
-        plaintext = self._sealer.open(_decode(token[len(PREFIX) :]), scope, _PURPOSE)
+        try:
+            sealed = base64url.decode(token[len(PREFIX) :])
+        except ValueError:
+            raise SealBroken("not the canonical base64url") from None
+        plaintext = self._sealer.open(sealed, scope, _PURPOSE)
         if len(plaintext) < _HEADER.size:
             raise SealBroken("no header")
         issued, expires, step, length = _HEADER.unpack_from(plaintext)
@@ -89,19 +93,3 @@ class Tokens:
         # The age counts too, so that a shorter `state_seconds` holds for tokens that were given out before it.
         if now >= expires or now - issued >= self._seconds:
             raise SealBroken("expired")
-
-
-def _encode(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
-
-
-def _decode(text: str) -> bytes:
-    """Strict inverse of `_encode`: padding, other alphabets, whitespace and stray last bits are refused."""
-    try:
-        # Lenient here, since no strict reader of the library minds stray last bits; encoding again decides all of it.
-        data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    except ValueError:
-        raise SealBroken("not base64url") from None
-    if _encode(data) != text:
-        raise SealBroken("not the canonical base64url")
-    return data

@@ -146,7 +146,7 @@ def test_a_poisoned_prompt_is_reported(runtime: Any) -> None:
     assert not runtime.prefill(cache, [2, 3]).is_finite()
 
 
-def test_a_slot_is_empty_between_its_owners(runtime: Any) -> None:
+def test_a_seat_is_empty_between_its_owners(runtime: Any) -> None:
     context = begun(runtime, [1, 2, 3])
     row = context.seat.row
     context.release()
