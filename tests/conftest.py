@@ -52,6 +52,23 @@ def _filled(make):
 
 
 COMPILED_AHEAD: list[subprocess.Popen[bytes]] = []
+# Files of half a minute and more go first: a process that began one of them last would keep the others waiting. Those
+# that wait for servers stand between those that compute.
+LONGEST = (
+    "tests/model/test_dense_numba.py",
+    "tests/test_docs.py",
+    "tests/cli/test_cli.py",
+    "tests/service/test_supervisor.py",
+    "tests/soak/faults/test_sigterm.py",
+    "tests/model/test_triton_backward.py",
+    "tests/service/test_vetting.py",
+    "tests/export/test_language_export.py",
+    "tests/soak/faults/test_kill.py",
+    "tests/service/test_access_live.py",
+    "tests/model/test_triton_far.py",
+    "tests/soak/faults/test_redis.py",
+    "tests/service/test_wire.py",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,6 +85,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if session.config.getoption("numprocesses", None) and find_spec("numba"):
         command = [sys.executable, "-c", "from rfa.model.decoder_numba import compile_kernels; compile_kernels()"]
         COMPILED_AHEAD.append(subprocess.Popen(command, cwd=ROOT))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {file: place for place, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(LONGEST)))
 
 
 def pytest_sessionfinish() -> None:
