@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,10 +26,9 @@ def export(
     as_json: JsonFlag = False,
 ) -> None:
     """Turn a trained run into a bundle: graphs, calibration, golden outputs, hashes."""
-    config = run / "config.json"
-    if not config.is_file():
-        raise ValueError(f"{run} is not a run: it has no config.json")
-    if json.loads(config.read_text())["family"] == "language":
+    from rfa.model.checkpoint import read_config
+
+    if read_config(run)[0] == "language":
         from rfa.export.language_export import export_language
 
         bundle: Bundle = export_language(run, out, name=name)

@@ -23,7 +23,7 @@ import torch
 
 from rfa.export.surprise import running_surprise, wilson_hilferty
 from rfa.model.batch import Batch
-from rfa.model.config import Mode
+from rfa.model.config import Mode, in_mode
 from rfa.model.state_filter import State, StateFilter
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
@@ -62,16 +62,15 @@ def evaluate(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[int, ...
     states: list[State] = []
     # A forecast holds a covariance of the state per origin and lead.
     most = max(1, FORECAST_NUMBERS // max(1, model.init_state(size)["covariance"].numel() * len(usable)))
-    previous, model.mode = model.mode, mode
-    for i, (output, state) in enumerate(model.walk(y, present, times)):
-        means.append(output.mean)
-        deviations.append(torch.diagonal(output.covariance, dim1=-2, dim2=-1).clamp(min=0).sqrt())
-        nis.append(output.nis)
-        states.append(state)
-        if len(states) == most or i + 1 == length:
-            _forecast_from(model, states, i + 1 - len(states), times, usable, forecasts)
-            states.clear()
-    model.mode = previous
+    with in_mode(model, mode):
+        for i, (output, state) in enumerate(model.walk(y, present, times)):
+            means.append(output.mean)
+            deviations.append(torch.diagonal(output.covariance, dim1=-2, dim2=-1).clamp(min=0).sqrt())
+            nis.append(output.nis)
+            states.append(state)
+            if len(states) == most or i + 1 == length:
+                _forecast_from(model, states, i + 1 - len(states), times, usable, forecasts)
+                states.clear()
     step = np.diff(batch.times, axis=1)
     unit = float(np.median(step[step > 0])) if (step > 0).any() else 1.0
     mean_all, deviation_all, nis_all = (torch.stack(x, 1).double().numpy() for x in (means, deviations, nis))

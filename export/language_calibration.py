@@ -21,7 +21,7 @@ from scipy.special import log_softmax
 from tqdm import tqdm
 
 from rfa.export.token_confidence import TokenConfidence
-from rfa.model.config import Mode
+from rfa.model.config import Mode, in_mode
 from rfa.model.language import LanguageModel
 
 Array = NDArray[np.float32]
@@ -137,12 +137,10 @@ def _moments(scored: ScoredTokens, inverse: float) -> tuple[float, float]:
 
 def _passes(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> Iterator[ScoredTokens]:
     """Window by window, each from nothing."""
-    previous, model.mode = model.mode, mode
     for window in tqdm(windows, desc=f"calibrate {mode}", unit="window", leave=False):
-        with torch.no_grad():
+        with torch.no_grad(), in_mode(model, mode):
             logits = model(torch.from_numpy(window[None, :-1]), with_precision=False).logits[0]
         yield ScoredTokens(logits.numpy(), window[1:])
-    model.mode = previous
 
 
 def _temperature(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> float:

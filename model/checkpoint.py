@@ -51,10 +51,30 @@ def load_run(run: str | Path) -> Any:
         ValueError: unknown family, unknown config key, or weights that do not fit the config.
     """
     directory = Path(run)
-    document = json.loads((directory / CONFIG_FILE).read_text())
-    if document["family"] not in FAMILIES:
-        raise ValueError(f"{CONFIG_FILE} names family {document['family']!r}; known are {sorted(FAMILIES)}")
-    return build_model(document["family"], document["config"], load((directory / WEIGHTS_FILE).read_bytes()))
+    family, config = read_config(directory)
+    return build_model(family, config, load((directory / WEIGHTS_FILE).read_bytes()))
+
+
+def read_config(run: Path) -> tuple[str, dict[str, Any]]:
+    """Family and configuration of a run.
+
+    Raises:
+        FileNotFoundError: it has no config.json.
+        ValueError: what is in it is no JSON, or no family and its configuration.
+    """
+    path = run / CONFIG_FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"{run} is not a run: it has no {CONFIG_FILE}")
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    known = document if isinstance(document, dict) else {}
+    family, config = known.get("family"), known.get("config")
+    if family not in FAMILIES or not isinstance(config, dict):
+        names = ", ".join(FAMILIES)
+        raise ValueError(f"{path} is not that of a run: it must hold `config` and its `family`, one of {names}")
+    return family, config
 
 
 def build_model(family: str, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Any:

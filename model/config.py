@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self
 
@@ -25,6 +26,16 @@ PRIORS = ("lyapunov", "constant", "additive")
 NOISES = ("learned", "anchor")
 DISTANCE_BIASES = ("none", "alibi", "decay")
 INNOVATIONS = ("key", "value")
+
+
+@contextmanager
+def in_mode(model: Any, mode: Mode) -> Iterator[None]:
+    """A model of two modes in one of them, and as it was afterwards, however that ends."""
+    previous, model.mode = model.mode, mode
+    try:
+        yield
+    finally:
+        model.mode = previous
 
 
 @dataclass(frozen=True)

@@ -283,6 +283,21 @@ def test_a_failure_is_one_line_that_names_the_reason(
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ('{"drift": [[1.0]]}', "must hold `config` and its `family`"),
+        ("[1", "config.json: Expecting"),
+        ("[1]", "family"),
+    ],
+)
+def test_a_run_with_another_config_is_told_so(tmp_path: Path, content: str, reason: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    code, _, err = rfa("export", tmp_path, "--out", tmp_path / "bundle")
+    assert code == 1
+    assert reason in err and "config.json" in err and "unexpected" not in err
+
+
 def test_a_series_that_does_not_fit_the_bundle_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "one.csv").write_text("t,level\n0,1\n1,2\n")
     code, _, err = rfa("filter", tmp_path / "one.csv", "--bundle", "linear")
