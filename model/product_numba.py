@@ -5,7 +5,8 @@
 
 A library's product lays the matrix out anew on every call, which for the 16 rows of a step costs as much as the
 product. Here a tile of rows times a panel is one loop over `in` that keeps its sums in vector registers: every number
-is one chain of fused multiply-adds in the order of `in`. So a row comes out the same, bit for bit, in whatever company.
+is one chain of fused multiply-adds in the order of `in`, so that a row comes out the same, bit for bit, in whatever
+company.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.

@@ -28,6 +28,8 @@ from hypothesis import HealthCheck, settings
 ROOT = Path(__file__).resolve().parent.parent
 
 torch.set_num_threads(1)
+# What torch's exporter and the collection make by the million stays: the collector would go through it a thousand times.
+gc.set_threshold(100_000, 50, 50)
 # Every client of HTTP makes one, reading all authorities of the world for 30 ms; the tests talk to 127.0.0.1.
 ssl.create_default_context = functools.cache(ssl.create_default_context)  # type: ignore[assignment]
 # Fixed examples: a failure is a fact about the code, not about the day. No deadline: workers share cores.

@@ -101,10 +101,12 @@ def test_a_bundle_is_signed_and_verified_by_its_key(linear_bundle: Path, tmp_pat
     assert code == 1 and "manifest.json.minisig: missing" in err
     signed = rfa_json("sign", mine, "--key", keys["secret_key"])
     assert signed["digest"] == rfa_json("info", linear_bundle)["digest"]
-    for key in (keys["public_key"], keys["RFA_TRUSTED_KEYS"]):
-        assert rfa_json("verify", mine, "--trusted-key", others["public_key"], "--trusted-key", key)["passed"]
-    code, _, err = rfa("verify", mine, "--trusted-key", others["public_key"])
-    assert code == 1 and "a key that is not trusted" in err
+    # A key by its file, and as the text that RFA_TRUSTED_KEYS takes.
+    trusted = ("--trusted-key", others["RFA_TRUSTED_KEYS"], "--trusted-key", keys["public_key"])
+    assert rfa_json("verify", mine, *trusted)["passed"]
+    for key in (others["public_key"], others["RFA_TRUSTED_KEYS"]):
+        code, _, err = rfa("verify", mine, "--trusted-key", key)
+        assert code == 1 and "a key that is not trusted" in err
     assert Path(keys["secret_key"]).read_text() not in json.dumps([keys, signed])
 
 

@@ -52,8 +52,8 @@ def _spread(offered: list[Case], count: int) -> list[Case]:
     first: dict[str, Case] = {}
     for entry in offered:
         first.setdefault(entry.what.split(" = ")[0], entry)
-    fresh = list(first.values())
-    return (fresh + [entry for entry in offered if entry not in fresh])[:count]
+    fresh = {id(entry) for entry in first.values()}
+    return [*first.values(), *(entry for entry in offered if id(entry) not in fresh)][:count]
 
 
 def _of_file(bundles: Path, file: str) -> Iterator[Case]:
