@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import safetensors.numpy
@@ -102,6 +103,7 @@ class Bundle:
         self._graphs = {
             name: check_graph(contents[spec.file], spec, tensors).model for name, spec in manifest.graphs.items()
         }
+        self._sessions: WeakValueDictionary[tuple[str, int], ort.InferenceSession] = WeakValueDictionary()
 
     @property
     def name(self) -> str:
@@ -146,15 +148,21 @@ class Bundle:
         return self._contents[name]
 
     def session(self, graph_name: str, threads: int = 1) -> ort.InferenceSession:
-        """A session for a graph as it was checked, its constants taken from the weights.
+        """The session of a graph as it was checked, its constants taken from the weights.
+
+        The same one for as long as anybody holds it: what is served is what was held to the golden outputs.
 
         Raises:
             BundleError: no such graph, or one that the runtime refuses.
         """
         if graph_name not in self.manifest.graphs:
             raise BundleError(f"{MANIFEST_FILE}: no graph {graph_name!r}; it has {sorted(self.manifest.graphs)}")
-        spec = self.manifest.graphs[graph_name]
-        return _session(self._graphs[graph_name], spec.initializers, self._weights, threads, spec.file)
+        found = self._sessions.get((graph_name, threads))
+        if found is None:
+            spec = self.manifest.graphs[graph_name]
+            found = _session(self._graphs[graph_name], spec.initializers, self._weights, threads, spec.file)
+            self._sessions[graph_name, threads] = found
+        return found
 
 
 def open_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> Bundle:

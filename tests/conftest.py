@@ -28,7 +28,7 @@ from hypothesis import HealthCheck, settings
 ROOT = Path(__file__).resolve().parent.parent
 
 torch.set_num_threads(1)
-# What torch's exporter and the collection make by the million stays: the collector would go through it a thousand times.
+# What torch's exporter makes by the million stays: the collector would go through it a thousand times.
 gc.set_threshold(100_000, 50, 50)
 # Every client of HTTP makes one, reading all authorities of the world for 30 ms; the tests talk to 127.0.0.1.
 ssl.create_default_context = functools.cache(ssl.create_default_context)  # type: ignore[assignment]
@@ -126,7 +126,7 @@ def uninitialised_memory_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.Tensor, name, _filled(getattr(torch.Tensor, name)))
 
 
-@pytest.fixture(params=["up", "down", "either"])
+@pytest.fixture(params=[*(pytest.param(side, marks=pytest.mark.slow) for side in ("up", "down")), "either"])
 def functions_off(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels run as on a processor whose functions are one ulp off, and whose sums of products go backwards."""
     if os.environ.get("TRITON_INTERPRET") != "1":

@@ -45,7 +45,8 @@ def load_models(settings: Settings) -> Models:
         bundle = open_bundle(path, keys)
         if bundle.name in languages or bundle.name in filters:
             raise BundleError(f"two bundles are named {bundle.name!r}; names must differ")
-        golden_values = check_golden(bundle)
+        sessions = {name: bundle.session(name) for name in bundle.manifest.graphs}  # the runtime's as well
+        golden_values = check_golden(bundle, sessions)
         if bundle.kind == "lm":
             languages[bundle.name] = model = load_language(bundle)
             facts.append(_facts(bundle, golden_values, model.runtime))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -25,6 +26,7 @@ from rfa.model.attention.launch import Launch
 from rfa.model.attention.triton_backward import backward
 
 NAMES = ("q", "k", "v", "mu", "sigma2", "eta2", "gamma2", "nu", "tau")
+slow = partial(pytest.param, marks=pytest.mark.slow)
 ROWS, COLUMNS = Launch(32, 32, 4, 1), Launch(16, 32, 4, 1)
 
 
@@ -183,7 +185,9 @@ def test_lengths(length: int) -> None:
     check(rfa_inputs(2, length, 2, 8, dtype=torch.float32, seed=length))
 
 
-@pytest.mark.parametrize(("rows", "columns"), [((16, 64), (64, 16)), ((64, 16), (16, 64)), ((32, 32), (32, 32))])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [((16, 64), (64, 16)), slow((64, 16), (16, 64)), slow((32, 32), (32, 32))]
+)
 def test_shapes_of_blocks(rows: tuple[int, int], columns: tuple[int, int]) -> None:
     inputs = rfa_inputs(1, 150, 2, 8, dtype=torch.float32, irregular=True)
     check(inputs, rows=Launch(*rows, 4, 1), columns=Launch(*columns, 4, 1))
@@ -191,7 +195,13 @@ def test_shapes_of_blocks(rows: tuple[int, int], columns: tuple[int, int]) -> No
 
 @pytest.mark.parametrize(
     ("mu", "irregular"),
-    [((0.0, 1e-6), False), ((1e-3, 5e-3), False), ((1e-6, 5e-3), True), ((2.0, 40.0), False), ((2.0, 40.0), True)],
+    [
+        ((0.0, 1e-6), False),
+        slow((1e-3, 5e-3), False),
+        ((1e-6, 5e-3), True),
+        slow((2.0, 40.0), False),
+        ((2.0, 40.0), True),
+    ],
 )
 def test_decay_rates(mu: tuple[float, float], irregular: bool) -> None:
     """Zero and tiny (the series), between, and decays that underflow within a block."""

@@ -28,9 +28,10 @@ from rfa.model.attention.triton_forward import forward
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
 KERNELS = pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
 # The kernels treat both types of 16 bits alike.
-BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.slow)
+slow = partial(pytest.param, marks=pytest.mark.slow)
+BFLOAT16 = slow(torch.bfloat16)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16], ids=str)
-FLOAT16 = pytest.param(torch.float16, marks=pytest.mark.slow)
+FLOAT16 = slow(torch.float16)
 TWO_DTYPES = pytest.mark.parametrize("dtype", [torch.float32, FLOAT16], ids=str)
 # The blocks of all passes in float32, so that all of them leave out the same pairs.
 BLOCK = 32
@@ -247,10 +248,10 @@ def test_the_eager_code_replaces_every_far_pair(kernel):
     ("dtype", "scale", "length", "n_queries", "with_precision", "kernel"),
     [
         (torch.float32, 1.0, 100, 100, True, "student_t"),
-        (torch.float32, 1.0, 100, 100, True, "gaussian"),
+        slow(torch.float32, 1.0, 100, 100, True, "gaussian"),
         (torch.float32, 1.0, 128, 64, False, "student_t"),
         (torch.float32, 30.0, 100, 100, True, "student_t"),
-        (torch.float16, 1.0, 100, 100, False, "student_t"),
+        slow(torch.float16, 1.0, 100, 100, False, "student_t"),
         (torch.float16, 1.0, 100, 100, True, "gaussian"),
     ],
     ids=str,

@@ -390,7 +390,7 @@ def operator_arguments(transposed, packed, stamped, with_precision, length=5):
 
 @pytest.mark.parametrize(
     ("transposed", "packed", "stamped", "with_precision"),
-    [(False, False, True, True), (True, True, False, False)],
+    [pytest.param(False, False, True, True, marks=pytest.mark.slow), (True, True, False, False)],
 )
 def test_the_operators_keep_their_promises(transposed, packed, stamped, with_precision):
     """Schema, autograd, shapes and strides of the fake kernels, and tracing."""

@@ -16,7 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rfa.export.onnx_runtime import ort
 from rfa.service.app import create_app
+from rfa.service.engine.models import load_models
+from rfa.service.runtime.language import LanguageRuntime
 from rfa.service.schemas.replies import FilterReply, GenerateEvent, GenerateReply, Info
 from rfa.service.settings import Settings
 from tests.service.replies import read
@@ -50,6 +53,31 @@ async def test_ready_with_all_default_bundles(bundles: Path) -> None:
         assert set((await client.get("/ready")).json()["models"]) >= {"books", "linear", "oscillator"}
         info = read(Info, (await client.get("/info")).content)
     assert all(model.golden_values > 0 and len(model.digest) == 64 and model.calibration for model in info.models)
+
+
+def test_what_is_served_was_held_to_the_golden_outputs(
+    linear_bundle: Path, books_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is opened once: a session of the same graph that nobody looked at would be another."""
+    made: list[object] = []
+
+    class Watched(ort.InferenceSession):  # type: ignore[misc]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.runs = 0
+            made.append(self)
+
+        def run(self, *arguments: Any, **options: Any) -> Any:
+            self.runs += 1
+            return super().run(*arguments, **options)
+
+    monkeypatch.setattr(ort, "InferenceSession", Watched)
+    models = load_models(Settings(bundles=(linear_bundle, books_bundle), text_runtime="onnx", max_batch_rows=2))
+    filters, texts = models.filters["linear"], models.languages["books"]
+    assert isinstance(texts, LanguageRuntime)
+    served = [filters._step, filters._attend, filters._forecast, texts._step, texts._prefill, texts.attention]
+    assert {id(session) for session in served} == {id(session) for session in made}
+    assert all(session.runs for session in served)
 
 
 @pytest.mark.anyio
