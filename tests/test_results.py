@@ -42,7 +42,7 @@ def test_every_section_says_where_it_comes_from() -> None:
     assert len(sections) == len(DOCUMENTS)
     for section in sections:
         assert re.search(r"^Commit [0-9a-f]{12}(-dirty)?[,;]", section, flags=re.MULTILINE), section[:80]
-        assert re.search(r"^Made by `(rfa|python -m) ", section, flags=re.MULTILINE), section[:80]
+        assert re.search(r"^Made by `(rfa|python -m|make) ", section, flags=re.MULTILINE), section[:80]
 
 
 def test_a_file_without_a_declaration_is_refused() -> None:
@@ -165,6 +165,18 @@ def test_evidence_adds_nothing_to_entropy() -> None:
     """What the page says of `precision`; a model of which it is not true needs other words."""
     for part in DOCUMENTS["token-calibration"]["modes"].values():
         assert abs(part["discrimination"]["differences"]["entropy + precision - entropy"]["value"]) < 5e-4
+
+
+def test_what_all_tests_left_out_and_reached_adds_up() -> None:
+    """The shape alone: what is skipped depends on the machine."""
+    document = DOCUMENTS["tests"]
+    assert document["tests"]["passed"] > document["tests"]["skipped"] == sum(document["skips"].values())
+    assert all(reason and count > 0 for reason, count in document["skips"].items())
+    links = {path.name for path in (HOME / "rfa").iterdir() if path.is_symlink()}
+    assert set(document["coverage"]) == {"rfa", *links} - {"bundles"}
+    for room in document["coverage"].values():
+        assert 0 < room["lines_reached"] <= room["lines"]
+        assert 0 <= room["branches_reached"] <= room["branches"]
 
 
 def test_the_generator_writes_both_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
