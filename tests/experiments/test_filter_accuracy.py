@@ -161,6 +161,7 @@ def test_a_rejected_observation_is_only_predicted_over():
         assert np.abs(found.mean[:, i] - mean).max() < 1e-4
 
 
+@pytest.mark.slow
 def test_the_document_holds_every_row_and_bar(monkeypatch, tmp_path):
     monkeypatch.setattr(filter_accuracy, "TUNING_TRIALS", 2)
     monkeypatch.setattr(filter_accuracy, "TUNING_STEPS", 30)

@@ -76,12 +76,12 @@ def text_clients(count: int, url: Callable[[], str], truths: Truths, findings: F
 
 
 @contextmanager
-def server_beside_redis(processes: int, **settings: Any) -> Iterator[Server]:
-    """A server of all bundles, not started yet, whose sessions live in a Redis of its own."""
+def server_beside_redis(processes: int, *, with_texts: bool, **settings: Any) -> Iterator[Server]:
+    """A server of all bundles, or of the filters alone, not started yet, whose sessions live in a Redis of its own."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, RedisProcess(Path(name)) as redis:
         yield Server(
             Path(name),
-            bundles=as_setting(BUNDLES),
+            bundles=as_setting(BUNDLES if with_texts else BUNDLES[: len(FILTERS)]),
             processes=processes,
             state_keys=state_key(),
             sessions=redis.url,

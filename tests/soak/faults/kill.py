@@ -43,7 +43,7 @@ class KillPlan:
 def run_kill(plan: KillPlan, progress: Progress, truths: Truths | None = None) -> Verdict:
     """Kill, and hold the clients' findings to the bars."""
     truths = truths or find_truths()
-    with server_beside_redis(plan.processes) as server, server:
+    with server_beside_redis(plan.processes, with_texts=plan.texts > 0) as server, server:
         return asyncio.run(_run(plan, server, truths, progress))
 
 

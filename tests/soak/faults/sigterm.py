@@ -46,7 +46,7 @@ class SigtermPlan:
 def run_sigterm(plan: SigtermPlan, progress: Callable[[], None], truths: Truths | None = None) -> Verdict:
     """Start, end, and hold the clients' findings and the server's end to the bars."""
     truths = truths or find_truths()
-    with server_beside_redis(plan.processes, shutdown_grace_seconds=plan.grace) as server:
+    with server_beside_redis(plan.processes, with_texts=plan.texts > 0, shutdown_grace_seconds=plan.grace) as server:
         return asyncio.run(_run(plan, server, truths, progress))
 
 

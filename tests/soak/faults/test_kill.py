@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from tests.soak.faults.cast import Truths
+import pytest
+
 from tests.soak.faults.kill import KillPlan, run_kill
 
 
-def test_nothing_acknowledged_is_lost_when_processes_are_killed(all_truths: Truths) -> None:
-    plan = KillPlan(kills=2, supervisor_every=2, streams=8, texts=1, quiet=0.3)
-    verdict = run_kill(plan, lambda: None, all_truths)
+@pytest.mark.parametrize(
+    ("texts", "truths"), [(0, "filter_truths"), pytest.param(1, "all_truths", marks=pytest.mark.slow)]
+)
+def test_nothing_acknowledged_is_lost_when_processes_are_killed(
+    texts: int, truths: str, request: pytest.FixtureRequest
+) -> None:
+    plan = KillPlan(kills=2, supervisor_every=2, streams=8, texts=texts, quiet=0.3)
+    verdict = run_kill(plan, lambda: None, request.getfixturevalue(truths))
     assert not verdict.missed, verdict.measured
