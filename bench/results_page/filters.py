@@ -137,6 +137,24 @@ def normal_tables(document: Document) -> list[Table]:
     ]
 
 
+def alarm_tables(document: Document) -> list[Table]:
+    rates = list(next(iter(document["rows"].values()))["learned"])
+    return [
+        Table(
+            ("series", "observations", *(f"at {rate}" for rate in rates), *(f"served, at {rate}" for rate in rates)),
+            [
+                (
+                    name,
+                    f"{row['observations']:,}",
+                    *(f"{row[kind][rate]:.2f}" for kind in ("learned", "served") for rate in rates),
+                )
+                for name, row in document["rows"].items()
+            ],
+            f"Observed over nominal, pooled; the first {document['burn_in']} observations of a series not counted:",
+        )
+    ]
+
+
 def _plain(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
 
@@ -244,6 +262,7 @@ SHOWN = {
     "filter": Shown(oscillator_tables),
     "filter-adaptive": Shown(adaptive_tables),
     "filter-normal": Shown(normal_tables),
+    "alarm-rates": Shown(alarm_tables),
     "filter-nab": Shown(nab_tables),
     "forecast-etth1": Shown(forecast_tables, forecast_bars),
     "filter-speed": Shown(speed_tables),
