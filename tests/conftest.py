@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -37,6 +38,8 @@ settings.register_profile(
     "repeatable", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("repeatable")
+# It would draw constants of whatever modules are loaded: other examples in the company of other tests.
+providers._get_local_constants = lambda: providers._local_constants
 
 
 def _filled(make):

@@ -47,7 +47,7 @@ class Series(NamedTuple):
     is_clean: Array
 
 
-class Scored(NamedTuple):
+class Rates(NamedTuple):
     """Of a series: how probable so strange an observation is, by the tail of `rare.py` and as served, `[N]`."""
 
     learned: Array
@@ -103,7 +103,7 @@ def _outside(length: int, windows: Sequence[tuple[int, int]]) -> Array:
     return is_clean
 
 
-def scored(runtime: FilterRuntime, series: Sequence[Series]) -> list[Scored]:
+def scored(runtime: FilterRuntime, series: Sequence[Series]) -> list[Rates]:
     """All series side by side, as live streams are."""
     pool = StatePool(runtime.state_fields, len(series))
     seats = [pool.acquire() for _ in series]
@@ -124,7 +124,7 @@ def scored(runtime: FilterRuntime, series: Sequence[Series]) -> list[Scored]:
     learned = [
         tail_probabilities(np.where(one.is_clean, root, np.nan)) for one, root in zip(series, roots, strict=True)
     ]
-    return [Scored(*pair) for pair in zip(learned, served, strict=True)]
+    return [Rates(*pair) for pair in zip(learned, served, strict=True)]
 
 
 def _given(value: float) -> float | None:
