@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,8 @@ class Batch:
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
         """Observations (0 where missing) and presence, float32 `[B, N, P]`, and times `[B, N]` float64."""
+        import torch  # what reads and filters recorded series has none
+
         present = np.isfinite(self.observations)
         values = np.where(present, self.observations, 0.0)
         return torch.from_numpy(values).float(), torch.from_numpy(present).float(), torch.from_numpy(self.times)

@@ -226,6 +226,19 @@ def test_the_service_works_without_what_only_training_needs() -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_a_recorded_series_is_filtered_without_what_only_training_needs(tmp_path: Path) -> None:
+    metric = tmp_path / "metric.csv"
+    metric.write_text("t,value\n" + "".join(f"{t},{100 + t % 7}\n" for t in range(60)))
+    statement = (
+        "from rfa.cli.main import app\n"
+        f"for options in (['docs/oscillator.csv', '--bundle', 'linear'], [{str(metric)!r}, '--anomalies']):\n"
+        f"    app(['filter', *options, '--out', {str(tmp_path / 'out.csv')!r}], standalone_mode=False)\n"
+    )
+    result = run_without(NOT_INSTALLED_FOR_SERVING, statement)
+    assert result.returncode == 0, result.stderr
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == 61
+
+
 def test_the_supervisor_is_small() -> None:
     """It watches processes that compute and answers their probes: it starts at once, and takes no memory of a model."""
     statement = "import rfa.service.server, rfa.service.process.health, rfa.service.process.supervisor"
