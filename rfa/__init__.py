@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from rfa.model.attention.reference import AttentionResult
     from rfa.model.dynamics import Dynamics
     from rfa.model.linear_config import LinearFilterConfig
-    from rfa.model.recurrence.dense_numba import LinearStream
-    from rfa.model.recurrence.dense_numba import filter_streams
+    from rfa.model.recurrence.dense_numba import LinearStream, filter_streams
     from rfa.model.recurrence.irkf import IRKFState, irkf_scan, irkf_step
 
 __all__ = [
