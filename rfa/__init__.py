@@ -13,17 +13,15 @@ if TYPE_CHECKING:
     from rfa.model.attention.api import robust_filter_attention
     from rfa.model.attention.reference import AttentionResult
     from rfa.model.dynamics import Dynamics
-    from rfa.model.linear_config import LinearFilterConfig
-    from rfa.model.recurrence.dense_numba import LinearStream, filter_streams
+    from rfa.model.linear_config import LinearFilterConfig as LinearFilterConfig
+    from rfa.model.recurrence.dense_numba import LinearStream as LinearStream
+    from rfa.model.recurrence.dense_numba import filter_streams as filter_streams
     from rfa.model.recurrence.irkf import IRKFState, irkf_scan, irkf_step
 
 __all__ = [
     "AttentionResult",
     "Dynamics",
     "IRKFState",
-    "LinearFilterConfig",
-    "LinearStream",
-    "filter_streams",
     "irkf_scan",
     "irkf_step",
     "load_model",
