@@ -325,6 +325,13 @@ class ModelInfo(Reply):
     config: Mapping[str, Any]
     metrics: Mapping[str, Any]
     calibration: Mapping[str, Any]
+    ece_rows: Annotated[
+        int,
+        says(
+            "held-out tokens in the bundle with which the calibration error that it states was checked at load; 0: it "
+            "has none, as bundles of earlier versions and filters, and what it states was not checked"
+        ),
+    ] = 0
 
 
 @dataclass

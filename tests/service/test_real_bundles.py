@@ -53,6 +53,9 @@ async def test_ready_with_all_default_bundles(bundles: Path) -> None:
         assert set((await client.get("/ready")).json()["models"]) >= {"books", "linear", "oscillator"}
         info = read(Info, (await client.get("/info")).content)
     assert all(model.golden_values > 0 and len(model.digest) == 64 and model.calibration for model in info.models)
+    # What is stated of confidence was checked where there is one: 65,536 held-out tokens, one in 64 of them kept.
+    assert {model.ece_rows for model in info.models if model.kind == "lm"} == {1024}
+    assert {model.ece_rows for model in info.models if model.kind == "filter"} == {0}
 
 
 def test_what_is_served_was_held_to_the_golden_outputs(

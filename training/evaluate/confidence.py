@@ -33,9 +33,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from rfa.export.bundle import Bundle, open_bundle
-from rfa.export.language_calibration import BINS, WINDOW, reliability
+from rfa.export.language_calibration import WINDOW
 from rfa.export.loading import load_model
-from rfa.export.token_confidence import TokenConfidence
+from rfa.export.token_confidence import BINS, TokenConfidence, reliability
 from rfa.measured import origin, write_result
 from rfa.model.config import Mode
 from rfa.model.language import LanguageModel
