@@ -46,6 +46,12 @@ State = Annotated[str | None, Field(description="where to go on: a sealed token 
 
 # Text.
 
+CONFIDENCE = (
+    "calibrated probability that this is the right next token. Nothing else that the model has at a step is served: "
+    "on unseen text, evidence, residuals and variances of its filters tell right tokens from wrong ones hardly better "
+    "than the softmax alone (docs/RESULTS.md, Uncertainty of tokens)"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Token(Reply):
@@ -55,8 +61,7 @@ class Token(Reply):
     text: Annotated[str, says("text that this token made final; empty while a character or stop is incomplete")]
     logprob: Annotated[float, says("under the model itself, before temperature and filters")]
     special: bool
-    confidence: Annotated[Probability, says("calibrated probability that this is the right next token")]
-    precision: Annotated[float, says("total evidence of the last layer", ge=0)]
+    confidence: Annotated[Probability, says(CONFIDENCE)]
 
 
 @dataclass(frozen=True, slots=True)
