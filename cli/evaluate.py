@@ -36,13 +36,11 @@ def eval_lm(
 @app.command("confidence")
 def eval_confidence(
     bundle: BundleName,
-    data: Annotated[
-        Path, typer.Option(help="Folder with valid and test: folders of .txt files, or single files.", metavar="DIR")
-    ],
+    data: Annotated[Path, typer.Option(help="Folder with test: a folder of .txt files, or test.txt.", metavar="DIR")],
     limit: Annotated[int, typer.Option(min=1024, help="Score at most so many tokens.")] = 131_072,
     as_json: JsonFlag = False,
 ) -> None:
-    """Whether the confidence of a text's tokens can be believed, and whether evidence adds to it, in both modes."""
+    """Whether the confidence of a text's tokens can be believed, in both modes."""
     from rfa.training.evaluate.confidence import report, table
 
     document = report(_language_bundle(bundle), data, limit=limit)

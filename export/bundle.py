@@ -31,6 +31,7 @@ from rfa.export.families.check import (
 from rfa.export.families.language import LanguageConfig
 from rfa.export.golden import GOLDEN_FILE, GoldenMismatch, check_golden_document, run_golden
 from rfa.export.graph_check import MAX_GRAPH_BYTES, check_graph, read_graph
+from rfa.export.held_out import check_confidences, rows_of
 from rfa.export.manifest import (
     MANIFEST_FILE,
     MAX_FILES,
@@ -123,6 +124,11 @@ class Bundle:
     def calibration(self) -> dict[str, Any]:
         """Content of calibration.json."""
         return self._calibration
+
+    @property
+    def ece_rows(self) -> int:
+        """Held-out tokens with which the calibration error that it states is checked; 0: it has none."""
+        return rows_of(self._calibration)
 
     @property
     def golden(self) -> dict[str, Any]:
@@ -244,19 +250,23 @@ def _session(
 
 
 def check_golden(bundle: Bundle, sessions: Mapping[str, ort.InferenceSession] | None = None) -> int:
-    """Run the bundle's golden cases and compare; returns how many values were compared.
+    """Run the bundle's golden cases, and a language model's held-out text, and compare; returns how many values were.
 
     Args:
         sessions: sessions by graph name to run them on; made here if not given.
 
     Raises:
-        BundleError: an output differs by more than the tolerance stated in golden.json.
+        BundleError: an output differs by more than the tolerance stated in golden.json, or a confidence from what
+            calibration.json says.
     """
     chosen = sessions or {name: bundle.session(name) for name in bundle.manifest.graphs}
     try:
-        return run_golden(bundle.golden, chosen, bundle.weights())
+        count = run_golden(bundle.golden, chosen, bundle.weights())
     except GoldenMismatch as error:
         raise BundleError(f"{GOLDEN_FILE}: {error}") from None
+    if bundle.kind == "lm":
+        count += check_confidences(bundle.calibration, chosen, bundle.weights())
+    return count
 
 
 def _scan(directory: Path) -> set[str]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from rfa.export.documents import Probability, Sha256, Strict, ascending
+from rfa.export.held_out import MAX_REACH, MAX_ROWS, MAX_WINDOWS, chance
+from rfa.export.token_confidence import reliability
 
 MAX_TABLE = 1_024
 ROUNDING = 1e-9
@@ -152,8 +155,26 @@ class Reliability(Strict):
         return self
 
 
+class KeptRows(Strict):
+    """Confidence of the most likely token at some held-out places, and whether it came (0 or 1)."""
+
+    confidence: Annotated[list[Probability], Field(min_length=1, max_length=MAX_ROWS)]
+    right: Annotated[str, Field(pattern=r"^[01]+$", max_length=MAX_ROWS)]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.confidence) != len(self.right):
+            raise ValueError("confidence and right must have the same length")
+        return self
+
+    def ece(self) -> float:
+        """Recomputed."""
+        right = np.frombuffer(self.right.encode(), np.uint8) == ord("1")
+        return float(reliability(np.array(self.confidence), right)["ece"])
+
+
 class LanguageMode(Strict):
-    """Of one decoding mode."""
+    """Of one decoding mode; bundles that were written before have no rows."""
 
     temperature: Temperature
     nll: Annotated[float, Field(ge=0, le=1e6)]
@@ -161,6 +182,19 @@ class LanguageMode(Strict):
     ece_top_uncalibrated: Probability
     top: Reliability
     sampled: Reliability
+    rows: KeptRows | None = None
+
+    @model_validator(mode="after")
+    def _holds(self) -> Self:
+        if self.rows is not None:
+            low, high = chance(self.top.accuracy, self.top.count, len(self.rows.right))
+            found = self.rows.ece()
+            if not low <= found - self.top.ece <= high:
+                raise ValueError(
+                    f"ece of top is stated as {self.top.ece:.4f}, on the {len(self.rows.right)} rows that are kept it "
+                    f"is {found:.4f}: further than chance allows, {low:+.4f} to {high:+.4f}"
+                )
+        return self
 
 
 class ByMode(Strict):
@@ -184,6 +218,16 @@ class EceByMode(Strict):
     recurrent: Probability
 
 
+class KeptTokens(Strict):
+    """Where the rows are: after every so many tokens of each held-out window; and the first of these windows."""
+
+    every: Annotated[int, Field(ge=1, le=1 << 31)]
+    tokens: Annotated[
+        list[Annotated[list[Count], Field(min_length=2, max_length=MAX_REACH + 1)]],
+        Field(min_length=1, max_length=MAX_WINDOWS),
+    ]
+
+
 class LanguageData(Strict):
     """What it was fitted and judged on."""
 
@@ -192,6 +236,22 @@ class LanguageData(Strict):
     fit_tokens: Count
     held_out_tokens: Count
     tokens_sha256: Sha256
+    rows: KeptTokens | None = None
+
+    def rows_kept(self) -> int:
+        """How many each mode must have."""
+        return 0 if self.rows is None else self.held_out_tokens // self.window * (self.window // self.rows.every)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.rows is None:
+            return self
+        lengths = {len(part) - 1 for part in self.rows.tokens}
+        if len(lengths) > 1 or max(lengths) > self.window or max(lengths) % self.rows.every:
+            raise ValueError("rows.tokens must be equally long, a multiple of every and at most a window")
+        if len(self.rows.tokens) > self.held_out_tokens // self.window:
+            raise ValueError("rows.tokens must be windows that were held out")
+        return self
 
 
 class LanguageSummary(Strict):
@@ -224,6 +284,8 @@ class LanguageCalibration(Strict):
             for name, (value, *others) in repeated.items():
                 if any(getattr(other, mode) != value for other in others):
                     raise ValueError(f"{name} of {mode} must be the same wherever it stands")
+            if (0 if entry.rows is None else len(entry.rows.right)) != self.data.rows_kept():
+                raise ValueError(f"rows of {mode} must be {self.data.rows_kept()}, as data has it")
         if self.summary.held_out_tokens != self.data.held_out_tokens:
             raise ValueError("held_out_tokens must be the same wherever it stands")
         return self

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import safetensors.numpy
 
@@ -40,8 +42,10 @@ def add_constants(path: Path) -> Bundle:
     return write_again(bundle, path, constants_file(model_of(bundle)))
 
 
-def write_again(bundle: Bundle, target: Path, constants: bytes | None) -> Bundle:
-    """A language bundle, written to `target` with these constants, or with none."""
+def write_again(
+    bundle: Bundle, target: Path, constants: bytes | None, calibration: Mapping[str, Any] | None = None
+) -> Bundle:
+    """A language bundle, written to `target` with these constants, or with none; calibration: its own, or another."""
     manifest = bundle.manifest
     extra_files = {name: bundle.read(name) for name in TOKENIZER_FILES}
     if constants is not None:
@@ -54,7 +58,7 @@ def write_again(bundle: Bundle, target: Path, constants: bytes | None) -> Bundle
         config=manifest.config,
         weights=bundle.weights(),
         graphs={name: Graph(bundle.read(spec.file), spec.initializers) for name, spec in manifest.graphs.items()},
-        calibration=bundle.calibration,
+        calibration=calibration or bundle.calibration,
         golden=bundle.golden,
         metrics=manifest.metrics,
         provenance=manifest.provenance,

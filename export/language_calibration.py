@@ -4,7 +4,7 @@ The confidence of a token is softmax(logits / T)[token] (`rfa.export.token_confi
 by least NLL (Guo et al. 2017, On Calibration of Modern Neural Networks) on the first half of the validation windows.
 Its expected calibration error is measured on the second half, with bins of equal mass, for two choices of the token:
 the most likely one ("top"), and one drawn from the calibrated distribution ("sampled", what a user of /generate sees).
-Never on test data.
+Never on test data. Some of its tokens are kept for those who open the bundle (`rfa.export.held_out`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 from tqdm import tqdm
 
-from rfa.export.token_confidence import TokenConfidence
+from rfa.export.held_out import kept_rows, kept_tokens, spacing
+from rfa.export.token_confidence import TokenConfidence, reliability
 from rfa.model.config import Mode, in_mode
 from rfa.model.language import LanguageModel
 
 Array = NDArray[np.float32]
 Reals = NDArray[np.float64]
 
-BINS = 15
 WINDOW = 512
 # 65,536 tokens of the default window to judge by: of a perfectly calibrated model they would measure an ECE of 0.4 %.
 MAX_WINDOWS = 256
@@ -71,17 +71,6 @@ def fit_temperature(scored: ScoredTokens) -> float:
     return 1 / inverse
 
 
-def reliability(confidence: NDArray[Any], correct: NDArray[np.bool_], bins: int = BINS) -> dict[str, Any]:
-    """ECE and its bins of equal mass: mean confidence, share correct and count of each, by rising confidence."""
-    order = np.argsort(confidence, kind="stable")
-    parts = [part for part in np.array_split(order, bins) if len(part)]
-    stated = [float(confidence[part].mean()) for part in parts]
-    actual = [float(correct[part].mean()) for part in parts]
-    counts = [len(part) for part in parts]
-    gaps = [count * abs(a - b) for count, a, b in zip(counts, stated, actual, strict=True)]
-    return {"ece": sum(gaps) / len(order), "confidence": stated, "accuracy": actual, "count": counts}
-
-
 def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: int = WINDOW) -> dict[str, Any]:
     """Content of calibration.json, from the validation tokens of the run.
 
@@ -108,6 +97,7 @@ def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: in
             "fit_tokens": len(fit) * window,
             "held_out_tokens": len(held_out) * window,
             "tokens_sha256": hashlib.sha256(windows.astype("<u4").tobytes()).hexdigest(),
+            "rows": {"every": spacing(held_out), "tokens": kept_tokens(held_out)},
         },
         "summary": {
             "temperature": {mode: entry["temperature"] for mode, entry in modes.items()},
@@ -188,4 +178,5 @@ def _calibrate_mode(
             rule: reliability(confidence(scaled[rule].log_probability), scaled[rule].is_right)
             for rule in ("top", "sampled")
         },
+        "rows": kept_rows(confidence(scaled["top"].log_probability), scaled["top"].is_right, held_out),
     }

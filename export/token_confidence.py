@@ -1,4 +1,5 @@
-"""The probability that a token is the right next one: what calibration fits and the runtime applies. NumPy only.
+"""The probability that a token is the right next one: what calibration fits and the runtime applies, and how far from
+the truth it is. NumPy only.
 
 confidence = softmax(logits / temperature)[token]
 """
@@ -9,6 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+BINS = 15
 
 
 class TokenConfidence:
@@ -26,3 +30,14 @@ class TokenConfidence:
     def __call__(self, log_probability: Any) -> Any:
         """Of log softmax(logits / temperature)[token], which rounding may have put above 0."""
         return np.exp(np.minimum(log_probability, 0.0))
+
+
+def reliability(confidence: NDArray[Any], correct: NDArray[np.bool_], bins: int = BINS) -> dict[str, Any]:
+    """ECE and its bins of equal mass: mean confidence, share correct and count of each, by rising confidence."""
+    order = np.argsort(confidence, kind="stable")
+    parts = [part for part in np.array_split(order, bins) if len(part)]
+    stated = [float(confidence[part].mean()) for part in parts]
+    actual = [float(correct[part].mean()) for part in parts]
+    counts = [len(part) for part in parts]
+    gaps = [count * abs(a - b) for count, a, b in zip(counts, stated, actual, strict=True)]
+    return {"ece": sum(gaps) / len(order), "confidence": stated, "accuracy": actual, "count": counts}

@@ -411,7 +411,10 @@ HELD_TO_CALLERS = ("model", "export", "service")
 # Decorators that give what they decorate to a framework, which calls it; and names that the application reads of each.
 GIVEN_AWAY, READ_OF_EACH = ("router.", "_probe("), {"router"}
 # Modules that are started by their names.
-STARTED = {"rfa.service.deploy_ray"}  # `serve run rfa.service.deploy_ray:application`
+STARTED = {
+    "rfa.service.deploy_ray",  # `serve run rfa.service.deploy_ray:application`
+    "rfa.export.recalibrate",  # `python -m rfa.export.recalibrate BUNDLE TOKENS`
+}
 # module, or module:name → since when it waits for a caller, and which. Each goes when its caller comes.
 WITHOUT_CALLER = {
     "rfa.model.constant_input": "2026-11-23: a constant input of /filter",

@@ -45,11 +45,6 @@ def confidence_tables(document: Document) -> list[Table]:
         for mode, part in document["modes"].items()
         for token, stages in part["calibration"]["rules"].items()
     ]
-    scores = {mode: part["discrimination"]["scores"] for mode, part in document["modes"].items()}
-    areas = [
-        (name, *(f"{rows[name]['auroc']['value']:.3f}" for rows in scores.values()))
-        for name in next(iter(scores.values()))
-    ]
     return [
         Table(
             ("mode, token", "softmax alone", "served", "95 % interval", "a perfect model"),
@@ -57,7 +52,6 @@ def confidence_tables(document: Document) -> list[Table]:
             f"Expected calibration error on {document['tokens']['test']:,} tokens, of the most likely token (top) and "
             "of a drawn one; a perfect model shows the last column on as many:",
         ),
-        Table(("from", *scores), areas, "How well right tokens are told from wrong ones (AUROC):"),
     ]
 
 
@@ -68,6 +62,51 @@ def confidence_bars(document: Document) -> list[ShownBar]:
 def _served(stage: Document) -> tuple[str, str]:
     low, high = stage["interval"]
     return f"{percent(low, 2)} to {percent(high, 2)}", percent(stage["floor"], 2)
+
+
+def uncertainty_tables(document: Document) -> list[Table]:
+    """What each signal adds to the softmax, and the loss of the mixture."""
+    tables = []
+    for mode, part in document["modes"].items():
+        base = part["baselines"]["softmax"]
+        rows = [
+            (
+                f"`{name}`",
+                f"{part['alone'][name]:.3f}",
+                _gained(gain["log_loss"], base["log_loss"]),
+                _gained(gain["auroc"], 1),
+                _gained(gain["explained"], 1),
+            )
+            for name, gain in base["gains"].items()
+        ]
+        note = (
+            f"{mode.capitalize()}: {percent(part['is_wrong'])} of the most likely tokens are wrong; the softmax tells "
+            f"them with a log loss of {base['log_loss']:.3f} nats and an AUROC of {base['auroc']:.3f}, and explains "
+            f"{percent(base['explained'])} of the variance of the loss. What else there is, its AUROC alone, and what "
+            "it adds, with 95 % intervals: of the log loss, to the AUROC, to what is explained. The correlation of "
+            f"`precision` with `place` is {part['precision_with_place']:.3f}:"
+        )
+        tables.append(Table(("signal", "alone", "log loss, %", "AUROC, %", "explained, %"), rows, note))
+    losses = [
+        (
+            f"{mode}, {stage}",
+            *(f"{part['mixture']['nats_per_token'][f'{name}, {stage}']:.4f}" for name in ("mean", "mixture")),
+            _gained(part["mixture"]["saved"][stage], part["mixture"]["nats_per_token"][f"mean, {stage}"]),
+        )
+        for mode, part in document["modes"].items()
+        for stage in part["mixture"]["saved"]
+    ]
+    note = (
+        f"Nats a token of the mean of the latent and of the mixture over {document['paths']} samples of it, as they "
+        "are and each at its best temperature; a sample costs "
+        f"{percent(document['path_cost'])} of the products of a step:"
+    )
+    return [*tables, Table(("mode", "mean", "mixture", "saved, %"), losses, note)]
+
+
+def _gained(found: Document, of: float) -> str:
+    low, high = (100 * end / of for end in found["interval"])
+    return f"{100 * found['value'] / of:+.2f} ({low:+.2f} to {high:+.2f})"
 
 
 def recall_tables(document: Document) -> list[Table]:
@@ -205,6 +244,7 @@ def kernel_bars(document: Document) -> list[ShownBar]:
 SHOWN = {
     "language": Shown(language_tables),
     "token-calibration": Shown(confidence_tables, confidence_bars),
+    "token-uncertainty": Shown(uncertainty_tables),
     "quality-small": Shown(quality_tables, quality_bars, lambda document: [document, document["speed"]]),
     "recall": Shown(recall_tables, recall_bars, lambda document: document["rows"]),
     "decode": Shown(decode_tables),

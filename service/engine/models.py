@@ -67,4 +67,5 @@ def _facts(bundle: Bundle, golden_values: int, runtime: str) -> ModelInfo:
         manifest.config,
         manifest.metrics,
         manifest.calibration,
+        bundle.ece_rows,
     )

@@ -61,7 +61,6 @@ class ChoiceWriter:
             text_offset=Long(events, lambda event: self._offset(event.token.id)),
             token_ids=Long(events, lambda event: event.token.id),
             confidence=Long(events, lambda event: event.token.confidence),
-            precision=Long(events, lambda event: event.token.precision),
         )
 
     def _alternatives(self, event: TokenEvent) -> dict[str, float]:

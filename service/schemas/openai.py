@@ -12,8 +12,8 @@ from pydantic import ConfigDict, Field, model_validator
 
 from rfa.service.neutral import NullIs, OneOf, Only
 from rfa.service.schemas.base import FieldError, Mode, Reply, Request, says
-from rfa.service.schemas.replies import FinishReason, Many
-from rfa.service.schemas.requests import MAX_ITEMS, Seed, StopSequence
+from rfa.service.schemas.replies import CONFIDENCE, FinishReason, Many
+from rfa.service.schemas.requests import LATENT_NOISE, MAX_ITEMS, Seed, StopSequence
 
 MAX_PROMPTS = 256
 MAX_STOPS = 16
@@ -96,7 +96,7 @@ class CompletionRequest(Request):
     decode: Mode = Field(
         default="recurrent", description="constant-memory filter slots, or exact attention over a growing cache"
     )
-    latent_noise: float = Field(default=0.0, ge=0, le=10, description="scale of the latent sample of the last layer")
+    latent_noise: float = Field(default=0.0, ge=0, le=10, description=LATENT_NOISE)
     deadline_ms: int | None = Field(
         default=None, ge=1, le=3_600_000, description='after so long the texts end as they are: ended_by "deadline"'
     )
@@ -126,8 +126,7 @@ class CompletionLogprobs(Reply):
     top_logprobs: Annotated[Many[dict[str, float]], says("the most probable tokens, and the one chosen")]
     text_offset: Annotated[Many[int], says("character of the text at which the token begins")]
     token_ids: Many[int]
-    confidence: Annotated[Many[float], says("calibrated probability that this is the right next token")]
-    precision: Annotated[Many[float], says("total evidence of the last layer")]
+    confidence: Annotated[Many[float], says(CONFIDENCE)]
 
 
 @dataclass

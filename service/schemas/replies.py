@@ -46,6 +46,12 @@ State = Annotated[str | None, Field(description="where to go on: a sealed token 
 
 # Text.
 
+CONFIDENCE = (
+    "calibrated probability that this is the right next token. Nothing else that the model has at a step is served: "
+    "on unseen text, evidence, residuals and variances of its filters tell right tokens from wrong ones hardly better "
+    "than the softmax alone (docs/RESULTS.md, Uncertainty of tokens)"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Token(Reply):
@@ -55,8 +61,7 @@ class Token(Reply):
     text: Annotated[str, says("text that this token made final; empty while a character or stop is incomplete")]
     logprob: Annotated[float, says("under the model itself, before temperature and filters")]
     special: bool
-    confidence: Annotated[Probability, says("calibrated probability that this is the right next token")]
-    precision: Annotated[float, says("total evidence of the last layer", ge=0)]
+    confidence: Annotated[Probability, says(CONFIDENCE)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +330,13 @@ class ModelInfo(Reply):
     config: Mapping[str, Any]
     metrics: Mapping[str, Any]
     calibration: Mapping[str, Any]
+    ece_rows: Annotated[
+        int,
+        says(
+            "held-out tokens in the bundle with which the calibration error that it states was checked at load; 0: it "
+            "has none, as bundles of earlier versions and filters, and what it states was not checked"
+        ),
+    ] = 0
 
 
 @dataclass

@@ -36,6 +36,11 @@ Horizons = Annotated[
     list[Horizon],
     Field(max_length=256, fail_fast=True, description="forecast so far ahead of each observation, in time units"),
 ]
+LATENT_NOISE = (
+    "scale of the latent sample of the last layer, a new one for each token; 0 is its mean, for which confidence is "
+    "calibrated. With 1 a drawn token comes from the mixture over the latent, of which the loss on unseen text is a "
+    "little lower (docs/RESULTS.md, Uncertainty of tokens); n continuations have samples of their own"
+)
 Samples = Annotated[int, Field(ge=0, le=1024, description="draws from the posterior of each step")]
 
 
@@ -92,7 +97,7 @@ class GenerateParameters(Request):
     decode: Mode = Field(
         default="recurrent", description="constant-memory filter slots, or exact attention over a growing cache"
     )
-    latent_noise: float = Field(default=0.0, ge=0, le=10, description="scale of the latent sample of the last layer")
+    latent_noise: float = Field(default=0.0, ge=0, le=10, description=LATENT_NOISE)
     n: int = Field(default=1, ge=1, le=MAX_SAMPLES, description="independent continuations")
     return_latents: bool = Field(default=False, description="the last layer's latent of every token")
     deadline_ms: int | None = Field(

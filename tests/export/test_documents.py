@@ -80,6 +80,15 @@ LANGUAGE: list[tuple[Change, str]] = [
     (put("summary", "ece_top", "attention", 0.5), "ece_top of attention"),
     (lambda document: document["modes"]["attention"]["top"]["accuracy"].reverse(), "ece must be that of the bins"),
     (put("data", "window", 10**30), r"data\.window"),
+    (put("modes", "attention", "rows", None), "rows of attention must be 1024"),
+    (put("data", "rows", None), "rows of attention must be 0"),
+    (put("data", "rows", "every", 32), "rows of attention must be 2048"),
+    (put("data", "rows", "every", 96), "a multiple of every"),
+    (put("data", "rows", "every", 0), r"data\.rows\.every"),
+    (lambda document: document["data"]["rows"]["tokens"][1].pop(), "equally long"),
+    (lambda document: document["modes"]["recurrent"]["rows"]["confidence"].pop(), "same length"),
+    (put("modes", "recurrent", "rows", "right", "2" * 1024), r"rows\.right"),
+    (put("modes", "recurrent", "rows", "confidence", 7, 1.5), r"rows\.confidence\.7"),
 ]
 
 

@@ -15,9 +15,10 @@ from tokenizers import Tokenizer
 
 from rfa.export.bundle import Bundle, BundleError, check_golden
 from rfa.export.decoder_constants import add_constants, write_again
-from rfa.export.language_calibration import ScoredTokens, fit_temperature, reliability
+from rfa.export.language_calibration import ScoredTokens, fit_temperature
 from rfa.export.loading import load_model
 from rfa.export.onnx_runtime import ort
+from rfa.export.token_confidence import reliability
 from rfa.model.language import LanguageModel
 
 

@@ -45,7 +45,6 @@ async def test_recites_to_the_end(connect: Any) -> None:
     assert reply.details.tokens[-1].special and not reply.details.tokens[0].special
     assert reply.details.tokens[0].confidence == pytest.approx(0.9, abs=1e-6)
     assert reply.details.tokens[0].logprob == pytest.approx(-0.1053605, abs=1e-6)
-    assert reply.details.tokens[0].precision == 1.0
     assert reply.continuations is None and reply.details.top_tokens is None and reply.details.latents is None
 
 

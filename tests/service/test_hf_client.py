@@ -64,7 +64,6 @@ def test_details(client: InferenceClient) -> None:
     assert details.top_tokens is not None and len(details.top_tokens) == len(details.tokens)
     assert [top[0]["text"] for top in details.top_tokens[:3]] == ["t", "h", "e"]
     assert details.tokens[0].confidence == pytest.approx(0.9, abs=1e-6)  # type: ignore[attr-defined]  # ours, which the client passes through
-    assert details.tokens[0].precision == 1.0  # type: ignore[attr-defined]
     assert details.input_length == 5  # type: ignore[attr-defined]
     stopped = client.text_generation("say |", details=True, stop=["ck"]).details
     assert stopped is not None and stopped.finish_reason == "stop_sequence"

@@ -223,7 +223,6 @@ def test_logprobs_are_those_of_the_tokens(live: Any) -> None:
     assert records.text_offset == [0, 1, 1, 2, 3, 3, 3, 4]
     # Ours, one per token.
     assert records.confidence == pytest.approx([0.9] * 8, abs=1e-6)  # type: ignore[attr-defined]
-    assert records.precision == [1.0] * 8  # type: ignore[attr-defined]
     assert len(set(records.token_ids)) == 8  # type: ignore[attr-defined]
 
 

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,38 @@ def test_good_bundles_are_named_with_what_was_vetted() -> None:
     ]
     (on_graphs,) = vetted(paths[1:], text_runtime="onnx")
     assert 0 < on_graphs.golden_values < books.golden_values  # the compiled runtime was tried as well
+
+
+def colder(document: Any) -> None:
+    for part in (document["temperature"], document["summary"]["temperature"]):
+        part["recurrent"] /= 2
+    document["modes"]["recurrent"]["temperature"] /= 2
+
+
+def better(document: Any) -> None:
+    """The error of a model that is right 30 % more often than this one."""
+    top = document["modes"]["recurrent"]["top"]
+    top["accuracy"] = [min(1.0, share + 0.3) for share in top["accuracy"]]
+    gaps = zip(top["count"], top["accuracy"], top["confidence"], strict=True)
+    top["ece"] = sum(count * abs(share - sure) for count, share, sure in gaps) / sum(top["count"])
+    document["summary"]["ece_top"]["recurrent"] = top["ece"]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [(colder, r"recurrent\.rows: row \d: the confidence is stated as"), (better, "further than chance allows")],
+)
+def test_a_bundle_whose_calibration_error_does_not_hold_is_refused(
+    tmp_path: Path, change: Callable[[Any], None], reason: str
+) -> None:
+    """Though every hash is that of its file, and every number is the same wherever it stands."""
+    copy = Path(shutil.copytree(BUNDLE_ROOT / "books", tmp_path / "mine"))
+    document = json.loads((copy / "calibration.json").read_text())
+    change(document)
+    (copy / "calibration.json").write_text(json.dumps(document))
+    seal(copy)
+    with pytest.raises(BundleError, match=rf"^mine: calibration\.json: .*{reason}"):
+        vetted([copy], text_runtime="onnx")
 
 
 def test_nothing_is_nothing() -> None:

@@ -1,7 +1,6 @@
 """How well a score tells right from wrong, with errors for items that come in blocks, as the tokens of a text do.
 
     AUROC = P(s+ > s-) + P(s+ = s-) / 2       s+, s-: scores of a right and of a wrong item  (Mann and Whitney 1947)
-    AURC  = mean over k of the share of wrong items among the k of the highest scores        (Geifman et al. 2019)
 
 An AUROC's error comes from DeLong's placement values (DeLong et al. 1988), summed within blocks (Obuchowski 1997):
 items of one block may depend on each other in any way, blocks may not. With one item a block it is DeLong's own.
@@ -59,15 +58,9 @@ def with_interval(value: float, influence: Reals, block: NDArray[np.int64]) -> d
     return {"value": value, "interval": [value - NORMAL_95 * error, value + NORMAL_95 * error]}
 
 
-def aurc(score: NDArray[Any], is_right: Claims) -> float:
-    """Area under the curve of risk over coverage: 0 is never wrong, the share of errors is what no score gets."""
-    errors = np.cumsum(~is_right[np.argsort(-score, kind="stable")])
-    return float((errors / np.arange(1, len(errors) + 1)).mean())
-
-
 @dataclass(frozen=True)
-class Logistic:
-    """Log odds of being right: intercept + weights · (features - mean) / deviation."""
+class Regression:
+    """intercept + weights · (features - mean) / deviation: of a logistic one the log odds of being right."""
 
     mean: Reals
     deviation: Reals
@@ -79,7 +72,7 @@ class Logistic:
         return self.intercept + ((features - self.mean) / self.deviation) @ self.weights
 
 
-def fit_logistic(features: Reals, is_right: Claims) -> Logistic:
+def fit_logistic(features: Reals, is_right: Claims) -> Regression:
     """The logistic regression of most likelihood, features `[n, k]`."""
     mean, deviation = features.mean(0), features.std(0)
     design = np.column_stack([np.ones(len(features)), (features - mean) / deviation])
@@ -91,4 +84,12 @@ def fit_logistic(features: Reals, is_right: Claims) -> Logistic:
         return float(np.logaddexp(0, -margin).mean()), slope
 
     found = minimize(loss, np.zeros(design.shape[1]), jac=True, method="BFGS", options={"gtol": 1e-7})
-    return Logistic(mean, deviation, float(found.x[0]), found.x[1:])
+    return Regression(mean, deviation, float(found.x[0]), found.x[1:])
+
+
+def fit_linear(features: Reals, values: Reals) -> Regression:
+    """The linear regression of least squares of values `[n]` on features `[n, k]`."""
+    mean, deviation = features.mean(0), features.std(0)
+    design = np.column_stack([np.ones(len(features)), (features - mean) / deviation])
+    found = np.linalg.lstsq(design, values, rcond=None)[0]
+    return Regression(mean, deviation, float(found[0]), found[1:])

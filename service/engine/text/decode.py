@@ -83,8 +83,7 @@ class DecodeStage:
             confidence = self._model.confidence(self._mode)
             normaliser = log_normaliser(output.logits)
             calibrated = log_normaliser(output.logits / confidence.temperature)
-            precision = np.exp(output.log_precision.astype(np.float64))
-            finite = np.isfinite(output.logits).all(-1) & np.isfinite(normaliser + calibrated + precision)
+            finite = np.isfinite(output.logits).all(-1) & np.isfinite(normaliser + calibrated + output.log_precision)
             finite &= np.isfinite(output.latent).all((1, 2))
         return [
             _Step(
@@ -94,7 +93,6 @@ class DecodeStage:
                 float(normaliser[row]),
                 confidence,
                 float(calibrated[row]),
-                float(precision[row]),
                 bool(finite[row]),
             )
             for row in range(len(rows))
@@ -144,7 +142,6 @@ class DecodeStage:
                 logprob=step.log_probability(token),
                 special=vocabulary.is_special(token),
                 confidence=step.confidence(token),
-                precision=step.precision,
             ),
             top_tokens=self._top_tokens(step, options.top_n_tokens),
             # A copy: the step's is a part of the whole batch's.
@@ -182,7 +179,6 @@ class _Step:
     normaliser: float  # of the logits
     calibration: TokenConfidence
     calibrated: float  # normaliser at its temperature
-    precision: float
     has_numbers: bool  # whether all of the above are
 
     def is_finite(self) -> bool:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rfa.training.evaluate.discrimination import aurc, auroc, fit_logistic, with_interval
+from rfa.training.evaluate.discrimination import auroc, fit_linear, fit_logistic, with_interval
 
 
 def scored(count, seed, digits=1):
@@ -61,11 +61,6 @@ def test_intervals_of_a_difference_cover_the_truth_though_items_depend_on_each_o
     assert covered[1] / 300 < 0.85
 
 
-def test_aurc_by_hand():
-    # By falling score: right, wrong, right, wrong: risks 0, 1/2, 1/3, 2/4.
-    assert aurc(np.array([0.2, 0.9, 0.5, 0.7]), np.array([False, True, True, False])) == pytest.approx(1 / 3)
-
-
 def test_logistic_regression_finds_the_odds_that_made_the_data():
     generator = np.random.default_rng(0)
     features = generator.normal(size=(40_000, 2)) * (3.0, 0.1) + (1.0, 5.0)
@@ -74,3 +69,14 @@ def test_logistic_regression_finds_the_odds_that_made_the_data():
     # The standard error of a slope is about 2/sqrt(n) per standard deviation of its feature: 5 of them.
     assert found(features) == pytest.approx(odds, abs=0.35)
     assert found.weights == pytest.approx([1.2, -0.8], abs=5 * 2.3 / 200)
+
+
+def test_linear_regression_finds_the_plane_that_made_the_data():
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(1000, 2)) * (3.0, 0.1) + (1.0, 5.0)
+    values = 0.4 * features[:, 0] - 8.0 * (features[:, 1] - 5.0) - 0.5
+    found = fit_linear(features, values)
+    assert found(features) == pytest.approx(values, abs=1e-9)
+    # What no plane gives stays: noise of deviation 1, and its mean within 5 standard errors.
+    rest = fit_linear(features, values + generator.normal(size=1000))(features) - values
+    assert abs(rest.mean()) < 5 / np.sqrt(1000) and rest.std() < 0.2
