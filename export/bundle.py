@@ -63,7 +63,7 @@ MAX_BYTES = {
     TOKENIZER_FILE: 128 << 20,
     TOKENIZER_CONFIG_FILE: 1 << 16,
 }
-REQUIRED_GRAPHS = {"lm": ("attention", "prefill", "step"), "filter": ("prefill", "step")}
+REQUIRED_GRAPHS = {"lm": ("attention",), "filter": ("prefill", "step")}
 # Where a session may look for files: nowhere. What a graph lacks is supplied from memory.
 NO_FOLDER = os.devnull
 
@@ -84,7 +84,7 @@ class Bundle:
         self.manifest = manifest
         self.digest = digest
         self._contents = contents
-        family = read_family(manifest)
+        self._family = family = read_family(manifest)
         self._weights = _load_arrays(contents.pop(WEIGHTS_FILE), WEIGHTS_FILE)
         check_weights(self._weights, family, manifest)
         self._constants = None
@@ -118,6 +118,17 @@ class Bundle:
     def config(self) -> dict[str, Any]:
         """The configuration of the model class `manifest.family`."""
         return self.manifest.config
+
+    @property
+    def language(self) -> LanguageConfig:
+        """The configuration of a language model: its modes, and the sizes of its state.
+
+        Raises:
+            BundleError: it is none.
+        """
+        if not isinstance(self._family, LanguageConfig):
+            raise BundleError(f"bundle {self.name!r} is no language model")
+        return self._family
 
     @property
     def calibration(self) -> dict[str, Any]:

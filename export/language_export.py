@@ -1,4 +1,4 @@
-"""A trained language model → the three graphs of its bundle.
+"""A trained language model → the graphs of its bundle: the first two where it has slots.
 
     step       one token in every stream, recurrent: the state goes in and comes out
     prefill    a piece of a prompt, recurrent: projections and read-out over all its tokens at once, the slots in a Scan
@@ -21,15 +21,16 @@ from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 from tqdm import tqdm
 
-from rfa.export.bundle import CONSTANTS_FILE, Bundle, Graph, TensorSpec, open_session
+from rfa.export.bundle import CONSTANTS_FILE, Bundle, Graph, open_session
 from rfa.export.decoder_constants import constants_file
+from rfa.export.families.language import LanguageConfig
 from rfa.export.golden import Earlier, Filled, GoldenRecorder, Source, Stored
 from rfa.export.language_calibration import WINDOW, calibrate_language
 from rfa.export.onnx_graphs import export_graph
 from rfa.export.provenance import export_provenance
 from rfa.export.writing import write_bundle
 from rfa.model.checkpoint import load_run
-from rfa.model.decoder import refusal
+from rfa.model.config import LanguageModelConfig
 from rfa.model.language import Cache, LanguageModel, SlotState, StepOutput
 from rfa.model.layers import Block, RobustMixer
 from rfa.model.mixing import MixerOutput
@@ -121,7 +122,14 @@ def _scan_layer(
 
     def update(state: list[Tensor], token: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         # The read-out of the step is not returned, so the exporter drops it.
-        _, m, p = slot_step(SlotInputs(*token), state[0], state[1], parameters, inner=mixer.config.inner)
+        _, m, p = slot_step(
+            SlotInputs(*token),
+            state[0],
+            state[1],
+            parameters,
+            inner=mixer.config.inner,
+            innovation=mixer.config.innovation,
+        )
         return [m, p], [m.clone(), p.clone()]
 
     start = [part.clone(memory_format=torch.contiguous_format) for part in (means, precisions)]
@@ -180,21 +188,29 @@ def attention_interface(model: LanguageModel) -> Interface:
     return inputs, ATTENTION_OUTPUTS, dynamic
 
 
+def refusal(config: LanguageModelConfig) -> str | None:
+    """Why a bundle cannot hold a model, or None."""
+    if config.mixer != "rfa":
+        return f"bundles are of Robust Filter Attention; the mixer {config.mixer!r} is what experiments compare it with"
+    if config.window:
+        return f"no runtime keeps the ring of a window, got window {config.window}"
+    return None
+
+
 def language_graphs(model: LanguageModel) -> dict[str, Graph]:
-    """The graphs of a model that runs in both modes.
+    """The graphs of the modes that a model has.
 
     Raises:
-        ValueError: the model has no recurrent twin, or one that a bundle cannot hold.
+        ValueError: a bundle cannot hold the model.
     """
     reason = refusal(model.config)
     if reason is not None:
         raise ValueError(f"a bundle cannot hold this model: {reason}")
     model = model.eval().requires_grad_(False)
-    parts: dict[str, tuple[nn.Module, Interface]] = {
-        "step": (StepGraph(model), step_interface(model)),
-        "prefill": (PrefillGraph(model), prefill_interface(model)),
-        "attention": (AttentionGraph(model), attention_interface(model)),
-    }
+    parts: dict[str, tuple[nn.Module, Interface]] = {"attention": (AttentionGraph(model), attention_interface(model))}
+    if "recurrent" in model.config.modes:
+        parts["step"] = StepGraph(model), step_interface(model)
+        parts["prefill"] = PrefillGraph(model), prefill_interface(model)
     graphs = {}
     for name, (module, (inputs, outputs, dynamic)) in tqdm(parts.items(), desc="export", unit="graph", leave=False):
         graphs[name] = export_graph(module, inputs, outputs, dynamic=dynamic, prefix="model.")
@@ -212,7 +228,7 @@ def export_language(run: str | Path, out: str | Path, *, name: str | None = None
 
     Raises:
         FileNotFoundError: the run lacks a file that training writes.
-        ValueError: the run is no language model with both modes.
+        ValueError: the run is no language model, or one that a bundle cannot hold.
     """
     source, target = Path(run), Path(out)
     model = load_run(source)
@@ -223,6 +239,8 @@ def export_language(run: str | Path, out: str | Path, *, name: str | None = None
     tokenizer = Tokenizer.from_str(tokenizer_bytes.decode())
     weights = bundle_weights(model)
     graphs = language_graphs(model)
+    family = LanguageConfig.model_validate(model.config.to_dict())
+    constants = {CONSTANTS_FILE: constants_file(model)} if family.has_constants else {}
     return write_bundle(
         target,
         name=name or target.name,
@@ -234,27 +252,26 @@ def export_language(run: str | Path, out: str | Path, *, name: str | None = None
         calibration=calibrate_language(
             model, np.load(source / VALIDATION_FILE, mmap_mode="r", allow_pickle=False), window=window
         ),
-        golden=language_golden(graphs, weights, tokenizer.encode(GOLDEN_PROMPT).ids),
+        golden=language_golden(graphs, weights, model.config, tokenizer.encode(GOLDEN_PROMPT).ids),
         metrics={key: record[key] for key in ("validation_loss", "bytes_per_token", "tokens", "parameters")},
         provenance={
             "training": {key: record[key] for key in ("config", "seconds", "data", "commit", "versions", "device")},
             "export": export_provenance(),
         },
-        state=(
-            TensorSpec("means", "float32", weights["initial.means"].shape),
-            TensorSpec("precisions", "float32", weights["initial.precisions"].shape),
-        ),
+        state=family.state(),
         extra_files={
             TOKENIZER_FILE: tokenizer_bytes,
             "tokenizer_config.json": tokenizer_config(tokenizer),
-            CONSTANTS_FILE: constants_file(model),
+            **constants,
         },
     )
 
 
 def bundle_weights(model: LanguageModel) -> dict[str, np.ndarray]:
-    """The model's tensors, and the state of a stream before its first token (`initial.*`)."""
+    """The model's tensors, and the state of a stream before its first token (`initial.*`) where it has one."""
     weights = {key: tensor.detach().numpy() for key, tensor in model.state_dict().items()}
+    if "recurrent" not in model.config.modes:
+        return weights
     start = model.init_state(1)
     return {
         **weights,
@@ -269,7 +286,7 @@ def tokenizer_config(tokenizer: Tokenizer) -> bytes:
     end = {role: special[0] for role in ("bos_token", "eos_token") if special}
     document = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        # The recurrence has no longest context; this is what transformers writes for "no limit".
+        # Neither mode has a longest context; this is what transformers writes for "no limit".
         "model_max_length": int(1e30),
         "clean_up_tokenization_spaces": False,
         **end,
@@ -278,19 +295,19 @@ def tokenizer_config(tokenizer: Tokenizer) -> bytes:
 
 
 def language_golden(
-    graphs: Mapping[str, Graph], weights: Mapping[str, np.ndarray], prompt: list[int]
+    graphs: Mapping[str, Graph], weights: Mapping[str, np.ndarray], config: LanguageModelConfig, prompt: list[int]
 ) -> dict[str, Any]:
-    """A prompt and its greedy continuation in both modes, one sampled latent, and one step over a filled cache."""
+    """A prompt and its greedy continuation in each mode, with a sampled latent; over a filled cache, one step."""
     recorder = GoldenRecorder({key: open_session(graph, weights) for key, graph in graphs.items()}, weights)
-    layers, heads, _, width = weights["initial.means"].shape
-    recurrent = _recurrent_cases(recorder, prompt, (1, heads, width // 2))
-    attention = _attention_cases(
-        recorder, prompt, Filled((1, heads, width // 2)), Filled((1, layers, heads, 1, width // 2))
-    )
-    return recorder.document(prompt=prompt, continuation={"recurrent": recurrent, "attention": attention})
+    latent = 1, config.n_heads, 2 * config.head_dim
+    continuation = {}
+    if "recurrent" in config.modes:
+        continuation["recurrent"] = _recurrent_cases(recorder, prompt, latent)
+    continuation["attention"] = _attention_cases(recorder, prompt, latent, config.n_layers)
+    return recorder.document(prompt=prompt, continuation=continuation)
 
 
-def _recurrent_cases(recorder: GoldenRecorder, prompt: list[int], latent: tuple[int, ...]) -> list[int]:
+def _recurrent_cases(recorder: GoldenRecorder, prompt: list[int], latent: tuple[int, int, int]) -> list[int]:
     silent, loud = Filled(latent), Filled(latent, 0.5)
     start: dict[str, Source] = {
         "position": _row(0),
@@ -308,15 +325,19 @@ def _recurrent_cases(recorder: GoldenRecorder, prompt: list[int], latent: tuple[
     return tokens
 
 
-def _attention_cases(recorder: GoldenRecorder, prompt: list[int], silent: Source, empty: Source) -> list[int]:
+def _attention_cases(
+    recorder: GoldenRecorder, prompt: list[int], latent: tuple[int, int, int], layers: int
+) -> list[int]:
+    one, heads, width = latent
+    silent, empty = Filled(latent), Filled((one, layers, heads, 1, width))
     tokens: list[int] = []
     nothing: dict[str, Source] = {"position": _row(0), "keys": empty, "values": empty, "noise": silent}
     first = last = recorder.run("attention", {"tokens": _row(prompt), **nothing}, argmax=("logits",))
     for _ in range(GOLDEN_TOKENS):
         tokens.append(int(last.outputs["logits"].argmax()))
         last = recorder.run("attention", {"tokens": _row(prompt + tokens), **nothing}, argmax=("logits",))
-    cache = {"keys": Earlier(first.case, "new_keys"), "values": Earlier(first.case, "new_values")}
-    inputs = {"tokens": _row([tokens[0]]), "position": _row(len(prompt)), **cache, "noise": silent}
+    cache: dict[str, Source] = {"keys": Earlier(first.case, "new_keys"), "values": Earlier(first.case, "new_values")}
+    inputs = {"tokens": _row([tokens[0]]), "position": _row(len(prompt)), **cache, "noise": Filled(latent, 0.5)}
     recorder.run("attention", inputs, argmax=("logits",))
     return tokens
 

@@ -103,6 +103,7 @@ def bundle_info(path: str | Path) -> dict[str, Any]:
         "files": {name: spec.size for name, spec in manifest.files.items()},
         "parameters": sum(array.size for name, array in bundle.weights().items() if not name.startswith("initial.")),
         "config": manifest.config,
+        **({"modes": list(bundle.language.modes)} if bundle.kind == "lm" else {}),
         "state": [asdict(spec) for spec in manifest.state],
         "graphs": {name: asdict(graph) for name, graph in manifest.graphs.items()},
         "calibration": manifest.calibration,
@@ -167,8 +168,9 @@ class _Largest:
 
 def _compare_language(bundle: Bundle, model: Any) -> Iterator[Comparison]:
     tokens = np.random.default_rng(SEED).integers(0, model.config.vocab_size, (2, STEPS))
-    yield from _language_steps(bundle, model, tokens)
-    yield from _language_prefill(bundle, model, tokens[:, :PREFIX])
+    if "recurrent" in model.config.modes:
+        yield from _language_steps(bundle, model, tokens)
+        yield from _language_prefill(bundle, model, tokens[:, :PREFIX])
     yield from _language_attention(bundle, model, tokens[:1, : PREFIX + CONTINUATION])
     yield from _language_constants(bundle, model)
 

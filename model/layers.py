@@ -277,7 +277,8 @@ class RobustMixer(TokenMixer):
 
         Args:
             position: `[B]`, number of valid rows of the cache = position of the first new token.
-            keys, values: `[B, H, C, 2D]` in the rotating frame; rows from `position` on are ignored.
+            keys, values: `[B, H, C, 2D]` in the rotating frame, values as they are where they are not rotated; rows
+                from `position` on are ignored.
             noise: `[B, H, 2D]` for the last new token.
 
         Returns:
@@ -298,6 +299,7 @@ class RobustMixer(TokenMixer):
             key_times=torch.cat([cached, positions], dim=1).to(torch.float64),
             key_valid=torch.cat([cached < position[:, None], torch.ones_like(positions, dtype=torch.bool)], dim=1),
             kernel=self.config.kernel,
+            prior=self.config.prior,
         )
         padded = None if noise is None else torch.cat([torch.zeros_like(q[:, :-1]), noise[:, None]], dim=1)
         mixed = self.finish(result.out, x, phase, result.precision, padded, dynamics.gamma2, "attention")

@@ -65,7 +65,7 @@ class CompiledLanguageRuntime(CpuLanguage):
     def __init__(self, bundle: Bundle, *, streams: int = 64) -> None:
         super().__init__(bundle)
         self._decoder = CompiledDecoder(bundle.weights(), bundle.constants() or {})
-        self._pool = HostPool(self.initial_means.shape, self.initial_precisions.shape, streams)
+        self._pool = HostPool(self.initial["means"].shape, self.initial["precisions"].shape, streams)
         self.pool = self._pool
 
     def read_prompt(self, context: SlotContext, tokens: Sequence[int]) -> tuple[StepOutput, TurnAdvance]:
@@ -122,8 +122,13 @@ def reproduce_golden(bundle: Bundle, runtime: CompiledLanguageRuntime | None = N
 
 def refusal(bundle: Bundle) -> str | None:
     """Why a bundle cannot run in compiled code, or None."""
+    config = bundle.language
+    if not config.n_slots:
+        return "it has no slots, which are what is compiled: attention runs on the graph"
+    if config.innovation != "key":
+        return f"it has innovation={config.innovation!r}, and only that of the key is compiled"
+    if config.inner != 1:
+        return f"it has inner={config.inner}, and only inner=1 is compiled"
     if bundle.constants() is None:
         return f"it has no {CONSTANTS_FILE}, which python -m rfa.export.decoder_constants adds"
-    if bundle.config.get("inner") != 1:
-        return f"it has inner={bundle.config.get('inner')}, and only inner=1 is compiled"
     return None

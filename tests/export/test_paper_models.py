@@ -1,0 +1,73 @@
+"""The papers' own models as bundles: exact attention over a cache, and the recurrence where they have slots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rfa.export import verify
+from rfa.export.bundle import BundleError, check_golden, open_bundle
+from rfa.export.families.check import check_calibration
+from rfa.export.language_export import export_language, language_graphs
+from rfa.export.verify import compare_with_torch
+from rfa.model.config import LanguageModelConfig
+from rfa.model.language import LanguageModel
+from rfa.training.language import load_variants
+from tests.small_language import SIZE, write_run
+
+ATTENTION = "attention over a cache against torch's parallel pass"
+VARIANTS = load_variants()
+
+
+def passed(bundle: Any, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """What was compared with torch, over few steps, once all of it agrees."""
+    monkeypatch.setattr(verify, "STEPS", verify.PREFIX + verify.CONTINUATION)
+    report = compare_with_torch(bundle)
+    assert all(entry.passed for entry in report), report
+    return {entry.what.split(":")[0] for entry in report}
+
+
+def test_a_bundle_without_slots_says_that_it_has_one_mode(
+    attention_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = open_bundle(attention_bundle)
+    assert bundle.language.modes == ("attention",)
+    assert set(bundle.manifest.graphs) == {"attention"} and bundle.manifest.state == ()
+    assert bundle.constants() is None
+    assert not [name for name in bundle.weights() if name.startswith("initial.") or "slot" in name]
+    assert set(bundle.calibration["modes"]) == set(bundle.manifest.calibration["temperature"]) == {"attention"}
+    assert set(bundle.golden["continuation"]) == {"attention"}
+    assert check_golden(bundle) > 500
+    assert passed(bundle, monkeypatch) == {ATTENTION}
+
+
+def test_a_calibration_is_of_the_modes_of_the_model(attention_bundle: Path, books_bundle: Path) -> None:
+    alone, both = open_bundle(attention_bundle), open_bundle(books_bundle)
+    with pytest.raises(BundleError, match=r"modes are \['attention'\], must be \['attention', 'recurrent'\]"):
+        check_calibration(alone.calibration, both.language, both.manifest)
+    with pytest.raises(BundleError, match=r"modes are \['attention', 'recurrent'\], must be \['attention'\]"):
+        check_calibration(both.calibration, alone.language, alone.manifest)
+
+
+@pytest.mark.parametrize("name", ["B1", "AFA", "RT"])
+def test_what_experiments_compare_with_is_no_bundle(name: str) -> None:
+    config = LanguageModelConfig.from_dict({"vocab_size": 11, **SIZE, **VARIANTS[name]["model"]})
+    with pytest.raises(ValueError, match=f"a bundle cannot hold this model: .*{config.mixer!r} is what experiments"):
+        language_graphs(LanguageModel(config))
+
+
+# One for each form of the weights and of the formulas.
+FORMS = [
+    "M1", "M2", "M2.1", "M2.2", "M2.3", "M2.4", "M2.5", "M2.6", "M2-mu", "M2-gate", "slots-value", "slots-plain",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMS)
+def test_a_variant_as_a_bundle_is_its_model(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "run", VARIANTS[name]["model"])
+    bundle = export_language(run, tmp_path / "bundle", window=32)
+    assert check_golden(bundle) > 500
+    assert ATTENTION in passed(bundle, monkeypatch)
