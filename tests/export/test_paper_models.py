@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +74,28 @@ def test_a_variant_as_a_bundle_is_its_model(name: str, tmp_path: Path, monkeypat
     bundle = export_language(run, tmp_path / "bundle", window=32)
     assert check_golden(bundle) > 500
     assert ATTENTION in passed(bundle, monkeypatch)
+
+
+@pytest.mark.slow
+def test_commands_take_a_model_of_the_papers(tmp_path: Path) -> None:
+    """M2 from its run to a text: `rfa export`, `rfa verify`, `rfa info`, `rfa generate`."""
+    run = write_run(tmp_path / "run", VARIANTS["M2"]["model"])
+
+    def rfa(*arguments: str, is_refused: bool = False) -> str:
+        command = [sys.executable, "-m", "rfa", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode != 0) == is_refused, done.stderr
+        return done.stderr if is_refused else done.stdout
+
+    def told(*arguments: str) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(rfa(*arguments, "--json").splitlines()[-1])
+        return document
+
+    path = str(tmp_path / "m2")
+    told("export", str(run), "--out", path)
+    assert told("verify", path)["passed"] is True
+    assert told("info", path)["modes"] == ["attention"]
+    text = "generate", "It was the", "--bundle", path, "--seed", "3", "--max-new-tokens", "8"
+    assert told(*text)["generated_text"] == told(*text, "--decode", "attention")["generated_text"]
+    refused = rfa(*text, "--decode", "recurrent", is_refused=True)
+    assert "'m2' decodes in \"attention\" only" in refused
