@@ -49,7 +49,17 @@ if TYPE_CHECKING:
     from rfa.export.signing import PublicKey
 from rfa.export.tokenizer_document import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, check_tokenizer
 
-__all__ = ["Bundle", "BundleError", "Graph", "Initializer", "TensorSpec", "check_golden", "open_bundle", "open_session"]
+__all__ = [
+    "Bundle",
+    "BundleError",
+    "Graph",
+    "Initializer",
+    "LanguageConfig",
+    "TensorSpec",
+    "check_golden",
+    "open_bundle",
+    "open_session",
+]
 
 REQUIRED_FILES = {
     "lm": (WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE, TOKENIZER_FILE, TOKENIZER_CONFIG_FILE),

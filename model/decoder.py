@@ -10,7 +10,6 @@ No gradients: the caller holds `torch.no_grad`.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
@@ -25,7 +24,7 @@ from rfa.model.dynamics import Dynamics, wrapped_phase
 from rfa.model.language import LanguageModel, StepOutput
 from rfa.model.layers import GATE_RANGE, PROCESS_GATE_SCALE, Block, RobustMixer
 from rfa.model.mixing import ModeNorm
-from rfa.model.recurrence.slots import slot_scan
+from rfa.model.recurrence.slots import is_on_gpu, say_eager, slot_scan, triton_refusal
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters, SlotReadout, slot_step
 
 NORM_EPS = 1e-6
@@ -370,25 +369,19 @@ def step_pooled(
     innovation: Innovation,
 ) -> SlotReadout:
     """`slot_step` on `rows` `[B]` of the slots of one layer, `[R, H, S, 4D]` and `[R, H, S]`, in place."""
-    if can_step_pooled(token, means, precisions, inner, innovation):
-        from rfa.model.recurrence.triton import slot_step_pooled
+    if is_on_gpu(means):
+        reason = triton_refusal(token, means, precisions, inner, innovation)
+        if reason is None:
+            from rfa.model.recurrence.triton import slot_step_pooled
 
-        return slot_step_pooled(token, means, precisions, rows, parameters)
+            return slot_step_pooled(token, means, precisions, rows, parameters)
+        say_eager(reason)
     readout, new_means, new_precisions = slot_step(
         token, means[rows], precisions[rows], parameters, inner=inner, innovation=innovation
     )
     means.index_copy_(0, rows, new_means)
     precisions.index_copy_(0, rows, new_precisions)
     return readout
-
-
-def can_step_pooled(token: SlotInputs, means: Tensor, precisions: Tensor, inner: int, innovation: Innovation) -> bool:
-    """Whether the one kernel for it is there and takes these inputs."""
-    if not means.is_cuda or innovation != "key" or importlib.util.find_spec("triton") is None:
-        return False
-    from rfa.model.recurrence.triton import refusal
-
-    return refusal(token, means, precisions, inner) is None
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:

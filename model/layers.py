@@ -191,6 +191,8 @@ class RobustMixer(TokenMixer):
         """Whether the fused kernels take what the projections make of `x`; the ablations are eager."""
         config = self.config
         if config.prior != "lyapunov" or config.noise != "learned" or not config.rotate_values or config.unit_norm:
+            if impl == "triton":
+                raise ValueError("impl='triton' cannot run this: the kernels know RFA whole, not its ablations")
             return False
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype

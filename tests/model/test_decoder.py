@@ -82,7 +82,7 @@ def test_one_kernel_may_take_the_slots_of_a_step(monkeypatch: pytest.MonkeyPatch
     for i in range(tokens.shape[1]):
         expected = decoder.step(tokens[:, i], FAR + i, noise, pools[0], ROWS)
         with monkeypatch.context() as patch:
-            patch.setattr(decoding, "can_step_pooled", lambda *_: True)
+            patch.setattr(decoding, "is_on_gpu", lambda _: True)
             found = decoder.step(tokens[:, i], FAR + i, noise, pools[1], ROWS)
         for part, wanted in zip((*found, *pools[1]), (*expected, *pools[0]), strict=True):
             assert_close(part, wanted, i + 1)

@@ -206,3 +206,12 @@ def test_a_file_of_constants_that_is_none_is_refused(old_bundle: Path, tmp_path:
     (copy / CONSTANTS_FILE).write_bytes(safetensors.numpy.save({"tau": np.ones(2, np.float32)}))
     with pytest.raises(BundleError, match=r"decoder\.safetensors: not listed"):
         open_bundle(copy)
+
+
+@pytest.mark.parametrize(("given", "reason"), [({"inner": 2}, "inner=2"), ({"innovation": "value"}, "'value'")])
+def test_compiled_code_takes_no_bundle_that_it_would_compute_wrongly(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], reason: str
+) -> None:
+    monkeypatch.setattr(bundle, "_family", bundle.language.model_copy(update=given))
+    with pytest.raises(ValueError, match=f"cannot run in compiled code: .*{reason}"):
+        CompiledLanguageRuntime(bundle, streams=1)
