@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rfa.export import verify
 from rfa.export.bundle import BundleError, check_golden, open_bundle
 from rfa.export.families.check import check_calibration
-from rfa.export.language_export import export_language, language_graphs
+from rfa.export.families.language import LanguageConfig
+from rfa.export.language_export import bundle_weights, export_language, language_graphs, refusal
 from rfa.export.verify import compare_with_torch
 from rfa.model.config import LanguageModelConfig
+from rfa.model.decoder import Decoder
 from rfa.model.language import LanguageModel
+from rfa.service.runtime.compiled_language import model_refusal
 from rfa.training.language import load_variants
 from tests.small_language import SIZE, write_run
 
@@ -59,6 +65,66 @@ def test_what_experiments_compare_with_is_no_bundle(name: str) -> None:
     config = LanguageModelConfig.from_dict({"vocab_size": 11, **SIZE, **VARIANTS[name]["model"]})
     with pytest.raises(ValueError, match=f"a bundle cannot hold this model: .*{config.mixer!r} is what experiments"):
         language_graphs(LanguageModel(config))
+
+
+# The table of docs/guides/bundles.md.
+
+HEAD = "| variants | `decode` | slots run on | why not more |\n| --- | --- | --- | --- |\n"
+
+
+def row(name: str) -> tuple[str, str, str]:
+    """What a bundle of a variant can do, and why not the rest, asked of those who would have to do it."""
+    config = LanguageModelConfig.from_dict({"vocab_size": 11, **SIZE, **VARIANTS[name]["model"]})
+    reason = refusal(config)
+    if reason is not None:
+        return "no bundle", "", reason
+    family = LanguageConfig.model_validate(config.to_dict())
+    assert family.modes == config.modes
+    assert set(bundle_weights(LanguageModel(config))) == set(family.weights({}))
+    compiled, reasons = model_refusal(family), []
+    Decoder(LanguageModel(config), torch.float32)
+    runtimes = ["ONNX Runtime", "the GPU"]
+    if "recurrent" not in family.modes:
+        return "`attention`", "", "it has no slots"
+    if compiled is None:
+        runtimes.insert(0, "compiled code")
+    else:
+        reasons.append(f"compiled code: {compiled}")
+    if family.inner != 1 or family.innovation != "key":
+        reasons.append("the GPU: eagerly, with a warning")
+    if VARIANTS[name].get("training", {}).get("modes") == ["recurrent"]:
+        reasons.append("attention computes, and was not trained")
+    return "`recurrent`, `attention`", ", ".join(runtimes), "; ".join(reasons)
+
+
+def table() -> str:
+    """One line for all variants of which the same is to be said, in the order of variants.json."""
+    lines: dict[tuple[str, str, str], list[str]] = {}
+    for name in VARIANTS:
+        lines.setdefault(row(name), []).append(f"`{name}`")
+    return HEAD + "".join(f"| {', '.join(names)} | {' | '.join(cells)} |\n" for cells, names in lines.items())
+
+
+def test_the_guide_says_what_a_bundle_can_hold() -> None:
+    """`RFA_UPDATE_DOCS=1` writes the table anew."""
+    page = Path(__file__).parents[2] / "docs" / "guides" / "bundles.md"
+    before, found, after = re.split(
+        r"(?<=<!-- variants -->\n)(.*?)(?=<!-- end of variants -->)", page.read_text(), flags=re.S
+    )
+    expected = f"\n{table()}\n"
+    if os.environ.get("RFA_UPDATE_DOCS") == "1":
+        page.write_text(before + expected + after)
+    else:
+        assert found == expected
+
+
+def test_most_variants_can_be_served() -> None:
+    rows = [row(name) for name in VARIANTS]
+    held = [name for name, (decode, _, _) in zip(VARIANTS, rows, strict=True) if decode != "no bundle"]
+    assert set(VARIANTS) - set(held) == {
+        *("B1", "B2", "B3", "B4", "B1-h8", "recipe-muon-wsd-B1", "AFA", "RT"),
+        *("slots-W16", "slots-W64"),
+    }
 
 
 # One for each form of the weights and of the formulas.
