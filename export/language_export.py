@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,14 +29,15 @@ from rfa.export.language_calibration import WINDOW, calibrate_language
 from rfa.export.onnx_graphs import export_graph
 from rfa.export.provenance import export_provenance
 from rfa.export.writing import write_bundle
+from rfa.model.attention.reference import windowed_attention
 from rfa.model.checkpoint import load_run
 from rfa.model.config import LanguageModelConfig
-from rfa.model.language import Cache, LanguageModel, SlotState, StepOutput
+from rfa.model.language import Cache, LanguageModel, SlotState, State, StepOutput
 from rfa.model.layers import Block, RobustMixer
 from rfa.model.mixing import MixerOutput
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotReadout, slot_read, slot_step
+from rfa.model.recurrence.window import joined
 
-RECURRENT_OUTPUTS = ("logits", "log_precision", "latent", "next_means", "next_precisions")
 ATTENTION_OUTPUTS = ("logits", "log_precision", "latent", "new_keys", "new_values")
 
 # Sizes while tracing: all different, none 1, else the tracer takes a dimension for a constant.
@@ -49,15 +50,24 @@ TOKENIZER_FILE = "tokenizer.json"
 
 
 class StepGraph(nn.Module):
-    """`LanguageModel.step` on flat tensors."""
+    """`LanguageModel.step` on flat tensors; with a window, `PrefillGraph` of one token."""
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
         self.model = model
 
     def forward(
-        self, token: Tensor, position: Tensor, noise: Tensor, means: Tensor, precisions: Tensor
+        self,
+        token: Tensor,
+        position: Tensor,
+        noise: Tensor,
+        means: Tensor,
+        precisions: Tensor,
+        ring: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
+        if ring is not None:
+            before = _State(means, precisions, ring)
+            return _read_tokens(self.model, token[:, None], torch.ones_like(token), position, before, noise)
         output, after = self.model.step(token, SlotState(means, precisions, position), noise)
         return (*output, after.means, after.precisions)
 
@@ -73,25 +83,16 @@ class PrefillGraph(nn.Module):
         super().__init__()
         self.model = model
 
-    @property
-    def blocks(self) -> list[Block]:
-        return [block for block in self.model.blocks if isinstance(block, Block)]
-
     def forward(
-        self, tokens: Tensor, length: Tensor, position: Tensor, means: Tensor, precisions: Tensor
+        self,
+        tokens: Tensor,
+        length: Tensor,
+        position: Tensor,
+        means: Tensor,
+        precisions: Tensor,
+        ring: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
-        rows, last = torch.arange(tokens.shape[0]), length - 1
-        positions = position[:, None] + torch.arange(tokens.shape[1])
-        x = self.model._embed(tokens)
-        all_means, all_precisions = [], []
-        for i, block in enumerate(self.blocks):
-            mixed, m, p = _scan_layer(block, x, positions, means[:, i], precisions[:, i])
-            x = block.finish(x, mixed.out, "recurrent")
-            all_means.append(m[rows, last])
-            all_precisions.append(p[rows, last])
-        final = MixerOutput(*(part[rows, last] for part in mixed))
-        output: StepOutput = self.model._step_output(x[rows, last], final, "recurrent")
-        return (*output, torch.stack(all_means, 1), torch.stack(all_precisions, 1))
+        return _read_tokens(self.model, tokens, length, position, _State(means, precisions, ring), None)
 
 
 class AttentionGraph(nn.Module):
@@ -108,37 +109,87 @@ class AttentionGraph(nn.Module):
         return (*output, new_keys, new_values)
 
 
+class _State(NamedTuple):
+    """Of a model or of a layer of it."""
+
+    means: Tensor
+    precisions: Tensor
+    ring: Tensor | None
+
+    def of(self, layer: int) -> _State:
+        """The part of a layer."""
+        ring = None if self.ring is None else self.ring[:, layer]
+        return _State(self.means[:, layer], self.precisions[:, layer], ring)
+
+
+def _read_tokens(
+    model: LanguageModel, tokens: Tensor, length: Tensor, position: Tensor, state: _State, noise: Tensor | None
+) -> tuple[Tensor, ...]:
+    """Tokens `[B, N]` of which `length` `[B]` are valid: the output of the last of them, and the state after it."""
+    rows, last = torch.arange(tokens.shape[0]), length - 1
+    positions = position[:, None] + torch.arange(tokens.shape[1])
+    x = model._embed(tokens)
+    blocks = [block for block in model.blocks if isinstance(block, Block)]
+    after: list[list[Tensor]] = []
+    for i, block in enumerate(blocks):
+        sample = noise[:, None] if noise is not None and block is blocks[-1] else None
+        mixed, m, p, seen = _scan_layer(block, x, positions, state.of(i), sample)
+        x = block.finish(x, mixed.out, "recurrent")
+        parts = [m[rows, last], p[rows, last]]
+        if seen is not None:
+            # The last W tokens up to the last valid one, which are the ring's own where there are fewer.
+            parts.append(seen[rows[:, None], length[:, None] + torch.arange(model.config.window)])
+        after.append(parts)
+    final = MixerOutput(*(part[rows, last] for part in mixed))
+    output: StepOutput = model._step_output(x[rows, last], final, "recurrent")
+    return (*output, *(torch.stack(parts, 1) for parts in zip(*after, strict=True)))
+
+
 def _scan_layer(
-    block: Block, x: Tensor, positions: Tensor, means: Tensor, precisions: Tensor
-) -> tuple[MixerOutput, Tensor, Tensor]:
-    """The mixer of one layer over `[B, N, d]`: its output, and the state after every token, `[B, N, H, S, …]`."""
+    block: Block, x: Tensor, positions: Tensor, state: _State, noise: Tensor | None
+) -> tuple[MixerOutput, Tensor, Tensor, Tensor | None]:
+    """The mixer of one layer over `[B, N, d]`: its output, the slots after every token, `[B, N, H, S, …]`, and with a
+    window the ring with the tokens behind it, `[B, W + N, H, 4D + 2S]`."""
     mixer, x = block.mixer, block.mixer_norm(x, "recurrent")
     if not isinstance(mixer, RobustMixer):
         raise ValueError(f"a {mixer.config.mixer} model has no recurrent twin")
     dynamics = mixer.dynamics()
     phase = mixer.phase(positions)
     tokens = mixer.slot_inputs(x, mixer.rotated(x, phase, "recurrent"), dynamics)
-    parameters = mixer.slot_parameters(dynamics)
+    parameters, window = mixer.slot_parameters(dynamics), mixer.config.window
+    entering, seen, lag = tokens, None, None
+    if state.ring is not None:
+        seen = torch.cat([state.ring, torch.cat(tokens[1:], dim=-1)], dim=1)
+        width, slots = tokens.k.shape[-1], mixer.config.n_slots
+        recent = SlotInputs(tokens.q, *seen.split([width, width, slots, slots], dim=-1))
+        entering, lag = SlotInputs(tokens.q, *(part[:, :-window] for part in recent[1:])), mixer.slot_lag()
 
-    def update(state: list[Tensor], token: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    def update(before: list[Tensor], token: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         # The read-out of the step is not returned, so the exporter drops it.
         _, m, p = slot_step(
             SlotInputs(*token),
-            state[0],
-            state[1],
+            before[0],
+            before[1],
             parameters,
             inner=mixer.config.inner,
             innovation=mixer.config.innovation,
         )
         return [m, p], [m.clone(), p.clone()]
 
-    start = [part.clone(memory_format=torch.contiguous_format) for part in (means, precisions)]
-    by_time = [part.transpose(0, 1).contiguous() for part in tokens]
+    start = [part.clone(memory_format=torch.contiguous_format) for part in (state.means, state.precisions)]
+    by_time = [part.transpose(0, 1).contiguous() for part in entering]
     _, (m, p) = scan(update, start, by_time, dim=0)
     m, p = m.transpose(0, 1), p.transpose(0, 1)
-    flat = slot_read(tokens.q.flatten(0, 1), m.flatten(0, 1), p.flatten(0, 1), parameters)
+    flat = slot_read(tokens.q.flatten(0, 1), m.flatten(0, 1), p.flatten(0, 1), parameters, lag)
     readout = SlotReadout(*(part.unflatten(0, positions.shape) for part in flat))
-    return mixer.finish(readout.out, x, phase, readout.precision, None, dynamics.gamma2, "recurrent"), m, p
+    if seen is not None:
+        is_token = recent.measurement[:, 1:, 0, 0] > 0
+        near = windowed_attention(
+            tokens.q, recent.k[:, 1:], recent.v[:, 1:], dynamics, window=window, is_token=is_token
+        )
+        readout = joined(readout, near)
+    mixed = mixer.finish(readout.out, x, phase, readout.precision, noise, dynamics.gamma2, "recurrent")
+    return mixed, m, p, seen
 
 
 Interface = tuple[dict[str, Tensor], tuple[str, ...], dict[str, dict[int, str]]]
@@ -151,10 +202,9 @@ def step_interface(model: LanguageModel) -> Interface:
         "token": torch.zeros(TRACE_BATCH, dtype=torch.int64),
         "position": state.position,
         "noise": torch.zeros(TRACE_BATCH, config.n_heads, 2 * config.head_dim),
-        "means": state.means.contiguous(),
-        "precisions": state.precisions.contiguous(),
+        **_carried(state),
     }
-    return inputs, RECURRENT_OUTPUTS, {name: {0: "batch"} for name in inputs}
+    return inputs, _recurrent_outputs(state), {name: {0: "batch"} for name in inputs}
 
 
 def prefill_interface(model: LanguageModel) -> Interface:
@@ -164,12 +214,20 @@ def prefill_interface(model: LanguageModel) -> Interface:
         "tokens": torch.zeros(TRACE_BATCH, TRACE_LENGTH, dtype=torch.int64),
         "length": torch.full((TRACE_BATCH,), TRACE_LENGTH),
         "position": state.position,
-        "means": state.means.contiguous(),
-        "precisions": state.precisions.contiguous(),
+        **_carried(state),
     }
     dynamic = {name: {0: "batch"} for name in inputs}
     dynamic["tokens"][1] = "length"
-    return inputs, RECURRENT_OUTPUTS, dynamic
+    return inputs, _recurrent_outputs(state), dynamic
+
+
+def _carried(state: State) -> dict[str, Tensor]:
+    """What a recurrent graph takes and gives of a state, in order: all but the position, which the caller knows."""
+    return {name: part.contiguous() for name, part in state._asdict().items() if name != "position"}
+
+
+def _recurrent_outputs(state: State) -> tuple[str, ...]:
+    return (*StepOutput._fields, *(f"next_{name}" for name in _carried(state)))
 
 
 def attention_interface(model: LanguageModel) -> Interface:
@@ -192,8 +250,6 @@ def refusal(config: LanguageModelConfig) -> str | None:
     """Why a bundle cannot hold a model, or None."""
     if config.mixer != "rfa":
         return f"bundles are of Robust Filter Attention; the mixer {config.mixer!r} is what experiments compare it with"
-    if config.window:
-        return f"no runtime keeps the ring of a window, got window {config.window}"
     return None
 
 
@@ -273,11 +329,7 @@ def bundle_weights(model: LanguageModel) -> dict[str, np.ndarray]:
     if "recurrent" not in model.config.modes:
         return weights
     start = model.init_state(1)
-    return {
-        **weights,
-        "initial.means": start.means[0].detach().numpy(),
-        "initial.precisions": start.precisions[0].detach().numpy(),
-    }
+    return weights | {f"initial.{name}": part[0].detach().numpy() for name, part in _carried(start).items()}
 
 
 def tokenizer_config(tokenizer: Tokenizer) -> bytes:
@@ -302,24 +354,23 @@ def language_golden(
     latent = 1, config.n_heads, 2 * config.head_dim
     continuation = {}
     if "recurrent" in config.modes:
-        continuation["recurrent"] = _recurrent_cases(recorder, prompt, latent)
+        carried = [name.removeprefix("initial.") for name in weights if name.startswith("initial.")]
+        continuation["recurrent"] = _recurrent_cases(recorder, prompt, latent, carried)
     continuation["attention"] = _attention_cases(recorder, prompt, latent, config.n_layers)
     return recorder.document(prompt=prompt, continuation=continuation)
 
 
-def _recurrent_cases(recorder: GoldenRecorder, prompt: list[int], latent: tuple[int, int, int]) -> list[int]:
+def _recurrent_cases(
+    recorder: GoldenRecorder, prompt: list[int], latent: tuple[int, int, int], carried: list[str]
+) -> list[int]:
     silent, loud = Filled(latent), Filled(latent, 0.5)
-    start: dict[str, Source] = {
-        "position": _row(0),
-        "means": Stored("initial.means"),
-        "precisions": Stored("initial.precisions"),
-    }
+    start: dict[str, Source] = {"position": _row(0), **{name: Stored(f"initial.{name}") for name in carried}}
     last = recorder.run("prefill", {"tokens": _row(prompt), "length": _row(len(prompt)), **start}, argmax=("logits",))
     recorder.run("step", {"token": _row(prompt[0]), "noise": loud, **start})
     tokens: list[int] = []
     for i in range(GOLDEN_TOKENS):
         tokens.append(int(last.outputs["logits"].argmax()))
-        state: dict[str, Source] = {key: Earlier(last.case, f"next_{key}") for key in ("means", "precisions")}
+        state: dict[str, Source] = {name: Earlier(last.case, f"next_{name}") for name in carried}
         inputs = {"token": _row(tokens[-1]), "position": _row(len(prompt) + i), "noise": silent, **state}
         last = recorder.run("step", inputs, argmax=("logits",))
     return tokens

@@ -103,6 +103,11 @@ class RobustMixer(TokenMixer):
         steady = positive(self.dynamics.process_raw)[:, None]
         return -steady * torch.expm1(-2 * tokens * self.slot_log_mu.exp())
 
+    def slot_lag(self) -> SlotLag:
+        """How far behind the query the slots are, with a window."""
+        tokens = self.config.window
+        return SlotLag(torch.exp(-tokens * self.slot_log_mu.exp()), self.own_process(tokens))
+
     def projected(self, x: Tensor, mode: Mode) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v of normalised inputs `[..., d]`, `[..., H, 2D]`."""
         shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
@@ -257,14 +262,13 @@ class RobustMixer(TokenMixer):
                 impl=impl,
             )
             return readout, LayerState(*slots)
-        lag = SlotLag(torch.exp(-config.window * self.slot_log_mu.exp()), self.own_process(config.window))
         readout, *after = window_scan(
             tokens,
             state.means,
             state.precisions,
             state.ring,
             parameters,
-            lag,
+            self.slot_lag(),
             dynamics,
             inner=config.inner,
             innovation=config.innovation,

@@ -163,6 +163,14 @@ def attention_bundle(of_all_workers: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def window_bundle(of_all_workers: Path) -> Path:
+    """A small language model whose slots have a window before them, trained by nobody."""
+    from tests.small_language import exported
+
+    return exported(of_all_workers, "window", {"window": 4}).path
+
+
+@pytest.fixture(scope="session")
 def bundles() -> Path:
     """The folder of the default bundles."""
     return ROOT / "bundles"

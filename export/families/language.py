@@ -50,7 +50,7 @@ class LanguageConfig(FamilyConfig):
     inner: Annotated[int, Field(ge=1, le=64)] = 1
     innovation: Literal["key", "value"] = "key"
     robust_slots: bool = True
-    window: Annotated[int, Field(ge=0, le=0)] = 0
+    window: Annotated[int, Field(ge=0, le=4_096)] = 0
     learned_decay: bool = False
     output_gate: bool = False
     own_readout: bool = False
@@ -136,10 +136,22 @@ class LanguageConfig(FamilyConfig):
             return {}
         means = self._stacked(weights, "initial_means")
         precisions = _positive(self._stacked(weights, "initial_precision_raw"))
-        return {
+        rules = {
             "initial.means": ArrayRule(means.shape, value=means, tolerance=0.0),
             "initial.precisions": ArrayRule(precisions.shape, above=0.0, value=precisions),
         }
+        if self.window:
+            at_rest = self._own_process(weights)[:, None] + PROCESS_GATE_SCALE  # [L, 1, H, S]
+            silent = np.zeros((*at_rest.shape[:-1], 4 * self.head_dim + self.n_slots))
+            ring = np.concatenate([silent, at_rest], axis=-1).repeat(self.window, axis=1)
+            rules["initial.ring"] = ArrayRule(ring.shape, least=0.0, value=ring)
+        return rules
+
+    def _own_process(self, weights: Mapping[str, AnyArray]) -> AnyArray:
+        """The noise of the slots' own dynamics over a token, `[L, H, S]`."""
+        steady = _positive(self._stacked(weights, "dynamics.process_raw"))[..., None]
+        own: AnyArray = -steady * np.expm1(-2 * np.exp(self._stacked(weights, "slot_log_mu")))
+        return own
 
     def _stacked(self, weights: Mapping[str, AnyArray], name: str) -> AnyArray:
         """A parameter of the mixers, `[L, …]` float64."""
@@ -159,7 +171,6 @@ class LanguageConfig(FamilyConfig):
         kappa = (nu + self.head_dim) / self.head_dim
         eta2, gamma2 = _positive(raw["eta2"]), _positive(raw["gamma2"])
         rates = np.exp(self._stacked(weights, "slot_log_mu"))
-        steady = _positive(self._stacked(weights, "dynamics.process_raw"))[..., None]
         scale = _positive(self._stacked(weights, "weight_scale_raw")) if self.robust_slots else np.zeros_like(nu)
         heads = {
             "nu": nu, "kappa": kappa, "weight_exponent": kappa * scale, "residual_noise": gamma2 + eta2,
@@ -174,7 +185,7 @@ class LanguageConfig(FamilyConfig):
         return {
             **{name: ArrayRule(value.shape, least=0.0, value=value) for name, value in heads.items()},
             "decay": ArrayRule(rates.shape, least=0.0, most=1.0, value=np.exp(-rates)),
-            "own_process": ArrayRule(rates.shape, least=0.0, value=-steady * np.expm1(-2 * rates)),
+            "own_process": ArrayRule(rates.shape, least=0.0, value=self._own_process(weights)),
             "omega": ArrayRule(omega.shape, "float64", value=omega, tolerance=1e-9),
             **{name: ArrayRule((), value=value) for name, value in fixed.items()},
         }
@@ -196,7 +207,11 @@ class LanguageConfig(FamilyConfig):
         if not self.n_slots:
             return ()
         shape = (self.n_layers, self.n_heads, self.n_slots)
-        return spec("means", *shape, 4 * self.head_dim), spec("precisions", *shape)
+        slots = spec("means", *shape, 4 * self.head_dim), spec("precisions", *shape)
+        if not self.window:
+            return slots
+        ring = self.n_layers, self.window, self.n_heads, 4 * self.head_dim + 2 * self.n_slots
+        return *slots, spec("ring", *ring)
 
     def graphs(self) -> dict[str, GraphRule]:
         """See `FamilyConfig` and README.md."""

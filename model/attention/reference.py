@@ -172,6 +172,18 @@ def banded_attention(
     return AttentionResult(*(x.unflatten(0, (batch, count)).flatten(1, 2)[:, :length] for x in result))
 
 
+def windowed_attention(
+    q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, *, window: int, is_token: Tensor
+) -> AttentionResult:
+    """`banded_attention` of all pairs at once, O(N (N + W)): for graphs, whose N is not known when they are made."""
+    index = torch.arange(k.shape[1], device=q.device)
+    lag = window - 1 + index[: q.shape[1], None] - index
+    transport, log_precision, scaled = _tables(dynamics, lag.clamp(0, window - 1).to(q.dtype))
+    is_visible = (lag >= 0) & (lag < window) & is_token[:, None, None] | (lag == 0)
+    tables = _LagTables(transport, log_precision, scaled, is_visible)
+    return _attend(q, k, v, dynamics, tables, "student_t", with_precision=True)
+
+
 def attend(
     q: Tensor,
     k: Tensor,

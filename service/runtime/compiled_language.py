@@ -66,10 +66,10 @@ class CompiledLanguageRuntime(CpuLanguage):
     runtime = "compiled"
 
     def __init__(self, bundle: Bundle, *, streams: int = 64) -> None:
-        super().__init__(bundle)
         reason = refusal(bundle)
         if reason is not None:
             raise ValueError(f"bundle {bundle.name!r} cannot run in compiled code: {reason}")
+        super().__init__(bundle)
         self._decoder = CompiledDecoder(bundle.weights(), bundle.constants() or {})
         self._pool = HostPool(self.initial["means"].shape, self.initial["precisions"].shape, streams)
         self.pool = self._pool
@@ -139,6 +139,8 @@ def model_refusal(config: LanguageConfig) -> str | None:
     """Why a model cannot run in compiled code, or None."""
     if not config.n_slots:
         return "it has no slots, which are what is compiled: attention runs on the graph"
+    if config.window:
+        return f"it has window={config.window}, and no ring of exact tokens is compiled"
     if config.innovation != "key":
         return f"it has innovation={config.innovation!r}, and only that of the key is compiled"
     if config.inner != 1:

@@ -68,7 +68,7 @@ class TorchLanguageRuntime(Language):
 
     Raises:
         ValueError: when the bundle's parts do not fit each other.
-        ConfigurationError: when the GPU's memory does not hold it.
+        ConfigurationError: when the GPU's memory does not hold it, or its model has a window.
     """
 
     runtime = "torch"
@@ -76,6 +76,11 @@ class TorchLanguageRuntime(Language):
     def __init__(
         self, bundle: Bundle, *, device: str, streams: int = 64, max_rows: int = 24, dtype: torch.dtype | None = None
     ) -> None:
+        if bundle.language.window:
+            raise ConfigurationError(
+                f"RFA_DEVICE=cuda: bundle {bundle.name!r} has a window of {bundle.language.window} exact tokens, which "
+                "are kept on a CPU only: serve it with RFA_DEVICE=cpu"
+            )
         super().__init__(bundle)
         on_gpu = torch.device(device).type == "cuda"
         dtype = dtype or (torch.bfloat16 if on_gpu else torch.float32)

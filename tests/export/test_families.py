@@ -37,6 +37,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("language", {**LANGUAGE, "learned_decay": True, "frequencies": "none", "n_layers": 1}),
     ("language", {**LANGUAGE, "robust_slots": False, "n_heads": 1, "n_slots": 1}),
     ("language", {**LANGUAGE, "innovation": "value", "inner": 2}),
+    ("language", {**LANGUAGE, "window": 5, "own_readout": True}),
     ("language", {**LANGUAGE, "n_slots": 0, "prior": "additive", "rotate_values": False, "output_gate": True}),
     ("language", {**LANGUAGE, "n_slots": 0, "noise": "anchor", "unit_norm": True, "learned_decay": True}),
     ("linear", LINEAR),
@@ -118,6 +119,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rotate_values": False}, "slots run with prior"),
     ({"unit_norm": True}, "slots run with prior"),
     ({"n_slots": 0, "own_readout": True}, "of a model with slots"),
+    ({"n_slots": 0, "window": 4}, "of a model with slots"),
+    ({"window": 4, "kernel": "gaussian"}, "a window is read with the kernel 'student_t'"),
     ({"robust_slots": False, "inner": 2}, "of the robust weight"),
     ({"robust_slots": False, "innovation": "value"}, "of the robust weight"),
 ]
@@ -229,6 +232,8 @@ WEIGHTS: list[tuple[str, dict[str, Any], Callable[[dict[str, AnyArray]], object]
     ("language", LANGUAGE, _more, r"blocks\.2\.mixer\.delta_raw, for which"),
     ("language", LANGUAGE, replaced("initial.means", with_first(0.5)), "initial.means does not follow"),
     ("language", LANGUAGE, replaced("initial.precisions", with_first(-1.0)), "initial.precisions has a value"),
+    ("language", {**LANGUAGE, "window": 2}, replaced("initial.ring", with_first(0.5)), "initial.ring does not follow"),
+    ("language", {**LANGUAGE, "window": 2}, without("initial.ring"), "lacks initial.ring"),
     ("linear", LINEAR, replaced("noise", lambda array: -array), "noise is no covariance"),
     (
         "linear",

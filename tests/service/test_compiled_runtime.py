@@ -208,7 +208,9 @@ def test_a_file_of_constants_that_is_none_is_refused(old_bundle: Path, tmp_path:
         open_bundle(copy)
 
 
-@pytest.mark.parametrize(("given", "reason"), [({"inner": 2}, "inner=2"), ({"innovation": "value"}, "'value'")])
+@pytest.mark.parametrize(
+    ("given", "reason"), [({"inner": 2}, "inner=2"), ({"innovation": "value"}, "'value'"), ({"window": 4}, "window=4")]
+)
 def test_compiled_code_takes_no_bundle_that_it_would_compute_wrongly(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], reason: str
 ) -> None:
