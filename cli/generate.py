@@ -45,9 +45,12 @@ def generate(
     prompt: Annotated[str, typer.Argument(help="Text to continue.")],
     bundle: Annotated[str, typer.Option(help="Bundle folder, or the name of a default bundle.")] = DEFAULT_BUNDLE,
     decode: Annotated[
-        Literal["recurrent", "attention"],
-        typer.Option(help="Constant-memory filter slots, or exact attention over a growing cache."),
-    ] = "recurrent",
+        Literal["recurrent", "attention"] | None,
+        typer.Option(
+            help="Constant-memory filter slots, or exact attention over a growing cache; default: the slots, where the "
+            "bundle has them."
+        ),
+    ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 100,
     temperature: Annotated[float, typer.Option(min=0, max=100, help="0 takes the most probable token.")] = 0.8,
     top_k: Annotated[int | None, typer.Option(min=1, help="Keep the k most probable tokens.")] = None,

@@ -50,7 +50,17 @@ if TYPE_CHECKING:
     from rfa.export.signing import PublicKey
 from rfa.export.tokenizer_document import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, check_tokenizer
 
-__all__ = ["Bundle", "BundleError", "Graph", "Initializer", "TensorSpec", "check_golden", "open_bundle", "open_session"]
+__all__ = [
+    "Bundle",
+    "BundleError",
+    "Graph",
+    "Initializer",
+    "LanguageConfig",
+    "TensorSpec",
+    "check_golden",
+    "open_bundle",
+    "open_session",
+]
 
 REQUIRED_FILES = {
     "lm": (WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE, TOKENIZER_FILE, TOKENIZER_CONFIG_FILE),
@@ -64,7 +74,7 @@ MAX_BYTES = {
     TOKENIZER_FILE: 128 << 20,
     TOKENIZER_CONFIG_FILE: 1 << 16,
 }
-REQUIRED_GRAPHS = {"lm": ("attention", "prefill", "step"), "filter": ("prefill", "step")}
+REQUIRED_GRAPHS = {"lm": ("attention",), "filter": ("prefill", "step")}
 # Where a session may look for files: nowhere. What a graph lacks is supplied from memory.
 NO_FOLDER = os.devnull
 
@@ -85,7 +95,7 @@ class Bundle:
         self.manifest = manifest
         self.digest = digest
         self._contents = contents
-        family = read_family(manifest)
+        self._family = family = read_family(manifest)
         self._weights = _load_arrays(contents.pop(WEIGHTS_FILE), WEIGHTS_FILE)
         check_weights(self._weights, family, manifest)
         self._constants = None
@@ -119,6 +129,17 @@ class Bundle:
     def config(self) -> dict[str, Any]:
         """The configuration of the model class `manifest.family`."""
         return self.manifest.config
+
+    @property
+    def language(self) -> LanguageConfig:
+        """The configuration of a language model: its modes, and the sizes of its state.
+
+        Raises:
+            BundleError: it is none.
+        """
+        if not isinstance(self._family, LanguageConfig):
+            raise BundleError(f"bundle {self.name!r} is no language model")
+        return self._family
 
     @property
     def calibration(self) -> dict[str, Any]:

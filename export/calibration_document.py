@@ -198,24 +198,24 @@ class LanguageMode(Strict):
 
 
 class ByMode(Strict):
-    """A temperature for each mode."""
+    """A temperature for each mode; a model without slots has one mode."""
 
     attention: Temperature
-    recurrent: Temperature
+    recurrent: Temperature | None = None
 
 
 class LanguageModes(Strict):
-    """Both modes."""
+    """The modes that it has."""
 
     attention: LanguageMode
-    recurrent: LanguageMode
+    recurrent: LanguageMode | None = None
 
 
 class EceByMode(Strict):
     """An expected calibration error for each mode."""
 
     attention: Probability
-    recurrent: Probability
+    recurrent: Probability | None = None
 
 
 class KeptTokens(Strict):
@@ -275,15 +275,17 @@ class LanguageCalibration(Strict):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         for mode in ("attention", "recurrent"):
-            entry: LanguageMode = getattr(self.modes, mode)
+            entry: LanguageMode | None = getattr(self.modes, mode)
             repeated = {
-                "temperature": (entry.temperature, self.temperature, self.summary.temperature),
-                "ece_top": (entry.top.ece, self.summary.ece_top),
-                "ece_sampled": (entry.sampled.ece, self.summary.ece_sampled),
+                "temperature": (entry and entry.temperature, self.temperature, self.summary.temperature),
+                "ece_top": (entry and entry.top.ece, self.summary.ece_top),
+                "ece_sampled": (entry and entry.sampled.ece, self.summary.ece_sampled),
             }
             for name, (value, *others) in repeated.items():
                 if any(getattr(other, mode) != value for other in others):
                     raise ValueError(f"{name} of {mode} must be the same wherever it stands")
+            if entry is None:
+                continue
             if (0 if entry.rows is None else len(entry.rows.right)) != self.data.rows_kept():
                 raise ValueError(f"rows of {mode} must be {self.data.rows_kept()}, as data has it")
         if self.summary.held_out_tokens != self.data.held_out_tokens:

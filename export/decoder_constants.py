@@ -34,11 +34,11 @@ def add_constants(path: Path) -> Bundle:
     """Write a language bundle anew, in its place, with decoder.safetensors made of its own weights.
 
     Raises:
-        BundleError: it is no language model, or damaged.
+        BundleError: it is no language model, has no use for them, or is damaged.
     """
     bundle = open_bundle(path)
-    if bundle.kind != "lm":
-        raise BundleError(f"bundle {bundle.name!r} is no language model")
+    if not bundle.language.has_constants:
+        raise BundleError(f"bundle {bundle.name!r} has no slots that the compiled decoder knows")
     return write_again(bundle, path, constants_file(model_of(bundle)))
 
 

@@ -55,7 +55,7 @@ OPERATORS: dict[str, dict[str, Attribute]] = {
         _NONE,
     ),
     **dict.fromkeys(("Concat", "Gather", "Softmax"), _AXIS),
-    **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"), _REDUCE),
+    **dict.fromkeys(("ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"), _REDUCE),
     "Cast": {"to": "i"},
     "EyeLike": {"k": "i", "dtype": "i"},
     "GatherND": {"batch_dims": "i"},

@@ -84,7 +84,7 @@ def chance(accuracy: Sequence[float], count: Sequence[int], rows: int) -> tuple[
 def check_confidences(
     calibration: Mapping[str, Any], sessions: Mapping[str, Session], weights: Mapping[str, NDArray[Any]]
 ) -> int:
-    """Read the kept windows with the graphs of both modes; returns how many confidences were compared.
+    """Read the kept windows with the graphs of the model's modes; returns how many confidences were compared.
 
     Raises:
         BundleError: one is not what the rows say, or its token is right where they say wrong.
@@ -101,6 +101,8 @@ def check_confidences(
     piece = every * -(-places // PIECES)
     compared = 0
     for mode, read in (("recurrent", _recurrent), ("attention", _attention)):
+        if calibration["modes"].get(mode) is None:
+            continue
         rows = calibration["modes"][mode]["rows"]
         scaled = TokenConfidence.of(calibration, mode)
         for end, logits in read(tokens[:, :-1], piece, sessions, weights):

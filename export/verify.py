@@ -103,6 +103,7 @@ def bundle_info(path: str | Path) -> dict[str, Any]:
         "files": {name: spec.size for name, spec in manifest.files.items()},
         "parameters": sum(array.size for name, array in bundle.weights().items() if not name.startswith("initial.")),
         "config": manifest.config,
+        **({"modes": list(bundle.language.modes)} if bundle.kind == "lm" else {}),
         "state": [asdict(spec) for spec in manifest.state],
         "graphs": {name: asdict(graph) for name, graph in manifest.graphs.items()},
         "calibration": manifest.calibration,
@@ -167,10 +168,16 @@ class _Largest:
 
 def _compare_language(bundle: Bundle, model: Any) -> Iterator[Comparison]:
     tokens = np.random.default_rng(SEED).integers(0, model.config.vocab_size, (2, STEPS))
-    yield from _language_steps(bundle, model, tokens)
-    yield from _language_prefill(bundle, model, tokens[:, :PREFIX])
+    if "recurrent" in model.config.modes:
+        yield from _language_steps(bundle, model, tokens)
+        yield from _language_prefill(bundle, model, tokens[:, :PREFIX])
     yield from _language_attention(bundle, model, tokens[:1, : PREFIX + CONTINUATION])
     yield from _language_constants(bundle, model)
+
+
+def _carried(state: Any) -> dict[str, Any]:
+    """The parts of a recurrent state that the graphs carry."""
+    return {name: part for name, part in state._asdict().items() if name != "position"}
 
 
 def _language_steps(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
@@ -179,7 +186,7 @@ def _language_steps(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[
 
     session, largest = bundle.session("step"), _Largest()
     state = model.init_state(2)._replace(position=torch.tensor([0, FAR_POSITION]))
-    means, precisions = (part.contiguous().numpy() for part in state[:2])
+    carried = {name: part.contiguous().numpy() for name, part in _carried(state).items()}
     noise = np.zeros((2, model.config.n_heads, 2 * model.config.head_dim), np.float32)
     noise[1] = np.random.default_rng(SEED).normal(size=noise.shape[1:])
     for i in range(tokens.shape[1]):
@@ -187,13 +194,13 @@ def _language_steps(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[
         output, state = model.step(torch.from_numpy(tokens[:, i]), state, torch.from_numpy(noise))
         found = _run(
             session,
-            {"token": tokens[:, i], "position": position, "noise": noise, "means": means, "precisions": precisions},
+            {"token": tokens[:, i], "position": position, "noise": noise, **carried},
         )
-        means, precisions = found["next_means"], found["next_precisions"]
+        carried = {name: found[f"next_{name}"] for name in carried}
         for name in ("logits", "log_precision", "latent"):
             largest.see(name, found[name], getattr(output, name))
-        largest.see("means", means, state.means)
-        largest.see("precisions", precisions, state.precisions)
+        for name, part in _carried(state).items():
+            largest.see(name, carried[name], part)
     yield from largest.comparisons(f"step against torch over {tokens.shape[1]} steps")
 
 
@@ -203,19 +210,18 @@ def _language_prefill(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterato
 
     session, largest = bundle.session("prefill"), _Largest()
     start = model.init_state(1)
-    means, precisions = (np.repeat(part.numpy(), 2, axis=0) for part in start[:2])
+    carried = {name: np.repeat(part.numpy(), 2, axis=0) for name, part in _carried(start).items()}
     lengths = np.array([tokens.shape[1], tokens.shape[1] // 3])
     position = np.zeros(2, np.int64)
-    inputs = {"tokens": tokens, "length": lengths, "position": position, "means": means, "precisions": precisions}
-    found = _run(session, inputs)
+    found = _run(session, {"tokens": tokens, "length": lengths, "position": position, **carried})
     for row, length in enumerate(lengths):
         state = start
         for token in tokens[row, :length]:
             output, state = model.step(torch.tensor([token]), state)
         for name in ("logits", "log_precision", "latent"):
             largest.see(name, found[name][row : row + 1], getattr(output, name))
-        largest.see("means", found["next_means"][row : row + 1], state.means)
-        largest.see("precisions", found["next_precisions"][row : row + 1], state.precisions)
+        for name, part in _carried(state).items():
+            largest.see(name, found[f"next_{name}"][row : row + 1], part)
     yield from largest.comparisons("prefill against torch step by step")
 
 

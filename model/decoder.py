@@ -10,7 +10,6 @@ No gradients: the caller holds `torch.no_grad`.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
@@ -20,12 +19,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rfa.model.attention.reference import attend
-from rfa.model.config import LanguageModelConfig, Mode
+from rfa.model.config import Innovation, LanguageModelConfig, Mode
 from rfa.model.dynamics import Dynamics, wrapped_phase
 from rfa.model.language import LanguageModel, StepOutput
 from rfa.model.layers import GATE_RANGE, PROCESS_GATE_SCALE, Block, RobustMixer
 from rfa.model.mixing import ModeNorm
-from rfa.model.recurrence.slots import slot_scan
+from rfa.model.recurrence.slots import is_on_gpu, say_eager, slot_scan, triton_refusal
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters, SlotReadout, slot_step
 
 NORM_EPS = 1e-6
@@ -67,14 +66,16 @@ class _Readout:
     """What of a block each mode may have for itself: matrices `[out, in]` in the decoder's dtype, all else float32."""
 
     mixer_norm: Tensor
-    mix_in: Tensor  # query, key, value, gates, output gates if there are any: [3 · H · 2D + 2 · H · S (+ H), d]
+    mix_in: Tensor  # query, key, value, and gates and output gates if there are any: [3 · H · 2D + 2 · H · S (+ H), d]
     mix_out: Tensor
     feed_forward_norm: Tensor
 
     @classmethod
     def of(cls, block: Block, mode: Mode, dtype: torch.dtype) -> _Readout:
         mixer = cast(RobustMixer, block.mixer)
-        inward = [mixer.query.of(mode), mixer.key.weight, mixer.value.weight, mixer.gates.weight]
+        inward = [mixer.query.of(mode), mixer.key.weight, mixer.value.weight]
+        if mixer.config.n_slots:
+            inward.append(mixer.gates.weight)
         if mixer.config.output_gate:
             inward.append(mixer.output_gate.weight)
         return cls(
@@ -86,31 +87,38 @@ class _Readout:
 
 
 @dataclass(frozen=True)
+class _LayerSlots:
+    """What the slots of a block do with a token."""
+
+    gate_bias: Tensor  # [2 · H · S]
+    parameters: SlotParameters
+    own_process: Tensor  # [H, S]
+
+
+@dataclass(frozen=True)
 class _Layer:
     """One block, dtypes as in `_Readout`."""
 
     readout: _Readout
-    gate_bias: Tensor
     output_gate_bias: Tensor | None  # [H]
     up: Tensor
     down: Tensor
     dynamics: Dynamics
-    slots: SlotParameters
-    own_process: Tensor  # [H, S]
+    slots: _LayerSlots | None
 
     @classmethod
     def of(cls, block: Block, mode: Mode, dtype: torch.dtype) -> _Layer:
         mixer, feed_forward = cast(RobustMixer, block.mixer), block.feed_forward
-        dynamics = mixer.dynamics()
+        dynamics, slots = mixer.dynamics(), None
+        if mixer.config.n_slots:
+            slots = _LayerSlots(mixer.gates.bias, mixer.slot_parameters(dynamics), mixer.own_process(1))
         return cls(
             readout=_Readout.of(block, mode, dtype),
-            gate_bias=mixer.gates.bias,
             output_gate_bias=mixer.output_gate.bias if mixer.config.output_gate else None,
             up=feed_forward.up.weight.to(dtype),
             down=feed_forward.down.weight.to(dtype),
             dynamics=dynamics,
-            slots=mixer.slot_parameters(dynamics),
-            own_process=mixer.own_process(1),
+            slots=slots,
         )
 
 
@@ -133,21 +141,11 @@ class _Stack:
         return _Stack(layers, model.norm.of(mode).detach())
 
 
-def refusal(config: LanguageModelConfig) -> str | None:
-    """Why the decoders cannot run a model, or None."""
-    if "recurrent" not in config.modes:
-        return f"a decoder runs slots, got mixer {config.mixer!r} with n_slots {config.n_slots}"
-    if config.innovation != "key":
-        return f"a decoder weighs tokens by the innovation of the key, got innovation {config.innovation!r}"
-    if config.window:
-        return f"a decoder keeps no ring of exact tokens, got window {config.window}"
-    return None
-
-
 def _check(config: LanguageModelConfig) -> None:
-    reason = refusal(config)
-    if reason is not None:
-        raise ValueError(f"a decoder cannot run this model: {reason}")
+    if config.mixer != "rfa":
+        raise ValueError(f"a decoder runs RFA, got mixer {config.mixer!r}")
+    if config.window:
+        raise ValueError(f"a decoder keeps no ring of exact tokens, got window {config.window}")
 
 
 def decoder_constants(model: LanguageModel) -> dict[str, Tensor]:
@@ -158,32 +156,37 @@ def decoder_constants(model: LanguageModel) -> dict[str, Tensor]:
     floor of the norms.
 
     Raises:
-        ValueError: no decoder runs the model.
+        ValueError: it has no slots that this one runs.
     """
     _check(model.config)
+    if model.config.innovation != "key":
+        raise ValueError(f"the compiled decoder knows the innovation of the key, got {model.config.innovation!r}")
     with torch.no_grad():
         layers = _Stack.of(model, "recurrent", torch.float32).layers
-    slots = {name: torch.stack([getattr(layer.slots, name) for layer in layers]) for name in SlotParameters._fields}
+        held = [layer.slots for layer in layers if layer.slots is not None]
+    if not held:
+        raise ValueError("the model has no slots, whose constants these are")
+    slots = {name: torch.stack([getattr(part.parameters, name) for part in held]) for name in SlotParameters._fields}
     fixed = {"gate_lowest": GATE_RANGE[0], "gate_highest": GATE_RANGE[1]}
     fixed |= {"process_gate_scale": PROCESS_GATE_SCALE, "norm_eps": NORM_EPS}
     return {
         **slots,
         "eta2": torch.stack([layer.dynamics.eta2 for layer in layers]),
-        "own_process": torch.stack([layer.own_process for layer in layers]),
+        "own_process": torch.stack([part.own_process for part in held]),
         "omega": layers[0].dynamics.omega,
         **{name: torch.tensor(value, dtype=torch.float32) for name, value in fixed.items()},
     }
 
 
 class Decoder:
-    """The recurrent and the attention mode of a trained model, for inference.
+    """The modes of a trained model, for inference: attention, and the recurrent one where it has slots.
 
     Args:
         model: of the mixer "rfa", float32, on the device to decode on.
         dtype: of the matrices, float32 or bfloat16.
 
     Raises:
-        ValueError: the model has what no decoder runs (`refusal`).
+        ValueError: the model has what no decoder runs: another mixer, or a window.
     """
 
     def __init__(self, model: LanguageModel, dtype: torch.dtype) -> None:
@@ -213,8 +216,16 @@ class Decoder:
         x, turn = self._embed(tokens), self._turn(positions)
         into_frame = turn.into_frame
         for i, layer in enumerate(self._recurrent.layers):
-            token, opened = self._slot_inputs(layer, x, into_frame)
-            readout = step_pooled(token, pool.means[i], pool.precisions[i], rows, layer.slots, self.config.inner)
+            token, slots, opened = self._slot_inputs(layer, x, into_frame)
+            readout = step_pooled(
+                token,
+                pool.means[i],
+                pool.precisions[i],
+                rows,
+                slots,
+                self.config.inner,
+                self.config.innovation,
+            )
             latent = turn(readout.out)
             if layer is self._recurrent.layers[-1]:
                 spread = torch.sqrt((1 / readout.precision + layer.dynamics.gamma2) / 2)
@@ -234,8 +245,15 @@ class Decoder:
         into_frame = turn.into_frame
         after_means, after_precisions = torch.empty_like(means), torch.empty_like(precisions)
         for i, layer in enumerate(self._recurrent.layers):
-            inputs, opened = self._slot_inputs(layer, x, into_frame)
-            readout, m, p = slot_scan(inputs, means[None, i], precisions[None, i], layer.slots, inner=self.config.inner)
+            inputs, slots, opened = self._slot_inputs(layer, x, into_frame)
+            readout, m, p = slot_scan(
+                inputs,
+                means[None, i],
+                precisions[None, i],
+                slots,
+                inner=self.config.inner,
+                innovation=self.config.innovation,
+            )
             after_means[i], after_precisions[i] = m[0], p[0]
             latent = turn(readout.out)
             x = self._finish(layer, x, latent, opened)
@@ -248,7 +266,7 @@ class Decoder:
         """n tokens `[n]` of one stream in attention mode, exact over a cache of `position` rows and themselves.
 
         Args:
-            keys, values: `[L, H, position, 2D]` in the rotating frame.
+            keys, values: `[L, H, position, 2D]` in the rotating frame, values as they are where they are not rotated.
             noise: `[1, H, 2D]` for the last token.
 
         Returns:
@@ -260,8 +278,7 @@ class Decoder:
         times = torch.arange(position + len(tokens), device=self.device, dtype=torch.float64)[None]
         new_keys, new_values = [], []
         for i, layer in enumerate(self._attention.layers):
-            token, opened = self._slot_inputs(layer, x, into_frame)
-            q, k, v = token[:3]
+            q, k, v, gates = self._projected(layer, x, into_frame)
             new_keys.append(k[0].transpose(0, 1))
             new_values.append(v[0].transpose(0, 1))
             result = attend(
@@ -272,12 +289,13 @@ class Decoder:
                 query_times=times[:, position:],
                 key_times=times,
                 kernel=self.config.kernel,
+                prior=self.config.prior,
             )
-            latent = turn(result.out)
+            latent = turn(result.out) if self.config.rotate_values else result.out
             if layer is self._attention.layers[-1]:
                 spread = torch.sqrt((1 / result.precision[:, -1] + layer.dynamics.gamma2) / 2)
                 latent[:, -1] += noise * spread[..., None]
-            x = self._finish(layer, x, latent, opened)
+            x = self._finish(layer, x, latent, self._opened(layer, gates))
         output = self._output(self._attention, x[:, -1], result.precision[:, -1], latent[:, -1])
         return output, torch.stack(new_keys), torch.stack(new_values)
 
@@ -291,20 +309,42 @@ class Decoder:
     def _embed(self, tokens: Tensor) -> Tensor:
         return F.embedding(tokens, self._embedding).float() * self._scale
 
-    def _slot_inputs(self, layer: _Layer, x: Tensor, into_frame: Turn) -> tuple[SlotInputs, Tensor | None]:
-        """What tokens bring to the slots, and their query, key and value, from the residual stream `[..., d]`; and how
-        far the output gates of the heads are open, `[..., H]`, if there are any."""
-        heads, slots, width = self.config.n_heads, self.config.n_slots, 2 * self.config.head_dim
+    def _projected(self, layer: _Layer, x: Tensor, into_frame: Turn) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Query, key and value of tokens `[..., H, 2D]` from the residual stream `[..., d]`, and behind them what the
+        gates of the slots and of the outputs get, `[..., 2 · H · S (+ H)]`."""
+        heads, width = self.config.n_heads, 2 * self.config.head_dim
         joint = product(_normed(x, layer.readout.mixer_norm), layer.readout.mix_in)
-        vectors, gates, output_gates = joint.tensor_split([3 * heads * width, heads * (3 * width + 2 * slots)], dim=-1)
-        shape = (*x.shape[:-1], 3, heads, width)
-        q, k, v = into_frame(vectors.reshape(shape)).unbind(-3)
-        factors = torch.exp((gates + layer.gate_bias).clamp(*GATE_RANGE))
+        vectors, gates = joint.tensor_split([3 * heads * width], dim=-1)
+        vectors = vectors.reshape(*x.shape[:-1], 3, heads, width)
+        if self.config.rotate_values and not self.config.unit_norm:
+            q, k, v = into_frame(vectors).unbind(-3)
+            return q, k, v, gates
+        pair, v = vectors[..., :2, :, :], vectors[..., 2, :, :]
+        if self.config.unit_norm:
+            pair = F.normalize(pair, dim=-1)
+        if self.config.rotate_values:
+            v = into_frame(v.unsqueeze(-3)).squeeze(-3)
+        q, k = into_frame(pair).unbind(-3)
+        return q, k, v, gates
+
+    def _slot_inputs(
+        self, layer: _Layer, x: Tensor, into_frame: Turn
+    ) -> tuple[SlotInputs, SlotParameters, Tensor | None]:
+        """What tokens bring to the slots of a layer, what those do with it, and how far the output gates are open."""
+        if layer.slots is None:
+            raise ValueError("the model has no slots: it runs in attention mode alone")
+        heads, slots = self.config.n_heads, self.config.n_slots
+        q, k, v, gates = self._projected(layer, x, into_frame)
+        factors = torch.exp((gates[..., : 2 * heads * slots] + layer.slots.gate_bias).clamp(*GATE_RANGE))
         write, forget = factors.reshape(*x.shape[:-1], 2, heads, slots).unbind(-3)
-        process = torch.add(layer.own_process, forget, alpha=PROCESS_GATE_SCALE)
+        process = torch.add(layer.slots.own_process, forget, alpha=PROCESS_GATE_SCALE)
+        inputs = SlotInputs(q, k, v, write / layer.dynamics.eta2[:, None], process)
+        return inputs, layer.slots.parameters, self._opened(layer, gates)
+
+    def _opened(self, layer: _Layer, gates: Tensor) -> Tensor | None:
+        """How far the output gates of the heads are open, `[..., H]`, if there are any; gates as of `_projected`."""
         bias = layer.output_gate_bias
-        opened = None if bias is None else torch.sigmoid(output_gates + bias)
-        return SlotInputs(q, k, v, write / layer.dynamics.eta2[:, None], process), opened
+        return None if bias is None else torch.sigmoid(gates[..., -len(bias) :] + bias)
 
     def _finish(self, layer: _Layer, x: Tensor, latent: Tensor, opened: Tensor | None) -> Tensor:
         """The residual stream after the block, from the latent `[..., H, 2D]` of its mixer and its output gates."""
@@ -320,26 +360,28 @@ class Decoder:
 
 
 def step_pooled(
-    token: SlotInputs, means: Tensor, precisions: Tensor, rows: Tensor, parameters: SlotParameters, inner: int
+    token: SlotInputs,
+    means: Tensor,
+    precisions: Tensor,
+    rows: Tensor,
+    parameters: SlotParameters,
+    inner: int,
+    innovation: Innovation,
 ) -> SlotReadout:
     """`slot_step` on `rows` `[B]` of the slots of one layer, `[R, H, S, 4D]` and `[R, H, S]`, in place."""
-    if can_step_pooled(token, means, precisions, inner):
-        from rfa.model.recurrence.triton import slot_step_pooled
+    if is_on_gpu(means):
+        reason = triton_refusal(token, means, precisions, inner, innovation)
+        if reason is None:
+            from rfa.model.recurrence.triton import slot_step_pooled
 
-        return slot_step_pooled(token, means, precisions, rows, parameters)
-    readout, new_means, new_precisions = slot_step(token, means[rows], precisions[rows], parameters, inner=inner)
+            return slot_step_pooled(token, means, precisions, rows, parameters)
+        say_eager(reason)
+    readout, new_means, new_precisions = slot_step(
+        token, means[rows], precisions[rows], parameters, inner=inner, innovation=innovation
+    )
     means.index_copy_(0, rows, new_means)
     precisions.index_copy_(0, rows, new_precisions)
     return readout
-
-
-def can_step_pooled(token: SlotInputs, means: Tensor, precisions: Tensor, inner: int) -> bool:
-    """Whether the one kernel for it is there and takes these inputs."""
-    if not means.is_cuda or importlib.util.find_spec("triton") is None:
-        return False
-    from rfa.model.recurrence.triton import refusal
-
-    return refusal(token, means, precisions, inner) is None
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:

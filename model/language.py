@@ -57,7 +57,10 @@ State = SlotState | WindowState
 
 
 class Cache(NamedTuple):
-    """Keys and values of the attention mode in the rotating frame, `[B, L, H, C, 2D]`, valid rows: position `[B]`."""
+    """Keys and values of the attention mode, `[B, L, H, C, 2D]` in the rotating frame, valid rows: position `[B]`.
+
+    Values that the model does not rotate are as they are.
+    """
 
     keys: Tensor
     values: Tensor
@@ -111,7 +114,7 @@ class LanguageModel(nn.Module):
 
     def init_state(self, batch: int) -> State:
         """The state of `batch` streams before their first token."""
-        pairs = [mixer.initial_state() for mixer in self._robust_mixers()]
+        pairs = [mixer.initial_state() for mixer in self._slot_mixers()]
         means = torch.stack([means for means, _ in pairs])
         precisions = torch.stack([precisions for _, precisions in pairs])
         slots = SlotState(
@@ -121,7 +124,7 @@ class LanguageModel(nn.Module):
         )
         if not self.config.window:
             return slots
-        ring = torch.stack([mixer.initial_ring() for mixer in self._robust_mixers()])
+        ring = torch.stack([mixer.initial_ring() for mixer in self._slot_mixers()])
         return WindowState(*slots, ring.expand(batch, *ring.shape))
 
     def step(self, token: Tensor, state: State, noise: Tensor | None = None) -> tuple[StepOutput, State]:
@@ -130,7 +133,7 @@ class LanguageModel(nn.Module):
         """
         x = self._embed(token)
         layers = []
-        for i, (block, mixer) in enumerate(zip(self._layers(), self._robust_mixers(), strict=True)):
+        for i, (block, mixer) in enumerate(zip(self._layers(), self._slot_mixers(), strict=True)):
             before = self._layer_state(state, i)
             normed = block.mixer_norm(x, "recurrent")
             mixed, layer = mixer.step(normed, state.position, before, self._last(i, noise))
@@ -188,16 +191,21 @@ class LanguageModel(nn.Module):
     def _layers(self) -> list[Block]:
         return [cast(Block, block) for block in self.blocks]
 
-    def _robust_mixers(self) -> list[RobustMixer]:
+    def _slot_mixers(self) -> list[RobustMixer]:
         if "recurrent" not in self.config.modes:
             raise ValueError(f"a {self.config.mixer} model without slots has no recurrent twin, and runs no stream")
+        return self._robust_mixers()
+
+    def _robust_mixers(self) -> list[RobustMixer]:
+        if self.config.mixer != "rfa":
+            raise ValueError(f"a {self.config.mixer} model keeps no cache: it attends to whole sequences")
         return [cast(RobustMixer, block.mixer) for block in self._layers()]
 
     def _scan(self, tokens: Tensor, state: State, *, impl: SlotImpl = "auto") -> tuple[Tensor, MixerOutput, State]:
         x = self._embed(tokens)
         positions = state.position[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
         layers = []
-        for i, (block, mixer) in enumerate(zip(self._layers(), self._robust_mixers(), strict=True)):
+        for i, (block, mixer) in enumerate(zip(self._layers(), self._slot_mixers(), strict=True)):
             normed = block.mixer_norm(x, "recurrent")
             mixed, layer = mixer.recurrent(normed, positions, self._layer_state(state, i), impl=impl)
             x = block.finish(x, mixed.out, "recurrent")

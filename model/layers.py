@@ -103,6 +103,11 @@ class RobustMixer(TokenMixer):
         steady = positive(self.dynamics.process_raw)[:, None]
         return -steady * torch.expm1(-2 * tokens * self.slot_log_mu.exp())
 
+    def slot_lag(self) -> SlotLag:
+        """How far behind the query the slots are, with a window."""
+        tokens = self.config.window
+        return SlotLag(torch.exp(-tokens * self.slot_log_mu.exp()), self.own_process(tokens))
+
     def projected(self, x: Tensor, mode: Mode) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v of normalised inputs `[..., d]`, `[..., H, 2D]`."""
         shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
@@ -191,6 +196,8 @@ class RobustMixer(TokenMixer):
         """Whether the fused kernels take what the projections make of `x`; the ablations are eager."""
         config = self.config
         if config.prior != "lyapunov" or config.noise != "learned" or not config.rotate_values or config.unit_norm:
+            if impl == "triton":
+                raise ValueError("impl='triton' cannot run this: the kernels know RFA whole, not its ablations")
             return False
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
@@ -255,14 +262,13 @@ class RobustMixer(TokenMixer):
                 impl=impl,
             )
             return readout, LayerState(*slots)
-        lag = SlotLag(torch.exp(-config.window * self.slot_log_mu.exp()), self.own_process(config.window))
         readout, *after = window_scan(
             tokens,
             state.means,
             state.precisions,
             state.ring,
             parameters,
-            lag,
+            self.slot_lag(),
             dynamics,
             inner=config.inner,
             innovation=config.innovation,
@@ -277,7 +283,8 @@ class RobustMixer(TokenMixer):
 
         Args:
             position: `[B]`, number of valid rows of the cache = position of the first new token.
-            keys, values: `[B, H, C, 2D]` in the rotating frame; rows from `position` on are ignored.
+            keys, values: `[B, H, C, 2D]` in the rotating frame, values as they are where they are not rotated; rows
+                from `position` on are ignored.
             noise: `[B, H, 2D]` for the last new token.
 
         Returns:
@@ -298,6 +305,7 @@ class RobustMixer(TokenMixer):
             key_times=torch.cat([cached, positions], dim=1).to(torch.float64),
             key_valid=torch.cat([cached < position[:, None], torch.ones_like(positions, dtype=torch.bool)], dim=1),
             kernel=self.config.kernel,
+            prior=self.config.prior,
         )
         padded = None if noise is None else torch.cat([torch.zeros_like(q[:, :-1]), noise[:, None]], dim=1)
         mixed = self.finish(result.out, x, phase, result.precision, padded, dynamics.gamma2, "attention")

@@ -155,6 +155,22 @@ def of_all_workers(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
 
 
 @pytest.fixture(scope="session")
+def attention_bundle(of_all_workers: Path) -> Path:
+    """A small language model without slots, trained by nobody."""
+    from tests.small_language import ATTENTION_ONLY, exported
+
+    return exported(of_all_workers, "attention", ATTENTION_ONLY).path
+
+
+@pytest.fixture(scope="session")
+def window_bundle(of_all_workers: Path) -> Path:
+    """A small language model whose slots have a window before them, trained by nobody."""
+    from tests.small_language import exported
+
+    return exported(of_all_workers, "window", {"window": 4}).path
+
+
+@pytest.fixture(scope="session")
 def bundles() -> Path:
     """The folder of the default bundles."""
     return ROOT / "bundles"

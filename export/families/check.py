@@ -8,6 +8,7 @@ from typing import Any, cast
 from rfa.export.documents import BundleError, read_document
 from rfa.export.families import FAMILIES, FamilyConfig
 from rfa.export.families.arrays import AnyArray, check_arrays
+from rfa.export.families.language import LanguageConfig
 from rfa.export.manifest import DTYPES, MANIFEST_FILE, Dtype, GraphSpec, Manifest, TensorSpec
 
 WEIGHTS_FILE = "model.safetensors"
@@ -94,6 +95,8 @@ def check_calibration(document: Mapping[str, Any], family: FamilyConfig, manifes
         BundleError: names the field and the reason.
     """
     read_document(family.calibration, document, CALIBRATION_FILE)
+    if isinstance(family, LanguageConfig) and set(document["modes"]) != set(family.modes):
+        raise BundleError(f"{CALIBRATION_FILE}: modes are {sorted(document['modes'])}, must be {sorted(family.modes)}")
     if manifest.calibration != document.get("summary", {}):
         raise BundleError(f"{MANIFEST_FILE}: calibration is not the summary of {CALIBRATION_FILE}")
 

@@ -1,4 +1,4 @@
-"""Language models: Robust Filter Attention with its slots (`rfa.model.language`)."""
+"""Language models: Robust Filter Attention, its ablations, and its slots (`rfa.model.language`)."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ PROCESS_GATE_SCALE = 0.1
 NORM_EPS = 1e-6
 SLOWEST = 10_000.0
 Count = Annotated[int, Field(ge=1, le=4_096)]
+Mode = Literal["attention", "recurrent"]
 
 
 class LanguageConfig(FamilyConfig):
@@ -39,20 +40,39 @@ class LanguageConfig(FamilyConfig):
     damping: Annotated[float, Field(ge=0, le=1e6)] = 0.05
     zero_decay_fraction: Annotated[float, Field(ge=0, le=1)] = 0.25
     kernel: Literal["student_t", "gaussian"] = "student_t"
-    prior: Literal["lyapunov"] = "lyapunov"
-    noise: Literal["learned"] = "learned"
-    rotate_values: Literal[True] = True
-    unit_norm: Literal[False] = False
+    prior: Literal["lyapunov", "constant", "additive"] = "lyapunov"
+    noise: Literal["learned", "anchor"] = "learned"
+    rotate_values: bool = True
+    unit_norm: bool = False
     temperature: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     distance_bias: Literal["none"] = "none"
-    n_slots: Count = 16
+    n_slots: Annotated[int, Field(ge=0, le=4_096)] = 16
     inner: Annotated[int, Field(ge=1, le=64)] = 1
-    innovation: Literal["key"] = "key"
+    innovation: Literal["key", "value"] = "key"
     robust_slots: bool = True
-    window: Annotated[int, Field(ge=0, le=0)] = 0
+    window: Annotated[int, Field(ge=0, le=4_096)] = 0
     learned_decay: bool = False
     output_gate: bool = False
     own_readout: bool = False
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """How it decodes, the default last, as of `rfa.model.config.LanguageModelConfig`."""
+        return ("attention", "recurrent") if self.n_slots else ("attention",)
+
+    @model_validator(mode="after")
+    def _slots_are_whole(self) -> Self:
+        """The slots are the recurrent twin of RFA as it is; what is theirs alone needs them."""
+        is_whole = self.prior == "lyapunov" and self.noise == "learned" and self.rotate_values and not self.unit_norm
+        if self.n_slots and not is_whole:
+            raise ValueError("slots run with prior 'lyapunov', noise 'learned', rotated values and no unit_norm")
+        if not self.n_slots and (self.window or self.own_readout):
+            raise ValueError("window and own_readout are of a model with slots")
+        if self.window and self.kernel != "student_t":
+            raise ValueError("a window is read with the kernel 'student_t'")
+        if not self.robust_slots and (self.inner, self.innovation) != (1, "key"):
+            raise ValueError("inner and innovation are of the robust weight")
+        return self
 
     @model_validator(mode="after")
     def _state_fits(self) -> Self:
@@ -69,8 +89,7 @@ class LanguageConfig(FamilyConfig):
         return {name: ArrayRule(shape) for name, shape in rules.items()}
 
     def _block(self) -> dict[str, tuple[int, ...]]:
-        d, heads, slots, width = self.d_model, self.n_heads, self.n_slots, self.n_heads * 2 * self.head_dim
-        gates = 2 * heads * slots
+        d, heads, width = self.d_model, self.n_heads, self.n_heads * 2 * self.head_dim
         shapes: dict[str, tuple[int, ...]] = {
             **self._norm("mixer_norm"),
             **self._norm("feed_forward_norm"),
@@ -78,21 +97,29 @@ class LanguageConfig(FamilyConfig):
             "mixer.key.weight": (width, d),
             "mixer.value.weight": (width, d),
             **self._own("mixer.output", (d, width)),
-            "mixer.gates.weight": (gates, d),
+            "feed_forward.up.weight": (self.mlp_ratio * d, d),
+            "feed_forward.down.weight": (d, self.mlp_ratio * d),
+        }
+        raw = ["gamma2", "nu", "tau", *(["mu"] if self.learned_decay else [])]
+        raw += ["process", "eta2"] if self.noise == "learned" else []
+        shapes |= {f"mixer.dynamics.{name}_raw": (heads,) for name in raw}
+        if self.output_gate:
+            shapes |= {"mixer.output_gate.weight": (heads, d), "mixer.output_gate.bias": (heads,)}
+        return shapes | (self._slots() if self.n_slots else {})
+
+    def _slots(self) -> dict[str, tuple[int, ...]]:
+        heads, slots = self.n_heads, self.n_slots
+        gates = 2 * heads * slots
+        shapes: dict[str, tuple[int, ...]] = {
+            "mixer.gates.weight": (gates, self.d_model),
             "mixer.gates.bias": (gates,),
             "mixer.slot_log_mu": (heads, slots),
             "mixer.initial_means": (heads, slots, 4 * self.head_dim),
             "mixer.initial_precision_raw": (heads, slots),
             "mixer.delta_raw": (heads,),
-            "feed_forward.up.weight": (self.mlp_ratio * d, d),
-            "feed_forward.down.weight": (d, self.mlp_ratio * d),
         }
-        raw = ["process", "eta2", "gamma2", "nu", "tau", *(["mu"] if self.learned_decay else [])]
-        shapes |= {f"mixer.dynamics.{name}_raw": (heads,) for name in raw}
         if self.robust_slots:
             shapes["mixer.weight_scale_raw"] = (heads,)
-        if self.output_gate:
-            shapes |= {"mixer.output_gate.weight": (heads, d), "mixer.output_gate.bias": (heads,)}
         return shapes
 
     def _own(self, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
@@ -105,25 +132,45 @@ class LanguageConfig(FamilyConfig):
 
     def derived(self, weights: Mapping[str, AnyArray]) -> Rules:
         """See `FamilyConfig`."""
+        if not self.n_slots:
+            return {}
         means = self._stacked(weights, "initial_means")
         precisions = _positive(self._stacked(weights, "initial_precision_raw"))
-        return {
+        rules = {
             "initial.means": ArrayRule(means.shape, value=means, tolerance=0.0),
             "initial.precisions": ArrayRule(precisions.shape, above=0.0, value=precisions),
         }
+        if self.window:
+            at_rest = self._own_process(weights)[:, None] + PROCESS_GATE_SCALE  # [L, 1, H, S]
+            silent = np.zeros((*at_rest.shape[:-1], 4 * self.head_dim + self.n_slots))
+            ring = np.concatenate([silent, at_rest], axis=-1).repeat(self.window, axis=1)
+            rules["initial.ring"] = ArrayRule(ring.shape, least=0.0, value=ring)
+        return rules
+
+    def _own_process(self, weights: Mapping[str, AnyArray]) -> AnyArray:
+        """The noise of the slots' own dynamics over a token, `[L, H, S]`."""
+        steady = _positive(self._stacked(weights, "dynamics.process_raw"))[..., None]
+        own: AnyArray = -steady * np.expm1(-2 * np.exp(self._stacked(weights, "slot_log_mu")))
+        return own
 
     def _stacked(self, weights: Mapping[str, AnyArray], name: str) -> AnyArray:
         """A parameter of the mixers, `[L, …]` float64."""
         return np.stack([weights[f"blocks.{i}.mixer.{name}"] for i in range(self.n_layers)]).astype(np.float64)
 
-    def constants(self, weights: Mapping[str, AnyArray]) -> Rules:
+    @property
+    def has_constants(self) -> bool:
+        """Whether there are slots that the compiled decoder knows."""
+        return bool(self.n_slots) and self.innovation == "key" and not self.window
+
+    def constants(self, weights: Mapping[str, AnyArray]) -> Rules | None:
         """What `rfa.model.decoder.decoder_constants` forms from the weights, formed anew."""
+        if not self.has_constants:
+            return None
         raw = {name: self._stacked(weights, f"dynamics.{name}_raw") for name in ("nu", "tau", "eta2", "gamma2")}
         nu = 2 + self.head_dim * _positive(raw["nu"])
         kappa = (nu + self.head_dim) / self.head_dim
         eta2, gamma2 = _positive(raw["eta2"]), _positive(raw["gamma2"])
         rates = np.exp(self._stacked(weights, "slot_log_mu"))
-        steady = _positive(self._stacked(weights, "dynamics.process_raw"))[..., None]
         scale = _positive(self._stacked(weights, "weight_scale_raw")) if self.robust_slots else np.zeros_like(nu)
         heads = {
             "nu": nu, "kappa": kappa, "weight_exponent": kappa * scale, "residual_noise": gamma2 + eta2,
@@ -138,7 +185,7 @@ class LanguageConfig(FamilyConfig):
         return {
             **{name: ArrayRule(value.shape, least=0.0, value=value) for name, value in heads.items()},
             "decay": ArrayRule(rates.shape, least=0.0, most=1.0, value=np.exp(-rates)),
-            "own_process": ArrayRule(rates.shape, least=0.0, value=-steady * np.expm1(-2 * rates)),
+            "own_process": ArrayRule(rates.shape, least=0.0, value=self._own_process(weights)),
             "omega": ArrayRule(omega.shape, "float64", value=omega, tolerance=1e-9),
             **{name: ArrayRule((), value=value) for name, value in fixed.items()},
         }
@@ -157,8 +204,14 @@ class LanguageConfig(FamilyConfig):
 
     def state(self) -> tuple[TensorSpec, ...]:
         """See `FamilyConfig`."""
+        if not self.n_slots:
+            return ()
         shape = (self.n_layers, self.n_heads, self.n_slots)
-        return spec("means", *shape, 4 * self.head_dim), spec("precisions", *shape)
+        slots = spec("means", *shape, 4 * self.head_dim), spec("precisions", *shape)
+        if not self.window:
+            return slots
+        ring = self.n_layers, self.window, self.n_heads, 4 * self.head_dim + 2 * self.n_slots
+        return *slots, spec("ring", *ring)
 
     def graphs(self) -> dict[str, GraphRule]:
         """See `FamilyConfig` and README.md."""
@@ -181,10 +234,12 @@ class LanguageConfig(FamilyConfig):
         position, tokens = whole("position", "batch"), whole("tokens", "batch", "length")
         cache = rows("keys", "capacity"), rows("values", "capacity")
         new = rows("new_keys", "length"), rows("new_values", "length")
-        return {
+        attention = {"attention": GraphRule((tokens, position, *cache, noise), (*output, *new))}
+        if not state:
+            return attention
+        return attention | {
             "step": GraphRule((whole("token", "batch"), position, noise, *state), (*output, *after)),
             "prefill": GraphRule((tokens, whole("length", "batch"), position, *state), (*output, *after)),
-            "attention": GraphRule((tokens, position, *cache, noise), (*output, *new)),
         }
 
 

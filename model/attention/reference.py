@@ -172,6 +172,18 @@ def banded_attention(
     return AttentionResult(*(x.unflatten(0, (batch, count)).flatten(1, 2)[:, :length] for x in result))
 
 
+def windowed_attention(
+    q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, *, window: int, is_token: Tensor
+) -> AttentionResult:
+    """`banded_attention` of all pairs at once, O(N (N + W)): for graphs, whose N is not known when they are made."""
+    index = torch.arange(k.shape[1], device=q.device)
+    lag = window - 1 + index[: q.shape[1], None] - index
+    transport, log_precision, scaled = _tables(dynamics, lag.clamp(0, window - 1).to(q.dtype))
+    is_visible = (lag >= 0) & (lag < window) & is_token[:, None, None] | (lag == 0)
+    tables = _LagTables(transport, log_precision, scaled, is_visible)
+    return _attend(q, k, v, dynamics, tables, "student_t", with_precision=True)
+
+
 def attend(
     q: Tensor,
     k: Tensor,
@@ -182,6 +194,7 @@ def attend(
     key_times: Tensor,
     key_valid: Tensor | None = None,
     kernel: str = "student_t",
+    prior: Prior = "lyapunov",
 ) -> AttentionResult:
     """RFA of rotated queries over any rotated keys: a prefix cache, or irregular times.
 
@@ -191,6 +204,7 @@ def attend(
         key_valid: `[B, M]`, False for rows of a cache that hold nothing: any finite numbers and times, never NaN, for
             their weight of zero would not silence it. The last n keys are the queries' own and must be valid; a query
             sees the valid keys up to its own, so ties are broken by index.
+        prior: as in `LanguageModelConfig`.
     """
     n, total = q.shape[1], k.shape[1]
     index = torch.arange(total, device=q.device)
@@ -199,7 +213,9 @@ def attend(
     visible = is_causal if key_valid is None else is_causal & key_valid[:, None]
     # float64 until the difference is formed: a float32 time stamp resolves minutes.
     lag = (query_times[:, :, None] - key_times[:, None, :]).clamp_min(0).to(q.dtype)  # [B, n, M]
-    transport, log_precision, scaled = (table.transpose(0, 1) for table in _tables(dynamics, lag))  # [B, H, n, M]
+    transport, log_precision, scaled = (
+        table.transpose(0, 1) for table in _tables(dynamics, lag, prior=prior)
+    )  # [B, H, n, M]
     mask = visible[:, None] if visible.dim() == 3 else visible
     tables = _LagTables(transport, log_precision, scaled, mask)
     return _attend(q, k, v, dynamics, tables, kernel, with_precision=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from typing import Literal
 
 import torch
@@ -32,10 +33,29 @@ def _numba_refusal(tokens: SlotInputs) -> str | None:
     return None
 
 
-def _triton_refusal(
-    tokens: SlotInputs, means: Tensor, precisions: Tensor, inner: int, innovation: Innovation, lag: SlotLag | None
+def is_on_gpu(tensor: Tensor) -> bool:
+    """Whether "auto" looks for a kernel first."""
+    return tensor.device.type == "cuda"
+
+
+def say_eager(reason: str) -> None:
+    """Nobody waits for a GPU that is driven from Python, token by token, without having been told why.
+
+    Args:
+        reason: of the refusal of the kernel.
+    """
+    warnings.warn(f"the slots run eagerly on the GPU, token by token: {reason}", RuntimeWarning, stacklevel=3)
+
+
+def triton_refusal(
+    tokens: SlotInputs,
+    means: Tensor,
+    precisions: Tensor,
+    inner: int,
+    innovation: Innovation,
+    lag: SlotLag | None = None,
 ) -> str | None:
-    """Why the GPU's scan cannot run these inputs, or None."""
+    """Why the GPU's kernels cannot run these inputs, or None."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if innovation != "key":
@@ -97,7 +117,7 @@ def slot_scan(
         lag: of the slots behind the queries; none by default.
         impl: "reference" (eager), "numba" (compiled, float32 on a CPU), "triton" (one kernel on a GPU, K = 1, the key's
             innovation, no lag; tokens may have 16 bits, the state and the read-out are float32) or "auto". An explicit
-            choice never falls back.
+            choice never falls back; "auto" warns where a GPU has to go without the kernel.
 
     Returns:
         read-out of every token and the state after the last.
@@ -108,14 +128,15 @@ def slot_scan(
     _check(tokens, means, precisions, parameters, inner, innovation)
     if impl not in IMPLS:
         raise ValueError(f"impl must be one of {IMPLS}, got {impl!r}")
-    if impl == "triton" or (impl == "auto" and tokens.k.device.type == "cuda"):
-        refusal = _triton_refusal(tokens, means, precisions, inner, innovation, lag)
+    if impl == "triton" or (impl == "auto" and is_on_gpu(tokens.k)):
+        refusal = triton_refusal(tokens, means, precisions, inner, innovation, lag)
         if refusal is None:
             from rfa.model.recurrence.triton import slot_scan_triton
 
             return slot_scan_triton(tokens, means, precisions, parameters)
         if impl == "triton":
             raise ValueError(f"impl='triton' cannot run this: {refusal}")
+        say_eager(refusal)
     if impl in ("auto", "numba"):
         refusal = _numba_refusal(tokens)
         if refusal is None:

@@ -77,11 +77,11 @@ def window_scan(
     )
     is_token = measurement[:, 1:, 0, 0] > 0
     recent = banded_attention(tokens.q, k[:, 1:], v[:, 1:], dynamics, window=window, is_token=is_token)
-    return _joined(distant, recent), means, precisions, seen[:, length:]
+    return joined(distant, recent), means, precisions, seen[:, length:]
 
 
-def _joined(distant: SlotReadout, recent: AttentionResult) -> SlotReadout:
-    """The softmax over both, from the softmax over each."""
+def joined(distant: SlotReadout, recent: AttentionResult) -> SlotReadout:
+    """The softmax over slots and recent tokens, from the softmax over each."""
     share = torch.sigmoid(distant.log_norm - recent.log_norm)[..., None]
     return SlotReadout(
         recent.out + share * (distant.out - recent.out),

@@ -146,6 +146,7 @@ class Engine:
             InvalidRequest, NotFound, Overloaded, NotReady
         """
         model = self._language(model_name)
+        self._check_mode(model, options)
         self._limit(options.names.max_new_tokens, options.max_new_tokens, self._settings.max_new_tokens)
         self._prompt_limits.check_size(options, model.vocabulary.longest_token)
         size = len(model.vocabulary)
@@ -160,9 +161,23 @@ class Engine:
             per_token += math.prod(model.latent_shape)
         self._limit_reply(options.names.whole, per_token * options.max_new_tokens * options.samples)
         self._hold(lease, options.names.whole, self._generation_bytes(model, options))
-        short, long = self._served.prefill[model.name, options.mode]
+        short, long = self._served.prefill[model.name, options.mode or model.default_mode]
         stage = long if len(options.prompt) > LONG_PROMPT else short
         return self._submit(GenerateJob(stage, model, options))
+
+    def check_has_state(self, model_name: str | None, param: str) -> None:
+        """Refuse a request's field that is about the state of a language model that has none.
+
+        Raises:
+            InvalidRequest, NotFound
+        """
+        model = self._language(model_name)
+        if "recurrent" not in model.modes:
+            raise InvalidRequest(
+                f'{param}: a state is of decode "recurrent", and {model.name!r} decodes in "attention" only.',
+                param=param,
+                code="no_state",
+            )
 
     def language_state(self, model_name: str | None) -> StateKind:
         """What a state of this language model is.
@@ -280,6 +295,19 @@ class Engine:
             raise NotFound(f"model must be a {kind} of this server: {known}.", param="model", code="model_not_found")
         return models[name]
 
+    def _check_mode(self, model: Language, options: GenerateOptions) -> None:
+        """Refuse a mode that a model does not have, or a state of it."""
+        if options.mode is not None and options.mode not in model.modes:
+            known = " and ".join(f'"{mode}"' for mode in model.modes)
+            raise InvalidRequest(
+                f"{options.names.decode}: {model.name!r} decodes in {known} only.",
+                param=options.names.decode,
+                code="no_such_mode",
+            )
+        for name, is_wanted in (("state", options.resumed is not None), ("return_state", options.returns_state)):
+            if is_wanted:
+                self.check_has_state(model.name, name)
+
     def _limit(self, param: str, value: int, limit: int) -> None:
         if value > limit:
             raise InvalidRequest(f"{param} must be at most {limit} on this server.", param=param, code="too_large")
@@ -297,14 +325,15 @@ class Engine:
         tokens, latent = options.max_new_tokens * options.samples, math.prod(model.latent_shape)
         ahead = self._settings.stream_buffer + options.samples if options.is_streamed else None
         size = generation_bytes(tokens, options.top_n_tokens, latent if options.return_latents else 0, ahead)
-        if options.mode == "recurrent":
+        mode = options.mode or model.default_mode
+        if mode == "recurrent":
             size += (options.samples + 1) * model.pool.host_bytes_per_seat
         length = len(options.prompt)
         if options.return_full_text:
             size += TEXT_COPIES * options.samples * length
         if options.returns_state or options.resumed is not None:
             size += STATE_COPIES * model.context_bytes
-        if options.mode == "attention":
+        if mode == "attention":
             # A token is a byte of the prompt at least, a character has four at most.
             prompt = min(4 * length, options.truncate or 4 * length) + options.max_new_tokens
             size += cache_bytes(model.cache_bytes, min(prompt, self._settings.max_attention_tokens), options.samples)

@@ -10,9 +10,12 @@ from rfa.service.bundle_version import bundle_version
 from rfa.service.runtime.device import language_loader
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.language import Language
+from rfa.service.schemas.base import Mode
 from rfa.service.schemas.replies import ModelInfo
 from rfa.service.settings import Settings
 from rfa.service.vetting.trust import trusted_keys
+
+FILTER_MODES: tuple[Mode, ...] = ("attention", "recurrent")
 
 
 @dataclass(frozen=True)
@@ -49,14 +52,14 @@ def load_models(settings: Settings) -> Models:
         golden_values = check_golden(bundle, sessions)
         if bundle.kind == "lm":
             languages[bundle.name] = model = load_language(bundle)
-            facts.append(_facts(bundle, golden_values, model.runtime))
+            facts.append(_facts(bundle, golden_values, model.runtime, model.modes))
         else:
             filters[bundle.name] = FilterRuntime(bundle)
-            facts.append(_facts(bundle, golden_values, "onnx"))
+            facts.append(_facts(bundle, golden_values, "onnx", FILTER_MODES))
     return Models(languages, filters, facts)
 
 
-def _facts(bundle: Bundle, golden_values: int, runtime: str) -> ModelInfo:
+def _facts(bundle: Bundle, golden_values: int, runtime: str, modes: tuple[Mode, ...]) -> ModelInfo:
     manifest = bundle.manifest
     return ModelInfo(
         bundle.name,
@@ -64,6 +67,7 @@ def _facts(bundle: Bundle, golden_values: int, runtime: str) -> ModelInfo:
         bundle.digest,
         golden_values,
         runtime,
+        modes,
         manifest.config,
         manifest.metrics,
         manifest.calibration,

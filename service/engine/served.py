@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import get_args
 
 from rfa.service.engine.filter.stages import FilterStage, SequenceStage
 from rfa.service.engine.models import Models
@@ -40,7 +39,7 @@ class Served:
         pools = {name: StatePool(model.state_fields, seats) for name, model in models.filters.items()}
         prefill: dict[tuple[str, Mode], tuple[PrefillStage, PrefillStage]] = {}
         for name, model in models.languages.items():
-            for mode in get_args(Mode):
+            for mode in model.modes:
                 decode = DecodeStage(model, mode, settings.max_batch_rows, metrics)
                 prefill[name, mode] = PrefillStage(limits, decode), PrefillStage(limits, decode)
         return cls(
@@ -49,7 +48,7 @@ class Served:
             prefill,
             {name: FilterStage(model, pools[name], metrics) for name, model in models.filters.items()},
             {name: SequenceStage(model, metrics) for name, model in models.filters.items()},
-            {**pools, **{name: model.pool for name, model in models.languages.items()}},
+            {**pools, **{name: model.pool for name, model in models.languages.items() if "recurrent" in model.modes}},
         )
 
 

@@ -71,6 +71,9 @@ MODEL_ERRORS = error_responses(
 )
 async def generate(body: GenerateRequest, request: Request, engine: EngineDep) -> Response:
     """Continue a prompt."""
+    for name, given in (("state", body.state), ("return_state", body.return_state)):
+        if given:
+            engine.check_has_state(body.model, name)
     kind = partial(engine.language_state, body.model)
     exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
     resumed = None if exchange.opened is None else engine.read_language_state(body.model, exchange.opened.payload)

@@ -53,7 +53,7 @@ OWNER = "rfa-server"
 FINGERPRINT_DIGITS = 12
 # Jobs of one request that are made before others go on.
 PROMPTS_A_TURN = 16
-NAMES = FieldNames("prompt", "max_tokens", "truncate_prompt_tokens", whole="max_tokens")
+NAMES = FieldNames("prompt", "max_tokens", "truncate_prompt_tokens", decode="decode", whole="max_tokens")
 DONE = orjson.Fragment(b"[DONE]")  # the one event of a stream that is no JSON
 
 
@@ -116,7 +116,7 @@ def _language(engine: Engine, name: str | None) -> ModelInfo:
 
 
 def _card(facts: ModelInfo) -> ModelCard:
-    return ModelCard(facts.name, "model", 0, OWNER, facts.digest)
+    return ModelCard(facts.name, "model", 0, OWNER, facts.digest, facts.modes)
 
 
 def _prompts(body: CompletionRequest) -> list[str | tuple[int, ...]]:

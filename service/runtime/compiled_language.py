@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rfa.export.bundle import CONSTANTS_FILE, Bundle
+from rfa.export.bundle import CONSTANTS_FILE, Bundle, LanguageConfig
 from rfa.model.decoder_numba import CompiledDecoder, Slots, compile_kernels
 from rfa.service.runtime.golden import reproduce
 from rfa.service.runtime.language import Array, CpuLanguage, SlotContext, StepOutput, TurnAdvance
@@ -56,16 +56,22 @@ class CompiledLanguageRuntime(CpuLanguage):
     """A language bundle in compiled code, one thread per call.
 
     Args:
-        bundle: of kind "lm"; `refusal` must have nothing to say.
+        bundle: of kind "lm".
         streams: recurrent contexts that exist at the same time, at most.
+
+    Raises:
+        ValueError: compiled code cannot run the bundle (`refusal`).
     """
 
     runtime = "compiled"
 
     def __init__(self, bundle: Bundle, *, streams: int = 64) -> None:
+        reason = refusal(bundle)
+        if reason is not None:
+            raise ValueError(f"bundle {bundle.name!r} cannot run in compiled code: {reason}")
         super().__init__(bundle)
         self._decoder = CompiledDecoder(bundle.weights(), bundle.constants() or {})
-        self._pool = HostPool(self.initial_means.shape, self.initial_precisions.shape, streams)
+        self._pool = HostPool(self.initial["means"].shape, self.initial["precisions"].shape, streams)
         self.pool = self._pool
 
     def read_prompt(self, context: SlotContext, tokens: Sequence[int]) -> tuple[StepOutput, TurnAdvance]:
@@ -122,8 +128,21 @@ def reproduce_golden(bundle: Bundle, runtime: CompiledLanguageRuntime | None = N
 
 def refusal(bundle: Bundle) -> str | None:
     """Why a bundle cannot run in compiled code, or None."""
+    if (reason := model_refusal(bundle.language)) is not None:
+        return reason
     if bundle.constants() is None:
         return f"it has no {CONSTANTS_FILE}, which python -m rfa.export.decoder_constants adds"
-    if bundle.config.get("inner") != 1:
-        return f"it has inner={bundle.config.get('inner')}, and only inner=1 is compiled"
+    return None
+
+
+def model_refusal(config: LanguageConfig) -> str | None:
+    """Why a model cannot run in compiled code, or None."""
+    if not config.n_slots:
+        return "it has no slots, which are what is compiled: attention runs on the graph"
+    if config.window:
+        return f"it has window={config.window}, and no ring of exact tokens is compiled"
+    if config.innovation != "key":
+        return f"it has innovation={config.innovation!r}, and only that of the key is compiled"
+    if config.inner != 1:
+        return f"it has inner={config.inner}, and only inner=1 is compiled"
     return None

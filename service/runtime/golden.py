@@ -10,7 +10,7 @@ import numpy as np
 
 from rfa.export.bundle import Bundle, BundleError
 from rfa.export.golden import GoldenMismatch, Session, run_golden
-from rfa.service.runtime.language import Advance, SlotContext, StepOutput
+from rfa.service.runtime.language import Advance, Array, SlotContext, StepOutput
 from rfa.service.runtime.pool import StatePool
 
 
@@ -18,6 +18,7 @@ class Recurrent(Protocol):
     """What is needed of a runtime."""
 
     pool: StatePool
+    initial: dict[str, Array]
 
     def step(self, contexts: Any, tokens: Sequence[int], noise: Any) -> tuple[StepOutput, Sequence[Advance]]:
         """One token in each of B streams."""
@@ -59,22 +60,22 @@ class RecurrentSession:
 
     def get_outputs(self) -> list[Named]:
         """What `run` can be asked for."""
-        return [Named(name) for name in (*StepOutput._fields, "next_means", "next_precisions")]
+        return [Named(name) for name in (*StepOutput._fields, *(f"next_{name}" for name in self.runtime.initial))]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The outputs asked for, in that order."""
         context = SlotContext(self.runtime.pool, int(inputs["position"][0]))
         try:
-            context.write(inputs["means"][0], inputs["precisions"][0])
+            context.write({name: inputs[name][0] for name in self.runtime.initial})
             if self.graph == "step":
                 output, (advance,) = self.runtime.step([context], inputs["token"].tolist(), inputs["noise"])
             else:
                 output, advance = self.runtime.read_prompt(context, inputs["tokens"][0].tolist())
             advance.commit()
-            means, precisions = context.read()
+            state = context.read()
         finally:
             context.release()
-        outputs = {**output._asdict(), "next_means": means[None], "next_precisions": precisions[None]}
+        outputs = {**output._asdict(), **{f"next_{name}": part[None] for name, part in state.items()}}
         return [outputs[name] for name in output_names or outputs]
 
 

@@ -1,4 +1,4 @@
-"""A language bundle as functions on numpy arrays: start, prefill, step, in both decoding modes.
+"""A language bundle as functions on numpy arrays: start, prefill, step, in the decoding modes that it has.
 
 The recurrent context of a stream is a few filter slots per head, of constant size, in a pool. The attention context is
 a cache of rotated keys and values, which grows by doubling so that its cost is amortised; the graph reads only its
@@ -7,8 +7,9 @@ valid part.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -41,8 +42,7 @@ class ExampleRows(NamedTuple):
     tokens: NDArray[np.int64]  # [B]
     positions: NDArray[np.int64]  # [B]
     noise: Array  # [B, H, 2D]
-    means: Array  # [B, L, H, S, 4D]
-    precisions: Array  # [B, L, H, S]
+    state: dict[str, Array]  # [B, …] each
 
 
 class Context(Protocol):
@@ -87,14 +87,13 @@ class SlotContext:
         """Give the seat back."""
         self.pool.release(self.seat)
 
-    def read(self) -> tuple[Array, Array]:
-        """Means `[L, H, S, 4D]` and precisions `[L, H, S]`."""
-        fields = self.pool.read(self.seat)
-        return fields["means"], fields["precisions"]
+    def read(self) -> dict[str, Array]:
+        """Means `[L, H, S, 4D]`, precisions `[L, H, S]`, and with a window its ring `[L, W, H, 4D + 2S]`."""
+        return self.pool.read(self.seat)
 
-    def write(self, means: Array, precisions: Array) -> None:
+    def write(self, state: Mapping[str, Array]) -> None:
         """Inverse of `read`."""
-        self.pool.write(self.seat, {"means": means, "precisions": precisions})
+        self.pool.write(self.seat, state)
 
 
 @dataclass(frozen=True)
@@ -102,17 +101,16 @@ class SlotAdvance:
     """What the slots of a context become."""
 
     context: SlotContext
-    means: Array  # [L, H, S, 4D]
-    precisions: Array  # [L, H, S]
+    state: dict[str, Array]
     tokens: int
 
     def is_finite(self) -> bool:
         """False when the filter has broken down."""
-        return bool(np.isfinite(self.means).all() and np.isfinite(self.precisions).all())
+        return all(bool(np.isfinite(part).all()) for part in self.state.values())
 
     def commit(self) -> None:
         """Write the slots."""
-        self.context.write(self.means, self.precisions)
+        self.context.write(self.state)
         self.context.position += self.tokens
 
 
@@ -196,7 +194,9 @@ class Language(ABC):
 
     Attributes:
         runtime: what computes it: "onnx", "compiled" or "torch".
-        pool: of recurrent contexts.
+        modes: how it decodes; the last one is the default.
+        pool: of recurrent contexts; without the recurrent mode nobody takes a seat.
+        initial: the state of a recurrent context before its first token, by name.
         context_bytes: at most, of a packed context.
         cache_bytes: of main memory for a token of an attention context.
     """
@@ -207,24 +207,37 @@ class Language(ABC):
     def __init__(self, bundle: Bundle) -> None:
         self.name = bundle.name
         self.vocabulary = Vocabulary(bundle.read("tokenizer.json").decode())
+        config = bundle.language
+        self.modes = config.modes
         weights = bundle.weights()
-        self.initial_means: Array = weights["initial.means"]  # [L, H, S, 4D]
-        self.initial_precisions: Array = weights["initial.precisions"]  # [L, H, S]
-        self.latent_shape = (self.initial_means.shape[1], self.initial_means.shape[3] // 2)
-        self._format = ContextFormat(self.initial_means.shape, self.initial_precisions.shape)
-        self.context_bytes = self._format.size
+        self.initial: dict[str, Array] = {part.name: weights[f"initial.{part.name}"] for part in config.state()}
+        self.latent_shape = (config.n_heads, 2 * config.head_dim)
+        self._layers = config.n_layers
+        self._format = ContextFormat({name: part.shape for name, part in self.initial.items()})
+        self.context_bytes = self._format.size if self.initial else 0
         self.cache_bytes = 0
         self._confidence = {
             mode: TokenConfidence.of(bundle.calibration, mode) for mode in bundle.calibration["temperature"]
         }
 
+    @property
+    def default_mode(self) -> Mode:
+        """Of requests that name none: the recurrent one where there is one."""
+        return self.modes[-1]
+
     def start(self, mode: Mode) -> SlotContext | CacheContext:
-        """Context of a stream that has seen nothing."""
+        """Context of a stream that has seen nothing.
+
+        Raises:
+            ValueError: the bundle has no such mode.
+        """
+        if mode not in self.modes:
+            raise ValueError(f"bundle {self.name!r} decodes in {self.modes}, not in {mode!r}")
         if mode == "attention":
-            layers, heads, _, width = self.initial_means.shape
-            return self._empty_cache((layers, heads, SMALLEST_CACHE, width // 2))
+            heads, width = self.latent_shape
+            return self._empty_cache((self._layers, heads, SMALLEST_CACHE, width))
         context = SlotContext(self.pool)
-        context.write(self.initial_means, self.initial_precisions)
+        context.write(self.initial)
         return context
 
     def prefill(self, context: SlotContext | CacheContext, tokens: Sequence[int]) -> Advance:
@@ -273,8 +286,9 @@ class Language(ABC):
         tokens = draw.integers(0, len(self.vocabulary), rows)
         positions = draw.integers(0, 1000, rows)
         noise = draw.standard_normal((rows, *self.latent_shape), dtype=np.float32)
-        means = self.initial_means + draw.standard_normal((rows, *self.initial_means.shape), dtype=np.float32)
-        return ExampleRows(tokens, positions, noise, means, np.repeat(self.initial_precisions[None], rows, axis=0))
+        state = {name: np.repeat(part[None], rows, axis=0) for name, part in self.initial.items()}
+        state["means"] += draw.standard_normal(state["means"].shape, dtype=np.float32)
+        return ExampleRows(tokens, positions, noise, state)
 
     def confidence(self, mode: Mode) -> TokenConfidence:
         """How a mode's logits give the calibrated probability that a token is the right next one."""
@@ -284,7 +298,7 @@ class Language(ABC):
         """A recurrent context in the format that every runtime of this bundle reads, the same for equal contexts."""
         if not isinstance(context, SlotContext):
             raise TypeError("only a recurrent context can be packed")
-        return self._format.pack(context.position, *context.read())
+        return self._format.pack(context.position, context.read())
 
     def unpack(self, data: bytes) -> SlotContext:
         """Inverse of `pack`.
@@ -292,9 +306,9 @@ class Language(ABC):
         Raises:
             InvalidRequest: these bytes are no context of this model (`state_invalid`).
         """
-        position, means, precisions = self._format.unpack(data)
+        position, state = self._format.unpack(data)
         context = SlotContext(self.pool, position)
-        context.write(means, precisions)
+        context.write(state)
         return context
 
 
@@ -303,8 +317,7 @@ class CpuLanguage(Language):
 
     def __init__(self, bundle: Bundle) -> None:
         super().__init__(bundle)
-        layers, heads, _, width = self.initial_means.shape
-        self.cache_bytes = 2 * layers * heads * (width // 2) * np.dtype(np.float32).itemsize
+        self.cache_bytes = 2 * self._layers * math.prod(self.latent_shape) * np.dtype(np.float32).itemsize
         self.attention = bundle.session("attention")
 
     def _empty_cache(self, shape: tuple[int, ...]) -> CacheContext:
@@ -342,30 +355,25 @@ class LanguageRuntime(CpuLanguage):
 
     def __init__(self, bundle: Bundle, *, streams: int = 64, max_rows: int = 24) -> None:
         super().__init__(bundle)
-        self._step = bundle.session("step")
-        self._prefill = bundle.session("prefill")
-        self.pool = StatePool(
-            {
-                "means": StateField(self.initial_means.shape, np.float32),
-                "precisions": StateField(self.initial_precisions.shape, np.float32),
-            },
-            streams,
-        )
-        self.batch_sizes = agreeing_sizes(self._probe(max_rows), range(1, max_rows + 1))
+        fields = {name: StateField(part.shape, np.float32) for name, part in self.initial.items()}
+        self.pool = StatePool(fields, streams)
+        if "recurrent" in self.modes:
+            self._step = bundle.session("step")
+            self._prefill = bundle.session("prefill")
+            self.batch_sizes = agreeing_sizes(self._probe(max_rows), range(1, max_rows + 1))
 
     def _prefill_slots(self, context: SlotContext, tokens: Sequence[int]) -> SlotAdvance:
-        before_means, before_precisions = context.read()
-        _, _, _, means, precisions = self._prefill.run(
-            ["logits", "log_precision", "latent", "next_means", "next_precisions"],
+        after = self._prefill.run(
+            [f"next_{name}" for name in self.initial],
             {
                 "tokens": np.asarray([tokens], dtype=np.int64),
                 "length": np.asarray([len(tokens)], dtype=np.int64),
                 "position": np.asarray([context.position], dtype=np.int64),
-                "means": before_means[None],
-                "precisions": before_precisions[None],
+                **{name: part[None] for name, part in context.read().items()},
             },
         )
-        return SlotAdvance(context, means[0], precisions[0], len(tokens))
+        state = {name: part[0] for name, part in zip(self.initial, after, strict=True)}
+        return SlotAdvance(context, state, len(tokens))
 
     def _step_slots(
         self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
@@ -375,22 +383,25 @@ class LanguageRuntime(CpuLanguage):
         order = np.arange(self.batch_sizes.padded(count))
         order[count:] = 0
         rows = self.pool.rows([context.seat for context in contexts])[order]
-        logits, log_precision, latent, means, precisions = self._run_step(
+        logits, log_precision, latent, *after = self._run_step(
             np.asarray(tokens, dtype=np.int64)[order],
             np.asarray([context.position for context in contexts], dtype=np.int64)[order],
             noise[order],
-            self.pool.arrays["means"][rows],
-            self.pool.arrays["precisions"][rows],
+            {name: part[rows] for name, part in self.pool.arrays.items()},
         )
-        advances = [SlotAdvance(context, means[row], precisions[row], 1) for row, context in enumerate(contexts)]
+        named = dict(zip(self.initial, after, strict=True))
+        advances = [
+            SlotAdvance(context, {name: part[row] for name, part in named.items()}, 1)
+            for row, context in enumerate(contexts)
+        ]
         return StepOutput(logits[:count], log_precision[:count], latent[:count]), advances
 
     def _run_step(
-        self, tokens: NDArray[np.int64], positions: NDArray[np.int64], noise: Array, means: Array, precisions: Array
+        self, tokens: NDArray[np.int64], positions: NDArray[np.int64], noise: Array, state: Mapping[str, Array]
     ) -> list[Array]:
         outputs: list[Array] = self._step.run(
-            ["logits", "log_precision", "latent", "next_means", "next_precisions"],
-            {"token": tokens, "position": positions, "noise": noise, "means": means, "precisions": precisions},
+            [*StepOutput._fields, *(f"next_{name}" for name in self.initial)],
+            {"token": tokens, "position": positions, "noise": noise, **state},
         )
         return outputs
 
@@ -402,8 +413,7 @@ class LanguageRuntime(CpuLanguage):
                 example.tokens[chosen],
                 example.positions[chosen],
                 example.noise[chosen],
-                example.means[chosen],
-                example.precisions[chosen],
+                {name: part[chosen] for name, part in example.state.items()},
             )
 
         return run

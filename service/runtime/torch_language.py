@@ -32,6 +32,7 @@ from rfa.service.runtime.language import (
     StepOutput,
     TurnAdvance,
 )
+from rfa.service.runtime.pool import StatePool
 from rfa.service.runtime.torch_pool import DevicePool, Rows
 from rfa.service.runtime.torch_step import StepRunner
 from rfa.service.settings import ConfigurationError
@@ -67,7 +68,7 @@ class TorchLanguageRuntime(Language):
 
     Raises:
         ValueError: when the bundle's parts do not fit each other.
-        ConfigurationError: when the GPU's memory does not hold it.
+        ConfigurationError: when the GPU's memory does not hold it, or its model has a window.
     """
 
     runtime = "torch"
@@ -75,23 +76,36 @@ class TorchLanguageRuntime(Language):
     def __init__(
         self, bundle: Bundle, *, device: str, streams: int = 64, max_rows: int = 24, dtype: torch.dtype | None = None
     ) -> None:
+        if bundle.language.window:
+            raise ConfigurationError(
+                f"RFA_DEVICE=cuda: bundle {bundle.name!r} has a window of {bundle.language.window} exact tokens, which "
+                "are kept on a CPU only: serve it with RFA_DEVICE=cpu"
+            )
         super().__init__(bundle)
         on_gpu = torch.device(device).type == "cuda"
         dtype = dtype or (torch.bfloat16 if on_gpu else torch.float32)
-        self.rounding = _rounding(dtype, layers=self.initial_means.shape[0])
+        self.rounding = _rounding(dtype, layers=self._layers)
         if on_gpu:
             self._check_memory(bundle, streams, max_rows)
         with _sufficient_memory(bundle.name):
             self._decoder = _decoder(bundle, device, dtype)
-            self.pool = self._pool = DevicePool(self.initial_means, self.initial_precisions, streams, max_rows, device)
-            self._runners = {
-                size: StepRunner(self._decoder, self._pool, size, with_graph=on_gpu)
-                for size in _candidate_sizes(max_rows)
-            }
+            self.pool = StatePool({}, streams)
+            if "recurrent" in self.modes:
+                self._hold_slots(streams, max_rows, device, with_graphs=on_gpu)
+        self._warm_up()
+
+    def _hold_slots(self, streams: int, max_rows: int, device: str, *, with_graphs: bool) -> None:
+        """What recurrent streams run on."""
+        self.pool = self._pool = DevicePool(
+            self.initial["means"], self.initial["precisions"], streams, max_rows, device
+        )
         self._lock = threading.Lock()  # of the runners
+        self._runners = {
+            size: StepRunner(self._decoder, self._pool, size, with_graph=with_graphs)
+            for size in _candidate_sizes(max_rows)
+        }
         self.batch_sizes = agreeing_sizes(self._probe(max_rows), list(self._runners))
         self._runners = {size: self._runners[size] for size in self.batch_sizes.sizes}
-        self._warm_up()
 
     def _empty_cache(self, shape: tuple[int, ...]) -> CacheContext:
         empty = torch.zeros(shape, device=self._decoder.device)
@@ -151,16 +165,16 @@ class TorchLanguageRuntime(Language):
 
     def _warm_up(self) -> None:
         """Compile now what the first prompts would wait for."""
-        context = self.start("recurrent")
+        context = self.start(self.default_mode)
         for length in WARM_LENGTHS:
             self.prefill(context, [0] * length)
         context.release()
 
     def _probe(self, rows: int) -> Run:
         """The step on rows that all differ, for `agreeing_sizes`, in the rows of the pool that pad batches."""
-        tokens, positions, noise, means, _ = self.example(rows)
+        tokens, positions, noise, state = self.example(rows)
         slots, device = self._pool.slots, self._decoder.device
-        start = torch.from_numpy(means.swapaxes(0, 1).copy()).to(device)  # [L, rows, H, S, 4D]
+        start = torch.from_numpy(state["means"].swapaxes(0, 1).copy()).to(device)  # [L, rows, H, S, 4D]
 
         def run(chosen: Rows) -> list[Array]:
             places = self._pool.padding_rows[: len(chosen)]

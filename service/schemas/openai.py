@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, model_validator
 from rfa.service.neutral import NullIs, OneOf, Only
 from rfa.service.schemas.base import FieldError, Mode, Reply, Request, says
 from rfa.service.schemas.replies import CONFIDENCE, FinishReason, Many
-from rfa.service.schemas.requests import LATENT_NOISE, MAX_ITEMS, Seed, StopSequence
+from rfa.service.schemas.requests import DECODE, LATENT_NOISE, MAX_ITEMS, Seed, StopSequence
 
 MAX_PROMPTS = 256
 MAX_STOPS = 16
@@ -93,9 +93,7 @@ class CompletionRequest(Request):
     truncate_prompt_tokens: int | None = Field(
         default=None, ge=1, le=1_000_000, description="keep only the last tokens of each prompt"
     )
-    decode: Mode = Field(
-        default="recurrent", description="constant-memory filter slots, or exact attention over a growing cache"
-    )
+    decode: Mode | None = Field(default=None, description=DECODE)
     latent_noise: float = Field(default=0.0, ge=0, le=10, description=LATENT_NOISE)
     deadline_ms: int | None = Field(
         default=None, ge=1, le=3_600_000, description='after so long the texts end as they are: ended_by "deadline"'
@@ -198,6 +196,7 @@ class ModelCard(Reply):
     created: Annotated[int, says("always 0: a bundle has no date")]
     owned_by: str
     digest: Annotated[str, says("sha256 of the bundle's manifest")]
+    modes: Annotated[tuple[Mode, ...], says("what `decode` can be, the default last")]
 
 
 @dataclass

@@ -15,7 +15,7 @@ from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
 from rfa.service.encoding import Blocks
-from rfa.service.schemas.base import Reply, says
+from rfa.service.schemas.base import Mode, Reply, says
 
 Item = TypeVar("Item")
 Kind = Literal["lm", "filter"]
@@ -327,6 +327,7 @@ class ModelInfo(Reply):
     digest: Annotated[str, says("sha256 of the bundle's manifest")]
     golden_values: Annotated[int, says("golden output values that the bundle reproduced at load")]
     runtime: Annotated[str, says("what computes it: onnx, compiled or torch")]
+    modes: Annotated[tuple[Mode, ...], says("what `decode` of a text, or `mode` of a filter, can be, the default last")]
     config: Mapping[str, Any]
     metrics: Mapping[str, Any]
     calibration: Mapping[str, Any]

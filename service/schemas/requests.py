@@ -15,6 +15,10 @@ LARGEST_TIME = 1e15
 LARGEST_SEED = 2**64 - 1
 MAX_ITEMS = 1_000_000
 MAX_SAMPLES = 16
+DECODE = (
+    "`recurrent`: constant-memory filter slots; `attention`: exact attention over a growing cache; null is the first "
+    "where the model has slots, else the second (`modes` of /info and /v1/models)"
+)
 
 ModelName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
@@ -94,9 +98,7 @@ class GenerateParameters(Request):
     watermark: Annotated[Any, Only(None, False)] = None
     grammar: Annotated[Any, Only(None)] = None
     adapter_id: Annotated[Any, Only(None)] = None
-    decode: Mode = Field(
-        default="recurrent", description="constant-memory filter slots, or exact attention over a growing cache"
-    )
+    decode: Mode | None = Field(default=None, description=DECODE)
     latent_noise: float = Field(default=0.0, ge=0, le=10, description=LATENT_NOISE)
     n: int = Field(default=1, ge=1, le=MAX_SAMPLES, description="independent continuations")
     return_latents: bool = Field(default=False, description="the last layer's latent of every token")
@@ -133,7 +135,7 @@ class GenerateRequest(Request):
     def check_state(self) -> GenerateRequest:
         """A state is of one continuation of the recurrent mode."""
         uses_state = self.state is not None or self.return_state is not False
-        if uses_state and self.parameters.decode != "recurrent":
+        if uses_state and self.parameters.decode == "attention":
             name = "parameters.decode"
             raise FieldError(name, f'{name} must be "recurrent" with a state', "no_state")
         keeps_state = self.return_state is not False or (self.state or "").startswith(SESSION_PREFIX)

@@ -36,6 +36,10 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("language", {**LANGUAGE, "own_readout": True, "output_gate": True, "frequencies": "full"}),
     ("language", {**LANGUAGE, "learned_decay": True, "frequencies": "none", "n_layers": 1}),
     ("language", {**LANGUAGE, "robust_slots": False, "n_heads": 1, "n_slots": 1}),
+    ("language", {**LANGUAGE, "innovation": "value", "inner": 2}),
+    ("language", {**LANGUAGE, "window": 5, "own_readout": True}),
+    ("language", {**LANGUAGE, "n_slots": 0, "prior": "additive", "rotate_values": False, "output_gate": True}),
+    ("language", {**LANGUAGE, "n_slots": 0, "noise": "anchor", "unit_norm": True, "learned_decay": True}),
     ("linear", LINEAR),
     ("linear", {**LINEAR, "rule": "learned", "offset": [3.0, -2.0], "initial_mean": [1.0, 0.5]}),
     ("linear", {**LINEAR, "nu": None, "observation": [[2.0, 0.0], [0.5, 1.0]]}),
@@ -73,6 +77,9 @@ def check(config: FamilyConfig, weights: Mapping[str, AnyArray]) -> None:
 def test_the_arrays_of_a_model_are_those_declared(family: str, config: dict[str, Any]) -> None:
     declared, model, weights = made(family, config)
     check(declared, weights)
+    if family == "language" and "recurrent" not in model.config.modes:
+        assert declared.state() == ()
+        return
     state = model.init_state(1)
     found = state._asdict() if family == "language" else state
     carried = {name: tensor for name, tensor in found.items() if name != "position"}
@@ -84,9 +91,12 @@ def test_the_arrays_of_a_model_are_those_declared(family: str, config: dict[str,
 @pytest.mark.parametrize("config", [config for family, config in CASES if family == "language"])
 def test_the_constants_of_the_decoder_are_those_that_torch_forms(config: dict[str, Any]) -> None:
     declared, model, weights = made("language", config)
-    constants = {name: tensor.numpy() for name, tensor in decoder_constants(model).items()}
     rules = declared.constants(weights)
-    assert rules is not None
+    if rules is None:
+        with pytest.raises(ValueError, match=r"has no slots|innovation of the key|no ring"):
+            decoder_constants(model)
+        return
+    constants = {name: tensor.numpy() for name, tensor in decoder_constants(model).items()}
     check_arrays(constants, rules, "decoder.safetensors")
 
 
@@ -99,6 +109,27 @@ def test_configurations_have_the_same_fields_and_defaults(family: str) -> None:
         for name, field in FAMILIES[family].model_fields.items()
     }
     assert {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()} == found
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"mixer": "softmax"}, "mixer"),
+    ({"distance_bias": "alibi"}, "distance_bias"),
+    ({"prior": "constant"}, "slots run with prior"),
+    ({"noise": "anchor"}, "slots run with prior"),
+    ({"rotate_values": False}, "slots run with prior"),
+    ({"unit_norm": True}, "slots run with prior"),
+    ({"n_slots": 0, "own_readout": True}, "of a model with slots"),
+    ({"n_slots": 0, "window": 4}, "of a model with slots"),
+    ({"window": 4, "kernel": "gaussian"}, "a window is read with the kernel 'student_t'"),
+    ({"robust_slots": False, "inner": 2}, "of the robust weight"),
+    ({"robust_slots": False, "innovation": "value"}, "of the robust weight"),
+]
+
+
+@pytest.mark.parametrize(("given", "reason"), REFUSED, ids=str)
+def test_what_no_model_is_no_bundle_says(given: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        FAMILIES["language"].model_validate({**LANGUAGE, **given})
 
 
 # What is not declared is refused, array by array.
@@ -201,6 +232,8 @@ WEIGHTS: list[tuple[str, dict[str, Any], Callable[[dict[str, AnyArray]], object]
     ("language", LANGUAGE, _more, r"blocks\.2\.mixer\.delta_raw, for which"),
     ("language", LANGUAGE, replaced("initial.means", with_first(0.5)), "initial.means does not follow"),
     ("language", LANGUAGE, replaced("initial.precisions", with_first(-1.0)), "initial.precisions has a value"),
+    ("language", {**LANGUAGE, "window": 2}, replaced("initial.ring", with_first(0.5)), "initial.ring does not follow"),
+    ("language", {**LANGUAGE, "window": 2}, without("initial.ring"), "lacks initial.ring"),
     ("linear", LINEAR, replaced("noise", lambda array: -array), "noise is no covariance"),
     (
         "linear",

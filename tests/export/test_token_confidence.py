@@ -15,7 +15,7 @@ def served(logits: np.ndarray, token: int, confidence: TokenConfidence) -> float
     """As a step of the service gives it."""
     calibrated = float(log_normaliser((logits / confidence.temperature).astype(np.float32)))
     advance, latent = None, np.zeros((1, 2), np.float32)
-    return _Step(advance, latent, logits, 0.0, confidence, calibrated, 1.0, True).confidence(token)  # type: ignore[arg-type]
+    return _Step(advance, latent, logits, 0.0, confidence, calibrated, True).confidence(token)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("mode", "temperature"), [("attention", 1.7), ("recurrent", 0.9)])

@@ -13,6 +13,7 @@ from rfa.export.bundle import Bundle, BundleError, Graph, open_session
 from rfa.export.language_export import language_golden
 from rfa.export.verify import bundle_info, compare_with_torch, difference, verify_bundle
 from rfa.export.writing import write_bundle
+from rfa.model.config import LanguageModelConfig
 
 
 def test_exported_bundle_is_verified_in_a_fresh_process(language_bundle: Bundle) -> None:
@@ -58,7 +59,9 @@ def test_graphs_of_another_model_are_found(
         weights=weights,
         graphs=graphs,
         calibration=language_bundle.calibration,
-        golden=language_golden(graphs, weights, language_bundle.golden["prompt"]),
+        golden=language_golden(
+            graphs, weights, LanguageModelConfig(**language_bundle.config), language_bundle.golden["prompt"]
+        ),
         metrics={},
         provenance={},
         state=manifest.state,

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from rfa.export.language_export import language_graphs
 from rfa.model import decoder as decoding
 from rfa.model.config import LanguageModelConfig
 from rfa.model.decoder import Decoder, SlotPool, Turn, product
@@ -19,6 +18,15 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {},
     {"inner": 2, "learned_decay": True, "own_readout": True, "output_gate": True},
     {"kernel": "gaussian", "frequencies": "full", "robust_slots": False},
+    {"innovation": "value", "inner": 3},
+)
+# What runs without slots: the ablations, alone and together.
+ATTENTION: tuple[dict[str, Any], ...] = (
+    {"n_slots": 0},
+    {"n_slots": 0, "prior": "constant", "frequencies": "none", "output_gate": True},
+    {"n_slots": 0, "prior": "additive", "rotate_values": False},
+    {"n_slots": 0, "kernel": "gaussian", "noise": "anchor", "damping": 0.0, "unit_norm": True},
+    {"n_slots": 0, "rotate_values": False, "unit_norm": True, "learned_decay": True},
 )
 STREAMS = 3
 ROWS = torch.tensor([4, 0, 6])  # of a pool of 7
@@ -74,7 +82,7 @@ def test_one_kernel_may_take_the_slots_of_a_step(monkeypatch: pytest.MonkeyPatch
     for i in range(tokens.shape[1]):
         expected = decoder.step(tokens[:, i], FAR + i, noise, pools[0], ROWS)
         with monkeypatch.context() as patch:
-            patch.setattr(decoding, "can_step_pooled", lambda *_: True)
+            patch.setattr(decoding, "is_on_gpu", lambda _: True)
             found = decoder.step(tokens[:, i], FAR + i, noise, pools[1], ROWS)
         for part, wanted in zip((*found, *pools[1]), (*expected, *pools[0]), strict=True):
             assert_close(part, wanted, i + 1)
@@ -93,7 +101,7 @@ def test_a_prompt_is_read_as_the_model_reads_it(given: dict[str, Any]) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("given", VARIANTS)
+@pytest.mark.parametrize("given", [*VARIANTS, *ATTENTION])
 def test_attention_over_a_cache_is_that_of_the_model(given: dict[str, Any]) -> None:
     model = model_of(**given)
     decoder, tokens = Decoder(model, torch.float32), tokens_of(20)[:1]
@@ -150,9 +158,8 @@ def test_bfloat16_costs_no_more_than_its_rounding() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"innovation": "value"}, "innovation of the key, got innovation 'value'"),
         ({"window": 4}, "keeps no ring of exact tokens, got window 4"),
-        ({"n_slots": 0}, "runs slots, got mixer 'rfa' with n_slots 0"),
+        ({"mixer": "softmax", "n_slots": 0}, "runs RFA, got mixer 'softmax'"),
     ],
 )
 def test_what_no_decoder_runs_is_refused(given: dict[str, Any], reason: str) -> None:
@@ -161,5 +168,20 @@ def test_what_no_decoder_runs_is_refused(given: dict[str, Any], reason: str) -> 
         Decoder(model, torch.float32)
     with pytest.raises(ValueError, match=reason):
         decoding.decoder_constants(model)
-    with pytest.raises(ValueError, match=f"a bundle cannot hold this model: .*{reason}"):
-        language_graphs(model)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [({"innovation": "value"}, "the innovation of the key, got 'value'"), ({"n_slots": 0}, "the model has no slots")],
+)
+def test_there_are_no_constants_of_slots_that_are_not_compiled(given: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        decoding.decoder_constants(model_of(**given))
+
+
+@torch.no_grad()
+def test_a_model_without_slots_takes_no_step() -> None:
+    decoder, noise = Decoder(model_of(n_slots=0), torch.float32), torch.zeros(STREAMS, 2, 12)
+    pool = SlotPool(torch.zeros(3, 7, 2, 5, 24), torch.ones(3, 7, 2, 5))
+    with pytest.raises(ValueError, match="runs in attention mode alone"):
+        decoder.step(tokens_of(1)[:, 0], FAR, noise, pool, ROWS)

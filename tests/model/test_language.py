@@ -209,6 +209,33 @@ def test_a_model_without_slots_has_no_recurrent_twin(tokens):
         model.init_state(1)
 
 
+ABLATIONS = [
+    {"prior": "constant"},
+    {"prior": "additive"},
+    {"rotate_values": False},
+    {"kernel": "gaussian", "noise": "anchor", "damping": 0.0, "unit_norm": True},
+]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("given", ABLATIONS, ids=str)
+def test_ablations_over_a_cache_equal_their_full_pass(tokens, given):
+    model = LanguageModel(LanguageModelConfig(**{**SMALL, **given, "n_slots": 0}))
+    expected = model(tokens)
+    cache, start = model.init_cache(3, 44), 0
+    for stop in (1, 25, 40):
+        output, keys, values = model.extend(tokens[:, start:stop], cache)
+        assert scaled_error(output.logits, expected.logits[:, stop - 1]) <= 2e-6
+        assert scaled_error(output.log_precision, expected.log_precision[:, stop - 1]) <= 2e-6
+        cache, start = stored(cache, keys, values), stop
+
+
+def test_only_rfa_keeps_a_cache(tokens):
+    model = LanguageModel(LanguageModelConfig(**{**SMALL, "mixer": "softmax", "n_slots": 0}))
+    with pytest.raises(ValueError, match="a softmax model keeps no cache"):
+        model.extend(tokens, model.init_cache(3, 1))
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of its own doings
 def test_compiled_attention_has_the_gradients_of_the_eager_one(tokens):

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from rfa.model import decoder
 from rfa.model.config import LanguageModelConfig, Mode
 from rfa.model.dynamics import DynamicsParameters, banded_decay, banded_frequencies, phi
 from rfa.model.language import LanguageModel
+from rfa.model.recurrence import slots
 
 SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 2, "n_heads": 4, "head_dim": 6, "n_slots": 5}
 OPTIONS: list[dict[str, Any]] = [
@@ -166,3 +168,32 @@ def test_learned_decay_starts_at_the_fixed_one_and_keeps_heads_without() -> None
 def test_config_refuses_what_has_no_meaning(given: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         LanguageModelConfig(**{**SMALL, **given})
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("inner", "innovation"), [(2, "key"), (1, "value")])
+def test_a_gpu_without_its_kernel_says_so(monkeypatch: pytest.MonkeyPatch, inner: int, innovation: Any) -> None:
+    """What no kernel runs goes through Python token by token: to the same numbers, and never in silence."""
+    model = LanguageModel(LanguageModelConfig(11, 16, 2, 2, 4, n_slots=3, inner=inner, innovation=innovation))
+    tokens, state = torch.randint(11, (1, 5)), model.init_state(1)
+    expected, after = model.prefill(tokens, state, impl="reference")
+    monkeypatch.setattr(slots, "is_on_gpu", lambda tensor: True)
+    monkeypatch.setattr(slots, "_numba_refusal", lambda tokens: "it runs on cpu")
+    with pytest.warns(RuntimeWarning, match="the slots run eagerly on the GPU, token by token"):
+        found, reached = model.prefill(tokens, state)
+    assert torch.equal(found.logits, expected.logits) and torch.equal(reached.means, after.means)
+    monkeypatch.setattr(decoder, "is_on_gpu", lambda tensor: True)
+    pool = decoder.SlotPool(*(part.transpose(0, 1).clone() for part in state[:2]))
+    with pytest.warns(RuntimeWarning, match="the slots run eagerly on the GPU, token by token"):
+        decoder.Decoder(model, torch.float32).step(
+            tokens[:, 0], state.position, torch.zeros(1, 2, 8), pool, state.position
+        )
+    with pytest.raises(ValueError, match="impl='triton' cannot run this"):
+        model.prefill(tokens, state, impl="triton")
+
+
+@pytest.mark.parametrize("given", [{"prior": "constant"}, {"rotate_values": False}, {"unit_norm": True}], ids=str)
+def test_an_ablation_is_refused_by_the_fused_attention_that_was_named(given: dict[str, Any]) -> None:
+    mixer = LanguageModel(LanguageModelConfig(11, 16, 2, 2, 16, n_slots=0, **given)).blocks[0].mixer
+    with pytest.raises(ValueError, match="the kernels know RFA whole, not its ablations"):
+        mixer.attention(torch.randn(1, 4, 16), with_precision=True, impl="triton")

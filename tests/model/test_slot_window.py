@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rfa.bench.rounding import assert_within_rounding, relative_error
-from rfa.model.attention.reference import relative_attention
+from rfa.model.attention.reference import banded_attention, relative_attention, windowed_attention
 from rfa.model.config import LanguageModelConfig
 from rfa.model.dynamics import Dynamics
 from rfa.model.language import LanguageModel, SlotState, WindowState
@@ -112,6 +112,21 @@ def test_window_and_slots_match_the_loop(window):
         assert relative(actual, wanted) <= 1e-12
     newest = torch.cat([tokens.k, tokens.v, tokens.measurement, tokens.process], -1)[:, -min(window, 23) :]
     assert torch.equal(after[:, -newest.shape[1] :], newest)
+
+
+@pytest.mark.parametrize("window", [*WINDOWS, 40])
+def test_all_pairs_at_once_are_the_blocks(window):
+    """Both round the same sums; the tables of the blocks are looked up, the others' are computed."""
+    tokens, _, _, parameters, _, ring, _ = problem(window)
+    seen = torch.cat([ring, torch.cat(tokens[1:], -1)], dim=1)[:, 1:]
+    k, v, measurement = seen[..., :8], seen[..., 8:16], seen[..., 16]
+    arguments = tokens.q, k, v, dynamics_of(parameters, 8)
+    is_token = measurement[..., 0] > 0
+    banded, whole = (
+        attention(*arguments, window=window, is_token=is_token) for attention in (banded_attention, windowed_attention)
+    )
+    for found, expected in zip(whole, banded, strict=True):
+        assert torch.allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("window", WINDOWS)

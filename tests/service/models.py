@@ -30,6 +30,7 @@ from rfa.service.engine.text.incremental import Vocabulary
 from rfa.service.errors import InvalidRequest, invalid_state
 from rfa.service.runtime.language import StepOutput
 from rfa.service.runtime.pool import Seat, StateField, StatePool
+from rfa.service.schemas.base import Mode
 from rfa.service.schemas.replies import FilterStepReply, ForecastPoint, Kind, ModelInfo
 
 END_OF_TEXT = "<|endoftext|>"
@@ -93,6 +94,7 @@ class FakeLanguage:
     script: str = "the quick brown fox"
     name: str = "recite"
     runtime: str = "fake"
+    modes: tuple[Mode, ...] = ("attention", "recurrent")
     sureness: float = 0.9
     poison: str | None = None
     bomb: str | None = None
@@ -104,7 +106,12 @@ class FakeLanguage:
     pool: StatePool = field(default_factory=lambda: StatePool({"seen": StateField((), np.float64)}, 1))
     batches: list[int] = field(default_factory=list)
 
+    @property
+    def default_mode(self) -> Mode:
+        return self.modes[-1]
+
     def start(self, mode: str) -> Seen:
+        assert mode in self.modes
         return Seen()
 
     def prefill(self, context: Seen, tokens: Sequence[int]) -> SeenMore:
@@ -296,9 +303,9 @@ class FakeFilter:
         return step, Means(sums, seen, t, state.count + 1, state.seed)
 
 
-def model_info(name: str, kind: Kind, digest: str) -> ModelInfo:
+def model_info(name: str, kind: Kind, digest: str, modes: tuple[Mode, ...] = ("attention", "recurrent")) -> ModelInfo:
     """What is told of a model that no bundle holds."""
-    return ModelInfo(name, kind, digest, 1, "onnx", config={}, metrics={}, calibration={})
+    return ModelInfo(name, kind, digest, 1, "onnx", modes, config={}, metrics={}, calibration={})
 
 
 def fake_models(language: FakeLanguage | None = None, filter: FakeFilter | None = None) -> Models:
@@ -307,5 +314,5 @@ def fake_models(language: FakeLanguage | None = None, filter: FakeFilter | None 
     return Models(
         {language.name: cast(Any, language)},
         {filter.name: cast(Any, filter)},
-        [model_info(language.name, "lm", "0" * 64), model_info(filter.name, "filter", "1" * 64)],
+        [model_info(language.name, "lm", "0" * 64, language.modes), model_info(filter.name, "filter", "1" * 64)],
     )

@@ -63,7 +63,7 @@ def test_a_prompt_at_once_is_as_good_as_its_tokens_one_by_one(
     found = largest_errors([output], expected)
     assert all(found[name] <= 2 * allowed[name] + EPS for name in found), (found, allowed)
     advance.commit()
-    for part, wanted in zip(at_once.read(), exact.state, strict=True):
+    for part, wanted in zip(at_once.read().values(), exact.state, strict=True):
         # Rounding of sums over d and 4 d numbers, with room for the layers.
         assert np.abs(part - wanted).max() <= 64 * EPS * np.abs(wanted).max()
     one_by_one.release()
@@ -165,7 +165,7 @@ def test_a_bundle_without_constants_runs_as_before_unless_compiled_code_is_asked
 
 
 def test_more_passes_than_one_run_on_onnx(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(bundle.manifest.config, "inner", 3)
+    monkeypatch.setattr(bundle, "_family", bundle.language.model_copy(update={"inner": 3}))
     assert isinstance(load_on_cpu(bundle, "auto", 2, 1), LanguageRuntime)
     with pytest.raises(ConfigurationError, match="inner=3"):
         load_on_cpu(bundle, "compiled", 2, 1)
@@ -206,3 +206,14 @@ def test_a_file_of_constants_that_is_none_is_refused(old_bundle: Path, tmp_path:
     (copy / CONSTANTS_FILE).write_bytes(safetensors.numpy.save({"tau": np.ones(2, np.float32)}))
     with pytest.raises(BundleError, match=r"decoder\.safetensors: not listed"):
         open_bundle(copy)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"), [({"inner": 2}, "inner=2"), ({"innovation": "value"}, "'value'"), ({"window": 4}, "window=4")]
+)
+def test_compiled_code_takes_no_bundle_that_it_would_compute_wrongly(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], reason: str
+) -> None:
+    monkeypatch.setattr(bundle, "_family", bundle.language.model_copy(update=given))
+    with pytest.raises(ValueError, match=f"cannot run in compiled code: .*{reason}"):
+        CompiledLanguageRuntime(bundle, streams=1)

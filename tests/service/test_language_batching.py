@@ -97,9 +97,9 @@ async def test_a_broken_row_ends_alone(engine: Engine, runtime: CpuLanguage, mon
     def break_once(contexts: Any, tokens: Any, noise: Any) -> Any:
         if len(contexts) == len(wanted) and breaks:
             breaks.clear()
-            means, precisions = contexts[2].read()
-            means[0, 0, 0, 0] = np.nan
-            contexts[2].write(means, precisions)
+            state = contexts[2].read()
+            state["means"][0, 0, 0, 0] = np.nan
+            contexts[2].write(state)
         return real(contexts, tokens, noise)
 
     monkeypatch.setattr(runtime, "step", break_once)

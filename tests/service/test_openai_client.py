@@ -91,6 +91,7 @@ def test_models(client: openai.OpenAI, address: str) -> None:
     assert [model.id for model in client.models.list()] == ["recite"]
     assert client.models.retrieve("recite").to_dict() == {
         "id": "recite", "object": "model", "created": 0, "owned_by": "rfa-server", "digest": "0" * 64,
+        "modes": ["attention", "recurrent"],
     }  # fmt: skip
     read(ModelList, httpx.get(f"{address}/v1/models", timeout=PATIENCE).content)
     for other in ("nope", "mean", "some/where"):  # `mean` is a filter
@@ -284,7 +285,7 @@ def test_our_own_fields(live: Any) -> None:
 
 def test_values_that_change_nothing_are_taken(client: openai.OpenAI, address: str) -> None:
     assert create(client, max_tokens=3, **LENIENT).choices[0].text == "the"
-    nullable = set(CompletionRequest.model_fields) - {"temperature", "decode", "latent_noise"}
+    nullable = set(CompletionRequest.model_fields) - {"temperature", "latent_noise"}
     body = {**dict.fromkeys(nullable), "prompt": "say |", "temperature": 0}
     reply = httpx.post(f"{address}/v1/completions", json=body, timeout=PATIENCE).json()
     assert reply["choices"][0]["text"] == SCRIPT[:16]

@@ -113,17 +113,17 @@ def test_a_step_that_is_not_committed_did_not_happen(runtime: Any) -> None:
 )
 def test_a_poisoned_row_is_alone_with_it(runtime: Any, field: str, place: tuple[int, ...], value: float) -> None:
     healthy, infected = crowd(runtime, 4), crowd(runtime, 4)
-    state = dict(zip(("means", "precisions"), infected[2].read(), strict=True))
+    state = infected[2].read()
     state[field][place] = value
-    infected[2].write(**state)
+    infected[2].write(state)
     states = [context.read() for context in infected]
     noise = silence(runtime, 4)
     expected, wanted = runtime.step(healthy, [3, 4, 5, 6], noise)
     found, advances = runtime.step(infected, [3, 4, 5, 6], noise)
     assert [advance.is_finite() for advance in advances] == [True, True, False, True]
     for row, context in enumerate(infected):
-        for now, before in zip(context.read(), states[row], strict=True):
-            np.testing.assert_array_equal(now, before)
+        for name, now in context.read().items():
+            np.testing.assert_array_equal(now, states[row][name])
         if row == 2:
             continue
         assert all(a[row].tobytes() == b[row].tobytes() for a, b in zip(found, expected, strict=True))
@@ -136,9 +136,9 @@ def test_a_poisoned_row_is_alone_with_it(runtime: Any, field: str, place: tuple[
 
 def test_a_poisoned_prompt_is_reported(runtime: Any) -> None:
     context = begun(runtime, [1])
-    means, precisions = context.read()
-    means[0, 0, 0, 0] = np.nan
-    context.write(means, precisions)
+    state = context.read()
+    state["means"][0, 0, 0, 0] = np.nan
+    context.write(state)
     assert not runtime.prefill(context, [2, 3]).is_finite()
     context.release()
     cache = begun(runtime, [1, 2], "attention")
@@ -155,7 +155,7 @@ def test_a_seat_is_empty_between_its_owners(runtime: Any) -> None:
         runtime.step([context], [1], silence(runtime))
     fresh = begun(runtime, [])
     assert fresh.seat.row == row
-    np.testing.assert_array_equal(fresh.read()[0], runtime.initial_means)
+    np.testing.assert_array_equal(fresh.read()["means"], runtime.initial["means"])
     fresh.release()
 
 
@@ -266,7 +266,7 @@ def test_outputs_are_as_good_as_those_of_onnx_runtime(
     if mode == "recurrent":
         # The mean: the largest error is that of one slot, where a gate is steep, and whose it is is luck.
         for found, context in zip((ours, theirs), contexts, strict=True):
-            for name, part, wanted in zip(("means", "precisions"), context.read(), exact.state, strict=True):
+            for (name, part), wanted in zip(context.read().items(), exact.state, strict=True):
                 found[name] = float(np.abs(part - wanted).mean() / np.abs(wanted).max())
     for context in contexts:
         context.release()

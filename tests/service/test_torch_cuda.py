@@ -137,9 +137,9 @@ def test_the_golden_outputs_are_reproduced_rounded_and_unrounded(
 
 def test_a_poisoned_row_is_alone_with_it(runtime: TorchLanguageRuntime) -> None:
     contexts = [begun(runtime, [7 + index, 8]) for index in range(3)]
-    means, precisions = contexts[1].read()
-    means[0, 0, 0, 0] = np.nan
-    contexts[1].write(means, precisions)
+    state = contexts[1].read()
+    state["means"][0, 0, 0, 0] = np.nan
+    contexts[1].write(state)
     before = [runtime.pack(context) for context in contexts]
     _, advances = runtime.step(contexts, [4, 5, 6], silence(runtime, 3))
     assert [advance.is_finite() for advance in advances] == [True, False, True]

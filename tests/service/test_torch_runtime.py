@@ -30,7 +30,7 @@ from rfa.service.metrics import Metrics
 from rfa.service.runtime.language import SlotContext
 from rfa.service.runtime.torch_golden import check_golden_on
 from rfa.service.runtime.torch_language import DeviceCache, TorchLanguageRuntime
-from rfa.service.settings import Settings
+from rfa.service.settings import ConfigurationError, Settings
 from tests.service.exact import TEXT, begun, crowd, silence
 
 MAX_ROWS = 8
@@ -132,7 +132,7 @@ def test_a_step_can_be_captured_in_a_graph(runtime: TorchLanguageRuntime, monkey
     waiting = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal.default", "bincount")
     assert not [name for name in calls[0] if any(part in name for part in waiting)]
     assert calls[0] == calls[1]
-    layers = runtime.initial_means.shape[0]
+    layers = len(runtime.initial["means"])
     # RMSNorm is one kernel on a GPU and six operators here.
     kernels = len(calls[2]) - 5 * (2 * layers + 1)
     assert kernels <= 30 * layers + 50, kernels
@@ -237,3 +237,10 @@ def test_contexts_are_what_the_runtime_says(runtime: TorchLanguageRuntime) -> No
     assert held >= 2 * (runtime.context_bytes - 8)
     slot.release()
     cache.release()
+
+
+def test_a_window_is_refused_by_name(books_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = open_bundle(books_bundle)
+    monkeypatch.setattr(bundle, "_family", bundle.language.model_copy(update={"window": 4}))
+    with pytest.raises(ConfigurationError, match=r"bundle 'books' has a window of 4 exact tokens.*RFA_DEVICE=cpu"):
+        TorchLanguageRuntime(bundle, device="cpu", streams=1)

@@ -53,6 +53,7 @@ class GenerateJob(Job):
         super().__init__(stage, deadline_seconds=deadline)
         self.model = model
         self.options = options
+        self.mode = options.mode or model.default_mode
         self.reader: PromptReader | None = None
         self.prompt: list[int] = []
         self.prefilled = 0
@@ -132,7 +133,7 @@ class GenerateJob(Job):
     def _state(self) -> tuple[LanguageState | None, int]:
         """Where the first continuation was left, if that was asked for or the server broke the text off."""
         is_wanted = self.options.returns_state or (self.interrupted and self.options.samples == 1)
-        if not (is_wanted and self.streams and self.options.mode == "recurrent"):
+        if not (is_wanted and self.streams and self.mode == "recurrent"):
             return None, 0
         stream = self.streams[0]
         state = LanguageState(

@@ -18,15 +18,17 @@ class FieldNames:
     prompt: str = "inputs"
     max_new_tokens: str = "parameters.max_new_tokens"
     truncate: str = "parameters.truncate"
+    decode: str = "parameters.decode"
     whole: str = "parameters"
 
 
 @dataclass(frozen=True)
 class GenerateOptions:
-    """What to generate, complete: no default depends on the model any more.
+    """What to generate, complete but for the mode.
 
     Args:
         prompt: text, or tokens of the model's vocabulary.
+        mode: None is the default of the model that answers.
     """
 
     prompt: str | tuple[int, ...]
@@ -40,7 +42,7 @@ class GenerateOptions:
     top_n_tokens: int = 0
     return_full_text: bool = False
     truncate: int | None = None
-    mode: Mode = "recurrent"
+    mode: Mode | None = None
     latent_noise: float = 0.0
     samples: int = 1
     return_latents: bool = False

@@ -63,7 +63,7 @@ class PrefillStage:
             if not reader.is_done:
                 return
         job.prompt = self._complete(job, reader.tokens if isinstance(prompt, str) else prompt)
-        job.context = job.model.unpack(resumed.context) if resumed else job.model.start(job.options.mode)
+        job.context = job.model.unpack(resumed.context) if resumed else job.model.start(job.mode)
 
     def _complete(self, job: GenerateJob, read: Sequence[int]) -> list[int]:
         """The prompt with what goes before it, within its limits."""
@@ -79,7 +79,7 @@ class PrefillStage:
             tokens = [job.model.vocabulary.end_of_text]
         if len(tokens) > self._limits.prompt_tokens:
             raise self._limits.too_long(names)
-        if options.mode == "attention" and len(tokens) + options.max_new_tokens > self._limits.attention_tokens:
+        if job.mode == "attention" and len(tokens) + options.max_new_tokens > self._limits.attention_tokens:
             raise InvalidRequest(
                 f"{names.prompt} and {names.max_new_tokens} together must not exceed {self._limits.attention_tokens} "
                 'tokens with decode "attention".',

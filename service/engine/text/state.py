@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,27 +83,25 @@ def largest_state(context_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class ContextFormat:
-    """A recurrent context as bytes, the same whatever it is computed on: position u64 | means f32 | precisions f32.
+    """A recurrent context as bytes, the same whatever it is computed on: position u64 | the parts of its state, f32.
 
     Args:
-        means: shape `[L, H, S, 4D]`.
-        precisions: shape `[L, H, S]`.
+        shapes: of the parts, by name: "means", "precisions", and what else the bundle's manifest lists, in its order.
     """
 
-    means: tuple[int, ...]
-    precisions: tuple[int, ...]
+    shapes: Mapping[str, tuple[int, ...]]
 
     @property
     def size(self) -> int:
         """Bytes of every context."""
-        return _POSITION.itemsize + _FLOAT.itemsize * (math.prod(self.means) + math.prod(self.precisions))
+        return _POSITION.itemsize + _FLOAT.itemsize * sum(map(math.prod, self.shapes.values()))
 
-    def pack(self, position: int, means: NDArray[np.float32], precisions: NDArray[np.float32]) -> bytes:
+    def pack(self, position: int, state: Mapping[str, NDArray[np.float32]]) -> bytes:
         """The layout above, little-endian."""
-        numbers = b"".join(part.astype(_FLOAT).tobytes() for part in (means, precisions))
+        numbers = b"".join(state[name].astype(_FLOAT).tobytes() for name in self.shapes)
         return np.array(position, dtype=_POSITION).tobytes() + numbers
 
-    def unpack(self, data: bytes) -> tuple[int, NDArray[np.float32], NDArray[np.float32]]:
+    def unpack(self, data: bytes) -> tuple[int, dict[str, NDArray[np.float32]]]:
         """Inverse of `pack`.
 
         Raises:
@@ -112,7 +111,9 @@ class ContextFormat:
             raise invalid_state()
         position = int(np.frombuffer(data, _POSITION, 1)[0])
         numbers = np.frombuffer(data, _FLOAT, offset=_POSITION.itemsize).astype(np.float32)
-        means, precisions = np.split(numbers, [math.prod(self.means)])
-        if position > LONGEST_STREAM or not np.isfinite(numbers).all() or precisions.min() < 0:
+        ends = np.cumsum([math.prod(shape) for shape in self.shapes.values()])
+        parts = zip(self.shapes.items(), np.split(numbers, ends[:-1]), strict=True)
+        state = {name: part.reshape(shape) for (name, shape), part in parts}
+        if position > LONGEST_STREAM or not np.isfinite(numbers).all() or state["precisions"].min() < 0:
             raise invalid_state()
-        return position, means.reshape(self.means), precisions.reshape(self.precisions)
+        return position, state

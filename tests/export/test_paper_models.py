@@ -1,0 +1,170 @@
+"""The papers' own models as bundles: exact attention over a cache, and the recurrence where they have slots."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rfa.export import verify
+from rfa.export.bundle import BundleError, check_golden, open_bundle
+from rfa.export.families.check import check_calibration
+from rfa.export.families.language import LanguageConfig
+from rfa.export.language_export import bundle_weights, export_language, language_graphs, refusal
+from rfa.export.verify import compare_with_torch
+from rfa.model.config import LanguageModelConfig
+from rfa.model.decoder import Decoder
+from rfa.model.language import LanguageModel
+from rfa.service.runtime.compiled_language import model_refusal
+from rfa.training.language import load_variants
+from tests.small_language import SIZE, write_run
+
+ATTENTION = "attention over a cache against torch's parallel pass"
+VARIANTS = load_variants()
+
+
+def passed(bundle: Any, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """What was compared with torch, over few steps, once all of it agrees."""
+    monkeypatch.setattr(verify, "STEPS", verify.PREFIX + verify.CONTINUATION)
+    report = compare_with_torch(bundle)
+    assert all(entry.passed for entry in report), report
+    return {entry.what.split(":")[0] for entry in report}
+
+
+def test_a_bundle_without_slots_says_that_it_has_one_mode(
+    attention_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = open_bundle(attention_bundle)
+    assert bundle.language.modes == ("attention",)
+    assert set(bundle.manifest.graphs) == {"attention"} and bundle.manifest.state == ()
+    assert bundle.constants() is None
+    assert not [name for name in bundle.weights() if name.startswith("initial.") or "slot" in name]
+    assert set(bundle.calibration["modes"]) == set(bundle.manifest.calibration["temperature"]) == {"attention"}
+    assert set(bundle.golden["continuation"]) == {"attention"}
+    assert check_golden(bundle) > 500
+    assert passed(bundle, monkeypatch) == {ATTENTION}
+
+
+def test_a_calibration_is_of_the_modes_of_the_model(attention_bundle: Path, books_bundle: Path) -> None:
+    alone, both = open_bundle(attention_bundle), open_bundle(books_bundle)
+    with pytest.raises(BundleError, match=r"modes are \['attention'\], must be \['attention', 'recurrent'\]"):
+        check_calibration(alone.calibration, both.language, both.manifest)
+    with pytest.raises(BundleError, match=r"modes are \['attention', 'recurrent'\], must be \['attention'\]"):
+        check_calibration(both.calibration, alone.language, alone.manifest)
+
+
+@pytest.mark.parametrize("name", ["B1", "AFA", "RT"])
+def test_what_experiments_compare_with_is_no_bundle(name: str) -> None:
+    config = LanguageModelConfig.from_dict({"vocab_size": 11, **SIZE, **VARIANTS[name]["model"]})
+    with pytest.raises(ValueError, match=f"a bundle cannot hold this model: .*{config.mixer!r} is what experiments"):
+        language_graphs(LanguageModel(config))
+
+
+# The table of docs/guides/bundles.md.
+
+HEAD = "| variants | `decode` | slots run on | why not more |\n| --- | --- | --- | --- |\n"
+
+
+def row(name: str) -> tuple[str, str, str]:
+    """What a bundle of a variant can do, and why not the rest, asked of those who would have to do it."""
+    config = LanguageModelConfig.from_dict({"vocab_size": 11, **SIZE, **VARIANTS[name]["model"]})
+    reason = refusal(config)
+    if reason is not None:
+        return "no bundle", "", reason
+    family = LanguageConfig.model_validate(config.to_dict())
+    assert family.modes == config.modes
+    assert set(bundle_weights(LanguageModel(config))) == set(family.weights({}))
+    compiled, runtimes, reasons = model_refusal(family), ["ONNX Runtime"], []
+    try:
+        Decoder(LanguageModel(config), torch.float32)
+        runtimes.append("the GPU")
+    except ValueError as error:
+        assert config.window, error
+    if "recurrent" not in family.modes:
+        return "`attention`", "", "it has no slots"
+    if compiled is None:
+        runtimes.insert(0, "compiled code")
+    else:
+        reasons.append(f"compiled code: {compiled}")
+    if family.window:
+        reasons.append("the GPU: refused, for the same reason")
+    if family.inner != 1 or family.innovation != "key":
+        reasons.append("the GPU: eagerly, with a warning")
+    if VARIANTS[name].get("training", {}).get("modes") == ["recurrent"]:
+        reasons.append("attention computes, and was not trained")
+    return "`recurrent`, `attention`", ", ".join(runtimes), "; ".join(reasons)
+
+
+def table() -> str:
+    """One line for all variants of which the same is to be said, in the order of variants.json."""
+    lines: dict[tuple[str, str, str], list[str]] = {}
+    for name in VARIANTS:
+        lines.setdefault(row(name), []).append(f"`{name}`")
+    return HEAD + "".join(f"| {', '.join(names)} | {' | '.join(cells)} |\n" for cells, names in lines.items())
+
+
+def test_the_guide_says_what_a_bundle_can_hold() -> None:
+    """`RFA_UPDATE_DOCS=1` writes the table anew."""
+    page = Path(__file__).parents[2] / "docs" / "guides" / "bundles.md"
+    before, found, after = re.split(
+        r"(?<=<!-- variants -->\n)(.*?)(?=<!-- end of variants -->)", page.read_text(), flags=re.S
+    )
+    expected = f"\n{table()}\n"
+    if os.environ.get("RFA_UPDATE_DOCS") == "1":
+        page.write_text(before + expected + after)
+    else:
+        assert found == expected
+
+
+def test_most_variants_can_be_served() -> None:
+    rows = [row(name) for name in VARIANTS]
+    held = [name for name, (decode, _, _) in zip(VARIANTS, rows, strict=True) if decode != "no bundle"]
+    assert set(VARIANTS) - set(held) == {"B1", "B2", "B3", "B4", "B1-h8", "recipe-muon-wsd-B1", "AFA", "RT"}
+
+
+# One for each form of the weights and of the formulas.
+FORMS = [
+    "M1", "M2", "M2.1", "M2.2", "M2.3", "M2.4", "M2.5", "M2.6", "M2-mu", "M2-gate", "slots-value", "slots-plain",
+    "slots-W16",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMS)
+def test_a_variant_as_a_bundle_is_its_model(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "run", VARIANTS[name]["model"])
+    bundle = export_language(run, tmp_path / "bundle", window=32)
+    assert check_golden(bundle) > 500
+    assert ATTENTION in passed(bundle, monkeypatch)
+
+
+@pytest.mark.slow
+def test_commands_take_a_model_of_the_papers(tmp_path: Path) -> None:
+    """M2 from its run to a text: `rfa export`, `rfa verify`, `rfa info`, `rfa generate`."""
+    run = write_run(tmp_path / "run", VARIANTS["M2"]["model"])
+
+    def rfa(*arguments: str, is_refused: bool = False) -> str:
+        command = [sys.executable, "-m", "rfa", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode != 0) == is_refused, done.stderr
+        return done.stderr if is_refused else done.stdout
+
+    def told(*arguments: str) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(rfa(*arguments, "--json").splitlines()[-1])
+        return document
+
+    path = str(tmp_path / "m2")
+    told("export", str(run), "--out", path)
+    assert told("verify", path)["passed"] is True
+    assert told("info", path)["modes"] == ["attention"]
+    text = "generate", "It was the", "--bundle", path, "--seed", "3", "--max-new-tokens", "8"
+    assert told(*text)["generated_text"] == told(*text, "--decode", "attention")["generated_text"]
+    refused = rfa(*text, "--decode", "recurrent", is_refused=True)
+    assert "'m2' decodes in \"attention\" only" in refused

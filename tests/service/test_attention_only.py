@@ -1,0 +1,184 @@
+"""A language bundle without slots: attention over a cache on every runtime, and no word of a recurrence."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rfa.export.bundle import Bundle, open_bundle
+from rfa.export.loading import load_model
+from rfa.service.engine.engine import Engine
+from rfa.service.engine.models import Models, load_models
+from rfa.service.engine.text.options import GenerateOptions
+from rfa.service.metrics import Metrics
+from rfa.service.runtime.device import load_on_cpu
+from rfa.service.runtime.language import Language, LanguageRuntime
+from rfa.service.runtime.torch_golden import check_golden_on
+from rfa.service.runtime.torch_language import TorchLanguageRuntime
+from rfa.service.settings import ConfigurationError, Settings
+from tests.service.conftest import Connect
+from tests.service.exact import EPS, ExactModel, begun, largest_errors, prompt_of, silence, stepped
+
+STREAMS = 5
+
+
+@pytest.fixture(scope="module")
+def bundle(attention_bundle: Path) -> Bundle:
+    return open_bundle(attention_bundle)
+
+
+@pytest.fixture(scope="module", params=["onnx", "torch"])
+def runtime(request: pytest.FixtureRequest, bundle: Bundle) -> Any:
+    if request.param == "torch":
+        return TorchLanguageRuntime(bundle, device="cpu", streams=2, max_rows=2)
+    return LanguageRuntime(bundle, streams=2, max_rows=2)
+
+
+@pytest.fixture(scope="module")
+def models(attention_bundle: Path) -> Models:
+    return load_models(settings_of(attention_bundle))
+
+
+def settings_of(path: Path, **given: Any) -> Settings:
+    return Settings(bundles=(path,), processes=1, workers=1, **given)
+
+
+def test_outputs_are_as_good_as_those_of_the_model(
+    runtime: Language, attention_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Token by token over the cache, beside the model in float32, both against the model in float64."""
+    tokens, read = prompt_of(runtime), 8
+    noise = 0.5 * np.random.default_rng(0).standard_normal((1, *runtime.latent_shape)).astype(np.float32)
+    exact = ExactModel(attention_bundle, monkeypatch).outputs(tokens, read, 0, "attention", noise)
+    model = load_model(attention_bundle)
+    with torch.no_grad():
+        rows = [torch.tensor([tokens[: end + 1]]) for end in range(read, len(tokens))]
+        plain = [model.extend(row, model.init_cache(1, 0), torch.from_numpy(noise))[0] for row in rows]
+    allowed = largest_errors(plain, exact)
+    found = largest_errors(stepped(runtime, begun(runtime, tokens[:read], "attention"), tokens[read:], noise), exact)
+    assert all(found[name] <= 2 * allowed[name] + EPS for name in found), (found, allowed)
+
+
+def test_a_prompt_in_pieces_is_a_prompt_at_once(
+    runtime: Language, attention_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = prompt_of(runtime)
+    exact = ExactModel(attention_bundle, monkeypatch)
+    expected = exact.outputs(tokens, len(tokens) - 1, 0, "attention", silence(runtime))
+    at_once = begun(runtime, tokens[:-1], "attention")
+    pieces = begun(runtime, tokens[:1], "attention")
+    for start, stop in ((1, 4), (4, 5), (5, len(tokens) - 1)):
+        runtime.prefill(pieces, tokens[start:stop]).commit()
+    one, other = (largest_errors(stepped(runtime, way, tokens[-1:]), expected) for way in (at_once, pieces))
+    # Both round sums of the same terms, in another order.
+    assert all(other[name] <= 2 * one[name] + 64 * EPS for name in one), (one, other)
+
+
+@pytest.mark.parametrize("count", range(2, STREAMS + 1))
+def test_a_stream_has_the_same_bits_alone_and_among_others(runtime: Language, count: int) -> None:
+    tokens = prompt_of(runtime)
+    alone, together = ([begun(runtime, tokens[i : 2 * i + 3], "attention") for i in range(count)] for _ in range(2))
+    noise = np.random.default_rng(1).standard_normal((count, *runtime.latent_shape)).astype(np.float32)
+    for token in (5, 6):
+        order = list(reversed(range(count)))
+        output, advances = runtime.step([together[i] for i in order], [token + i for i in order], noise[order])
+        for row, index in enumerate(order):
+            single, (advance,) = runtime.step([alone[index]], [token + index], noise[index : index + 1])
+            for found, wanted in zip(output, single, strict=True):
+                assert found[row].tobytes() == wanted[0].tobytes()
+            advance.commit()
+            advances[row].commit()
+
+
+def test_there_is_no_recurrent_context(runtime: Language) -> None:
+    assert (runtime.modes, runtime.default_mode, runtime.context_bytes) == (("attention",), "attention", 0)
+    with pytest.raises(ValueError, match=r"decodes in \('attention',\), not in 'recurrent'"):
+        runtime.start("recurrent")
+    assert runtime.pool.in_use == 0 and not runtime.pool.arrays
+
+
+def test_golden_outputs_are_those_of_the_gpus_runtime(bundle: Bundle) -> None:
+    runtime = TorchLanguageRuntime(bundle, device="cpu", streams=2, max_rows=2)
+    assert check_golden_on(runtime, bundle) > 500
+
+
+def test_compiled_code_is_refused_by_name_and_replaced_aloud(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("numba")
+    with pytest.raises(ConfigurationError, match=r"RFA_TEXT_RUNTIME=compiled: .* it has no slots"):
+        load_on_cpu(bundle, "compiled", 2, 1)
+    with caplog.at_level(logging.INFO, logger="rfa.engine"):
+        assert isinstance(load_on_cpu(bundle, "auto", 2, 1), LanguageRuntime)
+    assert "runs on ONNX Runtime, not in compiled code: it has no slots" in caplog.text
+
+
+# What the server says of it.
+
+
+@pytest.mark.anyio
+async def test_texts_are_decoded_in_attention_unless_the_recurrence_is_named(connect: Connect, models: Models) -> None:
+    body = {"inputs": "It was the", "parameters": {"max_new_tokens": 12, "seed": 3, "temperature": 0.9}}
+    async with connect(models) as client:
+        silent = (await client.post("/generate", json=body)).json()
+        parameters = {**body["parameters"], "decode": "attention"}  # type: ignore[dict-item]
+        named = (await client.post("/generate", json={**body, "parameters": parameters})).json()
+        assert silent["generated_text"] == named["generated_text"]
+        assert silent["details"]["tokens"] == named["details"]["tokens"]
+        assert silent["state"] is None
+        completion = {"prompt": "It was the", "max_tokens": 12, "seed": 3, "temperature": 0.9}
+        reply = (await client.post("/v1/completions", json=completion)).json()
+        assert reply["choices"][0]["text"] == silent["generated_text"]
+
+
+REFUSALS: list[tuple[str, dict[str, Any], str, str]] = [
+    ("/generate", {"inputs": "a", "parameters": {"decode": "recurrent"}}, "parameters.decode", "no_such_mode"),
+    ("/v1/completions", {"prompt": "a", "decode": "recurrent"}, "decode", "no_such_mode"),
+    ("/generate", {"inputs": "a", "return_state": True}, "return_state", "no_state"),
+    ("/generate", {"inputs": "a", "state": "AAAA"}, "state", "no_state"),
+    ("/generate", {"inputs": "a", "return_state": "session:s"}, "return_state", "no_state"),
+    ("/generate", {"inputs": "a" * 40, "parameters": {"max_new_tokens": 20}}, "parameters.max_new_tokens",
+     "context_too_long"),
+]  # fmt: skip
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("path", "body", "param", "code"), REFUSALS)
+async def test_what_needs_slots_is_refused_by_name(
+    connect: Connect, models: Models, path: str, body: dict[str, Any], param: str, code: str
+) -> None:
+    async with connect(models, max_attention_tokens=40) as client:
+        reply = await client.post(path, json=body)
+    error = reply.json()["error"]
+    assert reply.status_code == 422, error
+    assert (error["param"], error["code"]) == (param, code), error
+
+
+@pytest.mark.anyio
+async def test_the_server_says_how_it_decodes(connect: Connect, models: Models) -> None:
+    async with connect(models) as client:
+        (told,) = (await client.get("/info")).json()["models"]
+        (card,) = (await client.get("/v1/models")).json()["data"]
+        metrics = (await client.get("/metrics")).text
+    assert told["modes"] == card["modes"] == ["attention"]
+    assert set(told["calibration"]["temperature"]) == {"attention"}
+    assert "rfa_state_slots{" not in metrics
+
+
+def test_a_request_is_charged_with_its_cache_whether_it_names_the_mode_or_not(
+    models: Models, attention_bundle: Path
+) -> None:
+    engine = Engine(models, settings_of(attention_bundle), Metrics())
+    try:
+        (model,) = models.languages.values()
+        silent, named = (
+            engine._generation_bytes(model, GenerateOptions(prompt="a" * 100, max_new_tokens=600, seed=0, mode=mode))
+            for mode in (None, "attention")
+        )
+        # A token of the prompt has at most four bytes: room for 400 + 600 tokens, in a power of two.
+        assert silent == named >= 1024 * 2 * 2 * 2 * 12 * 4
+    finally:
+        engine.close()
