@@ -690,12 +690,10 @@ def _settle(work, sizes, lanes):
 
 
 @_merged
-def _confront(work, sizes, shape, rule):
-    """The prediction of every lane, its innovation, and whether the state jumped."""
+def _foresee(work, sizes, shape):
+    """The prediction of every lane, and its innovation."""
     n, _, _ = sizes
     width, block = shape
-    inverse_nu, _, patience = rule
-    at = _rows(sizes)
     for i in range(n):
         for lane in range(0, width, block):
             _predict_row(work, sizes, i, (width, lane, lane + block))
@@ -709,6 +707,14 @@ def _confront(work, sizes, shape, rule):
             _cross_row(work, sizes, i, (width, lane, lane + block))
     for lane in range(0, width, block):
         _observe(work, sizes, (width, lane, lane + block))
+
+
+@_merged
+def _doubt(work, sizes, shape, rule):
+    """Whether the state of a lane jumped: its prior is enlarged then."""
+    width, block = shape
+    inverse_nu, _, patience = rule
+    at = _rows(sizes)
     if patience > 0:
         for lane in range(0, width, block):
             _compare(work, sizes, inverse_nu, (width, lane, lane + block))
@@ -721,13 +727,12 @@ def _confront(work, sizes, shape, rule):
 
 
 @_merged
-def _advance(work, sizes, shape, rule):
-    """One observation of every lane; what it brings, F and Q are filled in."""
+def _update(work, sizes, shape, rule):
+    """The posterior of every lane from its prediction and innovation."""
     n, _, _ = sizes
     width, block = shape
     inverse_nu, inner, patience = rule
     at = _rows(sizes)
-    _confront(work, sizes, shape, rule)
     for lane in range(0, width, block):
         _weigh(work, sizes, inverse_nu, (width, lane, lane + block))
     for _ in range(inner - 1):
@@ -741,6 +746,14 @@ def _advance(work, sizes, shape, rule):
     if patience > 0:
         for lane in range(0, width, block):
             _settle(work, sizes, (width, lane, lane + block))
+
+
+@_merged
+def _advance(work, sizes, shape, rule):
+    """One observation of every lane; what it brings, F and Q are filled in."""
+    _foresee(work, sizes, shape)
+    _doubt(work, sizes, shape, rule)
+    _update(work, sizes, shape, rule)
 
 
 @_merged
@@ -898,7 +911,7 @@ class CompiledSystem:
 
     def transitions(self, lags: Array) -> Array:
         """F and Q `[U, 2 n n]`."""
-        return _transitions(lags, *self.modes).reshape(len(lags), -1)  # type: ignore[no-any-return]
+        return _transitions(lags, *self.modes).reshape(len(lags), 2 * self.n * self.n)  # type: ignore[no-any-return]
 
     def pack(self, state: StreamState | None, *batch: int) -> Array:
         """The rows `[*batch, S]` of a state, default the prior."""

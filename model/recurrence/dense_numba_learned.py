@@ -43,9 +43,10 @@ from rfa.model.recurrence.dense_numba import (
     _add,
     _add_dot,
     _compiled,
-    _confront,
     _copy,
+    _doubt,
     _factor,
+    _foresee,
     _index,
     _multiply,
     _rows,
@@ -418,12 +419,11 @@ def _mix_row(work, sizes, i, lanes):
 
 
 @_merged
-def _advance(work, sizes, shape, rule):
-    """One observation of every lane; what it brings, F and Q are filled in. `rule` has no passes to make here."""
+def _update(work, sizes, shape, rule):
+    """The posterior of every lane from its prediction and innovation. `rule` has no passes to make here."""
     n, _, _ = sizes
     width, block = shape
     _, factors, patience = rule
-    _confront(work, sizes, shape, rule)
     for lane in range(0, width, block):
         _whiten(work, sizes, (width, lane, lane + block))
     for lane in range(0, width, block):
@@ -453,6 +453,14 @@ def _advance(work, sizes, shape, rule):
     if patience > 0:
         for lane in range(0, width, block):
             _settle(work, sizes, (width, lane, lane + block))
+
+
+@_merged
+def _advance(work, sizes, shape, rule):
+    """One observation of every lane; what it brings, F and Q are filled in."""
+    _foresee(work, sizes, shape)
+    _doubt(work, sizes, shape, rule)
+    _update(work, sizes, shape, rule)
 
 
 @functools.cache
