@@ -104,6 +104,24 @@ async def _read_pieces(
     return pieces, cost.counts
 
 
+async def read_bytes(request: Request, settings: Settings, lease: Lease) -> bytes:
+    """The body as it is, held to its size and its pace; the lease covers it.
+
+    Raises:
+        PayloadTooLarge, RequestTimeout, Overloaded
+    """
+    pieces: list[bytes] = []
+    size = 0
+    async with aclosing(_in_time(request, settings)) as chunks:
+        async for chunk in chunks:
+            size += len(chunk)
+            if size > settings.max_body_bytes:
+                raise _too_large(settings)
+            lease.grow(2 * len(chunk))  # the piece, and its place in the whole
+            pieces.append(chunk)
+    return b"".join(pieces)
+
+
 def _decode(pieces: list[bytes]) -> Any:
     body = b"".join(pieces)
     pieces.clear()
@@ -165,15 +183,15 @@ def require_uncompressed(content_encoding: str | None) -> None:
         raise UnsupportedMediaType("The body must be sent uncompressed, without Content-Encoding.")
 
 
-class _ParsedRequest(Request):
+class ValidatedRequest(Request):
     """A request whose body was read, decoded and validated already; FastAPI takes the model as it is."""
 
     def __init__(self, request: Request, body: BaseModel) -> None:
         super().__init__(request.scope, request.receive)
         self._validated = body
 
-    async def body(self) -> bytes:
-        return b"{}"  # FastAPI asks only whether there is one
+    async def body(self) -> Any:
+        return self._validated  # FastAPI asks whether there is one, and takes it where it is not called JSON
 
     async def json(self) -> BaseModel:
         return self._validated
@@ -195,8 +213,12 @@ class StrictJSONRoute(APIRoute):
             scope.setdefault("state", {})["lease"] = lease
             await super().handle(scope, receive, send)
 
+    def plain_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's own, which a validated body is given to."""
+        return super().get_route_handler()
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
+        handle = self.plain_handler()
         if self.body_field is None:
             return handle
 
@@ -207,6 +229,6 @@ class StrictJSONRoute(APIRoute):
             require_uncompressed(request.headers.get("content-encoding"))
             state = request.app.state
             body = await read_body(request, model, state.settings, lease_of(request), state.turns)
-            return await handle(_ParsedRequest(request, body))
+            return await handle(ValidatedRequest(request, body))
 
         return read_then_handle

@@ -83,12 +83,12 @@ def pieces(document: Any) -> Iterator[bytes]:
         for i, block in enumerate(long.blocks()):
             if i:
                 yield b","
-            yield from _items(block)
+            yield from items(block)
         head = b"]" + tail
     yield head
 
 
-def _items(block: Sequence[Any]) -> Iterator[bytes]:
+def items(block: Sequence[Any]) -> Iterator[bytes]:
     """A list without its brackets."""
     encoded = pieces(block)
     piece = next(encoded)[1:]

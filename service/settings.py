@@ -17,6 +17,7 @@ from rfa.service.machine import available_cores
 Names = Annotated[tuple[str, ...], NoDecode]
 QuotaName = Literal["requests", "concurrent", "streams", "tokens", "observations"]
 TextRuntime = Literal["auto", "compiled", "onnx"]
+FilterRuntimeName = Literal["auto", "compiled", "onnx"]
 BUNDLE_ROOT = Path(__file__).resolve().parent.parent / "bundles"
 PREFIX = "RFA_"
 # Read by `rfa` itself, whatever the command.
@@ -51,6 +52,10 @@ class Settings(BaseSettings):
     text_runtime: TextRuntime = Field(
         default="auto",
         description="of language models on a CPU; auto is compiled where it can run the bundle, else onnx",
+    )
+    filter_runtime: FilterRuntimeName = Field(
+        default="auto",
+        description="of filters; auto is compiled where the bundle is linear or a metric's and numba is there",
     )
     bundles: Annotated[tuple[Path, ...], NoDecode] = Field(
         default_factory=default_bundles, description="bundle directories; in the environment separated by `:`"
@@ -125,7 +130,7 @@ class Settings(BaseSettings):
     max_new_tokens: int = Field(default=4_096, ge=1)
     max_choices: int = Field(default=128, ge=1, description="continuations that one request may ask for, prompts × n")
     max_attention_tokens: int = Field(default=4_096, ge=2, description='prompt and new tokens, decode="attention"')
-    max_observations: int = Field(default=10_000, ge=1)
+    max_observations: int = Field(default=20_000, ge=1)
     max_reply_numbers: int = Field(default=2_000_000, ge=1_000, description="numbers that one reply may hold")
 
     api_keys: SecretStr | None = Field(

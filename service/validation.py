@@ -31,8 +31,9 @@ def check_lengths(document: Any, settings: Settings) -> None:
     """
     if type(document) is not dict:
         return
-    for name in SERIES:
-        values = document.get(name)
+    columns = document.get("values")
+    named = {f"values.{name}": column for name, column in columns.items()} if type(columns) is dict else {}
+    for name, values in (*((name, document.get(name)) for name in SERIES), *named.items()):
         if type(values) is list and len(values) > settings.max_observations:
             limit = settings.max_observations
             raise InvalidRequest(

@@ -20,8 +20,7 @@ import psutil  # type: ignore[import-untyped]
 
 from rfa.bench.load.scenario import Scenario
 from rfa.export.bundle import Bundle, open_bundle
-from rfa.service.engine.filter.adaptive import Leads, adaptive_fields
-from rfa.service.engine.filter.learned_normal import normal_fields
+from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.pool import StateField, StatePool
 from rfa.service.state.memory_sessions import MemorySessions
 from rfa.service.state.names import Opened, SessionName, StateScope
@@ -60,23 +59,8 @@ def _in_fresh_process(path: Path, count: int, place: str) -> dict[str, Any]:
 
 
 def fields_of(bundle: Bundle) -> dict[str, StateField]:
-    """What a live stream of a filter keeps: the graph's state, time, count, surprise, what adapts its intervals
-    and what is normal for it."""
-    weights = bundle.weights()
-    tensors = {
-        spec.name: StateField(tuple(weights[f"initial.{spec.name}"].shape), np.float32)
-        for spec in bundle.manifest.state
-    }
-    calibration = bundle.calibration["recurrent"]
-    leads, levels = Leads(calibration["forecast"]["horizons"]), len(calibration["levels"])
-    return {
-        **tensors,
-        "time": StateField((), np.float64),
-        "count": StateField((), np.int64),
-        "surprise": StateField((), np.float64),
-        **adaptive_fields(leads, len(weights["initial.readout_matrix"]), levels),
-        **normal_fields(),
-    }
+    """What a live stream of a filter keeps."""
+    return FilterRuntime(bundle).state_fields
 
 
 def bytes_of(fields: Mapping[str, StateField]) -> int:

@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from rfa.experiments.filters import adaptive_rows
 from rfa.export.bundle import open_bundle
 from rfa.export.filter_calibration import LEVELS, conformal
 from rfa.measured import RESULTS, origin, write_result
-from rfa.service.engine.filter import adaptive
 from rfa.service.engine.filter.adaptive import GAMMA
 from rfa.service.engine.filter.model import Row
 from rfa.service.runtime.filter import FilterRuntime
@@ -118,7 +118,7 @@ def served(scores: Array, start: Array) -> tuple[Array, Array]:
     multipliers, is_scored = np.tile(start, (series, 1)), np.ones((series, 1), bool)
     widths = np.empty((series, steps, len(start)))
     for t in range(steps):
-        widths[:, t] = adaptive.score_step(shift, multipliers, scores[:, t, None], is_scored, RATES)[:, 0]
+        widths[:, t] = adaptive_rows.score_step(shift, multipliers, scores[:, t, None], is_scored, RATES)[:, 0]
     return scores[..., None] <= widths, widths
 
 

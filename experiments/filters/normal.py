@@ -75,7 +75,9 @@ def without(calibration: Calibration, nis: Array) -> Array:
     """What the bundle alone says of observations of two components."""
     untaught = np.zeros((len(nis), COLUMNS), np.float32)
     seen, teaches = np.full(len(nis), 2), np.zeros(len(nis), bool)
-    return np.stack([learn(untaught, column, seen, 2, teaches, calibration).anomaly for column in nis.T], axis=1)
+    return np.stack(
+        [learn(untaught, column, seen, 2, teaches, calibration.tables.rarity).anomaly for column in nis.T], axis=1
+    )
 
 
 def worst_gap(scores: Array) -> float:

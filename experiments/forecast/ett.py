@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from rfa.experiments.filters.adaptive_rows import Leads
 from rfa.experiments.forecast.intervals import adaptive_widths
 from rfa.experiments.forecast.plot import draw_week
 from rfa.experiments.forecast.scores import block_error, crps_normal, crps_points, interval
@@ -39,7 +40,6 @@ from rfa.export.filter_calibration import LEVELS, ONE_SIGMA, conformal, evaluate
 from rfa.measured import origin, write_result
 from rfa.model.batch import Batch
 from rfa.model.linear_filter import LinearFilter
-from rfa.service.engine.filter.adaptive import Leads
 from rfa.training.corpus import file_hashes
 from rfa.training.series import Series, load_csv
 from rfa.training.structural import StructuralConfig, fit_structural

@@ -1,6 +1,6 @@
 """Intervals of recorded forecasts: conformal multipliers that follow each series, as the service answers them.
 
-The functions are those of service/engine/filter/adaptive.py, and the order and the bookkeeping are those of
+The functions are those of experiments/filters/adaptive_rows.py, and the order and the bookkeeping are those of
 `FilterRuntime`. An observation is first held against the forecasts that were for it, then the next forecasts are made
 with what it taught. So the interval of a row forecast `lead` rows before knows nothing that came after that row's
 origin.
@@ -12,8 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rfa.export.filter_calibration import LEVELS
-from rfa.service.engine.filter.adaptive import (
+from rfa.experiments.filters.adaptive_rows import (
     Leads,
     adaptive_fields,
     radii,
@@ -23,6 +22,7 @@ from rfa.service.engine.filter.adaptive import (
     wait_for,
     write_tracks,
 )
+from rfa.export.filter_calibration import LEVELS
 from rfa.service.runtime.pool import StatePool
 
 Array = np.ndarray

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from rfa.service.engine.filter.input import check_size
 from rfa.service.engine.filter.jobs import FilterJob, SequenceJob
 from rfa.service.engine.filter.model import FilterOptions, reply_rows
 from rfa.service.engine.filter.stream import FilterStreamOptions, StreamJob
@@ -24,6 +23,7 @@ from rfa.service.engine.reply_size import (
     frame_bytes,
     generation_bytes,
     smoothing_bytes,
+    whole_bytes,
 )
 from rfa.service.engine.scheduler import Scheduler
 from rfa.service.engine.served import Served, Staged, prompt_limits
@@ -226,9 +226,6 @@ class Engine:
         """
         model = self.filter_model(model_name)
         count = len(options.observations)
-        for index, observation in enumerate(options.observations):
-            if observation is not None and len(observation) != model.observation_size:  # no name is made for the others
-                check_size(f"observations[{index}]", observation, model.observation_size, model.name)
         options = replace(options, levels=options.levels or model.levels)
         shape = _step_shape(model, options)
         self._limit_reply("observations", count * shape.numbers)
@@ -316,6 +313,8 @@ class Engine:
         count = len(options.observations)
         has_state = options.wants_state or options.state is not None
         states = STATE_COPIES * model.state_bytes if has_state else 0
+        if options.is_whole:
+            states += whole_bytes(shape, count)
         if options.smooth:
             return states + smoothing_bytes(shape, count, model.state_size, is_streamed=options.is_streamed)
         ahead = self._settings.stream_buffer // reply_rows(options) + STEPS_BEYOND_BUFFER

@@ -51,6 +51,7 @@ class Job:
         self._patience: asyncio.TimerHandle | None = None
         self._backlog = 0
         self._outbox: list[Any] = []
+        self._emitted = 0
         self._given = 0  # rows, on the scale of all live streams
         self._inbox: deque[Any] = deque()
         self._arrival = asyncio.Event()
@@ -67,6 +68,10 @@ class Job:
         """What an event weighs in the reader's buffer."""
         return 1
 
+    def weight(self, _: Any) -> int:
+        """How many events an event counts for."""
+        return 1
+
     @property
     def _lag(self) -> int:
         """What the reader has yet to take."""
@@ -75,13 +80,18 @@ class Job:
     @property
     def is_ahead(self) -> bool:
         """On a worker: whether what the reader has yet to take, with this quantum's events, is enough."""
-        waiting = (self._backlog + len(self._outbox)) * self.event_rows
+        waiting = (self._backlog + self._emitted) * self.event_rows
         return self._scheduler is not None and waiting >= self._scheduler.stream_buffer
 
     @property
     def is_in_the_way(self) -> bool:
         """On a worker: whether a live stream waits for this quantum to end."""
         return self._scheduler is not None and self._scheduler.live_waiting > 0
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether a quantum of this job takes microseconds: it is not worth the way to another thread."""
+        return False
 
     @property
     def is_idle(self) -> bool:
@@ -101,6 +111,7 @@ class Job:
     def emit(self, event: Any) -> None:
         """Send an event to the reader."""
         self._outbox.append(event)
+        self._emitted += self.weight(event)
 
     def finish(self, result: Any) -> None:
         """Send the last event."""
@@ -136,7 +147,7 @@ class Job:
                     yield event.result
                     return
                 if self._scheduler is not None:
-                    self._scheduler.consumed(self)
+                    self._scheduler.consumed(self, self.weight(event))
                 yield event
         finally:
             self.cancel()

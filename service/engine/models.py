@@ -9,6 +9,7 @@ from rfa.export.bundle import Bundle, BundleError, check_golden, open_bundle
 from rfa.service.bundle_version import bundle_version
 from rfa.service.runtime.device import language_loader
 from rfa.service.runtime.filter import FilterRuntime
+from rfa.service.runtime.filter_golden import load_filter
 from rfa.service.runtime.language import Language
 from rfa.service.schemas.base import Mode
 from rfa.service.schemas.replies import ModelInfo
@@ -51,11 +52,11 @@ def load_models(settings: Settings) -> Models:
         sessions = {name: bundle.session(name) for name in bundle.manifest.graphs}  # the runtime's as well
         golden_values = check_golden(bundle, sessions)
         if bundle.kind == "lm":
-            languages[bundle.name] = model = load_language(bundle)
-            facts.append(_facts(bundle, golden_values, model.runtime, model.modes))
+            languages[bundle.name] = language = load_language(bundle)
+            facts.append(_facts(bundle, golden_values, language.runtime, language.modes))
         else:
-            filters[bundle.name] = FilterRuntime(bundle)
-            facts.append(_facts(bundle, golden_values, "onnx", FILTER_MODES))
+            filters[bundle.name] = load_filter(bundle, settings.filter_runtime)
+            facts.append(_facts(bundle, golden_values, filters[bundle.name].runtime, FILTER_MODES))
     return Models(languages, filters, facts)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 NUMBER: Final = 8
 JSON_NUMBER: Final = 26
 # Beside its numbers: a step with its place in the queues, a component of it, a level and a band of its intervals.
-STEP: Final = 2_600
+STEP: Final = 2_900
 STEP_COMPONENT: Final = 190
 STEP_LEVEL: Final = 160
 STEP_BAND: Final = 170
@@ -21,6 +21,8 @@ STEP_BAND: Final = 170
 JSON_STEP: Final = 420
 JSON_FORECAST: Final = 64
 JSON_LEVEL: Final = 28
+# Columns that there is one of.
+WHOLE_COLUMNS: Final = 8
 # What a smoothed sequence keeps of a step beside its numbers.
 SMOOTHED_STEP: Final = 1_600
 SMOOTHED_COMPONENT: Final = 80
@@ -97,6 +99,11 @@ def smoothing_bytes(shape: StepShape, count: int, states: int, *, is_streamed: b
     trace = SMOOTHED_STEP + NUMBER * (3 * states**2 + 2 * states) + shape.size * SMOOTHED_COMPONENT
     held = count * (shape.held_bytes + trace) + shape.readout_bytes
     return held + _body_bytes(count * (shape.json_bytes + trace), is_streamed=is_streamed)
+
+
+def whole_bytes(shape: StepShape, count: int) -> int:
+    """Columns of all steps: as they came, joined, and encoded."""
+    return 3 * NUMBER * count * (shape.numbers + WHOLE_COLUMNS)
 
 
 def frame_bytes(shape: StepShape) -> int:

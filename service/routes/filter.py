@@ -2,66 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 from fastapi import APIRouter, Request, Response
 
 from rfa.service.access.quotas import client_of
 from rfa.service.access.record import record_of
-from rfa.service.body import StrictJSONRoute
-from rfa.service.encoding import Long, pieces
+from rfa.service.arrow import ARROW, ARROW_BODY, ArrowRoute, encode_arrow, request_is_arrow
+from rfa.service.departure import unless_disconnected
+from rfa.service.encoding import Long, dumps, items, pieces
+from rfa.service.engine.filter.columns import Columns
+from rfa.service.engine.filter.input import as_array, from_columns
 from rfa.service.engine.filter.jobs import Filtered, FilterJob, SequenceJob
 from rfa.service.engine.filter.model import FilterOptions
+from rfa.service.engine.filter.steps import Steps, chosen
 from rfa.service.errors import InvalidRequest
 from rfa.service.memory import lease_of
 from rfa.service.routes.common import NDJSON, SSE, EngineDep, document_response, open_stream
 from rfa.service.routes.generate import MODEL_ERRORS
 from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
-from rfa.service.schemas.replies import FilterDone, FilterReply, FilterSummary
+from rfa.service.runtime.filter import FilterRuntime
+from rfa.service.schemas.replies import FilterColumns, FilterDone, FilterReply, FilterSummary
 from rfa.service.schemas.requests import FilterRequest
 
-router = APIRouter(route_class=StrictJSONRoute)
+router = APIRouter(route_class=ArrowRoute)
 SMOOTHED_NUMBERS = 32  # more or less, of a smoothed step
 
 
 @router.post(
     "/filter",
-    response_model=FilterReply,
+    response_model=FilterReply | FilterColumns,
     responses={
         200: {
-            "model": FilterReply,
+            "model": FilterReply | FilterColumns,
             "description": "One step per observation; with `stream` one line per step, as NDJSON or, where the Accept "
-            'header asks for it, as server-sent events; the last line has `"done": true` or is `{"error": …}`.',
+            'header asks for it, as server-sent events; the last line has `"done": true` or is `{"error": …}`. '
+            "`values` are answered in columns, an Arrow stream in another one: there the rest of the reply is JSON in "
+            "the metadata `rfa` of its schema.",
+            "content": {ARROW: {"schema": {"type": "string", "format": "binary"}}},
         },
         **MODEL_ERRORS,
     },
     tags=["filter"],
+    openapi_extra={"requestBody": {"content": {ARROW: ARROW_BODY}}},
 )
 async def filter_sequence(body: FilterRequest, request: Request, engine: EngineDep) -> Response:
     """Estimate the state behind a sequence of observations."""
     kind = partial(engine.filter_state, body.model)
     exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
     resumed = None if exchange.opened is None else engine.read_filter_state(body.model, exchange.opened.payload)
-    options = _options(body, exchange, resumed)
-    name = engine.filter_model(body.model).name
+    model = engine.filter_model(body.model)
+    name = model.name
+    options = _options(body, model, exchange, resumed)
     client, count = client_of(request), len(options.observations)
     client.afford("observations", count)
     job = engine.filter(body.model, options, lease_of(request))
     client.spend("observations", count)
     record_of(request).filtered(name, count)
+    if body.values is not None:
+        columns = Columns(list(body.values), body.fields, body.horizon)
+        if request_is_arrow(request):
+            return await _arrow(request, job, columns, name, exchange)
+        return await document_response(request, _columns(job, columns, name, exchange))
     if body.stream:
         wants_events = SSE in request.headers.get("accept", "").lower()
-        return await open_stream(request, _lines(job, name, exchange), SSE if wants_events else NDJSON)
-    return await document_response(request, _document(job, name, exchange))
+        return await open_stream(request, _lines(job, name, exchange, body.fields), SSE if wants_events else NDJSON)
+    return await document_response(request, _document(job, name, exchange, body.fields))
 
 
-def _options(body: FilterRequest, exchange: StateExchange, resumed: Any) -> FilterOptions:
+def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange, resumed: Any) -> FilterOptions:
+    size = model.observation_size
+    if body.values is not None:
+        observations = from_columns(body.values, size, model.name)
+    else:
+        observations = as_array(body.observations or (), size, model.name)
+    noise = [1.0 if scale is None else scale for scale in body.noise or [1.0] * len(observations)]
     return FilterOptions(
-        times=_times(body, resumed),
-        observations=body.observations,
-        noise=body.noise,
+        times=np.array(_times(body, len(observations), resumed), np.float64),
+        observations=observations,
+        noise=np.array(noise, np.float64),
         levels=tuple(body.levels or ()),
         horizon=tuple(body.horizon),
         samples=body.samples,
@@ -71,17 +94,18 @@ def _options(body: FilterRequest, exchange: StateExchange, resumed: Any) -> Filt
         is_streamed=body.stream,
         state=resumed,
         wants_state=exchange.is_wanted,
+        is_whole=body.values is not None,
     )
 
 
-def _times(body: FilterRequest, resumed: Any) -> list[float]:
+def _times(body: FilterRequest, count: int, resumed: Any) -> list[float]:
     """The times that were given, else the indices of the steps.
 
     Raises:
         InvalidRequest: the first lies before the last of the state.
     """
     begin = 0 if resumed is None else resumed.count
-    times = body.times or [float(begin + index) for index in range(len(body.observations))]
+    times = body.times or [float(begin + index) for index in range(count)]
     if begin and times[0] < resumed.time:
         name = "times" if body.times is None else "times[0]"
         message = f"{name} must not begin before the last time of the state"
@@ -89,7 +113,9 @@ def _times(body: FilterRequest, resumed: Any) -> list[float]:
     return times
 
 
-async def _document(job: FilterJob | SequenceJob, name: str, exchange: StateExchange) -> AsyncIterator[bytes]:
+async def _document(
+    job: FilterJob | SequenceJob, name: str, exchange: StateExchange, wanted: Collection[str] | None
+) -> AsyncIterator[bytes]:
     """The plain reply: `steps` as they come, then what is known at their end."""
     begin = b'{"steps":['
     async for event in job.events():
@@ -99,10 +125,11 @@ async def _document(job: FilterJob | SequenceJob, name: str, exchange: StateExch
             for piece in summary:
                 yield piece
         else:
-            yield begin
-            for piece in pieces(event):
-                yield piece
-            begin = b","
+            for block in event.blocks(wanted) if isinstance(event, Steps) else ([chosen(event, wanted)],):
+                yield begin
+                for piece in items(block):
+                    yield piece
+                begin = b","
 
 
 async def _summary(filtered: Filtered, name: str, options: FilterOptions, exchange: StateExchange) -> FilterSummary:
@@ -118,9 +145,45 @@ async def _summary(filtered: Filtered, name: str, options: FilterOptions, exchan
     )
 
 
-async def _lines(job: FilterJob | SequenceJob, name: str, exchange: StateExchange) -> AsyncIterator[Any]:
+async def _lines(
+    job: FilterJob | SequenceJob, name: str, exchange: StateExchange, wanted: Collection[str] | None
+) -> AsyncIterator[Any]:
     async for event in job.events():
         if isinstance(event, Filtered):
             yield FilterDone(True, **vars(await _summary(event, name, job.options, exchange)))
+        elif isinstance(event, Steps):
+            for block in event.blocks(wanted):
+                for step in block:
+                    yield step
         else:
-            yield event
+            yield chosen(event, wanted)
+
+
+async def _collected(
+    job: FilterJob | SequenceJob, columns: Columns, name: str, exchange: StateExchange
+) -> FilterSummary:
+    """The whole series in columns, and what is known at its end; the smoothed states are columns, too."""
+    async for event in job.events():
+        if isinstance(event, Filtered):
+            if event.smoothed is not None:
+                columns.add_smoothed(event.smoothed)
+            return await _summary(replace(event, smoothed=None), name, job.options, exchange)
+        columns.add(event)
+    raise AssertionError("a job ends with its result")
+
+
+async def _columns(
+    job: FilterJob | SequenceJob, columns: Columns, name: str, exchange: StateExchange
+) -> AsyncIterator[bytes]:
+    """The plain reply in columns."""
+    summary = vars(await _collected(job, columns, name, exchange))
+    for piece in pieces(FilterColumns(**summary, columns=columns.arrays())):
+        yield piece
+
+
+async def _arrow(
+    request: Request, job: FilterJob | SequenceJob, columns: Columns, name: str, exchange: StateExchange
+) -> Response:
+    """The same as an Arrow stream; what is known at the end is JSON in the metadata of its schema, named `rfa`."""
+    summary = await unless_disconnected(request, _collected(job, columns, name, exchange))
+    return Response(encode_arrow(columns.arrays(), dumps(summary)), media_type=ARROW)

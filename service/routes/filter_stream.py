@@ -34,6 +34,7 @@ from rfa.service.access.quotas import client_of
 from rfa.service.departure import ClientGone
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter.input import LARGEST_OBSERVATION, LEAST_NOISE, MOST_COMPONENTS, MOST_NOISE, check_size
+from rfa.service.engine.filter.steps import chosen
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob, StreamStep
 from rfa.service.errors import (
     ErrorReply,
@@ -154,6 +155,7 @@ class _Stream:
     time: float
     room: asyncio.Event
     lease: Lease
+    fields: Sequence[str] | None
     seen: float = 0.0  # when the client's last observation was taken, by the loop's clock
     timer: asyncio.TimerHandle | None = None
     leased_answers: int = 1
@@ -246,7 +248,9 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
         lease,
     )
     count, time = (0, -LARGEST_TIME) if resumed is None or not resumed.count else (resumed.count, resumed.time)
-    return _Stream(job, exchange, model.name, model.observation_size, count, time, asyncio.Event(), lease)
+    return _Stream(
+        job, exchange, model.name, model.observation_size, count, time, asyncio.Event(), lease, request.fields
+    )
 
 
 async def _read(socket: JsonSocket, stream: _Stream, pace: Callable[[], float] | None) -> None:
@@ -289,27 +293,29 @@ async def _reply(socket: JsonSocket, stream: _Stream) -> tuple[StreamDone | Erro
             code = SERVICE_RESTART if replies.reason == "drain" else NORMAL
             return await _done(replies, stream.exchange), code
         stream.sending = len(replies)
-        await _answer(socket, replies, stream.exchange)
+        await _answer(socket, replies, stream)
         stream.answered()
         await asyncio.sleep(0)
 
 
-async def _answer(socket: JsonSocket, replies: Sequence[StreamStep], exchange: StateExchange) -> None:
+async def _answer(socket: JsonSocket, replies: Sequence[StreamStep], stream: _Stream) -> None:
     """Send answers; one whose state cannot be kept is not sent, those before it are."""
     documents: list[Any] = []
     try:
         for reply in replies:
-            documents.append(await _document(reply, exchange))  # noqa: PERF401 - a failure leaves those before it
+            documents.append(await _document(reply, stream))  # noqa: PERF401 - a failure leaves those before it
     finally:
         await socket.write(documents)
 
 
-async def _document(reply: StreamStep, exchange: StateExchange) -> Any:
+async def _document(reply: StreamStep, stream: _Stream) -> Any:
     step, state = reply.step, reply.state
     if state is None:
-        return step
-    reference = await exchange.save(state.payload, state.count)
-    return StreamStepReply(**vars(step), state=reference)
+        return chosen(step, stream.fields)
+    reference = await stream.exchange.save(state.payload, state.count)
+    if stream.fields is None:
+        return StreamStepReply(**vars(step), state=reference)
+    return {**chosen(step, stream.fields), "state": reference}
 
 
 async def _done(end: StreamEnd, exchange: StateExchange) -> StreamDone:

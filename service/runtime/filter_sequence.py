@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,14 +14,13 @@ from rfa.service.engine.filter.forecast_checks import no_checks
 from rfa.service.engine.filter.input import (
     check_lag,
     check_mode,
-    check_noise,
     check_observations,
     check_times,
     out_of_range,
 )
-from rfa.service.engine.filter.model import FilterOptions, Row
+from rfa.service.engine.filter.model import FilterOptions, Piece
 from rfa.service.engine.filter.smoothing import Trace, draw_paths, fixed_lag, smooth
-from rfa.service.engine.filter.steps import Readout
+from rfa.service.engine.filter.steps import Readout, Steps
 from rfa.service.runtime.filter_state import FilterState
 from rfa.service.runtime.pool import StatePool
 from rfa.service.schemas.replies import FilterStepReply, SmoothedStep
@@ -44,103 +44,112 @@ class FilterResult:
 
 @dataclass(frozen=True)
 class FilteredSequence(FilterResult):
-    """A sequence and its steps."""
+    """A sequence and what is told about it, in pieces."""
 
-    steps: list[FilterStepReply]
+    pieces: list[Steps]
 
     @classmethod
     def collect(
-        cls, work: Generator[FilterStepReply | None, None, FilterResult], tick: Callable[[], object] = lambda: None
+        cls, work: Generator[Steps | None, None, FilterResult], tick: Callable[[int], object] = lambda _: None
     ) -> FilteredSequence:
-        """Do all the work of `run_sequence`; `tick` is called after each piece."""
-        steps: list[FilterStepReply] = []
+        """Do all the work of `run_sequence`; `tick` is called after each piece with the observations in it."""
+        pieces: list[Steps] = []
         while True:
             try:
-                step = next(work)
+                told = next(work)
             except StopIteration as stop:
-                return cls(**vars(stop.value), steps=steps)
-            if step is not None:
-                steps.append(step)
-            tick()
+                return cls(**vars(stop.value), pieces=pieces)
+            if told is not None:
+                pieces.append(told)
+            tick(1 if told is None else len(told))
+
+    @cached_property
+    def steps(self) -> list[FilterStepReply]:
+        """One for each observation."""
+        return [step for told in self.pieces for step in told.replies()]
 
 
-def run_sequence(
-    runtime: FilterRuntime, options: FilterOptions
-) -> Generator[FilterStepReply | None, None, FilterResult]:
-    """Filter in small pieces: pauses after every observation, so that others can have the thread, and gives each step
-    as soon as nothing will change it, in order.
+def run_sequence(runtime: FilterRuntime, options: FilterOptions) -> Generator[Steps | None, None, FilterResult]:
+    """Filter in small pieces: pauses after each, so that others can have the thread, and gives what is told as soon as
+    nothing will change it, in order; None where that is not yet.
 
     Raises:
         InvalidRequest: naming the field.
     """
     times, observations, state = options.times, options.observations, options.state
-    carried = runtime.start() if state is None or not state.count else state
+    states = runtime if options.mode == "recurrent" else runtime.attention_states
+    carried = states.start() if state is None or not state.count else state
     check_observations(observations, runtime.observation_size, runtime.name)
     check_times(times, len(observations), carried.time if carried.count else -math.inf)
-    scales = check_noise(options.noise, len(observations))
     check_mode(options.mode, continues=carried.count > 0, length=len(observations))
     check_lag(options.lag, smooth=options.smooth)
     readout = runtime.readout(options.levels, options.horizon, options.samples, options.mode)
-    pool = StatePool(runtime.state_fields, 1)
+    pool = StatePool(states.state_fields, 1)
     seat = pool.acquire()
-    runtime.put(pool, seat, carried)
-    memory = Memory(runtime.cache_shapes, times) if options.mode == "attention" else None
-    steps: list[FilterStepReply] = []
+    states.put(pool, seat, carried)
+    series = Piece(seat, times, observations, options.noise, readout, options.seed)
+    memory = Memory(runtime.graphs.cache_shapes, times) if options.mode == "attention" else None
+    pieces: list[Steps] = []
     traces: list[Trace] = []
     total, sums = 0.0, no_checks(len(runtime.levels))
-    for i, (t, observation, scale) in enumerate(zip(times, observations, scales, strict=True)):
-        row = Row(seat, float(t), observation, scale, readout, options.seed)
-        advanced = runtime.advance_alone(pool, row, memory, smooth=options.smooth)
-        if advanced is None:
-            raise out_of_range(f"observations[{i}]", runtime.name)
-        stepped, outputs = advanced
-        total += stepped.log_likelihood
-        sums += stepped.tally
+    done, most = 0, runtime.piece_rows if memory is None else 1
+    while done < len(observations):
+        rows = slice(done, min(done + most, len(observations)))
+        piece = series._replace(times=series.times[rows], values=series.values[rows], noise=series.noise[rows])
+        told, trace = runtime.trace(pool, piece, memory, traced=options.smooth)
+        total += told.log_likelihood
+        sums += told.tally
+        done += len(told)
         if options.smooth:
-            steps.append(stepped.step)
-            traces.append(Trace.of(outputs))
-        yield None if options.smooth else stepped.step
+            pieces.append(told)
+            traces += [Trace.of(trace, i) for i in range(len(told))]
+        elif len(told):
+            yield told
+        if done < rows.stop:
+            raise out_of_range(f"observations[{done}]", runtime.name)
     smoothed = None
     if options.smooth:
-        smoothed = yield from _smooth(runtime, traces, steps, readout, options.lag)
-        yield from _draw_trajectories(runtime, traces, steps, readout, options.seed)
-        yield from steps
-    return FilterResult(total, runtime.get(pool, seat, options.seed), smoothed, sums)
+        first = int(pieces[0].told.position[0])
+        smoothed = yield from _smooth(runtime, traces, readout, options.lag, first, times)
+        paths = yield from _draw_trajectories(runtime, traces, readout, options.seed, first)
+        for told in pieces:
+            part, paths = paths[: len(told)], paths[len(told) :]
+            yield replace(told, samples=part or None)
+    return FilterResult(total, runtime.own(states.get(pool, seat, options.seed)), smoothed, sums)
 
 
 def _smooth(
-    runtime: FilterRuntime, traces: list[Trace], steps: list[FilterStepReply], readout: Readout, lag: int | None
+    runtime: FilterRuntime, traces: list[Trace], readout: Readout, lag: int | None, first: int, times: Array
 ) -> Generator[None, None, list[SmoothedStep]]:
     scale = readout.calibration.state_scale
-    smoothed = []
-    ordered = steps[::-1] if lag is None else steps
-    for step, (mean, covariance) in zip(
-        ordered, smooth(traces) if lag is None else fixed_lag(traces, lag), strict=True
-    ):
+    smoothed: list[SmoothedStep] = []
+    order = range(len(traces)) if lag is not None else range(len(traces) - 1, -1, -1)
+    states = smooth(traces) if lag is None else fixed_lag(traces, lag)
+    for i, (mean, covariance) in zip(order, states, strict=True):
         variance = np.maximum(np.diagonal(runtime.readout_matrix @ covariance @ runtime.readout_matrix.T), 0.0)
         seen = (runtime.readout_matrix @ mean + runtime.readout_offset).tolist()
-        smoothed.append(SmoothedStep(step.index, step.t, seen, (scale * np.sqrt(variance)).tolist()))
+        smoothed.append(SmoothedStep(first + i, float(times[i]), seen, (scale * np.sqrt(variance)).tolist()))
         yield
     return smoothed[::-1] if lag is None else smoothed
 
 
 def _draw_trajectories(
-    runtime: FilterRuntime, traces: list[Trace], steps: list[FilterStepReply], readout: Readout, seed: int
-) -> Generator[None, None, None]:
-    """Set the samples of the steps."""
-    if not readout.samples:
-        return
-    paths = draw_paths(traces, readout.calibration.state_scale, readout.samples, seed, steps[0].index)
-    for step, path in zip(reversed(steps), paths, strict=True):
-        step.samples = path @ runtime.readout_matrix.T + runtime.readout_offset
-        yield
+    runtime: FilterRuntime, traces: list[Trace], readout: Readout, seed: int, first: int
+) -> Generator[None, None, list[Array]]:
+    """Samples of every step, `[samples, P]`, or none."""
+    found: list[Array] = []
+    if readout.samples:
+        for path in draw_paths(traces, readout.calibration.state_scale, readout.samples, seed, first):
+            found.append(path @ runtime.readout_matrix.T + runtime.readout_offset)
+            yield
+    return found[::-1]
 
 
 class Memory:
     """What attention looks back at: one row per earlier observation, grown in blocks."""
 
-    def __init__(self, shapes: dict[str, tuple[int, ...]], times: Sequence[float]) -> None:
-        self._times = np.asarray(times, np.float64)
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], times: Array) -> None:
+        self._times = times
         self._count = 0
         self._rows = {name: np.zeros((1, 0, *shape), np.float32) for name, shape in shapes.items()}
 

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from rfa.service.errors import InvalidRequest
+from rfa.service.runtime.filter_steps import CLOCK
 from rfa.service.runtime.pool import Seat, StateField, StatePool
 
 Array = np.ndarray
-STATE_MAGIC = b"RFAF\x05"
+# What states of filters begin with: of this version and of those before it.
+STATE_FAMILY = b"RFA"
 _HEADER = struct.Struct("<5sQQdd")  # magic, seed, count, time, surprise
 
 
@@ -22,7 +24,7 @@ class FilterState:
     """A stream between two observations.
 
     Attributes:
-        tensors: the graph's state, without batch.
+        tensors: the filter's own state, without batch.
         time: of the last observation; meaningless at count 0.
         count: observations so far.
         surprise: running surprise, which the confidence is read from.
@@ -42,19 +44,26 @@ class FilterStates:
     """What a filter knows of its states.
 
     Args:
-        initial: the graph's state before the first observation, without batch, in the manifest's order.
+        magic: what the states of a runtime begin with: its name and the version of their form.
+        initial: the filter's state before the first observation, without batch, in its order.
+        fields: of that.
         adaptive: fields of what a stream teaches.
     """
 
-    def __init__(self, initial: Mapping[str, Array], adaptive: Mapping[str, StateField]) -> None:
+    def __init__(
+        self,
+        magic: bytes,
+        initial: Mapping[str, Array],
+        fields: Mapping[str, StateField],
+        adaptive: Mapping[str, StateField],
+    ) -> None:
+        self._magic = magic
         self._initial = dict(initial)
         self._names = list(initial)
         self._adaptive = tuple(adaptive)
         self.state_fields: dict[str, StateField] = {
-            **{name: StateField(array.shape, np.float32) for name, array in initial.items()},
-            "clock.time": StateField((), np.float64),
-            "clock.count": StateField((), np.int64),
-            "clock.surprise": StateField((), np.float64),
+            **fields,
+            **CLOCK,
             **adaptive,
         }
         self._packed = {name: self.state_fields[name] for name in (*self._names, *adaptive)}
@@ -90,7 +99,7 @@ class FilterStates:
         body = b"".join(
             held[name].astype(np.dtype(field.dtype).newbyteorder("<")).tobytes() for name, field in self._packed.items()
         )
-        return _HEADER.pack(STATE_MAGIC, state.seed & (2**64 - 1), state.count, state.time, state.surprise) + body
+        return _HEADER.pack(self._magic, state.seed & (2**64 - 1), state.count, state.time, state.surprise) + body
 
     def unpack(self, data: bytes) -> FilterState:
         """The inverse of `pack`.
@@ -98,7 +107,12 @@ class FilterStates:
         Raises:
             InvalidRequest: not a state of this filter.
         """
-        if len(data) != self.state_bytes or not data.startswith(STATE_MAGIC):
+        if data.startswith(STATE_FAMILY) and not data.startswith(self._magic):
+            raise _invalid_state(
+                "was made by another version of the server or on another runtime of it, and cannot go on here: "
+                "begin anew without it"
+            )
+        if len(data) != self.state_bytes or not data.startswith(self._magic):
             raise _invalid_state("is not a state of this filter")
         _, seed, count, time, surprise = _HEADER.unpack_from(data)
         held, position = {}, _HEADER.size

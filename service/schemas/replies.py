@@ -273,6 +273,20 @@ class FilterReply(FilterSummary):
 
 
 @dataclass
+class FilterColumns(FilterSummary):
+    """The answer to `values`: columns in the place of steps, all of the same length."""
+
+    columns: Annotated[
+        Annotated[dict[str, np.ndarray], _Json(dict[str, list[float | None]])],
+        says(
+            "by name: index, t, precision, confidence, weight, nis, anomaly; for each column x of the request mean.x, "
+            "std.x, innovation.x, lower.L.x and upper.L.x for each level L, smoothed.mean.x and smoothed.std.x; for "
+            "each horizon h forecast.h.mean.x, forecast.h.std.x, forecast.h.lower.L.x and forecast.h.upper.L.x"
+        ),
+    ]
+
+
+@dataclass
 class FilterDone(FilterSummary, Done):
     """The last line of a stream; the lines before it are steps."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -40,6 +40,30 @@ Horizons = Annotated[
     list[Horizon],
     Field(max_length=256, fail_fast=True, description="forecast so far ahead of each observation, in time units"),
 ]
+# What is told of each observation beside `index` and `t`.
+StepField = Literal[
+    "mean",
+    "std",
+    "precision",
+    "confidence",
+    "weight",
+    "innovation",
+    "nis",
+    "anomaly",
+    "interval",
+    "forecast",
+    "samples",
+]
+StepFields = Annotated[
+    list[StepField] | None,
+    Field(
+        min_length=1,
+        max_length=11,
+        description="what to tell of each observation beside its index and time; null is everything. "
+        "Fewer fields take less time and fewer bytes",
+    ),
+]
+ColumnName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$")]
 LATENT_NOISE = (
     "scale of the latent sample of the last layer, a new one for each token; 0 is its mean, for which confidence is "
     "calibrated. With 1 a drawn token comes from the mixture over the latent, of which the loss on unseen text is a "
@@ -167,11 +191,22 @@ class FilterRequest(Request):
         fail_fast=True,
         description="non-decreasing, in the model's time unit; null is 0, 1, 2, …",
     )
-    observations: list[Observation | None] = Field(
+    observations: list[Observation | None] | None = Field(
+        default=None,
         min_length=1,
         max_length=MAX_ITEMS,
         fail_fast=True,
-        description="up to `max_observations` of /info; null predicts only, a null component is missing",
+        description="rows, up to `max_observations` of /info; null predicts only, a null component is missing. "
+        "Either these or `values`",
+    )
+    values: dict[ColumnName, Annotated[list[Component | None], Field(max_length=MAX_ITEMS, fail_fast=True)]] | None = (
+        Field(
+            default=None,
+            min_length=1,
+            max_length=MOST_COMPONENTS,
+            description="the same as columns by name, in the order of the model's components; null is missing. "
+            "The reply is in columns, too",
+        )
     )
     noise: list[NoiseScale | None] | None = Field(
         default=None,
@@ -182,6 +217,7 @@ class FilterRequest(Request):
     levels: Levels = None
     horizon: Horizons = Field(default_factory=list)
     samples: Samples = 0
+    fields: StepFields = None
     seed: Seed | None = Field(default=None, description="null draws one; the reply tells which")
     mode: Mode = "recurrent"
     smooth: bool = Field(default=False, description="also the trajectory given all observations")
@@ -199,7 +235,7 @@ class FilterRequest(Request):
     @model_validator(mode="after")
     def check_lengths_and_order(self) -> Self:
         """Hold `times` and `noise` to the number of observations, and `times` to its order."""
-        count = len(self.observations)
+        count = self.check_form()
         if self.times is not None:
             if len(self.times) != count:
                 raise FieldError("times", f"times must have one value per observation, {count}", "length_mismatch")
@@ -211,6 +247,25 @@ class FilterRequest(Request):
             raise FieldError("noise", f"noise must have one value per observation, {count}", "length_mismatch")
         return self
 
+    def check_form(self) -> int:
+        """Rows or columns, and how many observations they hold."""
+        if (self.observations is None) == (self.values is None):
+            raise FieldError("observations", "either observations or values must be given", "rows_or_columns")
+        if self.values is None:
+            return len(self.observations or ())
+        counts = {name: len(column) for name, column in self.values.items()}
+        count = next(iter(counts.values()))
+        for name, length in counts.items():
+            if length != count or not length:
+                field = f"values.{name}"
+                raise FieldError(
+                    field, f"{field} must have as many values as the other columns, and one", "length_mismatch"
+                )
+        if self.stream or self.samples:
+            field = "stream" if self.stream else "samples"
+            raise FieldError(field, f"{field} is of rows: give observations in the place of values", "rows_only")
+        return count
+
 
 class FilterStreamRequest(Request):
     """First frame of a live stream: what to tell about each observation."""
@@ -219,6 +274,7 @@ class FilterStreamRequest(Request):
     levels: Levels = None
     horizon: Horizons = Field(default_factory=list)
     samples: Samples = 0
+    fields: StepFields = None
     seed: Seed | None = Field(
         default=None, description="null is the seed of the state, or draws one; the reply tells which"
     )

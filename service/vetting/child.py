@@ -65,7 +65,7 @@ def _run(bundle: Bundle, compiled: Any) -> int:
     count = check_golden(bundle, sessions)
     try_wide(bundle, sessions)
     if bundle.kind == "filter":
-        FilterRuntime(bundle)
+        FilterRuntime(bundle, "onnx")  # nothing is compiled here, where nothing can be kept
         return count
     Vocabulary(bundle.read("tokenizer.json").decode())
     if compiled is not None and compiled.refusal(bundle) is None:

@@ -16,7 +16,7 @@ import numpy as np
 from rfa.export.bundle import Bundle, BundleError
 from rfa.export.golden import GoldenMismatch, loosened, run_golden
 from rfa.export.manifest import GraphSpec
-from rfa.service.runtime.filter import ROW_COUNTS
+from rfa.service.runtime.graph_steps import ROW_COUNTS
 
 # Rows of a batch, by graph: prompts are read one at a time.
 ROWS: Mapping[str, Mapping[str, tuple[int, ...]]] = {

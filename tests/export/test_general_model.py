@@ -70,12 +70,14 @@ def test_served_constant_velocity_is_the_kalman_filter_at_irregular_times(runtim
     values[7] = None
     result = runtime.filter(times, values, horizon=(0.5, 20.0))
     expected, mean, covariance = kalman(times, values)
-    # float32 of numbers up to 100: rounding 6e-6 of the size, times the few tens of steps that remember it.
+    # float64 of numbers up to 100: rounding 2e-14, times the few tens of steps that remember it, and ten for F and Q of
+    # lags of 40.
     found = np.array([step.mean[0] for step in result.steps])
-    assert np.abs(found - expected[:, 0]).max() <= 1e-3
-    assert np.allclose(result.state.tensors["covariance"], covariance, rtol=1e-4)
+    assert np.abs(found - expected[:, 0]).max() <= 1e-11
+    (state,) = result.state.tensors.values()
+    assert np.allclose(runtime.steps.split(state[None])["covariance"][0], covariance, rtol=1e-11)
     for point, ahead in zip(result.steps[-1].forecast, (0.5, 20.0), strict=True):
-        assert abs(point.mean[0] - (mean[0] + ahead * mean[1])) <= 2e-3
+        assert abs(point.mean[0] - (mean[0] + ahead * mean[1])) <= 2e-11
     assert len(result.steps[7].mean) == 1 and result.steps[7].weight is None
 
 

@@ -242,6 +242,8 @@ class FakeFilter:
             raise InvalidRequest("levels must be calibrated ones", param="levels", code="level_not_calibrated")
         return Wanted(levels, horizon, samples)
 
+    piece_rows = 1
+
     def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
         self.batches.append(len(rows))
         pool.rows([row.seat for row in rows])
@@ -261,8 +263,12 @@ class FakeFilter:
     def work(self, options: FilterOptions) -> Generator[FilterStepReply, None, Result]:
         wanted = self.readout(options.levels, options.horizon, options.samples)
         state, steps, sums = options.state or self.start(options.seed), [], no_checks(len(self.levels))
-        observations, smooth = options.observations, options.smooth
-        for t, observation in zip(options.times, observations, strict=True):
+        observations: list[Any] = [
+            None if np.isnan(row).all() else [None if math.isnan(value) else value for value in row.tolist()]
+            for row in options.observations
+        ]
+        smooth = options.smooth
+        for t, observation in zip(options.times.tolist(), observations, strict=True):
             sums += self._check(state, observation)
             step, state = self._observe(state, t, observation, wanted)
             steps.append(step)

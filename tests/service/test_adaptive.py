@@ -11,13 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rfa.export.bundle import open_bundle
-from rfa.service.engine.filter.adaptive import (
-    EMPTY,
-    GAMMA,
-    INFINITE,
-    MOST_PLACES,
-    TOLERANCE,
+from rfa.experiments.filters.adaptive_rows import (
     Leads,
     adaptive_fields,
     radii,
@@ -27,7 +21,10 @@ from rfa.service.engine.filter.adaptive import (
     wait_for,
     write_tracks,
 )
-from rfa.service.engine.filter.forecast_checks import NIS, summarise, tally
+from rfa.experiments.filters.checks_rows import tally
+from rfa.export.bundle import open_bundle
+from rfa.service.engine.filter.adaptive import EMPTY, GAMMA, INFINITE, MOST_PLACES, TOLERANCE
+from rfa.service.engine.filter.forecast_checks import NIS, summarise
 from rfa.service.engine.filter.model import Row
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.pool import StatePool

@@ -116,8 +116,8 @@ def test_a_stream_is_the_same_alone_and_in_any_batch(runtime: FilterRuntime, rea
 
 def test_without_padding_the_neighbours_show(name: str) -> None:
     """So the law above can fail, and it is the padding that holds it."""
-    bare = FilterRuntime(open_bundle(BUNDLES / name))
-    bare._sizes.padded = lambda rows: rows  # type: ignore[method-assign]
+    bare = FilterRuntime(open_bundle(BUNDLES / name), "onnx")
+    bare.graphs.sizes.padded = lambda rows: rows  # type: ignore[method-assign]
     assert any(
         needle_in_a_crowd(bare, READOUTS[0], seed, 12) != needle_alone(bare, READOUTS[0], seed) for seed in range(8)
     )
@@ -181,7 +181,8 @@ def test_a_released_slot_is_refused(runtime: FilterRuntime) -> None:
         runtime.advance(streams.pool, rows)
 
 
-def test_too_many_rows_are_refused(runtime: FilterRuntime) -> None:
+def test_a_graph_refuses_too_many_rows() -> None:
+    runtime = FilterRuntime(open_bundle(BUNDLES / "linear"), "onnx")
     streams = Streams(runtime, 3, 257)
     with pytest.raises(ValueError, match="256"):
         runtime.advance(streams.pool, [streams.row(seat) for seat in streams.seats])
@@ -198,7 +199,7 @@ def test_a_packed_state_has_one_size_and_only_sound_ones_open(runtime: FilterRun
         data[:-1],
         data + b"\0",
         b"X" + data[1:],
-        b"RFAF\x04" + data[5:],  # the format before this one
+        b"RFAF\x05" + data[5:],  # the format before this one
         runtime.pack(replace(state, time=math.nan)),
         runtime.pack(replace(state, surprise=math.inf)),
         runtime.pack(replace(state, count=2**63)),

@@ -199,7 +199,7 @@ def test_attention_hands_its_state_to_the_recurrence(runtime):
     [
         ({"observations": [[1.0]]}, "observations[0]"),
         ({"observations": []}, "observations"),
-        ({"observations": [[1.0, math.nan]]}, "observations[0][1]"),
+        ({"observations": [[1.0, math.inf]]}, "observations[0][1]"),
         ({"observations": [[1.0, 1e300]]}, "observations[0][1]"),
         ({"times": [math.inf]}, "times[0]"),
         ({"times": [0.0, 1.0]}, "times"),
@@ -227,3 +227,11 @@ def test_foreign_states_are_refused(linear):
     for bad in (b"", data[:-1], b"X" + data[1:], poisoned):
         with pytest.raises(InvalidRequest, match="state"):
             linear.unpack(bad)
+
+
+def test_nan_is_missing_as_none_is(linear):
+    times = [0.0, 0.1, 0.2]
+    nan = linear.filter(times, [[1.0, math.nan], [math.nan, math.nan], [0.5, 0.2]])
+    none = linear.filter(times, [[1.0, None], None, [0.5, 0.2]])
+    assert as_sent(nan.steps) == as_sent(none.steps)
+    assert (nan.steps[0].innovation[1], nan.steps[1].weight, nan.steps[1].anomaly) == (None, None, None)

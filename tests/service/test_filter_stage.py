@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,11 @@ from rfa.export.bundle import open_bundle
 from rfa.service.departure import ClientGone
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter import stages as filtering
+from rfa.service.engine.filter.input import as_array
 from rfa.service.engine.filter.jobs import Filtered, FilterJob
 from rfa.service.engine.filter.model import FilterOptions, Row, Stepped
 from rfa.service.engine.filter.stages import FilterStage
+from rfa.service.engine.filter.steps import Steps
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob, StreamStep
 from rfa.service.errors import InternalError, InvalidRequest, NotReady, Overloaded
 from rfa.service.metrics import Metrics
@@ -35,12 +36,17 @@ pytestmark = pytest.mark.anyio
 
 def options(count: int, **change: Any) -> FilterOptions:
     given: dict[str, Any] = {
-        "times": [float(i) for i in range(count)],
-        "observations": [[float(i), 0.0] for i in range(count)],
-        "noise": None, "levels": (0.5,), "horizon": (), "samples": 0, "seed": 1, "mode": "recurrent",
+        "times": np.arange(float(count)),
+        "observations": np.array([[float(i), 0.0] for i in range(count)]),
+        "noise": np.ones(count), "levels": (0.5,), "horizon": (), "samples": 0, "seed": 1, "mode": "recurrent",
         "smooth": False, "is_streamed": False,
     }  # fmt: skip
-    return FilterOptions(**{**given, **change})
+    merged = {**given, **change}
+    if isinstance(merged["observations"], list):
+        merged["observations"] = as_array(merged["observations"], 2, "fake")
+        merged["times"] = np.array(merged["times"], np.float64)
+        merged["noise"] = np.ones(len(merged["times"]))
+    return FilterOptions(**merged)
 
 
 def stream_options(**change: Any) -> FilterStreamOptions:
@@ -67,7 +73,13 @@ async def drained(job: StreamJob) -> tuple[list[StreamStep], StreamEnd]:
 
 
 async def steps_of(job: Any) -> list[Any]:
-    return [event async for event in job.events() if not isinstance(event, Filtered)]
+    steps: list[Any] = []
+    async for event in job.events():
+        if isinstance(event, Steps):
+            steps += event.replies()
+        elif not isinstance(event, Filtered):
+            steps.append(event)
+    return steps
 
 
 async def has_stopped_at(inbox: Sequence[object], count: int) -> bool:
@@ -394,7 +406,8 @@ async def test_calibration_can_be_watched() -> None:
     stage = FilterStage(model, StatePool(model.state_fields, 1), metrics)
     (stepped,) = model.advance(stage.pool, [FilterJob(stage, options(1)).next_row()])
     assert stepped is not None
-    stage._observe([replace(stepped.step, anomaly=score) for score in (None, 0.2, 0.5, 0.7, 0.95, 0.995)], 0.01)
+    done = filtering._Done(stepped.tally, 6, [np.array([0.2, 0.5]), np.array([0.7, 0.95, 0.995])])
+    stage._observe(done, 0.01)
     assert number(metrics, "rfa_filter_scored_observations_total") == 5
     assert number(metrics, "rfa_filter_inside_observations_total", level="0.5") == 2
     assert number(metrics, "rfa_filter_inside_observations_total", level="0.9") == 3

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
+from rfa.experiments.filters.normal_rows import Learned, learn
 from rfa.export.bundle import open_bundle
 from rfa.service.engine.filter.calibration import Calibration
 from rfa.service.engine.filter.learned_normal import (
@@ -29,8 +30,6 @@ from rfa.service.engine.filter.learned_normal import (
     SHARE,
     SPREAD,
     TAIL,
-    Learned,
-    learn,
 )
 from rfa.service.engine.filter.model import Row
 from rfa.service.runtime.filter import FilterRuntime
@@ -106,7 +105,7 @@ def test_it_is_the_recursion_of_its_page(table: dict[str, Any], calibration: Cal
     taught = np.zeros((16, COLUMNS), np.float32)
     expected = [[0.0] * COLUMNS for _ in range(16)]
     for t in range(400):
-        learned = learn(taught, nis[:, t], size[:, t], 2, np.ones(16, bool), calibration)
+        learned = learn(taught, nis[:, t], size[:, t], 2, np.ones(16, bool), calibration.tables.rarity)
         taught = learned.after.astype(np.float32)
         for i in range(16):
             score, expected[i] = by_hand(table["anomaly"], expected[i], float(nis[i, t]), int(size[i, t]))
@@ -125,7 +124,7 @@ def after_clean(calibration: Calibration, d: int, count: int, rows: int = 16) ->
 
 def one(calibration: Calibration, taught: np.ndarray, nis: np.ndarray, d: int) -> Learned:
     rows = len(taught)
-    return learn(taught, nis, np.full(rows, d), d, np.ones(rows, bool), calibration)
+    return learn(taught, nis, np.full(rows, d), d, np.ones(rows, bool), calibration.tables.rarity)
 
 
 def test_before_it_has_learned_the_score_is_the_bundles(table: dict[str, Any], calibration: Calibration) -> None:
@@ -169,7 +168,7 @@ def test_what_does_not_teach_leaves_every_bit(calibration: Calibration) -> None:
     taught[:3] = [[55.3, 1.5, 1.6, 0.9, 1000, 0.9], [-9.2, -1.5, -1, -0.04, 0, -0.9], [1, 0.1, -0.1, 0.1, 7, 0.3]]
     nis, seen = np.full(16, 9.0), np.full(16, 2)
     nis[8:], seen[8:] = 0.0, 0
-    after = learn(taught, nis, seen, 2, np.zeros(16, bool), calibration).after.astype(np.float32)
+    after = learn(taught, nis, seen, 2, np.zeros(16, bool), calibration.tables.rarity).after.astype(np.float32)
     assert after.tobytes() == taught.tobytes()
 
 

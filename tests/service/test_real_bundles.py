@@ -78,7 +78,8 @@ def test_what_is_served_was_held_to_the_golden_outputs(
     models = load_models(Settings(bundles=(linear_bundle, books_bundle), text_runtime="onnx", max_batch_rows=2))
     filters, texts = models.filters["linear"], models.languages["books"]
     assert isinstance(texts, LanguageRuntime)
-    served = [filters._step, filters._attend, filters._forecast, texts._step, texts._prefill, texts.attention]
+    graphs = filters.graphs
+    served = [graphs._step, graphs._attend, graphs._forecast, texts._step, texts._prefill, texts.attention]
     assert {id(session) for session in served} == {id(session) for session in made}
     assert all(session.runs for session in served)
 

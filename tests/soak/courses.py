@@ -33,6 +33,11 @@ class Course:
     samples: int
     seed: int
 
+    @property
+    def size(self) -> int:
+        """Components of an observation."""
+        return max(len(observation or ()) for observation in self.observations)
+
 
 @dataclass(frozen=True)
 class Truth:

@@ -36,7 +36,8 @@ from rfa.service.engine.models import Models
 from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.metrics import Metrics
 from rfa.service.runtime.batching import BatchSizes
-from rfa.service.runtime.filter import ROW_COUNTS, FilterRuntime
+from rfa.service.runtime.filter import FilterRuntime
+from rfa.service.runtime.graph_steps import ROW_COUNTS
 from rfa.service.runtime.language import LanguageRuntime
 from rfa.service.runtime.pool import StatePool
 from rfa.service.settings import BUNDLE_ROOT, Settings
@@ -81,9 +82,9 @@ class Unpadded(BatchSizes):
 
 
 def _runtime(name: str, is_padded: bool) -> FilterRuntime:
-    runtime = FilterRuntime(open_bundle(BUNDLE_ROOT / name))
+    runtime = FilterRuntime(open_bundle(BUNDLE_ROOT / name), "auto" if is_padded else "onnx")
     if not is_padded:
-        runtime._sizes = Unpadded(ROW_COUNTS)
+        runtime.graphs.sizes = Unpadded(ROW_COUNTS)
     return runtime
 
 

@@ -12,7 +12,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from rfa.service.engine.engine import Engine
+from rfa.service.engine.filter.input import as_array
 from rfa.service.engine.filter.jobs import Filtered, FilterJob, SequenceJob
 from rfa.service.engine.filter.model import FilterOptions
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob
@@ -21,7 +24,7 @@ from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.errors import InternalError, InvalidRequest, ServiceError
 from tests.soak.courses import Truth, as_sent
 
-TOO_LARGE = 1e38  # its square leaves the range of float32: the row is poisoned
+TOO_LARGE = 1e200  # its square leaves the range of floats: the row is poisoned
 LONGEST_VISIT = 4
 
 
@@ -297,9 +300,9 @@ def open_stream(engine: Engine, truth: Truth, start: int, *, wants_state: bool) 
 def _request(truth: Truth, start: int, count: int, *, is_streamed: bool = False) -> FilterOptions:
     course, piece = truth.course, slice(start, start + count)
     return FilterOptions(
-        times=course.times[piece],
-        observations=course.observations[piece],
-        noise=list(course.noise[piece]),
+        times=np.array(course.times[piece]),
+        observations=as_array(course.observations[piece], course.size, truth.filter),
+        noise=np.array(course.noise[piece]),
         levels=course.levels,
         horizon=course.horizon,
         samples=course.samples,

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rfa.service.engine.filter.model import Row, Stepped
+from rfa.service.engine.filter.model import Piece, Row, Stepped
+from rfa.service.engine.filter.steps import Steps
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.filter_state import FilterState
 from rfa.service.runtime.pool import Seat, StateField, StatePool
@@ -65,6 +66,13 @@ class WatchedFilter:
         stepped = self.runtime.advance(pool, rows)
         self._look(pool, seats)
         return stepped
+
+    def follow(self, pool: StatePool, piece: Piece) -> Steps:
+        """Some observations of one stream."""
+        self._look(pool, [piece.seat])
+        steps = self.runtime.follow(pool, piece)
+        self._look(pool, [piece.seat])
+        return steps
 
     def _look(self, pool: StatePool, seats: Sequence[Seat]) -> None:
         marks = pool.arrays[MARK][[seat.row for seat in seats]]

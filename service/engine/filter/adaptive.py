@@ -35,20 +35,22 @@ than half of an error. With h results outstanding v may go on by h γ_lead, so a
 
     |mean err − (1 − level)| ≤ (1 + h γ_lead) / (γ_lead T) = 1 / (γ_lead T) + h / T
 
-All of it is elementwise and exactly rounded, so a row's numbers do not depend on its neighbours. v is kept as float32:
-rounding adds at most 2⁻²⁴ / γ_lead to the bound. A step costs no more for the forecasts that wait: only those whose
-time has come are read, and only the new ones are written.
+v is kept as float32: rounding adds at most 2⁻²⁴ / γ_lead to the bound. What is compiled here is one stream's and one
+observation's, a part of `conclude.py`.
 """
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from rfa.service.runtime.pool import StateField, StatePool
+from rfa.model.compiling import part
+from rfa.service.runtime.pool import StateField
 
 Array = np.ndarray
 
@@ -66,221 +68,136 @@ TOLERANCE = 0.05
 EDGE = 0.382
 # Radii of forecasts that count as infinite and as empty; 0 is a place where nothing waits.
 _ALWAYS, _NEVER = float(np.finfo(np.float32).max), -1.0
-_SHIFT, _DUE, _MEAN, _RADIUS = FIELDS = tuple(f"adaptive.{name}" for name in ("shift", "due", "mean", "radius"))
+FIELDS = tuple(f"adaptive.{name}" for name in ("shift", "due", "mean", "radius"))
 
 
-class Leads:
-    """How the calibrated leads of a bundle are followed.
+class Tracks(NamedTuple):
+    """The adaptive state of all streams of a pool: v `[streams, leads, P, levels]`, and of the forecasts that wait
+    their times `[streams, all places]`, what they said `[…, P]` and half widths of their intervals `[…, P, levels]`,
+    all 0 where none waits."""
 
-    Args:
-        horizons: of the leads, in time units, ascending; the first is the step.
-
-    Attributes:
-        gamma: of each lead, `[leads]`.
-        places: forecasts that wait, of each lead but the first, `[leads - 1]`.
-        lead: that each place belongs to, `[all places]`; those of a lead lie side by side.
-        near: how far from its time the observation may be that a forecast is scored by, `[all places]`.
-    """
-
-    def __init__(self, horizons: Sequence[float] | Array) -> None:
-        times = np.array(horizons, np.float64)
-        self.step = float(times[0])
-        steps = np.clip(np.rint(times / self.step), 1, MOST_PLACES).astype(np.int64)
-        self.gamma: Array = np.minimum(GAMMA, 1 / (4 * steps))
-        self.gamma[0] = GAMMA
-        self.places: Array = steps[1:]
-        self.lead: Array = np.repeat(np.arange(1, len(times)), self.places)
-        self.near: Array = np.minimum(TOLERANCE * times, self.step / 2)[self.lead]
-        self._begin = np.cumsum(self.places) - self.places
-
-    def __len__(self) -> int:
-        return len(self.gamma)
-
-    def place(self, lead: Array, horizon: Array, due: Array) -> Array:
-        """The places of forecasts for the times `due`, `[n, k]`, so far ahead that they are followed as those of the
-        leads `lead`, `[k]`."""
-        count = self.places[lead - 1]
-        step = np.maximum(self.step, horizon / count)
-        # The remainder is exact, and never infinite.
-        number = np.floor(np.fmod(due, count * step) / step + EDGE).astype(np.int64)
-        found: Array = self._begin[lead - 1] + number % count
-        return found
-
-
-class Arrived(NamedTuple):
-    """Forecasts whose time has come, `[n]`, in the order of rows and places.
-
-    Attributes:
-        row, place: of each.
-        is_met: whether there is an observation at their time.
-        mean: what they said, `[n, P]`.
-        radius: half widths of their intervals, `[n, P, levels]`.
-    """
-
-    row: Array
-    place: Array
-    is_met: Array
-    mean: Array
-    radius: Array
-
-
-class Kept(NamedTuple):
-    """Forecasts that will wait: `[n]`, `[n, P]` and `[n, P, levels]`."""
-
-    row: Array
-    place: Array
+    shift: Array
     due: Array
     mean: Array
     radius: Array
 
 
-@dataclass(frozen=True)
-class Tracks:
-    """What a step needs of the adaptive state of some rows of a pool, and changes of it, until it is committed.
+class Leads(NamedTuple):
+    """How the calibrated leads of a bundle are followed.
 
     Attributes:
-        index: the rows of the pool, `[rows]`.
-        shift: v, `[rows or more, leads, P, levels]`; its lead 0 is the step from one observation to the next.
-        waiting: where a forecast waits whose time has not come, `[rows, all places]`.
-        arrived: None where there are none.
+        step: the first horizon, in time units.
+        gamma: of each lead, `[leads]`.
+        places: forecasts that wait, of each lead but the first, `[leads - 1]`.
+        begin: the first of their places, `[leads - 1]`.
+        lead: that each place belongs to, `[all places]`; those of a lead lie side by side.
+        near: how far from its time the observation may be that a forecast is scored by, `[all places]`.
     """
 
-    index: Array
-    shift: Array
-    waiting: Array
-    arrived: Arrived | None
-    kept: list[Kept] = field(default_factory=list)
+    step: float
+    gamma: Array
+    places: Array
+    begin: Array
+    lead: Array
+    near: Array
+
+    @classmethod
+    def of(cls, horizons: Sequence[float] | Array) -> Leads:
+        """Of the leads in time units, ascending; the first is the step."""
+        times = np.array(horizons, np.float64)
+        step = float(times[0])
+        steps = np.clip(np.rint(times / step), 1, MOST_PLACES).astype(np.int64)
+        gamma: Array = np.minimum(GAMMA, 1 / (4 * steps))
+        gamma[0] = GAMMA
+        counts = steps[1:]
+        lead = np.repeat(np.arange(1, len(times)), counts)
+        near: Array = np.minimum(TOLERANCE * times, step / 2)[lead]
+        return cls(step, gamma, counts, np.cumsum(counts) - counts, lead, near)
+
+    def fields(self, size: int, levels: int) -> dict[str, StateField]:
+        """What a seat holds for observations of `size` components and `levels` levels, as of `Tracks`."""
+        places = len(self.lead)
+        shapes = ((len(self.gamma), size, levels), (places,), (places, size), (places, size, levels))
+        kinds = (np.float32, np.float64, np.float32, np.float32)
+        return {name: StateField(shape, kind) for name, shape, kind in zip(FIELDS, shapes, kinds, strict=True)}
 
 
-def adaptive_fields(leads: Leads, size: int, levels: int) -> dict[str, StateField]:
-    """What a seat holds for observations of `size` components and `levels` levels: v, and of the forecasts that wait
-    their times, what they said, and half widths of their intervals, all 0 where none waits."""
-    places = len(leads.lead)
-    shapes = ((len(leads), size, levels), (places,), (places, size), (places, size, levels))
-    kinds = (np.float32, np.float64, np.float32, np.float32)
-    return {name: StateField(shape, kind) for name, shape, kind in zip(FIELDS, shapes, kinds, strict=True)}
+@part
+def place_of(leads, lead, horizon, due):
+    """The place of a forecast for the time `due`, so far ahead, that is followed as one of `lead`."""
+    count = leads.places[lead - 1]
+    step = max(leads.step, horizon / count)
+    # The remainder is exact, and never infinite.
+    number = np.int64(np.floor(np.fmod(due, count * step) / step + EDGE))
+    return leads.begin[lead - 1] + number % count
 
 
-def read_tracks(pool: StatePool, index: Array, times: Array, lags: Array, leads: Leads) -> Tracks:
-    """The adaptive state of rows of a pool when observations come.
-
-    Args:
-        index: rows of the pool; those after the first `len(times)` are there for `shift` alone.
-        times: of the observations, `[rows]`.
-        lags: since the observations before them, `[rows]`.
-    """
-    rows, shift = index[: len(times)], pool.arrays[_SHIFT].take(index, axis=0)
-    waiting = pool.arrays[_RADIUS][:, :, 0, -1][rows] != 0
-    if not waiting.any():
-        return Tracks(rows, shift, waiting, None)
-    ahead = pool.arrays[_DUE].take(rows, axis=0) - times[:, None]
-    near = np.minimum(leads.near, lags[:, None] / 2)
-    has_come = waiting & (ahead <= near)
-    row, place = np.divmod(np.flatnonzero(has_come), len(leads.lead))
-    if not len(row):
-        return Tracks(rows, shift, waiting, None)
-    waiting ^= has_come
-    found, is_met = (rows[row], place), (ahead >= -near)[row, place]
-    arrived = Arrived(row, place, is_met, pool.arrays[_MEAN][found], pool.arrays[_RADIUS][found])
-    return Tracks(rows, shift, waiting, arrived)
-
-
-def write_tracks(pool: StatePool, tracks: Tracks, rows: slice | Array) -> None:
-    """Commit `rows` of `tracks`; the others stay as they were in the pool."""
-    index, arrived = tracks.index, tracks.arrived
-    pool.arrays[_SHIFT][index[rows]] = tracks.shift[: len(index)][rows]
-    is_chosen = np.zeros(len(index), bool)
-    is_chosen[rows] = True
-    is_all = bool(is_chosen.all())
-    if arrived is not None:
-        done = slice(None) if is_all else is_chosen[arrived.row]
-        pool.arrays[_RADIUS][index[arrived.row[done]], arrived.place[done]] = 0
-    for kept in tracks.kept:
-        chosen = slice(None) if is_all else is_chosen[kept.row]
-        place = index[kept.row[chosen]], kept.place[chosen]
-        for name, values in ((_DUE, kept.due), (_MEAN, kept.mean), (_RADIUS, kept.radius)):
-            pool.arrays[name][place] = values[chosen]
-
-
-def factor(shift: Array) -> Array:
+@part
+def factor(shift):
     """What a multiplier is multiplied by."""
-    bounded = np.minimum(np.maximum(shift, EMPTY, dtype=np.float64), WIDEST)
+    bounded = min(max(np.float64(shift), EMPTY), WIDEST)
     ratio = (1 + bounded) / (1 - bounded)
     return ratio * ratio * ratio
 
 
-def radii(multipliers: Array, shift: Array) -> Array:
-    """Half widths per model std, `[..., levels]`, never smaller at a higher level."""
-    widths: Array = multipliers * factor(shift)
-    _nest(widths.T)
-    return widths
+@part
+def radii(multipliers, shift, out):
+    """Half widths per model std `[levels]`, never smaller at a higher level."""
+    for level in range(len(multipliers)):
+        width = multipliers[level] * factor(shift[level])
+        out[level] = max(width, out[level - 1]) if level > 0 else width
 
 
-def _nest(widths: Array) -> None:
-    """Make `[levels, …]` grow with the level, where it is; `maximum.accumulate` is slow for few levels."""
-    for level in range(1, len(widths)):
-        np.maximum(widths[level - 1 : level], widths[level : level + 1], out=widths[level : level + 1])
+@part
+def follow(shift, missed, rate):
+    """v after an interval was missed or not; `rate` is 1 - level."""
+    counted = (missed or shift <= EMPTY) and shift < INFINITE
+    return shift + GAMMA * ((1.0 if counted else 0.0) - rate)
 
 
-def follow(shift: Array, missed: Array, rates: Array) -> Array:
-    """v after intervals were missed or not; `rates` are 1 - level."""
-    counted = (missed | (shift <= EMPTY)) & (shift < INFINITE)
-    return shift + GAMMA * (counted - rates)
+@part
+def score_step(shift, widths, score, rates):
+    """Follow the one-step forecast of a component, `[levels]`, that was so many model stds off."""
+    for level in range(len(rates)):
+        shift[level] = follow(np.float64(shift[level]), widths[level] < score, rates[level])
 
 
-def score_step(shift: Array, multipliers: Array, scores: Array, scored: Array, rates: Array) -> Array:
-    """Follow the one-step forecasts of rows.
+@part
+def score_waiting(leads, tracks, seat, now, lag, value, rates, shift, arrived):
+    """Follow the forecasts of a stream whose time has come; `arrived` becomes 1 where they waited.
 
-    Args:
-        shift: of the rows, as in `Tracks`; changed in place.
-        multipliers: the bundle's at the lags of the rows, `[rows, levels]`.
-        scores: |innovation| per model std, `[rows, P]`.
-        scored: which of them count, `[rows, P]`.
-
-    Returns:
-        the half widths per model std that the forecasts had, `[rows, P, levels]`.
+    An observation may be near the times of several forecasts of a lead, which lie side by side: v of all of them is
+    that from before.
     """
-    # `[levels, P, rows]`: with the rows last, NumPy's inner loops are long.
-    before = np.ascontiguousarray(shift[:, 0].T, np.float64)
-    widths = multipliers.T[:, None] * factor(before)
-    _nest(widths)
-    after = follow(before, widths < scores.T, rates[:, None, None])
-    shift[:, 0] = np.where(scored.T, after, before).T
-    found: Array = widths.T
-    return found
+    size, levels = shift.shape[1], shift.shape[2]
+    change = np.zeros(shift.shape)
+    for place in range(len(leads.lead)):
+        arrived[place] = 0
+        if tracks.radius[seat, place, 0, levels - 1] == 0:
+            continue
+        ahead = tracks.due[seat, place] - now
+        near = min(leads.near[place], lag / 2)
+        if ahead > near:
+            continue
+        arrived[place] = 1
+        if ahead < -near:
+            continue
+        lead = leads.lead[place]
+        for a in range(size):
+            if value[a] == value[a]:
+                off = abs(value[a] - tracks.mean[seat, place, a])
+                for level in range(levels):
+                    missed = 1.0 if off > tracks.radius[seat, place, a, level] else 0.0
+                    change[lead, a, level] += leads.gamma[lead] * (missed - rates[level])
+    for lead in range(1, len(leads.gamma)):
+        for a in range(size):
+            for level in range(levels):
+                shift[lead, a, level] += change[lead, a, level]
 
 
-def score_waiting(tracks: Tracks, values: Array, present: Array, leads: Leads, rates: Array) -> None:
-    """Follow the forecasts whose time has come; values and present are the observations, `[rows or more, P]`."""
-    found = tracks.arrived
-    if found is None:
-        return
-    missed = np.abs(values[found.row] - found.mean)[..., None] > found.radius
-    counts = found.is_met[:, None] & present[found.row]
-    lead = leads.lead[found.place]
-    change = leads.gamma[lead, None, None] * np.where(counts[..., None], missed - rates, 0.0)
-    # An observation may be near the times of several forecasts of a lead: they lie side by side.
-    first = np.flatnonzero(np.diff(found.row * len(leads) + lead, prepend=-1))
-    sums = change if len(first) == len(change) else np.add.reduceat(change, first, axis=0)
-    tracks.shift[found.row[first], lead[first]] += sums
-
-
-def wait_for(
-    tracks: Tracks, leads: Leads, rows: Array, lead: Array, horizon: Array, due: Array, mean: Array, radius: Array
-) -> None:
-    """Keep forecasts until their observation comes; where one waits in their place, they are not scored.
-
-    Args:
-        tracks: changed in place.
-        rows: of `tracks`, `[n]`.
-        lead, horizon: which leads they are followed as, no two the same, and how far ahead they are, `[k]`.
-        due, mean, radius: of each, `[n, k]`, `[n, k, P]` and `[n, k, P, levels]`.
-    """
-    place = leads.place(lead, horizon, due)
-    is_free = ~tracks.waiting[rows[:, None], place]
-    place, column = place[is_free], np.broadcast_to(lead, is_free.shape)[is_free]
-    row = np.repeat(rows, is_free.sum(axis=1))
-    tracks.waiting[row, place] = True
-    shift = tracks.shift[row, column]
-    counted = np.where(shift >= INFINITE, _ALWAYS, np.where(shift <= EMPTY, _NEVER, radius[is_free]))
-    tracks.kept.append(Kept(row, place, due[is_free], mean[is_free], np.minimum(counted, _ALWAYS)))
+@part
+def counted_radius(radius, shift):
+    """The half width that a forecast is scored by."""
+    if shift >= INFINITE:
+        return _ALWAYS
+    return _NEVER if shift <= EMPTY else min(radius, _ALWAYS)

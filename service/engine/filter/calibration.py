@@ -46,12 +46,35 @@ class Between(NamedTuple):
 
 
 class Rarity(NamedTuple):
-    """The table of surprises: shares of smaller ones, and behind its end how much rarer they get, in e-folds."""
+    """The table of surprises: shares of smaller ones, and behind its end, which a share `beyond` is, how much rarer
+    they get, in e-folds, by a normal tail that continues it."""
 
     surprises: Array
     shares: Array
     tail: Array
     folds: Array
+    beyond: float
+
+
+class Tables(NamedTuple):
+    """What `conclude.py` looks up.
+
+    Attributes:
+        log_horizons, lines: of the forecasts' multipliers per model std, which at a lead between two horizons are the
+            first and so many times the second of its lines, `[horizons, 2, levels]`.
+        miss_rates: of the calibrated levels.
+        pit_columns, pit_weights: as `Between` has them, of the intervals PIT_LEVELS of a step.
+        surprise, inside: the table of the confidence.
+    """
+
+    log_horizons: Array
+    lines: Array
+    miss_rates: Array
+    pit_columns: Array
+    pit_weights: Array
+    rarity: Rarity
+    surprise: Array
+    inside: Array
 
 
 class Calibration:
@@ -66,15 +89,19 @@ class Calibration:
         self._log_horizons = np.log(self.horizons)
         self._forecast = np.array(document["forecast"]["multipliers"])
         slopes = np.diff(self._forecast, axis=0, append=self._forecast[-1:])
-        self._forecast_lines = np.stack([self._forecast, slopes], axis=1)  # [horizons, 2, calibrated]
-        self._positions = np.arange(float(len(self.horizons)))
         self._forecast_scale = np.sqrt(np.array(document["forecast"]["variance_scale"]))
-        self._rarity = _rarity(**document["anomaly"])
-        self.beyond_table: float = 1 - document["anomaly"]["shares"][-1]
+        pit = self.between(PIT_LEVELS, self.horizons[:1].tolist())
         confidence = document["confidence"]
-        self._confidence = np.array(confidence["surprise"]), np.array(confidence["inside"])
-        self.miss_rates = 1 - np.array(self.levels)
-        self.pit = self.between(PIT_LEVELS, self.horizons[:1].tolist())
+        self.tables = Tables(
+            self._log_horizons,
+            np.stack([self._forecast, slopes], axis=1),
+            1 - np.array(self.levels),
+            pit.columns,
+            pit.weights[0, 0],
+            _rarity(**document["anomaly"]),
+            np.array(confidence["surprise"], np.float64),
+            np.array(confidence["inside"], np.float64),
+        )
 
     def state(self, levels: Sequence[float]) -> Array:
         """Half widths of the state's intervals per model std, `[levels]`."""
@@ -89,14 +116,6 @@ class Calibration:
         """The same at the calibrated levels, `[horizon, calibrated]`."""
         position = _log_time(horizon)
         return np.stack([np.interp(position, self._log_horizons, column) for column in self._forecast.T], axis=-1)
-
-    def at_lags(self, lags: Array) -> Array:
-        """The same for a lag per row, `[rows, calibrated]`."""
-        position = np.interp(np.log(np.maximum(lags, SHORTEST)), self._log_horizons, self._positions)
-        below = position.astype(np.int64)
-        low, slope = self._forecast_lines[below].swapaxes(0, 1)
-        multipliers: Array = low + (position - below)[:, None] * slope
-        return multipliers
 
     def between(self, levels: Sequence[float], horizon: Sequence[float]) -> Between:
         """`forecast` as weighted sums of `at_horizons`, so that it can be had of adapted multipliers, too."""
@@ -124,18 +143,6 @@ class Calibration:
         """Calibrated std of the forecasts per model std, `[horizon]`."""
         return np.interp(_log_time(horizon), self._log_horizons, self._forecast_scale)
 
-    def rarity(self, surprise: Array) -> tuple[Array, Array]:
-        """How many surprises are smaller, by the empirical table, and how much rarer than `beyond_table` are those that
-        lie behind its end: by so many e-folds, 0 within the table; a normal tail continues it."""
-        known = self._rarity
-        share = np.interp(surprise, known.surprises, known.shares, left=0.0)
-        return share, np.interp(surprise, known.tail, known.folds)
-
-    def confidence(self, surprise: Array) -> Array:
-        """Probability that the next observation falls inside its 0.9 interval, given the running surprise."""
-        surprises, inside = self._confidence
-        return np.interp(surprise, surprises, inside)
-
     def _multipliers(self, table: Array, levels: Sequence[float]) -> Array:
         ratios = np.interp(levels, self.levels, table / self._quantiles)
         return ratios * np.array([_NORMAL.inv_cdf((1 + level) / 2) for level in levels])
@@ -146,7 +153,11 @@ def _rarity(quantiles: list[float], shares: list[float], tail_scale: float) -> R
     places = np.arange(start, FURTHEST, TAIL_GRID)
     tail = np.array([math.erfc(place / math.sqrt(2)) for place in places.tolist()])
     return Rarity(
-        np.array(quantiles), np.array(shares), quantiles[-1] + (places - start) * tail_scale, np.log(tail[0] / tail)
+        np.array(quantiles, np.float64),
+        np.array(shares, np.float64),
+        quantiles[-1] + (places - start) * tail_scale,
+        np.log(tail[0] / tail),
+        1 - shares[-1],
     )
 
 

@@ -12,12 +12,16 @@ ones, if the filter is right, and the weight is 1 up to about nis = d: below 1, 
 against that distribution, above it there should be less.
 """
 
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
 
+from rfa.model.compiling import part
 from rfa.service.engine.filter.adaptive import EMPTY, GAMMA, INFINITE
 from rfa.service.engine.filter.input import level_name
 from rfa.service.schemas.replies import ForecastChecks
@@ -33,40 +37,53 @@ PIT = slice(NIS.stop, NIS.stop + PIT_BINS)
 INSIDE = slice(PIT.stop, None)
 # Intervals at whose ends the PIT has its bins' edges; the mean is the one in the middle.
 PIT_LEVELS = tuple(2 * edge / PIT_BINS for edge in range(1, PIT_BINS // 2))
-_EDGES, _NIS_BINS = np.array(NIS_EDGES), np.arange(len(NIS_EDGES) + 1)[:, None]
-_PIT_BINS = np.arange(PIT_BINS)[:, None, None]
+_EDGES = np.array(NIS_EDGES)
+_NIS, _PIT, _INSIDE = NIS.start, PIT.start, INSIDE.start
+
+
+def columns(levels: int) -> int:
+    """Numbers of a tally."""
+    return _INSIDE + levels
 
 
 def no_checks(levels: int) -> Array:
     """The tally of no observation."""
-    return np.zeros(INSIDE.start + levels)
+    return np.zeros(columns(levels))
 
 
-def tally(scored: Array, weighted_nis: Array, is_above: Array, scores: Array, edges: Array, widths: Array) -> Array:
-    """A tally per row, `[rows, columns]`.
+@part
+def tally(scored, weighted_nis, above, scores, edges, widths, sums):
+    """The tally of an observation.
 
     Args:
-        scored: components that count, `[rows, P]`.
-        weighted_nis: weight × nis, `[rows]`.
-        is_above: whether the observation was above its forecast, `[rows, P]`.
-        scores: |innovation| per model std, `[rows, P]`.
-        edges: half widths of the intervals PIT_LEVELS per model std, `[rows, P, edges]`.
-        widths: those of the calibrated levels, `[rows, P, levels]`.
+        scored: components that count, `[P]`.
+        weighted_nis: weight × nis.
+        above: whether the observation was above its forecast, `[P]`.
+        scores: |innovation| per model std, `[P]`.
+        edges: half widths of the intervals PIT_LEVELS per model std, `[P, edges]`.
+        widths: those of the calibrated levels, `[P, levels]`.
+        sums: becomes the tally, `[columns]`.
     """
-    # `[..., P, rows]`: with the rows last, NumPy's inner loops are long.
-    scored, scores, is_above = (np.ascontiguousarray(array.T) for array in (scored, scores, is_above))
-    counts = np.add.reduce(scored, axis=0, dtype=np.float64)
-    nis = np.where(counts > 0, weighted_nis / np.maximum(counts, 1), 0.0)
-    beyond = np.add.reduce(scores > edges.T, axis=0, dtype=np.intp)
-    bins = np.where(is_above, PIT_BINS // 2 + beyond, PIT_BINS // 2 - 1 - beyond)
-    sums = np.empty((PIT.stop + widths.shape[-1], len(nis)))
-    sums[OBSERVATIONS] = counts > 0
-    sums[WEIGHTED_NIS] = nis
-    sums[SCORED] = counts
-    sums[NIS] = (_EDGES.searchsorted(nis) == _NIS_BINS) & (counts > 0)
-    np.add.reduce((bins == _PIT_BINS) & scored, axis=1, out=sums[PIT])
-    np.add.reduce((scores <= widths.T) & scored, axis=1, out=sums[INSIDE])
-    return np.ascontiguousarray(sums.T)
+    for k in range(len(sums)):
+        sums[k] = 0.0
+    count = 0
+    for a in range(len(scores)):
+        if not scored[a]:
+            continue
+        count += 1
+        beyond = 0
+        for edge in range(edges.shape[1]):
+            beyond += 1 if scores[a] > edges[a, edge] else 0
+        sums[_PIT + (PIT_BINS // 2 + beyond if above[a] else PIT_BINS // 2 - 1 - beyond)] += 1
+        for level in range(widths.shape[1]):
+            sums[_INSIDE + level] += 1 if scores[a] <= widths[a, level] else 0
+    if count > 0:
+        share = weighted_nis / count
+        bin_ = 0
+        while bin_ < len(_EDGES) and _EDGES[bin_] < share:
+            bin_ += 1
+        sums[OBSERVATIONS], sums[WEIGHTED_NIS], sums[SCORED] = 1, share, count
+        sums[_NIS + bin_] = 1
 
 
 def summarise(sums: Array, levels: Sequence[float], size: int, *, is_fresh: bool) -> ForecastChecks:

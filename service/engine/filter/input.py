@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import get_args
+
+import numpy as np
 
 from rfa.service.errors import InvalidRequest
 from rfa.service.schemas.base import Mode
@@ -21,7 +23,7 @@ LEAST_NOISE, MOST_NOISE = 1e-6, 1e6
 HIGHEST_LEVEL = 1 - 2**-52
 
 
-def check_size(name: str, observation: Sequence[float | None], size: int, model: str) -> None:
+def check_size(name: str, observation: Sequence[float | None] | np.ndarray, size: int, model: str) -> None:
     """Hold an observation to the size that the model takes; `name` is that of the field."""
     if len(observation) != size:
         raise InvalidRequest(
@@ -29,46 +31,59 @@ def check_size(name: str, observation: Sequence[float | None], size: int, model:
         )
 
 
-def check_observations(observations: Sequence[Observation], size: int, model: str) -> None:
-    """Every observation null or `size` numbers that are finite or null."""
-    if not len(observations):
-        raise InvalidRequest("observations must not be empty", param="observations", code="empty")
+def as_array(observations: Sequence[Observation], size: int, model: str) -> np.ndarray:
+    """Observations, null or `size` numbers or nulls each, as `[N, size]`, NaN where missing."""
     for i, row in enumerate(observations):
-        if row is None:
-            continue
-        name = f"observations[{i}]"
-        check_size(name, row, size, model)
-        for j, value in enumerate(row):
-            if value is not None and not abs(value) <= LARGEST_OBSERVATION:
-                raise _refused(f"{name}[{j}]", f"must be finite and at most {LARGEST_OBSERVATION:g} in size")
+        if row is not None and len(row) != size:
+            check_size(f"observations[{i}]", row, size, model)
+    nothing = [None] * size
+    return np.array([nothing if row is None else row for row in observations], np.float64).reshape(-1, size)
+
+
+def from_columns(columns: Mapping[str, Sequence[float | None]], size: int, model: str) -> np.ndarray:
+    """Columns, one for each component in order, as `[N, size]`, NaN where missing."""
+    if len(columns) != size:
+        raise InvalidRequest(
+            f"values has {len(columns)} columns, model {model!r} takes {size}", param="values", code="shape_mismatch"
+        )
+    return np.array(list(columns.values()), np.float64).T.copy()
+
+
+def check_observations(values: np.ndarray, size: int, model: str) -> None:
+    """`[N, size]`, of which each number is finite, or NaN."""
+    if not len(values):
+        raise InvalidRequest("observations must not be empty", param="observations", code="empty")
+    if values.shape[1:] != (size,):
+        check_size("observations[0]", values[0], size, model)
+    for i, j in np.argwhere(np.abs(values) > LARGEST_OBSERVATION)[:1].tolist():
+        raise _refused(f"observations[{i}][{j}]", f"must be finite and at most {LARGEST_OBSERVATION:g} in size")
 
 
 def _refused(param: str, expected: str, code: str = "out_of_range") -> InvalidRequest:
     return InvalidRequest(f"{param} {expected}", param=param, code=code)
 
 
-def check_times(times: Sequence[float], length: int, previous: float) -> None:
+def check_times(times: np.ndarray, length: int, previous: float) -> None:
     """One finite time per observation, none before the one ahead of it; `previous` is the time of the state."""
     if len(times) != length:
         raise _refused("times", f"has {len(times)} values, observations {length}", "shape_mismatch")
-    for i, t in enumerate(times):
-        if not math.isfinite(t):
+    is_sorted = np.diff(times, prepend=previous) >= 0
+    for i in np.flatnonzero(~(np.isfinite(times) & is_sorted))[:1].tolist():
+        if not math.isfinite(times[i]):
             raise _refused(f"times[{i}]", "must be finite", "not_finite")
-        if t < previous:
-            raise _refused(f"times[{i}]", "lies before the time ahead of it; times must not decrease", "not_sorted")
-        previous = t
+        raise _refused(f"times[{i}]", "lies before the time ahead of it; times must not decrease", "not_sorted")
 
 
-def check_noise(noise: Sequence[float | None] | None, length: int) -> list[float]:
-    """The factors on the noise, 1 where nothing is said."""
+def check_noise(noise: Sequence[float | None] | None, length: int) -> np.ndarray:
+    """The factors on the noise `[N]`, 1 where nothing is said."""
     if noise is None:
-        return [1.0] * length
+        return np.ones(length)
     if len(noise) != length:
         raise _refused("noise", f"has {len(noise)} values, observations {length}", "shape_mismatch")
     for i, scale in enumerate(noise):
         if scale is not None and not LEAST_NOISE <= scale <= MOST_NOISE:
             raise _refused(f"noise[{i}]", f"must be between {LEAST_NOISE:g} and {MOST_NOISE:g}")
-    return [1.0 if scale is None else float(scale) for scale in noise]
+    return np.array([1.0 if scale is None else scale for scale in noise], np.float64)
 
 
 def level_name(level: float) -> str:

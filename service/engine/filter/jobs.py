@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rfa.service.engine.filter.forecast_checks import no_checks, summarise
-from rfa.service.engine.filter.model import FilterOptions, Row, Stepped, reply_rows
+from rfa.service.engine.filter.model import FilterOptions, Piece, Row, Stepped, reply_rows
+from rfa.service.engine.filter.steps import Steps
 from rfa.service.engine.job import Job
 from rfa.service.errors import NotReady
 from rfa.service.runtime.pool import Seat
@@ -123,7 +124,7 @@ class RecurrentJob(Job):
 
 
 class FilterJob(RecurrentJob):
-    """A recurrent filter request."""
+    """A recurrent filter request. What nobody watches is told in columns, many observations an event."""
 
     def __init__(self, stage: FilterStage, options: FilterOptions) -> None:
         super().__init__(stage, options)
@@ -142,22 +143,36 @@ class FilterJob(RecurrentJob):
     def place(self) -> str:
         return f"observations[{self.position}]"
 
+    def weight(self, event: Any) -> int:
+        return len(event) if isinstance(event, Steps) else 1
+
     def next_row(self) -> Row:
         options, i = self.options, self.position
-        noise = None if options.noise is None else options.noise[i]
-        return Row(
-            self.ensure_seat(),
-            float(options.times[i]),
-            options.observations[i],
-            1.0 if noise is None else noise,
-            self.readout,
-            options.seed,
-        )
+        values = [None if value != value else value for value in options.observations[i].tolist()]  # noqa: PLR0124
+        observation = None if values.count(None) == len(values) else values
+        t, noise = float(options.times[i]), float(options.noise[i])
+        return Row(self.ensure_seat(), t, observation, noise, self.readout, options.seed)
 
     def accept(self, stepped: Stepped) -> None:
         super().accept(stepped)
         self.position += 1
         self.emit(stepped.step)
+
+    def next_piece(self, most: int) -> Piece:
+        """The next observations, so many at most, which stay the next ones until `accept_piece`."""
+        options, rows = self.options, slice(self.position, self.position + most)
+        return Piece(
+            self.ensure_seat(), options.times[rows], options.observations[rows], options.noise[rows], self.readout,
+            options.seed,
+        )  # fmt: skip
+
+    def accept_piece(self, steps: Steps) -> None:
+        """Take the answers to the next observations."""
+        if len(steps):
+            self.log_likelihood += steps.log_likelihood
+            self._sums += steps.tally
+            self.position += len(steps)
+            self.emit(steps)
 
     def settle(self) -> None:
         if not self.has_next:
@@ -177,6 +192,9 @@ class SequenceJob(Job):
         self.work = stage.model.work(options)
         self.steps = 0
         self._rows = reply_rows(options)
+
+    def weight(self, event: Any) -> int:
+        return len(event) if isinstance(event, Steps) else 1
 
     @property
     def event_rows(self) -> int:

@@ -27,14 +27,14 @@ of a − ½ over the last dozen, the trend, tells a change from outliers: where 
 Everything is elementwise; with padded rows (runtime/filter.py) a stream's numbers do not depend on its neighbours.
 """
 
-from __future__ import annotations
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
 
-import functools
-from typing import NamedTuple
+from __future__ import annotations
 
 import numpy as np
 
-from rfa.service.engine.filter.calibration import Calibration
+from rfa.model.compiling import part
 from rfa.service.runtime.pool import StateField
 
 Array = np.ndarray
@@ -49,17 +49,8 @@ LEVEL_GAIN, SPREAD_GAIN, TAIL_GAIN = 6.0, 3.0, 4.0
 # The trend's rate, the size from which it counts as a change, and what of n, σ, β and τ goes at twice that size.
 TREND_RATE, CHANGE, FORGOTTEN = 1 / 16, 0.15, 0.25
 # Noise from a hundredth to 10¹² times what the model expects; the tail at most 5 times as long.
-LOWEST = np.array([[-9.2], [-1.5], [-1.0], [-1.0], [0.0], [-1.0]])
-HIGHEST = np.array([[55.3], [1.5], [1.6], [1.0], [MEMORY], [1.0]])
-_EXPONENTS = np.array([[-1 / 3], [-1.0], [-1.0]])
-
-
-class Learned(NamedTuple):
-    """z by the model alone `[rows]`, the anomaly score `[rows]`, and what is learned after it `[rows, COLUMNS]`."""
-
-    surprise: Array
-    anomaly: Array
-    after: Array
+LOWEST = np.array([-9.2, -1.5, -1.0, -1.0, 0.0, -1.0])
+HIGHEST = np.array([55.3, 1.5, 1.6, 1.0, MEMORY, 1.0])
 
 
 def normal_fields() -> dict[str, StateField]:
@@ -67,43 +58,70 @@ def normal_fields() -> dict[str, StateField]:
     return {FIELD: StateField((COLUMNS,), np.float32)}
 
 
-def learn(before: Array, nis: Array, seen: Array, components: int, teaches: Array, calibration: Calibration) -> Learned:
-    """Score one observation of every row by what was normal before it, then learn from it.
+@part
+def interpolate(x, places, values):
+    """As `numpy.interp`: constant beyond the ends."""
+    last = len(places) - 1
+    if x >= places[last]:
+        return values[last]
+    if x < places[0]:
+        return values[0]
+    low, high = 0, last  # of places that are equal the last, as there
+    while high - low > 1:
+        middle = (low + high) // 2
+        if places[middle] <= x:
+            low = middle
+        else:
+            high = middle
+    slope = (values[high] - values[low]) / (places[high] - places[low])
+    return slope * (x - places[low]) + values[low]
+
+
+@part
+def rarity(table, surprise):
+    """How many surprises are smaller, by the table, and by how many e-folds rarer it is behind the table's end."""
+    share = 0.0 if surprise < table.surprises[0] else interpolate(surprise, table.surprises, table.shares)
+    return share, interpolate(surprise, table.tail, table.folds)
+
+
+@part
+def learn(before, nis, seen, teaches, table, after):
+    """Score an observation by what was normal before it, then learn from it.
 
     Args:
-        before: what was learned, `[rows, COLUMNS]`.
-        nis: `[rows]`, not negative.
-        seen: how many of the `components` were observed, `[rows]`.
-        teaches: rows that learn: others stay as they are, to the bit.
+        before: what was learned, `[COLUMNS]`.
+        nis: not negative.
+        seen: how many components were observed; none is as one.
+        teaches: what does not leaves all as it is, to the bit.
+        table: `calibration.Rarity`.
+        after: what is learned then, `[COLUMNS]`; set here.
+
+    Returns:
+        z by the model alone, and the anomaly score.
     """
-    size, centre, width, gain = _terms(components).take(seen, axis=1)
+    size = np.float64(max(seen, 1))
+    centre, width = 1 - 2 / (9 * size), np.sqrt(2 / (9 * size))
     root = (nis / size) ** (1 / 3)
-    state = np.ascontiguousarray(before.T, np.float64)
-    stretch, narrow, shorten = np.exp(state[:SHARE] * _EXPONENTS)
-    share, folds = calibration.rarity((root * stretch - centre) / width * narrow)
-    w = -np.expm1(-folds * shorten)
-    left = calibration.beyond_table
-    behind = left + state[SHARE]
-    anomaly = np.minimum(share * ((1 - behind) / (1 - left)) + behind * w, 1.0)
-
-    counted, hit = teaches.astype(np.float64), folds > 0
-    off = anomaly - 0.5
-    pace, rare_pace = counted / (state[COUNT] + PRIOR), counted / (left * state[COUNT] + PRIOR)
-    push = np.empty_like(state)
-    push[LEVEL] = gain * pace * off
-    push[SPREAD] = SPREAD_GAIN * pace * (np.abs(2 * off) - 0.5)
-    push[TAIL] = TAIL_GAIN * rare_pace * hit * (w - 0.5)
-    push[SHARE] = left * rare_pace * (hit - behind)
-    push[COUNT] = counted
-    push[TREND] = TREND_RATE * counted * (off - state[TREND])
-    after = np.minimum(np.maximum(state + push, LOWEST), HIGHEST)
-    change = np.minimum(np.maximum(np.abs(after[TREND]) / CHANGE - 1, 0.0), 1.0)
-    after[SPREAD:TREND] *= 1 - FORGOTTEN * counted * change
-    return Learned((root - centre) / width, anomaly, after.T)
-
-
-@functools.cache
-def _terms(components: int) -> Array:
-    """d, c, s and the gain of λ by the components seen, `[4, components + 1]`; none is as one."""
-    size = np.maximum(np.arange(components + 1), 1)
-    return np.stack([size, 1 - 2 / (9 * size), np.sqrt(2 / (9 * size)), LEVEL_GAIN / np.sqrt(size)])
+    left = table.beyond
+    surprise = (root * np.exp(before[LEVEL] / -3) - centre) / width * np.exp(-before[SPREAD])
+    share, folds = rarity(table, surprise)
+    w = -np.expm1(-folds * np.exp(-before[TAIL]))
+    behind = left + before[SHARE]
+    anomaly = min(share * ((1 - behind) / (1 - left)) + behind * w, 1.0)
+    for k in range(COLUMNS):
+        after[k] = before[k]
+    if teaches:
+        off, hit = anomaly - 0.5, 1.0 if folds > 0 else 0.0
+        pace, rare_pace = 1 / (before[COUNT] + PRIOR), 1 / (left * before[COUNT] + PRIOR)
+        after[LEVEL] += LEVEL_GAIN / np.sqrt(size) * pace * off
+        after[SPREAD] += SPREAD_GAIN * pace * (abs(2 * off) - 0.5)
+        after[TAIL] += TAIL_GAIN * rare_pace * hit * (w - 0.5)
+        after[SHARE] += left * rare_pace * (hit - behind)
+        after[COUNT] += 1
+        after[TREND] += TREND_RATE * (off - before[TREND])
+        for k in range(COLUMNS):
+            after[k] = min(max(after[k], LOWEST[k]), HIGHEST[k])
+        kept = 1 - FORGOTTEN * min(max(abs(after[TREND]) / CHANGE - 1, 0.0), 1.0)
+        for k in range(SPREAD, TREND):
+            after[k] *= kept
+    return (root - centre) / width, anomaly

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,6 +28,17 @@ class Row(NamedTuple):
     seed: int
 
 
+class Piece(NamedTuple):
+    """Observations of one stream in order, checked: times and noise `[k]`, values `[k, P]`, NaN where missing."""
+
+    seat: Seat
+    times: np.ndarray
+    values: np.ndarray
+    noise: np.ndarray
+    readout: Any
+    seed: int
+
+
 class Stepped(NamedTuple):
     """What a row's observation led to; the tally is of forecast_checks.py."""
 
@@ -42,18 +52,20 @@ class FilterOptions:
     """What to filter and what to tell about it.
 
     Attributes:
-        observations: P numbers each; None = nothing observed, None inside = that component is missing.
-        noise: factors on the standard deviation of each observation's measurement noise; None = 1.
+        times: `[N]`.
+        observations: `[N, P]`, NaN where missing.
+        noise: factors on the standard deviation of each observation's measurement noise, `[N]`.
         samples: draws of the state per step; with `smooth` they are trajectories given all observations.
         mode: "attention" looks at all earlier observations (at most MAX_ATTENTION) and starts fresh.
         lag: with `smooth`, the smoothed states are given the observations up to so many after each, not all.
         state: where to continue, as the model unpacked it (recurrent mode).
         wants_state: asks for the packed state at the end.
+        is_whole: the answer is kept until it is whole.
     """
 
-    times: Sequence[float]
-    observations: Sequence[Observation]
-    noise: Sequence[float | None] | None
+    times: np.ndarray
+    observations: np.ndarray
+    noise: np.ndarray
     levels: tuple[float, ...]
     horizon: tuple[float, ...] = ()
     samples: int = 0
@@ -64,6 +76,7 @@ class FilterOptions:
     is_streamed: bool = False
     state: Any = None
     wants_state: bool = False
+    is_whole: bool = False
 
     @property
     def needs_whole(self) -> bool:

@@ -11,15 +11,15 @@ and how far it was trusted are in the filter's own means and covariances already
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from rfa.service.engine.filter.steps import draw
 
 Array = np.ndarray
-TRACE_OUTPUTS = ("transition", "predicted_mean", "predicted_covariance", "next.mean", "next.covariance")
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,12 @@ class Trace:
     covariance: Array
 
     @classmethod
-    def of(cls, outputs: Mapping[str, Array]) -> Trace:
-        """The trace of a graph's first row."""
-        return cls(*(outputs[name][0].astype(np.float64) for name in TRACE_OUTPUTS))
+    def of(cls, found: Any, row: int) -> Trace:
+        """Of an observation of many, as `FilterSteps` traced them."""
+        return cls(
+            found.transition[row], found.predicted_mean[row], found.predicted_covariance[row], found.mean[row],
+            found.state_covariance[row],
+        )  # fmt: skip
 
 
 def smooth(traces: Sequence[Trace]) -> Iterator[tuple[Array, Array]]:

@@ -1,10 +1,10 @@
 """Filter requests at work.
 
-Recurrent requests and live streams share steps: a quantum takes one observation of each job. The answers that somebody
-watches, of a live stream or a streamed reply, leave at once; series that are answered in one piece go on until the
-quantum's time is up, or their reader lags. So a series needs few turns beside whatever else the server does, and never
-keeps a live stream waiting for longer than a quantum. Attention and smoothing look at a whole sequence: such a request
-has its quanta to itself. A quantum ends early where a live stream waits for it.
+Streamed requests and live streams share steps: a quantum takes one observation of each. The answers that somebody
+watches leave at once; series that are answered in one piece go on, many observations at a time where the filter is
+compiled, until the quantum's time is up, or their reader lags. So a series needs few turns beside whatever else the
+server does, and never keeps a live stream waiting for longer than a quantum. Attention and smoothing look at a whole
+sequence: such a request has its quanta to itself. A quantum ends early where a live stream waits for it.
 
 Every step is an event as soon as it is final: what waits for a reader is bounded by the scheduler's buffer, but for
 smoothing, which changes all steps at its end.
@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -33,8 +33,8 @@ from rfa.service.engine.filter.forecast_checks import (
     summarise,
 )
 from rfa.service.engine.filter.input import level_name, out_of_range
-from rfa.service.engine.filter.jobs import Filtered, PackedState, RecurrentJob, SequenceJob
-from rfa.service.engine.filter.steps import Forecasts
+from rfa.service.engine.filter.jobs import Filtered, FilterJob, PackedState, RecurrentJob, SequenceJob
+from rfa.service.engine.filter.steps import Forecasts, Steps
 from rfa.service.engine.job import Job
 from rfa.service.engine.scheduler import deliver_early
 from rfa.service.errors import NotReady
@@ -47,8 +47,20 @@ from rfa.service.schemas.replies import FilterTimings
 # turn would end after a single step, and a series would take as many turns as it has observations.
 QUANTUM_SECONDS = 0.005
 ROWS_PER_STEP = 64
+# Observations of a series at a time, where many are at work: fewer would pay more for the call than for the work.
+LEAST_PIECE = 16
+NO_SCORES = np.empty(0)
 # Anomaly scores are also counted up to these.
 ANOMALY_LEVELS = (0.99, 0.999)
+
+
+@dataclass
+class _Done:
+    """What a quantum did: observations, their tally, and their anomaly scores."""
+
+    tally: np.ndarray
+    observations: int = 0
+    scores: list[np.ndarray] = field(default_factory=list)
 
 
 class FilterStage:
@@ -71,49 +83,70 @@ class FilterStage:
 
     def run(self, jobs: Sequence[RecurrentJob]) -> None:
         begun, until = time.monotonic(), time.thread_time() + QUANTUM_SECONDS
-        steps: list[Any] = []
-        sums = no_checks(len(self.model.levels))
+        done = _Done(no_checks(len(self.model.levels)))
         active = [job for job in jobs if _goes_on(job)]
         try:
             while active:
-                steps += self._advance(active, sums)
+                series = [job for job in active if self._is_told_in_columns(job)]
+                self._advance([job for job in active if not self._is_told_in_columns(job)], done)
+                for one in series:
+                    self._follow(one, max(LEAST_PIECE, self.model.piece_rows // len(series)), done)
                 unwatched = [job for job in active if not job.is_watched and _goes_on(job)]
                 if not unwatched or time.thread_time() >= until or _is_awaited(jobs):
                     break
                 deliver_early([job for job in active if job.is_watched and not job.done])
                 active = unwatched
         finally:  # also of a quantum that failed at one of its steps
-            if steps:
-                self._observe(steps, time.monotonic() - begun)
-                self._forecasts.add(sums)
+            if done.observations:
+                self._observe(done, time.monotonic() - begun)
         for job in jobs:
             if not job.done:
                 job.settle()
+
+    def _is_told_in_columns(self, job: RecurrentJob) -> TypeGuard[FilterJob]:
+        return isinstance(job, FilterJob) and not job.is_watched and self.model.piece_rows > 1
 
     def observe_end(self, job: Job) -> FilterTimings:
         """Count a finished request."""
         return _observe_end(job, self._metrics, self.model.name)
 
-    def _advance(self, jobs: Sequence[RecurrentJob], sums: np.ndarray) -> list[Any]:
-        """One observation of each job, added to `sums`; a job whose numbers are not finite fails alone."""
-        steps = []
+    def _advance(self, jobs: Sequence[RecurrentJob], done: _Done) -> None:
+        """One observation of each job; a job whose numbers are not finite fails alone."""
+        if not jobs:
+            return
         for job, stepped in zip(jobs, self.model.advance(self.pool, [job.next_row() for job in jobs]), strict=True):
             if stepped is None:
-                self._corrupted.inc()
-                job.fail(out_of_range(job.place, self.model.name))
-            else:
-                job.accept(stepped)
-                steps.append(stepped.step)
-                sums += stepped.tally
-        return steps
+                self._fail(job)
+                continue
+            job.accept(stepped)
+            done.observations += 1
+            done.tally += stepped.tally
+            if stepped.step.anomaly is not None:
+                done.scores.append(np.array([stepped.step.anomaly]))
 
-    def _observe(self, steps: Sequence[Any], seconds: float) -> None:
-        self._observations.inc(len(steps))
-        self._step_time.observe(seconds / len(steps))
-        scores = [step.anomaly for step in steps if step.anomaly is not None]
+    def _follow(self, job: FilterJob, most: int, done: _Done) -> None:
+        """The next observations of a recorded series, up to one whose numbers are not finite."""
+        piece = job.next_piece(most)
+        steps = self.model.follow(self.pool, piece)
+        job.accept_piece(steps)
+        if len(steps) < len(piece.times):
+            self._fail(job)
+        done.observations += len(steps)
+        done.tally += steps.tally
+        done.scores.append(steps.anomalies)
+
+    def _fail(self, job: RecurrentJob) -> None:
+        self._corrupted.inc()
+        job.fail(out_of_range(job.place, self.model.name))
+
+    def _observe(self, done: _Done, seconds: float) -> None:
+        self._observations.inc(done.observations)
+        self._step_time.observe(seconds / done.observations)
+        self._forecasts.add(done.tally)
+        scores = np.concatenate([*done.scores, NO_SCORES])
         self._scored.inc(len(scores))
         for level, counter in self._inside:
-            counter.inc(sum(score <= level for score in scores))
+            counter.inc(int((scores <= level).sum()))
 
 
 def _goes_on(job: RecurrentJob) -> bool:
@@ -148,11 +181,11 @@ class SequenceStage:
     def _advance(self, job: SequenceJob) -> None:
         until = time.thread_time() + QUANTUM_SECONDS
         while True:
-            step = next(job.work)
-            if step is not None:
-                self._check(step, f"observations[{job.steps}]")
-                job.steps += 1
-                job.emit(step)
+            told = next(job.work)
+            if told is not None:
+                self._check(told.samples if isinstance(told, Steps) else told, f"observations[{job.steps}]")
+                job.steps += job.weight(told)
+                job.emit(told)
             if job.is_ahead or time.thread_time() >= until or job.is_in_the_way:
                 return
 

@@ -1,23 +1,20 @@
-"""What the filter tells about a batch of rows: calibrated numbers, computed for all rows at once.
+"""What the filter tells about observations: columns of calibrated numbers, and the replies made of them.
 
-A row's numbers do not depend on its neighbours: everything that is not exactly rounded (powers, interpolation) runs on
-contiguous arrays padded to whole vectors, the rest is exactly rounded or done row by row. Random numbers are keyed by
-(seed, position in the stream).
+`conclude.py` fills the columns, a row an observation. Random numbers are keyed by (seed, position in the stream).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
-from rfa.export.surprise import running_surprise
 from rfa.service.encoding import PIECE_NUMBERS, Blocks
 from rfa.service.engine.filter.calibration import Calibration
+from rfa.service.engine.filter.conclude import Told, Wanted
 from rfa.service.engine.filter.input import level_name
-from rfa.service.engine.filter.learned_normal import learn
 from rfa.service.schemas.replies import FilterStepReply, ForecastPoint
 
 Array = np.ndarray
@@ -82,8 +79,18 @@ NO_SAMPLES = np.empty((0, 0))
 FURTHEST = 2.0
 
 
+STEP_FIELDS = tuple(field.name for field in fields(FilterStepReply) if field.name not in ("index", "t"))
+
+
+def chosen(step: FilterStepReply, wanted: Collection[str] | None) -> Any:
+    """A reply with these fields alone beside index and time; None is all."""
+    if wanted is None:
+        return step
+    return {"index": step.index, "t": step.t, **{name: getattr(step, name) for name in STEP_FIELDS if name in wanted}}
+
+
 class Readout:
-    """What a request wants to be told, with the calibration looked up once. Rows of one readout are described together.
+    """What a request wants to be told, with the calibration looked up once.
 
     Args:
         levels: of the intervals, between 0 and 1.
@@ -95,135 +102,139 @@ class Readout:
         self, calibration: Calibration, levels: tuple[float, ...], horizon: tuple[float, ...], samples: int
     ) -> None:
         self.calibration = calibration
+        self.levels = levels
         self.names = tuple(map(level_name, levels))
         self.horizon = horizon
         self.samples = samples
-        self.state = calibration.state(levels)[:, None]  # [levels, 1]
-        self.multipliers = calibration.at_horizons(horizon)[:, None]  # [horizon, 1, calibrated]
-        self.between = calibration.between(levels, horizon)
-        self.leads = calibration.nearest(horizon)  # [horizon]
-        found = _followed(self.leads.tolist(), horizon, calibration.horizons.tolist())
-        self.followed = np.array(found, np.int64).reshape(-1, 2).T  # leads and columns of the horizon, `[2, k]`
-        self.ahead = np.array(horizon)[self.followed[1]]  # [k]
-        self.forecast_scale = calibration.forecast_scale(horizon)[:, None]  # [horizon, 1]
+        between, leads = calibration.between(levels, horizon), calibration.nearest(horizon)
+        self.wanted = Wanted(
+            calibration.state_scale,
+            calibration.state(levels),
+            np.array(horizon, np.float64),
+            calibration.at_horizons(horizon),
+            leads,
+            between.columns,
+            np.ascontiguousarray(between.weights[:, 0]),
+            calibration.forecast_scale(horizon),
+            np.array(_followed(leads.tolist(), horizon, calibration.horizons.tolist()), np.int64),
+        )
 
     def named(self, bands: Sequence[Any]) -> dict[str, Any]:
         """Bands, one for each level, by its name."""
         return dict(zip(self.names, bands, strict=True))
 
 
-def bands(mean: Array, deviation: Array, multipliers: Array) -> Array:
-    """Lower and upper ends, `[…, levels, P, 2]`; mean and deviation `[…, P]`, multipliers `[levels, 1]` or `[…, levels,
-    P]`."""
-    centre, half = mean[..., None, :], deviation[..., None, :] * multipliers
-    ends = np.empty((*half.shape, 2))
-    np.subtract(centre, half, out=ends[..., 0])
-    np.add(centre, half, out=ends[..., 1])
-    return ends
-
-
 @dataclass(frozen=True)
-class RowFacts:
-    """What is known of the rows before the graph ran; arrays are padded, sequences are not."""
+class Steps:
+    """What is told about observations, in columns.
 
-    counts: list[int]  # observations before this one
-    times: list[float]
-    seeds: list[int]
-    readouts: list[Readout]
-    present: Array  # [padded, P], bool
-    surprise: Array  # [padded]
-    normal: Array  # [padded, columns], what learned_normal.py keeps
-    lags: Array  # [padded], since the observation before
-    scored: Array  # [padded, P], bool: present, and forecast by the observation before
+    Args:
+        samples: of the state, `[samples, P]` for each, where they are asked for.
+    """
 
+    readout: Readout
+    times: Array
+    told: Told
+    samples: Sequence[Array] | None = None
 
-@dataclass(frozen=True)
-class Scores:
-    """Padded: running surprise and learned normal after the step, score of this observation, confidence in the next."""
+    def __len__(self) -> int:
+        return len(self.times)
 
-    surprise: Array
-    normal: Array
-    anomaly: Array
-    confidence: Array
+    @property
+    def log_likelihood(self) -> float:
+        """Of all observations."""
+        return float(self.told.log_likelihood.sum())
 
+    @property
+    def tally(self) -> Array:
+        """What became of their forecasts, as of forecast_checks.py."""
+        found: Array = self.told.tally.sum(axis=0)
+        return found
 
-def score(outputs: Mapping[str, Array], facts: RowFacts, calibration: Calibration) -> Scores:
-    """How surprising each row's observation is."""
-    seen = facts.present.sum(axis=1)
-    # A sum of squares that rounding took below zero is zero.
-    nis = np.maximum(outputs["nis"].astype(np.float64), 0.0)
-    teaches = np.logical_or.reduce(facts.scored, axis=1)
-    learned = learn(facts.normal, nis, seen, facts.present.shape[1], teaches, calibration)
-    surprise = np.where(seen > 0, running_surprise(facts.surprise, learned.surprise), facts.surprise)
-    return Scores(surprise, learned.after, learned.anomaly, calibration.confidence(surprise))
+    @property
+    def anomalies(self) -> Array:
+        """The scores that there are."""
+        scores: Array = self.told.anomaly[~np.isnan(self.told.anomaly)]
+        return scores
 
+    def __getitem__(self, rows: slice | Array) -> Steps:
+        return Steps(self.readout, self.times[rows], Told(*(column[rows] for column in self.told)))
 
-def by_readout(readouts: Sequence[Readout], rows: Sequence[int]) -> list[tuple[Readout, list[int]]]:
-    """Rows that are told the same together."""
-    groups: dict[Readout, list[int]] = {}
-    for row in rows:
-        groups.setdefault(readouts[row], []).append(row)
-    return list(groups.items())
+    def blocks(self, wanted: Collection[str] | None = None) -> Iterator[list[Any]]:
+        """The replies, in lists of about PIECE_NUMBERS numbers at most.
 
+        Args:
+            wanted: what to tell beside index and time; None is all.
+        """
+        told = self.told
+        numbers = 8 + sum(column[:1].size for column in (told.mean, told.std, told.interval, told.moments, told.bands))
+        size = max(1, PIECE_NUMBERS // (numbers + (self.samples[0].size if self.samples else 0)))
+        for first in range(0, len(self), size):
+            rows = slice(first, first + size)
+            samples = None if self.samples is None else self.samples[rows]
+            part = replace(self[rows], samples=samples)
+            yield part.replies() if wanted is None else part.chosen(wanted)
 
-def describe(
-    outputs: Mapping[str, Array], facts: RowFacts, scores: Scores, rows: Sequence[int]
-) -> dict[int, FilterStepReply]:
-    """Steps of these rows, without forecasts and samples, by row."""
-    mean = outputs["mean"].astype(np.float64)
-    deviation = np.sqrt(np.maximum(np.diagonal(outputs["covariance"], axis1=1, axis2=2).astype(np.float64), 0.0))
-    means, precisions, nis = mean.tolist(), outputs["precision"].tolist(), outputs["nis"].tolist()
-    weights, innovations = outputs["weight"].tolist(), outputs["innovation"].tolist()
-    anomalies, confidences = scores.anomaly.tolist(), scores.confidence.tolist()
-    steps: dict[int, FilterStepReply] = {}
-    for readout, members in by_readout(facts.readouts, rows):
-        deviations = deviation[members]
-        intervals = bands(mean[members], deviations, readout.state).tolist()
-        spreads = (deviations * readout.calibration.state_scale).tolist()
-        for row, spread, interval in zip(members, spreads, intervals, strict=True):
-            steps[row] = FilterStepReply(
-                facts.counts[row], facts.times[row], means[row], spread, precisions[row], confidences[row],
-                weights[row], innovations[row], nis[row], anomalies[row], readout.named(interval), [], NO_SAMPLES,
-            )  # fmt: skip
-    _forget_unseen(steps, facts.present[: len(facts.counts)])
-    return steps
+    def chosen(self, wanted: Collection[str]) -> list[dict[str, Any]]:
+        """The replies with these fields alone."""
+        columns: dict[str, Any] = {"index": self.told.position.tolist(), "t": self.times.tolist()}
+        if {"innovation", "forecast", "samples"} & set(wanted):
+            replies = self.replies()
+            columns |= {name: [getattr(reply, name) for reply in replies] for name in STEP_FIELDS if name in wanted}
+        else:
+            columns |= {name: _known(getattr(self.told, name)) for name in STEP_FIELDS if name in wanted}
+            if "interval" in wanted:
+                columns["interval"] = [self.readout.named(bands) for bands in columns["interval"]]
+        names = tuple(columns)
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
+    def replies(self, *, apart: bool = False) -> list[FilterStepReply]:
+        """A reply for each.
 
-def _forget_unseen(steps: Mapping[int, FilterStepReply], present: Array) -> None:
-    """Put None where nothing was observed."""
-    if present.all():
-        return
-    for row, step in steps.items():
-        known = present[row].tolist()
-        if not any(known):
-            step.weight = step.innovation = step.nis = step.anomaly = None
-        elif not all(known) and step.innovation is not None:
-            step.innovation = [
-                value if is_known else None for value, is_known in zip(step.innovation, known, strict=True)
+        Args:
+            apart: they go to several readers, of whom none is to keep the columns of all.
+        """
+        told, readout = self.told, self.readout
+        times, innovations = self.times.tolist(), told.innovation.tolist()
+        weights, nis, anomalies = (_known(column) for column in (told.weight, told.nis, told.anomaly))
+        if np.isnan(told.innovation).any():
+            innovations = [
+                None if size is None else [None if value != value else value for value in row]  # noqa: PLR0124
+                for size, row in zip(nis, innovations, strict=True)
             ]
+        intervals = [dict(zip(readout.names, bands, strict=True)) for bands in told.interval.tolist()]
+        ahead: Sequence[Any] = [[]] * len(times)
+        if readout.horizon:
+            columns = zip(times, told.moments, told.bands, strict=True)
+            if apart:
+                ahead = [Forecasts(t, readout, moments.copy(), bands.copy()) for t, moments, bands in columns]
+            else:
+                ahead = [Forecasts(t, readout, moments, bands) for t, moments, bands in columns]
+        samples = [NO_SAMPLES] * len(times) if self.samples is None else self.samples
+        return list(
+            map(
+                FilterStepReply, told.position.tolist(), times, told.mean.tolist(), told.std.tolist(),
+                told.precision.tolist(), told.confidence.tolist(), weights, innovations, nis, anomalies, intervals,
+                ahead, samples,
+            )
+        )  # fmt: skip
 
 
-def forecasts(
-    readout: Readout, times: Sequence[float], mean: Array, deviation: Array, multipliers: Array
-) -> list[Forecasts]:
-    """Forecasts of rows of one readout; mean and deviation `[rows, horizon, P]`, multipliers of the calibrated levels
-    `[rows, horizon, P, calibrated]`."""
-    # All rows at once: NumPy calls for each of them took most of the time.
-    ends = bands(mean, deviation, readout.between(multipliers).swapaxes(-1, -2))
-    moments = np.stack([mean, deviation * readout.forecast_scale], axis=2)
-    if len(times) == 1:
-        return [Forecasts(times[0], readout, moments[0], ends[0])]
-    # Copies: a row that waits for its reader must not keep those of all others.
-    return [Forecasts(t, readout, moments[row].copy(), ends[row].copy()) for row, t in enumerate(times)]
+def _known(column: Array) -> list[float | None]:
+    """None in the place of NaN."""
+    values: list[float | None] = column.tolist()
+    if np.isnan(column).any():
+        return [None if value != value else value for value in values]  # noqa: PLR0124
+    return values
 
 
-def _followed(leads: Sequence[int], horizon: Sequence[float], calibrated: Sequence[float]) -> list[tuple[int, int]]:
-    """Leads beyond one step whose forecasts are held against observations, and the first of the horizons near each."""
+def _followed(leads: Sequence[int], horizon: Sequence[float], calibrated: Sequence[float]) -> list[int]:
+    """Columns of the horizon that are held against observations: the first near each lead beyond one step."""
     first: dict[int, int] = {}
     for column, lead in enumerate(leads):
         if lead > 0 and horizon[column] <= FURTHEST * calibrated[lead]:
             first.setdefault(lead, column)
-    return list(first.items())
+    return list(first.values())
 
 
 def draw(mean: Array, covariance: Array, samples: int, seed: int, index: int) -> Array:
@@ -232,11 +243,3 @@ def draw(mean: Array, covariance: Array, samples: int, seed: int, index: int) ->
     normal = np.random.Generator(np.random.Philox(key=key)).standard_normal((samples, len(mean)))
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     return mean + (normal * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
-
-
-def draw_states(outputs: Mapping[str, Array], facts: RowFacts, row: int) -> Array:
-    """Samples of one row's state, `[samples, P]`."""
-    readout = facts.readouts[row]
-    mean = outputs["mean"][row].astype(np.float64)
-    covariance = outputs["covariance"][row].astype(np.float64) * readout.calibration.state_scale**2
-    return draw(mean, covariance, readout.samples, facts.seeds[row], facts.counts[row])

@@ -137,7 +137,11 @@ class StreamJob(RecurrentJob):
         if self._scheduler is not None:
             self._scheduler.wake(self)
 
-    # On a worker thread.
+    # On a worker thread, or on the event loop where it is quick.
+
+    @property
+    def is_quick(self) -> bool:
+        return self.rows == 1 and self.filtering.model.piece_rows > 1
 
     @property
     def is_idle(self) -> bool:

@@ -65,8 +65,8 @@ def plant_swap() -> None:
 def plant_drop() -> None:
     document = filter_stream._document
 
-    async def with_index(reply: Any, exchange: Any) -> Any:
-        return None if reply.step.index == DROP_AT else await document(reply, exchange)
+    async def with_index(reply: Any, stream: Any) -> Any:
+        return None if reply.step.index == DROP_AT else await document(reply, stream)
 
     write = JsonSocket.write
 

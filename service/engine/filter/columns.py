@@ -1,0 +1,102 @@
+"""What is told about a series, as columns by name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from rfa.service.engine.filter.steps import Steps
+from rfa.service.schemas.replies import FilterStepReply, SmoothedStep
+
+Array = np.ndarray
+# Names of a step's numbers, and of its numbers for each component.
+ONE = ("precision", "confidence", "weight", "nis", "anomaly")
+EACH = ("mean", "std", "innovation")
+
+
+class Columns:
+    """Collects what is told about a series, and gives it by column; NaN is what there is not.
+
+    Args:
+        names: of the components.
+        fields: that are wanted; None is all.
+        horizon: of the forecasts.
+    """
+
+    def __init__(self, names: Sequence[str], fields: Collection[str] | None, horizon: Sequence[float]) -> None:
+        self._names = tuple(names)
+        self._horizon = horizon
+        self._fields = fields
+        self._parts: dict[str, list[Array]] = {}
+
+    def add(self, told: Steps | FilterStepReply) -> None:
+        """What is told about the next observations."""
+        for name, part in self._of_steps(told) if isinstance(told, Steps) else self._of_reply(told):
+            self._parts.setdefault(name, []).append(part)
+
+    def add_smoothed(self, steps: Sequence[SmoothedStep]) -> None:
+        """The states given all observations."""
+        for what in ("mean", "std"):
+            values = np.array([getattr(step, what) for step in steps], np.float64)
+            for name, column in zip(self._names, values.T, strict=True):
+                self._parts[f"smoothed.{what}.{name}"] = [column]
+
+    def arrays(self) -> dict[str, Array]:
+        """Every column."""
+        return {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in self._parts.items()}
+
+    def _wants(self, field: str) -> bool:
+        return self._fields is None or field in self._fields
+
+    def _of_steps(self, steps: Steps) -> Iterator[tuple[str, Array]]:
+        told = steps.told
+        yield "index", told.position
+        yield "t", steps.times
+        for field in filter(self._wants, ONE):
+            yield field, getattr(told, field)
+        for field in filter(self._wants, EACH):
+            yield from self._each(field, getattr(told, field))
+        if self._wants("interval"):
+            yield from self._bands("", steps.readout.names, told.interval)
+        if self._wants("forecast"):
+            for h, lead in enumerate(self._horizon):
+                yield from self._each(f"forecast.{lead!r}.mean", told.moments[:, h, 0])
+                yield from self._each(f"forecast.{lead!r}.std", told.moments[:, h, 1])
+                yield from self._bands(f"forecast.{lead!r}.", steps.readout.names, told.bands[:, h])
+
+    def _of_reply(self, step: FilterStepReply) -> Iterator[tuple[str, Array]]:
+        yield "index", np.array([step.index])
+        yield "t", np.array([step.t])
+        for field in filter(self._wants, ONE):
+            yield field, _numbers([getattr(step, field)])
+        for field in filter(self._wants, EACH):
+            value = getattr(step, field)
+            yield from self._each(field, _numbers([[None] * len(self._names) if value is None else value]))
+        if self._wants("interval"):
+            yield from self._named_bands("", step.interval)
+        if self._wants("forecast"):
+            for horizon, point in zip(self._horizon, step.forecast, strict=True):
+                lead = f"forecast.{horizon!r}"
+                yield from self._each(f"{lead}.mean", np.array([point.mean]))
+                yield from self._each(f"{lead}.std", np.array([point.std]))
+                yield from self._named_bands(f"{lead}.", point.interval)
+
+    def _each(self, what: str, values: Array) -> Iterator[tuple[str, Array]]:
+        """values `[rows, P]`."""
+        for a, name in enumerate(self._names):
+            yield f"{what}.{name}", values[:, a]
+
+    def _bands(self, before: str, levels: Sequence[str], bands: Array) -> Iterator[tuple[str, Array]]:
+        """bands `[rows, levels, P, 2]`."""
+        for i, level in enumerate(levels):
+            yield from self._each(f"{before}lower.{level}", bands[:, i, :, 0])
+            yield from self._each(f"{before}upper.{level}", bands[:, i, :, 1])
+
+    def _named_bands(self, before: str, intervals: dict[str, Any]) -> Iterator[tuple[str, Array]]:
+        yield from self._bands(before, list(intervals), np.array([list(intervals.values())], np.float64))
+
+
+def _numbers(values: list[Any]) -> Array:
+    return np.array(values, np.float64)

@@ -1,0 +1,329 @@
+"""What is told about an observation once the filter has taken it, and what its stream learned: one row at a time.
+
+A row is an observation of one stream; its numbers depend on that stream alone, in whatever company it comes. The filter
+gives mean, variances, innovation, weight, nis and likelihood, and moments of the forecasts; here they become
+calibrated: an anomaly score, a confidence, intervals. A row with a number that is not finite changes nothing of its
+stream.
+
+Compiled where numba is installed, else plain Python: the same numbers, some hundred times slower.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rfa.export.surprise import SURPRISE_CAP, SURPRISE_RATE
+from rfa.model.compiling import part
+from rfa.service.engine.filter.adaptive import (
+    Tracks,
+    counted_radius,
+    place_of,
+    radii,
+    score_step,
+    score_waiting,
+)
+from rfa.service.engine.filter.calibration import SHORTEST
+from rfa.service.engine.filter.forecast_checks import columns, tally
+from rfa.service.engine.filter.learned_normal import COLUMNS, interpolate, learn
+
+Array = np.ndarray[Any, Any]
+
+PRECISION, WEIGHT, NIS, LOG_LIKELIHOOD = range(4)
+# A variance that rounding took to zero or below.
+LEAST_VARIANCE = 1e-300
+
+
+class Streams(NamedTuple):
+    """What the streams of a pool carry beside the filter's own state; an array each, by seat."""
+
+    time: Array
+    counts: Array
+    surprise: Array
+    normal: Array
+    tracks: Tracks
+
+
+class Wanted(NamedTuple):
+    """What a request wants to be told, `readout.py` has it made.
+
+    Attributes:
+        state_scale: calibrated std of the state per model std.
+        state: half widths of its intervals per model std, `[levels]`.
+        horizon: of the forecasts, `[H]`.
+        multipliers: of the forecasts' intervals at the calibrated levels, `[H, calibrated]`.
+        lead: that a horizon is followed as, `[H]`.
+        columns, weights: the intervals of the levels as sums of two calibrated ones, `[2 levels]`, `[H, 2 levels]`.
+        scale: calibrated std of the forecasts per model std, `[H]`.
+        followed: columns of the horizon that are held against observations, `[k]`.
+    """
+
+    state_scale: float
+    state: Array
+    horizon: Array
+    multipliers: Array
+    lead: Array
+    columns: Array
+    weights: Array
+    scale: Array
+    followed: Array
+
+
+class Known(NamedTuple):
+    """What the filter knows of an observation: mean and covariance of the state, innovation (0 where missing) and its
+    covariance, `[P]` and `[P, P]`, and of the forecasts mean `[H, P]` and covariance `[H, P, P]`; all in units of the
+    observation. scalars `[4]`: precision, weight, nis, log-likelihood."""
+
+    mean: Array
+    covariance: Array
+    innovation: Array
+    innovation_covariance: Array
+    forecast_mean: Array
+    forecast_covariance: Array
+    scalars: Array
+
+
+class Told(NamedTuple):
+    """What is told, a row an observation. A number that there is not, because nothing was observed, is NaN.
+
+    moments `[R, H, 2, P]` are mean and std of the forecasts, bands `[R, H, levels, P, 2]` their intervals; position is
+    that of the observation in its stream; tally is of `forecast_checks.py`. is_good: all is finite; of other rows
+    nothing is told.
+    """
+
+    is_good: Array
+    position: Array
+    mean: Array
+    std: Array
+    precision: Array
+    confidence: Array
+    weight: Array
+    innovation: Array
+    nis: Array
+    anomaly: Array
+    log_likelihood: Array
+    interval: Array
+    moments: Array
+    bands: Array
+    tally: Array
+
+
+def room(rows: int, size: int, levels: int, horizon: int, calibrated: int) -> Told:
+    """Room for rows of observations of `size` components."""
+    wide, row = (rows, size), (rows,)
+    return Told(
+        np.zeros(rows, np.bool_), np.zeros(rows, np.int64), *map(np.empty, (wide, wide, row, row, row, wide, row, row,
+        row, (rows, levels, size, 2), (rows, horizon, 2, size), (rows, horizon, levels, size, 2),
+        (rows, columns(calibrated))))
+    )  # fmt: skip
+
+
+class Scratch(NamedTuple):
+    """Room for what is known of a row until it is known to be finite."""
+
+    shift: Array
+    arrived: Array
+    normal: Array
+    radius: Array
+    multipliers: Array
+    widths: Array
+    edges: Array
+    scores: Array
+    is_scored: Array
+    is_above: Array
+
+
+# Assigning an array to a slice brings a second's worth of broadcasting and its error messages into each kernel.
+
+
+@part
+def copy3(source, target):
+    """target = source, of three dimensions."""
+    for i in range(source.shape[0]):
+        for j in range(source.shape[1]):
+            for k in range(source.shape[2]):
+                target[i, j, k] = source[i, j, k]
+
+
+@part
+def copy2(source, target):
+    """target = source, of two dimensions."""
+    for i in range(source.shape[0]):
+        for j in range(source.shape[1]):
+            target[i, j] = source[i, j]
+
+
+@part
+def copy1(source, target):
+    """target = source, of one dimension."""
+    for i in range(source.shape[0]):
+        target[i] = source[i]
+
+
+@part
+def clear(target):
+    """target = 0, of two dimensions."""
+    for i in range(target.shape[0]):
+        for j in range(target.shape[1]):
+            target[i, j] = 0.0
+
+
+@part
+def scratch(streams, tables, wanted):
+    """Room for one row after the other."""
+    leads, size, levels = streams.tracks.shift.shape[1:]
+    return Scratch(
+        np.empty((leads, size, levels), np.float32), np.empty(streams.tracks.due.shape[1], np.int8), np.empty(COLUMNS),
+        np.empty((len(wanted.horizon), size, levels)), np.empty(levels), np.empty((size, levels)),
+        np.empty((size, len(tables.pit_columns) // 2)), np.empty(size), np.empty(size, np.bool_),
+        np.empty(size, np.bool_),
+    )  # fmt: skip
+
+
+@part
+def _band(widths, columns, weights, level):
+    """A level's half width as a sum of two calibrated ones."""
+    other = level + len(columns) // 2
+    return widths[columns[level]] * weights[level] + widths[columns[other]] * weights[other]
+
+
+@part
+def _score(streams, tables, seat, is_scored, seen, nis, told, row, after):
+    """Anomaly score, and the running surprise after it."""
+    teaches = False
+    for a in range(len(is_scored)):
+        teaches = teaches or is_scored[a]
+    z, told.anomaly[row] = learn(streams.normal[seat], max(nis, 0.0), seen, teaches, tables.rarity, after)
+    surprise = streams.surprise[seat]
+    if seen > 0:
+        bounded = min(max(z, -SURPRISE_CAP), SURPRISE_CAP)
+        surprise = (1 - SURPRISE_RATE) * surprise + SURPRISE_RATE * bounded
+    told.confidence[row] = interpolate(surprise, tables.surprise, tables.inside)
+    return surprise
+
+
+@part
+def _follow_step(tables, lag, known, weighted_nis, told, row, room):
+    """Hold the forecast of this observation against it."""
+    position = np.log(max(lag, SHORTEST))
+    line, last = 0, len(tables.log_horizons) - 1
+    while line < last and tables.log_horizons[line + 1] <= position:
+        line += 1
+    share = 0.0
+    if line < last and position > tables.log_horizons[0]:
+        share = (position - tables.log_horizons[line]) / (tables.log_horizons[line + 1] - tables.log_horizons[line])
+    for level in range(len(room.multipliers)):
+        room.multipliers[level] = tables.lines[line, 0, level] + share * tables.lines[line, 1, level]
+    for a in range(len(room.scores)):
+        innovation = known.innovation[a]
+        room.is_above[a] = innovation > 0
+        room.scores[a] = abs(innovation) / np.sqrt(max(known.innovation_covariance[a, a], LEAST_VARIANCE))
+        radii(room.multipliers, room.shift[0, a], room.widths[a])
+        if room.is_scored[a]:
+            score_step(room.shift[0, a], room.widths[a], room.scores[a], tables.miss_rates)
+        for edge in range(room.edges.shape[1]):
+            room.edges[a, edge] = _band(room.widths[a], tables.pit_columns, tables.pit_weights, edge)
+    tally(room.is_scored, weighted_nis, room.is_above, room.scores, room.edges, room.widths, told.tally[row])
+
+
+@part
+def _forecast(wanted, known, told, row, room):
+    """Moments and intervals of the forecasts; whether all are finite."""
+    total = 0.0
+    for h in range(len(wanted.horizon)):
+        for a in range(len(room.scores)):
+            mean, variance = known.forecast_mean[h, a], known.forecast_covariance[h, a, a]
+            deviation = np.sqrt(max(variance, 0.0))
+            radii(wanted.multipliers[h], room.shift[wanted.lead[h], a], room.radius[h, a])
+            told.moments[row, h, 0, a] = mean
+            told.moments[row, h, 1, a] = deviation * wanted.scale[h]
+            for level in range(told.bands.shape[2]):
+                half = deviation * _band(room.radius[h, a], wanted.columns, wanted.weights[h], level)
+                told.bands[row, h, level, a, 0] = mean - half
+                told.bands[row, h, level, a, 1] = mean + half
+                total += half
+            for level in range(room.radius.shape[2]):
+                room.radius[h, a, level] *= deviation
+            total += mean + variance
+    return total
+
+
+@part
+def _wait(leads, tracks, wanted, seat, now, known, room):
+    """Keep forecasts until their observation comes; where one waits in their place, they are not scored."""
+    levels = room.radius.shape[2]
+    for place in range(len(room.arrived)):
+        if room.arrived[place]:
+            clear(tracks.radius[seat, place])
+    for column in wanted.followed:
+        lead, due = wanted.lead[column], now + wanted.horizon[column]
+        place = place_of(leads, lead, wanted.horizon[column], due)
+        if tracks.radius[seat, place, 0, levels - 1] != 0:
+            continue
+        tracks.due[seat, place] = due
+        for a in range(len(room.scores)):
+            tracks.mean[seat, place, a] = known.forecast_mean[column, a]
+            for level in range(levels):
+                radius = counted_radius(room.radius[column, a, level], room.shift[lead, a, level])
+                tracks.radius[seat, place, a, level] = radius
+
+
+@part
+def conclude(streams, leads, tables, wanted, seat, now, value, known, is_finite, told, row, room):
+    """Tell about an observation, and commit what its stream learned if all of it is finite.
+
+    Args:
+        seat: of the stream; `now` and `value` `[P]`, NaN where missing, are the observation.
+        is_finite: whether the filter's own state is.
+        told, row: where to.
+
+    Returns:
+        whether it was committed.
+    """
+    told.is_good[row] = False
+    count = streams.counts[seat]
+    lag = now - streams.time[seat] if count > 0 else 0.0
+    precision, weight = known.scalars[PRECISION], known.scalars[WEIGHT]
+    nis, log_likelihood = known.scalars[NIS], known.scalars[LOG_LIKELIHOOD]
+    seen, total = 0, 0.0
+    for a in range(len(value)):
+        is_seen = value[a] == value[a]
+        seen += 1 if is_seen else 0
+        room.is_scored[a] = is_seen and count > 0
+        told.mean[row, a] = known.mean[a]
+        deviation = np.sqrt(max(known.covariance[a, a], 0.0))
+        told.std[row, a] = deviation * wanted.state_scale
+        told.innovation[row, a] = known.innovation[a] if is_seen else np.nan
+        total += known.mean[a] + known.innovation[a]
+        for b in range(len(value)):
+            total += known.covariance[a, b] + known.innovation_covariance[a, b]
+        for level in range(told.interval.shape[1]):
+            half = deviation * wanted.state[level]
+            told.interval[row, level, a, 0] = known.mean[a] - half
+            told.interval[row, level, a, 1] = known.mean[a] + half
+    surprise = _score(streams, tables, seat, room.is_scored, seen, nis, told, row, room.normal)
+    tracks = streams.tracks
+    copy3(tracks.shift[seat], room.shift)
+    score_waiting(leads, tracks, seat, now, lag, value, tables.miss_rates, room.shift, room.arrived)
+    _follow_step(tables, lag, known, weight * max(nis, 0.0), told, row, room)
+    total += _forecast(wanted, known, told, row, room)
+    for k in range(COLUMNS):
+        total += room.normal[k]
+    total += surprise + told.anomaly[row] + precision + weight + nis + log_likelihood
+    if not (is_finite and np.isfinite(total)):
+        return False
+    told.position[row], told.precision[row], told.log_likelihood[row] = count, precision, log_likelihood
+    told.weight[row], told.nis[row] = weight, nis
+    if seen == 0:
+        told.weight[row] = told.nis[row] = told.anomaly[row] = np.nan
+    _wait(leads, tracks, wanted, seat, now, known, room)
+    copy3(room.shift, tracks.shift[seat])
+    for k in range(COLUMNS):
+        streams.normal[seat, k] = room.normal[k]
+    streams.surprise[seat], streams.time[seat], streams.counts[seat] = surprise, now, count + 1
+    told.is_good[row] = True
+    return True

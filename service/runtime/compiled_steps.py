@@ -1,0 +1,235 @@
+"""Filters whose step is compiled: linear systems and metrics, in float64, any sizes, an observation after the other.
+
+One call takes many observations, of many live streams or of one recorded series, from the pool to what is told: no
+observation's numbers depend on the others of the call. Compiling takes half a minute, once per machine and version;
+what was compiled is kept on disk.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numba
+import numpy as np
+
+from rfa.export.bundle import Bundle
+from rfa.model import compiling, metric_numba
+from rfa.model.compiling import OPTIONS, kernel, stamp
+from rfa.model.linear_config import LinearFilterConfig
+from rfa.model.recurrence import dense_numba, dense_numba_learned, filter_numba, noise_law
+from rfa.model.recurrence.dense_numba import CompiledSystem
+from rfa.model.recurrence.filter_numba import LinearSystem, load_sensor, observed
+from rfa.service.engine.filter import adaptive, conclude, forecast_checks, learned_normal
+from rfa.service.engine.filter.adaptive import Leads
+from rfa.service.engine.filter.conclude import Known, Told, copy1, copy2, copy3
+from rfa.service.engine.filter.steps import Readout
+from rfa.service.runtime.filter_steps import SHORTEST_LAG, Batch, Trace, streams_of, trace_room
+from rfa.service.runtime.pool import StateField, StatePool
+
+Array = np.ndarray
+STATE = "compiled.state"
+_MADE_OF = (
+    adaptive, compiling, conclude, dense_numba, dense_numba_learned, filter_numba, forecast_checks, learned_normal,
+    metric_numba, noise_law,
+)  # fmt: skip
+_merged = numba.njit(**OPTIONS, inline="always")
+
+
+@_merged
+def _take_rows(observe, forecast, system, work, out, moves, state, followed, batch, told, trace):
+    """All observations of a batch; those of a stream after one that was not taken are not taken either."""
+    streams, leads, tables, wanted = followed
+    seats, times, values, noise = batch
+    size, n, horizon = out.mean.shape[0], out.predicted_mean.shape[0], len(wanted.horizon)
+    known = Known(
+        out.mean, out.covariance, out.innovation, out.innovation_covariance, np.empty((horizon, size)),
+        np.empty((horizon, size, size)), out.scalars,
+    )  # fmt: skip
+    room = conclude.scratch(streams, tables, wanted)
+    after = np.empty(state.shape[1])
+    lost = -1
+    for row in range(len(seats)):
+        seat = seats[row]
+        if seat == lost:
+            told.is_good[row] = False
+            continue
+        lag = times[row] - streams.time[seat] if streams.counts[seat] > 0 else 0.0
+        total = 0.0
+        for k in range(len(after)):
+            after[k] = state[seat, k]
+        observe(system, work, after, values[row], lag if lag >= SHORTEST_LAG else 0.0, noise[row], out)
+        for k in range(len(after)):
+            total += after[k]
+        for h in range(horizon):
+            forecast(system, moves[h], after, known.forecast_mean[h], known.forecast_covariance[h])
+        if not conclude.conclude(
+            streams, leads, tables, wanted, seat, times[row], values[row], known, np.isfinite(total), told, row, room
+        ):
+            lost = seat
+            continue
+        for k in range(len(after)):
+            state[seat, k] = after[k]
+        if len(trace.state) > 0:
+            copy1(out.scalars, trace.scalars[row])
+            copy2(out.covariance, trace.covariance[row])
+            copy2(out.innovation_covariance, trace.innovation_covariance[row])
+            copy2(out.transition, trace.transition[row])
+            copy1(out.predicted_mean, trace.predicted_mean[row])
+            copy2(out.predicted_covariance, trace.predicted_covariance[row])
+            for i in range(n):
+                trace.mean[row, i] = after[i]
+                for j in range(n):
+                    trace.state_covariance[row, i, j] = after[n + i * n + j]
+            copy1(after, trace.state[row])
+            copy2(known.forecast_mean, trace.forecast_mean[row])
+            copy3(known.forecast_covariance, trace.forecast_covariance[row])
+
+
+@functools.cache
+def _capped() -> Any:
+    made_of = stamp(*_MADE_OF)
+
+    @kernel
+    def capped(system, work, out, moves, state, followed, batch, told, trace):
+        _ = made_of
+        load_sensor(system, work)
+        _take_rows(
+            filter_numba.observe_capped, filter_numba.forecast, system, work, out, moves, state, followed, batch, told,
+            trace,
+        )  # fmt: skip
+
+    return capped
+
+
+@functools.cache
+def _learned() -> Any:
+    made_of = stamp(*_MADE_OF)
+
+    @kernel
+    def learned(system, work, out, moves, state, followed, batch, told, trace):
+        _ = made_of
+        load_sensor(system, work)
+        _take_rows(
+            filter_numba.observe_learned, filter_numba.forecast, system, work, out, moves, state, followed, batch, told,
+            trace,
+        )  # fmt: skip
+
+    return learned
+
+
+@functools.cache
+def _metric() -> Any:
+    made_of = stamp(*_MADE_OF)
+
+    @kernel
+    def metric(system, work, out, moves, state, followed, batch, told, trace):
+        _ = made_of
+        _take_rows(
+            metric_numba.observe, metric_numba.forecast, system, work, out, moves, state, followed, batch, told, trace
+        )  # fmt: skip
+
+    return metric
+
+
+class CompiledSteps:
+    """Steps of a linear or a metric filter; see `FilterSteps`.
+
+    Args:
+        leads: that forecasts are followed as.
+
+    Attributes:
+        layout: shapes of the parts that a graph has of the state, by name.
+    """
+
+    runtime = "compiled"
+    magic = b"RFAC\x01"
+    rows = 256
+
+    def __init__(self, bundle: Bundle, leads: Leads) -> None:
+        config = dict(bundle.config)
+        self._leads = leads
+        self._system: Any
+        if bundle.manifest.family == "metric":
+            self._system = metric_system(config)
+            self._linear, self._kernel = None, _metric()
+            self.size = self.state_size = 1
+            first = np.array(metric_numba.FIRST_STATE)
+            self._scratch = 1
+            shapes: dict[str, tuple[int, ...]] = {
+                "mean": (1,), "covariance": (1, 1), "variance": (1,), "count": (1,), "lag": (1,)
+            }  # fmt: skip
+        else:
+            linear = LinearFilterConfig(**config)
+            self._linear = compiled = CompiledSystem(linear)
+            self._system = LinearSystem.of(linear, compiled)
+            self._kernel = _learned() if compiled.learns else _capped()
+            self.size, self.state_size = compiled.p, compiled.n
+            first = compiled.pack(None)
+            self._scratch = compiled.size + 1
+            n = compiled.n
+            shapes = {"mean": (n,), "covariance": (n, n), "jump_offset": (n,), "jump_evidence": (1,)}
+            if compiled.learns:
+                shapes["noise_counts"] = (len(noise_law.PRIOR_COUNTS),)
+        self.initial: Mapping[str, Array] = {STATE: first}
+        self.fields: Mapping[str, StateField] = {STATE: StateField(first.shape, np.float64)}
+        self._places = _places(shapes)
+        self.layout = {spec.name: shapes[spec.name] for spec in bundle.manifest.state}
+        self._moves = functools.lru_cache(64)(self._make_moves)
+
+    def joined(self, parts: Mapping[str, Array]) -> Array:
+        """A state from the parts that a graph has of it; what no part is given of is 0."""
+        state = np.zeros_like(self.initial[STATE])
+        for name, part in parts.items():
+            state[self._places[name]] = part.ravel()
+        return state
+
+    def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """See `FilterSteps`."""
+        return {STATE: self.joined(tensors)}
+
+    def split(self, states: Array) -> dict[str, Array]:
+        """The parts that a graph has of states `[rows, S]`."""
+        return {name: states[:, self._places[name]].reshape(-1, *shape) for name, shape in self.layout.items()}
+
+    def _make_moves(self, horizon: tuple[float, ...]) -> Array:
+        """What the forecasts so far ahead need: F and Q `[H, 2, n, n]`, or the times alone."""
+        times = np.array(horizon, np.float64)
+        if self._linear is None:
+            return times
+        n = self.state_size
+        return self._linear.transitions(times).reshape(len(times), 2, n, n)
+
+    def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Trace]:
+        """See `FilterSteps`."""
+        rows, horizon, calibration = len(batch.seats), len(readout.horizon), readout.calibration
+        told = conclude.room(rows, self.size, len(readout.names), horizon, len(calibration.levels))
+        kept = len(self.initial[STATE])
+        trace = trace_room(rows if traced else 0, self.size, self.state_size, kept, horizon)
+        work = np.zeros(self._scratch)
+        work[-1] = -1.0  # no lag
+        self._kernel(
+            self._system, work, observed(self.size, self.state_size), self._moves(readout.horizon), pool.arrays[STATE],
+            (streams_of(pool), self._leads, calibration.tables, readout.wanted), tuple(batch), told, trace,
+        )  # fmt: skip
+        return told, trace
+
+
+def _places(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, slice]:
+    """Where the parts lie in a state."""
+    ends = np.cumsum([math.prod(shape) for shape in shapes.values()]).tolist()
+    return {name: slice(end - math.prod(shape), end) for (name, shape), end in zip(shapes.items(), ends, strict=True)}
+
+
+def metric_system(config: Mapping[str, Any]) -> metric_numba.MetricSystem:
+    """What the compiled step of a metric filter needs."""
+    nu = config.get("nu")
+    return metric_numba.MetricSystem(
+        float(config["process"]), float(config["memory"]), 0.0 if nu is None else 1 / nu, int(config["inner"]),
+        (float(config["contamination"]), float(config["outlier_scale"])),
+    )  # fmt: skip

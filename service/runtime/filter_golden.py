@@ -1,0 +1,94 @@
+"""The golden outputs of a filter's bundle in compiled code, which so is ready before the first request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rfa.export.bundle import Bundle, BundleError
+from rfa.export.golden import GoldenMismatch, run_golden
+from rfa.service.runtime.compiled_steps import STATE, CompiledSteps
+from rfa.service.runtime.filter import FilterRuntime
+from rfa.service.runtime.filter_steps import Batch
+from rfa.service.runtime.golden import Named
+from rfa.service.runtime.pool import StatePool
+from rfa.service.settings import FilterRuntimeName
+
+Array = np.ndarray
+
+
+def load_filter(bundle: Bundle, runtime: FilterRuntimeName) -> FilterRuntime:
+    """A filter that runs, held to the golden outputs of its bundle.
+
+    Raises:
+        BundleError: it cannot run so, or an output differs by more than the tolerance of the cases.
+    """
+    try:
+        model = FilterRuntime(bundle, runtime)
+    except ValueError as error:
+        raise BundleError(str(error)) from None
+    if isinstance(model.steps, CompiledSteps):
+        compiled = {graph: _Session(model, model.steps, graph) for graph in ("step", "forecast")}
+        try:
+            run_golden(bundle.golden, {"prefill": bundle.session("prefill"), **compiled}, bundle.weights())
+        except GoldenMismatch as error:
+            raise BundleError(f"golden.json in compiled code: {error}") from None
+    return model
+
+
+@dataclass(frozen=True)
+class _Session:
+    """The graph "step" or "forecast" of the bundle, as `rfa.export.golden` runs it."""
+
+    model: FilterRuntime
+    steps: CompiledSteps
+    graph: str
+
+    def get_outputs(self) -> list[Named]:
+        """What `run` can be asked for."""
+        names = ["forecast_mean", "forecast_covariance"]
+        if self.graph == "step":
+            names = [
+                "mean", "covariance", "precision", "weight", "innovation", "innovation_covariance", "nis",
+                "log_likelihood", "transition", "predicted_mean", "predicted_covariance",
+                *(f"next.{name}" for name in self.steps.layout),
+            ]  # fmt: skip
+        return [Named(name) for name in names]
+
+    def run(self, output_names: list[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
+        """The outputs asked for, in that order, float32."""
+        rows = len(inputs["state.mean"])
+        values, lags, noise = np.full((rows, self.steps.size), np.nan), np.zeros(rows), np.ones(rows)
+        horizon: Sequence[float] = ()
+        if self.graph == "step":
+            values = np.where(inputs["present"] > 0, inputs["observation"], np.nan).astype(np.float64)
+            lags, noise = inputs["dt"].astype(np.float64), inputs["noise_scale"].astype(np.float64)
+        else:
+            horizon = inputs["horizon"].astype(np.float64).tolist()
+        outputs = self._advance(inputs, Batch(np.arange(rows), lags, values, noise), tuple(horizon))
+        return [outputs[name].astype(np.float32) for name in output_names or outputs]
+
+    def _advance(self, inputs: Mapping[str, Array], batch: Batch, horizon: tuple[float, ...]) -> dict[str, Any]:
+        rows = len(batch.seats)
+        pool = StatePool(self.model.state_fields, rows)
+        for row in range(rows):
+            seat = pool.acquire()
+            self.model.put(pool, seat, self.model.start())
+            given = {name: inputs[f"state.{name}"][row] for name in self.steps.layout}
+            pool.write(seat, {STATE: self.steps.joined(given), "clock.count": 1})
+        told, trace = self.steps.advance(pool, batch, self.model.readout((0.9,), horizon, 0), traced=True)
+        following = {f"next.{name}": part for name, part in self.steps.split(trace.state).items()}
+        precision, weight, nis, log_likelihood = trace.scalars.T
+        return {
+            "mean": told.mean, "covariance": trace.covariance, "precision": precision,
+            "weight": weight,
+            "innovation": np.nan_to_num(told.innovation),
+            "innovation_covariance": trace.innovation_covariance, "nis": nis,
+            "log_likelihood": log_likelihood,
+            "transition": trace.transition,
+            "predicted_mean": trace.predicted_mean, "predicted_covariance": trace.predicted_covariance,
+            "forecast_mean": trace.forecast_mean, "forecast_covariance": trace.forecast_covariance, **following,
+        }  # fmt: skip

@@ -1,0 +1,100 @@
+"""Steps of many streams at once: what a runtime of filters offers, whatever computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from rfa.service.engine.filter.adaptive import FIELDS, Tracks
+from rfa.service.engine.filter.conclude import Streams, Told
+from rfa.service.engine.filter.learned_normal import FIELD as NORMAL
+from rfa.service.engine.filter.steps import Readout
+from rfa.service.runtime.pool import StateField, StatePool
+
+Array = np.ndarray
+
+# A shorter lag is none: a bundle that measures time in typical lags divides by it.
+SHORTEST_LAG = 1e-20
+CLOCK = {
+    "clock.time": StateField((), np.float64),
+    "clock.count": StateField((), np.int64),
+    "clock.surprise": StateField((), np.float64),
+}
+
+
+class Batch(NamedTuple):
+    """Observations of some streams, those of a stream side by side and in order: rows of the pool, times and noise
+    `[R]`, values `[R, P]`, NaN where missing."""
+
+    seats: Array
+    times: Array
+    values: Array
+    noise: Array
+
+
+class Trace(NamedTuple):
+    """What samples, smoothing and golden outputs need beside what is told, a row an observation, or no row at all.
+
+    covariance and innovation_covariance `[P, P]` in units of the observation; in those of the state transition, and
+    mean and covariance before and after the observation; the state that is kept; and of the forecasts mean `[H, P]` and
+    covariance `[H, P, P]`. scalars `[4]` are precision, weight, nis and log-likelihood, also where nothing was seen.
+    """
+
+    scalars: Array
+    covariance: Array
+    innovation_covariance: Array
+    transition: Array
+    predicted_mean: Array
+    predicted_covariance: Array
+    mean: Array
+    state_covariance: Array
+    state: Array
+    forecast_mean: Array
+    forecast_covariance: Array
+
+
+def trace_room(rows: int, size: int, n: int, kept: int, horizon: int) -> Trace:
+    """Room for a trace."""
+    shapes = (
+        (4,),
+        (size, size), (size, size), (n, n), (n,), (n, n), (n,), (n, n), (kept,), (horizon, size), (horizon, size, size)
+    )  # fmt: skip
+    return Trace(*(np.empty((rows, *shape)) for shape in shapes))
+
+
+class FilterSteps(Protocol):
+    """A filter's steps on one runtime.
+
+    Attributes:
+        runtime: its name.
+        magic: what its states begin with.
+        initial: its part of a state before the first observation, by the names of its fields.
+        fields: of that part.
+        rows: observations of one stream that are worth one call.
+    """
+
+    runtime: str
+    magic: bytes
+    initial: Mapping[str, Array]
+    fields: Mapping[str, StateField]
+    rows: int
+
+    def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Trace]:
+        """Take the observations, up to the first of each stream whose numbers are not finite: its stream stays as it
+        was before that one."""
+        ...
+
+    def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """The state that the graphs have as `tensors`."""
+        ...
+
+
+def streams_of(pool: StatePool) -> Streams:
+    """What conclude.py reads and writes of a pool."""
+    arrays = pool.arrays
+    return Streams(
+        arrays["clock.time"], arrays["clock.count"], arrays["clock.surprise"], arrays[NORMAL],
+        Tracks(*(arrays[name] for name in FIELDS)),
+    )  # fmt: skip

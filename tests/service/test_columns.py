@@ -1,0 +1,214 @@
+"""Series as columns and as Arrow streams: the numbers of the rows, and nothing else is let in."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from rfa.service.app import create_app
+from rfa.service.arrow import ARROW
+from rfa.service.settings import Settings
+
+pytestmark = pytest.mark.anyio
+BUNDLES = Path(__file__).parents[2] / "bundles"
+TIMES = [0.0, 0.1, 0.25, 0.25, 0.9, 1.0, 2.5]
+ROWS = [[1.0, 0.2], None, [0.7, None], [0.6, 0.5], [None, None], [40.0, -40.0], [0.1, 0.3]]
+VALUES = {"left": [None if row is None else row[0] for row in ROWS], "right": [row and row[1] for row in ROWS]}
+ASKED: dict[str, Any] = {"levels": [0.5, 0.9], "horizon": [0.1, 0.7], "seed": 3}
+
+
+@asynccontextmanager
+async def serving(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    paths = tuple(BUNDLES / name for name in ("linear", "oscillator", "metrics"))
+    app = create_app(Settings(**{"bundles": paths, "processes": 1, **settings}))
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            yield client
+
+
+async def answer(client: httpx.AsyncClient, document: Any) -> Any:
+    response = await client.post("/filter", json=document)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def arrow(columns: dict[str, Any], **options: Any) -> bytes:
+    table = pa.table(columns)
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table, max_chunksize=3)
+    return sink.getvalue()
+
+
+async def send(client: httpx.AsyncClient, body: bytes, **query: Any) -> httpx.Response:
+    return await client.post(f"/filter?{urlencode(query)}", content=body, headers={"Content-Type": ARROW})
+
+
+def as_columns(steps: list[dict[str, Any]], names: list[str]) -> dict[str, list[Any]]:
+    """Steps of a plain reply, by the names that OpenAPI tells."""
+    found: dict[str, list[Any]] = {name: [step[name] for step in steps] for name in ("index", "t")}
+    for name in ("precision", "confidence", "weight", "nis", "anomaly"):
+        found[name] = [step[name] for step in steps]
+    for k, name in enumerate(names):
+        for what in ("mean", "std"):
+            found[f"{what}.{name}"] = [step[what][k] for step in steps]
+        found[f"innovation.{name}"] = [step["innovation"] and step["innovation"][k] for step in steps]
+        for level in steps[0]["interval"]:
+            for side, part in enumerate(("lower", "upper")):
+                found[f"{part}.{level}.{name}"] = [step["interval"][level][k][side] for step in steps]
+                for i, lead in enumerate(ASKED["horizon"]):
+                    bands = [step["forecast"][i]["interval"][level][k][side] for step in steps]
+                    found[f"forecast.{lead!r}.{part}.{level}.{name}"] = bands
+        for i, lead in enumerate(ASKED["horizon"]):
+            for what in ("mean", "std"):
+                found[f"forecast.{lead!r}.{what}.{name}"] = [step["forecast"][i][what][k] for step in steps]
+    return found
+
+
+@pytest.mark.parametrize("model", ["linear", "oscillator"])
+@pytest.mark.parametrize("more", [{}, {"mode": "attention"}, {"smooth": True}], ids=["plain", "attention", "smooth"])
+async def test_columns_have_the_numbers_of_rows(model: str, more: dict[str, Any]) -> None:
+    """On the compiled filter and on the graphs, which give one step at a time."""
+    async with serving() as client:
+        rows = await answer(client, {**ASKED, **more, "model": model, "times": TIMES, "observations": ROWS})
+        columns = await answer(client, {**ASKED, **more, "model": model, "times": TIMES, "values": VALUES})
+    found, expected = columns.pop("columns"), as_columns(rows.pop("steps"), ["left", "right"])
+    if more.get("smooth"):
+        for what in ("mean", "std"):
+            for k, name in enumerate(("left", "right")):
+                expected[f"smoothed.{what}.{name}"] = [state[what][k] for state in rows["smoothed"]]
+        rows["smoothed"] = None
+    assert found == expected
+    assert {**columns, "timings": 0} == {**rows, "timings": 0}
+
+
+async def test_an_arrow_stream_has_the_numbers_of_columns() -> None:
+    query = {"model": "linear", "levels": "0.5,0.9", "horizon": "0.1,0.7", "seed": 3}
+    async with serving() as client:
+        columns = await answer(client, {**ASKED, "model": "linear", "times": TIMES, "values": VALUES})
+        response = await send(client, arrow({"t": TIMES, **VALUES}), **query)
+    assert (response.status_code, response.headers["content-type"]) == (200, ARROW)
+    table = pa.ipc.open_stream(response.content).read_all()
+    assert table.to_pydict() == columns.pop("columns")
+    summary = json.loads(table.schema.metadata[b"rfa"])
+    assert {**summary, "timings": 0} == {**columns, "timings": 0}
+
+
+async def test_clocks_and_kinds_of_numbers() -> None:
+    """Timestamps of any unit are seconds since 1970, wherever they stand; integers and nulls are numbers."""
+    begin = 1_700_000_000
+    kinds = [
+        arrow({"y": [1.0, None, 3.0], "when": pa.array([begin, begin + 1, begin + 3], pa.timestamp("s"))}),
+        arrow({"when": pa.array([begin * 10**9 + i * 10**9 for i in (0, 1, 3)], pa.timestamp("ns", "UTC")),
+               "y": pa.array([1, None, 3], pa.int16())}),
+        arrow({"TIME": [begin, begin + 1, begin + 3], "y": pa.array([1, float("nan"), 3], pa.float32())}),
+    ]  # fmt: skip
+    async with serving() as client:
+        tables = []
+        for body in kinds:
+            response = await send(client, body, model="metrics", seed=1)
+            assert response.status_code == 200, response.text
+            tables.append(pa.ipc.open_stream(response.content).read_all().to_pydict())
+        by_index = await send(client, arrow({"y": [1.0, 2.0]}), model="metrics")
+    assert tables[0] == tables[1] == tables[2]
+    assert tables[0]["t"] == [begin, begin + 1, begin + 3] and tables[0]["anomaly"][1] is None
+    assert pa.ipc.open_stream(by_index.content).read_all()["t"].to_pylist() == [0.0, 1.0]
+
+
+async def test_a_reply_has_the_fields_that_were_asked_for() -> None:
+    sent = {"model": "linear", "times": TIMES, "seed": 3, "horizon": [0.1]}
+    async with serving() as client:
+        full = (await answer(client, {**sent, "observations": ROWS}))["steps"]
+        for fields in (["mean"], ["interval", "anomaly"], ["innovation", "forecast", "weight"], ["samples"]):
+            steps = (await answer(client, {**sent, "observations": ROWS, "fields": fields}))["steps"]
+            assert steps == [{name: step[name] for name in step if name in ("index", "t", *fields)} for step in full]
+            body = {**sent, "observations": ROWS, "fields": fields, "stream": True}
+            lines = (await client.post("/filter", json=body)).text.splitlines()
+            assert [json.loads(line) for line in lines[:-1]] == steps
+        columns = (await answer(client, {**sent, "values": VALUES, "fields": ["std", "nis"]}))["columns"]
+        refused = await client.post("/filter", json={**sent, "observations": ROWS, "fields": ["mena"]})
+    assert sorted(columns) == ["index", "nis", "std.left", "std.right", "t"]
+    assert (refused.status_code, refused.json()["error"]["param"]) == (422, "fields[0]")
+
+
+@pytest.mark.parametrize(
+    ("change", "param", "code"),
+    [
+        ({"observations": ROWS}, "observations", "rows_or_columns"),
+        ({"values": None}, "observations", "rows_or_columns"),
+        ({"values": {"left": [1.0] * 7, "right": [1.0] * 6}}, "values.right", "length_mismatch"),
+        ({"values": {"left": [], "right": []}, "times": []}, "values.left", "length_mismatch"),
+        ({"values": {"left": [1.0] * 7}}, "values", "shape_mismatch"),
+        ({"values": {"left": [1.0] * 7, "right": [1e13] * 7}}, "values.right[0]", "less_than_equal"),
+        ({"times": TIMES[:3]}, "times", "length_mismatch"),
+        ({"samples": 2}, "samples", "rows_only"),
+        ({"stream": True}, "stream", "rows_only"),
+        ({"values": {"": [1.0] * 7, "right": [1.0] * 7}}, None, "string_too_short"),
+    ],
+)
+async def test_bad_columns_are_refused_by_name(change: dict[str, Any], param: str | None, code: str) -> None:
+    async with serving() as client:
+        response = await client.post("/filter", json={"model": "linear", "times": TIMES, "values": VALUES, **change})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (422, code), error
+    assert param is None or error["param"] == param
+
+
+async def test_more_than_the_server_takes_is_refused_before_it_is_looked_at() -> None:
+    async with serving(max_observations=6) as client:
+        columns = await client.post("/filter", json={"model": "linear", "values": VALUES})
+        stream = await send(client, arrow(VALUES), model="linear")
+    for response in (columns, stream):
+        assert (response.status_code, response.json()["error"]["code"]) == (422, "too_large")
+        assert response.json()["error"]["param"] == "values.left"
+
+
+async def test_what_is_no_arrow_stream_of_numbers_is_refused() -> None:
+    good = arrow({"t": TIMES, **VALUES})
+    twice = pa.Table.from_arrays([pa.array([1.0]), pa.array([2.0])], ["a", "a"])
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, twice.schema) as writer:
+        writer.write_table(twice)
+    bad = {
+        b"": "invalid_arrow",
+        b"t,left\n1,2\n": "invalid_arrow",
+        good[:200]: "invalid_arrow",
+        arrow({"t": [1.0], "left": ["a"], "right": [1.0]}): "not_numbers",
+        arrow({"left": pa.array(["a"]).dictionary_encode(), "right": [1.0]}): "invalid_arrow",
+        arrow({"left": [0.0] * 5000, "right": [0.0] * 5000}, compression="zstd"): "invalid_arrow",
+        arrow({"left": [0.0] * 5000, "right": [0.0] * 5000}, compression="lz4"): "invalid_arrow",
+        sink.getvalue(): "duplicate",
+        arrow({"left": [1.0, float("inf")], "right": [1.0, 2.0]}): "finite_number",
+    }
+    async with serving() as client:
+        for body, code in bad.items():
+            response = await send(client, body, model="linear")
+            assert (response.status_code, response.json()["error"]["code"]) == (422, code), response.text
+        unknown = await send(client, good, model="linear", level="0.9")
+        assert unknown.json()["error"]["param"] == "level"
+        assert (await send(client, good, model="linear")).status_code == 200
+
+
+async def test_a_damaged_stream_ends_no_server() -> None:
+    """Every answer is a series or a refusal of the body."""
+    rng, good = random.Random(5), arrow({"t": TIMES, **VALUES})
+    statuses = set()
+    async with serving() as client:
+        for _ in range(400):
+            body = bytearray(good)
+            for _ in range(rng.randint(1, 4)):
+                body[rng.randrange(len(body))] = rng.randrange(256)
+            statuses.add((await send(client, bytes(body), model="linear")).status_code)
+        assert (await send(client, good, model="linear")).status_code == 200
+    assert statuses == {200, 422}

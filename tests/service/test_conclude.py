@@ -1,0 +1,190 @@
+"""What is told about an observation is what the functions of many rows say of it, and the same without a compiler."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rfa.experiments.filters import adaptive_rows, checks_rows, normal_rows
+from rfa.export.bundle import open_bundle
+from rfa.export.surprise import running_surprise
+from rfa.service.engine.filter.adaptive import FIELDS
+from rfa.service.engine.filter.calibration import SHORTEST, Calibration
+from rfa.service.engine.filter.conclude import LEAST_VARIANCE, Known, Told, room
+from rfa.service.engine.filter.learned_normal import COLUMNS, FIELD, interpolate
+from rfa.service.engine.filter.steps import Readout
+from rfa.service.runtime.filter import FilterRuntime
+from rfa.service.runtime.filter_steps import streams_of
+from rfa.service.runtime.graph_steps import _conclude
+from rfa.service.runtime.pool import StatePool
+
+BUNDLES = Path(__file__).parents[2] / "bundles"
+STREAMS, STEPS, SIZE = 5, 400, 2
+HORIZON, LEVELS = (0.1, 0.2, 0.5, 3.0), (0.5, 0.77, 0.9)
+# Fused multiply-adds and the order of a few sums.
+ROUNDING = 1e-12
+# v and the learned normal are kept as float32: the last bit of what is added may turn one of theirs, and what follows
+# from them is up to some times steeper.
+KEPT = 2.0**-22
+
+
+class Rows:
+    """The same in NumPy, all streams a step."""
+
+    def __init__(self, calibration: Calibration, readout: Readout) -> None:
+        self.calibration, self.readout = calibration, readout
+        self.leads = adaptive_rows.Leads(calibration.horizons)
+        fields = adaptive_rows.adaptive_fields(self.leads, SIZE, len(calibration.levels))
+        self.pool = StatePool(fields, STREAMS)
+        self.normal = np.zeros((STREAMS, COLUMNS), np.float32)
+        self.surprise, self.time, self.count = np.zeros(STREAMS), np.zeros(STREAMS), np.zeros(STREAMS, np.int64)
+
+    def step(self, times: np.ndarray, values: np.ndarray, known: Known) -> dict[str, np.ndarray]:
+        """Scores, tallies and the half widths of the forecasts."""
+        tables, wanted, index = self.calibration.tables, self.readout.wanted, np.arange(STREAMS)
+        present = ~np.isnan(values)
+        seen, scored = present.sum(axis=1), present & (self.count > 0)[:, None]
+        lags = np.where(self.count > 0, times - self.time, 0.0)
+        nis = np.maximum(known.scalars[:, 2], 0.0)
+        learned = normal_rows.learn(self.normal, nis, seen, SIZE, scored.any(axis=1), tables.rarity)
+        self.surprise = np.where(seen > 0, running_surprise(self.surprise, learned.surprise), self.surprise)
+        self.normal = learned.after.astype(np.float32)
+        tracks = adaptive_rows.read_tracks(self.pool, index, times, lags, self.leads)
+        spread = np.diagonal(known.innovation_covariance, axis1=1, axis2=2)
+        scores = np.abs(known.innovation) / np.sqrt(np.maximum(spread, LEAST_VARIANCE))
+        adaptive_rows.score_waiting(tracks, values, present, self.leads, tables.miss_rates)
+        logs = np.log(np.maximum(lags, SHORTEST))
+        lines = [np.interp(logs, tables.log_horizons, column) for column in tables.lines[:, 0].T]
+        multipliers = np.stack(lines, axis=1)
+        widths = adaptive_rows.score_step(tracks.shift, multipliers, scores, scored, tables.miss_rates)
+        below, above = np.split(tables.pit_columns, 2)
+        low, high = np.split(tables.pit_weights, 2)
+        edges = widths[..., below] * low + widths[..., above] * high
+        weighted = known.scalars[:, 1] * nis
+        tally = checks_rows.tally(scored, weighted, known.innovation > 0, scores, edges, widths)
+        radii = adaptive_rows.radii(wanted.multipliers[:, None], tracks.shift[:, wanted.lead])
+        deviation = np.sqrt(np.diagonal(known.forecast_covariance, axis1=2, axis2=3))
+        below, above = np.split(wanted.columns, 2)
+        low, high = np.split(wanted.weights[:, None], 2, axis=-1)
+        halves = deviation[..., None] * (radii[..., below] * low + radii[..., above] * high)
+        followed, lead = wanted.followed, wanted.lead[wanted.followed]
+        ahead = wanted.horizon[followed]
+        radius = deviation[:, followed, :, None] * radii[:, followed]
+        adaptive_rows.wait_for(
+            tracks, self.leads, index, lead, ahead, times[:, None] + ahead, known.forecast_mean[:, followed], radius
+        )
+        adaptive_rows.write_tracks(self.pool, tracks, slice(STREAMS))
+        self.time, self.count = times, self.count + 1
+        confidence = np.interp(self.surprise, tables.surprise, tables.inside)
+        return {"anomaly": learned.anomaly, "confidence": confidence, "tally": tally, "half": halves}
+
+
+def invented(rng: np.random.Generator) -> Known:
+    """What a filter might know: nothing of it fits together."""
+    spread = rng.uniform(0.2, 3, (STREAMS, SIZE))
+    ahead = rng.uniform(0.5, 4, (STREAMS, len(HORIZON), SIZE))
+    innovation = rng.standard_t(3, (STREAMS, SIZE)) * np.sqrt(spread)
+    scalars = np.stack([np.ones(STREAMS), rng.random(STREAMS), (innovation**2 / spread).sum(axis=1), np.ones(STREAMS)])
+    return Known(
+        rng.normal(size=(STREAMS, SIZE)),
+        np.tile(np.eye(SIZE), (STREAMS, 1, 1)),
+        innovation,
+        spread[..., None] * np.eye(SIZE),
+        rng.normal(size=(STREAMS, len(HORIZON), SIZE)),
+        ahead[..., None] * np.eye(SIZE),
+        scalars.T.copy(),
+    )
+
+
+def test_a_row_is_told_what_many_rows_are() -> None:
+    rng = np.random.default_rng(3)
+    runtime = FilterRuntime(open_bundle(BUNDLES / "linear"), "onnx")
+    readout = runtime.readout(LEVELS, HORIZON, 0)
+    calibration = readout.calibration
+    pool, rows = StatePool(runtime.state_fields, STREAMS), Rows(calibration, readout)
+    followed = streams_of(pool), runtime.graphs._leads, calibration.tables, readout.wanted
+    times = np.zeros(STREAMS)
+    for step in range(STEPS):
+        # Half of the streams tick with the bundle's clock, so that forecasts meet their observations.
+        times = np.round(times + np.where(np.arange(STREAMS) % 2, 0.1, rng.exponential(0.2, STREAMS)), 6)
+        values = np.where(rng.random((STREAMS, SIZE)) < 0.15, np.nan, rng.normal(scale=2, size=(STREAMS, SIZE)))
+        known = invented(rng)
+        known = known._replace(innovation=np.where(np.isnan(values), 0.0, known.innovation))
+        told = room(STREAMS, SIZE, len(LEVELS), len(HORIZON), len(calibration.levels))
+        batch = np.arange(STREAMS), times, values, np.ones(STREAMS)
+        _conclude()(followed, batch, known, np.ones(STREAMS, bool), np.arange(STREAMS), told)
+        expected = rows.step(times, values, known)
+        assert told.is_good.all() and (told.position == step).all()
+        seen = ~np.isnan(values).all(axis=1)
+        np.testing.assert_allclose(told.anomaly[seen], expected["anomaly"][seen], rtol=0, atol=20 * KEPT)
+        np.testing.assert_allclose(told.confidence, expected["confidence"], rtol=0, atol=20 * KEPT)
+        half = (told.bands[..., 1] - told.bands[..., 0]).swapaxes(-1, -2) / 2
+        np.testing.assert_allclose(half, expected["half"], rtol=20 * KEPT)
+        np.testing.assert_allclose(told.tally, expected["tally"], rtol=ROUNDING)
+    np.testing.assert_allclose(pool.arrays[FIELD], rows.normal, rtol=KEPT, atol=KEPT)
+    for name in FIELDS:
+        np.testing.assert_allclose(pool.arrays[name], rows.pool.arrays[name], rtol=20 * KEPT, atol=KEPT)
+    assert (pool.arrays[FIELDS[3]] != 0).any() and np.ptp(pool.arrays[FIELDS[0]]) > 0.1
+
+
+@pytest.mark.parametrize("name", ["scalars", "covariance", "innovation", "forecast_mean", "forecast_covariance"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_row_that_is_not_finite_leaves_its_stream_as_it_was(name: str, bad: float) -> None:
+    runtime = FilterRuntime(open_bundle(BUNDLES / "linear"), "onnx")
+    readout = runtime.readout(LEVELS, HORIZON, 0)
+    pool, known = StatePool(runtime.state_fields, STREAMS), invented(np.random.default_rng(1))
+    getattr(known, name)[2].flat[-1] = bad
+    told: Told = room(STREAMS, SIZE, len(LEVELS), len(HORIZON), len(runtime.levels))
+    followed = streams_of(pool), runtime.graphs._leads, readout.calibration.tables, readout.wanted
+    batch = np.arange(STREAMS), np.ones(STREAMS), np.ones((STREAMS, SIZE)), np.ones(STREAMS)
+    _conclude()(followed, batch, known, np.ones(STREAMS, bool), np.arange(STREAMS), told)
+    assert told.is_good.tolist() == [True, True, False, True, True]
+    assert not any(array[2].any() for array in pool.arrays.values())
+    assert pool.arrays["clock.count"].tolist() == [1, 1, 0, 1, 1]
+
+
+SERIES = """
+import json, sys
+if sys.argv[2] == "bare":
+    sys.modules["numba"] = None
+import numpy as np
+from rfa.export.bundle import open_bundle
+from rfa.model.compiling import HAS_COMPILER
+from rfa.service.runtime.filter import FilterRuntime
+runtime = FilterRuntime(open_bundle(sys.argv[1]), "onnx")
+rng = np.random.default_rng(4)
+values = [None if rng.random() < 0.1 else rng.normal(size=2).tolist() for _ in range(60)]
+found = runtime.filter(np.arange(60) / 10, values, horizon=(0.1, 0.5))
+names = "mean", "std", "anomaly", "confidence"
+steps = [[*(getattr(s, n) for n in names), s.interval["0.9"], s.forecast[1].interval["0.9"]] for s in found.steps]
+print(json.dumps([HAS_COMPILER, steps]))
+"""
+
+
+def flat(value: Any) -> list[float]:
+    if isinstance(value, list):
+        return [number for part in value for number in flat(part)]
+    return [0.0 if value is None else float(value)]
+
+
+def test_it_is_the_same_without_a_compiler() -> None:
+    found = {}
+    for kind in ("bare", "compiled"):
+        command = [sys.executable, "-W", "error", "-c", SERIES, str(BUNDLES / "linear"), kind]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        found[kind] = json.loads(printed)
+    assert (found["bare"][0], found["compiled"][0]) == (False, True)
+    np.testing.assert_allclose(flat(found["bare"][1]), flat(found["compiled"][1]), rtol=20 * KEPT)
+
+
+def test_interpolation_is_that_of_numpy() -> None:
+    """At the places, between and beyond them, and where several are equal."""
+    places, values = np.array([-1.0, -1.0, -1.0, 0.5, 0.5, 2.0]), np.array([0.01, 0.03, 0.05, 0.4, 0.6, 0.9])
+    for x in (-3.0, -1.0, np.nextafter(-1.0, 0), 0.2, 0.5, 1.0, 2.0, 5.0):
+        assert interpolate(x, places, values) == np.interp(x, places, values)
