@@ -6,7 +6,8 @@ import csv
 import io
 import json
 import math
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,15 +16,18 @@ import typer
 from rfa.cli.console import JsonFlag, print_json
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from rfa.service.runtime.filter import FilterRuntime
     from rfa.service.runtime.filter_sequence import FilteredSequence
-    from rfa.service.schemas.replies import FilterStepReply, SmoothedStep
     from rfa.training.series import Series
 
 DEFAULT_BUNDLE, METRIC_BUNDLE = "oscillator", "metrics"
 OUTLIER = 0.999
 LEVELS = (0.5, 0.9)
 WIDE = "0.9"
+# Parts of a table's columns, and what they are called in `Columns`.
+PARTS = {"mean": "mean", "std": "std", "low90": f"lower.{WIDE}", "high90": f"upper.{WIDE}"}
 
 
 def run_filter(
@@ -37,6 +41,7 @@ def run_filter(
     Raises:
         ValueError: the series has another number of columns than the bundle takes.
     """
+    import numpy as np
     from tqdm import tqdm
 
     from rfa.service.engine.filter.model import FilterOptions
@@ -48,64 +53,86 @@ def run_filter(
             f"bundle {runtime.name!r} takes {runtime.observation_size}; "
             "`rfa train filter --data CSV` makes a filter that fits"
         )
-    rows = [[None if math.isnan(value) else float(value) for value in row] for row in series.values]
-    options = FilterOptions(
-        [float(t) for t in series.times], rows, None, LEVELS, tuple(horizon), smooth=smooth, lag=lag
-    )
-    with tqdm(total=len(rows) * (3 if smooth else 1), unit="row", disable=None, leave=False) as bar:
+    values, times = np.asarray(series.values, np.float64), np.asarray(series.times, np.float64)
+    options = FilterOptions(times, values, np.ones(len(times)), LEVELS, tuple(horizon), smooth=smooth, lag=lag)
+    with tqdm(total=len(times) * (3 if smooth else 1), unit="row", disable=None, leave=False) as bar:
         return FilteredSequence.collect(runtime.work(options), bar.update)
 
 
-def learned(series: Series, steps: list[FilterStepReply]) -> list[FilterStepReply]:
-    """The steps with `anomaly` by what this series has shown so far, not by what the bundle was calibrated on."""
+def learned(series: Series, nis: np.ndarray) -> np.ndarray:
+    """`anomaly` of each row by what this series has shown so far, not by what the bundle was calibrated on."""
+    import numpy as np
+
     from rfa.export.normal import anomalies
 
-    scores = anomalies([step.nis for step in steps], series.values)
-    return [
-        step if step.anomaly is None else replace(step, anomaly=float(score))
-        for step, score in zip(steps, scores, strict=True)
-    ]
+    scores = anomalies([None if math.isnan(value) else value for value in nis.tolist()], series.values)
+    return np.where(np.isnan(nis), np.nan, scores)
 
 
-def flagged(steps: list[FilterStepReply], threshold: float) -> list[int]:
+def flagged(anomaly: np.ndarray, threshold: float) -> list[int]:
     """Rows (from 0) whose anomaly score reaches the threshold."""
-    return [i for i, step in enumerate(steps) if step.anomaly is not None and step.anomaly >= threshold]
+    import numpy as np
+
+    return np.flatnonzero(anomaly >= threshold).tolist()  # type: ignore[no-any-return]
 
 
 def as_table(
-    series: Series, steps: list[FilterStepReply], outliers: list[int], smoothed: list[SmoothedStep] | None = None
+    series: Series,
+    columns: dict[str, np.ndarray],
+    outliers: list[int],
+    horizon: Sequence[float] = (),
+    *,
+    is_smoothed: bool = False,
 ) -> str:
     """CSV: time, per component the observation, mean, std and 0.9 interval, the row's scores, the forecasts, and the
     smoothed states."""
-    header = ["t"]
-    for name in series.names:
-        header += [name, f"{name}_mean", f"{name}_std", f"{name}_low90", f"{name}_high90"]
-    header += ["weight", "nis", "anomaly", "confidence", "outlier"]
-    # Of a forecast only its lead is the same in every row.
-    leads = [point.t - steps[0].t for point in steps[0].forecast]
-    for lead in leads:
+    import numpy as np
+    import orjson
+
+    table: dict[str, np.ndarray] = {"t": columns["t"]}
+    for k, name in enumerate(series.names):
+        table[name] = series.values[:, k]
+        table |= {f"{name}_{part}": columns[f"{key}.{name}"] for part, key in PARTS.items()}
+    table |= {name: columns[name] for name in ("weight", "nis", "anomaly", "confidence")}
+    table["outlier"] = np.zeros(len(series.times), np.int64)
+    table["outlier"][outliers] = 1
+    for lead in horizon:
         for name in series.names:
-            header += [f"{name}_ahead{lead:g}_{part}" for part in ("mean", "std", "low90", "high90")]
-    if smoothed is not None:
-        header += [f"{name}_smooth_{part}" for name in series.names for part in ("mean", "std")]
+            ahead = {part: columns[f"forecast.{lead!r}.{key}.{name}"] for part, key in PARTS.items()}
+            table |= {f"{name}_ahead{lead:g}_{part}": column for part, column in ahead.items()}
+    if is_smoothed:
+        for name in series.names:
+            table |= {f"{name}_smooth_{part}": columns[f"smoothed.{part}.{name}"] for part in ("mean", "std")}
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(header)
-    hits = set(outliers)
-    for i, step in enumerate(steps):
-        row: list[Any] = [step.t]
-        for k, value in enumerate(series.values[i]):
-            row += ["" if math.isnan(value) else float(value), step.mean[k], step.std[k], *step.interval[WIDE][k]]
-        row += ["" if x is None else x for x in (step.weight, step.nis, step.anomaly, step.confidence)]
-        row.append(int(i in hits))
-        for point in step.forecast:
-            for k in range(len(series.names)):
-                row += [point.mean[k], point.std[k], *point.interval[WIDE][k]]
-        if smoothed is not None:
-            for pair in zip(smoothed[i].mean, smoothed[i].std, strict=True):
-                row += pair
-        writer.writerow(row)
-    return buffer.getvalue()
+    csv.writer(buffer, lineterminator="\n").writerow(table)
+    # Numbers alone: as JSON they are written ten times as fast, and as short. What there is not is null there.
+    rows = zip(*(column.tolist() for column in table.values()), strict=True)
+    body = orjson.dumps(list(rows))[2:-2].replace(b"],[", b"\n").replace(b"null", b"")
+    return buffer.getvalue() + body.decode() + "\n"
+
+
+def as_document(
+    model: str, series: Series, result: FilteredSequence, anomaly: np.ndarray, threshold: float, outliers: list[int]
+) -> dict[str, Any]:
+    """Everything, as JSON has it."""
+    steps = [
+        {
+            **vars(step),
+            "anomaly": None if math.isnan(score) else score,
+            "forecast": [asdict(point) for point in step.forecast],
+            "samples": step.samples.tolist(),
+        }
+        for step, score in zip(result.steps, anomaly.tolist(), strict=True)
+    ]
+    return {
+        "model": model,
+        "columns": list(series.names),
+        "steps": steps,
+        "smoothed": None if result.smoothed is None else [asdict(state) for state in result.smoothed],
+        "log_likelihood": result.log_likelihood,
+        "threshold": threshold,
+        "outliers": outliers,
+    }
 
 
 def filter_series(
@@ -156,6 +183,7 @@ def filter_series(
     from rfa.cli.locate import find_bundle
     from rfa.export.bundle import open_bundle
     from rfa.export.normal import THRESHOLD
+    from rfa.service.engine.filter.columns import Columns
     from rfa.service.runtime.filter import FilterRuntime
     from rfa.training.series import load_csv
 
@@ -166,39 +194,36 @@ def filter_series(
         bundle = METRIC_BUNDLE if anomalies and len(series.names) == 1 else DEFAULT_BUNDLE
     runtime = FilterRuntime(open_bundle(find_bundle(bundle)))
     result = run_filter(runtime, series, horizon or [], smooth=smooth or lag is not None, lag=lag)
-    steps, smoothed = result.steps, result.smoothed
+    found = Columns(series.names, None, horizon or [])
+    for told in result.pieces:
+        found.add(told)
+    if result.smoothed is not None:
+        found.add_smoothed(result.smoothed)
+    columns = found.arrays()
     if anomalies:
-        steps = learned(series, steps)
+        columns["anomaly"] = learned(series, columns["nis"])
     threshold = flag if flag is not None else THRESHOLD if anomalies else OUTLIER
-    outliers = flagged(steps, threshold)
-    document = {
-        "model": runtime.name,
-        "columns": list(series.names),
-        "steps": [
-            {**vars(step), "forecast": [asdict(point) for point in step.forecast], "samples": step.samples.tolist()}
-            for step in steps
-        ],
-        "smoothed": None if smoothed is None else [asdict(state) for state in smoothed],
-        "log_likelihood": result.log_likelihood,
-        "threshold": threshold,
-        "outliers": outliers,
-    }
+    outliers = flagged(columns["anomaly"], threshold)
+
+    def table() -> str:
+        return as_table(series, columns, outliers, horizon or [], is_smoothed=result.smoothed is not None)
+
+    def document() -> dict[str, Any]:
+        return as_document(runtime.name, series, result, columns["anomaly"], threshold, outliers)
+
     if out is not None:
-        out.write_text(
-            json.dumps(document, allow_nan=False) + "\n"
-            if out.suffix == ".json"
-            else as_table(series, steps, outliers, smoothed)
-        )
+        is_json = out.suffix == ".json"
+        out.write_text(json.dumps(document(), allow_nan=False) + "\n" if is_json else table())
     if plot is not None:
         from rfa.cli.plot import draw_series
 
-        draw_series(series, steps, outliers, plot, title=f"{data.name} · {runtime.name}")
+        draw_series(series, result.steps, outliers, plot, title=f"{data.name} · {runtime.name}")
     if as_json:
-        print_json(document)
+        print_json(document())
     elif out is None and plot is None:
-        typer.echo(as_table(series, steps, outliers, smoothed), nl=False)
+        typer.echo(table(), nl=False)
     else:
         typer.echo(
-            f"{len(steps)} rows, {len(outliers)} outliers, log-likelihood {result.log_likelihood:.6g}"
+            f"{len(series.times)} rows, {len(outliers)} outliers, log-likelihood {result.log_likelihood:.6g}"
             + "".join(f" → {path}" for path in (out, plot) if path is not None)
         )

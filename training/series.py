@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -53,6 +54,17 @@ def _time(cell: str, row: int, name: str) -> float:
     return value
 
 
+def _column(cells: Sequence[str], name: str, read: Callable[[str, int, str], float]) -> np.ndarray:
+    """The numbers of a column: all at once where they are nothing else, else cell by cell."""
+    try:
+        plain = np.array(cells, np.float64)
+    except ValueError:
+        plain = np.array([math.nan])
+    if np.isfinite(plain).all():
+        return plain
+    return np.array([read(cell, row, name) for row, cell in enumerate(cells, start=2)])
+
+
 def load_csv(path: str | Path) -> Series:
     """Read a CSV with a header. Empty, NA, NaN and null cells are missing.
 
@@ -74,10 +86,10 @@ def load_csv(path: str | Path) -> Series:
     columns = [i for i in range(len(header)) if i != clock]
     if not columns:
         raise ValueError("the CSV has no column of values")
-    values = np.array([[_number(row[i], n, header[i]) for i in columns] for n, row in enumerate(body, start=2)])
+    values = np.stack([_column([row[i] for row in body], header[i], _number) for i in columns], axis=1)
     times = np.arange(len(body), dtype=np.float64)
     if clock is not None:
-        times = np.array([_time(row[clock], n, header[clock]) for n, row in enumerate(body, start=2)])
+        times = _column([row[clock] for row in body], header[clock], _time)
     if (np.diff(times) < 0).any():
         raise ValueError(f"row {int(np.argmax(np.diff(times) < 0)) + 3}: times decrease")
     return Series(times, values, tuple(header[i] for i in columns))
