@@ -1,13 +1,14 @@
 """Functions in machine code where numba is installed, and as they stand where it is not.
 
 numba keeps on disk what it compiled, and asks of a function whether its own file changed since. A function is made of
-others, of other files too; so `part` of one is never kept, and a kernel that is kept closes over the `stamp` of all
-files that it is made of.
+others, of other files too; so `part` of one is never kept, and a kernel is kept by the `stamp` of all files that it is
+made of.
 """
 
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -30,16 +31,26 @@ def part(function: Function) -> Function:
     return function if numba is None else numba.njit(forceinline=True, **OPTIONS)(function)
 
 
-def kernel(function: Function) -> Function:
-    """A function that Python calls; kept on disk, where there is a place for it."""
-    if numba is None:
-        return function
-    try:
-        return numba.njit(cache=True, **OPTIONS)(function)  # type: ignore[no-any-return]
-    except RuntimeError:  # no folder that numba may write to: every process compiles for itself
-        return numba.njit(**OPTIONS)(function)  # type: ignore[no-any-return]
+def kernel(*modules: ModuleType) -> Callable[[Function], Function]:
+    """A function that Python calls, made of these modules; kept on disk, where there is a place for it.
+
+    It is kept under the stamp of its sources: what numba keeps has the classes of its arguments in it, and could not
+    even be looked at where one of them has another name by now.
+    """
+
+    def compiled(function: Function) -> Function:
+        if numba is None:
+            return function
+        function.__qualname__ = f"{function.__name__}_{stamp(*modules, sys.modules[function.__module__])}"
+        try:
+            return numba.njit(cache=True, **OPTIONS)(function)  # type: ignore[no-any-return]
+        except RuntimeError:  # no folder that numba may write to: every process compiles for itself
+            return numba.njit(**OPTIONS)(function)  # type: ignore[no-any-return]
+
+    return compiled
 
 
 def stamp(*modules: ModuleType) -> str:
-    """A digest of the sources of these modules."""
-    return hashlib.sha256(b"".join(Path(str(module.__file__)).read_bytes() for module in modules)).hexdigest()
+    """A digest of the sources of these modules, and of this one."""
+    files = [__file__, *(str(module.__file__) for module in modules)]
+    return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()[:16]

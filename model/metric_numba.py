@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from rfa.model.compiling import part
 from rfa.model.recurrence.filter_numba import LOG_LIKELIHOOD, NIS, PRECISION, WEIGHT, predictive_log_density
-
-Array = np.ndarray[Any, Any]
 
 # As in metric_filter.py, which needs torch; a test holds them together.
 DIFFUSE, FIRST_GUESS = 100.0, 0.1

@@ -23,6 +23,37 @@ QUANTILES = ("p50", "p90", "p99", "max")
 LARGEST_GROWTH = 0.02
 
 
+# Of issue bars: microseconds of processor time an observation, and seconds of the command.
+SERIES_LIMITS = {"rows": 25.0, "arrow": 8.0}
+COMMAND_LIMIT = 4.0
+
+
+def series_tables(document: Document) -> list[Table]:
+    forms = list(next(iter(document["microseconds"].values())))
+    rows = [
+        (model, *(f"{row[form]:.1f}" for form in forms), f"{document['command_seconds'][model]:.1f}")
+        for model, row in document["microseconds"].items()
+    ]
+    title = (
+        f"Microseconds of processor time an observation, {document['observations']:,} a series; seconds of "
+        f"`rfa filter` on {document['command_rows']:,} rows:"
+    )
+    return [Table(("model", *forms, "`rfa filter`, s"), rows, title)]
+
+
+def series_bars(document: Document) -> list[ShownBar]:
+    bars = [
+        ShownBar(f"{model}, {form}", f"{document['microseconds'][model][form]:.1f} µs", f"≤ {limit:g} µs",
+                 document["microseconds"][model][form] <= limit)
+        for form, limit in SERIES_LIMITS.items() for model in document["microseconds"]
+    ]  # fmt: skip
+    for model, seconds in document["command_seconds"].items():
+        bars.append(
+            ShownBar(f"`rfa filter`, {model}", f"{seconds:.1f} s", f"≤ {COMMAND_LIMIT:g} s", seconds <= COMMAND_LIMIT)
+        )
+    return bars
+
+
 def load_tables(document: Document) -> list[Table]:
     rows = [
         (name, f"{row['count']:,}", *(f"{row[quantile]:.1f}" for quantile in QUANTILES))
@@ -166,6 +197,7 @@ def rss_bars(document: Document) -> list[ShownBar]:
 
 SHOWN = {
     **{f"load-{name}": Shown(load_tables, budget_bars) for name in ("filter-live", "text-64", "mixed", "overload")},
+    "series": Shown(series_tables, series_bars),
     "load-overhead": Shown(overhead_tables, budget_bars),
     "load-idle-sessions": Shown(idle_tables, budget_bars),
     "faults": Shown(fault_facts, fault_bars, each),

@@ -13,7 +13,7 @@ from typing import Final
 NUMBER: Final = 8
 JSON_NUMBER: Final = 26
 # Beside its numbers: a step with its place in the queues, a component of it, a level and a band of its intervals.
-STEP: Final = 2_900
+STEP: Final = 3_400
 STEP_COMPONENT: Final = 190
 STEP_LEVEL: Final = 160
 STEP_BAND: Final = 170

@@ -19,8 +19,8 @@ import numba
 import numpy as np
 
 from rfa.export.bundle import Bundle
-from rfa.model import compiling, metric_numba
-from rfa.model.compiling import OPTIONS, kernel, stamp
+from rfa.model import metric_numba
+from rfa.model.compiling import OPTIONS, kernel
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.recurrence import dense_numba, dense_numba_learned, filter_numba, noise_law
 from rfa.model.recurrence.dense_numba import CompiledSystem
@@ -29,13 +29,13 @@ from rfa.service.engine.filter import adaptive, conclude, forecast_checks, learn
 from rfa.service.engine.filter.adaptive import Leads
 from rfa.service.engine.filter.conclude import Known, Told, copy1, copy2, copy3
 from rfa.service.engine.filter.steps import Readout
-from rfa.service.runtime.filter_steps import SHORTEST_LAG, Batch, Trace, streams_of, trace_room
+from rfa.service.runtime.filter_steps import SHORTEST_LAG, Batch, Traced, streams_of, trace_room
 from rfa.service.runtime.pool import StateField, StatePool
 
 Array = np.ndarray
 STATE = "compiled.state"
 _MADE_OF = (
-    adaptive, compiling, conclude, dense_numba, dense_numba_learned, filter_numba, forecast_checks, learned_normal,
+    adaptive, conclude, dense_numba, dense_numba_learned, filter_numba, forecast_checks, learned_normal,
     metric_numba, noise_law,
 )  # fmt: skip
 _merged = numba.njit(**OPTIONS, inline="always")
@@ -93,11 +93,8 @@ def _take_rows(observe, forecast, system, work, out, moves, state, followed, bat
 
 @functools.cache
 def _capped() -> Any:
-    made_of = stamp(*_MADE_OF)
-
-    @kernel
+    @kernel(*_MADE_OF)
     def capped(system, work, out, moves, state, followed, batch, told, trace):
-        _ = made_of
         load_sensor(system, work)
         _take_rows(
             filter_numba.observe_capped, filter_numba.forecast, system, work, out, moves, state, followed, batch, told,
@@ -109,11 +106,8 @@ def _capped() -> Any:
 
 @functools.cache
 def _learned() -> Any:
-    made_of = stamp(*_MADE_OF)
-
-    @kernel
+    @kernel(*_MADE_OF)
     def learned(system, work, out, moves, state, followed, batch, told, trace):
-        _ = made_of
         load_sensor(system, work)
         _take_rows(
             filter_numba.observe_learned, filter_numba.forecast, system, work, out, moves, state, followed, batch, told,
@@ -125,11 +119,8 @@ def _learned() -> Any:
 
 @functools.cache
 def _metric() -> Any:
-    made_of = stamp(*_MADE_OF)
-
-    @kernel
+    @kernel(*_MADE_OF)
     def metric(system, work, out, moves, state, followed, batch, told, trace):
-        _ = made_of
         _take_rows(
             metric_numba.observe, metric_numba.forecast, system, work, out, moves, state, followed, batch, told, trace
         )  # fmt: skip
@@ -205,7 +196,7 @@ class CompiledSteps:
         n = self.state_size
         return self._linear.transitions(times).reshape(len(times), 2, n, n)
 
-    def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Trace]:
+    def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Traced]:
         """See `FilterSteps`."""
         rows, horizon, calibration = len(batch.seats), len(readout.horizon), readout.calibration
         told = conclude.room(rows, self.size, len(readout.names), horizon, len(calibration.levels))

@@ -29,7 +29,7 @@ from rfa.service.engine.filter.model import FilterOptions, Piece, Row, Stepped
 from rfa.service.engine.filter.steps import Readout, Steps, draw
 from rfa.service.runtime.filter_sequence import FilteredSequence, FilterResult, Memory, run_sequence
 from rfa.service.runtime.filter_state import FilterState, FilterStates
-from rfa.service.runtime.filter_steps import Batch, FilterSteps, Trace
+from rfa.service.runtime.filter_steps import Batch, FilterSteps, Traced
 from rfa.service.runtime.graph_steps import GraphSteps
 from rfa.service.runtime.pool import StatePool
 from rfa.service.schemas.base import Mode
@@ -132,7 +132,7 @@ class FilterRuntime(FilterStates):
 
     def trace(
         self, pool: StatePool, piece: Piece, memory: Memory | None = None, *, traced: bool
-    ) -> tuple[Steps, Trace]:
+    ) -> tuple[Steps, Traced]:
         """`follow`, with what smoothing needs; one observation alone by attention, given what came before it."""
         readout: Readout = piece.readout
         batch = Batch(np.repeat(pool.rows([piece.seat]), len(piece.times)), piece.times, piece.values, piece.noise)
@@ -216,7 +216,7 @@ def _choose(bundle: Bundle, leads: Leads, graphs: GraphSteps, runtime: FilterRun
     return CompiledSteps(bundle, leads)
 
 
-def _samples(readout: Readout, trace: Trace, told: Told, seeds: int | Sequence[int]) -> list[Array] | None:
+def _samples(readout: Readout, trace: Traced, told: Told, seeds: int | Sequence[int]) -> list[Array] | None:
     """Draws of the state of each row, `[samples, P]`."""
     if not readout.samples:
         return None

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from rfa.export.bundle import Bundle, BundleError
 from rfa.export.golden import GoldenMismatch, run_golden
-from rfa.service.runtime.compiled_steps import STATE, CompiledSteps
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.filter_steps import Batch
 from rfa.service.runtime.golden import Named
 from rfa.service.runtime.pool import StatePool
 from rfa.service.settings import FilterRuntimeName
+
+if TYPE_CHECKING:
+    from rfa.service.runtime.compiled_steps import CompiledSteps
 
 Array = np.ndarray
 
@@ -30,8 +32,9 @@ def load_filter(bundle: Bundle, runtime: FilterRuntimeName) -> FilterRuntime:
         model = FilterRuntime(bundle, runtime)
     except ValueError as error:
         raise BundleError(str(error)) from None
-    if isinstance(model.steps, CompiledSteps):
-        compiled = {graph: _Session(model, model.steps, graph) for graph in ("step", "forecast")}
+    if model.runtime == "compiled":
+        steps = cast("CompiledSteps", model.steps)
+        compiled = {graph: _Session(model, steps, graph) for graph in ("step", "forecast")}
         try:
             run_golden(bundle.golden, {"prefill": bundle.session("prefill"), **compiled}, bundle.weights())
         except GoldenMismatch as error:
@@ -78,7 +81,7 @@ class _Session:
             seat = pool.acquire()
             self.model.put(pool, seat, self.model.start())
             given = {name: inputs[f"state.{name}"][row] for name in self.steps.layout}
-            pool.write(seat, {STATE: self.steps.joined(given), "clock.count": 1})
+            pool.write(seat, {**self.steps.adopt(given), "clock.count": 1})
         told, trace = self.steps.advance(pool, batch, self.model.readout((0.9,), horizon, 0), traced=True)
         following = {f"next.{name}": part for name, part in self.steps.split(trace.state).items()}
         precision, weight, nis, log_likelihood = trace.scalars.T

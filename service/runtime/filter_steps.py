@@ -34,7 +34,7 @@ class Batch(NamedTuple):
     noise: Array
 
 
-class Trace(NamedTuple):
+class Traced(NamedTuple):
     """What samples, smoothing and golden outputs need beside what is told, a row an observation, or no row at all.
 
     covariance and innovation_covariance `[P, P]` in units of the observation; in those of the state transition, and
@@ -55,13 +55,13 @@ class Trace(NamedTuple):
     forecast_covariance: Array
 
 
-def trace_room(rows: int, size: int, n: int, kept: int, horizon: int) -> Trace:
+def trace_room(rows: int, size: int, n: int, kept: int, horizon: int) -> Traced:
     """Room for a trace."""
     shapes = (
         (4,),
         (size, size), (size, size), (n, n), (n,), (n, n), (n,), (n, n), (kept,), (horizon, size), (horizon, size, size)
     )  # fmt: skip
-    return Trace(*(np.empty((rows, *shape)) for shape in shapes))
+    return Traced(*(np.empty((rows, *shape)) for shape in shapes))
 
 
 class FilterSteps(Protocol):
@@ -81,7 +81,7 @@ class FilterSteps(Protocol):
     fields: Mapping[str, StateField]
     rows: int
 
-    def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Trace]:
+    def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Traced]:
         """Take the observations, up to the first of each stream whose numbers are not finite: its stream stays as it
         was before that one."""
         ...

@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 
 from rfa.export.bundle import Bundle
-from rfa.model import compiling
-from rfa.model.compiling import kernel, stamp
+from rfa.model.compiling import kernel
 from rfa.service.engine.filter import adaptive, conclude, forecast_checks, learned_normal
 from rfa.service.engine.filter.adaptive import Leads
 from rfa.service.engine.filter.conclude import Known, Told
 from rfa.service.engine.filter.steps import Readout
 from rfa.service.runtime.batching import BatchSizes
-from rfa.service.runtime.filter_steps import SHORTEST_LAG, Batch, Trace, streams_of, trace_room
+from rfa.service.runtime.filter_steps import SHORTEST_LAG, Batch, Traced, streams_of, trace_room
 from rfa.service.runtime.pool import StateField, StatePool
 
 Array = np.ndarray
@@ -41,17 +40,14 @@ RESCUES = (1e2, 1e4, 1e8, 1e-3, 1e-6)
 _SCALARS = ("precision", "weight", "nis", "log_likelihood")
 _KNOWN = ("mean", "covariance", "innovation", "innovation_covariance")
 _TRACED = ("transition", "predicted_mean", "predicted_covariance")
-_MADE_OF = adaptive, compiling, conclude, forecast_checks, learned_normal
+_MADE_OF = adaptive, conclude, forecast_checks, learned_normal
 
 
 @functools.cache
 def _conclude() -> Any:
-    made_of = stamp(*_MADE_OF)
-
-    @kernel
+    @kernel(*_MADE_OF)
     def conclude_rows(followed, batch, known, is_finite, rows, told):
         """Conclude the rows of a batch that `rows` names."""
-        _ = made_of
         streams, leads, tables, wanted = followed
         seats, times, values, _ = batch
         room = conclude.scratch(streams, tables, wanted)
@@ -102,7 +98,7 @@ class GraphSteps:
             if node.name.startswith("cache.")
         }
 
-    def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Trace]:
+    def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Traced]:
         """See `FilterSteps`: the first observations of all streams, then the second ones, and so on."""
         told, trace = self._room(batch, readout, traced=traced)
         turns = _turns(batch.seats)
@@ -117,19 +113,19 @@ class GraphSteps:
         """See `FilterSteps`."""
         return dict(tensors)
 
-    def attend(self, pool: StatePool, batch: Batch, readout: Readout, memory: Any) -> tuple[Told, Trace]:
+    def attend(self, pool: StatePool, batch: Batch, readout: Readout, memory: Any) -> tuple[Told, Traced]:
         """One observation of one stream, by attention over those before it."""
         told, trace = self._room(batch, readout, traced=True)
         self._try(pool, batch, readout, [0], told, trace, memory)
         return told, trace
 
-    def _room(self, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Trace]:
+    def _room(self, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Traced]:
         rows, horizon = len(batch.seats), len(readout.horizon)
         told = conclude.room(rows, self.size, len(readout.names), horizon, len(readout.calibration.levels))
         return told, trace_room(rows if traced else 0, self.size, self.state_size, 0, horizon)
 
     def _try(
-        self, pool: StatePool, batch: Batch, readout: Readout, rows: list[int], told: Told, trace: Trace, memory: Any
+        self, pool: StatePool, batch: Batch, readout: Readout, rows: list[int], told: Told, trace: Traced, memory: Any
     ) -> list[int]:
         """Take one observation of each stream; returns the rows that are not finite, whatever the noise."""
         for factor in (1.0, *RESCUES):
@@ -140,7 +136,7 @@ class GraphSteps:
         return rows
 
     def _once(
-        self, pool: StatePool, batch: Batch, readout: Readout, rows: Array, factor: float, told: Told, trace: Trace,
+        self, pool: StatePool, batch: Batch, readout: Readout, rows: Array, factor: float, told: Told, trace: Traced,
         memory: Any,
     ) -> None:  # fmt: skip
         count = len(rows)
@@ -181,7 +177,7 @@ class GraphSteps:
 
     def _conclude_rows(
         self, pool: StatePool, batch: Batch, readout: Readout, rows: Array, outputs: dict[str, Array], told: Told,
-        trace: Trace,
+        trace: Traced,
     ) -> None:  # fmt: skip
         count = len(rows)
         likelihood = outputs["log_likelihood"]

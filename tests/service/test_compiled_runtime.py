@@ -197,7 +197,7 @@ async def test_info_tells_the_runtime(connect: Connect, books_bundle: Path, line
     models = load_models(Settings(bundles=(books_bundle, linear_bundle), max_running=1, max_batch_rows=1))
     async with connect(models) as client:
         told = (await client.get("/info")).json()
-    assert {model["name"]: model["runtime"] for model in told["models"]} == {"books": "compiled", "linear": "onnx"}
+    assert {model["name"]: model["runtime"] for model in told["models"]} == {"books": "compiled", "linear": "compiled"}
 
 
 def test_a_file_of_constants_that_is_none_is_refused(old_bundle: Path, tmp_path: Path) -> None:

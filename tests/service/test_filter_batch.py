@@ -183,9 +183,9 @@ def test_a_released_slot_is_refused(runtime: FilterRuntime) -> None:
 
 def test_a_graph_refuses_too_many_rows() -> None:
     runtime = FilterRuntime(open_bundle(BUNDLES / "linear"), "onnx")
-    streams = Streams(runtime, 3, 257)
+    streams, readout = Streams(runtime, 3, 257), runtime.readout((0.9,), (), 0)
     with pytest.raises(ValueError, match="256"):
-        runtime.advance(streams.pool, [streams.row(seat) for seat in streams.seats])
+        runtime.advance(streams.pool, [streams.row(seat)._replace(readout=readout) for seat in streams.seats])
 
 
 def test_a_packed_state_has_one_size_and_only_sound_ones_open(runtime: FilterRuntime) -> None:

@@ -37,8 +37,6 @@ import numpy as np
 from rfa.model.compiling import part
 from rfa.service.runtime.pool import StateField
 
-Array = np.ndarray
-
 FIELD = "normal.learned"
 # Its columns: λ, σ, τ and β, what counts as observed, and the trend.
 LEVEL, SPREAD, TAIL, SHARE, COUNT, TREND = range(6)
@@ -99,26 +97,27 @@ def learn(before, nis, seen, teaches, table, after):
     Returns:
         z by the model alone, and the anomaly score.
     """
+    for k in range(COLUMNS):
+        after[k] = before[k]  # from here on in float64
+    level, spread, tail, share_behind, count, trend = after[0], after[1], after[2], after[3], after[4], after[5]
     size = np.float64(max(seen, 1))
     centre, width = 1 - 2 / (9 * size), np.sqrt(2 / (9 * size))
     root = (nis / size) ** (1 / 3)
     left = table.beyond
-    surprise = (root * np.exp(before[LEVEL] / -3) - centre) / width * np.exp(-before[SPREAD])
+    surprise = (root * np.exp(level / -3) - centre) / width * np.exp(-spread)
     share, folds = rarity(table, surprise)
-    w = -np.expm1(-folds * np.exp(-before[TAIL]))
-    behind = left + before[SHARE]
+    w = -np.expm1(-folds * np.exp(-tail))
+    behind = left + share_behind
     anomaly = min(share * ((1 - behind) / (1 - left)) + behind * w, 1.0)
-    for k in range(COLUMNS):
-        after[k] = before[k]
     if teaches:
         off, hit = anomaly - 0.5, 1.0 if folds > 0 else 0.0
-        pace, rare_pace = 1 / (before[COUNT] + PRIOR), 1 / (left * before[COUNT] + PRIOR)
+        pace, rare_pace = 1 / (count + PRIOR), 1 / (left * count + PRIOR)
         after[LEVEL] += LEVEL_GAIN / np.sqrt(size) * pace * off
         after[SPREAD] += SPREAD_GAIN * pace * (abs(2 * off) - 0.5)
         after[TAIL] += TAIL_GAIN * rare_pace * hit * (w - 0.5)
         after[SHARE] += left * rare_pace * (hit - behind)
         after[COUNT] += 1
-        after[TREND] += TREND_RATE * (off - before[TREND])
+        after[TREND] += TREND_RATE * (off - trend)
         for k in range(COLUMNS):
             after[k] = min(max(after[k], LOWEST[k]), HIGHEST[k])
         kept = 1 - FORGOTTEN * min(max(abs(after[TREND]) / CHANGE - 1, 0.0), 1.0)
