@@ -140,7 +140,8 @@ class GraphSteps:
         memory: Any,
     ) -> None:  # fmt: skip
         count = len(rows)
-        inputs = self._inputs(pool, batch, rows, factor, count if memory else self.sizes.padded(count))
+        with np.errstate(over="ignore"):  # beyond float32: infinite, and told so
+            inputs = self._inputs(pool, batch, rows, factor, count if memory else self.sizes.padded(count))
         names = [*_SCALARS, *_KNOWN, *(f"next.{name}" for name in self._names)]
         if len(trace.state):
             names += _TRACED

@@ -18,6 +18,7 @@ from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter.input import as_array
 from rfa.service.engine.filter.jobs import Filtered, FilterJob, SequenceJob
 from rfa.service.engine.filter.model import FilterOptions
+from rfa.service.engine.filter.steps import Steps
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob
 from rfa.service.engine.text.generated import Generation
 from rfa.service.engine.text.options import GenerateOptions
@@ -280,7 +281,13 @@ async def _follow(world: World, truth: Truth, job: StreamJob, goes_on: Callable[
 
 
 async def _steps_of(job: FilterJob | SequenceJob) -> list[Any]:
-    return [event async for event in job.events() if not isinstance(event, Filtered)]
+    steps: list[Any] = []
+    async for event in job.events():
+        if isinstance(event, Steps):
+            steps += event.replies()
+        elif not isinstance(event, Filtered):
+            steps.append(event)
+    return steps
 
 
 def open_stream(engine: Engine, truth: Truth, start: int, *, wants_state: bool) -> StreamJob:
