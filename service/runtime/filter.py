@@ -104,7 +104,7 @@ class FilterRuntime(FilterStates):
         for i, row in enumerate(rows):
             groups.setdefault(row.readout, []).append(i)
         found: list[Stepped | None] = [None] * len(rows)
-        nothing = [None] * self.observation_size
+        nothing, ready = [None] * self.observation_size, []
         for readout, members in groups.items():
             chosen = rows if len(groups) == 1 else [rows[i] for i in members]
             batch = Batch(
@@ -113,6 +113,8 @@ class FilterRuntime(FilterStates):
                 np.array([nothing if row.observation is None else row.observation for row in chosen], np.float64),
                 np.array([row.noise for row in chosen], np.float64),
             )
+            ready.append((readout, members, chosen, batch))
+        for readout, members, chosen, batch in ready:  # nothing is committed before all rows were found sound
             told, trace = self.steps.advance(pool, batch, readout, traced=readout.samples > 0)
             steps = Steps(readout, batch.times, told, _samples(readout, trace, told, [row.seed for row in chosen]))
             likelihoods = told.log_likelihood.tolist()
