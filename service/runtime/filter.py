@@ -110,7 +110,9 @@ class FilterRuntime(FilterStates):
             batch = Batch(
                 seats if len(groups) == 1 else seats[members],
                 np.array([row.t for row in chosen], np.float64),
-                np.array([nothing if row.observation is None else row.observation for row in chosen], np.float64),
+                np.array(
+                    [nothing if row.observation is None else row.observation for row in chosen], np.float64
+                ).reshape(len(chosen), self.observation_size),
                 np.array([row.noise for row in chosen], np.float64),
             )
             ready.append((readout, members, chosen, batch))
