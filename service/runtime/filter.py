@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -26,7 +26,7 @@ from rfa.service.engine.filter.conclude import Told
 from rfa.service.engine.filter.input import Observation, as_array, check_noise, check_readout
 from rfa.service.engine.filter.learned_normal import normal_fields
 from rfa.service.engine.filter.model import FilterOptions, Piece, Row, Stepped
-from rfa.service.engine.filter.steps import Readout, Steps, draw
+from rfa.service.engine.filter.steps import NO_SAMPLES, Readout, Steps, draw
 from rfa.service.runtime.filter_sequence import FilteredSequence, FilterResult, Memory, run_sequence
 from rfa.service.runtime.filter_state import FilterState, FilterStates
 from rfa.service.runtime.filter_steps import Batch, FilterSteps, Traced
@@ -116,17 +116,27 @@ class FilterRuntime(FilterStates):
                 np.array([row.noise for row in chosen], np.float64),
             )
             ready.append((readout, members, chosen, batch))
-        for readout, members, chosen, batch in ready:  # nothing is committed before all rows were found sound
-            told, trace = self.steps.advance(pool, batch, readout, traced=readout.samples > 0)
-            steps = Steps(readout, batch.times, told, _samples(readout, trace, told, [row.seed for row in chosen]))
-            likelihoods = told.log_likelihood.tolist()
-            replies = steps.replies(apart=len(chosen) > 1)
-            for i, is_good, reply, log_likelihood, tally in zip(
-                members, told.is_good.tolist(), replies, likelihoods, told.tally, strict=True
-            ):
-                if is_good:
-                    found[i] = Stepped(reply, log_likelihood, tally)
+        # What fails leaves every stream as it was, those of the readouts before it too.
+        may_fail_late = len(ready) > 1 or any(readout.samples for readout in groups)
+        before = {name: array[seats] for name, array in pool.arrays.items()} if may_fail_late else {}
+        try:
+            for readout, members, chosen, batch in ready:
+                for i, stepped in zip(members, self._stepped(pool, batch, readout, chosen), strict=True):
+                    found[i] = stepped
+        except Exception:
+            for name, values in before.items():
+                pool.arrays[name][seats] = values
+            raise
         return found
+
+    def _stepped(
+        self, pool: StatePool, batch: Batch, readout: Readout, rows: Sequence[Row]
+    ) -> Iterator[Stepped | None]:
+        told, trace = self.steps.advance(pool, batch, readout, traced=readout.samples > 0)
+        steps = Steps(readout, batch.times, told, _samples(readout, trace, told, [row.seed for row in rows]))
+        likelihoods, replies = told.log_likelihood.tolist(), steps.replies(apart=len(rows) > 1)
+        for is_good, *stepped in zip(told.is_good.tolist(), replies, likelihoods, told.tally, strict=True):
+            yield Stepped(*stepped) if is_good else None
 
     def follow(self, pool: StatePool, piece: Piece) -> Steps:
         """Some observations of one stream, up to the first whose numbers are not finite, which is not in the steps: the
@@ -221,14 +231,14 @@ def _choose(bundle: Bundle, leads: Leads, graphs: GraphSteps, runtime: FilterRun
 
 
 def _samples(readout: Readout, trace: Traced, told: Told, seeds: int | Sequence[int]) -> list[Array] | None:
-    """Draws of the state of each row, `[samples, P]`."""
+    """Draws of the state of each row, `[samples, P]`; none of a row that is not good."""
     if not readout.samples:
         return None
     keys = [seeds] * len(told.position) if isinstance(seeds, int) else seeds
     scale = readout.calibration.state_scale**2
     return [
-        draw(mean, scale * covariance, readout.samples, seed, index)
-        for mean, covariance, seed, index in zip(
-            told.mean, trace.covariance, keys, told.position.tolist(), strict=False
+        draw(mean, scale * covariance, readout.samples, seed, index) if is_good else NO_SAMPLES
+        for is_good, mean, covariance, seed, index in zip(
+            told.is_good.tolist(), told.mean, trace.covariance, keys, told.position.tolist(), strict=False
         )
     ]

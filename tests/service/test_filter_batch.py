@@ -188,6 +188,37 @@ def test_a_graph_refuses_too_many_rows() -> None:
         runtime.advance(streams.pool, [streams.row(seat)._replace(readout=readout) for seat in streams.seats])
 
 
+def test_a_round_that_fails_leaves_every_stream_as_it_was(
+    runtime: FilterRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those whose readout came first, and were done: the scheduler asks for all of them again, one by one."""
+    streams = Streams(runtime, 5, 6)
+    readouts = [runtime.readout(*READOUTS[0]), runtime.readout(*READOUTS[3])]
+    rows = [streams.row(seat)._replace(readout=readouts[i % 2]) for i, seat in enumerate(streams.seats)]
+    before = {name: array.copy() for name, array in streams.pool.arrays.items()}
+
+    def fail(*_: Any) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("rfa.service.runtime.filter.draw", fail)
+        with pytest.raises(MemoryError):
+            runtime.advance(streams.pool, rows)
+    for name, array in streams.pool.arrays.items():
+        assert array.tobytes() == before[name].tobytes(), name
+    assert all(runtime.advance(streams.pool, rows))
+
+
+def test_a_bad_row_has_no_samples_and_its_neighbours_have_theirs(runtime: FilterRuntime) -> None:
+    streams, readout = Streams(runtime, 6, 4), runtime.readout(*READOUTS[3])
+    rows = [streams.row(seat)._replace(readout=readout) for seat in streams.seats]
+    for name in runtime.steps.fields:
+        streams.pool.arrays[name][streams.seats[1].row] = np.nan
+    found = runtime.advance(streams.pool, rows)
+    assert [stepped is not None for stepped in found] == [True, False, True, True]
+    assert all(stepped.step.samples.shape == (3, 2) for stepped in found if stepped is not None)
+
+
 def test_a_packed_state_has_one_size_and_only_sound_ones_open(runtime: FilterRuntime) -> None:
     assert f"{runtime.state_bytes:,}" in (BUNDLES.parent / "docs" / "STATE.md").read_text()
     state = runtime.filter([0.0], [[1.0, 1.0]], seed=2**64 - 1).state
