@@ -55,17 +55,22 @@ def run_filter(
         )
     values, times = np.asarray(series.values, np.float64), np.asarray(series.times, np.float64)
     options = FilterOptions(times, values, np.ones(len(times)), LEVELS, tuple(horizon), smooth=smooth, lag=lag)
-    with tqdm(total=len(times) * (3 if smooth else 1), unit="row", disable=None, leave=False) as bar:
+    # To smooth, a tick for each piece that is filtered, for each row looked back at, and for each row told.
+    total = 2 * len(times) - (-len(times) // runtime.piece_rows) if smooth else len(times)
+    with tqdm(total=total, unit="row", disable=None, leave=False) as bar:
         return FilteredSequence.collect(runtime.work(options), bar.update)
 
 
 def learned(series: Series, nis: np.ndarray) -> np.ndarray:
     """`anomaly` of each row by what this series has shown so far, not by what the bundle was calibrated on."""
     import numpy as np
+    from tqdm import tqdm
 
     from rfa.export.normal import anomalies
 
-    scores = anomalies([None if math.isnan(value) else value for value in nis.tolist()], series.values)
+    given = [None if math.isnan(value) else value for value in nis.tolist()]
+    with tqdm(total=len(given), desc="anomalies", unit="row", disable=None, leave=False) as bar:
+        scores = anomalies(given, series.values, bar.update)
     return np.where(np.isnan(nis), np.nan, scores)
 
 

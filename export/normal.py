@@ -25,7 +25,7 @@ are vectorised: for equal bits in any company, run a multiple of 16 rows, as the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -175,12 +175,14 @@ def _where(chosen: Array, new: NormalState, old: NormalState) -> NormalState:
     return NormalState(*(np.where(chosen if a.ndim == 1 else chosen[:, None], a, b) for a, b in pairs))
 
 
-def anomalies(nis: Sequence[float | None], observations: Array) -> Array:
-    """Scores of one whole series: its filter's nis (None where nothing was observed) and observations `[N, P]`."""
+def anomalies(nis: Sequence[float | None], observations: Array, tick: Callable[[], object] = lambda: None) -> Array:
+    """Scores of one whole series: its filter's nis (None where nothing was observed) and observations `[N, P]`; `tick`
+    is called after each."""
     values = np.asarray(observations, np.float64)
     sizes = surprise(np.array([np.nan if x is None else x for x in nis], np.float64), np.isfinite(values).sum(axis=-1))
     state, scores = start(ROWS, values.shape[1]), np.zeros(len(values))
     for i, (size, row) in enumerate(zip(sizes, values, strict=True)):
         state, score = learn(state, np.full(ROWS, size), np.broadcast_to(row, (ROWS, len(row))))
         scores[i] = score[0]
+        tick()
     return scores

@@ -103,6 +103,7 @@ def run_sequence(runtime: FilterRuntime, options: FilterOptions) -> Generator[St
         if options.smooth:
             pieces.append(told)
             traces += [Trace.of(trace, i) for i in range(len(told))]
+            yield None
         elif len(told):
             yield told
         if done < rows.stop:
