@@ -39,6 +39,7 @@ ARROW_BODY: Final = {
 # A column of one of these names, or of timestamps, is the clock; seconds since 1970 where it is of timestamps.
 CLOCKS: Final = ("times", "time", "timestamp", "t")
 LISTS: Final = frozenset({"levels", "horizon", "fields"})
+TEXTS: Final = frozenset({"model", "state"})  # whatever they look like
 # Of memory for each byte of a body: its copy, its columns, and their numbers as objects.
 BYTES_PER_BYTE: Final = 12
 _RECORD_BATCH_COMPRESSION: Final = 3  # the field's place in Arrow's Message.fbs
@@ -81,7 +82,10 @@ def _options(request: Request) -> dict[str, Any]:
     """The query as the fields of the document: numbers and words as in JSON, lists with commas."""
     options: dict[str, Any] = {}
     for name, text in request.query_params.items():
-        options[name] = [_value(part) for part in text.split(",")] if name in LISTS else _value(text)
+        if name in LISTS:
+            options[name] = [_value(part) for part in text.split(",")]
+        else:
+            options[name] = text if name in TEXTS else _value(text)
     return options
 
 

@@ -91,12 +91,9 @@ async def _read_pieces(
     cost = JsonCost(body_limits(settings), "The body")
     pieces: list[bytes] = []
     size = 0
-    async with aclosing(_in_time(request, settings)) as chunks:
+    async with aclosing(_leased(request, settings, lease)) as chunks:
         async for chunk in chunks:
             size += len(chunk)
-            if size > settings.max_body_bytes:
-                raise _too_large(settings)
-            lease.grow(2 * len(chunk))  # the piece, and its place in the whole
             pieces.append(chunk)
             for start in range(0, len(chunk), PIECE_BYTES):
                 piece = chunk[start : start + PIECE_BYTES]
@@ -110,7 +107,12 @@ async def read_bytes(request: Request, settings: Settings, lease: Lease) -> byte
     Raises:
         PayloadTooLarge, RequestTimeout, Overloaded
     """
-    pieces: list[bytes] = []
+    async with aclosing(_leased(request, settings, lease)) as chunks:
+        return b"".join([chunk async for chunk in chunks])
+
+
+async def _leased(request: Request, settings: Settings, lease: Lease) -> AsyncGenerator[bytes]:
+    """The pieces of the body, not too many bytes of them, once the lease covers each."""
     size = 0
     async with aclosing(_in_time(request, settings)) as chunks:
         async for chunk in chunks:
@@ -118,8 +120,7 @@ async def read_bytes(request: Request, settings: Settings, lease: Lease) -> byte
             if size > settings.max_body_bytes:
                 raise _too_large(settings)
             lease.grow(2 * len(chunk))  # the piece, and its place in the whole
-            pieces.append(chunk)
-    return b"".join(pieces)
+            yield chunk
 
 
 def _decode(pieces: list[bytes]) -> Any:

@@ -91,41 +91,34 @@ def _take_rows(observe, forecast, system, work, out, moves, state, followed, bat
             copy3(known.forecast_covariance, trace.forecast_covariance[row])
 
 
+# Three functions and not one with a parameter: numba keeps a function by its name, and what it calls must be global.
+
+
+def _capped(system, work, out, moves, state, followed, batch, told, trace):
+    load_sensor(system, work)
+    _take_rows(
+        filter_numba.observe_capped, filter_numba.forecast, system, work, out, moves, state, followed, batch, told,
+        trace,
+    )  # fmt: skip
+
+
+def _learned(system, work, out, moves, state, followed, batch, told, trace):
+    load_sensor(system, work)
+    _take_rows(
+        filter_numba.observe_learned, filter_numba.forecast, system, work, out, moves, state, followed, batch, told,
+        trace,
+    )  # fmt: skip
+
+
+def _metric(system, work, out, moves, state, followed, batch, told, trace):
+    _take_rows(
+        metric_numba.observe, metric_numba.forecast, system, work, out, moves, state, followed, batch, told, trace
+    )  # fmt: skip
+
+
 @functools.cache
-def _capped() -> Any:
-    @kernel(*_MADE_OF)
-    def capped(system, work, out, moves, state, followed, batch, told, trace):
-        load_sensor(system, work)
-        _take_rows(
-            filter_numba.observe_capped, filter_numba.forecast, system, work, out, moves, state, followed, batch, told,
-            trace,
-        )  # fmt: skip
-
-    return capped
-
-
-@functools.cache
-def _learned() -> Any:
-    @kernel(*_MADE_OF)
-    def learned(system, work, out, moves, state, followed, batch, told, trace):
-        load_sensor(system, work)
-        _take_rows(
-            filter_numba.observe_learned, filter_numba.forecast, system, work, out, moves, state, followed, batch, told,
-            trace,
-        )  # fmt: skip
-
-    return learned
-
-
-@functools.cache
-def _metric() -> Any:
-    @kernel(*_MADE_OF)
-    def metric(system, work, out, moves, state, followed, batch, told, trace):
-        _take_rows(
-            metric_numba.observe, metric_numba.forecast, system, work, out, moves, state, followed, batch, told, trace
-        )  # fmt: skip
-
-    return metric
+def _kernel(function: Any) -> Any:
+    return kernel(*_MADE_OF)(function)
 
 
 class CompiledSteps:
@@ -148,7 +141,7 @@ class CompiledSteps:
         self._system: Any
         if bundle.manifest.family == "metric":
             self._system = metric_system(config)
-            self._linear, self._kernel = None, _metric()
+            self._linear, self._kernel = None, _kernel(_metric)
             self.size = self.state_size = 1
             first = np.array(metric_numba.FIRST_STATE)
             self._scratch = 1
@@ -159,7 +152,7 @@ class CompiledSteps:
             linear = LinearFilterConfig(**config)
             self._linear = compiled = CompiledSystem(linear)
             self._system = LinearSystem.of(linear, compiled)
-            self._kernel = _learned() if compiled.learns else _capped()
+            self._kernel = _kernel(_learned if compiled.learns else _capped)
             self.size, self.state_size = compiled.p, compiled.n
             first = compiled.pack(None)
             self._scratch = compiled.size + 1

@@ -17,10 +17,9 @@ from rfa.service.departure import ClientGone
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter import stages as filtering
 from rfa.service.engine.filter.input import as_array
-from rfa.service.engine.filter.jobs import Filtered, FilterJob
+from rfa.service.engine.filter.jobs import FilterJob
 from rfa.service.engine.filter.model import FilterOptions, Row, Stepped
 from rfa.service.engine.filter.stages import FilterStage
-from rfa.service.engine.filter.steps import Steps
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob, StreamStep
 from rfa.service.errors import InternalError, InvalidRequest, NotReady, Overloaded
 from rfa.service.metrics import Metrics
@@ -29,6 +28,7 @@ from rfa.service.runtime.pool import StatePool
 from rfa.service.settings import Settings
 from tests.service.models import FakeFilter, fake_models
 from tests.soak.courses import as_sent
+from tests.soak.visits import steps_of
 from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
@@ -70,16 +70,6 @@ async def drained(job: StreamJob) -> tuple[list[StreamStep], StreamEnd]:
     while not isinstance(replies := await job.replies(), StreamEnd):
         steps += replies
     return steps, replies
-
-
-async def steps_of(job: Any) -> list[Any]:
-    steps: list[Any] = []
-    async for event in job.events():
-        if isinstance(event, Steps):
-            steps += event.replies()
-        elif not isinstance(event, Filtered):
-            steps.append(event)
-    return steps
 
 
 async def has_stopped_at(inbox: Sequence[object], count: int) -> bool:

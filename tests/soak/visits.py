@@ -159,7 +159,7 @@ class Visitor:
         """A request that is read to its end."""
         truth, start, count = self._choose()
         job = self._world.engine.filter(truth.filter, _request(truth, start, count))
-        steps = await _steps_of(job)
+        steps = await steps_of(job)
         self._compare(truth, start, steps)
         self._findings.expect("end", len(steps) == count)
 
@@ -176,7 +176,7 @@ class Visitor:
         """A request that needs its sequence at once, which uses no seat of the engine's."""
         truth, _, count = self._choose()
         options = replace(_request(truth, 0, count), smooth=True, samples=0)
-        steps = await _steps_of(self._world.engine.filter(truth.filter, options))
+        steps = await steps_of(self._world.engine.filter(truth.filter, options))
         self._findings.expect("end", len(steps) == count)
 
     async def err(self) -> None:
@@ -280,7 +280,8 @@ async def _follow(world: World, truth: Truth, job: StreamJob, goes_on: Callable[
     findings.compare("needle state", payload, world.engine.filter_model(truth.filter).pack(truth.states[index + 1]))
 
 
-async def _steps_of(job: FilterJob | SequenceJob) -> list[Any]:
+async def steps_of(job: FilterJob | SequenceJob) -> list[Any]:
+    """The steps of a request, however they come."""
     steps: list[Any] = []
     async for event in job.events():
         if isinstance(event, Steps):
