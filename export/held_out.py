@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +82,7 @@ def chance(accuracy: Sequence[float], count: Sequence[int], rows: int) -> tuple[
 
 
 def check_confidences(
-    calibration: Mapping[str, Any], sessions: Mapping[str, Session], weights: Mapping[str, NDArray[Any]]
+    calibration: Mapping[str, Any], sessions: Mapping[str, Graph], weights: Mapping[str, NDArray[Any]]
 ) -> int:
     """Read the kept windows with the graphs of the model's modes; returns how many confidences were compared.
 
@@ -134,12 +134,16 @@ def _differs(
     return None
 
 
+class Graph(Session, Protocol):
+    """One that says what it takes, as well."""
+
+    def get_inputs(self) -> Any: ...
+
+
 Read = Iterator[tuple[int, NDArray[np.float32]]]
 
 
-def _recurrent(
-    tokens: Windows, piece: int, sessions: Mapping[str, Session], weights: Mapping[str, NDArray[Any]]
-) -> Read:
+def _recurrent(tokens: Windows, piece: int, sessions: Mapping[str, Graph], weights: Mapping[str, NDArray[Any]]) -> Read:
     """Tokens read so far, and the logits `[windows, V]` there, piece by piece."""
     count = len(tokens)
     state = [np.repeat(weights[f"initial.{name}"][None], count, axis=0) for name in ("means", "precisions")]
@@ -155,14 +159,13 @@ def _recurrent(
         yield start + piece, logits
 
 
-def _attention(
-    tokens: Windows, piece: int, sessions: Mapping[str, Session], weights: Mapping[str, NDArray[Any]]
-) -> Read:
+def _attention(tokens: Windows, piece: int, sessions: Mapping[str, Graph], weights: Mapping[str, NDArray[Any]]) -> Read:
     """The same over a cache."""
-    layers, heads, _, width = weights["initial.means"].shape
-    keys = np.zeros((len(tokens), layers, heads, tokens.shape[1], width // 2), np.float32)
+    sizes = {entry.name: entry.shape for entry in sessions["attention"].get_inputs()}
+    _, layers, heads, _, width = sizes["keys"]
+    keys = np.zeros((len(tokens), layers, heads, tokens.shape[1], width), np.float32)
     values = keys.copy()
-    silent = np.zeros((len(tokens), heads, width // 2), np.float32)
+    silent = np.zeros((len(tokens), *sizes["noise"][1:]), np.float32)
     for start in range(0, tokens.shape[1] - piece + 1, piece):
         end = start + piece
         inputs = {

@@ -17,7 +17,7 @@ from rfa.service.process.patience import FLUSH_SECONDS
 from tests.soak.faults.cast import Truths, find_truths, server_beside_redis, stream_clients, text_clients
 from tests.soak.faults.findings import Findings
 from tests.soak.faults.server import Server
-from tests.soak.faults.streams import Outcome, StreamClient
+from tests.soak.faults.streams import RETRY_SECONDS, Outcome, StreamClient
 from tests.soak.faults.texts import TextClient
 from tests.soak.faults.verdict import Verdict
 from tests.waiting import PATIENCE
@@ -80,10 +80,12 @@ async def _one_round(
 ) -> Counter[str]:
     """How the streams of one round ended; the server's exit code and its seconds are added to `ends`."""
     stop = asyncio.Event()
-    talks = [asyncio.create_task(_until_the_end(stream)) for stream in streams]
+    talks = [asyncio.create_task(_until_the_end(stream, stop)) for stream in streams]
     reads = [asyncio.create_task(text.drain(stop)) for text in texts]
-    for stream in streams:
-        await asyncio.wait_for(stream.is_live.wait(), PATIENCE)
+    live = [asyncio.create_task(stream.is_live.wait()) for stream in streams]
+    for first in zip(live, talks, strict=True):
+        await asyncio.wait(first, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        first[0].cancel()
     await asyncio.sleep(plan.work)
     stop.set()
     begun = time.monotonic()
@@ -95,11 +97,11 @@ async def _one_round(
     return outcomes
 
 
-async def _until_the_end(stream: StreamClient) -> Outcome:
-    """Series after series, until a connection ends otherwise."""
+async def _until_the_end(stream: StreamClient, stop: asyncio.Event) -> Outcome:
+    """Series after series, until a connection ends otherwise; a slow machine may refuse one before the end."""
     never = asyncio.Event()
-    while (outcome := await stream.converse(never)) == "finished":
-        pass
+    while (outcome := await stream.converse(never)) == "finished" or (outcome == "refused" and not stop.is_set()):
+        await asyncio.sleep(RETRY_SECONDS if outcome == "refused" else 0)
     return outcome
 
 
