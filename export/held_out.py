@@ -82,7 +82,7 @@ def chance(accuracy: Sequence[float], count: Sequence[int], rows: int) -> tuple[
 
 
 def check_confidences(
-    calibration: Mapping[str, Any], sessions: Mapping[str, Graph], weights: Mapping[str, NDArray[Any]]
+    calibration: Mapping[str, Any], sessions: Mapping[str, ReadableGraph], weights: Mapping[str, NDArray[Any]]
 ) -> int:
     """Read the kept windows with the graphs of the model's modes; returns how many confidences were compared.
 
@@ -134,7 +134,7 @@ def _differs(
     return None
 
 
-class Graph(Session, Protocol):
+class ReadableGraph(Session, Protocol):
     """One that says what it takes, as well."""
 
     def get_inputs(self) -> Any: ...
@@ -143,7 +143,9 @@ class Graph(Session, Protocol):
 Read = Iterator[tuple[int, NDArray[np.float32]]]
 
 
-def _recurrent(tokens: Windows, piece: int, sessions: Mapping[str, Graph], weights: Mapping[str, NDArray[Any]]) -> Read:
+def _recurrent(
+    tokens: Windows, piece: int, sessions: Mapping[str, ReadableGraph], weights: Mapping[str, NDArray[Any]]
+) -> Read:
     """Tokens read so far, and the logits `[windows, V]` there, piece by piece."""
     count = len(tokens)
     state = [np.repeat(weights[f"initial.{name}"][None], count, axis=0) for name in ("means", "precisions")]
@@ -159,7 +161,9 @@ def _recurrent(tokens: Windows, piece: int, sessions: Mapping[str, Graph], weigh
         yield start + piece, logits
 
 
-def _attention(tokens: Windows, piece: int, sessions: Mapping[str, Graph], weights: Mapping[str, NDArray[Any]]) -> Read:
+def _attention(
+    tokens: Windows, piece: int, sessions: Mapping[str, ReadableGraph], weights: Mapping[str, NDArray[Any]]
+) -> Read:
     """The same over a cache."""
     sizes = {entry.name: entry.shape for entry in sessions["attention"].get_inputs()}
     _, layers, heads, _, width = sizes["keys"]

@@ -50,6 +50,13 @@ def kernel(*modules: ModuleType) -> Callable[[Function], Function]:
     return compiled
 
 
+def settle(function: Any) -> None:
+    """From here on a kernel compiles nothing: a call with types that it has not seen yet is a TypeError at once, and
+    not half a minute in which a request, and all beside it, waits."""
+    if numba is not None:
+        function.disable_compile()
+
+
 def stamp(*modules: ModuleType) -> str:
     """A digest of the sources of these modules, and of this one."""
     files = [__file__, *(str(module.__file__) for module in modules)]

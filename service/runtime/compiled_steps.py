@@ -20,7 +20,7 @@ import numpy as np
 
 from rfa.export.bundle import Bundle
 from rfa.model import metric_numba
-from rfa.model.compiling import OPTIONS, kernel
+from rfa.model.compiling import OPTIONS, kernel, settle
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.recurrence import dense_numba, dense_numba_learned, filter_numba, noise_law
 from rfa.model.recurrence.dense_numba import CompiledSystem
@@ -177,6 +177,10 @@ class CompiledSteps:
         """See `FilterSteps`."""
         return {STATE: self.joined(tensors)}
 
+    def settle(self) -> None:
+        """See `FilterSteps`."""
+        settle(self._kernel)
+
     def split(self, states: Array) -> dict[str, Array]:
         """The parts that a graph has of states `[rows, S]`."""
         return {name: states[:, self._places[name]].reshape(-1, *shape) for name, shape in self.layout.items()}
@@ -199,7 +203,7 @@ class CompiledSteps:
         work[-1] = -1.0  # no lag
         self._kernel(
             self._system, work, observed(self.size, self.state_size), self._moves(readout.horizon), pool.arrays[STATE],
-            (streams_of(pool), self._leads, calibration.tables, readout.wanted), tuple(batch), told, trace,
+            (streams_of(pool), self._leads, calibration.tables, readout.wanted), batch.packed(), told, trace,
         )  # fmt: skip
         return told, trace
 

@@ -1,4 +1,4 @@
-"""The golden outputs of a filter's bundle in compiled code, which so is ready before the first request."""
+"""A filter that runs: the golden outputs of its bundle in compiled code, which so is ready before the first request."""
 
 from __future__ import annotations
 
@@ -39,7 +39,20 @@ def load_filter(bundle: Bundle, runtime: FilterRuntimeName) -> FilterRuntime:
             run_golden(bundle.golden, {"prefill": bundle.session("prefill"), **compiled}, bundle.weights())
         except GoldenMismatch as error:
             raise BundleError(f"golden.json in compiled code: {error}") from None
+    _observe_nothing(model)
+    model.steps.settle()
+    model.graphs.settle()
     return model
+
+
+def _observe_nothing(model: FilterRuntime) -> None:
+    """One step on the graphs, so that what concludes it is compiled."""
+    states = model.attention_states
+    pool = StatePool(states.state_fields, 1)
+    seat = pool.acquire()
+    states.put(pool, seat, states.start())
+    nothing = Batch(pool.rows([seat]), np.zeros(1), np.full((1, model.observation_size), np.nan), np.ones(1))
+    model.graphs.advance(pool, nothing, model.readout((0.9,), (), 0), traced=False)
 
 
 @dataclass(frozen=True)

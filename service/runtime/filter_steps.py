@@ -33,6 +33,10 @@ class Batch(NamedTuple):
     values: Array
     noise: Array
 
+    def packed(self) -> tuple[Array, ...]:
+        """As kernels take it, which know but one layout: without gaps, by rows, not read-only."""
+        return tuple(np.require(part, requirements=["C", "W"]) for part in self)
+
 
 class Traced(NamedTuple):
     """What samples, smoothing and golden outputs need beside what is told, a row an observation, or no row at all.
@@ -88,6 +92,10 @@ class FilterSteps(Protocol):
 
     def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         """The state that the graphs have as `tensors`."""
+        ...
+
+    def settle(self) -> None:
+        """Compile no more: what serves has run before."""
         ...
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rfa.export.bundle import Bundle
-from rfa.model.compiling import kernel
+from rfa.model.compiling import kernel, settle
 from rfa.service.engine.filter import adaptive, conclude, forecast_checks, learned_normal
 from rfa.service.engine.filter.adaptive import Leads
 from rfa.service.engine.filter.conclude import Known, Told
@@ -113,6 +113,10 @@ class GraphSteps:
         """See `FilterSteps`."""
         return dict(tensors)
 
+    def settle(self) -> None:
+        """See `FilterSteps`."""
+        settle(_conclude())
+
     def attend(self, pool: StatePool, batch: Batch, readout: Readout, memory: Any) -> tuple[Told, Traced]:
         """One observation of one stream, by attention over those before it."""
         told, trace = self._room(batch, readout, traced=True)
@@ -190,7 +194,7 @@ class GraphSteps:
         mean, covariance, innovation, spread = parts
         known = Known(mean, covariance, innovation, spread, means, covariances, scalars)
         followed = streams_of(pool), self._leads, readout.calibration.tables, readout.wanted
-        _conclude()(followed, tuple(batch), known, fit, rows, told)
+        _conclude()(followed, batch.packed(), known, fit, rows, told)
         if len(trace.state):
             trace.scalars[rows] = scalars
             trace.covariance[rows] = known.covariance

@@ -120,7 +120,7 @@ class StatePool:
             ValueError: when one is named twice: its rows would overwrite each other.
         """
         handles = np.fromiter(itertools.chain.from_iterable(seats), np.int64, 2 * len(seats)).reshape(-1, 2)
-        index = handles[:, 0]
+        index = np.ascontiguousarray(handles[:, 0])
         current = self._generations[index] == handles[:, 1]
         if not current.all():
             raise StaleSeat(f"seat {seats[int(np.argmin(current))]} was released")

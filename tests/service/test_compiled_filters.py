@@ -18,12 +18,14 @@ from rfa.model.compiling import stamp
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.metric_filter import MetricFilter, MetricFilterConfig
+from rfa.service.engine.filter import conclude
 from rfa.service.engine.filter.adaptive import Leads
 from rfa.service.engine.filter.calibration import Calibration
 from rfa.service.engine.filter.learned_normal import normal_fields
-from rfa.service.engine.filter.model import Piece
+from rfa.service.engine.filter.model import Piece, Row
 from rfa.service.engine.filter.steps import Readout
 from rfa.service.errors import InvalidRequest
+from rfa.service.runtime import graph_steps
 from rfa.service.runtime.compiled_steps import CompiledSteps
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.filter_golden import load_filter
@@ -212,3 +214,28 @@ def test_a_kept_kernel_is_made_anew_when_any_of_its_files_changes(tmp_path: Path
     assert stamp(*modules) == before
     second.write_text("y = 2")
     assert stamp(*modules) != before
+
+
+@pytest.mark.parametrize("name", ["linear", "metrics", "oscillator"])
+def test_a_loaded_filter_compiles_no_more(name: str) -> None:
+    """Live rounds of one and of many, with and without forecasts and samples, series in arrays of any layout, and
+    attention: all that was compiled at the load. Other types are an error, in whose place a request had to wait."""
+    model = load_filter(open_bundle(BUNDLES / name), "auto")
+    size = model.observation_size
+    pool = StatePool(model.state_fields, 3)
+    seats = [pool.acquire() for _ in range(3)]
+    for seat in seats:
+        model.put(pool, seat, model.start())
+    plain, full = model.readout((0.9,), (), 0), model.readout((0.5, 0.9), (1.0, 2.0), 2)
+    for t, readouts in enumerate([[plain], [plain] * 3, [plain, full, full]]):
+        rows = [Row(seats[i], float(t), [0.1] * size, 1.0, readout, i) for i, readout in enumerate(readouts)]
+        assert None not in model.advance(pool, rows)
+    values = np.asfortranarray(np.ones((4, size)))[::2]
+    times = np.arange(4.0)[::2]
+    for array in (values, times):
+        array.flags.writeable = False
+    assert len(model.follow(pool, Piece(seats[0], 3.0 + times, values, np.ones(2), full, 0))) == 2
+    assert len(model.filter([0.0, 1.0], [[0.1] * size] * 2, mode="attention").steps) == 2
+    with pytest.raises(TypeError, match="No matching definition"):
+        told = conclude.room(1, size, 1, 0, len(model.levels))
+        graph_steps._conclude()((), (), told, np.ones(1, bool), np.zeros(1, np.int64), told)
