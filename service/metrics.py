@@ -53,6 +53,13 @@ class Metrics:
             "Scored observations with a score of at most the level: where the filter is calibrated, just that share.",
             ["model_name", "level"],
         )
+        self.filter_alarm_observations = self._counter(
+            "filter_alarm_observations", "Observations for which alarms were asked for.", ["model_name"]
+        )
+        self.filter_alarms_expected = self._counter(
+            "filter_alarms_expected", "Alarms that there should be among them, by their rates.", ["model_name"]
+        )
+        self.filter_alarms = self._counter("filter_alarms", "Alarms among them.", ["model_name"])
         self.filter_forecast_observations = self._counter(
             "filter_forecast_observations", "Observations that the one before them had forecast.", ["model_name"]
         )

@@ -1,11 +1,12 @@
-"""Alarms at a stated rate: how often they come on recorded series without anomalies, over how often they should.
+"""Alarms at a stated rate, through the server: how often they come on recorded series without anomalies, over how
+often they should; and how often the next observation falls inside its forecast interval.
 
     python -m rfa.experiments.filters.alarm_rates --data DATA      writes results/alarm-rates.json and prints a table
 
 DATA holds nab/ (NAB's data and windows), ett/ETTh1.csv and ucr/*.npz (series of the UCR Anomaly Archive by their names,
-whose prefix of TRAIN values has no anomaly). Of NAB what lies in its windows is left out. The bundle `metrics` filters
-every series; one score is the root of its nis with the tail of `rare.py`, the other `anomaly` as it is served today.
-Constants of `rare.py` were chosen on `simulated`, `nab` and `ett`; `ucr` was seen meanwhile.
+whose prefix of TRAIN values has no anomaly). Of NAB what lies in its windows is not counted. A server is started with
+the bundle `metrics`, and every series posted to `/filter` once for each rate, as `alarm`, and with a forecast of one
+step. Constants of the tail were chosen on `simulated`, `nab` and `ett`; `ucr` was seen meanwhile.
 """
 
 from __future__ import annotations
@@ -14,29 +15,29 @@ import argparse
 import csv
 import math
 import sys
+import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 from tqdm import tqdm
 
-from rfa.experiments.filters.rare import tail_probabilities
+from rfa.bench.load.server import started
 from rfa.experiments.nab.benchmark import load_nab
-from rfa.export.bundle import open_bundle
 from rfa.measured import RESULTS, origin, write_result
-from rfa.service.engine.filter.model import Row
-from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.pool import StatePool
 from rfa.service.settings import BUNDLE_ROOT
 
 Array = np.ndarray
 OUT = RESULTS / "alarm-rates.json"
 RATES = (1e-2, 1e-3, 1e-4)
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99, 0.999)
 # Observations of a stream that are not counted, and the shortest series.
 BURN_IN, SHORTEST = 200, 2_000
 HOUR = 3600.0
 SIMULATED, LENGTH, SEED = 12, 8_000, 5
+SECONDS = 120.0
 
 
 class Series(NamedTuple):
@@ -45,13 +46,6 @@ class Series(NamedTuple):
     times: Array
     values: Array
     is_clean: Array
-
-
-class Rates(NamedTuple):
-    """Of a series: how probable so strange an observation is, by the tail of `rare.py` and as served, `[N]`."""
-
-    learned: Array
-    served: Array
 
 
 def simulated_series(rng: np.random.Generator) -> Iterator[Array]:
@@ -103,67 +97,79 @@ def _outside(length: int, windows: Sequence[tuple[int, int]]) -> Array:
     return is_clean
 
 
-def scored(runtime: FilterRuntime, series: Sequence[Series]) -> list[Rates]:
-    """All series side by side, as live streams are."""
-    pool = StatePool(runtime.state_fields, len(series))
-    seats = [pool.acquire() for _ in series]
-    for seat in seats:
-        runtime.put(pool, seat, runtime.start())
-    readout = runtime.readout((0.9,), (), 0)
-    roots = [np.full(len(one.times), np.nan) for one in series]
-    served = [np.full(len(one.times), np.nan) for one in series]
-    for t in tqdm(range(max(len(one.times) for one in series)), unit="step", disable=None):
-        members = [k for k, one in enumerate(series) if t < len(one.times)]
-        rows = [
-            Row(seats[k], float(series[k].times[t]), [_given(series[k].values[t])], 1.0, readout, 0) for k in members
-        ]
-        for k, stepped in zip(members, runtime.advance(pool, rows), strict=True):
-            if stepped is not None and stepped.step.nis is not None:
-                roots[k][t] = math.sqrt(max(stepped.step.nis, 0.0))
-                served[k][t] = 1 - (stepped.step.anomaly or 0.0)
-    learned = [
-        tail_probabilities(np.where(one.is_clean, root, np.nan)) for one, root in zip(series, roots, strict=True)
-    ]
-    return [Rates(*pair) for pair in zip(learned, served, strict=True)]
+def ask(url: str, body: dict[str, Any]) -> dict[str, Array]:
+    """Columns of what `/filter` tells of a series."""
+    request = urllib.request.Request(f"{url}/filter", orjson.dumps(body), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=SECONDS) as reply:
+        columns = orjson.loads(reply.read())["columns"]
+    return {name: np.array(values, np.float64) for name, values in columns.items()}
 
 
-def _given(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
+class Counts(NamedTuple):
+    """Of a series' observations that count: how many, alarms by rate, and inside the forecast interval by level."""
+
+    observations: int
+    alarms: Array
+    forecast: int
+    inside: Array
 
 
-def over_nominal(series: Sequence[Series], probabilities: Sequence[Array]) -> dict[str, float]:
-    """Observed over nominal, pooled, by rate."""
-    counted = [
-        found[BURN_IN:][one.is_clean[BURN_IN:] & ~np.isnan(found[BURN_IN:])]
-        for one, found in zip(series, probabilities, strict=True)
-    ]
-    pooled = np.concatenate(counted)
-    return {f"{rate:g}": float((pooled <= rate).mean() / rate) for rate in RATES}
+def count(url: str, series: Series) -> Counts:
+    """Post a series once for each rate."""
+    given = [None if math.isnan(value) else float(value) for value in series.values]
+    body = {"model": "metrics", "times": series.times.tolist(), "values": {"y": given}}
+    alarms, is_counted = [], series.is_clean & ~np.isnan(series.values) & (np.arange(len(given)) >= BURN_IN)
+    for rate in RATES:
+        told = ask(url, {**body, "fields": ["alarm"], "alarm": {"rate": rate}})
+        alarms.append(float(told["alarm"][is_counted].sum()))
+    step = float(np.median(np.diff(series.times)))
+    told = ask(url, {**body, "fields": ["forecast"], "horizon": [step], "levels": LEVELS})
+    # A forecast is of the next observation where that comes in time.
+    is_next = is_counted[1:] & (np.abs(np.diff(series.times) - step) < 1e-6 * step)
+    inside = []
+    for level in LEVELS:
+        low, high = (told[f"forecast.{step!r}.{side}.{level!r}.y"][:-1] for side in ("lower", "upper"))
+        inside.append(float(((low <= series.values[1:]) & (series.values[1:] <= high))[is_next].sum()))
+    return Counts(int(is_counted.sum()), np.array(alarms), int(is_next.sum()), np.array(inside))
 
 
 def measure(data: Path) -> dict[str, Any]:
-    """The rows of every set."""
-    runtime = FilterRuntime(open_bundle(BUNDLE_ROOT / "metrics"))
+    """The rows of every set, pooled over its series."""
     rows = {}
-    for name, series in load_sets(data).items():
-        found = scored(runtime, series)
-        rows[name] = {
-            "series": len(series),
-            "observations": sum(len(one.times) for one in series),
-            "learned": over_nominal(series, [one.learned for one in found]),
-            "served": over_nominal(series, [one.served for one in found]),
-        }
+    sets = load_sets(data)
+    longest = max(len(one.times) for series in sets.values() for one in series)
+    with (
+        started([BUNDLE_ROOT / "metrics"], {"max_observations": longest}) as target,
+        tqdm(total=sum(map(len, sets.values())), unit="series", disable=None) as bar,
+    ):
+        for name, series in sets.items():
+            found = []
+            for one in series:
+                found.append(count(target.url, one))
+                bar.update()
+            observations, alarms, forecast, inside = (sum(part) for part in zip(*found, strict=True))
+            rows[name] = {
+                "series": len(series),
+                "observations": observations,
+                "over_nominal": {
+                    f"{rate:g}": share / observations / rate for rate, share in zip(RATES, alarms, strict=True)
+                },
+                "coverage": {f"{level:g}": share / forecast for level, share in zip(LEVELS, inside, strict=True)},
+            }
     return rows
 
 
 def markdown(rows: dict[str, Any]) -> str:
-    """Learned / as served today."""
+    """Alarms over nominal by rate, and coverage by level."""
     lines = [
-        "| series | observations | " + " | ".join(f"at {rate:g}" for rate in RATES) + " |",
-        "|---|" + "---|" * (1 + len(RATES)),
+        "| series | observations | "
+        + " | ".join([f"at {rate:g}" for rate in RATES] + [f"{level:g}" for level in LEVELS])
+        + " |",
+        "|---|" + "---|" * (1 + len(RATES) + len(LEVELS)),
     ]
     for name, row in rows.items():
-        cells = [f"{row['learned'][f'{rate:g}']:.2f} / {row['served'][f'{rate:g}']:.3g}" for rate in RATES]
+        cells = [f"{value:.2f}" for value in row["over_nominal"].values()]
+        cells += [f"{value:.4f}" for value in row["coverage"].values()]
         lines.append(f"| {name} | {row['observations']:,} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -37,7 +37,7 @@ def tally(scored: Array, weighted_nis: Array, is_above: Array, scores: Array, ed
     nis = np.where(counts > 0, weighted_nis / np.maximum(counts, 1), 0.0)
     beyond = np.add.reduce(scores > edges.T, axis=0, dtype=np.intp)
     bins = np.where(is_above, PIT_BINS // 2 + beyond, PIT_BINS // 2 - 1 - beyond)
-    sums = np.empty((PIT.stop + widths.shape[-1], len(nis)))
+    sums = np.zeros((PIT.stop + widths.shape[-1], len(nis)))
     sums[OBSERVATIONS] = counts > 0
     sums[WEIGHTED_NIS] = nis
     sums[SCORED] = counts

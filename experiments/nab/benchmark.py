@@ -1,11 +1,11 @@
-"""Anomalies on the Numenta Anomaly Benchmark: a served filter with its learned normal, beside two baselines.
+"""Anomalies on the Numenta Anomaly Benchmark: the alarms of the server, beside two baselines.
 
     rfa bench nab --data NAB          writes results/filter-nab.json and prints a table
 
-One setting for all files. `score` is at the default threshold of `rfa filter --anomalies`, which was chosen on the
-earlier 60 % of the series; `best` is at the threshold that is best over the files given, as NAB's public rules choose
-it. The baselines are no detection at all and NAB's windowed Gaussian, both through the scorer of
-experiments/nab/score.py.
+A server is started with the bundle, and every series posted to `/filter` with `alarm` at each of RATES, quiet for QUIET
+observations after an alarm: the same for all files. `score` is at RATE, which was chosen on the earlier 60 % of the
+series; `best` is at the rate that is best over the files given, as NAB's public rules choose a threshold. The baselines
+are no detection at all and NAB's windowed Gaussian, both through the scorer of experiments/nab/score.py.
 """
 
 from __future__ import annotations

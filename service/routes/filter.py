@@ -15,6 +15,7 @@ from rfa.service.access.record import record_of
 from rfa.service.arrow import ARROW, ARROW_BODY, ArrowRoute, encode_arrow, request_is_arrow
 from rfa.service.departure import unless_disconnected
 from rfa.service.encoding import Long, dumps, items, pieces
+from rfa.service.engine.filter.alarms import NEVER
 from rfa.service.engine.filter.columns import Columns
 from rfa.service.engine.filter.input import as_array, from_columns
 from rfa.service.engine.filter.jobs import Filtered, FilterJob, SequenceJob
@@ -88,6 +89,7 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
         levels=tuple(body.levels or ()),
         horizon=tuple(body.horizon),
         samples=body.samples,
+        alarm=NEVER if body.alarm is None else body.alarm.rule(),
         seed=choose_seed(body.seed, resumed),
         mode=body.mode,
         smooth=body.smooth,

@@ -33,6 +33,7 @@ from starlette.types import Receive, Scope, Send
 from rfa.service.access.quotas import client_of
 from rfa.service.departure import ClientGone
 from rfa.service.engine.engine import Engine
+from rfa.service.engine.filter.alarms import NEVER
 from rfa.service.engine.filter.input import LARGEST_OBSERVATION, LEAST_NOISE, MOST_COMPONENTS, MOST_NOISE, check_size
 from rfa.service.engine.filter.steps import chosen
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob, StreamStep
@@ -239,6 +240,7 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
             levels=tuple(request.levels or ()),
             horizon=tuple(request.horizon),
             samples=request.samples,
+            alarm=NEVER if request.alarm is None else request.alarm.rule(),
             seed=choose_seed(request.seed, resumed),
             state=resumed,
             # A session is stored before each answer.

@@ -25,7 +25,7 @@ from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.recurrence import dense_numba, dense_numba_learned, filter_numba, noise_law
 from rfa.model.recurrence.dense_numba import CompiledSystem
 from rfa.model.recurrence.filter_numba import LinearSystem, load_sensor, observed
-from rfa.service.engine.filter import adaptive, conclude, forecast_checks, learned_normal
+from rfa.service.engine.filter import adaptive, conclude, forecast_checks, learned_normal, learned_tail
 from rfa.service.engine.filter.adaptive import Leads
 from rfa.service.engine.filter.conclude import Known, Told, copy1, copy2, copy3
 from rfa.service.engine.filter.steps import Readout
@@ -35,7 +35,7 @@ from rfa.service.runtime.pool import StateField, StatePool
 Array = np.ndarray
 STATE = "compiled.state"
 _MADE_OF = (
-    adaptive, conclude, dense_numba, dense_numba_learned, filter_numba, forecast_checks, learned_normal,
+    adaptive, conclude, dense_numba, dense_numba_learned, filter_numba, forecast_checks, learned_normal, learned_tail,
     metric_numba, noise_law,
 )  # fmt: skip
 _merged = numba.njit(**OPTIONS, inline="always")
@@ -132,7 +132,7 @@ class CompiledSteps:
     """
 
     runtime = "compiled"
-    magic = b"RFAC\x01"
+    magic = b"RFAC\x02"
     rows = 256
 
     def __init__(self, bundle: Bundle, leads: Leads) -> None:

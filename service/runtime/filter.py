@@ -21,6 +21,7 @@ import numpy as np
 from rfa.export.bundle import Bundle
 from rfa.model.compiling import HAS_COMPILER
 from rfa.service.engine.filter.adaptive import Leads
+from rfa.service.engine.filter.alarms import NEVER, Alarm
 from rfa.service.engine.filter.calibration import Calibration
 from rfa.service.engine.filter.conclude import Told
 from rfa.service.engine.filter.input import Observation, as_array, check_noise, check_readout
@@ -159,7 +160,12 @@ class FilterRuntime(FilterStates):
         return Steps(readout, steps.times, steps.told, _samples(readout, trace, steps.told, piece.seed)), trace
 
     def _make_readout(
-        self, levels: tuple[float, ...], horizon: tuple[float, ...], samples: int, mode: Mode = "recurrent"
+        self,
+        levels: tuple[float, ...],
+        horizon: tuple[float, ...],
+        samples: int,
+        mode: Mode = "recurrent",
+        alarm: Alarm = NEVER,
     ) -> Readout:
         """What a request wants to be told; equal requests share one, and share the work.
 
@@ -167,7 +173,7 @@ class FilterRuntime(FilterStates):
             InvalidRequest: naming the field.
         """
         check_readout(levels, horizon, samples)
-        return Readout(self._calibration[mode], levels, horizon, samples)
+        return Readout(self._calibration[mode], levels, horizon, samples, alarm)
 
     # Whole sequences.
 
@@ -180,6 +186,7 @@ class FilterRuntime(FilterStates):
         levels: Sequence[float] = (0.5, 0.9),
         horizon: Sequence[float] = (),
         samples: int = 0,
+        alarm: Alarm = NEVER,
         seed: int = 0,
         mode: Mode = "recurrent",
         smooth: bool = False,
@@ -201,8 +208,8 @@ class FilterRuntime(FilterStates):
         """
         options = FilterOptions(
             np.array(times, np.float64), as_array(observations, self.observation_size, self.name),
-            check_noise(noise, len(observations)), tuple(levels), tuple(horizon), samples, seed, mode, smooth, lag,
-            state=state,
+            check_noise(noise, len(observations)), tuple(levels), tuple(horizon), samples, alarm, seed, mode, smooth,
+            lag, state=state,
         )  # fmt: skip
         return FilteredSequence.collect(self.work(options))
 

@@ -10,6 +10,7 @@ import numpy as np
 from rfa.service.engine.filter.adaptive import FIELDS, Tracks
 from rfa.service.engine.filter.conclude import Streams, Told
 from rfa.service.engine.filter.learned_normal import FIELD as NORMAL
+from rfa.service.engine.filter.learned_tail import FIELD as TAIL
 from rfa.service.engine.filter.steps import Readout
 from rfa.service.runtime.pool import StateField, StatePool
 
@@ -104,5 +105,5 @@ def streams_of(pool: StatePool) -> Streams:
     arrays = pool.arrays
     return Streams(
         arrays["clock.time"], arrays["clock.count"], arrays["clock.surprise"], arrays[NORMAL],
-        Tracks(*(arrays[name] for name in FIELDS)),
+        arrays[TAIL], Tracks(*(arrays[name] for name in FIELDS)),
     )  # fmt: skip

@@ -17,7 +17,7 @@ import numpy as np
 
 from rfa.export.bundle import Bundle
 from rfa.model.compiling import kernel, settle
-from rfa.service.engine.filter import adaptive, conclude, forecast_checks, learned_normal
+from rfa.service.engine.filter import adaptive, conclude, forecast_checks, learned_normal, learned_tail
 from rfa.service.engine.filter.adaptive import Leads
 from rfa.service.engine.filter.conclude import Known, Told
 from rfa.service.engine.filter.steps import Readout
@@ -40,7 +40,7 @@ RESCUES = (1e2, 1e4, 1e8, 1e-3, 1e-6)
 _SCALARS = ("precision", "weight", "nis", "log_likelihood")
 _KNOWN = ("mean", "covariance", "innovation", "innovation_covariance")
 _TRACED = ("transition", "predicted_mean", "predicted_covariance")
-_MADE_OF = adaptive, conclude, forecast_checks, learned_normal
+_MADE_OF = adaptive, conclude, forecast_checks, learned_normal, learned_tail
 
 
 @functools.cache
@@ -73,7 +73,7 @@ class GraphSteps:
     """
 
     runtime = "onnx"
-    magic = b"RFAF\x06"
+    magic = b"RFAF\x07"
     rows = 1
 
     def __init__(self, bundle: Bundle, leads: Leads) -> None:

@@ -173,12 +173,13 @@ class FilterStepReply(Reply):
     anomaly: Annotated[
         float | None,
         says(
-            "share of less surprising observations, 1 is impossible: by the bundle's calibration at "
-            "first, more and more by what this stream has shown. As rare as it says: above 0.99 about one in a hundred",
+            "1 - the probability of so strange an observation, by what this stream has shown, as rare as it says: one "
+            "in a thousand is above 0.999. The first 80 are placed by the bundle's calibration, and up to 0.998",
             ge=0,
             le=1,
         ),
     ]
+    alarm: Annotated[bool | None, says("so rare as was asked for; null where no alarm was, and nothing was observed")]
     interval: dict[str, list[Interval]]
     forecast: Annotated[Sequence[ForecastPoint], _Json(list[ForecastPoint])]  # a list, or what is one block by block
     samples: Rows  # not lists: a parked reply of them, 256 steps of 128 samples, took 5 ms to free
@@ -207,6 +208,20 @@ class FilterTimings(Reply):
 
     queue_ms: float
     compute_ms: float
+
+
+@dataclass(frozen=True)
+class AlarmChecks(Reply):
+    """The alarms of this request or stream, against the rate that was asked for."""
+
+    observations: Annotated[int, says("that could be alarms")]
+    raised: Annotated[int, says("alarms")]
+    expected: Annotated[float, says("alarms by the rate; direction, deviation and quiet make them fewer")]
+    rate: Annotated[float, says("realised: share of the observations that were alarms")]
+    bound: Annotated[
+        tuple[float, float],
+        says("where 95 % of such rates lie if alarms come one by one; where they come in runs it is wider"),
+    ]
 
 
 @dataclass(frozen=True)
@@ -241,6 +256,7 @@ class ForecastChecks(Reply):
             max_length=8,
         ),
     ]
+    alarms: Annotated[AlarmChecks | None, says("null where none were asked for")]
 
 
 @dataclass

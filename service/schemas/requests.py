@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from rfa.service.engine.filter.alarms import RATE_PATTERN, Alarm, Direction, alarm
 from rfa.service.engine.filter.input import LARGEST_OBSERVATION, LEAST_NOISE, MOST_COMPONENTS, MOST_NOISE
 from rfa.service.neutral import NullIs, OneOf, Only
 from rfa.service.schemas.base import FieldError, Mode, Request
@@ -50,6 +51,7 @@ StepField = Literal[
     "innovation",
     "nis",
     "anomaly",
+    "alarm",
     "interval",
     "forecast",
     "samples",
@@ -58,7 +60,7 @@ StepFields = Annotated[
     list[StepField] | None,
     Field(
         min_length=1,
-        max_length=11,
+        max_length=12,
         description="what to tell of each observation beside its index and time; null is everything. "
         "Fewer fields take less time and fewer bytes",
     ),
@@ -168,6 +170,43 @@ class GenerateRequest(Request):
         return self
 
 
+class AlarmRequest(Request):
+    """When an observation is an alarm: where it is as rare on its stream as a rate says, and what else is asked of it.
+    The rate holds on streams that stay as they are, for the stream's own scores are what it is held against."""
+
+    rate: Annotated[
+        Annotated[float, Field(gt=0, le=0.5)] | Annotated[str, Field(pattern=RATE_PATTERN, max_length=32)],
+        OneOf('a share of the observations, above 0 and at most 0.5, or a number per time such as "1/day"'),
+    ] = Field(
+        description="a share of the observations, or a number per second, minute, hour, day or week, where times are "
+        'in seconds: "1/day"'
+    )
+    direction: Direction = Field(default="both", description="above what was expected, below it, or both")
+    min_deviation: float = Field(
+        default=0.0, ge=0, le=LARGEST_OBSERVATION, description="no alarm nearer to what was expected"
+    )
+    range: Annotated[list[Component | None], Field(min_length=2, max_length=2)] | None = Field(
+        default=None,
+        description="lowest and highest value, null is no limit: what lies outside is an alarm however rare it is",
+    )
+    quiet: int = Field(default=0, ge=0, le=MAX_ITEMS, description="observations after an alarm without another one")
+
+    @model_validator(mode="after")
+    def check_range(self) -> Self:
+        """The limits are in order."""
+        low, high = self.range or (None, None)
+        if low is not None and high is not None and low > high:
+            raise FieldError("range", "range must begin with its lower limit", "out_of_range")
+        return self
+
+    def rule(self) -> Alarm:
+        """As the filter takes it."""
+        low, high = self.range or (None, None)
+        return alarm(
+            self.rate, direction=self.direction, min_deviation=self.min_deviation, within=(low, high), quiet=self.quiet
+        )
+
+
 class FilterRequest(Request):
     """Observations of a noisy system."""
 
@@ -217,6 +256,7 @@ class FilterRequest(Request):
     levels: Levels = None
     horizon: Horizons = Field(default_factory=list)
     samples: Samples = 0
+    alarm: AlarmRequest | None = Field(default=None, description="tell which observations are alarms; null is none")
     fields: StepFields = None
     seed: Seed | None = Field(default=None, description="null draws one; the reply tells which")
     mode: Mode = "recurrent"
@@ -274,6 +314,7 @@ class FilterStreamRequest(Request):
     levels: Levels = None
     horizon: Horizons = Field(default_factory=list)
     samples: Samples = 0
+    alarm: AlarmRequest | None = Field(default=None, description="tell which observations are alarms; null is none")
     fields: StepFields = None
     seed: Seed | None = Field(
         default=None, description="null is the seed of the state, or draws one; the reply tells which"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +13,14 @@ import numpy as np
 import pytest
 
 from rfa.experiments.filters import adaptive_rows, checks_rows, normal_rows
+from rfa.experiments.filters.rare import RareTail
 from rfa.export.bundle import open_bundle
 from rfa.export.surprise import running_surprise
 from rfa.service.engine.filter.adaptive import FIELDS
 from rfa.service.engine.filter.calibration import SHORTEST, Calibration
 from rfa.service.engine.filter.conclude import LEAST_VARIANCE, Known, Told, room
 from rfa.service.engine.filter.learned_normal import COLUMNS, FIELD, interpolate
+from rfa.service.engine.filter.learned_tail import FIRST
 from rfa.service.engine.filter.steps import Readout
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.filter_steps import streams_of
@@ -43,6 +46,7 @@ class Rows:
         fields = adaptive_rows.adaptive_fields(self.leads, SIZE, len(calibration.levels))
         self.pool = StatePool(fields, STREAMS)
         self.normal = np.zeros((STREAMS, COLUMNS), np.float32)
+        self.tails = [RareTail() for _ in range(STREAMS)]
         self.surprise, self.time, self.count = np.zeros(STREAMS), np.zeros(STREAMS), np.zeros(STREAMS, np.int64)
 
     def step(self, times: np.ndarray, values: np.ndarray, known: Known) -> dict[str, np.ndarray]:
@@ -53,6 +57,7 @@ class Rows:
         lags = np.where(self.count > 0, times - self.time, 0.0)
         nis = np.maximum(known.scalars[:, 2], 0.0)
         learned = normal_rows.learn(self.normal, nis, seen, SIZE, scored.any(axis=1), tables.rarity)
+        anomaly = [self._anomaly(i, learned, bool(scored[i].any())) for i in range(STREAMS)]
         self.surprise = np.where(seen > 0, running_surprise(self.surprise, learned.surprise), self.surprise)
         self.normal = learned.after.astype(np.float32)
         tracks = adaptive_rows.read_tracks(self.pool, index, times, lags, self.leads)
@@ -82,7 +87,23 @@ class Rows:
         adaptive_rows.write_tracks(self.pool, tracks, slice(STREAMS))
         self.time, self.count = times, self.count + 1
         confidence = np.interp(self.surprise, tables.surprise, tables.inside)
-        return {"anomaly": learned.anomaly, "confidence": confidence, "tally": tally, "half": halves}
+        return {"anomaly": np.array(anomaly), "confidence": confidence, "tally": tally, "half": halves}
+
+    def _anomaly(self, i: int, learned: normal_rows.Learned, is_scored: bool) -> float:
+        """Of one row: behind the threshold by the tail, before it by the table."""
+        tail, share, spread = self.tails[i], float(learned.share[i]), float(self.normal[i, 1])
+        score = max(7 / 9 + float(learned.scaled[i]) * math.sqrt(2) / 3, 0.0) ** 1.5
+        p = tail.probability(score)
+        if len(tail.first) < FIRST:
+            p = max(1 - share, 0.002)
+        elif p is None:
+            z = (tail.threshold ** (2 / 3) - 7 / 9) / (math.sqrt(2) / 3)
+            edge = normal_rows.shares_below(self.calibration.tables.rarity, z * np.exp(-spread))
+            p = 1 - 0.9 * min(share / edge, 1.0)
+        if is_scored:
+            tail.learn(score, float(np.exp(learned.after[i, 0] / 2)))
+            tail.keep()
+        return 1 - p
 
 
 def invented(rng: np.random.Generator) -> Known:

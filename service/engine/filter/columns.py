@@ -12,7 +12,7 @@ from rfa.service.schemas.replies import FilterStepReply, SmoothedStep
 
 Array = np.ndarray
 # Names of a step's numbers, and of its numbers for each component.
-ONE = ("precision", "confidence", "weight", "nis", "anomaly")
+ONE = ("precision", "confidence", "weight", "nis", "anomaly", "alarm")
 EACH = ("mean", "std", "innovation")
 
 

@@ -27,15 +27,38 @@ from rfa.service.engine.filter.adaptive import (
     score_step,
     score_waiting,
 )
+from rfa.service.engine.filter.alarms import Alarm
 from rfa.service.engine.filter.calibration import SHORTEST
-from rfa.service.engine.filter.forecast_checks import columns, tally
-from rfa.service.engine.filter.learned_normal import COLUMNS, interpolate, learn
+from rfa.service.engine.filter.forecast_checks import ALARMS, ASKED, EXPECTED, columns, tally
+from rfa.service.engine.filter.learned_normal import (
+    COLUMNS,
+    LEVEL,
+    SPREAD,
+    interpolate,
+    learn,
+    share_below,
+    size_of_one,
+    standard,
+)
+from rfa.service.engine.filter.learned_tail import (
+    BODY,
+    FIRST,
+    GRID,
+    LARGEST_SCORE,
+    QUIET,
+    SEEN,
+    THRESHOLD,
+    place_in_tail,
+)
+from rfa.service.engine.filter.learned_tail import COLUMNS as TAIL_COLUMNS
 
 Array = np.ndarray[Any, Any]
 
 PRECISION, WEIGHT, NIS, LOG_LIKELIHOOD = range(4)
 # A variance that rounding took to zero or below.
 LEAST_VARIANCE = 1e-300
+# Before a stream has shown its own scores nothing is rarer than this, whatever the bundle says.
+EARLY_LEAST = 0.002
 
 
 class Streams(NamedTuple):
@@ -45,6 +68,7 @@ class Streams(NamedTuple):
     counts: Array
     surprise: Array
     normal: Array
+    tail: Array
     tracks: Tracks
 
 
@@ -60,6 +84,7 @@ class Wanted(NamedTuple):
         columns, weights: the intervals of the levels as sums of two calibrated ones, `[2 levels]`, `[H, 2 levels]`.
         scale: calibrated std of the forecasts per model std, `[H]`.
         followed: columns of the horizon that are held against observations, `[k]`.
+        alarm: when an observation is one.
     """
 
     state_scale: float
@@ -71,6 +96,7 @@ class Wanted(NamedTuple):
     weights: Array
     scale: Array
     followed: Array
+    alarm: Alarm
 
 
 class Known(NamedTuple):
@@ -91,7 +117,8 @@ class Told(NamedTuple):
     """What is told, a row an observation. A number that there is not, because nothing was observed, is NaN.
 
     moments `[R, H, 2, P]` are mean and std of the forecasts, bands `[R, H, levels, P, 2]` their intervals; position is
-    that of the observation in its stream; tally is of `forecast_checks.py`. is_good: all is finite; of other rows
+    that of the observation in its stream; alarm is 1 or 0, NaN where none is asked for; tally is of
+     `forecast_checks.py`. is_good: all is finite; of other rows
     nothing is told.
     """
 
@@ -105,6 +132,7 @@ class Told(NamedTuple):
     innovation: Array
     nis: Array
     anomaly: Array
+    alarm: Array
     log_likelihood: Array
     interval: Array
     moments: Array
@@ -117,7 +145,7 @@ def room(rows: int, size: int, levels: int, horizon: int, calibrated: int) -> To
     wide, row = (rows, size), (rows,)
     return Told(
         np.zeros(rows, np.bool_), np.zeros(rows, np.int64), *map(np.empty, (wide, wide, row, row, row, wide, row, row,
-        row, (rows, levels, size, 2), (rows, horizon, 2, size), (rows, horizon, levels, size, 2),
+        row, row, (rows, levels, size, 2), (rows, horizon, 2, size), (rows, horizon, levels, size, 2),
         (rows, columns(calibrated))))
     )  # fmt: skip
 
@@ -128,6 +156,7 @@ class Scratch(NamedTuple):
     shift: Array
     arrived: Array
     normal: Array
+    tail: Array
     radius: Array
     multipliers: Array
     widths: Array
@@ -178,7 +207,8 @@ def scratch(streams, tables, wanted):
     leads, size, levels = streams.tracks.shift.shape[1:]
     return Scratch(
         np.empty((leads, size, levels), np.float32), np.empty(streams.tracks.due.shape[1], np.int8), np.empty(COLUMNS),
-        np.empty((len(wanted.horizon), size, levels)), np.empty(levels), np.empty((size, levels)),
+        np.empty(TAIL_COLUMNS), np.empty((len(wanted.horizon), size, levels)), np.empty(levels),
+        np.empty((size, levels)),
         np.empty((size, len(tables.pit_columns) // 2)), np.empty(size), np.empty(size, np.bool_),
         np.empty(size, np.bool_),
     )  # fmt: skip
@@ -192,18 +222,65 @@ def _band(widths, columns, weights, level):
 
 
 @part
-def _score(streams, tables, seat, is_scored, seen, nis, told, row, after):
+def _rareness(streams, tables, seat, teaches, seen, nis, room):
+    """How probable so strange an observation is on its stream, z by the model alone, and how many columns of the tail
+    are in `room`, with what is learned from it: most observations change the first ones only."""
+    size = np.float64(max(seen, 1))
+    root = (nis / size) ** (1 / 3)
+    z, share = learn(streams.normal[seat], root, size, teaches, tables.rarity, room.normal)
+    score = min(size_of_one(z), LARGEST_SCORE)
+    tail = streams.tail[seat]
+    is_early, threshold = tail[SEEN] < FIRST, np.float64(tail[THRESHOLD])
+    count = TAIL_COLUMNS if is_early or score > threshold else GRID
+    for k in range(count):
+        room.tail[k] = tail[k]  # from here on in float64
+    p = place_in_tail(score, np.exp(room.normal[LEVEL] / 2), teaches, room.tail)
+    if is_early:
+        p = max(1 - share, EARLY_LEAST)
+    elif p > BODY:
+        # Below the threshold, which a share 1 - BODY is, by the bundle's table.
+        edge = share_below(standard(threshold ** (2 / 3), 1.0), streams.normal[seat][SPREAD], tables.rarity)
+        p = 1 - (1 - BODY) * (share / edge if share < edge else 1.0)
+    return p, standard(root, size), count
+
+
+@part
+def _alarm(alarm, lag, p, value, innovation, told, row, room):
+    """Whether the observation is an alarm, and its place in the tally."""
+    expected = min(alarm.rate + alarm.per_time * lag, 1.0)
+    is_outside, is_there = False, False
+    for a in range(len(value)):
+        if value[a] == value[a]:
+            is_outside = is_outside or value[a] < alarm.low or value[a] > alarm.high
+            size = innovation[a] if alarm.direction >= 0 else -innovation[a]
+            if alarm.direction == 0:
+                size = abs(size)
+            is_there = is_there or (size > 0 and size >= alarm.deviation)
+    is_alarm = (p <= expected and is_there) or is_outside
+    if room.tail[QUIET] > 0:
+        is_alarm = False
+        room.tail[QUIET] -= 1
+    elif is_alarm:
+        room.tail[QUIET] = alarm.quiet
+    told.alarm[row] = 1 if is_alarm else 0
+    told.tally[row, ASKED], told.tally[row, EXPECTED] = 1, expected
+    told.tally[row, ALARMS] = 1 if is_alarm else 0
+
+
+@part
+def _score(streams, tables, seat, is_scored, seen, nis, told, row, room):
     """Anomaly score, and the running surprise after it."""
     teaches = False
     for a in range(len(is_scored)):
         teaches = teaches or is_scored[a]
-    z, told.anomaly[row] = learn(streams.normal[seat], max(nis, 0.0), seen, teaches, tables.rarity, after)
+    p, z, count = _rareness(streams, tables, seat, teaches, seen, nis, room)
+    told.anomaly[row] = 1 - p
     surprise = streams.surprise[seat]
     if seen > 0:
         bounded = min(max(z, -SURPRISE_CAP), SURPRISE_CAP)
         surprise = (1 - SURPRISE_RATE) * surprise + SURPRISE_RATE * bounded
     told.confidence[row] = interpolate(surprise, tables.surprise, tables.inside)
-    return surprise
+    return surprise, p, count
 
 
 @part
@@ -305,11 +382,14 @@ def conclude(streams, leads, tables, wanted, seat, now, value, known, is_finite,
             half = deviation * wanted.state[level]
             told.interval[row, level, a, 0] = known.mean[a] - half
             told.interval[row, level, a, 1] = known.mean[a] + half
-    surprise = _score(streams, tables, seat, room.is_scored, seen, nis, told, row, room.normal)
+    surprise, p, columns_of_tail = _score(streams, tables, seat, room.is_scored, seen, max(nis, 0.0), told, row, room)
     tracks = streams.tracks
     copy3(tracks.shift[seat], room.shift)
     score_waiting(leads, tracks, seat, now, lag, value, tables.miss_rates, room.shift, room.arrived)
     _follow_step(tables, lag, known, weight * max(nis, 0.0), told, row, room)
+    told.alarm[row] = np.nan
+    if seen > 0 and (wanted.alarm.rate > 0 or wanted.alarm.per_time > 0):
+        _alarm(wanted.alarm, lag, p, value, known.innovation, told, row, room)
     total += _forecast(wanted, known, told, row, room)
     for k in range(COLUMNS):
         total += room.normal[k]
@@ -324,6 +404,8 @@ def conclude(streams, leads, tables, wanted, seat, now, value, known, is_finite,
     copy3(room.shift, tracks.shift[seat])
     for k in range(COLUMNS):
         streams.normal[seat, k] = room.normal[k]
+    for k in range(columns_of_tail):
+        streams.tail[seat, k] = room.tail[k]
     streams.surprise[seat], streams.time[seat], streams.counts[seat] = surprise, now, count + 1
     told.is_good[row] = True
     return True

@@ -2,7 +2,8 @@
 
 A tally is a vector of sums, so that adding one costs a microsecond:
 
-    observations, sum of weight × nis / d, components scored, 8 bins of weight × nis / d, 10 bins of the PIT,
+    observations, sum of weight × nis / d, components scored, observations that may be alarms, how many of them should
+    be by the rate that was asked for, alarms, 8 bins of weight × nis / d, 10 bins of the PIT,
     components inside by level
 
 The first observation of a stream is not in it: nothing but the prior had forecast it. The PIT of a component is its
@@ -23,15 +24,16 @@ import numpy as np
 
 from rfa.model.compiling import part
 from rfa.service.engine.filter.adaptive import EMPTY, GAMMA, INFINITE
+from rfa.service.engine.filter.alarms import count_alarms
 from rfa.service.engine.filter.input import level_name
 from rfa.service.schemas.replies import ForecastChecks
 
 Array = np.ndarray
 
-OBSERVATIONS, WEIGHTED_NIS, SCORED = range(3)
+OBSERVATIONS, WEIGHTED_NIS, SCORED, ASKED, EXPECTED, ALARMS = range(6)
 # Upper edges of the bins of weight × nis / d; the last one has none.
 NIS_EDGES = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-NIS = slice(3, 4 + len(NIS_EDGES))
+NIS = slice(6, 7 + len(NIS_EDGES))
 PIT_BINS = 10
 PIT = slice(NIS.stop, NIS.stop + PIT_BINS)
 INSIDE = slice(PIT.stop, None)
@@ -105,4 +107,5 @@ def summarise(sums: Array, levels: Sequence[float], size: int, *, is_fresh: bool
         weighted_nis=float(sums[WEIGHTED_NIS]) / observations if observations else None,
         pit=[int(count) for count in sums[PIT]],
         weighted_nis_bins=[int(count) for count in sums[NIS]],
+        alarms=count_alarms(sums[ASKED], sums[EXPECTED], sums[ALARMS]),
     )

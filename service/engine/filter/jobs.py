@@ -45,7 +45,7 @@ class RecurrentJob(Job):
     def __init__(self, stage: FilterStage, options: Any) -> None:
         super().__init__(stage)
         self.filtering = stage
-        self.readout = stage.model.readout(options.levels, options.horizon, options.samples)
+        self.readout = stage.model.readout(options.levels, options.horizon, options.samples, alarm=options.alarm)
         self.seed: int = options.seed
         self._resumed: Any = options.state
         self.seat: Seat | None = None

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rfa.service.engine.filter.alarms import NEVER, Alarm
 from rfa.service.engine.filter.input import Observation
 from rfa.service.runtime.pool import Seat
 from rfa.service.schemas.base import Mode
@@ -55,6 +56,7 @@ class FilterOptions:
         times: `[N]`.
         observations: `[N, P]`, NaN where missing.
         noise: factors on the standard deviation of each observation's measurement noise, `[N]`.
+        alarm: when an observation is one.
         samples: draws of the state per step; with `smooth` they are trajectories given all observations.
         mode: "attention" looks at all earlier observations (at most MAX_ATTENTION) and starts fresh.
         lag: with `smooth`, the smoothed states are given the observations up to so many after each, not all.
@@ -69,6 +71,7 @@ class FilterOptions:
     levels: tuple[float, ...]
     horizon: tuple[float, ...] = ()
     samples: int = 0
+    alarm: Alarm = NEVER
     seed: int = 0
     mode: Mode = "recurrent"
     smooth: bool = False

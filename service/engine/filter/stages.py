@@ -21,6 +21,9 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from rfa.service.engine.filter.forecast_checks import (
+    ALARMS,
+    ASKED,
+    EXPECTED,
     INSIDE,
     NIS,
     NIS_EDGES,
@@ -217,6 +220,9 @@ class _ForecastCounters:
             OBSERVATIONS: metrics.filter_forecast_observations.labels(name),
             WEIGHTED_NIS: metrics.filter_weighted_nis.labels(name),
             SCORED: metrics.filter_forecast_scored.labels(name),
+            ASKED: metrics.filter_alarm_observations.labels(name),
+            EXPECTED: metrics.filter_alarms_expected.labels(name),
+            ALARMS: metrics.filter_alarms.labels(name),
         }
         for i in range(PIT.start, PIT.stop):
             columns[i] = metrics.filter_pit.labels(name, f"{(i - PIT.start + 1) / PIT_BINS:g}")

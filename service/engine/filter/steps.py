@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rfa.service.encoding import PIECE_NUMBERS, Blocks
+from rfa.service.engine.filter.alarms import NEVER, Alarm
 from rfa.service.engine.filter.calibration import Calibration
 from rfa.service.engine.filter.conclude import Told, Wanted
 from rfa.service.engine.filter.input import level_name
@@ -96,10 +97,16 @@ class Readout:
         levels: of the intervals, between 0 and 1.
         horizon: forecasts so far ahead, in time units.
         samples: draws of the state per step.
+        alarm: when an observation is one.
     """
 
     def __init__(
-        self, calibration: Calibration, levels: tuple[float, ...], horizon: tuple[float, ...], samples: int
+        self,
+        calibration: Calibration,
+        levels: tuple[float, ...],
+        horizon: tuple[float, ...],
+        samples: int,
+        alarm: Alarm = NEVER,
     ) -> None:
         self.calibration = calibration
         self.levels = levels
@@ -117,6 +124,7 @@ class Readout:
             np.ascontiguousarray(between.weights[:, 0]),
             calibration.forecast_scale(horizon),
             np.array(_followed(leads.tolist(), horizon, calibration.horizons.tolist()), np.int64),
+            alarm,
         )
 
     def named(self, bands: Sequence[Any]) -> dict[str, Any]:
@@ -183,6 +191,8 @@ class Steps:
             columns |= {name: [getattr(reply, name) for reply in replies] for name in STEP_FIELDS if name in wanted}
         else:
             columns |= {name: _known(getattr(self.told, name)) for name in STEP_FIELDS if name in wanted}
+            if "alarm" in wanted:
+                columns["alarm"] = _flags(self.told.alarm)
             if "interval" in wanted:
                 columns["interval"] = [self.readout.named(bands) for bands in columns["interval"]]
         names = tuple(columns)
@@ -214,8 +224,8 @@ class Steps:
         return list(
             map(
                 FilterStepReply, told.position.tolist(), times, told.mean.tolist(), told.std.tolist(),
-                told.precision.tolist(), told.confidence.tolist(), weights, innovations, nis, anomalies, intervals,
-                ahead, samples,
+                told.precision.tolist(), told.confidence.tolist(), weights, innovations, nis, anomalies,
+                _flags(told.alarm), intervals, ahead, samples,
             )
         )  # fmt: skip
 
@@ -226,6 +236,11 @@ def _known(column: Array) -> list[float | None]:
     if np.isnan(column).any():
         return [None if value != value else value for value in values]  # noqa: PLR0124
     return values
+
+
+def _flags(column: Array) -> list[bool | None]:
+    """1 and 0 as what they mean, None in the place of NaN."""
+    return [None if value != value else value > 0 for value in column.tolist()]  # noqa: PLR0124
 
 
 def _followed(leads: Sequence[int], horizon: Sequence[float], calibrated: Sequence[float]) -> list[int]:

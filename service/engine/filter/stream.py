@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rfa.service.departure import ClientGone
+from rfa.service.engine.filter.alarms import NEVER, Alarm
 from rfa.service.engine.filter.jobs import PackedState, RecurrentJob
 from rfa.service.engine.filter.model import Row, Stepped
 from rfa.service.engine.filter.stages import FilterStage
@@ -19,6 +20,7 @@ class FilterStreamOptions:
     """What to tell about each observation.
 
     Attributes:
+        alarm: when it is one.
         state: where to continue, as the model unpacked it; None is a fresh start.
         state_every: pack the state with every so many-th step; 0 never.
         wants_state: pack the state at the end.
@@ -28,6 +30,7 @@ class FilterStreamOptions:
     horizon: tuple[float, ...]
     samples: int
     seed: int
+    alarm: Alarm = NEVER
     state: Any = None
     state_every: int = 0
     wants_state: bool = False

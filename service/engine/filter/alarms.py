@@ -1,0 +1,78 @@
+"""Alarms: observations that are as rare on their stream as was asked for, and how many there were."""
+
+from __future__ import annotations
+
+import math
+from typing import Final, Literal, NamedTuple
+
+from rfa.service.schemas.replies import AlarmChecks
+
+Direction = Literal["both", "up", "down"]
+SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
+# What is rarer is one per so many: "1/day", "0.5/hour", "12 / week".
+RATE_PATTERN: Final = rf"^(\d+(?:\.\d+)?) ?/ ?({'|'.join(SECONDS)})$"
+# Of a normal variable, of which 95 % lie nearer.
+_LIKELY = 1.96
+
+
+class Alarm(NamedTuple):
+    """When an observation is an alarm.
+
+    Attributes:
+        rate, per_time: so rare it is, per observation and per unit of time since the one before; both 0 asks for none.
+        direction: 1 above what was expected, -1 below, 0 either.
+        deviation: it is at least so far from what was expected, in units of the observation.
+        low, high: outside of them it is an alarm however rare that is.
+        quiet: for so many observations after an alarm there is no other.
+    """
+
+    rate: float = 0.0
+    per_time: float = 0.0
+    direction: int = 0
+    deviation: float = 0.0
+    low: float = -math.inf
+    high: float = math.inf
+    quiet: int = 0
+
+
+NEVER: Final = Alarm()
+
+
+def alarm(
+    rate: float | str,
+    *,
+    direction: Direction = "both",
+    min_deviation: float = 0.0,
+    within: tuple[float | None, float | None] = (None, None),
+    quiet: int = 0,
+) -> Alarm:
+    """An alarm at a rate: a share of the observations, or a text as RATE_PATTERN has it, of times in seconds.
+
+    Args:
+        within: outside of these limits every observation is an alarm.
+    """
+    per_time = 0.0
+    if isinstance(rate, str):
+        count, unit = rate.replace(" ", "").split("/")
+        rate, per_time = 0.0, float(count) / SECONDS[unit]
+    low, high = within
+    return Alarm(
+        float(rate), per_time, {"both": 0, "up": 1, "down": -1}[direction], float(min_deviation),
+        -math.inf if low is None else float(low), math.inf if high is None else float(high), quiet,
+    )  # fmt: skip
+
+
+def count_alarms(asked: float, expected: float, raised: float) -> AlarmChecks | None:
+    """What became of the alarms of a request; None where it asked for none, or nothing was observed."""
+    if not asked:
+        return None
+    share, spread = raised / asked, _LIKELY**2 / asked
+    centre = (share + spread / 2) / (1 + spread)
+    half = _LIKELY * math.sqrt(share * (1 - share) / asked + spread / (4 * asked)) / (1 + spread)
+    return AlarmChecks(
+        observations=int(asked),
+        raised=int(raised),
+        expected=expected,
+        rate=share,
+        bound=(max(centre - half, 0.0), min(centre + half, 1.0)),
+    )
