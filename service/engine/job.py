@@ -84,6 +84,11 @@ class Job:
         return self._scheduler is not None and waiting >= self._scheduler.stream_buffer
 
     @property
+    def is_overdue(self) -> bool:
+        """Whether the deadline has passed: the job ends with what it has."""
+        return time.monotonic() > self.deadline
+
+    @property
     def is_in_the_way(self) -> bool:
         """On a worker: whether a live stream waits for this quantum to end."""
         return self._scheduler is not None and self._scheduler.live_waiting > 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -64,15 +64,45 @@ async def filter_sequence(body: FilterRequest, request: Request, engine: EngineD
     job = engine.filter(body.model, options, lease_of(request))
     client.spend("observations", count)
     record_of(request).filtered(name, count)
+    asked = _Asked(request, job, name, exchange)
     if body.values is not None:
         columns = Columns(list(body.values), body.fields, body.horizon)
         if request_is_arrow(request):
-            return await _arrow(request, job, columns, name, exchange)
-        return await document_response(request, _columns(job, columns, name, exchange))
+            return await _arrow(asked, columns)
+        return await document_response(request, _columns(asked, columns))
     if body.stream:
         wants_events = SSE in request.headers.get("accept", "").lower()
-        return await open_stream(request, _lines(job, name, exchange, body.fields), SSE if wants_events else NDJSON)
-    return await document_response(request, _document(job, name, exchange, body.fields))
+        return await open_stream(request, _lines(asked, body.fields), SSE if wants_events else NDJSON)
+    return await document_response(request, _document(asked, body.fields))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A request at work: what its answer is made of."""
+
+    request: Request
+    job: FilterJob | SequenceJob
+    model: str
+    exchange: StateExchange
+
+    async def summary(self, filtered: Filtered) -> FilterSummary:
+        """What is known at the end; observations that a deadline left are given back."""
+        if filtered.finish_reason == "deadline":
+            left, record = len(self.job.options.observations) - self.job.taken, record_of(self.request)
+            client_of(self.request).spend("observations", -left)
+            record.filtered(self.model, -left)
+            record.finish_reasons = (filtered.finish_reason,)
+        state = filtered.state
+        return FilterSummary(
+            model=self.model,
+            smoothed=None if filtered.smoothed is None else Long(filtered.smoothed, numbers=SMOOTHED_NUMBERS),
+            log_likelihood=filtered.log_likelihood,
+            calibration=filtered.calibration,
+            seed=self.job.options.seed,
+            timings=filtered.timings,
+            finish_reason=filtered.finish_reason,
+            state=None if state is None else await self.exchange.save(state.payload, state.count),
+        )
 
 
 def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange, resumed: Any) -> FilterOptions:
@@ -97,6 +127,7 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
         state=resumed,
         wants_state=exchange.is_wanted,
         is_whole=body.values is not None,
+        deadline_seconds=None if body.deadline_ms is None else body.deadline_ms / 1000,
     )
 
 
@@ -115,44 +146,27 @@ def _times(body: FilterRequest, count: int, resumed: Any) -> list[float]:
     return times
 
 
-async def _document(
-    job: FilterJob | SequenceJob, name: str, exchange: StateExchange, wanted: Collection[str] | None
-) -> AsyncIterator[bytes]:
+async def _document(asked: _Asked, wanted: Collection[str] | None) -> AsyncIterator[bytes]:
     """The plain reply: `steps` as they come, then what is known at their end."""
-    begin = b'{"steps":['
-    async for event in job.events():
+    between = begin = b'{"steps":['
+    async for event in asked.job.events():
         if isinstance(event, Filtered):
-            summary = pieces(await _summary(event, name, job.options, exchange))
-            yield b"]," + next(summary)[1:]
+            summary = pieces(await asked.summary(event))
+            yield (begin if between is begin else b"") + b"]," + next(summary)[1:]
             for piece in summary:
                 yield piece
         else:
             for block in event.blocks(wanted) if isinstance(event, Steps) else ([chosen(event, wanted)],):
-                yield begin
+                yield between
                 for piece in items(block):
                     yield piece
-                begin = b","
+                between = b","
 
 
-async def _summary(filtered: Filtered, name: str, options: FilterOptions, exchange: StateExchange) -> FilterSummary:
-    state = None if filtered.state is None else await exchange.save(filtered.state.payload, filtered.state.count)
-    return FilterSummary(
-        model=name,
-        smoothed=None if filtered.smoothed is None else Long(filtered.smoothed, numbers=SMOOTHED_NUMBERS),
-        log_likelihood=filtered.log_likelihood,
-        calibration=filtered.calibration,
-        seed=options.seed,
-        timings=filtered.timings,
-        state=state,
-    )
-
-
-async def _lines(
-    job: FilterJob | SequenceJob, name: str, exchange: StateExchange, wanted: Collection[str] | None
-) -> AsyncIterator[Any]:
-    async for event in job.events():
+async def _lines(asked: _Asked, wanted: Collection[str] | None) -> AsyncIterator[Any]:
+    async for event in asked.job.events():
         if isinstance(event, Filtered):
-            yield FilterDone(True, **vars(await _summary(event, name, job.options, exchange)))
+            yield FilterDone(True, **vars(await asked.summary(event)))
         elif isinstance(event, Steps):
             for block in event.blocks(wanted):
                 for step in block:
@@ -161,31 +175,25 @@ async def _lines(
             yield chosen(event, wanted)
 
 
-async def _collected(
-    job: FilterJob | SequenceJob, columns: Columns, name: str, exchange: StateExchange
-) -> FilterSummary:
+async def _collected(asked: _Asked, columns: Columns) -> FilterSummary:
     """The whole series in columns, and what is known at its end; the smoothed states are columns, too."""
-    async for event in job.events():
+    async for event in asked.job.events():
         if isinstance(event, Filtered):
             if event.smoothed is not None:
                 columns.add_smoothed(event.smoothed)
-            return await _summary(replace(event, smoothed=None), name, job.options, exchange)
+            return await asked.summary(replace(event, smoothed=None))
         columns.add(event)
     raise AssertionError("a job ends with its result")
 
 
-async def _columns(
-    job: FilterJob | SequenceJob, columns: Columns, name: str, exchange: StateExchange
-) -> AsyncIterator[bytes]:
+async def _columns(asked: _Asked, columns: Columns) -> AsyncIterator[bytes]:
     """The plain reply in columns."""
-    summary = vars(await _collected(job, columns, name, exchange))
+    summary = vars(await _collected(asked, columns))
     for piece in pieces(FilterColumns(**summary, columns=columns.arrays())):
         yield piece
 
 
-async def _arrow(
-    request: Request, job: FilterJob | SequenceJob, columns: Columns, name: str, exchange: StateExchange
-) -> Response:
+async def _arrow(asked: _Asked, columns: Columns) -> Response:
     """The same as an Arrow stream; what is known at the end is JSON in the metadata of its schema, named `rfa`."""
-    summary = await unless_disconnected(request, _collected(job, columns, name, exchange))
+    summary = await unless_disconnected(asked.request, _collected(asked, columns))
     return Response(encode_arrow(columns.arrays(), dumps(summary)), media_type=ARROW)

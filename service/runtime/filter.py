@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import get_args
@@ -213,9 +214,13 @@ class FilterRuntime(FilterStates):
         )  # fmt: skip
         return FilteredSequence.collect(self.work(options))
 
-    def work(self, options: FilterOptions) -> Generator[Steps | None, None, FilterResult]:
+    def work(self, options: FilterOptions, deadline: float = math.inf) -> Generator[Steps | None, None, FilterResult]:
         """See `run_sequence`."""
-        return run_sequence(self, options)
+        return run_sequence(self, options, deadline)
+
+    def no_steps(self, readout: Readout) -> Steps:
+        """What is told where no observation was taken."""
+        return Steps.none(readout, self.observation_size)
 
 
 def _choose(bundle: Bundle, leads: Leads, graphs: GraphSteps, runtime: FilterRuntimeName) -> FilterSteps:

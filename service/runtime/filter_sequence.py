@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -30,16 +31,19 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 CACHE_BLOCK = 128
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class FilterResult:
-    """What is known of a sequence beside its steps; `state` continues it, `tally` sums those of the steps."""
+    """What is known of a sequence beside its steps; `state` continues it, `tally` sums those of the steps, and `is_cut`
+    tells whether the deadline came before the end."""
 
     log_likelihood: float
     state: FilterState
     smoothed: list[SmoothedStep] | None
     tally: Array
+    is_cut: bool
 
 
 @dataclass(frozen=True)
@@ -69,9 +73,15 @@ class FilteredSequence(FilterResult):
         return [step for told in self.pieces for step in told.replies()]
 
 
-def run_sequence(runtime: FilterRuntime, options: FilterOptions) -> Generator[Steps | None, None, FilterResult]:
+def run_sequence(
+    runtime: FilterRuntime, options: FilterOptions, deadline: float = math.inf
+) -> Generator[Steps | None, None, FilterResult]:
     """Filter in small pieces: pauses after each, so that others can have the thread, and gives what is told as soon as
     nothing will change it, in order; None where that is not yet.
+
+    Args:
+        deadline: by the monotonic clock. Then no further observation is taken, and looking back ends with nothing: the
+            steps so far are the filter's own.
 
     Raises:
         InvalidRequest: naming the field.
@@ -93,7 +103,7 @@ def run_sequence(runtime: FilterRuntime, options: FilterOptions) -> Generator[St
     traces: list[Trace] = []
     total, sums = 0.0, no_checks(len(runtime.levels))
     done, most = 0, runtime.piece_rows if memory is None else 1
-    while done < len(observations):
+    while done < len(observations) and time.monotonic() <= deadline:
         rows = slice(done, min(done + most, len(observations)))
         piece = series._replace(times=series.times[rows], values=series.values[rows], noise=series.noise[rows])
         told, trace = runtime.trace(pool, piece, memory, traced=options.smooth)
@@ -108,15 +118,36 @@ def run_sequence(runtime: FilterRuntime, options: FilterOptions) -> Generator[St
             yield told
         if done < rows.stop:
             raise out_of_range(f"observations[{done}]", runtime.name)
-    smoothed = None
+    smoothed, is_cut = None, done < len(observations)
     if options.smooth:
-        first = int(pieces[0].told.position[0])
-        smoothed = yield from _smooth(runtime, traces, readout, options.lag, first, times)
-        paths = yield from _draw_trajectories(runtime, traces, readout, options.seed, first)
+        back = None if is_cut else (yield from _until(deadline, _look_back(runtime, traces, readout, options, pieces)))
+        is_cut = back is None
+        smoothed, paths = back or (None, [])
         for told in pieces:
             part, paths = paths[: len(told)], paths[len(told) :]
             yield replace(told, samples=part or None)
-    return FilterResult(total, runtime.own(states.get(pool, seat, options.seed)), smoothed, sums)
+    return FilterResult(total, runtime.own(states.get(pool, seat, options.seed)), smoothed, sums, is_cut)
+
+
+def _until(deadline: float, work: Generator[None, None, Item]) -> Generator[None, None, Item | None]:
+    """The work's result, or None if the deadline came first."""
+    while time.monotonic() <= deadline:
+        try:
+            next(work)
+        except StopIteration as stop:
+            result: Item = stop.value
+            return result
+        yield
+    return None
+
+
+def _look_back(
+    runtime: FilterRuntime, traces: list[Trace], readout: Readout, options: FilterOptions, pieces: list[Steps]
+) -> Generator[None, None, tuple[list[SmoothedStep], list[Array]]]:
+    """The states given later observations, and samples of every step or none."""
+    first = int(pieces[0].told.position[0])
+    smoothed = yield from _smooth(runtime, traces, readout, options.lag, first, options.times)
+    return smoothed, (yield from _draw_trajectories(runtime, traces, readout, options.seed, first))
 
 
 def _smooth(

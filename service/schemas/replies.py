@@ -21,6 +21,7 @@ Item = TypeVar("Item")
 Kind = Literal["lm", "filter"]
 FinishReason = Literal["length", "eos_token", "stop_sequence", "cancelled", "deadline", "error"]
 EndReason = Literal["close", "idle", "drain"]
+FilterFinishReason = Literal["complete", "deadline"]
 
 
 @dataclass(frozen=True)
@@ -278,6 +279,14 @@ class FilterSummary(Reply):
     timings: FilterTimings
     state: State
 
+    finish_reason: Annotated[
+        FilterFinishReason,
+        says(
+            "`deadline`: `deadline_ms` passed before the end. The steps are those of the first observations, all else "
+            "is of these, `state` goes on after them, and what is made from the end, `smoothed` and the samples of "
+            "`smooth`, is left out"
+        ),
+    ]
 
 @dataclass
 class FilterReply(FilterSummary):

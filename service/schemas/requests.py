@@ -263,6 +263,12 @@ class FilterRequest(Request):
     smooth: bool = Field(default=False, description="also the trajectory given all observations")
     stream: bool = False
     state: StateReference | None = None
+    deadline_ms: int | None = Field(
+        default=None,
+        ge=1,
+        le=3_600_000,
+        description='after so long the series ends with the observations taken so far: finish_reason "deadline"',
+    )
     return_state: ReturnState = False
 
     @model_validator(mode="after")

@@ -169,6 +169,7 @@ class Result:
     state: Means
     smoothed: list[dict[str, Any]] | None
     tally: np.ndarray
+    is_cut: bool = False
 
 
 @dataclass(frozen=True)
@@ -260,7 +261,7 @@ class FakeFilter:
             stepped.append(Stepped(step, float(row.observation is not None), self._check(before, row.observation)))
         return stepped
 
-    def work(self, options: FilterOptions) -> Generator[FilterStepReply, None, Result]:
+    def work(self, options: FilterOptions, deadline: float = math.inf) -> Generator[FilterStepReply, None, Result]:
         wanted = self.readout(options.levels, options.horizon, options.samples)
         state, steps, sums = options.state or self.start(options.seed), [], no_checks(len(self.levels))
         observations: list[Any] = [

@@ -47,7 +47,7 @@ DOCUMENTS: Mapping[str, Sequence[Any]] = {
         {
             "model": "linear", "times": [0.0, 0.5], "observations": [[1.0, 0.2], [None, 0.1]], "noise": [1.0, None],
             "levels": [0.5, 0.9], "horizon": [0.1], "samples": 2, "seed": 1, "mode": "recurrent", "smooth": False,
-            "stream": False, "state": None, "return_state": True,
+            "deadline_ms": 1000, "stream": False, "state": None, "return_state": True,
         },
         {"observations": [[1.0, 0.2], None], "smooth": True, "stream": True, "mode": "attention"},
     ),

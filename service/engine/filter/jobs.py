@@ -11,7 +11,7 @@ from rfa.service.engine.filter.steps import Steps
 from rfa.service.engine.job import Job
 from rfa.service.errors import NotReady
 from rfa.service.runtime.pool import Seat
-from rfa.service.schemas.replies import FilterTimings, ForecastChecks
+from rfa.service.schemas.replies import FilterFinishReason, FilterTimings, ForecastChecks
 
 if TYPE_CHECKING:
     from rfa.service.engine.filter.stages import FilterStage, SequenceStage
@@ -27,13 +27,14 @@ class PackedState:
 
 @dataclass(frozen=True)
 class Filtered:
-    """A finished sequence; its steps were emitted before."""
+    """A finished sequence, or one that its deadline cut short; its steps were emitted before."""
 
     smoothed: list[Any] | None
     log_likelihood: float
     calibration: ForecastChecks
     timings: FilterTimings
     state: PackedState | None
+    finish_reason: FilterFinishReason = "complete"
 
 
 class RecurrentJob(Job):
@@ -42,8 +43,8 @@ class RecurrentJob(Job):
     Its seat is taken with its first observation and given back when it leaves the scheduler.
     """
 
-    def __init__(self, stage: FilterStage, options: Any) -> None:
-        super().__init__(stage)
+    def __init__(self, stage: FilterStage, options: Any, *, deadline_seconds: float | None = None) -> None:
+        super().__init__(stage, deadline_seconds=deadline_seconds)
         self.filtering = stage
         self.readout = stage.model.readout(options.levels, options.horizon, options.samples, alarm=options.alarm)
         self.seed: int = options.seed
@@ -127,13 +128,18 @@ class FilterJob(RecurrentJob):
     """A recurrent filter request. What nobody watches is told in columns, many observations an event."""
 
     def __init__(self, stage: FilterStage, options: FilterOptions) -> None:
-        super().__init__(stage, options)
+        super().__init__(stage, options, deadline_seconds=options.deadline_seconds)
         self.options = options
         self.position = 0
 
     @property
     def is_watched(self) -> bool:
         return self.options.is_streamed
+
+    @property
+    def taken(self) -> int:
+        """Observations taken so far."""
+        return self.position
 
     @property
     def has_next(self) -> bool:
@@ -176,22 +182,34 @@ class FilterJob(RecurrentJob):
 
     def settle(self) -> None:
         if not self.has_next:
-            state = self.pack() if self.options.wants_state else None
-            timings = self.filtering.observe_end(self)
-            self.finish(Filtered(None, self.log_likelihood, self.checks(), timings, state))
+            self._conclude("complete")
+        elif self.is_overdue:
+            if not self.position:
+                self.emit(self.filtering.model.no_steps(self.readout))
+            self._conclude("deadline")
         elif self.interrupted:
             self.fail(NotReady("The server is shutting down."))
+
+    def _conclude(self, reason: FilterFinishReason) -> None:
+        state = self.pack() if self.options.wants_state else None
+        timings = self.filtering.observe_end(self)
+        self.finish(Filtered(None, self.log_likelihood, self.checks(), timings, state, reason))
 
 
 class SequenceJob(Job):
     """A filter request that needs its whole sequence at once."""
 
     def __init__(self, stage: SequenceStage, options: FilterOptions) -> None:
-        super().__init__(stage)
+        super().__init__(stage, deadline_seconds=options.deadline_seconds)
         self.options = options
-        self.work = stage.model.work(options)
+        self.work = stage.model.work(options, self.deadline)
         self.steps = 0
         self._rows = reply_rows(options)
+
+    @property
+    def taken(self) -> int:
+        """Observations told about so far."""
+        return self.steps
 
     def weight(self, event: Any) -> int:
         return len(event) if isinstance(event, Steps) else 1

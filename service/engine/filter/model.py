@@ -63,6 +63,7 @@ class FilterOptions:
         state: where to continue, as the model unpacked it (recurrent mode).
         wants_state: asks for the packed state at the end.
         is_whole: the answer is kept until it is whole.
+        deadline_seconds: after so long the request ends with what is finished.
     """
 
     times: np.ndarray
@@ -80,6 +81,7 @@ class FilterOptions:
     state: Any = None
     wants_state: bool = False
     is_whole: bool = False
+    deadline_seconds: float | None = None
 
     @property
     def needs_whole(self) -> bool:

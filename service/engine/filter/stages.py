@@ -44,7 +44,7 @@ from rfa.service.errors import NotReady
 from rfa.service.metrics import Metrics
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.pool import StatePool
-from rfa.service.schemas.replies import FilterTimings
+from rfa.service.schemas.replies import FilterFinishReason, FilterTimings
 
 # Of the thread's processor time, not of the clock: where other threads or processes have the processor in between, a
 # turn would end after a single step, and a series would take as many turns as it has observations.
@@ -153,7 +153,7 @@ class FilterStage:
 
 
 def _goes_on(job: RecurrentJob) -> bool:
-    return job.has_next and not (job.done or job.cancelled or job.interrupted or job.is_ahead)
+    return job.has_next and not (job.done or job.cancelled or job.interrupted or job.is_ahead or job.is_overdue)
 
 
 def _is_awaited(jobs: Sequence[RecurrentJob]) -> bool:
@@ -208,7 +208,12 @@ class SequenceStage:
         resumed = job.options.state
         is_fresh = resumed is None or not resumed.count
         checks = summarise(result.tally, self.model.levels, self.model.observation_size, is_fresh=is_fresh)
-        job.finish(Filtered(result.smoothed, result.log_likelihood, checks, timings, state))
+        reason: FilterFinishReason = "deadline" if result.is_cut else "complete"
+        if not job.steps:
+            wanted = job.options
+            readout = self.model.readout(wanted.levels, wanted.horizon, wanted.samples, wanted.mode)
+            job.emit(self.model.no_steps(readout))
+        job.finish(Filtered(result.smoothed, result.log_likelihood, checks, timings, state, reason))
 
 
 class _ForecastCounters:

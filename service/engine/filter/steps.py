@@ -14,7 +14,7 @@ import numpy as np
 from rfa.service.encoding import PIECE_NUMBERS, Blocks
 from rfa.service.engine.filter.alarms import NEVER, Alarm
 from rfa.service.engine.filter.calibration import Calibration
-from rfa.service.engine.filter.conclude import Told, Wanted
+from rfa.service.engine.filter.conclude import Told, Wanted, room
 from rfa.service.engine.filter.input import level_name
 from rfa.service.schemas.replies import FilterStepReply, ForecastPoint
 
@@ -144,6 +144,12 @@ class Steps:
     times: Array
     told: Told
     samples: Sequence[Array] | None = None
+
+    @classmethod
+    def none(cls, readout: Readout, size: int) -> Steps:
+        """Nothing told, of observations of `size` components: the columns are there, and empty."""
+        shape = len(readout.names), len(readout.horizon), len(readout.calibration.levels)
+        return cls(readout, np.empty(0), room(0, size, *shape))
 
     def __len__(self) -> int:
         return len(self.times)

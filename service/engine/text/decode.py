@@ -105,7 +105,7 @@ class DecodeStage:
         early: FinishReason | None = None
         if job.interrupted:
             early = "cancelled"
-        elif time.monotonic() > job.deadline:
+        elif job.is_overdue:
             early = "deadline"
         events = []
         for stream, step in zip(job.live, steps, strict=True):

@@ -6,7 +6,6 @@ sampled from comes from the same graph, with its latent noise, and a stream is a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from rfa.service.engine.text.decode import DecodeStage
@@ -36,7 +35,7 @@ class PrefillStage:
             self._tokenize_piece(job)
         if job.interrupted:
             raise NotReady("The server is shutting down.")
-        if time.monotonic() > job.deadline:
+        if job.is_overdue:
             self._decode.conclude(job, None)
             return
         if not job.prompt:

@@ -61,6 +61,7 @@ def random_series(count: int, seed: int) -> Iterator[dict[str, Any]]:
             "mode": mode,
             "smooth": rng.random() < 0.3,
             "stream": rng.random() < 0.3,
+            "deadline_ms": rng.choice((None, None, 1, 3_600_000)),
         }
 
 
