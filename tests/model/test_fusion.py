@@ -7,7 +7,7 @@ import pytest
 import scipy.linalg
 import torch
 
-from rfa.model.fusion import Gaussian, fuse, intersect
+from rfa.model.fusion import Gaussian, fuse, intersect, intersection_weights
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
 from tests.model.joint_gaussian import van_loan
@@ -142,6 +142,33 @@ def test_the_weights_of_an_intersection_make_the_least_determinant() -> None:
     assert np.allclose(alone.mean, 1.0, atol=1e-6) and np.allclose(alone.covariance, np.eye(2), atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("count", "size", "spread"), [(2, 1, 1.0), (2, 4, 1e6), (5, 3, 1e3), (8, 6, 1.0), (8, 2, 1e12)]
+)
+def test_no_weights_could_do_better(count: int, size: int, spread: float) -> None:
+    """The certificate of the optimum (Kiefer and Wolfowitz, 1960): tr(P Pi⁻¹) <= n for every one, and what is above n
+    bounds what the determinant's logarithm could still gain. The search ends within a nat's 1e-9 for each weight."""
+    rng = np.random.default_rng(6)
+    for _ in range(5):
+        scales = spread ** rng.uniform(-0.5, 0.5, count)
+        given = [Gaussian(rng.normal(size=size), scale * spd(rng, size)) for scale in scales]
+        weights = intersection_weights(given)
+        fused = intersect(given, weights)
+        gains = [np.trace(fused.covariance @ np.linalg.inv(one.covariance)) - size for one in given]
+        assert max(gains) <= 1e-7
+        assert min(weights) >= 0 and abs(sum(weights) - 1) <= 1e-12
+
+
+def test_without_a_prior_precisions_add() -> None:
+    rng = np.random.default_rng(7)
+    given = [Gaussian(rng.normal(size=3), spd(rng, 3)) for _ in range(3)]
+    information = sum(np.linalg.inv(one.covariance) for one in given)
+    fused = fuse(given)
+    assert np.allclose(np.linalg.inv(fused.covariance), information, rtol=1e-9)
+    evidence = sum(np.linalg.solve(one.covariance, one.mean) for one in given)
+    assert np.allclose(fused.mean, np.linalg.solve(information, evidence), rtol=1e-9)
+
+
 def test_a_prior_that_all_share_counts_once() -> None:
     """P⁻¹ = P1⁻¹ + P2⁻¹ + P3⁻¹ - 2 P0⁻¹, a batch at a time."""
     rng = np.random.default_rng(5)
@@ -174,6 +201,7 @@ ONE = Gaussian(np.zeros(2), np.eye(2))
         (([ONE], Gaussian(np.zeros(2), np.full((2, 2), np.nan))), "prior must be finite"),
         (([ONE], Gaussian(np.zeros(2), np.array([[1.0, 0.5], [0.0, 1.0]]))), "prior.covariance must be symmetric"),
         (([ONE], ONE, [ONE, ONE]), "own_priors must be one per posterior"),
+        (([ONE], None, [ONE]), "own_priors need a prior"),
         (([ONE], ONE, [Gaussian(np.zeros(2), -np.eye(2))]), r"own_priors\[0\].covariance"),
     ],
 )
