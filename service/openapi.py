@@ -35,8 +35,8 @@ STREAMS: dict[str, tuple[tuple[str, ...], tuple[type[Reply], ...]]] = {
     "/v1/completions": ((SSE,), (CompletionChunk, ErrorReply)),
     "/filter": ((NDJSON, SSE), (FilterStepReply, FilterDone, ErrorReply)),
 }
-# Whose replies hold a state to go on from.
-CONTINUED = ("/generate", "/filter")
+# Whose replies hold a state to go on from, and what goes on from it.
+CONTINUED = {"/generate": "/generate", "/filter": "/filter", "/state/merge": "/filter"}
 # The header of the OpenAI clients, and one for those whose Authorization header a proxy has taken.
 KEY_SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -60,18 +60,18 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
             line = {"anyOf": [{"$ref": REFERENCE.format(model=model.__name__)} for model in models]}
             content = document["paths"][path]["post"]["responses"]["200"]["content"]
             content.update({media_type: {"itemSchema": _item(media_type, line)} for media_type in media_types})
-        for path in CONTINUED:
-            _add_link(document["paths"][path]["post"])
+        for path, following in CONTINUED.items():
+            _add_link(document["paths"][path]["post"], document["paths"][following]["post"])
         _add_refusals(document, has_keys=len(app.state.keys) > 0)
         app.openapi_schema = document
     return app.openapi_schema
 
 
-def _add_link(operation: dict[str, Any]) -> None:
-    """A reply's `state` is where the same operation goes on."""
+def _add_link(operation: dict[str, Any], following: dict[str, Any]) -> None:
+    """A reply's `state` is where an operation goes on."""
     operation["responses"]["200"]["links"] = {
         "continue": {
-            "operationId": operation["operationId"],
+            "operationId": following["operationId"],
             "requestBody": {"state": "$response.body#/state"},
             "description": "Goes on from the state that `return_state` asked for.",
         }

@@ -37,8 +37,9 @@ COMPILED_MODELS = {
     "rfa.model.recurrence", "rfa.model.recurrence.dense_numba", "rfa.model.recurrence.dense_numba_learned",
     "rfa.model.recurrence.filter_numba", "rfa.model.recurrence.noise_law",
 }  # fmt: skip
-# What is told of an observation is compiled as well; how that is done stands with the first that was.
-COMPILING = "rfa.model.compiling"
+# What is told of an observation is compiled as well; how that is done stands with the first that was. And beliefs are
+# merged by the model's formulas, which need NumPy alone.
+OF_THE_MODEL_FOR_SERVICE = ("rfa.model.compiling", "rfa.model.fusion")
 # `rfa eval` measures bundles as they are served.
 EVALUATION = "training/evaluate/*.py"
 # Of export, the service takes what reads a bundle and what reads its calibration; the rest writes bundles.
@@ -96,7 +97,7 @@ def test_rooms_import_only_along_the_arrows(room: str) -> None:
         f"{path.relative_to(ROOT)} imports {name}"
         for path in sources(room)
         for name in imported(path)
-        if not (room == "service" and name.startswith(COMPILING))
+        if not (room == "service" and name.startswith(OF_THE_MODEL_FOR_SERVICE))
         if name.split(".")[0] == "tests" or room_of(name) not in {None, room} | ARROWS[room] | allowed_beyond(path)
     }
     assert not bad
@@ -231,8 +232,12 @@ def test_the_service_works_without_what_only_training_needs() -> None:
         "models = rfa.service.engine.models.load_models(Settings(bundles=(Path('bundles/linear'),)))\n"
         "result = models.filters['linear'].filter([0.0, 0.1], [[1.0, 0.2], None])\n"
         "assert len(result.steps) == 2\n"
+        "from rfa.service.engine.filter.model import MergeOptions\n"
+        "other = models.filters['linear'].filter([0.1], [[0.9, 0.1]])\n"
+        "options = MergeOptions((result.state, other.state), 'covariance_intersection')\n"
+        "assert models.filters['linear'].merge(options).weights\n"
     )
-    beyond = {module_name(path) for path in sources("model")} - {"rfa.model", COMPILING}
+    beyond = {module_name(path) for path in sources("model")} - {"rfa.model", *OF_THE_MODEL_FOR_SERVICE}
     result = run_without(NOT_INSTALLED_FOR_SERVING | {"matplotlib"} | beyond, statement)
     assert result.returncode == 0, result.stderr
 
@@ -429,7 +434,6 @@ STARTED = {
 # module, or module:name → since when it waits for a caller, and which. Each goes when its caller comes.
 WITHOUT_CALLER = {
     "rfa.model.constant_input": "2026-11-23: a constant input of /filter",
-    "rfa.model.fusion": "2026-11-23: fusing the posteriors of several sensors over HTTP",
     "rfa.model.recurrence.common_gain": "2026-11-23: `rfa filter` over streams that share one covariance",
 }
 

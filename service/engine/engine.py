@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rfa.service.engine.filter.jobs import FilterJob, SequenceJob
-from rfa.service.engine.filter.model import FilterOptions, reply_rows
+from rfa.service.engine.filter.merging import MergeJob
+from rfa.service.engine.filter.model import FilterOptions, MergeOptions, reply_rows
 from rfa.service.engine.filter.stream import FilterStreamOptions, StreamJob
 from rfa.service.engine.job import Job
 from rfa.service.engine.models import Models
@@ -42,6 +43,8 @@ SEED_BITS = 53  # a drawn seed survives a JSON reader that keeps numbers as doub
 NUMBERS_PER_TOKEN = 5
 # The one that fills the buffer, the one that is encoded, and what a quantum adds before it looks.
 STEPS_BEYOND_BUFFER = 3
+# Beside those that are merged: their prior, and what they become.
+STATES_OF_A_MERGE = 2
 AnyJob = TypeVar("AnyJob", bound=Job)
 
 
@@ -253,6 +256,24 @@ class Engine:
         self._hold(lease, "horizon", shape.readout_bytes + answer_bytes)
         stage, limit = self._served.filtering[model.name], self._settings.stream_buffer
         return self._submit(StreamJob(stage, options, limit=limit, answer_bytes=answer_bytes))
+
+    def merge(self, model_name: str | None, options: MergeOptions, lease: Lease | None = None) -> MergeJob:
+        """Queue a merge of beliefs.
+
+        Args:
+            lease: grows by what the request holds until its reply is sent.
+
+        Raises:
+            InvalidRequest, NotFound, Overloaded, NotReady
+        """
+        model = self.filter_model(model_name)
+        model.check_merges()
+        options = replace(options, levels=options.levels or model.levels)
+        shape = StepShape(model.observation_size, len(options.levels), len(options.horizon), 0)
+        self._limit_reply("horizon", shape.numbers)
+        states = (len(options.states) + STATES_OF_A_MERGE) * STATE_COPIES * model.state_bytes
+        self._hold(lease, "states", states + shape.readout_bytes + frame_bytes(shape))
+        return self._submit(MergeJob(self._served.merging[model.name], options))
 
     def filter_model(self, model_name: str | None) -> FilterRuntime:
         """The filter that answers.

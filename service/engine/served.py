@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from rfa.service.engine.filter.merging import MergeStage
 from rfa.service.engine.filter.stages import FilterStage, SequenceStage
 from rfa.service.engine.models import Models
 from rfa.service.engine.text.decode import DecodeStage
@@ -30,6 +31,7 @@ class Served:
     prefill: Mapping[tuple[str, Mode], tuple[PrefillStage, PrefillStage]]  # of short prompts, of long ones
     filtering: Mapping[str, FilterStage]
     sequences: Mapping[str, SequenceStage]
+    merging: Mapping[str, MergeStage]
     pools: Mapping[str, StatePool]
 
     @classmethod
@@ -48,6 +50,7 @@ class Served:
             prefill,
             {name: FilterStage(model, pools[name], metrics) for name, model in models.filters.items()},
             {name: SequenceStage(model, metrics) for name, model in models.filters.items()},
+            {name: MergeStage(model, metrics) for name, model in models.filters.items()},
             {**pools, **{name: model.pool for name, model in models.languages.items() if "recurrent" in model.modes}},
         )
 

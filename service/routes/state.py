@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, Final
 
 from starlette.requests import HTTPConnection
 
 from rfa.service.engine.engine import StateKind, draw_seed
-from rfa.service.errors import InvalidRequest
+from rfa.service.errors import Conflict, InvalidRequest, NotFound
 from rfa.service.state.keeper import StateKeeper
 from rfa.service.state.names import Opened, SessionName, SessionReference, StateScope
+
+NO_OTHERS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@contextmanager
+def naming(field: str) -> Iterator[None]:
+    """Failures of a state speak of this field, and not of `state`."""
+    try:
+        yield
+    except (InvalidRequest, NotFound, Conflict) as error:
+        if error.param != "state":
+            raise
+        raise type(error)(error.message.replace("state", field, 1), param=field, code=error.code) from None
 
 
 class StateExchange:
@@ -18,12 +33,14 @@ class StateExchange:
 
     Attributes:
         opened: what the request continues from; None begins anew.
+        others: further states that the request reads, by the fields that named them.
     """
 
     def __init__(
         self, keeper: StateKeeper, scope: StateScope, opened: Opened | None, session: SessionName | None, *, token: bool
     ) -> None:
         self.opened = opened
+        self.others: dict[str, Opened] = {}
         self._keeper = keeper
         self._scope = scope
         self._session = session
@@ -52,6 +69,11 @@ class StateExchange:
             self._expected = step
         return reference
 
+    async def read(self, name: str, reference: str, max_bytes: int) -> None:
+        """Open a state that is not written back; failures name the field."""
+        with naming(name):
+            self.others[name] = await self._keeper.load(reference, self._scope, max_bytes)
+
     async def open(self, reference: str, max_bytes: int) -> None:
         """Continue from `reference`; a session is written back to where it came from."""
         self.opened = await self._keeper.load(reference, self._scope, max_bytes)
@@ -61,7 +83,12 @@ class StateExchange:
 
 
 async def open_exchange(
-    connection: HTTPConnection, kind: Callable[[], StateKind], *, state: str | None, return_state: bool | str
+    connection: HTTPConnection,
+    kind: Callable[[], StateKind],
+    *,
+    state: str | None,
+    return_state: bool | str,
+    others: Mapping[str, str] = NO_OTHERS,
 ) -> StateExchange:
     """Read what a request says of states, and open the one that it continues from.
 
@@ -72,6 +99,7 @@ async def open_exchange(
         kind: tells what a state of the bundle is, as of now; it still says so when this returns.
         state: a sealed token, `session:NAME` or `session:NAME@STEP`.
         return_state: True for a token, `session:NAME` to begin a session of that name.
+        others: further states that are read alone, by the names of their fields.
 
     Raises:
         InvalidRequest, NotFound, Conflict, Overloaded, NotReady: see `StateKeeper`, or from `kind`.
@@ -79,6 +107,8 @@ async def open_exchange(
     while True:
         found = kind()
         exchange = await _open(connection, found, state, return_state)
+        for name, reference in others.items():
+            await exchange.read(name, reference, found.max_bytes)
         if kind() == found:
             return exchange
 

@@ -181,6 +181,10 @@ class CompiledSteps:
         """See `FilterSteps`."""
         settle(self._kernel)
 
+    def parts(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """See `FilterSteps`."""
+        return {name: part[0] for name, part in self.split(tensors[STATE][None]).items()}
+
     def split(self, states: Array) -> dict[str, Array]:
         """The parts that a graph has of states `[rows, S]`."""
         return {name: states[:, self._places[name]].reshape(-1, *shape) for name, shape in self.layout.items()}

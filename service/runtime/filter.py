@@ -27,8 +27,9 @@ from rfa.service.engine.filter.calibration import Calibration
 from rfa.service.engine.filter.conclude import Told
 from rfa.service.engine.filter.input import Observation, as_array, check_noise, check_readout
 from rfa.service.engine.filter.learned_normal import normal_fields
-from rfa.service.engine.filter.model import FilterOptions, Piece, Row, Stepped
+from rfa.service.engine.filter.model import FilterOptions, MergeOptions, Piece, Row, Stepped
 from rfa.service.engine.filter.steps import NO_SAMPLES, Readout, Steps, draw
+from rfa.service.runtime.filter_merge import Merged, check_merges, merge
 from rfa.service.runtime.filter_sequence import FilteredSequence, FilterResult, Memory, run_sequence
 from rfa.service.runtime.filter_state import FilterState, FilterStates
 from rfa.service.runtime.filter_steps import Batch, FilterSteps, Traced
@@ -61,6 +62,7 @@ class FilterRuntime(FilterStates):
         if bundle.kind != "filter":
             raise ValueError(f"bundle {bundle.name!r} is of kind {bundle.kind!r}, not a filter")
         self.name = bundle.name
+        self._family = bundle.manifest.family
         weights = bundle.weights()
         self.readout_matrix = weights["initial.readout_matrix"].astype(np.float64)
         self.readout_offset = weights["initial.readout_offset"].astype(np.float64)
@@ -175,6 +177,24 @@ class FilterRuntime(FilterStates):
         """
         check_readout(levels, horizon, samples)
         return Readout(self._calibration[mode], levels, horizon, samples, alarm)
+
+    # Beliefs.
+
+    def check_merges(self) -> None:
+        """Refuse to merge beliefs where states are no Gaussians; see `rfa.service.runtime.filter_merge`.
+
+        Raises:
+            InvalidRequest: `no_merge`.
+        """
+        check_merges(self.name, self._family)
+
+    def merge(self, options: MergeOptions) -> Merged:
+        """Several beliefs as one; see `rfa.service.runtime.filter_merge`.
+
+        Raises:
+            InvalidRequest: naming the field.
+        """
+        return merge(self, options)
 
     # Whole sequences.
 

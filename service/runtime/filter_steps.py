@@ -99,6 +99,10 @@ class FilterSteps(Protocol):
         """Compile no more: what serves has run before."""
         ...
 
+    def parts(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """The inverse: a state as the graphs have it."""
+        ...
+
 
 def streams_of(pool: StatePool) -> Streams:
     """What conclude.py reads and writes of a pool."""

@@ -117,6 +117,10 @@ class GraphSteps:
         """See `FilterSteps`."""
         settle(_conclude())
 
+    def parts(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """See `FilterSteps`."""
+        return dict(tensors)
+
     def attend(self, pool: StatePool, batch: Batch, readout: Readout, memory: Any) -> tuple[Told, Traced]:
         """One observation of one stream, by attention over those before it."""
         told, trace = self._room(batch, readout, traced=True)

@@ -22,6 +22,7 @@ Kind = Literal["lm", "filter"]
 FinishReason = Literal["length", "eos_token", "stop_sequence", "cancelled", "deadline", "error"]
 EndReason = Literal["close", "idle", "drain"]
 FilterFinishReason = Literal["complete", "deadline"]
+MergeMethod = Literal["precision", "covariance_intersection"]
 
 
 @dataclass(frozen=True)
@@ -277,8 +278,6 @@ class FilterSummary(Reply):
     calibration: ForecastChecks
     seed: int
     timings: FilterTimings
-    state: State
-
     finish_reason: Annotated[
         FilterFinishReason,
         says(
@@ -287,6 +286,8 @@ class FilterSummary(Reply):
             "`smooth`, is left out"
         ),
     ]
+    state: State
+
 
 @dataclass
 class FilterReply(FilterSummary):
@@ -314,6 +315,28 @@ class FilterColumns(FilterSummary):
 @dataclass
 class FilterDone(FilterSummary, Done):
     """The last line of a stream; the lines before it are steps."""
+
+
+@dataclass
+class MergeReply(Reply):
+    """The merged belief, as a step of /filter in which nothing was observed."""
+
+    model: str
+    method: MergeMethod
+    weights: Annotated[
+        list[float] | None, says("of each state in a covariance intersection: those of the least determinant")
+    ]
+    index: Annotated[int, says("of the next step: the observations in that state which has the most")]
+    t: Annotated[float, says("of the belief; the states were brought forward to it")]
+    mean: list[float]
+    std: list[float]
+    precision: float
+    confidence: Annotated[Probability, says("that the next observation falls inside its 0.9 interval")]
+    interval: dict[str, list[Interval]]
+    forecast: Annotated[Sequence[ForecastPoint], _Json(list[ForecastPoint])]
+    seed: Annotated[int, says("of the first state, and so of the merged one")]
+    timings: FilterTimings
+    state: State
 
 
 @dataclass

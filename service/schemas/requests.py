@@ -10,12 +10,14 @@ from rfa.service.engine.filter.alarms import RATE_PATTERN, Alarm, Direction, ala
 from rfa.service.engine.filter.input import LARGEST_OBSERVATION, LEAST_NOISE, MOST_COMPONENTS, MOST_NOISE
 from rfa.service.neutral import NullIs, OneOf, Only
 from rfa.service.schemas.base import FieldError, Mode, Request
+from rfa.service.schemas.replies import MergeMethod
 from rfa.service.state.names import SESSION_PREFIX
 
 LARGEST_TIME = 1e15
 LARGEST_SEED = 2**64 - 1
 MAX_ITEMS = 1_000_000
 MAX_SAMPLES = 16
+MOST_MERGED = 8
 DECODE = (
     "`recurrent`: constant-memory filter slots; `attention`: exact attention over a growing cache; null is the first "
     "where the model has slots, else the second (`modes` of /info and /v1/models)"
@@ -261,14 +263,14 @@ class FilterRequest(Request):
     seed: Seed | None = Field(default=None, description="null draws one; the reply tells which")
     mode: Mode = "recurrent"
     smooth: bool = Field(default=False, description="also the trajectory given all observations")
-    stream: bool = False
-    state: StateReference | None = None
     deadline_ms: int | None = Field(
         default=None,
         ge=1,
         le=3_600_000,
         description='after so long the series ends with the observations taken so far: finish_reason "deadline"',
     )
+    stream: bool = False
+    state: StateReference | None = None
     return_state: ReturnState = False
 
     @model_validator(mode="after")
@@ -311,6 +313,38 @@ class FilterRequest(Request):
             field = "stream" if self.stream else "samples"
             raise FieldError(field, f"{field} is of rows: give observations in the place of values", "rows_only")
         return count
+
+
+class MergeRequest(Request):
+    """Beliefs of several streams of one filter about the same system."""
+
+    model: ModelName | None = Field(default=None, description="null is the first filter of the server")
+    states: list[StateReference] = Field(
+        min_length=2,
+        max_length=MOST_MERGED,
+        fail_fast=True,
+        description="each a `state` that a reply gave, `session:NAME` or `session:NAME@STEP`; none of them changes",
+    )
+    method: MergeMethod = Field(
+        default="covariance_intersection",
+        description="`precision`: adds what each state knows, as if they shared nothing but `prior`. "
+        "`covariance_intersection`: never too sure, whatever they share",
+    )
+    prior: StateReference | None = Field(
+        default=None,
+        description="with `precision`: the state that all of them went on from, whose share then counts once",
+    )
+    t: Time | None = Field(default=None, description="of the merged belief; null is the latest time of the states")
+    levels: Levels = None
+    horizon: Horizons = Field(default_factory=list)
+    return_state: ReturnState = True
+
+    @model_validator(mode="after")
+    def check_prior(self) -> Self:
+        """Only a sum of precisions can count a prior twice."""
+        if self.prior is not None and self.method != "precision":
+            raise FieldError("prior", 'prior is of method "precision" only', "needs_precision")
+        return self
 
 
 class FilterStreamRequest(Request):

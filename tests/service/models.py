@@ -277,6 +277,9 @@ class FakeFilter:
         smoothed = [{"index": s.index, "t": s.t, "mean": s.mean, "std": s.std} for s in steps] if smooth else None
         return Result(float(sum(y is not None for y in observations)), state, smoothed, sums)
 
+    def check_merges(self) -> None:
+        """Means could be merged; no test does."""
+
     def _check(self, before: Means, observation: Sequence[float | None] | None) -> np.ndarray:
         sums = no_checks(len(self.levels))
         mean = before.sums / np.maximum(before.seen, 1)

@@ -33,6 +33,7 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
         "/generate_stream": {"inputs": "say |"},
         "/": {"inputs": "say |"},
         "/v1/completions": {"prompt": "say |"},
+        "/state/merge": {"states": ["x", "y"]},
     }
     bad: dict[str, dict[str, Any]] = {
         "/generate": {"inputs": "bad |"},
@@ -40,6 +41,7 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
         "/generate_stream": {"inputs": "bad |"},
         "/": {"inputs": "bad |"},
         "/v1/completions": {"prompt": "bad |"},
+        "/state/merge": {"states": ["x"]},
     }
     async with connect(
         models, api_keys=KEY, workers=1, max_running=1, max_waiting=0, max_body_bytes=5000, stall_seconds=0.01,
@@ -212,7 +214,14 @@ async def test_requests_are_bounded_in_every_field(connect: Any) -> None:
             found for part in inner for found in unbounded(part, f"{where}/{(part or {}).get('title', '')}")
         ]
 
-    for name in ("GenerateRequest", "GenerateParameters", "FilterRequest", "CompletionRequest", "StreamOptions"):
+    for name in (
+        "GenerateRequest",
+        "GenerateParameters",
+        "FilterRequest",
+        "MergeRequest",
+        "CompletionRequest",
+        "StreamOptions",
+    ):
         assert schemas[name]["additionalProperties"] is False
         assert unbounded(schemas[name], name) == []
 

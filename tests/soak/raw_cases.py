@@ -38,6 +38,12 @@ TEXTS = (
     },
     {"inputs": "It", "parameters": {"max_new_tokens": 2, "decode": "attention", "n": 2}, "stream": True},
 )  # fmt: skip
+# Sessions at step 1 that later documents name, and what begins them; a second time that is a 409.
+MERGED_SESSIONS = ("merge-one", "merge-two")
+BEGINNINGS = tuple(
+    {"model": "linear", "observations": [[1.0, float(i)]], "return_state": f"session:{name}"}
+    for i, name in enumerate(MERGED_SESSIONS)
+)
 # Valid documents of each POST route.
 DOCUMENTS: Mapping[str, Sequence[Any]] = {
     "/": TEXTS,
@@ -50,6 +56,13 @@ DOCUMENTS: Mapping[str, Sequence[Any]] = {
             "deadline_ms": 1000, "stream": False, "state": None, "return_state": True,
         },
         {"observations": [[1.0, 0.2], None], "smooth": True, "stream": True, "mode": "attention"},
+    ),
+    "/state/merge": (
+        {
+            "model": "linear", "states": [f"session:{name}" for name in MERGED_SESSIONS], "method": "precision",
+            "prior": None, "t": 9.5, "levels": [0.9], "horizon": [0.1], "return_state": True,
+        },
+        {"states": [f"session:{name}@1" for name in MERGED_SESSIONS], "return_state": False},
     ),
     "/v1/completions": (
         {
@@ -196,10 +209,10 @@ def streams(draw: st.DrawFn) -> Frames:
 
 
 def unchanged(operations: Mapping[str, Sequence[str]]) -> list[RawRequest]:
-    """Every valid document as it is."""
+    """What begins the sessions, and every valid document as it is."""
     return [
         RawRequest("POST", path, request_bytes("POST", path, json.dumps(document).encode()))
-        for path, documents in DOCUMENTS.items()
+        for path, documents in (("/filter", BEGINNINGS), *DOCUMENTS.items())
         if path in operations
         for document in documents
     ]

@@ -20,7 +20,7 @@ from tests.service.live import Live, running
 from tests.soak import api_fuzz
 from tests.soak.api_fuzz import SETTINGS, Fuzz, Judge, Tally, after_all, is_met, run_cases, run_schemathesis
 from tests.soak.connection import Answer
-from tests.soak.raw_cases import DOCUMENTS, RawRequest
+from tests.soak.raw_cases import BEGINNINGS, DOCUMENTS, RawRequest
 from tests.waiting import PATIENCE
 
 CASES = 150
@@ -64,7 +64,7 @@ def test_each_route_that_takes_a_document_has_one_to_change(live: Live) -> None:
 
 def test_the_documents_are_right_before_they_are_changed() -> None:
     with running(open_models([BUNDLE_ROOT / "linear", BUNDLE_ROOT / "books"]), **SETTINGS) as live:
-        for path, documents in DOCUMENTS.items():
+        for path, documents in (("/filter", BEGINNINGS), *DOCUMENTS.items()):
             for document in documents:
                 answer = httpx.post(live.url + path, json=document, timeout=PATIENCE)
                 assert answer.status_code == 200, (path, document, answer.text)

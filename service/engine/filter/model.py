@@ -11,7 +11,7 @@ from rfa.service.engine.filter.alarms import NEVER, Alarm
 from rfa.service.engine.filter.input import Observation
 from rfa.service.runtime.pool import Seat
 from rfa.service.schemas.base import Mode
-from rfa.service.schemas.replies import FilterStepReply
+from rfa.service.schemas.replies import FilterStepReply, MergeMethod
 
 # Forecasts and samples that cost about as much as the step itself.
 FORECASTS_PER_ROW = 4
@@ -87,6 +87,27 @@ class FilterOptions:
     def needs_whole(self) -> bool:
         """Whether the answer needs the whole sequence at once."""
         return self.smooth or self.mode == "attention"
+
+
+@dataclass(frozen=True)
+class MergeOptions:
+    """Beliefs to make one, and what to tell about it.
+
+    Attributes:
+        states: as the model unpacked them.
+        method: "precision" adds what each knows, as if they shared nothing but `prior`; "covariance_intersection" is
+            never too sure, whatever they share.
+        prior: that all of them were made from; its share counts once. With "precision" alone.
+        t: of the merged belief; None is the latest of the states.
+    """
+
+    states: tuple[Any, ...]
+    method: MergeMethod
+    levels: tuple[float, ...] = ()
+    horizon: tuple[float, ...] = ()
+    prior: Any = None
+    t: float | None = None
+    wants_state: bool = True
 
 
 def reply_rows(options: Any) -> int:

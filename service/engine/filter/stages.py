@@ -111,7 +111,7 @@ class FilterStage:
 
     def observe_end(self, job: Job) -> FilterTimings:
         """Count a finished request."""
-        return _observe_end(job, self._metrics, self.model.name)
+        return observe_end(job, self._metrics, self.model.name)
 
     def _advance(self, jobs: Sequence[RecurrentJob], done: _Done) -> None:
         """One observation of each job; a job whose numbers are not finite fails alone."""
@@ -204,7 +204,7 @@ class SequenceStage:
         state = None
         if job.options.wants_state:
             state = PackedState(self.model.pack(result.state), result.state.count)
-        timings = _observe_end(job, self._metrics, self.model.name)
+        timings = observe_end(job, self._metrics, self.model.name)
         resumed = job.options.state
         is_fresh = resumed is None or not resumed.count
         checks = summarise(result.tally, self.model.levels, self.model.observation_size, is_fresh=is_fresh)
@@ -244,7 +244,8 @@ class _ForecastCounters:
                 counter.inc(value)
 
 
-def _observe_end(job: Job, metrics: Metrics, name: str) -> FilterTimings:
+def observe_end(job: Job, metrics: Metrics, name: str) -> FilterTimings:
+    """Count a finished request of a filter."""
     now = time.monotonic()
     started = job.started or now
     metrics.request_queue_time.labels(name).observe(started - job.submitted)

@@ -1,0 +1,51 @@
+"""Merges at work: each is one short quantum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rfa.service.engine.filter.jobs import PackedState
+from rfa.service.engine.filter.model import MergeOptions
+from rfa.service.engine.filter.stages import observe_end
+from rfa.service.engine.job import Job
+from rfa.service.metrics import Metrics
+from rfa.service.runtime.filter import FilterRuntime
+from rfa.service.schemas.replies import FilterStepReply, FilterTimings
+
+
+@dataclass(frozen=True)
+class MergedBelief:
+    """The result of a merge."""
+
+    step: FilterStepReply
+    weights: list[float] | None
+    seed: int
+    timings: FilterTimings
+    state: PackedState | None
+
+
+class MergeJob(Job):
+    """A request to merge beliefs."""
+
+    def __init__(self, stage: MergeStage, options: MergeOptions) -> None:
+        super().__init__(stage)
+        self.options = options
+
+
+class MergeStage:
+    """Merges beliefs of one filter."""
+
+    max_rows = 1
+
+    def __init__(self, model: FilterRuntime, metrics: Metrics) -> None:
+        self.model = model
+        self._metrics = metrics
+
+    def run(self, jobs: Sequence[MergeJob]) -> None:
+        for job in jobs:
+            merged = self.model.merge(job.options)
+            packed = PackedState(self.model.pack(merged.state), merged.state.count)
+            state = packed if job.options.wants_state else None
+            timings = observe_end(job, self._metrics, self.model.name)
+            job.finish(MergedBelief(merged.step, merged.weights, merged.state.seed, timings, state))

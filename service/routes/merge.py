@@ -1,0 +1,97 @@
+"""POST /state/merge: beliefs of several streams about one system, made one."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fastapi import APIRouter, Request, Response
+
+from rfa.service.access.quotas import client_of
+from rfa.service.access.record import record_of
+from rfa.service.body import StrictJSONRoute
+from rfa.service.departure import unless_disconnected
+from rfa.service.engine.engine import Engine
+from rfa.service.engine.filter.merging import MergedBelief
+from rfa.service.engine.filter.model import MergeOptions
+from rfa.service.errors import InvalidRequest
+from rfa.service.memory import lease_of
+from rfa.service.routes.common import EngineDep, document_response, encoded_at_once
+from rfa.service.routes.generate import MODEL_ERRORS
+from rfa.service.routes.state import StateExchange, naming, open_exchange
+from rfa.service.schemas.replies import MergeReply
+from rfa.service.schemas.requests import MergeRequest
+
+router = APIRouter(route_class=StrictJSONRoute)
+
+
+@router.post(
+    "/state/merge",
+    response_model=MergeReply,
+    responses={200: {"model": MergeReply, "description": "The merged belief, and where it goes on."}, **MODEL_ERRORS},
+    tags=["filter"],
+)
+async def merge_states(body: MergeRequest, request: Request, engine: EngineDep) -> Response:
+    """Merge the states of several streams of a filter about the same system: one belief, from which a stream goes on.
+
+    The states are read, and stay as they are. Only the belief merges; what else a stream has learned is the first
+    state's.
+    """
+    engine.filter_model(body.model).check_merges()
+    client = client_of(request)
+    client.afford("observations", len(body.states))
+    kind = partial(engine.filter_state, body.model)
+    named = {f"states[{i}]": reference for i, reference in enumerate(body.states)}
+    if body.prior is not None:
+        named["prior"] = body.prior
+    exchange = await open_exchange(request, kind, state=None, return_state=body.return_state, others=named)
+    job = engine.merge(body.model, _options(body, engine, exchange), lease_of(request))
+    # Each is brought forward, as by an observation.
+    client.spend("observations", len(body.states))
+    model = engine.filter_model(body.model).name
+    record_of(request).filtered(model, len(body.states))
+    merged: MergedBelief = await unless_disconnected(request, job.result())
+    state = None if merged.state is None else await exchange.save(merged.state.payload, merged.state.count)
+    reply = _reply(model, body, merged, state)
+    return await document_response(request, encoded_at_once(reply))
+
+
+def _options(body: MergeRequest, engine: Engine, exchange: StateExchange) -> MergeOptions:
+    found = {}
+    for name, opened in exchange.others.items():
+        with naming(name):
+            found[name] = engine.read_filter_state(body.model, opened.payload)
+    payloads = [exchange.others[f"states[{i}]"].payload for i in range(len(body.states))]
+    for i, payload in enumerate(payloads):
+        if body.method == "precision" and payload in payloads[:i]:
+            name = f"states[{i}]"
+            message = f"{name} is the same state as one before it; what is known twice must not count twice."
+            raise InvalidRequest(message, param=name, code="duplicate")
+    return MergeOptions(
+        states=tuple(found[f"states[{i}]"] for i in range(len(body.states))),
+        method=body.method,
+        levels=tuple(body.levels or ()),
+        horizon=tuple(body.horizon),
+        prior=found.get("prior"),
+        t=body.t,
+        wants_state=exchange.is_wanted,
+    )
+
+
+def _reply(model: str, body: MergeRequest, merged: MergedBelief, state: str | None) -> MergeReply:
+    step = merged.step
+    return MergeReply(
+        model=model,
+        method=body.method,
+        weights=merged.weights,
+        index=step.index,
+        t=step.t,
+        mean=step.mean,
+        std=step.std,
+        precision=step.precision,
+        confidence=step.confidence,
+        interval=step.interval,
+        forecast=step.forecast,
+        seed=merged.seed,
+        timings=merged.timings,
+        state=state,
+    )

@@ -1,0 +1,400 @@
+"""POST /state/merge against Gaussians fused by hand, and against one filter that has every observation.
+
+The arithmetic of these tests is their own: a Kalman filter in float64 with F and Q by Van Loan's block exponential.
+Observations are near their forecasts, so that the robust weight is 1 (which is asserted) and the served filter is that
+Kalman filter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from rfa.export.bundle import open_bundle
+from rfa.service.app import create_app
+from rfa.service.engine.filter.model import MergeOptions
+from rfa.service.runtime.filter import FilterRuntime
+from rfa.service.runtime.filter_state import FilterState
+from rfa.service.schemas.replies import MergeReply
+from rfa.service.settings import Settings
+from rfa.service.state.names import StateScope
+from tests.model.joint_gaussian import van_loan
+from tests.service.replies import read
+from tests.service.test_filter_stream import Socket
+
+pytestmark = pytest.mark.anyio
+BUNDLES = Path(__file__).parents[2] / "bundles"
+KEY, OTHER = "a-key-of-sixteen-or-more", "another-key-of-sixteen"
+CONFIG = open_bundle(BUNDLES / "linear").config
+DRIFT, NOISE, ERROR, START = (
+    np.array(CONFIG[name]) for name in ("drift", "process_noise", "measurement_noise", "initial_covariance")
+)
+# Rounding, of numbers about 1: less than a hundred operations on covariances whose condition is below 10.
+ROUNDING = {"compiled": 1e3 * float(np.finfo(np.float64).eps), "onnx": 1e3 * float(np.finfo(np.float32).eps)}
+RUNTIMES = ("compiled", "onnx")
+Belief = tuple[np.ndarray, np.ndarray]
+
+
+@asynccontextmanager
+async def serving(runtime: str = "compiled", **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    paths = tuple(BUNDLES / name for name in ("linear", "oscillator", "metrics"))
+    kind = "auto" if runtime == "compiled" else runtime  # the oscillator is on its graphs always
+    given = {"bundles": paths, "processes": 1, "sessions": "memory", "filter_runtime": kind}
+    app = create_app(Settings(**{**given, **settings}))
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            client.app = app  # type: ignore[attr-defined]
+            yield client
+
+
+async def post(client: httpx.AsyncClient, path: str, document: Any) -> Any:
+    response = await client.post(path, json=document)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+async def filtered(
+    client: httpx.AsyncClient, times: Sequence[float], rows: Sequence[Any], state: str | None = None, **more: Any
+) -> Any:
+    """A stream of the linear filter, whose observations all had their whole weight."""
+    document = {"model": "linear", "times": times, "observations": rows, "state": state, "return_state": True, **more}
+    reply = await post(client, "/filter", document)
+    assert {step["weight"] for step in reply["steps"]} <= {None, 1.0}
+    return reply
+
+
+async def merged(client: httpx.AsyncClient, *states: str, **more: Any) -> Any:
+    return await post(client, "/state/merge", {"model": "linear", "states": states, **more})
+
+
+def moved(belief: Belief, lag: float) -> Belief:
+    f, q = van_loan(DRIFT, NOISE, lag) if lag else (np.eye(2), np.zeros((2, 2)))
+    mean, covariance = belief
+    return f @ mean, f @ covariance @ f.T + q
+
+
+def seen(belief: Belief, row: Sequence[float | None] | None) -> Belief:
+    """Bayes' rule, a component at a time: C is the identity, and the errors of the components are independent."""
+    mean, covariance = belief
+    for a, value in enumerate(row or ()):
+        if value is not None:
+            gain = covariance[:, a] / (covariance[a, a] + ERROR[a, a])
+            mean = mean + gain * (value - mean[a])
+            covariance = covariance - np.outer(gain, covariance[a])
+    return mean, covariance
+
+
+def kalman(times: Sequence[float], rows: Sequence[Any], begin: tuple[float, Belief] | None = None) -> Belief:
+    now, belief = (times[0], (np.zeros(2), START)) if begin is None else begin
+    for t, row in zip(times, rows, strict=True):
+        belief, now = seen(moved(belief, t - now), row), t
+    return belief
+
+
+def summed(beliefs: Sequence[Belief], prior: Belief | None = None) -> Belief:
+    """Precisions added; those of what all share taken away but once."""
+    parts = [(np.linalg.inv(p), np.linalg.solve(p, m)) for m, p in beliefs]
+    information, evidence = sum(a for a, _ in parts), sum(b for _, b in parts)
+    if prior is not None:
+        again = len(beliefs) - 1
+        information = information - again * np.linalg.inv(prior[1])
+        evidence = evidence - again * np.linalg.solve(prior[1], prior[0])
+    covariance = np.linalg.inv(information)
+    return covariance @ evidence, covariance
+
+
+def assert_tells(reply: Any, belief: Belief, scale: float, rounding: float) -> None:
+    """A reply tells this belief; `scale` is the calibrated std per the filter's own."""
+    mean, covariance = belief
+    assert np.linalg.cond(covariance) < 10
+    limits: Any = {"rtol": rounding, "atol": rounding}
+    np.testing.assert_allclose(reply["mean"], mean, **limits)
+    np.testing.assert_allclose(reply["std"], scale * np.sqrt(np.diag(covariance)), **limits)
+    np.testing.assert_allclose(reply["precision"], 2 / np.trace(covariance), **limits)
+
+
+def scale_of(step: Any, belief: Belief) -> float:
+    """How a step's std is calibrated, by the covariance that it is the std of."""
+    scale: float = step["std"][0] / np.sqrt(belief[1][0, 0])
+    return scale
+
+
+Series = tuple[list[float], list[list[float | None] | None]]
+ONE: Series = ([0.0, 0.4], [[0.5, 0.2], [0.3, None]])
+TWO: Series = ([0.1, 0.4, 0.7], [[0.4, None], None, [0.1, 0.3]])
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+async def test_precisions_add_at_the_latest_time(runtime: str) -> None:
+    """Each is brought forward by the filter's prediction; what is told and what goes on are the fused belief."""
+    after = ([0.9, 1.3], [[0.1, 0.3], [None, 0.2]])
+    async with serving(runtime) as client:
+        one, two = await filtered(client, *ONE), await filtered(client, *TWO)
+        reply = await merged(client, one["state"], two["state"], method="precision", levels=[0.9], horizon=[0.5])
+        rest = await filtered(client, *after, reply["state"])
+    scale = scale_of(one["steps"][-1], kalman(*ONE))
+    belief = summed([moved(kalman(*ONE), 0.7 - 0.4), kalman(*TWO)])
+    assert (reply["t"], reply["index"], reply["weights"], reply["method"]) == (0.7, 3, None, "precision")
+    assert_tells(reply, belief, scale, ROUNDING[runtime])
+    assert_tells(rest["steps"][-1], kalman(*after, (0.7, belief)), scale, ROUNDING[runtime])
+    assert [step["index"] for step in rest["steps"]] == [3, 4]
+    (point,) = reply["forecast"]
+    assert point["t"] == 1.2
+    np.testing.assert_allclose(point["mean"], moved(belief, 0.5)[0], atol=ROUNDING[runtime])
+    assert list(reply["interval"]) == list(point["interval"]) == ["0.9"]
+    assert read(MergeReply, json.dumps(reply)).seed == one["seed"]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+async def test_two_sensors_that_share_a_prior_are_one_filter_with_both(runtime: str) -> None:
+    """The law: what each saw at one time, merged, is what a filter that saw both believes."""
+    begin = ([0.0, 0.2], [[0.5, 0.1], [0.4, 0.2]])
+    async with serving(runtime) as client:
+        prior = await filtered(client, *begin)
+        left = await filtered(client, [0.5], [[0.3, None]], prior["state"])
+        right = await filtered(client, [0.5], [[None, 0.4]], prior["state"])
+        third = await filtered(client, [0.5], [[0.2, 0.3]], prior["state"])
+        both = await filtered(client, [0.5], [[0.3, 0.4]], prior["state"])
+        fused = await merged(client, left["state"], right["state"], method="precision", prior=prior["state"])
+        all_three = await filtered(client, [0.5, 0.5], [[0.3, 0.4], [0.2, 0.3]], prior["state"])
+        states = [reply["state"] for reply in (right, third, left)]
+        fused_three = await merged(client, *states, method="precision", prior=prior["state"])
+        later = await merged(client, left["state"], right["state"], method="precision", prior=prior["state"], t=0.5)
+        too_sure = await merged(client, left["state"], right["state"], method="precision")
+    for reply, whole in ((fused, both), (fused_three, all_three)):
+        for name in ("mean", "std", "precision"):
+            np.testing.assert_allclose(
+                reply[name], whole["steps"][-1][name], rtol=ROUNDING[runtime], atol=ROUNDING[runtime]
+            )
+    assert {**later, "timings": 0, "state": 0} == {**fused, "timings": 0, "state": 0}
+    # The prior counts twice where it is not given.
+    assert too_sure["precision"] > 1.3 * fused["precision"]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+async def test_an_intersection_is_the_one_of_least_determinant(runtime: str) -> None:
+    """By its own weights it is the formula, and no weights of a fine grid have a smaller determinant."""
+    async with serving(runtime) as client:
+        one = await filtered(client, [0.0, 0.6], [[0.4, None], [0.3, None]])
+        two = await filtered(client, [0.0, 0.5], [[None, 0.3], [None, 0.2]])
+        reply = await merged(client, one["state"], two["state"])
+        blunt = await filtered(client, [0.6], [None])
+        sharp_wins = await merged(client, one["state"], two["state"], blunt["state"], t=0.6)
+    first = kalman([0.0, 0.6], [[0.4, None], [0.3, None]])
+    second = moved(kalman([0.0, 0.5], [[None, 0.3], [None, 0.2]]), 0.6 - 0.5)
+    scale = scale_of(one["steps"][-1], first)
+
+    def crossed(weight: float) -> Belief:
+        (a, p), (b, q) = first, second
+        covariance = np.linalg.inv(weight * np.linalg.inv(p) + (1 - weight) * np.linalg.inv(q))
+        return covariance @ (weight * np.linalg.solve(p, a) + (1 - weight) * np.linalg.solve(q, b)), covariance
+
+    weight = reply["weights"][0]
+    assert 0.05 < weight < 0.95 and abs(sum(reply["weights"]) - 1) <= 1e-12
+    assert_tells(reply, crossed(weight), scale, ROUNDING[runtime])
+    least = np.linalg.det(crossed(weight)[1])
+    # The search ends within 3e-9 nats; float32 covariances are what they are to 1e-6.
+    assert least <= min(np.linalg.det(crossed(w)[1]) for w in np.linspace(0, 1, 2001)) * (1 + 1e-6)
+    # A belief that is sharper nowhere takes no part.
+    assert sharp_wins["weights"][2] <= 1e-6
+    np.testing.assert_allclose(sharp_wins["mean"], reply["mean"], atol=1e-5)
+
+
+async def test_a_merged_state_streams_on_and_its_sources_stay() -> None:
+    """As a token, as a session of a new name, and over a WebSocket; the states that were merged are as they were."""
+    async with serving() as client:
+        one, two = await filtered(client, *ONE), await filtered(client, *TWO, return_state="session:two")
+        assert two["state"] == "session:two@3"
+        reply = await merged(client, one["state"], "session:two", method="precision", return_state="session:both")
+        assert reply["state"] == "session:both@3"
+        token = await merged(client, one["state"], "session:two@3", method="precision")
+        nothing = await merged(client, one["state"], "session:two@3", return_state=False)
+        assert nothing["state"] is None
+        on = [
+            await filtered(client, [1.0], [[0.2, 0.2]], state, return_state=False)
+            for state in (token["state"], "session:both")
+        ]
+        socket = Socket(client.app)  # type: ignore[attr-defined]
+        socket.frame({"model": "linear", "state": token["state"]})
+        assert (await socket.reply())["index"] == 3
+        socket.frame({"t": 1.0, "y": [0.2, 0.2]})
+        live = await socket.reply()
+        socket.frame({"close": True})
+        assert (await socket.reply())["done"]
+        again = await filtered(client, [0.9], [[0.1, 0.1]], "session:two", return_state=False)
+        taken = {"states": [one["state"], "session:both"], "return_state": "session:both"}
+        exists = await client.post("/state/merge", json=taken)
+    assert on[0]["steps"] == on[1]["steps"] == [live]
+    assert again["state"] == "session:two@4"
+    assert (exists.status_code, exists.json()["error"]["code"]) == (409, "session_exists")
+
+
+async def test_what_a_stream_has_learned_is_the_first_states() -> None:
+    """Widths of forecasts, confidence and seed; the other way round they are the second's."""
+    rng = np.random.default_rng(4)
+    quiet = (0.05 * rng.normal(size=(80, 2))).tolist()
+    wild = (3.0 * rng.normal(size=(80, 2))).tolist()
+
+    def learned(reply: Any) -> list[float]:
+        (point,) = reply["forecast"]
+        (low, high), deviation = point["interval"]["0.9"][0], point["std"][0]
+        return [(high - low) / deviation, reply["confidence"]]
+
+    async with serving() as client:
+        states, alone = [], []
+        for seed, rows in ((1, quiet), (2, wild)):
+            body = {"model": "linear", "observations": rows, "seed": seed, "return_state": True}
+            states.append((await post(client, "/filter", body))["state"])
+            null = {"model": "linear", "observations": [None], "times": [79.0], "state": states[-1], "horizon": [0.1]}
+            alone.append(learned((await post(client, "/filter", null))["steps"][0]))
+        pair = [await merged(client, *order, horizon=[0.1]) for order in (states, states[::-1])]
+    assert abs(alone[0][0] / alone[1][0] - 1) > 0.1
+    for reply, own, seed in zip(pair, alone, (1, 2), strict=True):
+        np.testing.assert_allclose(learned(reply), own, rtol=1e-9)
+        assert (reply["seed"], reply["index"], reply["t"]) == (seed, 80, 79.0)
+
+
+@pytest.mark.parametrize("kind", RUNTIMES)
+def test_a_suspicion_of_a_jump_is_forgotten(kind: Any) -> None:
+    """Where a jump would have led to is told from the mean, which is another one after the merge."""
+    runtime = FilterRuntime(open_bundle(BUNDLES / "linear"), kind)
+    still = runtime.filter([0.0, 0.1, 0.2], [[0.1, 0.1]] * 3).state
+    jumping = runtime.filter([0.0, 0.1, 0.2], [[0.1, 0.1], [50.0, 50.0], [50.0, 50.0]]).state
+    parts = runtime.steps.parts(jumping.tensors)
+    assert parts["jump_evidence"] > 0 and np.abs(parts["jump_offset"]).max() > 1
+    found = runtime.merge(MergeOptions((jumping, still), "covariance_intersection")).state
+    left = runtime.steps.parts(found.tensors)
+    assert not left["jump_evidence"].any() and not left["jump_offset"].any()
+    assert runtime.unpack(runtime.pack(found)).count == 3
+
+
+def test_one_belief_twice_is_itself_by_intersection() -> None:
+    runtime = FilterRuntime(open_bundle(BUNDLES / "linear"), "compiled")
+    state: FilterState = runtime.filter(*ONE).state
+    found = runtime.merge(MergeOptions((state, state), "covariance_intersection"))
+    before, after = (runtime.steps.parts(which.tensors) for which in (state, found.state))
+    for name in ("mean", "covariance"):
+        np.testing.assert_allclose(after[name], before[name], rtol=0, atol=ROUNDING["compiled"])
+
+
+# Refusals.
+
+
+async def refused(client: httpx.AsyncClient, document: Any) -> tuple[int, str | None, str, str]:
+    response = await client.post("/state/merge", json=document)
+    error = response.json()["error"]
+    return response.status_code, error["param"], error["code"], error["message"]
+
+
+async def test_states_that_are_none_of_this_filter_are_refused_by_the_field_that_named_them() -> None:
+    async with serving(api_keys=f"{KEY},{OTHER}") as client:
+        client.headers["Authorization"] = f"Bearer {KEY}"
+        good = (await filtered(client, *ONE))["state"]
+        second = (await filtered(client, *TWO))["state"]
+        other = await post(client, "/filter", {"model": "oscillator", "observations": [[1, 1]], "return_state": True})
+        tampered = second[:-10] + ("A" if second[-10] != "A" else "B") + second[-9:]
+        client.headers["Authorization"] = f"Bearer {OTHER}"
+        foreign = (await filtered(client, *TWO))["state"]
+        client.headers["Authorization"] = f"Bearer {KEY}"
+        for bad in (tampered, other["state"], foreign, "v1.AAAA", second[:-1]):
+            status, param, code, message = await refused(client, {"states": [good, bad]})
+            assert (status, param, code) == (422, "states[1]", "state_invalid")
+            assert message.startswith("states[1]: not a state that this server gave out")
+            assert (await refused(client, {"states": [bad, good]}))[1] == "states[0]"
+        more = {"method": "precision", "prior": tampered}
+        assert (await refused(client, {"states": [good, second], **more}))[:3] == (422, "prior", "state_invalid")
+        await filtered(client, *TWO, return_state="session:moved")
+        for name, expected in (
+            ("session:none", (404, "states[1]", "session_not_found")),
+            ("session:moved@2", (409, "states[1]", "session_moved")),
+            ("session:a b", (422, "states[1]", "session_name")),
+        ):
+            assert (await refused(client, {"states": [good, name]}))[:3] == expected
+        del client.headers["Authorization"]
+        assert (await refused(client, {"states": [good, second]}))[0] == 401
+
+
+async def test_a_state_of_another_version_says_so() -> None:
+    async with serving() as client:
+        app: Any = client.app  # type: ignore[attr-defined]
+        good = (await filtered(client, *ONE))["state"]
+        runtime = app.state.engine.filter_model("linear")
+        scope = StateScope(app.state.engine.filter_state("linear").digest, "filter", "")
+        payloads = {
+            "was made by another version of the server": b"RFAC\x00" + runtime.pack(runtime.start())[5:],
+            "is not a state of this filter": runtime.pack(runtime.start())[:-1],
+            "has taken no observation yet": runtime.pack(runtime.start()),
+        }
+        for reason, payload in payloads.items():
+            token = await app.state.keeper.save(scope, payload, 1, session=None, expected=None)
+            status, param, _, message = await refused(client, {"states": [good, token]})
+            assert (status, param) == (422, "states[1]")
+            assert message.startswith(f"states[1] {reason}")
+
+
+async def test_filters_whose_states_are_no_gaussians_are_refused_before_their_states_are_read() -> None:
+    async with serving() as client:
+        for model in ("metrics", "oscillator"):
+            status, param, code, message = await refused(client, {"model": model, "states": ["x", "y"]})
+            assert (status, param, code) == (422, "model", "no_merge")
+            assert repr(model) in message
+        assert (await refused(client, {"model": "nope", "states": ["x", "y"]}))[:3] == (404, "model", "model_not_found")
+
+
+async def test_what_makes_no_sense_together_is_refused() -> None:
+    async with serving() as client:
+        one, two = (await filtered(client, *ONE))["state"], (await filtered(client, *TWO))["state"]
+        sharp = (await filtered(client, [0.7] * 30, [[0.2, 0.2]] * 30))["state"]
+        precise = {"method": "precision"}
+        cases: list[tuple[dict[str, Any], str, str]] = [
+            ({"states": [one, two], "t": 0.6}, "t", "time_not_monotonic"),
+            ({"states": [one, two], "prior": one}, "prior", "needs_precision"),
+            ({"states": [one, two, one], **precise}, "states[2]", "duplicate"),
+            ({"states": [one, two], **precise, "prior": sharp}, "states[0]", "not_from_prior"),
+            ({"states": [one, one], **precise, "t": 0.5, "prior": two}, "states[1]", "duplicate"),
+            ({"states": [one, sharp], "method": "mean"}, "method", "literal_error"),
+            ({"states": [one, two], "levels": [1.0]}, "levels[0]", "less_than"),
+            ({"states": [one, two], "return_state": "two"}, "return_state", "no_member"),
+            ({"states": [one, two], "stream": True}, "stream", "extra_forbidden"),
+        ]
+        found = [(await refused(client, case))[:3] for case, _, _ in cases]
+        late = (await filtered(client, [0.9], [[0.1, 0.1]], two))["state"]
+        after = await refused(client, {"states": [one, two], **precise, "prior": late})
+    assert [(param, code) for _, param, code in found] == [case[1:] for case in cases]
+    assert {status for status, _, _ in found} == {422}
+    assert after[1:3] == ("prior", "time_not_monotonic")
+
+
+async def test_limits_come_before_work() -> None:
+    """Sizes and counts before a state is opened; quotas and places as of every request."""
+    async with serving(max_body_bytes=20_000) as client:
+        app: Any = client.app  # type: ignore[attr-defined]
+        state = (await filtered(client, *ONE))["state"]
+        opened: list[str] = []
+        load = app.state.keeper.load
+
+        async def noting(reference: str, *rest: Any) -> Any:
+            opened.append(reference)
+            return await load(reference, *rest)
+
+        app.state.keeper.load = noting
+        for count, code in ((9, "too_long"), (1, "too_short"), (0, "too_short")):
+            assert (await refused(client, {"states": [state[:100]] * count}))[:3] == (422, "states", code)
+        assert (await refused(client, {"states": [state] * 8}))[0] == 413
+        assert (await refused(client, {"states": ["x" * 12_000, state]}))[2] == "state_invalid"
+        assert len(opened) == 1  # the last one's first
+    async with serving(api_keys=KEY, quota_observations=0.1) as client:
+        client.headers["Authorization"] = f"Bearer {KEY}"
+        # One observation is there at first, and next to none comes back; a merge takes as many as states.
+        body = {"model": "linear", "observations": [[1, 1]], "return_state": True}
+        state = (await post(client, "/filter", body))["state"]
+        status, _, code, _ = await refused(client, {"states": [state, state]})
+        assert (status, code) == (429, "quota_observations")
