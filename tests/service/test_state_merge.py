@@ -373,6 +373,41 @@ async def test_what_makes_no_sense_together_is_refused() -> None:
     assert after[1:3] == ("prior", "time_not_monotonic")
 
 
+@pytest.mark.parametrize("runtime", RUNTIMES)
+async def test_beliefs_at_the_ends_of_the_range_are_merged_or_refused_in_words(runtime: str) -> None:
+    """Whatever is legal to observe, however precise, and however far ahead: never a failure of the server."""
+    rows: list[Any] = [[1e12, -1e12], [5e-324, 0.0], [None, 1e12], None]
+    lags, noises = (0.0, 5e-324, 1e-12, 1.0, 1e6), (1e-6, 1.0, 1e6)
+    rng = np.random.default_rng(8)
+    counted: dict[int, int] = {}
+    async with serving(runtime) as client:
+        states = []
+        for _ in range(12):
+            count = int(rng.integers(1, 40))
+            body = {
+                "model": "linear", "observations": [rows[i] for i in rng.integers(0, len(rows), count)],
+                "times": np.cumsum(rng.choice(lags, count)).tolist(), "noise": rng.choice(noises, count).tolist(),
+                "return_state": True,
+            }  # fmt: skip
+            response = await client.post("/filter", json=body)
+            if response.status_code == 200:
+                states.append(response.json()["state"])
+        assert len(states) >= 8
+        for _ in range(60):
+            chosen = rng.choice(len(states), int(rng.integers(2, 5)), replace=False)
+            method = ("precision", "covariance_intersection")[int(rng.integers(2))]
+            document = {"model": "linear", "states": [states[i] for i in chosen], "method": method, "horizon": [1e9]}
+            document |= {"prior": states[int(rng.integers(len(states)))]} if method == "precision" else {}
+            document |= {"t": 1e15} if rng.random() < 0.3 else {}
+            response = await client.post("/state/merge", json=document)
+            counted[response.status_code] = counted.get(response.status_code, 0) + 1
+            if response.status_code == 200:
+                read(MergeReply, response.content)
+                on = {"model": "linear", "observations": [None], "times": [1e15], "state": response.json()["state"]}
+                assert (await client.post("/filter", json=on)).status_code == 200
+    assert set(counted) == {200, 422}, counted
+
+
 async def test_limits_come_before_work() -> None:
     """Sizes and counts before a state is opened; quotas and places as of every request."""
     async with serving(max_body_bytes=20_000) as client:
