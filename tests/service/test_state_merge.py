@@ -384,7 +384,7 @@ async def test_beliefs_at_the_ends_of_the_range_are_merged_or_refused_in_words(r
         states = []
         for _ in range(12):
             count = int(rng.integers(1, 40))
-            body = {
+            body: dict[str, Any] = {
                 "model": "linear", "observations": [rows[i] for i in rng.integers(0, len(rows), count)],
                 "times": np.cumsum(rng.choice(lags, count)).tolist(), "noise": rng.choice(noises, count).tolist(),
                 "return_state": True,
@@ -396,7 +396,7 @@ async def test_beliefs_at_the_ends_of_the_range_are_merged_or_refused_in_words(r
         for _ in range(60):
             chosen = rng.choice(len(states), int(rng.integers(2, 5)), replace=False)
             method = ("precision", "covariance_intersection")[int(rng.integers(2))]
-            document = {"model": "linear", "states": [states[i] for i in chosen], "method": method, "horizon": [1e9]}
+            document: dict[str, Any] = {"states": [states[i] for i in chosen], "method": method, "horizon": [1e9]}
             document |= {"prior": states[int(rng.integers(len(states)))]} if method == "precision" else {}
             document |= {"t": 1e15} if rng.random() < 0.3 else {}
             response = await client.post("/state/merge", json=document)
