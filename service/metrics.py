@@ -44,6 +44,15 @@ class Metrics:
         )
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens processed.", ["model_name"])
         self.generation_tokens = self._counter("generation_tokens", "Tokens generated.", ["model_name"])
+        self.drift_tokens = self._counter(
+            "decoder_drift_tokens", "Generated tokens that were read again in both modes.", ["model_name", "decode"]
+        )
+        self.drift_nats = self._counter(
+            "decoder_drift_nats", "Sum of their KL divergence from the other mode.", ["model_name", "decode"]
+        )
+        self.drift_agreed = self._counter(
+            "decoder_drift_agreed_tokens", "Those whose most probable token is the other's.", ["model_name", "decode"]
+        )
         self.filter_observations = self._counter("filter_observations", "Observations filtered.", ["model_name"])
         self.filter_scored = self._counter(
             "filter_scored_observations", "Observations that have an anomaly score.", ["model_name"]

@@ -91,6 +91,12 @@ class Settings(BaseSettings):
     quota_observations: float | None = Field(default=None, gt=0, description="observations of one key a second")
     max_waiting: int = Field(default=256, ge=0, description="requests queued beyond that before 429")
     max_batch_rows: int = Field(default=24, ge=1, le=512, description="sequences in one decode step")
+    drift_every: int = Field(
+        default=1_000,
+        ge=0,
+        description="every so many-th text of a process is read again in both decoding modes, beside the requests, for "
+        "rfa_decoder_drift_… of /metrics; 0 is none. On a CPU only",
+    )
     stream_buffer: int = Field(
         default=256, ge=1, description="events that a reader may lag before its request pauses; costly ones count more"
     )

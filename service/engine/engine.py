@@ -28,6 +28,7 @@ from rfa.service.engine.reply_size import (
 )
 from rfa.service.engine.scheduler import Scheduler
 from rfa.service.engine.served import Served, Staged, prompt_limits
+from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.engine.text.job import GenerateJob
 from rfa.service.engine.text.options import LONG_PROMPT, GenerateOptions
 from rfa.service.engine.text.state import LanguageState, largest_state
@@ -64,6 +65,7 @@ class Engine:
         self._settings = settings
         self._prompt_limits = prompt_limits(settings)
         self._metrics = metrics
+        self._drift = DriftMeter(settings.drift_every, metrics)
         self._scheduler = Scheduler(
             workers=settings.workers,
             max_running=settings.max_running,
@@ -92,7 +94,7 @@ class Engine:
 
     def build(self, models: Models) -> Served:
         """What it takes to answer with these models; nothing is answered with them yet. May run on any thread."""
-        return Served.build(models, self._settings, self._metrics)
+        return Served.build(models, self._settings, self._metrics, self._drift)
 
     def stage(self, served: Served, is_due: Callable[[], bool]) -> None:
         """Keep other models ready: new requests are answered with them from the moment that `is_due` says so.
@@ -294,6 +296,7 @@ class Engine:
     def close(self) -> None:
         """Stop the workers; unfinished requests end with NotReady."""
         self._scheduler.close()
+        self._drift.close()
 
     def _language(self, name: str | None) -> Language:
         model: Language = self._model(self.models.languages, name, "language model")

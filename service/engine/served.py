@@ -9,6 +9,7 @@ from rfa.service.engine.filter.merging import MergeStage
 from rfa.service.engine.filter.stages import FilterStage, SequenceStage
 from rfa.service.engine.models import Models
 from rfa.service.engine.text.decode import DecodeStage
+from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.engine.text.options import PromptLimits
 from rfa.service.engine.text.prefill import PrefillStage
 from rfa.service.metrics import Metrics
@@ -35,14 +36,14 @@ class Served:
     pools: Mapping[str, StatePool]
 
     @classmethod
-    def build(cls, models: Models, settings: Settings, metrics: Metrics) -> Served:
+    def build(cls, models: Models, settings: Settings, metrics: Metrics, drift: DriftMeter) -> Served:
         limits = prompt_limits(settings)
         seats = settings.max_running + settings.max_streams
         pools = {name: StatePool(model.state_fields, seats) for name, model in models.filters.items()}
         prefill: dict[tuple[str, Mode], tuple[PrefillStage, PrefillStage]] = {}
         for name, model in models.languages.items():
             for mode in model.modes:
-                decode = DecodeStage(model, mode, settings.max_batch_rows, metrics)
+                decode = DecodeStage(model, mode, settings.max_batch_rows, metrics, drift)
                 prefill[name, mode] = PrefillStage(limits, decode), PrefillStage(limits, decode)
         return cls(
             models,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rfa.export.token_confidence import TokenConfidence
+from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.engine.text.generated import TokenEvent, TopTokens
 from rfa.service.engine.text.job import GenerateJob, GrowingText
 from rfa.service.engine.text.options import GenerateOptions
@@ -30,12 +31,13 @@ from rfa.service.schemas.replies import FinishReason, Token
 class DecodeStage:
     """One step for every live stream of a batch of requests to one model in one decoding mode."""
 
-    def __init__(self, model: Language, mode: Mode, max_rows: int, metrics: Metrics) -> None:
+    def __init__(self, model: Language, mode: Mode, max_rows: int, metrics: Metrics, drift: DriftMeter) -> None:
         self.max_rows = max_rows
         self._model = model
         self._mode = mode
         self._max_rows = max_rows
         self._metrics = metrics
+        self._drift = drift
 
     def run(self, jobs: Sequence[GenerateJob]) -> None:
         rows = [(job, stream) for job in jobs for stream in job.live]
@@ -62,6 +64,7 @@ class DecodeStage:
         self._metrics.request_decode_time.labels(name).observe(timings.decode_ms / 1000)
         self._metrics.e2e_request_latency.labels(name).observe(time.monotonic() - job.submitted)
         job.finish(generation)
+        self._drift.offer(job)
 
     def broken(self) -> EngineFailure:
         """The failure of a request whose numbers are none any more; its neighbours are untouched."""

@@ -1,0 +1,171 @@
+"""How far the two decoders of a bundle are apart on the texts that are served: some of them, read again in both modes.
+
+The same weights run as slots of constant size and as attention over everything; the second is what the first stands
+for. Where the two drift apart on live texts, held-out text no longer says how good the served one is. Of every so many
+texts one is taken, its first tokens are put through both modes without noise, and at each generated token
+
+    KL(p ‖ q) = Σ p log(p / q)        p of the mode that generated, q of the other; and whether their first tokens agree
+
+are added to counters. That happens on a thread of its own, behind the request's back: one text at a time, a share
+`DUTY` of a processor at most, so many tokens and no more. While one is at work no other is taken.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rfa.service.engine.text.job import GenerateJob
+from rfa.service.engine.text.sampling import log_normaliser
+from rfa.service.metrics import Metrics
+from rfa.service.runtime.language import Context, Language
+from rfa.service.schemas.base import Mode
+
+logger = logging.getLogger("rfa.engine")
+
+# Longer prompts are not taken, and of a text no more tokens are.
+MOST_PROMPT: Final = 448
+MOST_TOKENS: Final = 64
+PIECE: Final = 64
+# Of the time that a text is at work, this share is spent on it; the rest is waited.
+DUTY: Final = 0.1
+CLOSE_SECONDS: Final = 10
+
+
+@dataclass(frozen=True)
+class DriftSample:
+    """A served text: the prompt but for its last token, and from that token on what each step read; `mode` is that
+    which generated it, `other` the one that it is held against."""
+
+    model: Language
+    mode: Mode
+    other: Mode
+    prompt: Sequence[int]
+    tokens: Sequence[int]
+
+
+@dataclass
+class DriftTally:
+    """Generated tokens that were looked at, their KL in nats, and how often both modes have the same first token."""
+
+    tokens: int = 0
+    nats: float = 0.0
+    agreed: int = 0
+
+
+class DriftMeter:
+    """Takes every `every`-th text; 0 takes none."""
+
+    def __init__(self, every: int, metrics: Metrics) -> None:
+        self._every = every
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._texts = 0
+        self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
+
+    def offer(self, job: GenerateJob) -> None:
+        """A text has ended. On a worker: takes no longer than a look at a counter, or the start of a thread."""
+        if not self._every:
+            return
+        with self._lock:
+            self._texts += 1
+            if self._texts < self._every or self._closing.is_set() or (self._thread and self._thread.is_alive()):
+                return
+            sample = drift_sample(job)
+            if sample is None:
+                return  # the next one that can be taken is
+            self._texts = 0
+            thread = threading.Thread(target=self._work, args=(sample,), name="rfa-drift", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # no thread to be had: the text itself is answered
+                logger.warning("the drift of a text could not be told: %s", error)
+            else:
+                self._thread = thread
+
+    def close(self) -> None:
+        """Leave what is at work."""
+        self._closing.set()
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join(CLOSE_SECONDS)
+
+    def _work(self, sample: DriftSample) -> None:
+        tally = DriftTally()
+        steps = drift_steps(sample, tally)
+        try:
+            while not self._closing.is_set():
+                begun = time.thread_time()
+                if next(steps, None) is None:
+                    break
+                self._closing.wait((time.thread_time() - begun) * (1 / DUTY - 1))
+            else:
+                return
+        except Exception:
+            logger.warning("the drift of a text could not be told", exc_info=True)
+            return
+        finally:
+            steps.close()
+        labels = sample.model.name, sample.mode
+        self._metrics.drift_tokens.labels(*labels).inc(tally.tokens)
+        self._metrics.drift_nats.labels(*labels).inc(tally.nats)
+        self._metrics.drift_agreed.labels(*labels).inc(tally.agreed)
+
+
+def drift_sample(job: GenerateJob) -> DriftSample | None:
+    """What of a text is read again; None where it cannot be: the model has one mode, nothing was generated, or the
+    prompt is too long, or not known here because the text went on from a state."""
+    others = [mode for mode in job.model.modes if mode != job.mode]
+    if not others or not job.streams or job.options.resumed is not None or job.model.runtime == "torch":
+        return None
+    generated = [event.token.id for event in job.streams[0].events]
+    if not generated or not 1 <= len(job.prompt) <= MOST_PROMPT:
+        return None
+    read = [job.prompt[-1], *generated[:-1]][:MOST_TOKENS]
+    return DriftSample(job.model, job.mode, others[0], tuple(job.prompt[:-1]), tuple(read))
+
+
+def drift_steps(sample: DriftSample, tally: DriftTally) -> Generator[bool]:
+    """Read the text in both modes, a piece or a token at a time; closing it gives the contexts back.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    model = sample.model
+    contexts: list[Context] = []
+    try:
+        for mode in (sample.mode, sample.other):
+            contexts.append(model.start(mode))  # noqa: PERF401 - each is given back, also where the next cannot be had
+        for first in range(0, len(sample.prompt), PIECE):
+            for context in contexts:
+                model.prefill(context, sample.prompt[first : first + PIECE]).commit()  # type: ignore[arg-type]
+                yield True
+        for token in sample.tokens:
+            mine, other = (_log_probabilities(model, context, token) for context in contexts)
+            nats = float((np.exp(mine) * (mine - other)).sum())
+            if not np.isfinite(nats):
+                raise ValueError("a probability is not finite")
+            tally.tokens += 1
+            tally.nats += max(nats, 0.0)  # rounding may take what is none below it
+            tally.agreed += int(mine.argmax() == other.argmax())
+            yield True
+    finally:
+        for context in contexts:
+            context.release()
+
+
+def _log_probabilities(model: Language, context: Context, token: int) -> NDArray[np.float64]:
+    """Of the next token, without noise; the context moves on."""
+    noise = np.zeros((1, *model.latent_shape), np.float32)
+    output, (advance,) = model.step([context], [token], noise)  # type: ignore[list-item]
+    advance.commit()
+    return output.logits[0].astype(np.float64) - float(log_normaliser(output.logits)[0])
