@@ -18,6 +18,7 @@ from rfa.export.token_confidence import reliability
 MAX_TABLE = 1_024
 ROUNDING = 1e-9
 Multiplier = Annotated[float, Field(ge=0, le=1e12)]
+Factor = Annotated[float, Field(ge=1e-6, le=1e12)]
 Temperature = Annotated[float, Field(ge=0.01, le=100)]
 Level = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
@@ -79,14 +80,32 @@ class ConfidenceCalibration(Strict):
         return self
 
 
+class PrecisionCalibration(Strict):
+    """Calibrated variance over the model's: the product of a factor by gain and one by surprise."""
+
+    gain: Annotated[list[Annotated[float, Field(gt=0, le=1e12)]], Table]
+    by_gain: Annotated[list[Factor], Table]
+    surprise: Annotated[list[Score], Table]
+    by_surprise: Annotated[list[Factor], Table]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        for name in ("gain", "surprise"):
+            places = getattr(self, name)
+            if len(places) != len(getattr(self, f"by_{name}")) or not ascending(places, is_strict=True):
+                raise ValueError(f"{name} must ascend and be as long as by_{name}")
+        return self
+
+
 class ModeCalibration(Strict):
-    """Of one mode of a filter."""
+    """Of one mode of a filter; bundles that were written before, or without a truth, have no precision."""
 
     levels: Annotated[list[Level], Table]
     state: StateCalibration
     forecast: ForecastCalibration
     anomaly: AnomalyCalibration
     confidence: ConfidenceCalibration
+    precision: PrecisionCalibration | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -122,6 +141,8 @@ class FilterCalibration(Strict):
         for name in ("levels", "forecast.horizons", "state.source"):
             if _at(self.attention, name) != _at(self.recurrent, name):
                 raise ValueError(f"{name} must be the same in both modes")
+        if (self.attention.precision is None) != (self.recurrent.precision is None):
+            raise ValueError("precision must be calibrated in both modes or in neither")
         summary = self.recurrent.levels, self.recurrent.forecast.horizons, self.recurrent.state.source
         if (self.summary.levels, self.summary.horizons, self.summary.state_source) != summary:
             raise ValueError("summary must repeat levels, horizons and source")

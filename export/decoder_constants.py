@@ -45,9 +45,9 @@ def add_constants(path: Path) -> Bundle:
 def write_again(
     bundle: Bundle, target: Path, constants: bytes | None, calibration: Mapping[str, Any] | None = None
 ) -> Bundle:
-    """A language bundle, written to `target` with these constants, or with none; calibration: its own, or another."""
+    """A bundle, written to `target` with these constants, or with none; calibration: its own, or another."""
     manifest = bundle.manifest
-    extra_files = {name: bundle.read(name) for name in TOKENIZER_FILES}
+    extra_files = {name: bundle.read(name) for name in TOKENIZER_FILES if bundle.kind == "lm"}
     if constants is not None:
         extra_files[CONSTANTS_FILE] = constants
     return write_bundle(

@@ -8,6 +8,8 @@ For every mode:
     anomaly    quantiles of the surprise (Wilson-Hilferty of the nis) and the scale of its upper tail
     confidence how often the next observation's components fell inside their 0.9 interval, by the running surprise
                before it
+    precision  what makes one over the model's variance right on the simulated truth (precision_calibration.py); none
+               where there is no truth
 
 The n scores of one split give coverage in [level, level + 1/(n + 1)] on exchangeable data.
 """
@@ -21,6 +23,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import torch
 
+from rfa.export.precision_calibration import precision_tables
 from rfa.export.surprise import running_surprise, wilson_hilferty
 from rfa.model.batch import Batch
 from rfa.model.config import Mode, in_mode
@@ -49,6 +52,7 @@ class Evaluation(NamedTuple):
     forecast_deviation: np.ndarray
     leads: tuple[int, ...]
     horizons: tuple[float, ...]
+    gain: np.ndarray
 
 
 @torch.no_grad()
@@ -57,7 +61,7 @@ def evaluate(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[int, ...
     y, present, times = batch.tensors()
     size, length, components = y.shape
     usable = tuple(lead for lead in leads if lead < length)
-    means, deviations, nis = [], [], []
+    means, deviations, nis, gains = [], [], [], []
     forecasts = np.full((2, len(usable), size, length, components), np.nan)
     states: list[State] = []
     # A forecast holds a covariance of the state per origin and lead.
@@ -67,16 +71,23 @@ def evaluate(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[int, ...
             means.append(output.mean)
             deviations.append(torch.diagonal(output.covariance, dim1=-2, dim2=-1).clamp(min=0).sqrt())
             nis.append(output.nis)
+            traces = (
+                torch.diagonal(part, dim1=-2, dim2=-1).sum(-1)
+                for part in (output.covariance, output.innovation_covariance)
+            )
+            gains.append(torch.div(*traces))
             states.append(state)
             if len(states) == most or i + 1 == length:
                 _forecast_from(model, states, i + 1 - len(states), times, usable, forecasts)
                 states.clear()
     step = np.diff(batch.times, axis=1)
     unit = float(np.median(step[step > 0])) if (step > 0).any() else 1.0
-    mean_all, deviation_all, nis_all = (torch.stack(x, 1).double().numpy() for x in (means, deviations, nis))
+    mean_all, deviation_all, nis_all, gain = (
+        torch.stack(x, 1).double().numpy() for x in (means, deviations, nis, gains)
+    )
     horizons = tuple(unit * lead for lead in usable)
     return Evaluation(
-        mean_all, deviation_all, nis_all, present.numpy() > 0, forecasts[0], forecasts[1], usable, horizons
+        mean_all, deviation_all, nis_all, present.numpy() > 0, forecasts[0], forecasts[1], usable, horizons, gain
     )
 
 
@@ -156,7 +167,14 @@ def calibrate_mode(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[in
             "tail_scale": float(max((upper - middle) / NormalDist().inv_cdf(0.9), 1e-3)),
         },
         "confidence": _confidence(found, batch, running, quantiles[0][LEVELS.index(0.9)]),
+        **({} if batch.truth is None else {"precision": precision_of(found, batch.truth)}),
     }
+
+
+def precision_of(found: Evaluation, truth: np.ndarray) -> dict[str, Any]:
+    """The tables of the precision of one mode, from what it made of data whose truth `[B, N, P]` is known."""
+    error2, variance = ((truth - found.mean) ** 2).mean(-1), (found.deviation**2).mean(-1)
+    return precision_tables(error2 / variance, found.gain, surprises(found)[1])
 
 
 def surprises(found: Evaluation) -> tuple[np.ndarray, np.ndarray]:
@@ -192,9 +210,17 @@ def _confidence(found: Evaluation, batch: Batch, running: np.ndarray, multiplier
     return {"surprise": [centres[i] for i in order], "inside": [shares[i] for i in order]}
 
 
-def calibrate(model: StateFilter, batch: Batch, leads: tuple[int, ...] = LEADS) -> dict[str, Any]:
-    """Content of calibration.json: every mode, and a summary for the manifest; `leads` ascend."""
+def calibrate(
+    model: StateFilter, batch: Batch, leads: tuple[int, ...] = LEADS, simulated: Batch | None = None
+) -> dict[str, Any]:
+    """Content of calibration.json: every mode, and a summary for the manifest; `leads` ascend.
+
+    Args:
+        simulated: where the batch has no truth, data of the model's own system for the precision.
+    """
     document: dict[str, Any] = {mode: calibrate_mode(model, batch, mode, leads) for mode in get_args(Mode)}
+    if simulated is not None:
+        document = with_precision(document, model, simulated)
     document["summary"] = {
         "levels": list(LEVELS),
         "horizons": document["recurrent"]["forecast"]["horizons"],
@@ -204,3 +230,16 @@ def calibrate(model: StateFilter, batch: Batch, leads: tuple[int, ...] = LEADS) 
         "observations": int(np.isfinite(batch.observations).any(-1).sum()),
     }
     return document
+
+
+def with_precision(document: dict[str, Any], model: StateFilter, simulated: Batch) -> dict[str, Any]:
+    """A calibration with the precision of every mode calibrated on simulated data, all else as it was.
+
+    Raises:
+        ValueError: the data have no truth.
+    """
+    truth = simulated.truth
+    if truth is None:
+        raise ValueError("precision is calibrated on data with a truth, and these have none")
+    precision = {mode: precision_of(evaluate(model, simulated, mode, ()), truth) for mode in get_args(Mode)}
+    return document | {mode: {**document[mode], "precision": precision[mode]} for mode in get_args(Mode)}

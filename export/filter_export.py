@@ -35,6 +35,7 @@ from rfa.model.checkpoint import CONFIG_FILE, load_run
 from rfa.model.state_filter import FilterOutput, Past, StateFilter, Token
 
 VALIDATION_FILE = "validation.safetensors"
+SIMULATED_FILE = "simulated.safetensors"
 RECORD_FILE = "train.json"
 # Dimensions must differ from each other and from 1 while tracing, else the tracer takes them for constants.
 TRACE_BATCH, TRACE_CACHE, TRACE_HORIZON = 2, 5, 3
@@ -191,15 +192,14 @@ def golden_outputs(model: StateFilter, graphs: dict[str, Graph], weights: dict[s
     return recorder.document()
 
 
-def load_validation(run: Path) -> Batch:
-    """The validation data that training left in the run.
+def load_batch(path: Path) -> Batch:
+    """Data that training left in a run.
 
     Raises:
-        FileNotFoundError: it is not a filter run.
+        FileNotFoundError: there are none; then it is not a filter run.
     """
-    path = run / VALIDATION_FILE
     if not path.is_file():
-        raise FileNotFoundError(f"{run} has no {VALIDATION_FILE}; make the run with `rfa train filter`")
+        raise FileNotFoundError(f"{path.parent} has no {path.name}; make the run with `rfa train filter`")
     arrays = load_file(path)
     return Batch(arrays["times"], arrays["observations"], arrays.get("truth"))
 
@@ -215,8 +215,9 @@ def export_filter(run: str | Path, out: str | Path, *, name: str | None = None) 
     if not isinstance(model, StateFilter):
         raise ValueError(f"{source} is not a filter run")
     record = json.loads((source / RECORD_FILE).read_text())
-    validation = load_validation(source)
-    calibration = calibrate(model, validation, tuple(sorted({*LEADS, *record.get("leads", [])})))
+    validation = load_batch(source / VALIDATION_FILE)
+    simulated = load_batch(source / SIMULATED_FILE) if (source / SIMULATED_FILE).is_file() else None
+    calibration = calibrate(model, validation, tuple(sorted({*LEADS, *record.get("leads", [])})), simulated)
     graphs, weights = build_graphs(model), bundle_weights(model)
     state = [TensorSpec(key, "float32", tuple(tensor.shape[1:])) for key, tensor in model.init_state(1).items()]
     document = json.loads((source / CONFIG_FILE).read_text())

@@ -1,9 +1,12 @@
-"""A language bundle, calibrated anew.
+"""A bundle, calibrated anew.
 
-    python -m rfa.export.recalibrate BUNDLE TOKENS      TOKENS: ids of held-out text as .npy, a run's corpus/valid.npy
+    python -m rfa.export.recalibrate BUNDLE DATA
 
-Everything else of the bundle stays as it is, byte for byte, but for the manifest. What was written before bundles kept
-held-out tokens gets them so.
+DATA of a language model: ids of held-out text as .npy, a run's corpus/valid.npy. What was written before bundles kept
+held-out tokens gets them so. Of a filter: simulated data with their truth, a run's validation.safetensors, or
+simulated.safetensors of metrics; calibrated is the precision alone, which older bundles do not have.
+
+Everything else of the bundle stays as it is, byte for byte, but for the manifest.
 """
 
 from __future__ import annotations
@@ -16,8 +19,11 @@ import numpy as np
 
 from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError, open_bundle
 from rfa.export.decoder_constants import write_again
+from rfa.export.filter_calibration import with_precision
+from rfa.export.filter_export import load_batch
 from rfa.export.language_calibration import calibrate_language
 from rfa.export.loading import model_of
+from rfa.model.batch import Batch
 
 
 def recalibrate(path: Path, tokens: Path) -> Bundle:
@@ -39,13 +45,29 @@ def recalibrate(path: Path, tokens: Path) -> Bundle:
     return write_again(bundle, path, constants, calibration)
 
 
+def recalibrate_precision(path: Path, simulated: Batch) -> Bundle:
+    """Calibrate the precision of a filter bundle on data with a truth, and write it anew in its place.
+
+    Raises:
+        BundleError: it is no filter, or damaged.
+        ValueError: the data have no truth.
+    """
+    bundle = open_bundle(path)
+    if bundle.kind != "filter":
+        raise BundleError(f"bundle {bundle.name!r} is no filter")
+    return write_again(bundle, path, None, with_precision(bundle.calibration, model_of(bundle), simulated))
+
+
 def main() -> None:
-    """`python -m rfa.export.recalibrate BUNDLE TOKENS`."""
-    parser = argparse.ArgumentParser(description="Calibrate a language bundle anew.")
+    """`python -m rfa.export.recalibrate BUNDLE DATA`."""
+    parser = argparse.ArgumentParser(description="Calibrate a bundle anew.")
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("tokens", type=Path, help="token ids as .npy: corpus/valid.npy of a run")
+    parser.add_argument("data", type=Path, help="tokens as .npy, or simulated series as .safetensors: of a run")
     arguments = parser.parse_args()
-    bundle = recalibrate(arguments.bundle, arguments.tokens)
+    if open_bundle(arguments.bundle).kind == "lm":
+        bundle = recalibrate(arguments.bundle, arguments.data)
+    else:
+        bundle = recalibrate_precision(arguments.bundle, load_batch(arguments.data))
     sys.stdout.write(f"{bundle.name}: {bundle.digest}\n")
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,15 @@ from rfa.model.state_filter import StateFilter
 from rfa.training.metric import load_metrics
 from rfa.training.provenance import provenance
 from rfa.training.series import load_csv, split, windows
-from rfa.training.simulate import NOISE_SETTINGS, Disturbance, simulate_oscillator
+from rfa.training.simulate import NOISE_SETTINGS, Disturbance, simulate_level, simulate_oscillator
 from rfa.training.structural import StructuralConfig, calibration_windows, fit_structural
 
 SIMULATED = "simulate:oscillator"
 METRICS_FILE = "metrics.jsonl"
 VALIDATION_FILE = "validation.safetensors"
+# Of metrics: data with a truth.
+SIMULATED_FILE = "simulated.safetensors"
+SIMULATED_METRICS, SIMULATED_ROWS = 100, 300
 RECORD_FILE = "train.json"
 # Seeds of the simulated splits; tests and the bench use others.
 SEEDS = {"train": 1, "validation": 2}
@@ -132,12 +135,25 @@ def simulated(count: int, length: int, seed: int, settings: tuple[tuple[float, f
         simulate_oscillator(size, length, settings=settings, disturbance=d, seed=seed * 100 + i)
         for i, d in enumerate(DISTURBANCES)
     ]
+    return joined(parts)
+
+
+def joined(parts: Sequence[Batch]) -> Batch:
+    """Batches of one length, of which all have a truth."""
     truth = [part.truth for part in parts if part.truth is not None]
     return Batch(
         np.concatenate([part.times for part in parts]),
         np.concatenate([part.observations for part in parts]),
         np.concatenate(truth),
     )
+
+
+def save_batch(path: Path, batch: Batch) -> None:
+    """A batch as a file that export reads."""
+    tensors = {"times": batch.times, "observations": batch.observations}
+    if batch.truth is not None:
+        tensors["truth"] = batch.truth
+    save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, path)
 
 
 def load_data(source: str, config: FilterTrainingConfig) -> FilterData:
@@ -204,7 +220,7 @@ def train_filter(
     show_progress: bool = True,
 ) -> StateFilter:
     """Train (deep), fit (structural) or build (linear) a filter and write its run: config.json, model.safetensors,
-    validation.safetensors, train.json, and of a deep one metrics.jsonl.
+    validation.safetensors, train.json, of a deep one metrics.jsonl and of a metric one simulated.safetensors.
 
     Args:
         config: a config file, or its content.
@@ -230,21 +246,37 @@ def train_filter(
         return _written(directory, "linear", linear, record, source.validation)
     if run.family == "metric":
         metric = MetricFilter(MetricFilterConfig.from_dict(run.model))
-        return _written(directory, "metric", metric, record, source.validation)
+        return _written(directory, "metric", metric, record, source.validation, _simulated_metrics(metric.config))
     model, seconds = _train_deep(run, source, directory, report, show_progress)
     record |= {"seconds": round(seconds, 1), "steps": run.training.steps}
     return _written(directory, "deep", model, record, source.validation)
 
 
+def _simulated_metrics(config: MetricFilterConfig) -> Batch:
+    """Recorded metrics have no truth; these have, half of them with the outliers that the filter allows for."""
+    parts = [
+        simulate_level(
+            SIMULATED_METRICS, SIMULATED_ROWS, config.process, outliers=share, outlier_scale=config.outlier_scale,
+            seed=SEEDS["validation"] * 100 + i,
+        )
+        for i, share in enumerate((0.0, config.contamination))
+    ]  # fmt: skip
+    return joined(parts)
+
+
 def _written(
-    directory: Path, family: str, model: StateFilter, record: dict[str, Any], validation: Batch
+    directory: Path,
+    family: str,
+    model: StateFilter,
+    record: dict[str, Any],
+    validation: Batch,
+    simulated_metrics: Batch | None = None,
 ) -> StateFilter:
     """A finished run, with what export calibrates on."""
     save_checkpoint(directory, family, model)
-    tensors = {"times": validation.times, "observations": validation.observations}
-    if validation.truth is not None:
-        tensors["truth"] = validation.truth
-    save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, directory / VALIDATION_FILE)
+    for file, batch in ((VALIDATION_FILE, validation), (SIMULATED_FILE, simulated_metrics)):
+        if batch is not None:
+            save_batch(directory / file, batch)
     (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
     return model.eval()
 

@@ -137,6 +137,31 @@ def normal_tables(document: Document) -> list[Table]:
     ]
 
 
+def precision_tables(document: Document) -> list[Table]:
+    return [
+        Table(
+            ("bundle, mode, data", "setting", "precision × error²"),
+            [
+                (f"{row['bundle']}, {row['mode']}, {row['data']}", setting, _with_error(one))
+                for row in document["rows"]
+                for setting, one in row["settings"].items()
+            ],
+            "Mean over streams and steps, and its standard error:",
+        )
+    ]
+
+
+def precision_bars(document: Document) -> list[ShownBar]:
+    return [
+        ShownBar(bar["name"], f"{bar['value']:.3f} ± {bar['error']:.3f}", f"1 ± {bar['bar']:g}", bar["is_met"])
+        for bar in document["bars"]
+    ]
+
+
+def _with_error(found: Document) -> str:
+    return f"{found['mean']:.3f} ± {found['error']:.3f}"
+
+
 def alarm_tables(document: Document) -> list[Table]:
     rates = list(next(iter(document["rows"].values()))["learned"])
     return [
@@ -262,6 +287,7 @@ SHOWN = {
     "filter": Shown(oscillator_tables),
     "filter-adaptive": Shown(adaptive_tables),
     "filter-normal": Shown(normal_tables),
+    "filter-precision": Shown(precision_tables, precision_bars),
     "alarm-rates": Shown(alarm_tables),
     "filter-nab": Shown(nab_tables),
     "forecast-etth1": Shown(forecast_tables, forecast_bars),

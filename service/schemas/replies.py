@@ -167,7 +167,14 @@ class FilterStepReply(Reply):
     t: float
     mean: list[float]
     std: list[float]
-    precision: float
+    precision: Annotated[
+        float,
+        says(
+            "1 / calibrated variance of the state (mean over its components): times the squared error of the mean it "
+            "is 1 on average over simulated data, rare large errors included. Of a bundle without that calibration "
+            "1 / mean of std²"
+        ),
+    ]
     confidence: Annotated[Probability, says("that the next observation falls inside its 0.9 interval")]
     weight: Annotated[float | None, says("share of the observation that the robust update used, (0, 1]")]
     innovation: list[float | None] | None

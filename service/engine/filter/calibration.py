@@ -56,6 +56,16 @@ class Rarity(NamedTuple):
     beyond: float
 
 
+class Trust(NamedTuple):
+    """Calibrated variance of the state over the model's: a factor by gain times one by running surprise, as
+    export/precision_calibration.py has them."""
+
+    gain: Array
+    by_gain: Array
+    surprise: Array
+    by_surprise: Array
+
+
 class Tables(NamedTuple):
     """What `conclude.py` looks up.
 
@@ -65,6 +75,7 @@ class Tables(NamedTuple):
         miss_rates: of the calibrated levels.
         pit_columns, pit_weights: as `Between` has them, of the intervals PIT_LEVELS of a step.
         surprise, inside: the table of the confidence.
+        trust: of the precision.
     """
 
     log_horizons: Array
@@ -75,6 +86,7 @@ class Tables(NamedTuple):
     rarity: Rarity
     surprise: Array
     inside: Array
+    trust: Trust
 
 
 class Calibration:
@@ -101,6 +113,7 @@ class Calibration:
             _rarity(**document["anomaly"]),
             np.array(confidence["surprise"], np.float64),
             np.array(confidence["inside"], np.float64),
+            _trust(document.get("precision"), document["state"]["variance_scale"]),
         )
 
     def state(self, levels: Sequence[float]) -> Array:
@@ -159,6 +172,12 @@ def _rarity(quantiles: list[float], shares: list[float], tail_scale: float) -> R
         np.log(tail[0] / tail),
         1 - shares[-1],
     )
+
+
+def _trust(tables: dict[str, list[float]] | None, variance_scale: float) -> Trust:
+    """Of a bundle without tables: precision is one over the mean of the squares of `std`."""
+    found = tables or {"gain": [1.0], "by_gain": [1.0], "surprise": [0.0], "by_surprise": [variance_scale]}
+    return Trust(**{name: np.array(values, np.float64) for name, values in found.items()})
 
 
 def _ratio(number: Array, size: Array, otherwise: float) -> Array:

@@ -102,7 +102,7 @@ class Wanted(NamedTuple):
 class Known(NamedTuple):
     """What the filter knows of an observation: mean and covariance of the state, innovation (0 where missing) and its
     covariance, `[P]` and `[P, P]`, and of the forecasts mean `[H, P]` and covariance `[H, P, P]`; all in units of the
-    observation. scalars `[4]`: precision, weight, nis, log-likelihood."""
+    observation. scalars `[4]`: the model's precision, weight, nis, log-likelihood."""
 
     mean: Array
     covariance: Array
@@ -284,6 +284,18 @@ def _score(streams, tables, seat, is_scored, seen, nis, told, row, room):
 
 
 @part
+def _precision(tables, known, surprise):
+    """One over the calibrated variance of the state: the model's, by what its gain and the running surprise say."""
+    state, innovation = 0.0, 0.0
+    for a in range(len(known.mean)):
+        state += known.covariance[a, a]
+        innovation += known.innovation_covariance[a, a]
+    trust, gain = tables.trust, state / max(innovation, LEAST_VARIANCE)
+    factor = interpolate(gain, trust.gain, trust.by_gain) * interpolate(surprise, trust.surprise, trust.by_surprise)
+    return known.scalars[PRECISION] / factor
+
+
+@part
 def _follow_step(tables, lag, known, weighted_nis, told, row, room):
     """Hold the forecast of this observation against it."""
     position = np.log(max(lag, SHORTEST))
@@ -364,8 +376,7 @@ def conclude(streams, leads, tables, wanted, seat, now, value, known, is_finite,
     told.is_good[row] = False
     count = streams.counts[seat]
     lag = now - streams.time[seat] if count > 0 else 0.0
-    precision, weight = known.scalars[PRECISION], known.scalars[WEIGHT]
-    nis, log_likelihood = known.scalars[NIS], known.scalars[LOG_LIKELIHOOD]
+    weight, nis, log_likelihood = known.scalars[WEIGHT], known.scalars[NIS], known.scalars[LOG_LIKELIHOOD]
     seen, total = 0, 0.0
     for a in range(len(value)):
         is_seen = value[a] == value[a]
@@ -383,6 +394,7 @@ def conclude(streams, leads, tables, wanted, seat, now, value, known, is_finite,
             told.interval[row, level, a, 0] = known.mean[a] - half
             told.interval[row, level, a, 1] = known.mean[a] + half
     surprise, p, columns_of_tail = _score(streams, tables, seat, room.is_scored, seen, max(nis, 0.0), told, row, room)
+    precision = _precision(tables, known, surprise)
     tracks = streams.tracks
     copy3(tracks.shift[seat], room.shift)
     score_waiting(leads, tracks, seat, now, lag, value, tables.miss_rates, room.shift, room.arrived)

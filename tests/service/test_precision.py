@@ -1,0 +1,184 @@
+"""Precision means precision: times the squared error of the state it is 1 on the mean, for every default bundle."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rfa.export.bundle import BundleError, open_bundle
+from rfa.export.calibration_document import FilterCalibration
+from rfa.export.decoder_constants import write_again
+from rfa.export.documents import read_document
+from rfa.export.recalibrate import recalibrate_precision
+from rfa.model.batch import Batch
+from rfa.service.engine.filter.model import Piece, Row
+from rfa.service.runtime.filter import FilterRuntime
+from rfa.service.runtime.pool import StatePool
+from rfa.service.schemas.replies import FilterStepReply
+from rfa.service.settings import BUNDLE_ROOT
+from rfa.training.simulate import NOISE_SETTINGS, Disturbance, simulate_level, simulate_oscillator
+
+FILTERS = ("linear", "metrics", "oscillator")
+SHARES = {"clean": 0.0, "outliers": 0.02}
+# What was asked for, and standard errors that chance may add to it: beyond so many it is once in 16,000 times.
+BAR, ERRORS = 0.05, 4.0
+# The calibration and the measurement in results/ have other seeds.
+SEED = 730_000
+BURN_IN, METRICS_BURN_IN = 50, 100
+# Errors of `oscillator` have a heavy tail: one stream in some hundred is off by ten times.
+STREAMS = {"linear": 192, "metrics": 192, "oscillator": 512}
+ROUND = 256
+
+
+def series_of(name: str, share: float) -> list[Batch]:
+    """Streams of the system that a bundle is a filter of, a batch for each of its noises."""
+    if name == "metrics":
+        return [simulate_level(STREAMS[name], 400, 0.03, outliers=share, seed=SEED)]
+    settings = ((0.3, 0.5),) if name == "linear" else NOISE_SETTINGS
+    streams, disturbance = STREAMS[name], Disturbance(outliers=share)
+    return [
+        simulate_oscillator(streams, 150, settings=(setting,), disturbance=disturbance, seed=SEED + 10 + i)
+        for i, setting in enumerate(settings)
+    ]
+
+
+def products(runtime: FilterRuntime, batch: Batch) -> np.ndarray:
+    """Precision × squared error of every observation `[streams, steps]`, as the server's rounds tell it."""
+    assert batch.truth is not None
+    streams, steps = batch.times.shape
+    pool = StatePool(runtime.state_fields, streams)
+    seats = [pool.acquire() for _ in range(streams)]
+    for seat in seats:
+        runtime.put(pool, seat, runtime.start())
+    readout = runtime.readout((0.9,), (), 0)
+    found = np.empty((streams, steps))
+    for t in range(steps):
+        rows = [
+            Row(seat, float(batch.times[i, t]), batch.observations[i, t].tolist(), 1.0, readout, 0)
+            for i, seat in enumerate(seats)
+        ]
+        rounds = [runtime.advance(pool, rows[first : first + ROUND]) for first in range(0, streams, ROUND)]
+        for i, stepped in enumerate(itertools.chain(*rounds)):
+            assert stepped is not None
+            found[i, t] = stepped.step.precision * ((np.array(stepped.step.mean) - batch.truth[i, t]) ** 2).mean()
+    return found
+
+
+@pytest.mark.parametrize("kind", SHARES)
+@pytest.mark.parametrize("name", FILTERS)
+def test_precision_times_squared_error_is_one_on_the_mean(name: str, kind: str) -> None:
+    runtime = FilterRuntime(open_bundle(BUNDLE_ROOT / name))
+    burn_in = METRICS_BURN_IN if name == "metrics" else BURN_IN
+    means = [products(runtime, batch)[:, burn_in:].mean(axis=1) for batch in series_of(name, SHARES[kind])]
+    # Streams are independent, the steps of one are not.
+    error = math.sqrt(sum(part.var(ddof=1) / len(part) for part in means)) / len(means)
+    assert error < BAR / 2, "too few streams to tell"
+    assert abs(np.mean([part.mean() for part in means]) - 1) <= BAR + ERRORS * error
+
+
+@pytest.mark.parametrize("kind", SHARES)
+def test_the_same_on_graphs(kind: str) -> None:
+    """Compiled code and graphs have one calibration: their precisions differ by float32's rounding alone."""
+    (batch,) = series_of("metrics", SHARES[kind])
+    few = Batch(batch.times[:8, :60], batch.observations[:8, :60], np.asarray(batch.truth)[:8, :60])
+    bundle = open_bundle(BUNDLE_ROOT / "metrics")
+    compiled, graphs = (products(FilterRuntime(bundle, name), few) for name in ("compiled", "onnx"))
+    # The products of small errors lose digits; the bulk of them must agree.
+    np.testing.assert_allclose(np.median(compiled / graphs), 1, atol=1e-4)
+    np.testing.assert_allclose(compiled[:, 30:].mean(), graphs[:, 30:].mean(), rtol=1e-3)
+
+
+def line(x: float, places: list[float], values: list[float]) -> float:
+    """Straight lines between places, constant outside."""
+    return float(np.interp(x, places, values))
+
+
+def steps_of(runtime: FilterRuntime, mode: Any = "recurrent") -> list[FilterStepReply]:
+    batch = simulate_oscillator(1, 40, settings=((0.3, 0.5),), disturbance=Disturbance(outliers=0.1), seed=SEED)
+    return runtime.filter(batch.times[0].tolist(), batch.observations[0].tolist(), mode=mode).steps
+
+
+def test_precision_is_that_of_the_file_s_tables() -> None:
+    """One number at a time, from what the filter itself gives."""
+    bundle = open_bundle(BUNDLE_ROOT / "oscillator")
+    tables, runtime = bundle.calibration["recurrent"]["precision"], FilterRuntime(bundle)
+    pool = StatePool(runtime.state_fields, 1)
+    seat = pool.acquire()
+    runtime.put(pool, seat, runtime.start())
+    readout, rng = runtime.readout((0.9,), (), 0), np.random.default_rng(1)
+    seen = set()
+    for i in range(60):
+        values = np.array([[8.0, 8.0] if i == 40 else rng.normal(size=2)])
+        piece = Piece(seat, np.array([i / 10]), values, np.ones(1), readout, 0)
+        steps, trace = runtime.trace(pool, piece, traced=True)
+        gain = np.trace(trace.covariance[0]) / np.trace(trace.innovation_covariance[0])
+        surprise = float(pool.arrays["clock.surprise"][seat.row])
+        by_surprise = line(surprise, tables["surprise"], tables["by_surprise"])
+        factor = line(gain, tables["gain"], tables["by_gain"]) * by_surprise
+        assert math.isclose(steps.told.precision[0] * factor, trace.scalars[0, 0], rel_tol=1e-6)
+        seen.add(round(factor, 3))
+    assert len(seen) > 20
+
+
+def test_an_older_bundle_tells_one_over_the_mean_square_of_std(tmp_path: Path) -> None:
+    bundle = open_bundle(BUNDLE_ROOT / "linear")
+    calibration = copy.deepcopy(bundle.calibration)
+    for mode in ("attention", "recurrent"):
+        del calibration[mode]["precision"]
+    older = FilterRuntime(write_again(bundle, tmp_path / "older", None, calibration))
+    for mode in ("attention", "recurrent"):
+        for step in steps_of(older, mode):
+            assert math.isclose(step.precision, 1 / np.mean(np.square(step.std)), rel_tol=1e-5)
+
+
+def test_precision_alone_is_calibrated_anew(tmp_path: Path) -> None:
+    """Everything else stays, byte for byte."""
+    bundle = open_bundle(BUNDLE_ROOT / "linear")
+    copied = write_again(bundle, tmp_path / "linear", None)
+    (batch,) = series_of("linear", 0.02)
+    few = Batch(batch.times[:24, :80], batch.observations[:24, :80], np.asarray(batch.truth)[:24, :80])
+    again = recalibrate_precision(copied.path, few)
+    for mode in ("attention", "recurrent"):
+        found = {key: value for key, value in again.calibration[mode].items() if key != "precision"}
+        assert found == {key: value for key, value in bundle.calibration[mode].items() if key != "precision"}
+        assert again.calibration[mode]["precision"] != bundle.calibration[mode]["precision"]
+    for file in sorted(path.name for path in bundle.path.iterdir()):
+        if file not in ("calibration.json", "manifest.json"):
+            assert (again.path / file).read_bytes() == (bundle.path / file).read_bytes(), file
+
+
+def test_precision_needs_a_filter_and_a_truth(tmp_path: Path) -> None:
+    (batch,) = series_of("linear", 0.0)
+    with pytest.raises(ValueError, match="these have none"):
+        recalibrate_precision(BUNDLE_ROOT / "linear", Batch(batch.times, batch.observations))
+    with pytest.raises(BundleError, match="'books' is no filter"):
+        recalibrate_precision(BUNDLE_ROOT / "books", batch)
+
+
+BAD: list[tuple[Any, str]] = [
+    ({"gain": [0.2, 0.1]}, "gain must ascend"),
+    ({"by_gain": []}, "by_gain"),
+    ({"by_surprise": [0.0]}, "by_surprise"),
+    ({"surprise": [0.1, 0.2]}, "surprise must ascend and be as long as by_surprise"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD)
+def test_tables_that_do_not_fit_are_refused(change: dict[str, Any], message: str) -> None:
+    document = copy.deepcopy(open_bundle(BUNDLE_ROOT / "linear").calibration)
+    document["recurrent"]["precision"].update(change)
+    with pytest.raises(BundleError, match=message):
+        read_document(FilterCalibration, document, "calibration.json")
+
+
+def test_both_modes_have_precision_or_neither() -> None:
+    document = copy.deepcopy(open_bundle(BUNDLE_ROOT / "linear").calibration)
+    del document["attention"]["precision"]
+    with pytest.raises(BundleError, match="in both modes or in neither"):
+        read_document(FilterCalibration, document, "calibration.json")
