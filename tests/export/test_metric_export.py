@@ -55,6 +55,7 @@ def test_the_graph_follows_the_model_for_a_thousand_steps():
 @pytest.mark.slow
 def test_the_bundle_is_small_and_whole(bundle):
     assert bundle.manifest.family == "metric"
+    assert all("precision" in bundle.calibration[mode] for mode in ("attention", "recurrent"))
     assert sum(spec.size for spec in bundle.manifest.files.values()) < 2_000_000
     assert check_golden(bundle) > 0
 

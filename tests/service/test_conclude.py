@@ -182,7 +182,7 @@ runtime = FilterRuntime(open_bundle(sys.argv[1]), "onnx")
 rng = np.random.default_rng(4)
 values = [None if rng.random() < 0.1 else rng.normal(size=2).tolist() for _ in range(60)]
 found = runtime.filter(np.arange(60) / 10, values, horizon=(0.1, 0.5))
-names = "mean", "std", "anomaly", "confidence"
+names = "mean", "std", "anomaly", "confidence", "precision"
 steps = [[*(getattr(s, n) for n in names), s.interval["0.9"], s.forecast[1].interval["0.9"]] for s in found.steps]
 print(json.dumps([HAS_COMPILER, steps]))
 """

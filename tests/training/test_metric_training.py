@@ -41,3 +41,10 @@ def test_a_folder_becomes_a_run(tmp_path):
     assert model.config.process == 0.5
     held = load_file(tmp_path / "run" / "validation.safetensors")["observations"]
     assert held.shape[1:] == (30, 1)
+    simulated = load_file(tmp_path / "run" / "simulated.safetensors")
+    steps = np.diff(simulated["truth"], axis=1)
+    # Of 60,000 steps of variance 0.5: the error of their variance is a two-hundredth of it.
+    assert np.var(steps) == pytest.approx(0.5, rel=0.03)
+    noise = (simulated["observations"] - simulated["truth"])[..., 0]
+    clean, disturbed = np.split(np.abs(noise) > 5, 2)
+    assert not clean.any() and disturbed.mean() == pytest.approx(0.02 * 0.617, rel=0.2)
