@@ -6,9 +6,11 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,8 +20,10 @@ from rfa.cli.console import JsonFlag, print_json
 if TYPE_CHECKING:
     import numpy as np
 
+    from rfa.service.engine.filter.alarms import Alarm
     from rfa.service.runtime.filter import FilterRuntime
     from rfa.service.runtime.filter_sequence import FilteredSequence
+    from rfa.service.schemas.replies import AlarmChecks
     from rfa.training.series import Series
 
 DEFAULT_BUNDLE, METRIC_BUNDLE = "oscillator", "metrics"
@@ -31,12 +35,19 @@ PARTS = {"mean": "mean", "std": "std", "low90": f"lower.{WIDE}", "high90": f"upp
 
 
 def run_filter(
-    runtime: FilterRuntime, series: Series, horizon: list[float], *, smooth: bool = False, lag: int | None = None
+    runtime: FilterRuntime,
+    series: Series,
+    horizon: list[float],
+    *,
+    smooth: bool = False,
+    lag: int | None = None,
+    alarm: Alarm | None = None,
 ) -> FilteredSequence:
     """Filter a series, with a progress bar.
 
     Args:
         smooth: also the states given all rows, or those up to `lag` rows later.
+        alarm: when a row is one; None is never.
 
     Raises:
         ValueError: the series has another number of columns than the bundle takes.
@@ -44,6 +55,7 @@ def run_filter(
     import numpy as np
     from tqdm import tqdm
 
+    from rfa.service.engine.filter.alarms import NEVER
     from rfa.service.engine.filter.model import FilterOptions
     from rfa.service.runtime.filter_sequence import FilteredSequence
 
@@ -54,31 +66,45 @@ def run_filter(
             "`rfa train filter --data CSV` makes a filter that fits"
         )
     values, times = np.asarray(series.values, np.float64), np.asarray(series.times, np.float64)
-    options = FilterOptions(times, values, np.ones(len(times)), LEVELS, tuple(horizon), smooth=smooth, lag=lag)
+    options = FilterOptions(
+        times, values, np.ones(len(times)), LEVELS, tuple(horizon), alarm=alarm or NEVER, smooth=smooth, lag=lag
+    )
     # To smooth, a tick for each piece that is filtered, for each row looked back at, and for each row told.
     total = 2 * len(times) - (-len(times) // runtime.piece_rows) if smooth else len(times)
     with tqdm(total=total, unit="row", disable=None, leave=False) as bar:
         return FilteredSequence.collect(runtime.work(options), bar.update)
 
 
-def learned(series: Series, nis: np.ndarray) -> np.ndarray:
-    """`anomaly` of each row by what this series has shown so far, not by what the bundle was calibrated on."""
-    import numpy as np
-    from tqdm import tqdm
-
-    from rfa.export.normal import anomalies
-
-    given = [None if math.isnan(value) else value for value in nis.tolist()]
-    with tqdm(total=len(given), desc="anomalies", unit="row", disable=None, leave=False) as bar:
-        scores = anomalies(given, series.values, bar.update)
-    return np.where(np.isnan(nis), np.nan, scores)
-
-
-def flagged(anomaly: np.ndarray, threshold: float) -> list[int]:
-    """Rows (from 0) whose anomaly score reaches the threshold."""
+def beyond_gate(nis: np.ndarray, seen: np.ndarray, flag: float) -> list[int]:
+    """Rows (from 0) whose nis is rarer than 1 - flag where the filter is right, which is chi-square of the components
+    seen (Wilson and Hilferty 1931)."""
     import numpy as np
 
-    return np.flatnonzero(anomaly >= threshold).tolist()  # type: ignore[no-any-return]
+    spread = 2 / (9 * np.maximum(seen, 1))
+    gate = seen * (1 - spread + NormalDist().inv_cdf(flag) * np.sqrt(spread)) ** 3
+    return np.flatnonzero(nis > gate).tolist()  # type: ignore[no-any-return]
+
+
+def alarm_at(rate: str, quiet: int) -> Alarm:
+    """An alarm by its rate, a share of the rows or a number per time.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    from rfa.service.engine.filter.alarms import LARGEST_RATE, RATE_PATTERN, alarm
+
+    if re.match(RATE_PATTERN, rate):
+        return alarm(rate, quiet=quiet)
+    try:
+        share = float(rate)
+    except ValueError:
+        share = math.nan
+    if not 0 < share <= LARGEST_RATE:
+        raise ValueError(
+            f"--alarm takes a share of the rows, above 0 and at most {LARGEST_RATE}, or a number per second, minute, "
+            f"hour, day or week such as 1/day, got {rate!r}"
+        )
+    return alarm(share, quiet=quiet)
 
 
 def as_table(
@@ -99,6 +125,8 @@ def as_table(
         table[name] = series.values[:, k]
         table |= {f"{name}_{part}": columns[f"{key}.{name}"] for part, key in PARTS.items()}
     table |= {name: columns[name] for name in ("weight", "nis", "anomaly", "confidence")}
+    if not np.isnan(columns["alarm"]).all():
+        table["alarm"] = columns["alarm"]
     table["outlier"] = np.zeros(len(series.times), np.int64)
     table["outlier"][outliers] = 1
     for lead in horizon:
@@ -117,17 +145,13 @@ def as_table(
 
 
 def as_document(
-    model: str, series: Series, result: FilteredSequence, anomaly: np.ndarray, threshold: float, outliers: list[int]
+    model: str, series: Series, result: FilteredSequence, flag: float, outliers: list[int]
 ) -> dict[str, Any]:
     """Everything, as JSON has it."""
+    alarms = counted(result)
     steps = [
-        {
-            **vars(step),
-            "anomaly": None if math.isnan(score) else score,
-            "forecast": [asdict(point) for point in step.forecast],
-            "samples": step.samples.tolist(),
-        }
-        for step, score in zip(result.steps, anomaly.tolist(), strict=True)
+        {**vars(step), "forecast": [asdict(point) for point in step.forecast], "samples": step.samples.tolist()}
+        for step in result.steps
     ]
     return {
         "model": model,
@@ -135,9 +159,18 @@ def as_document(
         "steps": steps,
         "smoothed": None if result.smoothed is None else [asdict(state) for state in result.smoothed],
         "log_likelihood": result.log_likelihood,
-        "threshold": threshold,
+        "flag": flag,
         "outliers": outliers,
+        "alarms": None if alarms is None else asdict(alarms),
     }
+
+
+def counted(result: FilteredSequence) -> AlarmChecks | None:
+    """The alarms, against the rate that was asked for."""
+    from rfa.service.engine.filter.alarms import count_alarms
+    from rfa.service.engine.filter.forecast_checks import ALARMS, ASKED, EXPECTED
+
+    return count_alarms(*(float(result.tally[column]) for column in (ASKED, EXPECTED, ALARMS)))
 
 
 def filter_series(
@@ -153,7 +186,7 @@ def filter_series(
         str | None,
         typer.Option(
             help=f"Bundle folder, or the name of a default bundle; {DEFAULT_BUNDLE} unless given, "
-            f"or {METRIC_BUNDLE} for the anomalies of one column."
+            f"or {METRIC_BUNDLE} for the alarms of one column."
         ),
     ] = None,
     horizon: Annotated[list[float] | None, typer.Option(min=1e-9, help="Forecast so far ahead; repeatable.")] = None,
@@ -166,55 +199,58 @@ def filter_series(
             min=0, help="Smooth by so many later rows only, as one can who filters live and may wait for them."
         ),
     ] = None,
-    anomalies: Annotated[
-        bool,
+    alarm: Annotated[
+        str | None,
         typer.Option(
-            "--anomalies",
-            help="Score every row by what the series has shown so far, one setting for any series: by level and "
-            "surprise, quiet after an alarm.",
-        ),
-    ] = False,
-    flag: Annotated[
-        float | None,
-        typer.Option(
-            min=0, max=1, help=f"Anomaly score from which a row is an outlier; {OUTLIER}, or stricter with --anomalies."
+            help="Raise alarms at this rate, by what the series has shown so far: 1/day, 2/hour, or a share of the "
+            "rows such as 0.001. Times count as seconds."
         ),
     ] = None,
+    quiet: Annotated[
+        int, typer.Option(min=0, help="So many rows after an alarm only what is rarer by far is another.")
+    ] = 0,
+    flag: Annotated[
+        float,
+        typer.Option(
+            min=0.5, max=1 - 1e-12, help="A row is an outlier if so many are nearer to the filter's estimate."
+        ),
+    ] = OUTLIER,
     plot: Annotated[Path | None, typer.Option(help="Draw estimate, bands and outliers into this image.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the table there: .csv, or .json for everything.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Estimate the states behind a recorded series; without --out, --plot or --json the table goes to stdout."""
+    import numpy as np
+
     from rfa.cli.locate import find_bundle
     from rfa.export.bundle import open_bundle
-    from rfa.export.normal import THRESHOLD
+    from rfa.service.engine.filter.alarms import NEVER
     from rfa.service.engine.filter.columns import Columns
     from rfa.service.runtime.filter import FilterRuntime
     from rfa.training.series import load_csv
 
     if out is not None and out.suffix not in (".csv", ".json"):
         raise ValueError(f"--out must end in .csv or .json, got {out.name!r}")
+    rule = NEVER if alarm is None else alarm_at(alarm, quiet)
     series = load_csv(data)
     if bundle is None:
-        bundle = METRIC_BUNDLE if anomalies and len(series.names) == 1 else DEFAULT_BUNDLE
+        bundle = METRIC_BUNDLE if alarm is not None and len(series.names) == 1 else DEFAULT_BUNDLE
     runtime = FilterRuntime(open_bundle(find_bundle(bundle)))
-    result = run_filter(runtime, series, horizon or [], smooth=smooth or lag is not None, lag=lag)
+    result = run_filter(runtime, series, horizon or [], smooth=smooth or lag is not None, lag=lag, alarm=rule)
     found = Columns(series.names, None, horizon or [])
     for told in result.pieces:
         found.add(told)
     if result.smoothed is not None:
         found.add_smoothed(result.smoothed)
     columns = found.arrays()
-    if anomalies:
-        columns["anomaly"] = learned(series, columns["nis"])
-    threshold = flag if flag is not None else THRESHOLD if anomalies else OUTLIER
-    outliers = flagged(columns["anomaly"], threshold)
+    seen = (~np.isnan(np.asarray(series.values, np.float64))).sum(axis=1)
+    outliers = beyond_gate(columns["nis"], seen, flag)
 
     def table() -> str:
         return as_table(series, columns, outliers, horizon or [], is_smoothed=result.smoothed is not None)
 
     def document() -> dict[str, Any]:
-        return as_document(runtime.name, series, result, columns["anomaly"], threshold, outliers)
+        return as_document(runtime.name, series, result, flag, outliers)
 
     if out is not None:
         is_json = out.suffix == ".json"
@@ -228,7 +264,10 @@ def filter_series(
     elif out is None and plot is None:
         typer.echo(table(), nl=False)
     else:
+        alarms = counted(result)
         typer.echo(
-            f"{len(series.times)} rows, {len(outliers)} outliers, log-likelihood {result.log_likelihood:.6g}"
+            f"{len(series.times)} rows, {len(outliers)} outliers, "
+            + ("" if alarms is None else f"{alarms.raised} alarms of {alarms.expected:.2g} expected, ")
+            + f"log-likelihood {result.log_likelihood:.6g}"
             + "".join(f" → {path}" for path in (out, plot) if path is not None)
         )

@@ -247,7 +247,7 @@ def test_a_recorded_series_is_filtered_without_what_only_training_needs(tmp_path
     metric.write_text("t,value\n" + "".join(f"{t},{100 + t % 7}\n" for t in range(60)))
     statement = (
         "from rfa.cli.main import app\n"
-        f"for options in (['docs/oscillator.csv', '--bundle', 'linear'], [{str(metric)!r}, '--anomalies']):\n"
+        f"for options in (['docs/oscillator.csv', '--bundle', 'linear'], [{str(metric)!r}, '--alarm', '0.01']):\n"
         f"    app(['filter', *options, '--out', {str(tmp_path / 'out.csv')!r}], standalone_mode=False)\n"
     )
     result = run_without(NOT_INSTALLED_FOR_SERVING, statement)

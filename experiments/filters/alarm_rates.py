@@ -147,7 +147,10 @@ def measure(data: Path) -> dict[str, Any]:
             for one in series:
                 found.append(count(target.url, one))
                 bar.update()
-            observations, alarms, forecast, inside = (sum(part) for part in zip(*found, strict=True))
+            observations = sum(counts.observations for counts in found)
+            forecast = sum(counts.forecast for counts in found)
+            alarms: Array = np.sum([counts.alarms for counts in found], axis=0)
+            inside: Array = np.sum([counts.inside for counts in found], axis=0)
             rows[name] = {
                 "series": len(series),
                 "observations": observations,

@@ -12,22 +12,28 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import urllib.request
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 from tqdm import tqdm
 
-from rfa.experiments.nab.score import PROFILES, Labelled, best_threshold, detect, earlier, labelled, score
+from rfa.bench.load.server import started
+from rfa.experiments.nab.score import PROFILES, Labelled, Profile, best_threshold, detect, earlier, labelled, score
 from rfa.export.bundle import open_bundle
-from rfa.export.normal import THRESHOLD, anomalies
 from rfa.measured import origin, write_result
-from rfa.service.runtime.filter import FilterRuntime
 from rfa.training.series import load_csv
 
+# Observations after an alarm before an equal one, and rates per observation that were tried.
+QUIET = 100
+RATES = (0.001, 0.002, 0.003, 0.005, 0.008, 0.012, 0.02)
+RATE = 0.008
+SECONDS = 120.0
 # Where the windows are: in a copy beside the data, and in NAB's own repository.
 WINDOW_FILES = ("windows.json", "labels/combined_windows.json")
 # Share of every series by which settings are chosen.
@@ -91,74 +97,98 @@ def windowed_gaussian(values: np.ndarray) -> np.ndarray:
     return scores
 
 
-def filtered(runtime: FilterRuntime, series: NabSeries) -> np.ndarray:
-    """Anomaly scores of a one-dimensional filter, as `rfa filter --anomalies` gives them."""
-    observations = [[None if math.isnan(value) else value] for value in series.values.tolist()]
-    result = runtime.filter(series.times.tolist(), observations, levels=(0.9,))
-    return anomalies([step.nis for step in result.steps], series.values[:, None])
+def alarms(url: str, model: str, series: NabSeries, rate: float) -> np.ndarray:
+    """Where the server raises an alarm, 1, and where not, 0."""
+    values = [None if math.isnan(value) else value for value in series.values.tolist()]
+    body = {
+        "model": model, "times": series.times.tolist(), "values": {"y": values}, "fields": ["alarm"],
+        "alarm": {"rate": rate, "quiet": QUIET},
+    }  # fmt: skip
+    request = urllib.request.Request(f"{url}/filter", orjson.dumps(body), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=SECONDS) as reply:
+        found = orjson.loads(reply.read())["columns"]["alarm"]
+    return np.array([flag or 0.0 for flag in found])
 
 
-def _profiles(
-    corpus: Sequence[Labelled], scores: Sequence[np.ndarray], threshold: float | None
-) -> dict[str, dict[str, float | None]]:
-    rows: dict[str, dict[str, float | None]] = {}
-    for name, profile in PROFILES.items():
-        at, best = best_threshold(corpus, scores, profile)
-        fixed = None if threshold is None else score(corpus, scores, threshold, profile)
-        rows[name] = {"score": fixed, "best": best, "best_threshold": at if math.isfinite(at) else None}
-    return rows
+def _by_rate(
+    corpus: Sequence[Labelled], raised: Mapping[float, Sequence[np.ndarray]], profile: Profile
+) -> dict[str, float]:
+    """Scores at RATE and at the rate that is best."""
+    scores = {rate: score(corpus, found, 1.0, profile) for rate, found in raised.items()}
+    best = max(scores, key=scores.__getitem__)
+    return {"score": scores[RATE], "best": scores[best], "best_rate": best}
 
 
-def measure(series: Sequence[NabSeries], detected: dict[str, list[np.ndarray]], own: str) -> dict[str, Any]:
-    """Scores of every detector by profile, over the whole series and over their earlier part, and what the filter
-    `own` finds in each file at its default threshold."""
-    corpus = [one.labelled for one in series]
-    first = [earlier(one, CHOICE) for one in corpus]
-    files = {}
-    for one, anomaly in zip(series, detected[own], strict=True):
-        found = detect(one.labelled, anomaly, THRESHOLD, PROFILES["standard"])
-        files[one.name] = found._asdict()
+def _by_threshold(corpus: Sequence[Labelled], found: Sequence[np.ndarray], profile: Profile) -> dict[str, float | None]:
+    threshold, best = best_threshold(corpus, found, profile)
+    return {"score": None, "best": best, "best_threshold": threshold if math.isfinite(threshold) else None}
+
+
+def measure(
+    series: Sequence[NabSeries],
+    name: str,
+    raised: Mapping[float, Sequence[np.ndarray]],
+    baselines: Mapping[str, Sequence[np.ndarray]],
+) -> dict[str, Any]:
+    """Scores by profile, over the whole series and over their earlier part, and what the alarms of the model `name`
+    find in each file at RATE."""
+    whole = [one.labelled for one in series]
+    parts = {"whole": whole, "earlier": [earlier(one, CHOICE) for one in whole]}
+    own = {
+        part: {title: _by_rate(corpus, raised, profile) for title, profile in PROFILES.items()}
+        for part, corpus in parts.items()
+    }
+    others = {
+        other: {
+            part: {title: _by_threshold(corpus, found, profile) for title, profile in PROFILES.items()}
+            for part, corpus in parts.items()
+        }
+        for other, found in baselines.items()
+    }
     return {
-        "threshold": THRESHOLD,
-        "files": len(corpus),
-        "windows": sum(len(one.windows) for one in corpus),
-        "detectors": {
-            name: {
-                "whole": _profiles(corpus, scores, THRESHOLD if name == own else None),
-                "earlier": _profiles(first, scores, THRESHOLD if name == own else None),
-            }
-            for name, scores in detected.items()
+        "rate": RATE,
+        "quiet": QUIET,
+        "files": len(whole),
+        "windows": sum(len(one.windows) for one in whole),
+        "detectors": {name: own, **others},
+        "series": {
+            one.name: detect(one.labelled, found, 1.0, PROFILES["standard"])._asdict()
+            for one, found in zip(series, raised[RATE], strict=True)
         },
-        "series": files,
     }
 
 
 def markdown(document: dict[str, Any]) -> str:
-    """Scores over the files given, at the default threshold and at the best one."""
+    """Scores over the files given, at the rate of all files and at the best one."""
     lines = ["| detector | " + " | ".join(PROFILES) + " |", "|---|" + "---|" * len(PROFILES)]
     for name, parts in document["detectors"].items():
         rows = parts["whole"]
-        for key, title in (("score", "default threshold"), ("best", "best threshold")):
+        for key, title in (("score", f"a rate of {document['rate']}"), ("best", "at its best")):
             if rows["standard"][key] is not None:
                 lines.append(f"| {name}, {title} | " + " | ".join(f"{rows[p][key]:.1f}" for p in PROFILES) + " |")
     return "\n".join(lines)
 
 
 def write_nab(bundle: Path, data: Path, out: Path) -> dict[str, Any]:
-    """Score a one-dimensional filter bundle on the files of `data` and write the result as JSON.
+    """Score the alarms of a one-dimensional filter bundle on the files of `data` and write the result as JSON.
 
     Raises:
         ValueError: the bundle takes more than one component.
     """
-    runtime = FilterRuntime(open_bundle(bundle))
-    if runtime.observation_size != 1:
-        raise ValueError(f"bundle {runtime.name!r} takes {runtime.observation_size} components, NAB's series have 1")
+    opened = open_bundle(bundle)
+    components = len(opened.weights()["initial.readout_matrix"])
+    if components != 1:
+        raise ValueError(f"bundle {opened.name!r} takes {components} components, NAB's series have 1")
     series = load_nab(data)
-    detected = {
-        runtime.name: [filtered(runtime, one) for one in tqdm(series, unit="file", disable=None)],
+    with started([bundle], {"max_observations": max(len(one.values) for one in series)}) as target:
+        raised = {
+            rate: [alarms(target.url, opened.name, one, rate) for one in series]
+            for rate in tqdm(RATES, unit="rate", disable=None)
+        }
+    baselines = {
         "windowed Gaussian": [windowed_gaussian(one.values) for one in series],
         "null": [np.zeros(len(one.values)) for one in series],
     }
-    document = {**origin("rfa bench nab"), "bundle": runtime.name} | measure(series, detected, runtime.name)
+    document = {**origin("rfa bench nab"), "bundle": opened.name} | measure(series, opened.name, raised, baselines)
     write_result(out, document)
     return document

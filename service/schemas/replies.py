@@ -183,7 +183,7 @@ class FilterStepReply(Reply):
         float | None,
         says(
             "1 - the probability of so strange an observation, by what this stream has shown, as rare as it says: one "
-            "in a thousand is above 0.999. The first 80 are placed by the bundle's calibration, and up to 0.998",
+            "in a thousand is above 0.999. The first 80 are placed by the bundle's calibration, and up to 0.999",
             ge=0,
             le=1,
         ),

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from rfa.service.engine.filter.alarms import RATE_PATTERN, Alarm, Direction, alarm
+from rfa.service.engine.filter.alarms import LARGEST_RATE, RATE_PATTERN, Alarm, Direction, alarm
 from rfa.service.engine.filter.input import LARGEST_OBSERVATION, LEAST_NOISE, MOST_COMPONENTS, MOST_NOISE
 from rfa.service.neutral import NullIs, OneOf, Only
 from rfa.service.schemas.base import FieldError, Mode, Request
@@ -177,7 +177,7 @@ class AlarmRequest(Request):
     The rate holds on streams that stay as they are, for the stream's own scores are what it is held against."""
 
     rate: Annotated[
-        Annotated[float, Field(gt=0, le=0.5)] | Annotated[str, Field(pattern=RATE_PATTERN, max_length=32)],
+        Annotated[float, Field(gt=0, le=LARGEST_RATE)] | Annotated[str, Field(pattern=RATE_PATTERN, max_length=32)],
         OneOf('a share of the observations, above 0 and at most 0.5, or a number per time such as "1/day"'),
     ] = Field(
         description="a share of the observations, or a number per second, minute, hour, day or week, where times are "
@@ -191,14 +191,19 @@ class AlarmRequest(Request):
         default=None,
         description="lowest and highest value, null is no limit: what lies outside is an alarm however rare it is",
     )
-    quiet: int = Field(default=0, ge=0, le=MAX_ITEMS, description="observations after an alarm without another one")
+    quiet: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_ITEMS,
+        description="so many observations after an alarm only what is rarer by far (a tenth more digits) is another",
+    )
 
     @model_validator(mode="after")
     def check_range(self) -> Self:
         """The limits are in order."""
         low, high = self.range or (None, None)
         if low is not None and high is not None and low > high:
-            raise FieldError("range", "range must begin with its lower limit", "out_of_range")
+            raise FieldError("alarm.range", "alarm.range must begin with its lower limit", "out_of_range")
         return self
 
     def rule(self) -> Alarm:

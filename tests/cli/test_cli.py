@@ -337,15 +337,26 @@ def test_a_bundle_is_found_by_name_beside_the_others(linear_bundle: Path, monkey
         find_bundle("oscillator")
 
 
-def test_anomalies_are_what_is_not_normal_for_the_series(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rate", ["0.002", "2.88/day"])
+def test_alarms_come_at_the_rate_that_is_asked_for(tmp_path: Path, rate: str) -> None:
     generator = np.random.default_rng(3)
     values = 1e6 * (50 + generator.standard_normal(600))
     values[500] += 2e7
     rows = "\n".join(f"{60 * i},{value:.9g}" for i, value in enumerate(values))
     (tmp_path / "metric.csv").write_text(f"t,value\n{rows}\n")
-    code, out, _ = rfa("filter", str(tmp_path / "metric.csv"), "--bundle", "metrics", "--anomalies", "--json")
-    assert code == 0
-    document = json.loads(out.splitlines()[-1])
-    # A calm row passes with probability 0.002.
-    assert 500 in document["outliers"] and len(document["outliers"]) <= 6
-    assert document["steps"][500]["anomaly"] >= document["threshold"] > document["steps"][499]["anomaly"]
+    document = rfa_json("filter", tmp_path / "metric.csv", "--alarm", rate, "--quiet", 20)
+    assert document["model"] == "metrics" and 500 in document["outliers"]
+    alarms, flags = document["alarms"], [step["alarm"] for step in document["steps"]]
+    assert flags[500] is True and 1 <= flags.count(True) == alarms["raised"] <= 6
+    assert alarms["observations"] == 600 and alarms["expected"] == pytest.approx(1.2, rel=2e-3)
+    out = tmp_path / "out.csv"
+    code, said, _ = rfa("filter", tmp_path / "metric.csv", "--alarm", rate, "--quiet", 20, "--out", out)
+    assert code == 0 and f"{alarms['raised']} alarms of 1.2 expected" in said
+    table = list(csv.DictReader(out.read_text().splitlines()))
+    assert [row["alarm"] == "1.0" for row in table] == flags
+
+
+@pytest.mark.parametrize("rate", ["0", "0.6", "nan", "often", "1/month"])
+def test_a_rate_that_is_none_is_refused(rate: str) -> None:
+    code, _, err = rfa("filter", EXAMPLE, "--alarm", rate)
+    assert code == 1 and "--alarm takes a share of the rows" in err

@@ -306,7 +306,7 @@ class FakeFilter:
         interval = {level_name(level): [[value - level, value + level] for value in mean] for level in wanted.levels}
         step = FilterStepReply(
             state.count, t, mean, [1.0] * len(mean), 1.0, 0.9, None if observation is None else 1.0,
-            observation if observation is None else list(observation), None, None, interval,
+            observation if observation is None else list(observation), None, None, None, interval,
             [ForecastPoint(t + h, mean, [1.0] * len(mean), interval) for h in wanted.horizon],
             np.array([mean] * wanted.samples),
         )  # fmt: skip

@@ -58,7 +58,7 @@ async def send(client: httpx.AsyncClient, body: bytes, **query: Any) -> httpx.Re
 def as_columns(steps: list[dict[str, Any]], names: list[str]) -> dict[str, list[Any]]:
     """Steps of a plain reply, by the names that OpenAPI tells."""
     found: dict[str, list[Any]] = {name: [step[name] for step in steps] for name in ("index", "t")}
-    for name in ("precision", "confidence", "weight", "nis", "anomaly"):
+    for name in ("precision", "confidence", "weight", "nis", "anomaly", "alarm"):
         found[name] = [step[name] for step in steps]
     for k, name in enumerate(names):
         for what in ("mean", "std"):

@@ -11,6 +11,8 @@ Direction = Literal["both", "up", "down"]
 SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 # What is rarer is one per so many: "1/day", "0.5/hour", "12 / week".
 RATE_PATTERN: Final = rf"^(\d+(?:\.\d+)?) ?/ ?({'|'.join(SECONDS)})$"
+# Of the observations.
+LARGEST_RATE: Final = 0.5
 # Of a normal variable, of which 95 % lie nearer.
 _LIKELY = 1.96
 
@@ -23,7 +25,7 @@ class Alarm(NamedTuple):
         direction: 1 above what was expected, -1 below, 0 either.
         deviation: it is at least so far from what was expected, in units of the observation.
         low, high: outside of them it is an alarm however rare that is.
-        quiet: for so many observations after an alarm there is no other.
+        quiet: for so many observations after an alarm there is no other, but one that is rarer by far.
     """
 
     rate: float = 0.0

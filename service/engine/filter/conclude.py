@@ -44,6 +44,7 @@ from rfa.service.engine.filter.learned_tail import (
     BODY,
     FIRST,
     GRID,
+    HELD,
     LARGEST_SCORE,
     QUIET,
     SEEN,
@@ -58,7 +59,9 @@ PRECISION, WEIGHT, NIS, LOG_LIKELIHOOD = range(4)
 # A variance that rounding took to zero or below.
 LEAST_VARIANCE = 1e-300
 # Before a stream has shown its own scores nothing is rarer than this, whatever the bundle says.
-EARLY_LEAST = 0.002
+EARLY_LEAST = 0.001
+# While it is quiet after an alarm, what has so many times its evidence is news.
+NEWS = 1.1
 
 
 class Streams(NamedTuple):
@@ -256,12 +259,12 @@ def _alarm(alarm, lag, p, value, innovation, told, row, room):
             if alarm.direction == 0:
                 size = abs(size)
             is_there = is_there or (size > 0 and size >= alarm.deviation)
-    is_alarm = (p <= expected and is_there) or is_outside
+    is_alarm, evidence = (p <= expected and is_there) or is_outside, -np.log(p)
     if room.tail[QUIET] > 0:
-        is_alarm = False
+        is_alarm = is_alarm and evidence > NEWS * room.tail[HELD]
         room.tail[QUIET] -= 1
-    elif is_alarm:
-        room.tail[QUIET] = alarm.quiet
+    if is_alarm:
+        room.tail[QUIET], room.tail[HELD] = alarm.quiet, evidence
     told.alarm[row] = 1 if is_alarm else 0
     told.tally[row, ASKED], told.tally[row, EXPECTED] = 1, expected
     told.tally[row, ALARMS] = 1 if is_alarm else 0

@@ -49,9 +49,9 @@ HALVES = 16
 TREE_PRIOR, TREE_MEMORY = 5.0, 2000.0
 LEAST = 1e-15
 LARGEST_SCORE = 1e12
-# Columns: scores so far, u, observations without another alarm to come (conclude.py), the grid (log π
+# Columns: scores so far, u, quiet observations to come after an alarm and its evidence (conclude.py), the grid (log π
 # beside its prior) and the tree.
-SEEN, THRESHOLD, QUIET, GRID = 0, 1, 2, 3
+SEEN, THRESHOLD, QUIET, HELD, GRID = 0, 1, 2, 3, 4
 TREE = GRID + len(SHAPES) * len(SCALES)
 COLUMNS = TREE + HALVES + 1
 _SHAPES, _SCALES = len(SHAPES), len(SCALES)

@@ -1,0 +1,127 @@
+"""Alarms over HTTP: at the rate that was asked for, in whatever form and in whatever pieces a series comes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from rfa.service.engine.filter.alarms import NEVER, Alarm, alarm, count_alarms
+from tests.service.test_columns import answer, serving
+
+pytestmark = pytest.mark.anyio
+COUNT, SPIKES, BURN_IN = 3_000, (1_000, 1_003, 2_000, 2_500), 200
+RATE = 0.01
+
+
+@pytest.fixture(scope="module")
+def series() -> list[list[float] | None]:
+    """A noisy level of 50; its spikes go up, down, up, down, and some values are missing."""
+    rng = np.random.default_rng(11)
+    values = 50 + rng.standard_normal(COUNT)
+    values[list(SPIKES)] += 20 * np.array([1, -1, 1, -1])
+    return [None if i % 97 == 5 else [float(value)] for i, value in enumerate(values)]
+
+
+def asked(series: list[Any], **rule: Any) -> dict[str, Any]:
+    return {"model": "metrics", "observations": series, "fields": ["anomaly", "alarm"], "seed": 1, "alarm": rule}
+
+
+async def raised(client: httpx.AsyncClient, series: list[Any], **rule: Any) -> list[int]:
+    found = await answer(client, asked(series, **rule))
+    flags = [step["alarm"] for step in found["steps"]]
+    assert [flag is None for flag in flags] == [value is None for value in series]
+    counted = found["calibration"]["alarms"]
+    assert (counted["observations"], counted["raised"]) == (len(flags) - flags.count(None), flags.count(True))
+    return [index for index, flag in enumerate(flags) if flag]
+
+
+async def test_alarms_are_as_rare_as_was_asked_for_and_counted(series: list[Any]) -> None:
+    async with serving() as client:
+        found = await answer(client, asked(series, rate=RATE))
+        told = found["calibration"]["alarms"]
+        metrics = (await client.get("/metrics")).text
+        plain = await answer(client, {**asked(series), "alarm": None})
+    flags = [step["alarm"] for step in found["steps"]]
+    seen = COUNT - flags.count(None)
+    assert told["expected"] == pytest.approx(RATE * seen) and told["rate"] == told["raised"] / seen
+    assert told["bound"][0] < told["rate"] < told["bound"][1]
+    assert all(flags[spike] for spike in SPIKES)
+    # 28 are expected; the factor that is promised, and four deviations of a count.
+    count = sum(flag is True for flag in flags[BURN_IN:])
+    assert 28 / 1.5 - 21 <= count <= 1.5 * 28 + 21
+    for step in found["steps"]:
+        if step["alarm"] is not None:
+            assert step["alarm"] == (1 - step["anomaly"] <= RATE)
+    assert {step["alarm"] for step in plain["steps"]} == {None} and plain["calibration"]["alarms"] is None
+    assert [step["anomaly"] for step in plain["steps"]] == [step["anomaly"] for step in found["steps"]]
+    for name, value in (("filter_alarms", told["raised"]), ("filter_alarm_observations", seen)):
+        assert f'rfa_{name}_total{{model_name="metrics"}} {float(value)}' in metrics
+
+
+async def test_direction_deviation_range_and_quiet_narrow_them(series: list[Any]) -> None:
+    async with serving() as client:
+        both = await raised(client, series, rate=RATE)
+        up, down = [await raised(client, series, rate=RATE, direction=way) for way in ("up", "down")]
+        far = await raised(client, series, rate=RATE, min_deviation=10)
+        calm = await raised(client, series, rate=RATE, min_deviation=10, quiet=50)
+        outside = await raised(client, series, rate=1e-9, range=[40, None])
+    assert sorted(up + down) == both and {1_000, 2_000} <= set(up) and {1_003, 2_500} <= set(down)
+    # After a spike of 20 the level is off by some.
+    assert set(SPIKES) <= set(far) <= set(both) and len(far) <= len(SPIKES) + 4
+    assert calm == [1_000, 2_000, 2_500]
+    assert outside == [1_003, 2_500]
+
+
+async def test_pieces_columns_and_a_rate_per_time_say_the_same(series: list[Any]) -> None:
+    """A state carries what was learned and how long it is quiet; 864 a day of one a second are one in a hundred."""
+    rule = {"rate": "864/day", "quiet": 40}
+    async with serving() as client:
+        whole = await raised(client, series, rate=RATE, quiet=40)
+        first = await answer(client, {**asked(series[:1_002], **rule), "return_state": True})
+        rest = await answer(client, {**asked(series[1_002:], **rule), "state": first["state"]})
+        columns = {"y": [None if value is None else value[0] for value in series]}
+        body = {"model": "metrics", "values": columns, "fields": ["alarm"], "alarm": rule}
+        in_columns = (await answer(client, body))["columns"]["alarm"]
+    steps = [*first["steps"], *rest["steps"]]
+    assert [i for i, step in enumerate(steps) if step["alarm"]] == whole
+    assert [i for i, flag in enumerate(in_columns) if flag] == whole
+
+
+@pytest.mark.parametrize(
+    ("rule", "param"),
+    [
+        ({"rate": 0}, "alarm.rate"),
+        ({"rate": 0.51}, "alarm.rate"),
+        ({"rate": "1/month"}, "alarm.rate"),
+        ({"rate": "nan/day"}, "alarm.rate"),
+        ({"rate": True}, "alarm.rate"),
+        ({}, "alarm.rate"),
+        ({"rate": 0.1, "direction": "left"}, "alarm.direction"),
+        ({"rate": 0.1, "min_deviation": -1}, "alarm.min_deviation"),
+        ({"rate": 0.1, "range": [2, 1]}, "alarm.range"),
+        ({"rate": 0.1, "range": [2]}, "alarm.range"),
+        ({"rate": 0.1, "quiet": -1}, "alarm.quiet"),
+        ({"rate": 0.1, "threshold": 0.9}, "alarm.threshold"),
+    ],
+)
+async def test_what_is_no_rule_is_refused_by_name(rule: dict[str, Any], param: str) -> None:
+    async with serving() as client:
+        response = await client.post("/filter", json=asked([[1.0]], **rule))
+    assert response.status_code == 422 and response.json()["error"]["param"] == param
+
+
+def test_a_rate_per_time_is_one_per_second() -> None:
+    assert Alarm() == NEVER and not NEVER.rate and not NEVER.per_time
+    assert alarm("1/day").per_time == pytest.approx(1 / 86_400) and alarm("0.5 / hour").per_time == 0.5 / 3600
+    assert alarm(0.01, within=(None, 3)).high == 3 and alarm(0.01, within=(None, 3)).low == -math.inf
+
+
+def test_the_bound_is_that_of_wilson() -> None:
+    """Of Agresti and Coull (1998), for 2 of 10: from 0.057 to 0.510."""
+    told = count_alarms(10, 0.5, 2)
+    assert told is not None and told.bound == pytest.approx((0.0567, 0.5098), abs=1e-3)
+    assert count_alarms(0, 0, 0) is None
