@@ -163,20 +163,24 @@ def _with_error(found: Document) -> str:
 
 
 def alarm_tables(document: Document) -> list[Table]:
-    rates = list(next(iter(document["rows"].values()))["learned"])
+    first = next(iter(document["rows"].values()))
     return [
         Table(
-            ("series", "observations", *(f"at {rate}" for rate in rates), *(f"served, at {rate}" for rate in rates)),
+            ("series", "observations", *(f"at {rate}" for rate in first["over_nominal"])),
             [
-                (
-                    name,
-                    f"{row['observations']:,}",
-                    *(f"{row[kind][rate]:.2f}" for kind in ("learned", "served") for rate in rates),
-                )
+                (name, f"{row['observations']:,}", *(f"{value:.2f}" for value in row["over_nominal"].values()))
                 for name, row in document["rows"].items()
             ],
-            f"Observed over nominal, pooled; the first {document['burn_in']} observations of a series not counted:",
-        )
+            f"Alarms over nominal, pooled; the first {document['burn_in']} observations of a series not counted:",
+        ),
+        Table(
+            ("series", *(f"{100 * float(level):g} %" for level in first["coverage"])),
+            [
+                (name, *(f"{100 * value:.1f}" for value in row["coverage"].values()))
+                for name, row in document["rows"].items()
+            ],
+            "Percent of the observations inside their one-step forecast interval, by its level:",
+        ),
     ]
 
 
@@ -187,12 +191,12 @@ def _plain(value: float | None) -> str:
 def nab_tables(document: Document) -> list[Table]:
     rows = []
     for name, parts in document["detectors"].items():
-        for key, title in (("score", "one default threshold"), ("best", "its best threshold")):
+        for key, title in (("score", f"a rate of {document['rate']}"), ("best", "at its best")):
             scores = [profile[key] for profile in parts["whole"].values()]
             if None not in scores:
                 rows.append((f"{name}, {title}", *(f"{score:.1f}" for score in scores)))
     profiles = document["detectors"]["metrics"]["whole"]
-    note = f"NAB's score over {document['files']} of its 58 files, the default threshold being {document['threshold']}:"
+    note = f"NAB's score over {document['files']} of its 58 files, {document['quiet']} rows quiet after an alarm:"
     return [Table(("detector", *profiles), rows, note)]
 
 

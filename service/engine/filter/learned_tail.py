@@ -34,7 +34,7 @@ from rfa.model.compiling import part
 
 FIELD = "tail.learned"
 BODY = 0.1
-PACE, START, LONGEST = 3.0, 40.0, 1000.0
+PACE, START, LONGEST = 3.0, 40.0, 4000.0
 # Scores from which the first threshold is read: it is the `ABOVE`-th largest.
 FIRST, ABOVE = 80, 9
 # In units of what the filter expects: what is that small is no excess.
