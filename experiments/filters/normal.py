@@ -25,10 +25,11 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from rfa.experiments.filters.normal_rows import learn
 from rfa.export.bundle import open_bundle
 from rfa.measured import RESULTS, origin, write_result
 from rfa.service.engine.filter.calibration import Calibration
-from rfa.service.engine.filter.learned_normal import COLUMNS, MEMORY, learn
+from rfa.service.engine.filter.learned_normal import COLUMNS, MEMORY
 from rfa.service.engine.filter.model import Row
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.pool import StatePool
@@ -76,7 +77,7 @@ def without(calibration: Calibration, nis: Array) -> Array:
     untaught = np.zeros((len(nis), COLUMNS), np.float32)
     seen, teaches = np.full(len(nis), 2), np.zeros(len(nis), bool)
     return np.stack(
-        [learn(untaught, column, seen, 2, teaches, calibration.tables.rarity).anomaly for column in nis.T], axis=1
+        [learn(untaught, column, seen, 2, teaches, calibration.tables.rarity).share for column in nis.T], axis=1
     )
 
 

@@ -32,7 +32,7 @@ from rfa.training.series import load_csv
 # Observations after an alarm before an equal one, and rates per observation that were tried.
 QUIET = 100
 RATES = (0.001, 0.002, 0.003, 0.005, 0.008, 0.012, 0.02)
-RATE = 0.008
+RATE = 0.003
 SECONDS = 120.0
 # Where the windows are: in a copy beside the data, and in NAB's own repository.
 WINDOW_FILES = ("windows.json", "labels/combined_windows.json")
