@@ -13,6 +13,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from rfa.export.token_confidence import TokenConfidence
+from rfa.service.engine.filter.alarms import NEVER, Alarm
 from rfa.service.engine.filter.forecast_checks import (
     INSIDE,
     NIS,
@@ -238,7 +239,10 @@ class FakeFilter:
         sums = np.frombuffer(data, "<f8", self.observation_size, 24)
         return Means(sums, np.frombuffer(data, "<i8", offset=24 + sums.nbytes), time, count, seed)
 
-    def readout(self, levels: tuple[float, ...], horizon: tuple[float, ...], samples: int) -> Wanted:
+    def readout(
+        self, levels: tuple[float, ...], horizon: tuple[float, ...], samples: int, alarm: Alarm = NEVER
+    ) -> Wanted:
+        assert alarm == NEVER
         if any(level not in self.levels for level in levels):
             raise InvalidRequest("levels must be calibrated ones", param="levels", code="level_not_calibrated")
         return Wanted(levels, horizon, samples)

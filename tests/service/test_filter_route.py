@@ -181,6 +181,7 @@ CHECKS = {
     "weighted_nis": 2.0,
     "pit": [0] * 9 + [2],
     "weighted_nis_bins": [0, 0, 0, 0, 2, 0, 0, 0],
+    "alarms": None,
 }
 
 

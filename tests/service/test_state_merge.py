@@ -32,7 +32,8 @@ from tests.service.test_filter_stream import Socket
 pytestmark = pytest.mark.anyio
 BUNDLES = Path(__file__).parents[2] / "bundles"
 KEY, OTHER = "a-key-of-sixteen-or-more", "another-key-of-sixteen"
-CONFIG = open_bundle(BUNDLES / "linear").config
+LINEAR = open_bundle(BUNDLES / "linear")
+CONFIG, TRUST = LINEAR.config, LINEAR.calibration["recurrent"]["precision"]
 DRIFT, NOISE, ERROR, START = (
     np.array(CONFIG[name]) for name in ("drift", "process_noise", "measurement_noise", "initial_covariance")
 )
@@ -112,13 +113,17 @@ def summed(beliefs: Sequence[Belief], prior: Belief | None = None) -> Belief:
 
 
 def assert_tells(reply: Any, belief: Belief, scale: float, rounding: float) -> None:
-    """A reply tells this belief; `scale` is the calibrated std per the filter's own."""
+    """A reply tells this belief; `scale` is the calibrated std per the filter's own. Its precision is calibrated by the
+    running surprise, too, which is not known here."""
     mean, covariance = belief
     assert np.linalg.cond(covariance) < 10
     limits: Any = {"rtol": rounding, "atol": rounding}
     np.testing.assert_allclose(reply["mean"], mean, **limits)
     np.testing.assert_allclose(reply["std"], scale * np.sqrt(np.diag(covariance)), **limits)
-    np.testing.assert_allclose(reply["precision"], 2 / np.trace(covariance), **limits)
+    factors = [np.array(TRUST[name]) for name in ("by_gain", "by_surprise")]
+    scaled = reply["precision"] * np.trace(covariance) / 2
+    assert 1 / np.prod([f.max() for f in factors]) <= scaled * (1 + rounding)
+    assert scaled <= (1 + rounding) / np.prod([f.min() for f in factors])
 
 
 def scale_of(step: Any, belief: Belief) -> float:
