@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rfa.experiments.filters.precision import served
 from rfa.export.bundle import BundleError, open_bundle
 from rfa.export.calibration_document import FilterCalibration
 from rfa.export.decoder_constants import write_again
 from rfa.export.documents import read_document
 from rfa.export.recalibrate import recalibrate_precision
 from rfa.model.batch import Batch
-from rfa.service.engine.filter.model import Piece, Row
+from rfa.service.engine.filter.model import Piece
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.pool import StatePool
 from rfa.service.schemas.replies import FilterStepReply
@@ -48,34 +48,12 @@ def series_of(name: str, share: float) -> list[Batch]:
     ]
 
 
-def products(runtime: FilterRuntime, batch: Batch) -> np.ndarray:
-    """Precision × squared error of every observation `[streams, steps]`, as the server's rounds tell it."""
-    assert batch.truth is not None
-    streams, steps = batch.times.shape
-    pool = StatePool(runtime.state_fields, streams)
-    seats = [pool.acquire() for _ in range(streams)]
-    for seat in seats:
-        runtime.put(pool, seat, runtime.start())
-    readout = runtime.readout((0.9,), (), 0)
-    found = np.empty((streams, steps))
-    for t in range(steps):
-        rows = [
-            Row(seat, float(batch.times[i, t]), batch.observations[i, t].tolist(), 1.0, readout, 0)
-            for i, seat in enumerate(seats)
-        ]
-        rounds = [runtime.advance(pool, rows[first : first + ROUND]) for first in range(0, streams, ROUND)]
-        for i, stepped in enumerate(itertools.chain(*rounds)):
-            assert stepped is not None
-            found[i, t] = stepped.step.precision * ((np.array(stepped.step.mean) - batch.truth[i, t]) ** 2).mean()
-    return found
-
-
 @pytest.mark.parametrize("kind", SHARES)
 @pytest.mark.parametrize("name", FILTERS)
 def test_precision_times_squared_error_is_one_on_the_mean(name: str, kind: str) -> None:
     runtime = FilterRuntime(open_bundle(BUNDLE_ROOT / name))
     burn_in = METRICS_BURN_IN if name == "metrics" else BURN_IN
-    means = [products(runtime, batch)[:, burn_in:].mean(axis=1) for batch in series_of(name, SHARES[kind])]
+    means = [served(runtime, batch)[:, burn_in:].mean(axis=1) for batch in series_of(name, SHARES[kind])]
     # Streams are independent, the steps of one are not.
     error = math.sqrt(sum(part.var(ddof=1) / len(part) for part in means)) / len(means)
     assert error < BAR / 2, "too few streams to tell"
@@ -88,7 +66,7 @@ def test_the_same_on_graphs(kind: str) -> None:
     (batch,) = series_of("metrics", SHARES[kind])
     few = Batch(batch.times[:8, :60], batch.observations[:8, :60], np.asarray(batch.truth)[:8, :60])
     bundle = open_bundle(BUNDLE_ROOT / "metrics")
-    compiled, graphs = (products(FilterRuntime(bundle, name), few) for name in ("compiled", "onnx"))
+    compiled, graphs = (served(FilterRuntime(bundle, name), few) for name in ("compiled", "onnx"))
     # The products of small errors lose digits; the bulk of them must agree.
     np.testing.assert_allclose(np.median(compiled / graphs), 1, atol=1e-4)
     np.testing.assert_allclose(compiled[:, 30:].mean(), graphs[:, 30:].mean(), rtol=1e-3)
