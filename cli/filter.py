@@ -232,7 +232,13 @@ def filter_series(
     if out is not None and out.suffix not in (".csv", ".json"):
         raise ValueError(f"--out must end in .csv or .json, got {out.name!r}")
     rule = NEVER if alarm is None else alarm_at(alarm, quiet)
+    if quiet and alarm is None:
+        raise ValueError("--quiet is of alarms: give --alarm a rate, such as 1/day")
     series = load_csv(data)
+    if rule.per_time and not series.has_clock:
+        raise ValueError(
+            f"--alarm {alarm} is per time, and {data.name} has no column of times; give a share of the rows"
+        )
     if bundle is None:
         bundle = METRIC_BUNDLE if alarm is not None and len(series.names) == 1 else DEFAULT_BUNDLE
     runtime = FilterRuntime(open_bundle(find_bundle(bundle)))

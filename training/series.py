@@ -21,11 +21,13 @@ SPLIT = (0.6, 0.2)
 
 @dataclass(frozen=True)
 class Series:
-    """times `[N]` non-decreasing, values `[N, P]` (NaN = missing), names of the P columns."""
+    """times `[N]` non-decreasing, values `[N, P]` (NaN = missing), names of the P columns; has_clock: times
+    were given."""
 
     times: np.ndarray
     values: np.ndarray
     names: tuple[str, ...]
+    has_clock: bool = True
 
 
 def _number(cell: str, row: int, name: str) -> float:
@@ -92,7 +94,7 @@ def load_csv(path: str | Path) -> Series:
         times = _column([row[clock] for row in body], header[clock], _time)
     if (np.diff(times) < 0).any():
         raise ValueError(f"row {int(np.argmax(np.diff(times) < 0)) + 3}: times decrease")
-    return Series(times, values, tuple(header[i] for i in columns))
+    return Series(times, values, tuple(header[i] for i in columns), clock is not None)
 
 
 def split(series: Series) -> tuple[Series, Series, Series]:

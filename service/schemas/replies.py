@@ -183,7 +183,8 @@ class FilterStepReply(Reply):
         float | None,
         says(
             "1 - the probability of so strange an observation, by what this stream has shown, as rare as it says: one "
-            "in a thousand is above 0.999. The first 80 are placed by the bundle's calibration, and up to 0.999",
+            "in a thousand is above 0.999. The first 80 are placed by the bundle's calibration, the nth up to "
+            "1 - 0.1 / n",
             ge=0,
             le=1,
         ),
@@ -312,9 +313,10 @@ class FilterColumns(FilterSummary):
     columns: Annotated[
         Annotated[dict[str, np.ndarray], _Json(dict[str, list[float | None]])],
         says(
-            "by name: index, t, precision, confidence, weight, nis, anomaly; for each column x of the request mean.x, "
-            "std.x, innovation.x, lower.L.x and upper.L.x for each level L, smoothed.mean.x and smoothed.std.x; for "
-            "each horizon h forecast.h.mean.x, forecast.h.std.x, forecast.h.lower.L.x and forecast.h.upper.L.x"
+            "by name: index, t, precision, confidence, weight, nis, anomaly, alarm (1 or 0); for each column x of "
+            "the request mean.x, std.x, innovation.x, lower.L.x and upper.L.x for each level L, smoothed.mean.x and "
+            "smoothed.std.x; for each horizon h forecast.h.mean.x, forecast.h.std.x, forecast.h.lower.L.x "
+            "and forecast.h.upper.L.x"
         ),
     ]
 

@@ -289,6 +289,8 @@ class FilterRequest(Request):
     def check_lengths_and_order(self) -> Self:
         """Hold `times` and `noise` to the number of observations, and `times` to its order."""
         count = self.check_form()
+        if self.times is None and self.alarm is not None and isinstance(self.alarm.rate, str):
+            raise FieldError("alarm.rate", "alarm.rate per time needs times, in seconds", "no_times")
         if self.times is not None:
             if len(self.times) != count:
                 raise FieldError("times", f"times must have one value per observation, {count}", "length_mismatch")

@@ -360,3 +360,11 @@ def test_alarms_come_at_the_rate_that_is_asked_for(tmp_path: Path, rate: str) ->
 def test_a_rate_that_is_none_is_refused(rate: str) -> None:
     code, _, err = rfa("filter", EXAMPLE, "--alarm", rate)
     assert code == 1 and "--alarm takes a share of the rows" in err
+
+
+def test_a_flag_that_would_do_nothing_is_refused(tmp_path: Path) -> None:
+    code, _, err = rfa("filter", EXAMPLE, "--quiet", 5)
+    assert code == 1 and "--quiet is of alarms" in err
+    (tmp_path / "bare.csv").write_text("value\n1\n2\n3\n")
+    code, _, err = rfa("filter", tmp_path / "bare.csv", "--alarm", "1/day")
+    assert code == 1 and "bare.csv has no column of times" in err

@@ -78,13 +78,13 @@ async def test_direction_deviation_range_and_quiet_narrow_them(series: list[Any]
 
 async def test_pieces_columns_and_a_rate_per_time_say_the_same(series: list[Any]) -> None:
     """A state carries what was learned and how long it is quiet; 864 a day of one a second are one in a hundred."""
-    rule = {"rate": "864/day", "quiet": 40}
+    rule, times = {"rate": "864/day", "quiet": 40}, list(range(COUNT))
     async with serving() as client:
         whole = await raised(client, series, rate=RATE, quiet=40)
-        first = await answer(client, {**asked(series[:1_002], **rule), "return_state": True})
-        rest = await answer(client, {**asked(series[1_002:], **rule), "state": first["state"]})
+        first = await answer(client, {**asked(series[:1_002], **rule), "times": times[:1_002], "return_state": True})
+        rest = await answer(client, {**asked(series[1_002:], **rule), "times": times[1_002:], "state": first["state"]})
         columns = {"y": [None if value is None else value[0] for value in series]}
-        body = {"model": "metrics", "values": columns, "fields": ["alarm"], "alarm": rule}
+        body = {"model": "metrics", "times": times, "values": columns, "fields": ["alarm"], "alarm": rule}
         in_columns = (await answer(client, body))["columns"]["alarm"]
     steps = [*first["steps"], *rest["steps"]]
     assert [i for i, step in enumerate(steps) if step["alarm"]] == whole
@@ -98,6 +98,7 @@ async def test_pieces_columns_and_a_rate_per_time_say_the_same(series: list[Any]
         ({"rate": 0.51}, "alarm.rate"),
         ({"rate": "1/month"}, "alarm.rate"),
         ({"rate": "nan/day"}, "alarm.rate"),
+        ({"rate": "1/day"}, "alarm.rate"),  # the times are not given
         ({"rate": True}, "alarm.rate"),
         ({}, "alarm.rate"),
         ({"rate": 0.1, "direction": "left"}, "alarm.direction"),
@@ -112,6 +113,22 @@ async def test_what_is_no_rule_is_refused_by_name(rule: dict[str, Any], param: s
     async with serving() as client:
         response = await client.post("/filter", json=asked([[1.0]], **rule))
     assert response.status_code == 422 and response.json()["error"]["param"] == param
+
+
+async def test_a_new_stream_does_not_begin_with_an_alarm() -> None:
+    """Of forty streams at one in a hundred and in a thousand, their first ten observations: the scale of a metric is a
+    guess there. A spike at the fiftieth is one at one in a hundred."""
+    rng = np.random.default_rng(2)
+    early = []
+    async with serving() as client:
+        for _ in range(40):
+            values = rng.standard_t(3, 60)
+            values[50] = 100.0
+            series = [[float(value)] for value in values]
+            early += [index for index in await raised(client, series, rate=0.001) if index < 80]
+            found = await raised(client, series, rate=RATE)
+            assert 50 in found and not [index for index in found if index < 10]
+    assert not early
 
 
 def test_a_rate_per_time_is_one_per_second() -> None:

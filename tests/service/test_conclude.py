@@ -95,7 +95,7 @@ class Rows:
         score = max(7 / 9 + float(learned.scaled[i]) * math.sqrt(2) / 3, 0.0) ** 1.5
         p = tail.probability(score)
         if len(tail.first) < FIRST:
-            p = max(1 - share, 0.001)
+            p = max(1 - share, 0.1 / (len(tail.first) + 1))
         elif p is None:
             z = (tail.threshold ** (2 / 3) - 7 / 9) / (math.sqrt(2) / 3)
             edge = normal_rows.shares_below(self.calibration.tables.rarity, z * np.exp(-spread))

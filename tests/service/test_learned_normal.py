@@ -20,7 +20,7 @@ import scipy.linalg
 from rfa.experiments.filters.normal_rows import Learned, learn
 from rfa.export.bundle import open_bundle
 from rfa.service.engine.filter.calibration import Calibration
-from rfa.service.engine.filter.conclude import EARLY_LEAST
+from rfa.service.engine.filter.conclude import EARLY
 from rfa.service.engine.filter.learned_normal import (
     COLUMNS,
     COUNT,
@@ -241,10 +241,10 @@ def test_a_change_of_the_noise_is_learned(served: Served, kind: int) -> None:
 
 
 def test_it_moves_over_smoothly_from_the_bundles(served: Served) -> None:
-    """The first scores are the bundle's up to EARLY_LEAST, and no step is a jump: λ of two components moves by at most
-    2.2 / 20."""
+    """The first scores are the bundle's as far as so few may be rare, and no step is a jump: λ of two components moves
+    by at most 2.2 / 20."""
     for kind in range(3):
-        bundles = np.minimum(served.bundles[kind, :, :2], 1 - EARLY_LEAST)
+        bundles = np.minimum(served.bundles[kind, :, :2], 1 - EARLY)
         assert np.abs(served.scores[kind, :, :2] - bundles).max() < 2e-6
         gap = np.abs(served.scores[kind] - served.bundles[kind]).mean(axis=0)
         assert gap[2:5].mean() < 0.1

@@ -58,8 +58,9 @@ Array = np.ndarray[Any, Any]
 PRECISION, WEIGHT, NIS, LOG_LIKELIHOOD = range(4)
 # A variance that rounding took to zero or below.
 LEAST_VARIANCE = 1e-300
-# Before a stream has shown its own scores nothing is rarer than this, whatever the bundle says.
-EARLY_LEAST = 0.001
+# Before a stream has shown its own scores nothing is rarer than this share of one in so many as were seen: whatever the
+# bundle says, it knows another stream, and a metric's scale is a guess at first.
+EARLY = 0.1
 # While it is quiet after an alarm, what has so many times its evidence is news.
 NEWS = 1.1
 
@@ -239,7 +240,7 @@ def _rareness(streams, tables, seat, teaches, seen, nis, room):
         room.tail[k] = tail[k]  # from here on in float64
     p = place_in_tail(score, np.exp(room.normal[LEVEL] / 2), teaches, room.tail)
     if is_early:
-        p = max(1 - share, EARLY_LEAST)
+        p = max(1 - share, EARLY / (tail[SEEN] + 1))
     elif p > BODY:
         # Below the threshold, which a share 1 - BODY is, by the bundle's table.
         edge = share_below(standard(threshold ** (2 / 3), 1.0), streams.normal[seat][SPREAD], tables.rarity)
