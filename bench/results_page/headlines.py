@@ -16,6 +16,7 @@ def headlines(documents: Mapping[str, Document]) -> Iterator[Headline]:
     yield _online(documents["filter-speed"])
     yield _tracking(documents["filter-accuracy"])
     yield _forecast(documents["forecast-etth1"])
+    yield _alarms(documents["alarm-rates"])
     yield _anomalies(documents["filter-nab"])
     yield _perplexity(documents["language"])
     yield _confidence(documents["token-calibration"])
@@ -25,8 +26,8 @@ def caption(documents: Mapping[str, Document]) -> str:
     """Through which door the figures came, and when the first ones did."""
     measured = documents["load-filter-live"]["hardware"]
     return (
-        f"The first two rows are over HTTP and WebSocket, of {measured['date']} on {measured['cores']} cores; "
-        "the others are of the library in its own process.\n"
+        f"The first two rows are over HTTP and WebSocket, of {measured['date']} on {measured['cores']} cores, "
+        "alarms and anomalies over HTTP; the others are of the library in its own process.\n"
     )
 
 
@@ -75,6 +76,15 @@ def _forecast(document: Document) -> Headline:
         "ETTh1, 24 hours ahead",
         f"90 % intervals cover {percent(min(covers))} to {percent(max(covers))}",
         f"CRPS: {ratio:.2f} of statsmodels'",
+    )
+
+
+def _alarms(document: Document) -> Headline:
+    found = document["rows"]["ucr"]
+    return (
+        f"alarms asked for at one in 1,000, {found['series']} clean series of the UCR archive",
+        f"{found['over_nominal']['0.001']:.2f} of those that should come",
+        "exact: 1",
     )
 
 
