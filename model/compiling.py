@@ -7,9 +7,10 @@ made of.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
@@ -19,8 +20,13 @@ try:
     import numba
 except ImportError:
     numba = None
+else:
+    if numba.config.DISABLE_JIT:  # numba's own switch: functions stay what they are
+        numba = None
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+# What compiles when it runs first, and a module that it is made of.
+Task = tuple[ModuleType, Callable[[], None]]
 HAS_COMPILER: Final = numba is not None
 # Fused multiply-adds and zeros without a sign, and no other licence: missing values are NaN.
 OPTIONS: Final[dict[str, Any]] = {"nogil": True, "fastmath": {"contract", "nsz"}, "error_model": "numpy"}
@@ -55,6 +61,28 @@ def settle(function: Any) -> None:
     not half a minute in which a request, and all beside it, waits."""
     if numba is not None:
         function.disable_compile()
+
+
+def in_turn(tasks: Iterable[Task]) -> None:
+    """Run all of them, each when no other process runs the one of the same module: it finds it compiled then. So
+    processes that start together share the work, and do not each do all of it."""
+    busy = [task for task in tasks if not _run_alone(task, waits=False)]
+    for task in busy:
+        _run_alone(task, waits=True)
+
+
+def _run_alone(task: Task, *, waits: bool) -> bool:
+    """Run it under a lock of the module's source file, which every process can open; False if it is taken."""
+    module, run = task
+    with Path(str(module.__file__)).open("rb") as source:
+        try:
+            fcntl.flock(source, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks: each for itself
+            pass
+        run()
+    return True
 
 
 def stamp(*modules: ModuleType) -> str:

@@ -17,12 +17,10 @@ what changed.
 
 from __future__ import annotations
 
-import fcntl
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +32,7 @@ except ImportError as error:
     raise ImportError("the compiled decoder needs numba: pip install 'rfa-server[fast]'") from error
 
 from rfa.model import product_numba
+from rfa.model.compiling import in_turn
 from rfa.model.product_numba import Matrix
 
 Array = NDArray[np.float32]
@@ -340,20 +339,14 @@ def compile_kernels() -> None:
     """
     if all(kernel.signatures for kernel, _ in _SIGNATURES):
         return
-    with _alone(Path(_slots.stats.cache_path)):
-        for kernel, signature in _SIGNATURES:
-            if not kernel.signatures:
-                kernel.compile(signature)
-                kernel.disable_compile()
+    in_turn([(sys.modules[__name__], _compile)])
 
 
-@contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """One process at a time, among those that share this folder."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "decoder_numba.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # given back with the file, also by a process that dies
-        yield
+def _compile() -> None:
+    for kernel, signature in _SIGNATURES:
+        if not kernel.signatures:
+            kernel.compile(signature)
+            kernel.disable_compile()
 
 
 class Stepped(NamedTuple):

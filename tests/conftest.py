@@ -85,10 +85,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Before its workers have collected the tests: the first that needs the compiled texts would wait 20 seconds for
-    their compiler, and the others for the first. Without numba there is nothing to compile, and the tests say so."""
+    """Before its workers have collected the tests: those that need what is compiled would each wait for its compiler.
+    Without numba there is nothing to compile, and the tests say so."""
     if session.config.getoption("numprocesses", None) and find_spec("numba"):
-        command = [sys.executable, "-c", "from rfa.model.decoder_numba import compile_kernels; compile_kernels()"]
+        command = [sys.executable, "-m", "tests.ahead"]
         COMPILED_AHEAD.append(subprocess.Popen(command, cwd=ROOT))
 
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rfa.export.bundle import Bundle, BundleError, check_golden, open_bundle
+from rfa.model.compiling import Task, in_turn
 from rfa.service.bundle_version import bundle_version
 from rfa.service.runtime.device import language_loader
 from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.filter_golden import load_filter
+from rfa.service.runtime.filter_golden import filter_tasks, open_filter
 from rfa.service.runtime.language import Language
 from rfa.service.schemas.base import Mode
 from rfa.service.schemas.replies import ModelInfo
@@ -43,20 +44,27 @@ def load_models(settings: Settings) -> Models:
     load_language = language_loader(settings)
     languages: dict[str, Language] = {}
     filters: dict[str, FilterRuntime] = {}
-    facts: list[ModelInfo] = []
+    opened: dict[str, tuple[Bundle, int]] = {}
+    tasks: list[Task] = []
     keys = trusted_keys(settings)
     for path in settings.bundles:
         bundle = open_bundle(path, keys)
-        if bundle.name in languages or bundle.name in filters:
+        if bundle.name in opened:
             raise BundleError(f"two bundles are named {bundle.name!r}; names must differ")
         sessions = {name: bundle.session(name) for name in bundle.manifest.graphs}  # the runtime's as well
-        golden_values = check_golden(bundle, sessions)
+        opened[bundle.name] = bundle, check_golden(bundle, sessions)
         if bundle.kind == "lm":
-            languages[bundle.name] = language = load_language(bundle)
-            facts.append(_facts(bundle, golden_values, language.runtime, language.modes))
+            languages[bundle.name] = load_language(bundle)
         else:
-            filters[bundle.name] = load_filter(bundle, settings.filter_runtime)
-            facts.append(_facts(bundle, golden_values, filters[bundle.name].runtime, FILTER_MODES))
+            filters[bundle.name] = model = open_filter(bundle, settings.filter_runtime)
+            tasks += filter_tasks(bundle, model)
+    in_turn(tasks)
+    facts = [
+        _facts(bundle, values, filters[name].runtime, FILTER_MODES)
+        if name in filters
+        else _facts(bundle, values, languages[name].runtime, languages[name].modes)
+        for name, (bundle, values) in opened.items()
+    ]
     return Models(languages, filters, facts)
 
 

@@ -128,6 +128,7 @@ class CompiledSteps:
         leads: that forecasts are followed as.
 
     Attributes:
+        module: that the kernel is compiled for.
         layout: shapes of the parts that a graph has of the state, by name.
     """
 
@@ -141,7 +142,7 @@ class CompiledSteps:
         self._system: Any
         if bundle.manifest.family == "metric":
             self._system = metric_system(config)
-            self._linear, self._kernel = None, _kernel(_metric)
+            self._linear, self._kernel, self.module = None, _kernel(_metric), metric_numba
             self.size = self.state_size = 1
             first = np.array(metric_numba.FIRST_STATE)
             self._scratch = 1
@@ -153,6 +154,7 @@ class CompiledSteps:
             self._linear = compiled = CompiledSystem(linear)
             self._system = LinearSystem.of(linear, compiled)
             self._kernel = _kernel(_learned if compiled.learns else _capped)
+            self.module = dense_numba_learned if compiled.learns else filter_numba
             self.size, self.state_size = compiled.p, compiled.n
             first = compiled.pack(None)
             self._scratch = compiled.size + 1

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from rfa.export.bundle import Bundle, BundleError
 from rfa.export.golden import GoldenMismatch, run_golden
+from rfa.model.compiling import Task, in_turn
+from rfa.service.engine.filter import conclude
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.filter_steps import Batch
 from rfa.service.runtime.golden import Named
@@ -28,21 +31,39 @@ def load_filter(bundle: Bundle, runtime: FilterRuntimeName) -> FilterRuntime:
     Raises:
         BundleError: it cannot run so, or an output differs by more than the tolerance of the cases.
     """
+    model = open_filter(bundle, runtime)
+    in_turn(filter_tasks(bundle, model))
+    return model
+
+
+def open_filter(bundle: Bundle, runtime: FilterRuntimeName) -> FilterRuntime:
+    """A filter that is ready to run after its `filter_tasks`.
+
+    Raises:
+        BundleError: it cannot run so.
+    """
     try:
-        model = FilterRuntime(bundle, runtime)
+        return FilterRuntime(bundle, runtime)
     except ValueError as error:
         raise BundleError(str(error)) from None
+
+
+def filter_tasks(bundle: Bundle, model: FilterRuntime) -> list[Task]:
+    """What runs each kernel of a filter once, and settles it."""
+    tasks: list[Task] = [(conclude, partial(_observe_nothing, model))]
     if model.runtime == "compiled":
-        steps = cast("CompiledSteps", model.steps)
-        compiled = {graph: _Session(model, steps, graph) for graph in ("step", "forecast")}
-        try:
-            run_golden(bundle.golden, {"prefill": bundle.session("prefill"), **compiled}, bundle.weights())
-        except GoldenMismatch as error:
-            raise BundleError(f"golden.json in compiled code: {error}") from None
-    _observe_nothing(model)
-    model.steps.settle()
-    model.graphs.settle()
-    return model
+        tasks.insert(0, (cast("CompiledSteps", model.steps).module, partial(_run_golden, bundle, model)))
+    return tasks
+
+
+def _run_golden(bundle: Bundle, model: FilterRuntime) -> None:
+    steps = cast("CompiledSteps", model.steps)
+    compiled = {graph: _Session(model, steps, graph) for graph in ("step", "forecast")}
+    try:
+        run_golden(bundle.golden, {"prefill": bundle.session("prefill"), **compiled}, bundle.weights())
+    except GoldenMismatch as error:
+        raise BundleError(f"golden.json in compiled code: {error}") from None
+    steps.settle()
 
 
 def _observe_nothing(model: FilterRuntime) -> None:
@@ -53,6 +74,7 @@ def _observe_nothing(model: FilterRuntime) -> None:
     states.put(pool, seat, states.start())
     nothing = Batch(pool.rows([seat]), np.zeros(1), np.full((1, model.observation_size), np.nan), np.ones(1))
     model.graphs.advance(pool, nothing, model.readout((0.9,), (), 0), traced=False)
+    model.graphs.settle()
 
 
 @dataclass(frozen=True)

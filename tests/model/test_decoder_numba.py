@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from rfa.model.layers import RobustMixer
 pytest.importorskip("numba")
 from rfa.model import decoder_numba
 from rfa.model.decoder_numba import CompiledDecoder, Slots
-from tests.waiting import PATIENCE
 
 EPS = float(np.finfo(np.float32).eps)
 TOKENS = 40
@@ -211,22 +209,6 @@ def test_nothing_is_compiled_while_it_serves() -> None:
     with pytest.raises((TypeError, RuntimeError)):
         decoder_numba._gelu(np.zeros((2, 2)))
     assert [len(kernel.signatures) for kernel, _ in decoder_numba._SIGNATURES] == [1] * len(decoder_numba._SIGNATURES)
-
-
-def test_one_process_compiles_at_a_time(tmp_path: Any) -> None:
-    order: list[str] = []
-
-    def other() -> None:
-        with decoder_numba._alone(tmp_path):
-            order.append("second")
-
-    with decoder_numba._alone(tmp_path):
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join(0.2)
-        order.append("first")
-    thread.join(PATIENCE)
-    assert order == ["first", "second"]
 
 
 def test_constants_are_the_constrained_parameters() -> None:
