@@ -28,6 +28,7 @@ from rfa.export.families.check import (
     read_family,
     tensor_specs,
 )
+from rfa.export.families.filters import FilterConfig
 from rfa.export.families.language import LanguageConfig
 from rfa.export.golden import GOLDEN_FILE, GoldenMismatch, check_golden_document, run_golden
 from rfa.export.graph_check import MAX_GRAPH_BYTES, check_graph, read_graph
@@ -139,6 +140,17 @@ class Bundle:
         """
         if not isinstance(self._family, LanguageConfig):
             raise BundleError(f"bundle {self.name!r} is no language model")
+        return self._family
+
+    @property
+    def filter(self) -> FilterConfig:
+        """The configuration of a filter.
+
+        Raises:
+            BundleError: it is none.
+        """
+        if not isinstance(self._family, FilterConfig):
+            raise BundleError(f"bundle {self.name!r} is no filter")
         return self._family
 
     @property

@@ -2,8 +2,8 @@
 
 Graphs (float32, batch dynamic):
 
-    step       observation [B, P], present [B, P], dt [B], noise_scale [B], state.<name>  →  the fields
-               of FilterOutput, next.<name>
+    step       observation [B, P], present [B, P], dt [B], noise_scale [B], where K > 1 passes of a linear filter
+               reweigh passes [B] from 1 to K, state.<name>  →  the fields of FilterOutput, next.<name>
     prefill    the same in attention mode: also lag, valid [B, C] and cache.<name> [B, C, …]  →  also row.<name>,
                which the caller stores
     forecast   horizon [F], state.<name>  →  forecast_mean [B, F, P], forecast_covariance [B, F, P, P]
@@ -46,6 +46,12 @@ STEP_FIELDS = FilterOutput._fields[:-2]
 TOKEN = len(Token._fields)
 
 
+def _token(model: StateFilter, inputs: tuple[Tensor, ...]) -> tuple[Token, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The observation, its passes where the model takes them, and what is left."""
+    end = TOKEN + model.takes_passes()
+    return Token(*inputs[:TOKEN]), inputs[TOKEN:end], inputs[end:]
+
+
 class _Step(nn.Module):
     """`step` on a flat list of tensors."""
 
@@ -54,8 +60,8 @@ class _Step(nn.Module):
         self.model, self.names = model, names
 
     def forward(self, *inputs: Tensor) -> Any:
-        state = dict(zip(self.names, inputs[TOKEN:], strict=True))
-        output, following = self.model.step(Token(*inputs[:TOKEN]), state)
+        token, passes, rest = _token(self.model, inputs)
+        output, following = self.model.step(token, dict(zip(self.names, rest, strict=True)), *passes)
         return (*output[: len(STEP_FIELDS)], *(following[name] for name in self.names))
 
 
@@ -67,10 +73,10 @@ class _Attend(nn.Module):
         self.model, self.names, self.rows = model, names, rows
 
     def forward(self, *inputs: Tensor) -> Any:
-        lag, valid, *rest = inputs[TOKEN:]
+        token, passes, (lag, valid, *rest) = _token(self.model, inputs)
         state = dict(zip(self.names, rest[: len(self.names)], strict=True))
         rows = dict(zip(self.rows, rest[len(self.names) :], strict=True))
-        output, following, row = self.model.attend(Token(*inputs[:TOKEN]), state, Past(rows, lag, valid))
+        output, following, row = self.model.attend(token, state, Past(rows, lag, valid), *passes)
         carried = (following[name] for name in self.names)
         return (*output[: len(STEP_FIELDS)], *carried, *(row[name] for name in self.rows))
 
@@ -122,6 +128,8 @@ def graph_sources(model: StateFilter) -> dict[str, GraphSource]:
         "dt": torch.full((TRACE_BATCH,), 0.1),
         "noise_scale": torch.ones(TRACE_BATCH),
     }
+    if model.takes_passes():
+        token["passes"] = torch.full((TRACE_BATCH,), float(model.inner))
     states = {f"state.{name}": tensor for name, tensor in state.items()}
     pairs = {"lag": torch.full((TRACE_BATCH, TRACE_CACHE), 0.1), "valid": torch.ones(TRACE_BATCH, TRACE_CACHE)}
     caches = {
@@ -180,6 +188,8 @@ def golden_outputs(model: StateFilter, graphs: dict[str, Graph], weights: dict[s
             "dt": np.array([0.0 if i == 0 else 0.1 * i], np.float32),
             "noise_scale": np.ones(1, np.float32),
         }
+        if model.takes_passes():
+            token["passes"] = np.array([1 if i == 3 else model.inner], np.float32)
         if i == 0:
             pairs = {"lag": np.zeros((1, 1), np.float32), "valid": np.zeros((1, 1), np.float32)}
             caches = {f"cache.{n}": np.zeros((1, 1, *shape), np.float32) for n, shape in model.cache_rows().items()}

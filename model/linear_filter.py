@@ -21,7 +21,15 @@ import torch
 from torch import Tensor
 
 from rfa.model.linear_config import LinearFilterConfig, stationary_covariance
-from rfa.model.recurrence.dense import Eigenpairs, Robustness, Sensor, Suspicion, robust_weight, spd_inverse
+from rfa.model.recurrence.dense import (
+    Eigenpairs,
+    Robustness,
+    Sensor,
+    Suspicion,
+    in_pass,
+    robust_weight,
+    spd_inverse,
+)
 from rfa.model.recurrence.modes import Chains, Drift, seen_from_now, transition
 from rfa.model.recurrence.noise_law import NOISE_FACTORS, PRIOR_COUNTS
 from rfa.model.recurrence.spectrum import mode_arrays, spectrum
@@ -72,13 +80,16 @@ class LinearFilter(StateFilter):
     def sensor(self) -> Sensor:
         return Sensor(self.get_buffer("matrix"), self.get_buffer("offset"), self.get_buffer("noise"))
 
-    def robustness(self) -> Robustness:
+    def robustness(self, passes: Tensor | None = None) -> Robustness:
         constants = self.get_buffer("contamination"), self.get_buffer("outlier_scale")
         inverse_nu, patience = self.get_buffer("inverse_nu"), self.config.reacquire
         learned: tuple[Tensor, ...] = ()
         if self.learns_noise():
             learned = self.get_buffer("noise_factors"), self.get_buffer("prior_noise_counts")
-        return Robustness(inverse_nu, self.inner, *constants, patience, *learned)
+        return Robustness(inverse_nu, self.inner, *constants, patience, *learned)._replace(passes=passes)
+
+    def takes_passes(self) -> bool:
+        return self.config.nu is not None and not self.learns_noise() and self.inner > 1
 
     def reacquires(self) -> bool:
         """Whether the state carries the suspicion of a jump."""
@@ -100,7 +111,7 @@ class LinearFilter(StateFilter):
     def cache_rows(self) -> dict[str, tuple[int, ...]]:
         return {"token": (2 * self.observation_size + 1,)}
 
-    def step(self, token: Token, state: State) -> tuple[FilterOutput, State]:
+    def step(self, token: Token, state: State, passes: Tensor | None = None) -> tuple[FilterOutput, State]:
         f, _, mean, covariance = self.predict(state["mean"], state["covariance"], token.dt)
         sensor, suspicion = self.sensor(), None
         if self.reacquires():
@@ -110,7 +121,7 @@ class LinearFilter(StateFilter):
             token,
             sensor,
             token.noise_scale.square(),
-            self.robustness(),
+            self.robustness(passes),
             suspicion,
             state.get("noise_counts"),
         )
@@ -121,16 +132,19 @@ class LinearFilter(StateFilter):
             following["noise_counts"] = update.noise_counts
         return self.output(update, sensor, f, (mean, update.prior_covariance)), following
 
-    def attend(self, token: Token, state: State, past: Past) -> tuple[FilterOutput, State, State]:
+    def attend(
+        self, token: Token, state: State, past: Past, passes: Tensor | None = None
+    ) -> tuple[FilterOutput, State, State]:
         f, _, mean, covariance = self.predict(state["mean"], state["covariance"], token.dt)
         sensor = self.sensor()
-        update = head_update((mean, covariance), token, sensor, token.noise_scale.square(), self.robustness())
+        robustness = self.robustness(passes)
+        update = head_update((mean, covariance), token, sensor, token.noise_scale.square(), robustness)
         value = torch.where(token.present > 0, token.value, torch.zeros_like(token.value))
         row = torch.cat([value, token.present, token.noise_scale[:, None]], dim=-1)
         tokens = torch.cat([past.rows["token"], row[:, None]], dim=1)
         lags = torch.cat([past.lag, torch.zeros_like(token.dt)[:, None]], dim=1)
         seen = torch.cat([past.valid, torch.ones_like(token.dt)[:, None]], dim=1)
-        mean_now, covariance_now = self._batch_estimate(tokens, lags, seen, update.mean)
+        mean_now, covariance_now = self._batch_estimate(tokens, lags, seen, update.mean, robustness)
         update = update._replace(mean=mean_now, covariance=covariance_now)
         following = {"mean": mean_now, "covariance": covariance_now}
         # The batch estimate weighs every observation anew and has no rival; a recurrence that goes on starts without.
@@ -139,14 +153,16 @@ class LinearFilter(StateFilter):
             following["noise_counts"] = torch.zeros_like(state["noise_counts"]) + self.get_buffer("prior_noise_counts")
         return self.output(update, sensor, f, (mean, covariance)), following, {"token": row}
 
-    def _batch_estimate(self, tokens: Tensor, lag: Tensor, valid: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    def _batch_estimate(
+        self, tokens: Tensor, lag: Tensor, valid: Tensor, start: Tensor, robustness: Robustness
+    ) -> tuple[Tensor, Tensor]:
         """Precision-weighted mean of all observations transported to now, by IRLS from `start` `[B, n]`.
 
         tokens: `[B, C, 2P + 1]`, values, presence and noise scale.
         """
         size = self.observation_size
         observation, seen, noise_scale = tokens.split([size, size, 1], dim=-1)
-        drift, sensor, robustness = self.drift(), self.sensor(), self.robustness()
+        drift, sensor = self.drift(), self.sensor()
         fastest = (-drift.rate_re).amax(dim=0).clamp(min=1e-12)
         useful = valid * (lag * fastest <= MAX_DECAY).to(lag.dtype)
         matrix, process = seen_from_now(drift, sensor.matrix, lag * useful)
@@ -167,11 +183,13 @@ class LinearFilter(StateFilter):
         prior = f @ self.get_buffer("prior_covariance") @ f.mT + q
         prior_information, _ = spd_inverse(prior)
         prior_evidence = prior_information @ (f @ self.get_buffer("prior_mean")[:, None])
-        count, estimate = present.sum(-1), start
-        for _ in range(robustness.inner):
+        count, estimate, covariance = present.sum(-1), start, prior
+        for i in range(robustness.inner):
             residual = present * (observation - sensor.offset) - (matrix @ estimate[:, None, :, None])[..., 0]
             distance = (residual * (precision @ residual[..., None])[..., 0]).sum(-1)
             weight = robust_weight(count, distance, robustness.inverse_nu)[..., None, None]
-            covariance, _ = spd_inverse(prior_information + (weight * information).sum(1))
-            estimate = (covariance @ (prior_evidence + (weight * evidence).sum(1)))[..., 0]
+            spread, _ = spd_inverse(prior_information + (weight * information).sum(1))
+            found = (spread @ (prior_evidence + (weight * evidence).sum(1)))[..., 0]
+            estimate = in_pass(i, robustness, found, estimate)
+            covariance = in_pass(i, robustness, spread, covariance)
         return estimate, covariance

@@ -117,6 +117,10 @@ class StateFilter(nn.Module):
             the step, the next state (from which `step` can go on), and this observation's own row `[B, …]`.
         """
 
+    def takes_passes(self) -> bool:
+        """Whether `step` and `attend` also take the passes `[B]` of each observation, from 1 to `inner`."""
+        return False
+
     @abstractmethod
     def cache_rows(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of a cache row."""

@@ -30,6 +30,10 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 OutlierScale = Annotated[float, Field(gt=1, le=1e6)]
 
 
+# Graphs of before 2026-11-23 always make all passes.
+PASSES = frozenset({"passes"})
+
+
 class FilterConfig(FamilyConfig):
     """What all filters have: the interface, and the state in observation units."""
 
@@ -37,9 +41,19 @@ class FilterConfig(FamilyConfig):
     calibration = FilterCalibration
 
     @property
+    def passes(self) -> tuple[int, int]:
+        """Fewest and most reweighting passes K of an observation; the most are its own."""
+        most: int = self.inner  # type: ignore[attr-defined]  # a field of every family, each with its default
+        return (1 if self.takes_passes() else most), most
+
+    @property
     def sizes(self) -> tuple[int, int]:
         """Numbers of an observation and of the head's state, P and n."""
         raise NotImplementedError
+
+    def takes_passes(self) -> bool:
+        """Whether the passes of each observation are an input."""
+        return False
 
     def cache_rows(self) -> tuple[TensorSpec, ...]:
         """What attention mode keeps of an observation."""
@@ -54,10 +68,12 @@ class FilterConfig(FamilyConfig):
     def graphs(self) -> dict[str, GraphRule]:
         """See `FamilyConfig` and `filter_export`."""
         p, n = self.sizes
-        token = (
+        token: tuple[TensorSpec, ...] = (
             spec("observation", "batch", p), spec("present", "batch", p), spec("dt", "batch"),
             spec("noise_scale", "batch"),
         )  # fmt: skip
+        if self.takes_passes():
+            token = (*token, spec("passes", "batch"))
         pairs = spec("lag", "batch", "cache"), spec("valid", "batch", "cache")
         cache = [
             TensorSpec(f"cache.{row.name}", row.dtype, ("batch", "cache", *row.shape)) for row in self.cache_rows()
@@ -72,8 +88,8 @@ class FilterConfig(FamilyConfig):
         rows = batched(self.cache_rows(), "row.")
         ahead = spec("forecast_mean", "batch", "horizon", p), spec("forecast_covariance", "batch", "horizon", p, p)
         return {
-            "step": GraphRule((*token, *state), (*fields, *after)),
-            "prefill": GraphRule((*token, *pairs, *state, *cache), (*fields, *after, *rows)),
+            "step": GraphRule((*token, *state), (*fields, *after), PASSES),
+            "prefill": GraphRule((*token, *pairs, *state, *cache), (*fields, *after, *rows), PASSES),
             "forecast": GraphRule((spec("horizon", "horizon"), *state), ahead, frozenset(part.name for part in state)),
         }
 
@@ -129,6 +145,10 @@ class LinearConfig(FilterConfig):
         if self._learns_noise:
             parts.append(spec("noise_counts", NOISE_LAWS))
         return tuple(parts)
+
+    def takes_passes(self) -> bool:
+        """See `FilterConfig`."""
+        return self.nu is not None and not self._learns_noise and self.inner > 1
 
     @property
     def _learns_noise(self) -> bool:

@@ -89,7 +89,7 @@ class Sensor(NamedTuple):
 class Robustness(NamedTuple):
     """inverse_nu 1/nu `[1]` (0 = Kalman), passes K, the share and size of outliers in the predictive density, and N:
     how many observations that agree make a jump (needed with a `Suspicion`, which needs 1/nu > 0); factors `[K]` on R
-    where the noise is learned, and its prior_counts `[K]`."""
+    where the noise is learned, and its prior_counts `[K]`; passes `[...]` of each observation, 1 to K, if not all K."""
 
     inverse_nu: Tensor
     inner: int
@@ -98,6 +98,7 @@ class Robustness(NamedTuple):
     patience: int | None = None
     factors: Tensor | None = None
     prior_counts: Tensor | None = None
+    passes: Tensor | None = None
 
 
 class Suspicion(NamedTuple):
@@ -322,6 +323,14 @@ def robust_weight(count: Tensor | float, distance: Tensor, inverse_nu: Tensor) -
     return ((1 + count * inverse_nu) / (1 + distance * inverse_nu)).clamp(max=1)
 
 
+def in_pass(i: int, robustness: Robustness, found: Tensor, before: Tensor) -> Tensor:
+    """What pass i (from 0) found, or what was known before it where an observation has no more than i passes."""
+    if i == 0 or robustness.passes is None:
+        return found
+    passes = robustness.passes.reshape(robustness.passes.shape + (1,) * (found.dim() - robustness.passes.dim()))
+    return torch.where(passes > i, found, before)
+
+
 def _capped_weight(seen: _Innovation, robustness: Robustness) -> Tensor:
     count, gate, weight = seen.present.sum(-1), seen.nis, torch.ones_like(seen.nis)
     for i in range(robustness.inner):
@@ -330,7 +339,7 @@ def _capped_weight(seen: _Innovation, robustness: Robustness) -> Tensor:
             weighted, _ = spd_inverse(seen.signal + noise)
             residual = (noise @ (weighted @ seen.value[..., None]))[..., 0]
             gate = _quadratic(seen.inverse, residual)
-        weight = robust_weight(count, gate, robustness.inverse_nu)
+        weight = in_pass(i, robustness, robust_weight(count, gate, robustness.inverse_nu), weight)
     return weight
 
 

@@ -57,14 +57,14 @@ async def filter_sequence(body: FilterRequest, request: Request, engine: EngineD
     exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
     resumed = None if exchange.opened is None else engine.read_filter_state(body.model, exchange.opened.payload)
     model = engine.filter_model(body.model)
-    name = model.name
+    name, passes = model.name, model.passes.checked(body.passes, model.name)
     options = _options(body, model, exchange, resumed)
     client, count = client_of(request), len(options.observations)
     client.afford("observations", count)
     job = engine.filter(body.model, options, lease_of(request))
     client.spend("observations", count)
     record_of(request).filtered(name, count)
-    asked = _Asked(request, job, name, exchange)
+    asked = _Asked(request, job, name, passes, exchange)
     if body.values is not None:
         columns = Columns(list(body.values), body.fields, body.horizon)
         if request_is_arrow(request):
@@ -83,6 +83,7 @@ class _Asked:
     request: Request
     job: FilterJob | SequenceJob
     model: str
+    passes: int
     exchange: StateExchange
 
     async def summary(self, filtered: Filtered) -> FilterSummary:
@@ -95,6 +96,7 @@ class _Asked:
         state = filtered.state
         return FilterSummary(
             model=self.model,
+            passes=self.passes,
             smoothed=None if filtered.smoothed is None else Long(filtered.smoothed, numbers=SMOOTHED_NUMBERS),
             log_likelihood=filtered.log_likelihood,
             calibration=filtered.calibration,
@@ -128,6 +130,7 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
         wants_state=exchange.is_wanted,
         is_whole=body.values is not None,
         deadline_seconds=None if body.deadline_ms is None else body.deadline_ms / 1000,
+        passes=body.passes,
     )
 
 

@@ -151,6 +151,7 @@ class _Stream:
     job: StreamJob
     exchange: StateExchange
     model: str
+    passes: int
     size: int
     index: int
     time: float
@@ -187,7 +188,7 @@ class _Stream:
 
     def ready(self) -> StreamReady:
         """The answer to the first frame."""
-        return StreamReady(True, self.model, self.job.seed, self.size, self.job.options.levels, self.index)
+        return StreamReady(True, self.model, self.passes, self.job.seed, self.size, self.job.options.levels, self.index)
 
     def take(self, document: Any) -> Observed | None:
         """Check a frame; None closes the stream.
@@ -241,6 +242,7 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
             horizon=tuple(request.horizon),
             samples=request.samples,
             alarm=NEVER if request.alarm is None else request.alarm.rule(),
+            passes=request.passes,
             seed=choose_seed(request.seed, resumed),
             state=resumed,
             # A session is stored before each answer.
@@ -251,7 +253,16 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
     )
     count, time = (0, -LARGEST_TIME) if resumed is None or not resumed.count else (resumed.count, resumed.time)
     return _Stream(
-        job, exchange, model.name, model.observation_size, count, time, asyncio.Event(), lease, request.fields
+        job,
+        exchange,
+        model.name,
+        job.readout.passes,
+        model.observation_size,
+        count,
+        time,
+        asyncio.Event(),
+        lease,
+        request.fields,
     )
 
 

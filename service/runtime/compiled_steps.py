@@ -30,6 +30,7 @@ from rfa.service.engine.filter.adaptive import Leads
 from rfa.service.engine.filter.conclude import Known, Told, copy1, copy2, copy3
 from rfa.service.engine.filter.steps import Readout
 from rfa.service.runtime.filter_steps import SHORTEST_LAG, Batch, Traced, streams_of, trace_room
+from rfa.service.runtime.passes import PassesRange
 from rfa.service.runtime.pool import StateField, StatePool
 
 Array = np.ndarray
@@ -139,6 +140,7 @@ class CompiledSteps:
     def __init__(self, bundle: Bundle, leads: Leads) -> None:
         config = dict(bundle.config)
         self._leads = leads
+        self._chooses = PassesRange.of(bundle).are_chosen
         self._system: Any
         if bundle.manifest.family == "metric":
             self._system = metric_system(config)
@@ -207,8 +209,12 @@ class CompiledSteps:
         trace = trace_room(rows if traced else 0, self.size, self.state_size, kept, horizon)
         work = np.zeros(self._scratch)
         work[-1] = -1.0  # no lag
+        system = self._system
+        if self._chooses:
+            inverse_nu, _, patience = system.rule
+            system = system._replace(rule=(inverse_nu, readout.passes, patience))
         self._kernel(
-            self._system, work, observed(self.size, self.state_size), self._moves(readout.horizon), pool.arrays[STATE],
+            system, work, observed(self.size, self.state_size), self._moves(readout.horizon), pool.arrays[STATE],
             (streams_of(pool), self._leads, calibration.tables, readout.wanted), batch.packed(), told, trace,
         )  # fmt: skip
         return told, trace

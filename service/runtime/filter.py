@@ -29,11 +29,13 @@ from rfa.service.engine.filter.input import Observation, as_array, check_noise, 
 from rfa.service.engine.filter.learned_normal import normal_fields
 from rfa.service.engine.filter.model import FilterOptions, MergeOptions, Piece, Row, Stepped
 from rfa.service.engine.filter.steps import NO_SAMPLES, Readout, Steps, draw
+from rfa.service.errors import InvalidRequest
 from rfa.service.runtime.filter_merge import Merged, check_merges, merge
 from rfa.service.runtime.filter_sequence import FilteredSequence, FilterResult, Memory, run_sequence
 from rfa.service.runtime.filter_state import FilterState, FilterStates
 from rfa.service.runtime.filter_steps import Batch, FilterSteps, Traced
 from rfa.service.runtime.graph_steps import GraphSteps
+from rfa.service.runtime.passes import PassesRange
 from rfa.service.runtime.pool import StatePool
 from rfa.service.schemas.base import Mode
 from rfa.service.settings import FilterRuntimeName
@@ -78,6 +80,7 @@ class FilterRuntime(FilterStates):
         adaptive = {**leads.fields(self.observation_size, len(self.levels)), **normal_fields()}
         super().__init__(self.steps.magic, self.steps.initial, self.steps.fields, adaptive)
         self.attention_states = FilterStates(self.graphs.magic, self.graphs.initial, self.graphs.fields, adaptive)
+        self.passes = PassesRange.of(bundle)
         self.readout = functools.lru_cache(KEPT_READOUTS)(self._make_readout)
 
     @property
@@ -169,6 +172,7 @@ class FilterRuntime(FilterStates):
         samples: int,
         mode: Mode = "recurrent",
         alarm: Alarm = NEVER,
+        passes: int | None = None,
     ) -> Readout:
         """What a request wants to be told; equal requests share one, and share the work.
 
@@ -176,7 +180,15 @@ class FilterRuntime(FilterStates):
             InvalidRequest: naming the field.
         """
         check_readout(levels, horizon, samples)
-        return Readout(self._calibration[mode], levels, horizon, samples, alarm)
+        made = self.passes.checked(passes, self.name)
+        if (
+            made != self.passes.most
+            and not self.graphs.takes_passes
+            and (mode, self.runtime) != ("recurrent", "compiled")
+        ):
+            message = f"model {self.name!r} was exported without a choice of passes: they are {self.passes.most}"
+            raise InvalidRequest(message, param="passes", code="no_choice")
+        return Readout(self._calibration[mode], levels, horizon, samples, alarm, made)
 
     # Beliefs.
 
@@ -208,6 +220,7 @@ class FilterRuntime(FilterStates):
         horizon: Sequence[float] = (),
         samples: int = 0,
         alarm: Alarm = NEVER,
+        passes: int | None = None,
         seed: int = 0,
         mode: Mode = "recurrent",
         smooth: bool = False,
@@ -230,7 +243,7 @@ class FilterRuntime(FilterStates):
         options = FilterOptions(
             np.array(times, np.float64), as_array(observations, self.observation_size, self.name),
             check_noise(noise, len(observations)), tuple(levels), tuple(horizon), samples, alarm, seed, mode, smooth,
-            lag, state=state,
+            lag, state=state, passes=passes,
         )  # fmt: skip
         return FilteredSequence.collect(self.work(options))
 

@@ -117,7 +117,9 @@ class _Session:
             self.model.put(pool, seat, self.model.start())
             given = {name: inputs[f"state.{name}"][row] for name in self.steps.layout}
             pool.write(seat, {**self.steps.adopt(given), "clock.count": 1})
-        told, trace = self.steps.advance(pool, batch, self.model.readout((0.9,), horizon, 0), traced=True)
+        passes = int(inputs["passes"][0]) if "passes" in inputs else None  # a case has one row
+        readout = self.model.readout((0.9,), horizon, 0, passes=passes)
+        told, trace = self.steps.advance(pool, batch, readout, traced=True)
         following = {f"next.{name}": part for name, part in self.steps.split(trace.state).items()}
         precision, weight, nis, log_likelihood = trace.scalars.T
         return {

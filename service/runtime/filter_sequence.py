@@ -93,7 +93,9 @@ def run_sequence(
     check_times(times, len(observations), carried.time if carried.count else -math.inf)
     check_mode(options.mode, continues=carried.count > 0, length=len(observations))
     check_lag(options.lag, smooth=options.smooth)
-    readout = runtime.readout(options.levels, options.horizon, options.samples, options.mode, options.alarm)
+    readout = runtime.readout(
+        options.levels, options.horizon, options.samples, options.mode, options.alarm, options.passes
+    )
     pool = StatePool(states.state_fields, 1)
     seat = pool.acquire()
     states.put(pool, seat, carried)

@@ -70,6 +70,9 @@ class GraphSteps:
     Args:
         bundle: of kind "filter".
         leads: that forecasts are followed as.
+
+    Attributes:
+        takes_passes: whether a request may choose them.
     """
 
     runtime = "onnx"
@@ -82,6 +85,7 @@ class GraphSteps:
         self._step = bundle.session("step")
         self._attend = bundle.session("prefill")
         self._forecast = bundle.session("forecast")
+        self.takes_passes = "passes" in {node.name for node in self._step.get_inputs()}
         self._forecast_inputs = {node.name for node in self._forecast.get_inputs()}
         weights = bundle.weights()
         self.size, self.state_size = weights["initial.readout_matrix"].shape
@@ -150,6 +154,8 @@ class GraphSteps:
         count = len(rows)
         with np.errstate(over="ignore"):  # beyond float32: infinite, and told so
             inputs = self._inputs(pool, batch, rows, factor, count if memory else self.sizes.padded(count))
+        if self.takes_passes:
+            inputs["passes"] = np.full(len(inputs["dt"]), readout.passes, np.float32)
         names = [*_SCALARS, *_KNOWN, *(f"next.{name}" for name in self._names)]
         if len(trace.state):
             names += _TRACED

@@ -281,6 +281,7 @@ class FilterSummary(Reply):
     """The sequence as a whole."""
 
     model: str
+    passes: Annotated[int, says("reweighting passes K of each observation")]
     smoothed: Many[SmoothedStep] | None
     log_likelihood: float
     calibration: ForecastChecks
@@ -354,6 +355,7 @@ class StreamReady(Reply):
 
     ready: Literal[True]
     model: str
+    passes: Annotated[int, says("reweighting passes K of each observation")]
     seed: int
     observation_size: int
     levels: Many[float]

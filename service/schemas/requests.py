@@ -75,6 +75,16 @@ LATENT_NOISE = (
 )
 Samples = Annotated[int, Field(ge=0, le=1024, description="draws from the posterior of each step")]
 
+PassesChoice = Annotated[
+    int | None,
+    Field(
+        ge=1,
+        le=64,
+        description="reweighting passes K of the robust weight, up to the model's own; null is those. A linear filter "
+        "takes fewer: then an outlier is weighed by less of what others say of it",
+    ),
+]
+
 
 StateReference = Annotated[
     str,
@@ -265,6 +275,7 @@ class FilterRequest(Request):
     samples: Samples = 0
     alarm: AlarmRequest | None = Field(default=None, description="tell which observations are alarms; null is none")
     fields: StepFields = None
+    passes: PassesChoice = None
     seed: Seed | None = Field(default=None, description="null draws one; the reply tells which")
     mode: Mode = "recurrent"
     smooth: bool = Field(default=False, description="also the trajectory given all observations")
@@ -363,6 +374,7 @@ class FilterStreamRequest(Request):
     samples: Samples = 0
     alarm: AlarmRequest | None = Field(default=None, description="tell which observations are alarms; null is none")
     fields: StepFields = None
+    passes: PassesChoice = None
     seed: Seed | None = Field(
         default=None, description="null is the seed of the state, or draws one; the reply tells which"
     )

@@ -49,9 +49,14 @@ def drift_over_steps(model, session, names, n_steps: int) -> float:
         present = (rng.random((2, 2)) > 0.1).astype(np.float32)
         dt = np.full(2, 0.0 if i == 0 else rng.exponential(0.1), np.float32)
         scale = np.ones(2, np.float32)
+        token = {"observation": y * present, "present": present, "dt": dt, "noise_scale": scale}
+        tensors = [torch.from_numpy(x) for x in token.values()]
+        if model.takes_passes():
+            token["passes"] = rng.integers(1, model.inner + 1, 2).astype(np.float32)
+        passes = [torch.from_numpy(token["passes"])] if model.takes_passes() else []
         with torch.no_grad():
-            output, state = model.step(Token(*(torch.from_numpy(x) for x in (y * present, present, dt, scale))), state)
-        inputs = {"observation": y * present, "present": present, "dt": dt, "noise_scale": scale}
+            output, state = model.step(Token(*tensors), state, *passes)
+        inputs = dict(token)
         inputs |= {f"state.{name}": own[name] for name in names}
         found = dict(zip([o.name for o in session.get_outputs()], session.run(None, inputs), strict=True))
         own = {name: found[f"next.{name}"] for name in names}
@@ -66,6 +71,12 @@ def test_linear_graph_follows_the_model_for_a_thousand_steps(linear_bundle):
     assert drift_over_steps(model, bundle.session("step"), list(model.init_state(1)), 1000) <= 1e-5
 
 
+def all_passes(session, rows: int) -> dict[str, np.ndarray]:
+    """The passes of the linear model of this page, where a graph takes them."""
+    is_taken = "passes" in {node.name for node in session.get_inputs()}
+    return {"passes": np.full(rows, 3, np.float32)} if is_taken else {}
+
+
 def run_graph(session, state, y, dt: float):
     """Outputs of one stream, observation by observation, by name."""
     outputs = []
@@ -75,6 +86,7 @@ def run_graph(session, state, y, dt: float):
             "present": np.ones((1, len(row)), np.float32),
             "dt": np.full(1, dt, np.float32),
             "noise_scale": np.ones(1, np.float32),
+            **all_passes(session, 1),
             **{f"state.{name}": array for name, array in state.items()},
         }
         found = dict(zip([o.name for o in session.get_outputs()], session.run(None, inputs), strict=True))
@@ -148,6 +160,7 @@ def test_deep_graphs_follow_the_model_for_a_thousand_steps():
                 np.float32
             ),
             "valid": np.repeat((np.arange(16) < i)[None], 2, axis=0).astype(np.float32),
+            **all_passes(prefill, 2),
         }
         found = dict(
             zip([o.name for o in prefill.get_outputs()], prefill.run(None, {**inputs, **state, **cache}), strict=True)

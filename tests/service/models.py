@@ -7,6 +7,7 @@ import struct
 import threading
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -30,6 +31,7 @@ from rfa.service.engine.models import Models
 from rfa.service.engine.text.incremental import Vocabulary
 from rfa.service.errors import InvalidRequest, invalid_state
 from rfa.service.runtime.language import StepOutput
+from rfa.service.runtime.passes import PassesRange
 from rfa.service.runtime.pool import Seat, StateField, StatePool
 from rfa.service.schemas.base import Mode
 from rfa.service.schemas.replies import FilterStepReply, ForecastPoint, Kind, ModelInfo
@@ -196,6 +198,7 @@ class FakeFilter:
     observation_size: int = 2
     state_size: int = 2
     levels: tuple[float, ...] = (0.5, 0.9)
+    passes: PassesRange = field(default_factory=partial(PassesRange, 1, 1))
     poison: float | None = None
     bomb: float | None = None
     gate: threading.Semaphore | None = None
@@ -240,9 +243,14 @@ class FakeFilter:
         return Means(sums, np.frombuffer(data, "<i8", offset=24 + sums.nbytes), time, count, seed)
 
     def readout(
-        self, levels: tuple[float, ...], horizon: tuple[float, ...], samples: int, alarm: Alarm = NEVER
+        self,
+        levels: tuple[float, ...],
+        horizon: tuple[float, ...],
+        samples: int,
+        alarm: Alarm = NEVER,
+        passes: int | None = None,
     ) -> Wanted:
-        assert alarm == NEVER
+        assert alarm == NEVER and passes is None
         if any(level not in self.levels for level in levels):
             raise InvalidRequest("levels must be calibrated ones", param="levels", code="level_not_calibrated")
         return Wanted(levels, horizon, samples)

@@ -46,7 +46,9 @@ class RecurrentJob(Job):
     def __init__(self, stage: FilterStage, options: Any, *, deadline_seconds: float | None = None) -> None:
         super().__init__(stage, deadline_seconds=deadline_seconds)
         self.filtering = stage
-        self.readout = stage.model.readout(options.levels, options.horizon, options.samples, alarm=options.alarm)
+        self.readout = stage.model.readout(
+            options.levels, options.horizon, options.samples, alarm=options.alarm, passes=options.passes
+        )
         self.seed: int = options.seed
         self._resumed: Any = options.state
         self.seat: Seat | None = None

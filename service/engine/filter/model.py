@@ -64,6 +64,7 @@ class FilterOptions:
         wants_state: asks for the packed state at the end.
         is_whole: the answer is kept until it is whole.
         deadline_seconds: after so long the request ends with what is finished.
+        passes: K, of the robust weight; None is the model's own.
     """
 
     times: np.ndarray
@@ -82,6 +83,7 @@ class FilterOptions:
     wants_state: bool = False
     is_whole: bool = False
     deadline_seconds: float | None = None
+    passes: int | None = None
 
     @property
     def needs_whole(self) -> bool:

@@ -98,6 +98,7 @@ class Readout:
         horizon: forecasts so far ahead, in time units.
         samples: draws of the state per step.
         alarm: when an observation is one.
+        passes: K, of the robust weight.
     """
 
     def __init__(
@@ -107,12 +108,14 @@ class Readout:
         horizon: tuple[float, ...],
         samples: int,
         alarm: Alarm = NEVER,
+        passes: int = 1,
     ) -> None:
         self.calibration = calibration
         self.levels = levels
         self.names = tuple(map(level_name, levels))
         self.horizon = horizon
         self.samples = samples
+        self.passes = passes
         between, leads = calibration.between(levels, horizon), calibration.nearest(horizon)
         self.wanted = Wanted(
             calibration.state_scale,

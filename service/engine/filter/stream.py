@@ -21,6 +21,7 @@ class FilterStreamOptions:
 
     Attributes:
         alarm: when it is one.
+        passes: K, of the robust weight; None is the model's own.
         state: where to continue, as the model unpacked it; None is a fresh start.
         state_every: pack the state with every so many-th step; 0 never.
         wants_state: pack the state at the end.
@@ -31,6 +32,7 @@ class FilterStreamOptions:
     samples: int
     seed: int
     alarm: Alarm = NEVER
+    passes: int | None = None
     state: Any = None
     state_every: int = 0
     wants_state: bool = False

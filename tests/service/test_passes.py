@@ -1,0 +1,99 @@
+"""Requests choose their reweighting passes, up to those of the model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from websockets.sync.client import connect
+
+from rfa.export.bundle import open_bundle
+from rfa.model.linear_config import LinearFilterConfig
+from rfa.model.linear_filter import LinearFilter
+from rfa.service.errors import InvalidRequest
+from rfa.service.runtime.filter import FilterRuntime
+from tests.service.conftest import Live
+from tests.service.test_columns import answer, serving
+
+ROUNDING = {"compiled": 1e-9, "onnx": 2e-4}  # of float64, and of float32 over these steps
+TIMES = np.cumsum(np.random.default_rng(0).exponential(0.1, 300))
+
+
+def observations() -> np.ndarray:
+    """Noise with outliers of every size, of which the passes make different things."""
+    rng = np.random.default_rng(1)
+    return rng.normal(size=(300, 2)) * np.where(rng.random(300) < 0.2, 6.0, 1.0)[:, None]
+
+
+def expected(bundles: Path, passes: int, mode: Any) -> np.ndarray:
+    """Means of the eager model in float64, made with so many passes."""
+    config = open_bundle(bundles / "linear").config
+    rows = {key: tuple(map(tuple, value)) for key, value in config.items() if isinstance(value, list)}
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = LinearFilter(replace(LinearFilterConfig(**{**config, **rows}), inner=passes))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    model.mode = mode
+    count = 300 if mode == "recurrent" else 60
+    y = torch.from_numpy(observations()[None, :count])
+    output, _ = model(y, torch.ones_like(y), torch.from_numpy(TIMES[None, :count]))
+    return output.mean[0].numpy()
+
+
+def means(runtime: FilterRuntime, count: int = 300, **options: Any) -> np.ndarray:
+    sequence = runtime.filter(TIMES[:count].tolist(), observations()[:count].tolist(), levels=(0.9,), **options)
+    return np.concatenate([piece.told.mean for piece in sequence.pieces])
+
+
+@pytest.mark.parametrize("kind", ["compiled", "onnx"])
+@pytest.mark.parametrize("passes", [1, 2, 3])
+def test_passes_are_those_of_a_model_made_with_them(kind: Any, passes: int, bundles: Path) -> None:
+    runtime = FilterRuntime(open_bundle(bundles / "linear"), kind)
+    found = means(runtime, passes=passes)
+    assert np.abs(found - expected(bundles, passes, "recurrent")).max() <= ROUNDING[kind]
+    if passes == 3:
+        assert np.array_equal(found, means(runtime))
+    else:
+        assert np.abs(found - means(runtime)).max() > 100 * ROUNDING[kind]
+
+
+@pytest.mark.parametrize("passes", [1, 2, 3])
+def test_attention_takes_them_too(passes: int, bundles: Path) -> None:
+    found = means(FilterRuntime(open_bundle(bundles / "linear")), 60, mode="attention", passes=passes)
+    assert np.abs(found - expected(bundles, passes, "attention")).max() <= ROUNDING["onnx"]
+
+
+@pytest.mark.parametrize(("name", "passes"), [("linear", 4), ("metrics", 2), ("oscillator", 2)])
+def test_more_than_the_model_makes_are_refused(name: str, passes: int, bundles: Path) -> None:
+    with pytest.raises(InvalidRequest, match="passes of model"):
+        FilterRuntime(open_bundle(bundles / name)).readout((0.9,), (), 0, passes=passes)
+
+
+@pytest.mark.anyio
+async def test_the_door_takes_them_and_tells_them() -> None:
+    body = {"observations": observations()[:50].tolist(), "model": "linear", "fields": ["mean"]}
+    async with serving() as client:
+        own, three, one = [await answer(client, body | given) for given in ({}, {"passes": 3}, {"passes": 1})]
+        assert [reply["passes"] for reply in (own, three, one)] == [3, 3, 1]
+        assert own["steps"] == three["steps"] != one["steps"]
+        refused = await client.post("/filter", json=body | {"passes": 4})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (422, "passes")
+
+
+def test_a_live_stream_takes_them_and_tells_them(live: Live, bundles: Path) -> None:
+    rows = observations()[:20].tolist()
+    with live(bundles=(bundles / "linear",)) as url:
+        one = httpx.post(f"{url}/filter", json={"observations": rows, "passes": 1, "fields": ["mean"]}).json()["steps"]
+        with connect(f"{url.replace('http', 'ws')}/filter/stream") as stream:
+            stream.send(json.dumps({"passes": 1, "fields": ["mean"]}))
+            assert json.loads(stream.recv())["passes"] == 1
+            for row, step in zip(rows, one, strict=True):
+                stream.send(json.dumps({"y": row}))
+                assert json.loads(stream.recv()) == step
