@@ -433,7 +433,6 @@ STARTED = {
 }
 # module, or module:name → since when it waits for a caller, and which. Each goes when its caller comes.
 WITHOUT_CALLER = {
-    "rfa.model.constant_input": "2026-11-23: a constant input of /filter",
     "rfa.model.recurrence.common_gain": "2026-11-23: `rfa filter` over streams that share one covariance",
 }
 

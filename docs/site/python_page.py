@@ -14,7 +14,7 @@ import rfa
 # Beside what `import rfa` offers: rooms' modules that users call themselves.
 MODULES = (
     "rfa.model.linear_filter",
-    "rfa.model.constant_input",
+    "rfa.model.driven",
     "rfa.model.fusion",
     "rfa.model.recurrence.common_gain",
     "rfa.export.bundle",

@@ -17,7 +17,7 @@ from rfa.service.departure import unless_disconnected
 from rfa.service.encoding import Long, dumps, items, pieces
 from rfa.service.engine.filter.alarms import NEVER
 from rfa.service.engine.filter.columns import Columns
-from rfa.service.engine.filter.input import as_array, from_columns
+from rfa.service.engine.filter.input import as_array, from_columns, known_rows
 from rfa.service.engine.filter.jobs import Filtered, FilterJob, SequenceJob
 from rfa.service.engine.filter.model import FilterOptions
 from rfa.service.engine.filter.steps import Steps, chosen
@@ -113,7 +113,10 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
         observations = from_columns(body.values, size, model.name)
     else:
         observations = as_array(body.observations or (), size, model.name)
+    if body.bias is not None:
+        observations = observations - known_rows("bias", body.bias, size, model.name)
     noise = [1.0 if scale is None else scale for scale in body.noise or [1.0] * len(observations)]
+    rule = NEVER if body.alarm is None else body.alarm.rule()
     return FilterOptions(
         times=np.array(_times(body, len(observations), resumed), np.float64),
         observations=observations,
@@ -121,7 +124,7 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
         levels=tuple(body.levels or ()),
         horizon=tuple(body.horizon),
         samples=body.samples,
-        alarm=NEVER if body.alarm is None else body.alarm.rule(),
+        alarm=rule,
         seed=choose_seed(body.seed, resumed),
         mode=body.mode,
         smooth=body.smooth,
@@ -131,6 +134,7 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
         is_whole=body.values is not None,
         deadline_seconds=None if body.deadline_ms is None else body.deadline_ms / 1000,
         passes=body.passes,
+        inputs=model.check_input(body.input, rule, resumed),
     )
 
 

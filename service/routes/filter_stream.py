@@ -57,11 +57,12 @@ from rfa.service.websocket import NORMAL, SERVICE_RESTART, JsonSocket, close_cod
 logger = logging.getLogger("rfa.stream")
 
 FRAME = "The frame"
-_FRAME_FIELDS = frozenset(StreamObservation.model_fields)
+_PLAIN_FIELDS = frozenset(StreamObservation.model_fields) - {"input", "bias"}
 # Frames that were there already are taken so many at a time, and answers sent: then others have their turn.
 FRAMES_A_TURN = 8
 # Observations that a stream may have under way without asking for memory, where they are small.
 PIPELINED = 2
+_Frame = tuple[float | None, list[float | None] | None, float | None, list[float] | None, list[float] | None]
 _NUMBERS = (float, int)  # as `type(…)` says: a bool is neither
 
 
@@ -199,16 +200,22 @@ class _Stream:
         if type(document) is dict and "close" in document:
             validated(StreamClose, document, FRAME)
             return None
-        t, y, noise = _observation(document)
+        t, y, noise, held, bias = _observation(document)
         if t is None:
             t = float(self.index)
         if y is not None:
             check_size("y", y, self.size, self.model)
         if t < self.time:
             raise InvalidRequest("t must not be smaller than the time before it.", param="t", code="time_not_monotonic")
+        if held is not None:
+            self.job.filtering.model.check_input([held], self.job.options.alarm, None)
+        if bias is not None:
+            check_size("bias", bias, self.size, self.model)
+            if y is not None:
+                y = [None if seen is None else seen - known for seen, known in zip(y, bias, strict=True)]
         self.time = t
         self.index += 1
-        return Observed(t, y, 1.0 if noise is None else noise)
+        return Observed(t, y, 1.0 if noise is None else noise, held)
 
     def end_when_idle(self, seconds: float) -> None:
         """End the stream once nothing has come for so long. One timer for its life: one for each frame is dear."""
@@ -235,13 +242,15 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
     exchange = await open_exchange(connection, kind, state=request.state, return_state=request.return_state)
     resumed = None if exchange.opened is None else engine.read_filter_state(request.model, exchange.opened.payload)
     model = engine.filter_model(request.model)
+    rule = NEVER if request.alarm is None else request.alarm.rule()
+    model.check_input(None, rule, resumed)
     job = engine.filter_stream(
         request.model,
         FilterStreamOptions(
             levels=tuple(request.levels or ()),
             horizon=tuple(request.horizon),
             samples=request.samples,
-            alarm=NEVER if request.alarm is None else request.alarm.rule(),
+            alarm=rule,
             passes=request.passes,
             seed=choose_seed(request.seed, resumed),
             state=resumed,
@@ -336,18 +345,19 @@ async def _done(end: StreamEnd, exchange: StateExchange) -> StreamDone:
     return StreamDone(True, end.steps, end.log_likelihood, end.calibration, end.reason, state)
 
 
-def _observation(document: Any) -> tuple[float | None, list[float | None] | None, float | None]:
-    """`t`, `y` and `noise` of a frame, by the rules of `StreamObservation`, without its cost where all is well."""
-    if type(document) is dict and "y" in document and document.keys() <= _FRAME_FIELDS:
+def _observation(document: Any) -> _Frame:
+    """`t`, `y`, `noise`, `input` and `bias` of a frame, by the rules of `StreamObservation`, without its cost where all
+    is well and the last two are not there."""
+    if type(document) is dict and "y" in document and document.keys() <= _PLAIN_FIELDS:
         t, y, noise = document.get("t"), document["y"], document.get("noise")
         if (
             (t is None or (type(t) in _NUMBERS and -LARGEST_TIME <= t <= LARGEST_TIME))
             and (y is None or _is_observation(y))
             and (noise is None or (type(noise) in _NUMBERS and LEAST_NOISE <= noise <= MOST_NOISE))
         ):
-            return None if t is None else float(t), y, None if noise is None else float(noise)
+            return None if t is None else float(t), y, None if noise is None else float(noise), None, None
     frame = validated(StreamObservation, document, FRAME)
-    return frame.t, frame.y, frame.noise
+    return frame.t, frame.y, frame.noise, frame.input, frame.bias
 
 
 def _is_observation(y: Any) -> bool:

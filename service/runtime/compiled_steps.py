@@ -134,7 +134,7 @@ class CompiledSteps:
     """
 
     runtime = "compiled"
-    magic = b"RFAC\x02"
+    magic = b"RFAC\x03"
     rows = 256
 
     def __init__(self, bundle: Bundle, leads: Leads) -> None:

@@ -25,11 +25,12 @@ from rfa.service.engine.filter.adaptive import Leads
 from rfa.service.engine.filter.alarms import NEVER, Alarm
 from rfa.service.engine.filter.calibration import Calibration
 from rfa.service.engine.filter.conclude import Told
-from rfa.service.engine.filter.input import Observation, as_array, check_noise, check_readout
+from rfa.service.engine.filter.input import Observation, as_array, check_noise, check_readout, known_rows
 from rfa.service.engine.filter.learned_normal import normal_fields
 from rfa.service.engine.filter.model import FilterOptions, MergeOptions, Piece, Row, Stepped
 from rfa.service.engine.filter.steps import NO_SAMPLES, Readout, Steps, draw
 from rfa.service.errors import InvalidRequest
+from rfa.service.runtime.driven import MOST_STATES, RESPONSE, DrivenSystem
 from rfa.service.runtime.filter_merge import Merged, check_merges, merge
 from rfa.service.runtime.filter_sequence import FilteredSequence, FilterResult, Memory, run_sequence
 from rfa.service.runtime.filter_state import FilterState, FilterStates
@@ -77,7 +78,9 @@ class FilterRuntime(FilterStates):
         leads = Leads.of(recurrent.horizons)
         self.graphs = GraphSteps(bundle, leads)
         self.steps = _choose(bundle, leads, self.graphs, runtime)
-        adaptive = {**leads.fields(self.observation_size, len(self.levels)), **normal_fields()}
+        self._driven = DrivenSystem.of(bundle, self.readout_matrix)
+        driven = {} if self._driven is None else self._driven.fields
+        adaptive = {**leads.fields(self.observation_size, len(self.levels)), **normal_fields(), **driven}
         super().__init__(self.steps.magic, self.steps.initial, self.steps.fields, adaptive)
         self.attention_states = FilterStates(self.graphs.magic, self.graphs.initial, self.graphs.fields, adaptive)
         self.passes = PassesRange.of(bundle)
@@ -139,11 +142,36 @@ class FilterRuntime(FilterStates):
     def _stepped(
         self, pool: StatePool, batch: Batch, readout: Readout, rows: Sequence[Row]
     ) -> Iterator[Stepped | None]:
-        told, trace = self.steps.advance(pool, batch, readout, traced=readout.samples > 0)
+        inputs = None
+        if any(row.input is not None for row in rows):
+            nothing = [0.0] * self.state_size
+            inputs = np.array([nothing if row.input is None else row.input for row in rows], np.float64)
+        told, trace = self.step(pool, batch, readout, inputs, traced=readout.samples > 0)
         steps = Steps(readout, batch.times, told, _samples(readout, trace, told, [row.seed for row in rows]))
         likelihoods, replies = told.log_likelihood.tolist(), steps.replies(apart=len(rows) > 1)
         for is_good, *stepped in zip(told.is_good.tolist(), replies, likelihoods, told.tally, strict=True):
             yield Stepped(*stepped) if is_good else None
+
+    def step(
+        self, pool: StatePool, batch: Batch, readout: Readout, inputs: Array | None = None,
+        memory: Memory | None = None, *, traced: bool,
+    ) -> tuple[Told, Traced]:  # fmt: skip
+        """Take the observations, as `FilterSteps.advance`, or one by attention given its memory.
+
+        Args:
+            inputs: that drive the state until each, per unit time, `[R, n]`.
+        """
+        response = None if self._driven is None else self._driven.respond(pool, batch, inputs)
+        if response is not None:
+            batch = batch._replace(values=batch.values - response.seen)
+        if memory is None:
+            told, trace = self.steps.advance(pool, batch, readout, traced=traced)
+        else:
+            told, trace = self.graphs.attend(pool, batch, readout, memory)
+        if self._driven is not None and response is not None:
+            self._driven.keep(pool, batch, response, told.is_good)
+            self._driven.move(told, trace, response, readout)
+        return told, trace
 
     def follow(self, pool: StatePool, piece: Piece) -> Steps:
         """Some observations of one stream, up to the first whose numbers are not finite, which is not in the steps: the
@@ -157,10 +185,8 @@ class FilterRuntime(FilterStates):
         """`follow`, with what smoothing needs; one observation alone by attention, given what came before it."""
         readout: Readout = piece.readout
         batch = Batch(np.repeat(pool.rows([piece.seat]), len(piece.times)), piece.times, piece.values, piece.noise)
-        if memory is None:
-            told, trace = self.steps.advance(pool, batch, readout, traced=traced or readout.samples > 0)
-        else:
-            told, trace = self.graphs.attend(pool, batch, readout, memory)
+        is_traced = traced or readout.samples > 0
+        told, trace = self.step(pool, batch, readout, piece.inputs, memory, traced=is_traced)
         good = int(told.is_good.argmin()) if not told.is_good.all() else len(piece.times)
         steps = Steps(readout, piece.times, told)[:good]
         return Steps(readout, steps.times, steps.told, _samples(readout, trace, steps.told, piece.seed)), trace
@@ -189,6 +215,26 @@ class FilterRuntime(FilterStates):
             message = f"model {self.name!r} was exported without a choice of passes: they are {self.passes.most}"
             raise InvalidRequest(message, param="passes", code="no_choice")
         return Readout(self._calibration[mode], levels, horizon, samples, alarm, made)
+
+    def check_input(
+        self, rows: Sequence[Sequence[float] | None] | None, alarm: Alarm, state: FilterState | None
+    ) -> Array | None:
+        """What drives the state until each observation, `[N, n]`, held to the model.
+
+        Raises:
+            InvalidRequest: naming the field.
+        """
+        was_driven = state is not None and RESPONSE in state.adaptive and bool(state.adaptive[RESPONSE].any())
+        has_range = (alarm.low, alarm.high) != (NEVER.low, NEVER.high)
+        if has_range and (rows is not None or was_driven):
+            message = "alarm.range cannot be had with input: leave one of them out."
+            raise InvalidRequest(message, param="alarm.range", code="range_with_input")
+        if rows is None:
+            return None
+        if self._driven is None:
+            message = f"model {self.name!r} takes no input: linear filters of up to {MOST_STATES} states do."
+            raise InvalidRequest(message, param="input", code="no_input")
+        return known_rows("input", rows, self.state_size, self.name)
 
     # Beliefs.
 
@@ -221,6 +267,7 @@ class FilterRuntime(FilterStates):
         samples: int = 0,
         alarm: Alarm = NEVER,
         passes: int | None = None,
+        inputs: Sequence[Sequence[float]] | None = None,
         seed: int = 0,
         mode: Mode = "recurrent",
         smooth: bool = False,
@@ -232,6 +279,7 @@ class FilterRuntime(FilterStates):
         Args:
             observations: P numbers each; None = nothing observed, None inside = that component is missing.
             noise: factors on the standard deviation of each observation's measurement noise; None = 1.
+            inputs: that drive the state, per unit time, until each observation: a number for each part of the state.
             samples: draws of the state per step; with `smooth` they are trajectories given all observations.
             lag: with `smooth`, the smoothed states are given the observations up to so many after each, not all.
             mode: "attention" looks at all earlier observations of the request (at most MAX_ATTENTION) and starts fresh.
@@ -243,7 +291,7 @@ class FilterRuntime(FilterStates):
         options = FilterOptions(
             np.array(times, np.float64), as_array(observations, self.observation_size, self.name),
             check_noise(noise, len(observations)), tuple(levels), tuple(horizon), samples, alarm, seed, mode, smooth,
-            lag, state=state, passes=passes,
+            lag, state=state, passes=passes, inputs=None if inputs is None else np.array(inputs, np.float64),
         )  # fmt: skip
         return FilteredSequence.collect(self.work(options))
 

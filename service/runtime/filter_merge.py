@@ -18,6 +18,7 @@ from rfa.service.engine.filter.input import out_of_range
 from rfa.service.engine.filter.model import MergeOptions
 from rfa.service.engine.filter.steps import Steps
 from rfa.service.errors import InvalidRequest
+from rfa.service.runtime.driven import RESPONSE
 from rfa.service.runtime.filter_state import FilterState
 from rfa.service.runtime.filter_steps import Batch
 from rfa.service.runtime.pool import StatePool
@@ -81,7 +82,8 @@ def merge(runtime: FilterRuntime, options: MergeOptions) -> Merged:
     except ValueError as error:  # a LinAlgError is one
         raise _not_merged(str(error)) from None
     first, count = states[0], max(state.count for state in options.states)
-    state = replace(first, tensors=_with_belief(runtime, first, fused), time=t, count=count)
+    adaptive = {name: np.zeros_like(part) if name == RESPONSE else part for name, part in first.adaptive.items()}
+    state = replace(first, tensors=_with_belief(runtime, first, fused), time=t, count=count, adaptive=adaptive)
     return Merged(_told(runtime, state, options), state, weights)
 
 
@@ -150,13 +152,16 @@ def _missing(
     """An observation at time t of which no component was seen; nothing where the numbers are not finite."""
     readout = runtime.readout(tuple(levels) or runtime.levels, tuple(horizon), 0)
     nothing = np.full((1, runtime.observation_size), np.nan)
-    told, _ = runtime.steps.advance(pool, Batch(rows, np.array([t]), nothing, np.ones(1)), readout, traced=False)
+    told, _ = runtime.step(pool, Batch(rows, np.array([t]), nothing, np.ones(1)), readout, traced=False)
     return Steps(readout, np.array([t]), told)[np.flatnonzero(told.is_good)]
 
 
 def _belief(runtime: FilterRuntime, state: FilterState) -> Gaussian:
     parts = runtime.steps.parts(state.tensors)
-    return Gaussian(parts["mean"].astype(np.float64), parts["covariance"].astype(np.float64))
+    mean: np.ndarray = parts["mean"].astype(np.float64)
+    if RESPONSE in state.adaptive:
+        mean = mean + state.adaptive[RESPONSE]
+    return Gaussian(mean, parts["covariance"].astype(np.float64))
 
 
 def _with_belief(runtime: FilterRuntime, state: FilterState, belief: Gaussian) -> dict[str, np.ndarray]:

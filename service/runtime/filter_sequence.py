@@ -99,7 +99,7 @@ def run_sequence(
     pool = StatePool(states.state_fields, 1)
     seat = pool.acquire()
     states.put(pool, seat, carried)
-    series = Piece(seat, times, observations, options.noise, readout, options.seed)
+    series = Piece(seat, times, observations, options.noise, readout, options.seed, options.inputs)
     memory = Memory(runtime.graphs.cache_shapes, times) if options.mode == "attention" else None
     pieces: list[Steps] = []
     traces: list[Trace] = []
@@ -107,7 +107,10 @@ def run_sequence(
     done, most = 0, runtime.piece_rows if memory is None else 1
     while done < len(observations) and time.monotonic() <= deadline:
         rows = slice(done, min(done + most, len(observations)))
-        piece = series._replace(times=series.times[rows], values=series.values[rows], noise=series.noise[rows])
+        piece = series._replace(
+            times=series.times[rows], values=series.values[rows], noise=series.noise[rows],
+            inputs=None if series.inputs is None else series.inputs[rows],
+        )  # fmt: skip
         told, trace = runtime.trace(pool, piece, memory, traced=options.smooth)
         total += told.log_likelihood
         sums += told.tally

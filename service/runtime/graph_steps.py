@@ -76,7 +76,7 @@ class GraphSteps:
     """
 
     runtime = "onnx"
-    magic = b"RFAF\x07"
+    magic = b"RFAF\x08"
     rows = 1
 
     def __init__(self, bundle: Bundle, leads: Leads) -> None:

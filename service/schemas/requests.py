@@ -84,6 +84,12 @@ PassesChoice = Annotated[
         "takes fewer: then an outlier is weighed by less of what others say of it",
     ),
 ]
+Input = Annotated[list[Component], Field(min_length=1, max_length=MOST_COMPONENTS)]
+INPUT = (
+    "what drives the state, per unit of time, since the observation before: one number for each part of the model's "
+    "state. Linear filters of up to 16 take it. Forecasts hold the last one"
+)
+BIAS = "known offset of the measurement, one number for each component: it is taken off before anything else"
 
 
 StateReference = Annotated[
@@ -199,7 +205,8 @@ class AlarmRequest(Request):
     )
     range: Annotated[list[Component | None], Field(min_length=2, max_length=2)] | None = Field(
         default=None,
-        description="lowest and highest value, null is no limit: what lies outside is an alarm however rare it is",
+        description="lowest and highest value, null is no limit: what lies outside is an alarm however rare it is. Not "
+        "with `input`",
     )
     quiet: int = Field(
         default=0,
@@ -270,6 +277,12 @@ class FilterRequest(Request):
         fail_fast=True,
         description="scale of the measurement noise, one per observation; null is 1",
     )
+    input: list[Input | None] | None = Field(
+        default=None, max_length=MAX_ITEMS, fail_fast=True, description=f"one per observation, null is none: {INPUT}"
+    )
+    bias: list[Input | None] | None = Field(
+        default=None, max_length=MAX_ITEMS, fail_fast=True, description=f"one per observation, null is none: {BIAS}"
+    )
     levels: Levels = None
     horizon: Horizons = Field(default_factory=list)
     samples: Samples = 0
@@ -309,8 +322,10 @@ class FilterRequest(Request):
                 if later < earlier:
                     name = f"times[{index + 1}]"
                     raise FieldError(name, f"{name} must not be smaller than the time before it", "time_not_monotonic")
-        if self.noise is not None and len(self.noise) != count:
-            raise FieldError("noise", f"noise must have one value per observation, {count}", "length_mismatch")
+        for name in ("noise", "input", "bias"):
+            given = getattr(self, name)
+            if given is not None and len(given) != count:
+                raise FieldError(name, f"{name} must have one value per observation, {count}", "length_mismatch")
         return self
 
     def check_form(self) -> int:
@@ -391,6 +406,8 @@ class StreamObservation(Request):
     t: Time | None = Field(default=None, description="not before the time ahead of it; null is the step's index")
     y: Observation | None = Field(description="null predicts only; a null component is missing")
     noise: NoiseScale | None = Field(default=None, description="scale of the measurement noise; null is 1")
+    input: Input | None = Field(default=None, description=INPUT)
+    bias: Input | None = Field(default=None, description=BIAS)
 
 
 class StreamClose(Request):

@@ -182,6 +182,7 @@ class Wanted:
     levels: tuple[float, ...]
     horizon: tuple[float, ...]
     samples: int
+    passes: int = 1
 
 
 @dataclass
@@ -254,6 +255,9 @@ class FakeFilter:
         if any(level not in self.levels for level in levels):
             raise InvalidRequest("levels must be calibrated ones", param="levels", code="level_not_calibrated")
         return Wanted(levels, horizon, samples)
+
+    def check_input(self, rows: Any, alarm: Alarm, state: Any) -> None:
+        assert rows is None
 
     piece_rows = 1
 

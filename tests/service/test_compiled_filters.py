@@ -72,7 +72,11 @@ class Compiled:
     def of(cls, family: str, config: dict[str, Any], state: Any) -> Compiled:
         calibration = Calibration(open_bundle(BUNDLES / "linear").calibration["recurrent"])
         leads = Leads.of(calibration.horizons)
-        bundle: Any = SimpleNamespace(config=config, manifest=SimpleNamespace(family=family, state=state))
+        bundle: Any = SimpleNamespace(
+            config=config,
+            manifest=SimpleNamespace(family=family, state=state),
+            filter=SimpleNamespace(passes=(config["inner"], config["inner"])),
+        )
         steps = CompiledSteps(bundle, leads)
         adaptive = {**leads.fields(steps.size, len(calibration.levels)), **normal_fields()}
         states = FilterStates(steps.magic, steps.initial, steps.fields, adaptive)

@@ -622,7 +622,7 @@ frames = st.one_of(values, st.dictionaries(st.sampled_from(["t", "y", "noise", "
 def test_frames_are_read_by_the_rules_of_their_schema(document: Any) -> None:
     try:
         slow = StreamObservation.model_validate(document)
-        expected: Any = (slow.t, slow.y, slow.noise)
+        expected: Any = (slow.t, slow.y, slow.noise, slow.input, slow.bias)
     except ValidationError:
         expected = None
     try:
@@ -637,4 +637,4 @@ def test_good_frames_take_the_fast_path(y: list[float | None], t: float) -> None
     document = orjson.loads(orjson.dumps({"y": y, "t": t, "noise": 2}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rfa.service.routes.filter_stream.validated", None)
-        assert _observation(document) == (t, y, 2.0)
+        assert _observation(document) == (t, y, 2.0, None, None)

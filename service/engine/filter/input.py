@@ -40,6 +40,15 @@ def as_array(observations: Sequence[Observation], size: int, model: str) -> np.n
     return np.array([nothing if row is None else row for row in observations], np.float64).reshape(-1, size)
 
 
+def known_rows(name: str, rows: Sequence[Sequence[float] | None], size: int, model: str) -> np.ndarray:
+    """What is known at each observation, null or `size` numbers, as `[N, size]`, 0 where null; `name` is that of it."""
+    for i, row in enumerate(rows):
+        if row is not None:
+            check_size(f"{name}[{i}]", row, size, model)
+    nothing = [0.0] * size
+    return np.array([nothing if row is None else row for row in rows], np.float64).reshape(-1, size)
+
+
 def from_columns(columns: Mapping[str, Sequence[float | None]], size: int, model: str) -> np.ndarray:
     """Columns, one for each component in order, as `[N, size]`, NaN where missing."""
     if len(columns) != size:

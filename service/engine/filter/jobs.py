@@ -159,7 +159,8 @@ class FilterJob(RecurrentJob):
         values = [None if value != value else value for value in options.observations[i].tolist()]  # noqa: PLR0124
         observation = None if values.count(None) == len(values) else values
         t, noise = float(options.times[i]), float(options.noise[i])
-        return Row(self.ensure_seat(), t, observation, noise, self.readout, options.seed)
+        held = None if options.inputs is None else options.inputs[i].tolist()
+        return Row(self.ensure_seat(), t, observation, noise, self.readout, options.seed, held)
 
     def accept(self, stepped: Stepped) -> None:
         super().accept(stepped)
@@ -171,7 +172,7 @@ class FilterJob(RecurrentJob):
         options, rows = self.options, slice(self.position, self.position + most)
         return Piece(
             self.ensure_seat(), options.times[rows], options.observations[rows], options.noise[rows], self.readout,
-            options.seed,
+            options.seed, None if options.inputs is None else options.inputs[rows],
         )  # fmt: skip
 
     def accept_piece(self, steps: Steps) -> None:

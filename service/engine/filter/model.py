@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,10 +28,12 @@ class Row(NamedTuple):
     noise: float
     readout: Any  # what `FilterRuntime.readout` made
     seed: int
+    input: Sequence[float] | None = None
 
 
 class Piece(NamedTuple):
-    """Observations of one stream in order, checked: times and noise `[k]`, values `[k, P]`, NaN where missing."""
+    """Observations of one stream in order, checked: times and noise `[k]`, values `[k, P]`, NaN where missing, and what
+    drives the state until each `[k, n]`, if anything does."""
 
     seat: Seat
     times: np.ndarray
@@ -38,6 +41,7 @@ class Piece(NamedTuple):
     noise: np.ndarray
     readout: Any
     seed: int
+    inputs: np.ndarray | None = None
 
 
 class Stepped(NamedTuple):
@@ -65,6 +69,7 @@ class FilterOptions:
         is_whole: the answer is kept until it is whole.
         deadline_seconds: after so long the request ends with what is finished.
         passes: K, of the robust weight; None is the model's own.
+        inputs: that drive the state, per unit time, until each observation, `[N, n]`; None is none.
     """
 
     times: np.ndarray
@@ -84,6 +89,7 @@ class FilterOptions:
     is_whole: bool = False
     deadline_seconds: float | None = None
     passes: int | None = None
+    inputs: np.ndarray | None = None
 
     @property
     def needs_whole(self) -> bool:

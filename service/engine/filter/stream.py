@@ -44,6 +44,7 @@ class Observed(NamedTuple):
     t: float
     y: list[float | None] | None
     noise: float
+    input: list[float] | None = None
 
 
 class StreamStep(NamedTuple):
@@ -162,7 +163,7 @@ class StreamJob(RecurrentJob):
 
     def next_row(self) -> Row:
         observed = self._pending[0]
-        return Row(self.ensure_seat(), observed.t, observed.y, observed.noise, self.readout, self.seed)
+        return Row(self.ensure_seat(), observed.t, observed.y, observed.noise, self.readout, self.seed, observed.input)
 
     def accept(self, stepped: Stepped) -> None:
         super().accept(stepped)
