@@ -58,7 +58,7 @@ class JsonSocket:
         self._receive = receive
         self._send = send
         self._max_bytes = max_bytes
-        self._small = min(SMALL_FRAME_BYTES, max_bytes // 4)  # in characters, each of up to four bytes
+        self.small_bytes = min(SMALL_FRAME_BYTES, max_bytes // 4)  # in characters, each of up to four bytes
         self._deadline = Deadline(send_timeout)
 
     async def accept(self, offered: Sequence[str] = ()) -> None:
@@ -86,7 +86,7 @@ class JsonSocket:
         text = message.get("text")
         if text is None:
             raise InvalidRequest("A frame must be text.", code="not_text")
-        if len(text) > self._small:
+        if len(text) > self.small_bytes:
             await self._check(text.encode())
         return decode_json(text, "A frame")
 

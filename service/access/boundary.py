@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import re
 import uuid
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import orjson
@@ -21,6 +23,7 @@ from rfa.service.access.refusal import refuse
 from rfa.service.access.tracing import Tracing
 from rfa.service.departure import ClientGone
 from rfa.service.errors import as_service_error
+from rfa.service.frames import FRAMES, Frames, Take
 from rfa.service.metrics import Metrics
 
 logger = logging.getLogger("rfa.http")
@@ -83,6 +86,8 @@ class _Exchange:
         else:
             method = scope["method"] if scope["method"] in METHODS else "other"
         self.record = Record(id=_request_id(scope["headers"]), method=method, client=scope.get("client"))
+        if (frames := scope.get("extensions", {}).get(FRAMES)) is not None:
+            scope["extensions"][FRAMES] = _CountedFrames(frames, self.record)
 
     async def receive(self) -> Message:
         message = await self._receive()
@@ -153,6 +158,31 @@ class _Exchange:
             "tenant": self._scope["state"].get("tenant", "") or None,
         }
         access_logger.info("websocket open", extra={"fields": known(fields)})
+
+
+class _CountedFrames:
+    """The short way, watched like the long one."""
+
+    def __init__(self, frames: Frames, record: Record) -> None:
+        self._frames = frames
+        self._record = record
+
+    def listen(self, take: Take | None) -> None:
+        self._frames.listen(None if take is None else partial(self._counted, take))
+
+    def _counted(self, take: Take, text: bytes) -> bool:
+        if not take(text):
+            return False
+        self._record.frames_in += 1
+        self._record.bytes_in += len(text)
+        return True
+
+    def send_now(self, frames: Sequence[bytes]) -> bool:
+        if not self._frames.send_now(frames):
+            return False
+        self._record.frames_out += len(frames)
+        self._record.bytes_out += sum(map(len, frames))
+        return True
 
 
 def _route_of(scope: Scope) -> str:

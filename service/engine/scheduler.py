@@ -42,6 +42,7 @@ SMOOTHING = 0.1
 QUICK_ROWS = 64
 # Quanta of live streams after which requests that wait have one, if there was none between them.
 LIVE_IN_A_ROW = 8
+Delivery = tuple[Job, list[Any]]
 
 
 class Scheduler:
@@ -299,7 +300,7 @@ class Scheduler:
             self._busy -= len(jobs)
             self._live_busy -= sum(job.is_stream for job in jobs)
             # Before a job is queued: another worker that took it up would add to the same outbox, or deliver first.
-            self._deliver(jobs, loop)
+            own = self._deliver(jobs, loop)
             for job in jobs:
                 if job.done or job.cancelled:
                     self._depart(job)
@@ -313,24 +314,28 @@ class Scheduler:
                     self._queue_quick(job)
                 else:
                     self._queue(job, first=job.keeps_place)
+        _deliver_all(own)  # without the lock: readers that take what they are given at once say so
 
-    def _deliver(self, jobs: Sequence[Job], own: asyncio.AbstractEventLoop | None = None) -> None:
-        """Give readers what was emitted; every event loop concerned is woken once, but the one that this is on."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Job, list[Any]]]] = {}
+    def _deliver(self, jobs: Sequence[Job], own: asyncio.AbstractEventLoop | None = None) -> list[Delivery]:
+        """Give readers what was emitted; every event loop concerned is woken once, but the one that this is on.
+
+        Returns:
+            What is left for the caller to deliver, on its own loop.
+        """
+        by_loop: dict[asyncio.AbstractEventLoop, list[Delivery]] = {}
         for job in jobs:
             if job._outbox:
                 job._backlog += job._emitted
                 job._emitted = 0
                 by_loop.setdefault(job._loop, []).append((job, job._outbox))
                 job._outbox = []
+        for_own = [] if own is None else by_loop.pop(own, [])
         for loop, deliveries in by_loop.items():
-            if loop is own:
-                _deliver_all(deliveries)
-                continue
             try:
                 loop.call_soon_threadsafe(_deliver_all, deliveries)
             except RuntimeError:
                 logger.debug("the event loop of %d requests is closed", len(deliveries))
+        return for_own
 
     # With the lock held.
 
@@ -463,6 +468,6 @@ def deliver_early(jobs: Sequence[Job]) -> None:
             scheduler._deliver(jobs)
 
 
-def _deliver_all(deliveries: list[tuple[Job, list[Any]]]) -> None:
+def _deliver_all(deliveries: list[Delivery]) -> None:
     for job, events in deliveries:
         job.deliver(events)

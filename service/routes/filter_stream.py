@@ -31,7 +31,9 @@ from starlette.routing import WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from rfa.service.access.quotas import client_of
+from rfa.service.body import decode_json
 from rfa.service.departure import ClientGone
+from rfa.service.encoding import dumps
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter.alarms import NEVER
 from rfa.service.engine.filter.input import LARGEST_OBSERVATION, LEAST_NOISE, MOST_COMPONENTS, MOST_NOISE, check_size
@@ -46,6 +48,7 @@ from rfa.service.errors import (
     ServiceError,
     as_service_error,
 )
+from rfa.service.frames import FRAMES, Frames
 from rfa.service.memory import SMALL_BYTES, Lease
 from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
 from rfa.service.schemas.replies import StreamDone, StreamReady, StreamStepReply
@@ -124,7 +127,11 @@ async def _run(connection: HTTPConnection, socket: JsonSocket) -> tuple[StreamDo
         stream = await _open(connection, engine, request, lease)
         try:
             await socket.write([stream.ready()])
-            reading = asyncio.create_task(_read(socket, stream, client.pacer()))
+            pace = client.pacer()
+            reading = asyncio.create_task(_read(socket, stream, pace))
+            frames: Frames | None = connection.scope.get("extensions", {}).get(FRAMES)
+            if frames is not None:
+                stream.shorten(frames, 0 if pace is not None else socket.small_bytes)
             stream.end_when_idle(state.settings.stream_idle_seconds)
             try:
                 return await _reply(socket, stream)
@@ -163,6 +170,8 @@ class _Stream:
     timer: asyncio.TimerHandle | None = None
     leased_answers: int = 1
     sending: int = 0
+    frames: Frames | None = None
+    small_bytes: int = 0
 
     @property
     def may_read(self) -> bool:
@@ -177,6 +186,12 @@ class _Stream:
                 return False
             self.leased_answers = wanted
         return True
+
+    async def wait_for_room(self) -> None:
+        """Until `may_read`."""
+        while not self.may_read:
+            self.room.clear()
+            await self.room.wait()
 
     def answered(self) -> None:
         """Answers were sent: give back what they took, and read on."""
@@ -217,6 +232,48 @@ class _Stream:
         self.index += 1
         return Observed(t, y, 1.0 if noise is None else noise, held)
 
+    def shorten(self, frames: Frames, small_bytes: int) -> None:
+        """Take and answer observations without a task, where nothing has to wait and nothing is wrong.
+
+        Args:
+            small_bytes: of a frame that may be taken so; 0 is none, where the client's are held back by a quota.
+        """
+        self.frames, self.small_bytes = frames, small_bytes
+        if small_bytes:
+            frames.listen(self._hear)
+        if self.job.is_quick:
+            self.job.listen(self._tell)
+
+    def _hear(self, frame: bytes) -> bool:
+        """Take an observation, where there is room; anything else is declined, and so read by `_read`."""
+        if len(frame) > self.small_bytes or not self.may_read:
+            return False
+        try:
+            observed = self.take(decode_json(frame, "A frame"))
+        except ServiceError:  # which `_read` will find, too
+            return False
+        if observed is None:
+            return False
+        self.job.push(observed)
+        self.seen = get_running_loop().time()
+        return True
+
+    def _tell(self, events: Sequence[Any]) -> bool:
+        """Send the answers to observations; anything else is declined, and so sent by `_reply`."""
+        assert self.frames is not None
+        for event in events:
+            if not isinstance(event, StreamStep) or event.state is not None:
+                return False
+        try:
+            frames = [dumps(chosen(event.step, self.fields)) for event in events]
+        except Exception:  # which `_reply` will find, too, for this client alone
+            return False
+        if not self.frames.send_now(frames):
+            return False
+        self.job.consumed(len(events))
+        self.answered()
+        return True
+
     def end_when_idle(self, seconds: float) -> None:
         """End the stream once nothing has come for so long. One timer for its life: one for each frame is dear."""
         self.seen = get_running_loop().time()
@@ -233,6 +290,9 @@ class _Stream:
 
     def forget(self) -> None:
         """The stream is over."""
+        if self.frames is not None:
+            self.frames.listen(None)
+            self.job.listen(None)
         if self.timer is not None:
             self.timer.cancel()
 
@@ -288,14 +348,13 @@ async def _read(socket: JsonSocket, stream: _Stream, pace: Callable[[], float] |
             if observed is None:
                 job.close()
                 return
+            await stream.wait_for_room()  # what came meanwhile by the short way may have taken it
             job.push(observed)
             if pace is not None and (seconds := pace()):
                 await asyncio.sleep(seconds)
             if count % FRAMES_A_TURN == 0:
                 await asyncio.sleep(0)
-            while not stream.may_read:
-                stream.room.clear()
-                await stream.room.wait()
+            await stream.wait_for_room()
             stream.seen = loop.time()
     except ClientGone:
         job.leave()

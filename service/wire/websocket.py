@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, cast
@@ -21,8 +22,10 @@ from websockets.server import ServerProtocol
 
 from rfa.service.departure import Disconnected
 from rfa.service.errors import MalformedRequest, Overloaded, ServiceError, UpgradeRequired
+from rfa.service.frames import FRAMES, Take
 from rfa.service.wire.connection import Holding, StalledReader, Wire
 from rfa.service.wire.exchange import PHRASES
+from rfa.service.wire.plain_frame import frame_size, lone_text, text_frame
 from rfa.service.wire.refusal import refuse
 
 logger = logging.getLogger("rfa.server")
@@ -77,7 +80,7 @@ class WebSocketConnection(StalledReader, asyncio.Protocol):
         self._scope: Scope = {
             **scope,
             "subprotocols": [part.strip().decode("latin-1") for value in offered for part in value.split(b",")],
-            "extensions": {"websocket.http.response": {}},
+            "extensions": {"websocket.http.response": {}, FRAMES: self},
         }
         del self._scope["method"]
         self._loop = asyncio.get_running_loop()
@@ -93,11 +96,15 @@ class WebSocketConnection(StalledReader, asyncio.Protocol):
         self._news = asyncio.Event()
         self._message = bytearray()
         self._partial_bytes = 0
+        self._surplus_bytes = 0  # that the parser was given beyond whole frames
         self._fragments = 0
+        self._is_within = False  # a message of several frames
         self._is_text = False
         self._held = Holding(wire.memory)
         self._heard = self._loop.time()
         self._is_pinged = False
+        self._listener: Take | None = None
+        self._is_awaited = False  # the application waits for a message, and none was told
         self._closing: asyncio.TimerHandle | None = None
 
     # Life of the connection.
@@ -118,6 +125,7 @@ class WebSocketConnection(StalledReader, asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.wire.state.connections.discard(self)  # type: ignore[arg-type]
         self._held.release()
+        self._scope["extensions"].pop(FRAMES, None)  # a circle, which would wait for the collector
         if self._closing is not None:
             self._closing.cancel()
         self.writable.set()
@@ -161,9 +169,24 @@ class WebSocketConnection(StalledReader, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard, self._is_pinged = self._loop.time(), False
+        if self._listener is not None and self._is_next() and self._is_taken(data, self._listener):
+            return
         self._unread += data
         if self._has_memory():
             self._read_on()
+
+    def _is_next(self) -> bool:
+        """Whether what comes now begins a message that the application waits for."""
+        is_waiting = self._is_awaited and not (self._unread or self._surplus_bytes or self._is_within)
+        return is_waiting and self._is_open_both_ways()
+
+    def _is_taken(self, data: bytes, take: Take) -> bool:
+        text = lone_text(data)
+        return text is not None and take(text)
+
+    def _is_open_both_ways(self) -> bool:
+        is_open = self._is_open and self._frames.state is State.OPEN
+        return is_open and self.writable.is_set() and not self.transport.is_closing()
 
     def eof_received(self) -> bool:
         return False  # without a closing handshake the client is gone
@@ -206,8 +229,10 @@ class WebSocketConnection(StalledReader, asyncio.Protocol):
         self._frames.receive_data(piece)
         events = self._frames.events_received()
         self._partial_bytes = 0 if events else self._partial_bytes + len(piece)
+        self._surplus_bytes += len(piece)
         for event in events:
             assert isinstance(event, Frame)
+            self._surplus_bytes -= frame_size(len(event.data))
             self._take(event)
             event.data = b""  # the parser keeps its last frame, as long as it lives: here, and in garbage afterwards
         self._flush()
@@ -231,6 +256,7 @@ class WebSocketConnection(StalledReader, asyncio.Protocol):
         elif frame.opcode is not Opcode.CONT:
             return  # pings are answered by the parser, pongs need nothing, a close is looked at afterwards
         self._fragments += 1
+        self._is_within = not frame.fin
         if self._fragments > MAX_FRAGMENTS:
             self._fail(POLICY, "too many fragments")
             return
@@ -275,7 +301,11 @@ class WebSocketConnection(StalledReader, asyncio.Protocol):
     async def _receive(self) -> Message:
         while not self._inbox:
             self._news.clear()
-            await self._news.wait()
+            self._is_awaited = True
+            try:
+                await self._news.wait()
+            finally:
+                self._is_awaited = False
         message = self._inbox.popleft()
         if not self._inbox:
             self._read_on()
@@ -283,6 +313,7 @@ class WebSocketConnection(StalledReader, asyncio.Protocol):
 
     def _tell(self, message: Message) -> None:
         self._inbox.append(message)
+        self._is_awaited = False
         self._news.set()
 
     def _tell_end(self, code: int, reason: str) -> None:
@@ -324,6 +355,17 @@ class WebSocketConnection(StalledReader, asyncio.Protocol):
             self._flush()
         else:
             raise RuntimeError(f"{kind} is not expected on an open WebSocket")
+
+    def listen(self, take: Take | None) -> None:
+        self._listener = take
+
+    def send_now(self, frames: Sequence[bytes]) -> bool:
+        if self._is_ended or not self._is_open_both_ways():
+            return False
+        data = b"".join(map(text_frame, frames))
+        self.written_bytes += len(data)
+        self.transport.write(data)
+        return True
 
     def _accept(self, message: Message) -> None:
         handshake = self._handshake

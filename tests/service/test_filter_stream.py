@@ -7,8 +7,9 @@ import itertools
 import json
 import random
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from websockets.asyncio.client import connect as connect_websocket
+from websockets.client import ClientProtocol
 from websockets.exceptions import ConnectionClosedError
+from websockets.frames import Frame, Opcode
+from websockets.protocol import State
+from websockets.uri import parse_uri
 
 from rfa.service.app import create_app
+from rfa.service.engine.filter.stream import StreamJob
 from rfa.service.errors import Conflict, ErrorReply, InvalidRequest
 from rfa.service.routes.filter_stream import _observation
 from rfa.service.schemas.replies import FilterStepReply, StreamDone, StreamReady, StreamStepReply
 from rfa.service.schemas.requests import StreamObservation
 from rfa.service.settings import Settings
-from tests.service.live import running
+from rfa.service.websocket import JsonSocket
+from tests.service.live import Live, running
 from tests.service.models import FakeFilter, fake_models
 from tests.service.replies import read
 from tests.waiting import PATIENCE, until
@@ -607,6 +614,132 @@ async def test_a_real_client_gets_replies_in_order_and_close_codes(address: tupl
     for client in clients:
         client.transport.abort()
     await seats_are_free(app)
+
+
+# The short way, without a task for each frame.
+
+HANDSHAKE = (
+    b"GET /filter/stream HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+
+
+@pytest.fixture
+def long_way(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was read by ASGI."""
+    found: list[Any] = []
+    read_long = JsonSocket.read
+
+    async def watched(self: JsonSocket) -> Any:
+        found.append(await read_long(self))
+        return found[-1]
+
+    monkeypatch.setattr(JsonSocket, "read", watched)
+    return found
+
+
+class RawClient:
+    """A client that sends what bytes it likes."""
+
+    def __init__(self, live: Live) -> None:
+        self.socket = live.connect()
+        self.socket.sendall(HANDSHAKE)
+        self.frames = ClientProtocol(parse_uri("ws://x/"), state=State.OPEN)
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += self.socket.recv(1)
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def send(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            self.socket.sendall(piece)
+
+    def reply(self) -> Any:
+        while not (events := self.frames.events_received()):
+            piece = self.socket.recv(1)
+            assert piece, "closed early"
+            self.frames.receive_data(piece)
+        (frame,) = events
+        assert isinstance(frame, Frame)
+        return json.loads(bytes(frame.data)) if frame.opcode is Opcode.TEXT else frame
+
+    def ask(self, *pieces: bytes) -> Any:
+        self.send(*pieces)
+        return self.reply()
+
+
+def masked(text: bytes, opcode: Opcode = Opcode.TEXT, *, fin: bool = True) -> bytes:
+    return Frame(opcode, text, fin).serialize(mask=True)
+
+
+def test_observations_of_a_compiled_filter_take_the_short_way(long_way: list[Any]) -> None:
+    with running(bundles=(BUNDLES / "linear",)) as live, closing(RawClient(live)) as client:
+        assert client.ask(masked(b"{}"))["ready"] is True
+        for index in range(20):
+            assert client.ask(masked(b'{"y": [1, %d]}' % index))["index"] == index
+        assert client.ask(masked(b'{"close": true}'))["steps"] == 20
+    assert long_way == [{}, {"close": True}]
+
+
+def test_frames_of_any_form_are_answered_in_order_and_alike(long_way: list[Any]) -> None:
+    """Whole or in pieces of bytes or of frames, alone or together: by the one way or the other."""
+    frame = masked(b'{"y": [3, 4]}')
+    first, rest = masked(b'{"y":', fin=False), masked(b" [3, 4]}", Opcode.CONT)
+    sent = [
+        [frame], [frame[:1], frame[1:]], [frame], [first, rest], [frame], [frame + frame[:7], frame[7:]], [frame],
+        [first, masked(b"", Opcode.PONG), rest], [frame + first, rest + frame], [frame],
+    ]  # fmt: skip
+    with (
+        running(bundles=(BUNDLES / "linear",)) as live,
+        closing(RawClient(live)) as client,
+        closing(RawClient(live)) as plain,
+    ):
+        client.ask(masked(b'{"seed": 1}'))
+        plain.ask(masked(b'{"seed": 1}'))
+        replies = []
+        for pieces in sent:
+            for piece in pieces:
+                client.send(piece)
+                time.sleep(0.005)  # so that most pieces are read one by one; the replies are the same where not
+        replies = [client.reply() for _ in range(13)]
+        assert replies == [plain.ask(frame) for _ in range(13)]
+        assert client.ask(masked(b'{"close": true}'))["steps"] == 13
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [(b'{"y": [1]}', 1008), (b'{"y": [1, 2], "t": -1}', 1008), (b"{", 1008), (b'{"y": "\xff"}', 1007)],
+)
+def test_a_bad_frame_is_refused_behind_the_answers_of_the_short_way(frame: bytes, code: int) -> None:
+    with running(bundles=(BUNDLES / "linear",)) as live, closing(RawClient(live)) as client:
+        client.ask(masked(b"{}"))
+        for index in range(3):
+            assert client.ask(masked(b'{"y": [1, 2]}'))["index"] == index
+        reply = client.ask(masked(frame))
+        if code == 1008:
+            assert "error" in reply
+            reply = client.reply()
+        assert reply.opcode is Opcode.CLOSE and int.from_bytes(reply.data[:2], "big") == code
+
+
+def test_frames_beyond_the_room_wait_and_are_all_answered(monkeypatch: pytest.MonkeyPatch, long_way: list[Any]) -> None:
+    """Nothing is taken by the short way while there is no room, or while what came before is still under way."""
+    unanswered: list[int] = []
+    push = StreamJob.push
+
+    def watched(self: StreamJob, observed: Any) -> None:
+        push(self, observed)
+        unanswered.append(self.unanswered)
+
+    monkeypatch.setattr(StreamJob, "push", watched)
+    with running(bundles=(BUNDLES / "linear",), stream_buffer=4) as live, closing(RawClient(live)) as client:
+        client.ask(masked(b"{}"))
+        for start in range(0, 400, 40):
+            client.send(*[masked(b'{"t": %d, "y": [1, 2]}' % t) for t in range(start, start + 40)])
+            assert [client.reply()["t"] for _ in range(40)] == list(range(start, start + 40))
+    assert max(unanswered) <= 4
 
 
 # The fast path of frames.

@@ -94,9 +94,9 @@ async def test_several_workers_lose_and_reorder_no_event(make: Any, monkeypatch:
     scheduler = make(workers=4, stream_buffer=10_000)
     deliver = scheduler._deliver
 
-    def deliver_late(jobs: list[Job], *own: Any) -> None:
+    def deliver_late(jobs: list[Job], *own: Any) -> Any:
         time.sleep(0.0005)  # time for another worker to take the job up
-        deliver(jobs, *own)
+        return deliver(jobs, *own)
 
     monkeypatch.setattr(scheduler, "_deliver", deliver_late)
     stage = Counting(max_rows=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -87,6 +88,8 @@ class StreamJob(RecurrentJob):
         self._closing: EndReason | None = None
         self._refusal: ServiceError | None = None
         self._steps = 0
+        self._listener: Callable[[Sequence[Any]], bool] | None = None
+        self._is_awaited = False  # `replies` waits, and nothing was put where it looks
 
     # On the event loop.
 
@@ -126,18 +129,35 @@ class StreamJob(RecurrentJob):
         """
         while not self._inbox:
             self._arrival.clear()
-            await self._arrival.wait()
+            self._is_awaited = True
+            try:
+                await self._arrival.wait()
+            finally:
+                self._is_awaited = False
         ready: list[StreamStep] = []
         while self._inbox and len(ready) < most and isinstance(self._inbox[0], StreamStep):
             ready.append(self._inbox.popleft())
         if ready:
-            if self._scheduler is not None:
-                self._scheduler.consumed(self, len(ready))
+            self.consumed(len(ready))
             return ready
         if isinstance(self._inbox[0], Exception):
             raise self._inbox.popleft()  # without a name: a frame and its error would keep each other alive
         end: StreamEnd = self._inbox.popleft().result
         return end
+
+    def listen(self, take: Callable[[Sequence[Any]], bool] | None) -> None:
+        """Offer events that come while `replies` waits to `take`: it has `consumed` them, or declines all of them."""
+        self._listener = take
+
+    def consumed(self, count: int) -> None:
+        """So many answers were taken."""
+        if self._scheduler is not None:
+            self._scheduler.consumed(self, count)
+
+    def deliver(self, events: list[Any]) -> None:
+        if not (self._is_awaited and self._listener is not None and self._listener(events)):
+            self._is_awaited = False
+            super().deliver(events)
 
     def _wake(self) -> None:
         if self._scheduler is not None:
