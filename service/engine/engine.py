@@ -161,14 +161,24 @@ class Engine:
             raise InvalidRequest(
                 f"{name} must hold token ids below {size} for this model.", param=name, code="unknown_token"
             )
-        per_token = NUMBERS_PER_TOKEN + 2 * options.top_n_tokens
-        if options.return_latents:
-            per_token += math.prod(model.latent_shape)
+        per_token = self.numbers_per_token(model.name, options.top_n_tokens, with_latents=options.return_latents)
         self._limit_reply(options.names.whole, per_token * options.max_new_tokens * options.samples)
         self._hold(lease, options.names.whole, self._generation_bytes(model, options))
         short, long = self._served.prefill[model.name, options.mode or model.default_mode]
         stage = long if len(options.prompt) > LONG_PROMPT else short
         return self._submit(GenerateJob(stage, model, options))
+
+    def numbers_per_token(self, model_name: str | None, top: int, *, with_latents: bool) -> int:
+        """About how many numbers a reply tells of a token, by which its size is held to what this server sends.
+
+        Args:
+            top: alternatives at each token.
+
+        Raises:
+            NotFound
+        """
+        latent = math.prod(self._language(model_name).latent_shape) if with_latents else 0
+        return NUMBERS_PER_TOKEN + 2 * top + latent
 
     def check_has_state(self, model_name: str | None, param: str) -> None:
         """Refuse a request's field that is about the state of a language model that has none.

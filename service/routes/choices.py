@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rfa.service.encoding import Long
-from rfa.service.engine.text.generated import FinishedText, TokenEvent
+from rfa.service.engine.text.generated import FinishedText, TokenEvent, latents_of
 from rfa.service.engine.text.incremental import Vocabulary
 from rfa.service.schemas.openai import CompletionChoice, CompletionChunkChoice, CompletionLogprobs
 from rfa.service.schemas.replies import FinishReason
@@ -23,14 +23,25 @@ class ChoiceWriter:
     Args:
         prefix: text before the continuation, part of the first piece.
         with_logprobs: also the tokens.
+        with_latents: also their latents.
     """
 
-    def __init__(self, index: int, seed: int, vocabulary: Vocabulary, *, prefix: str, with_logprobs: bool) -> None:
+    def __init__(
+        self,
+        index: int,
+        seed: int,
+        vocabulary: Vocabulary,
+        *,
+        prefix: str,
+        with_logprobs: bool,
+        with_latents: bool,
+    ) -> None:
         self._index = index
         self._seed = seed
         self._vocabulary = vocabulary
         self._prefix = prefix
         self._with_logprobs = with_logprobs
+        self._with_latents = with_latents
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._characters = 0
 
@@ -51,6 +62,7 @@ class ChoiceWriter:
             "finish_reason": None if finish is None else _OPENAI_REASONS.get(finish, "length"),
             "ended_by": finish,
             "seed": self._seed,
+            "latents": latents_of(events) if self._with_latents else None,
         }
 
     def _logprobs(self, events: Sequence[TokenEvent]) -> CompletionLogprobs:

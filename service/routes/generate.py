@@ -12,9 +12,9 @@ from rfa.service.access.quotas import tokens_set_aside
 from rfa.service.access.record import Record, record_of
 from rfa.service.body import StrictJSONRoute
 from rfa.service.departure import unless_disconnected
-from rfa.service.encoding import PIECE_NUMBERS, Long
+from rfa.service.encoding import Long
 from rfa.service.engine.engine import NUMBERS_PER_TOKEN
-from rfa.service.engine.text.generated import FinishedText, Generation, TokenEvent
+from rfa.service.engine.text.generated import FinishedText, Generation, TokenEvent, latents_of
 from rfa.service.engine.text.job import GenerateJob
 from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.engine.text.state import LanguageState
@@ -150,7 +150,7 @@ def _details(generation: Generation, text: FinishedText, options: GenerateOption
         prefill=[],
         tokens=Long(events, attrgetter("token"), NUMBERS_PER_TOKEN),
         top_tokens=Long(events, attrgetter("top_tokens"), 4 * top) if top else None,
-        latents=Long(events, attrgetter("latent"), PIECE_NUMBERS) if options.return_latents else None,
+        latents=latents_of(events) if options.return_latents else None,
     )
 
 

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Path, Request, Response
 from rfa.service.access.quotas import tokens_set_aside
 from rfa.service.body import StrictJSONRoute
 from rfa.service.departure import unless_disconnected
-from rfa.service.engine.engine import NUMBERS_PER_TOKEN, Engine, draw_seed
+from rfa.service.engine.engine import Engine, draw_seed
 from rfa.service.engine.text.generated import Generation
 from rfa.service.engine.text.job import GenerateJob
 from rfa.service.engine.text.options import FieldNames, GenerateOptions
@@ -72,7 +72,8 @@ DONE = orjson.Fragment(b"[DONE]")  # the one event of a stream that is no JSON
 async def complete(body: CompletionRequest, request: Request, engine: EngineDep) -> Response:
     """Continue one prompt or several, as OpenAI's completions do."""
     facts = _language(engine, body.model)
-    _limit(body, request.app.state.settings)
+    per_token = engine.numbers_per_token(facts.name, body.logprobs or 0, with_latents=body.return_latents)
+    _limit(body, per_token, request.app.state.settings)
     head = CompletionHead(
         id=f"cmpl-{uuid.uuid4().hex}",
         object="text_completion",
@@ -131,7 +132,7 @@ def _is_list_of_prompts(body: CompletionRequest) -> bool:
     return isinstance(body.prompt, list) and not isinstance(body.prompt[0], int)
 
 
-def _limit(body: CompletionRequest, settings: Settings) -> None:
+def _limit(body: CompletionRequest, per_token: int, settings: Settings) -> None:
     """Refuse what could never be admitted or answered whole; the engine sees the prompts one by one."""
     count = len(_prompts(body))
     places = settings.max_running + settings.max_waiting
@@ -145,11 +146,11 @@ def _limit(body: CompletionRequest, settings: Settings) -> None:
             param="n",
             code="too_large",
         )
-    numbers = count * body.n * body.max_tokens * (NUMBERS_PER_TOKEN + 2 * (body.logprobs or 0))
+    numbers = count * body.n * body.max_tokens * per_token
     if numbers > settings.max_reply_numbers:
         raise InvalidRequest(
-            f"max_tokens, with this prompt, n and logprobs, asks for a reply of about {numbers} numbers; this server "
-            f"sends at most {settings.max_reply_numbers}.",
+            f"max_tokens, with this prompt, n, logprobs and return_latents, asks for a reply of about {numbers} "
+            f"numbers; this server sends at most {settings.max_reply_numbers}.",
             param="max_tokens",
             code="reply_too_large",
         )
@@ -171,6 +172,7 @@ def _options(body: CompletionRequest, prompt: str | tuple[int, ...], names: Fiel
         mode=body.decode,
         latent_noise=body.latent_noise,
         samples=body.n,
+        return_latents=body.return_latents,
         deadline_ms=body.deadline_ms,
         is_streamed=body.stream,
         names=names,
@@ -206,6 +208,7 @@ def _writers(body: CompletionRequest, position: int, job: GenerateJob) -> list[C
             job.model.vocabulary,
             prefix=job.prompt_text if body.echo else "",
             with_logprobs=body.logprobs is not None,
+            with_latents=options.return_latents,
         )
         for sample in range(options.samples)
     ]

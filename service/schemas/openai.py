@@ -12,8 +12,8 @@ from pydantic import ConfigDict, Field, model_validator
 
 from rfa.service.neutral import NullIs, OneOf, Only
 from rfa.service.schemas.base import FieldError, Mode, Reply, Request, says
-from rfa.service.schemas.replies import CONFIDENCE, FinishReason, Many
-from rfa.service.schemas.requests import DECODE, LATENT_NOISE, MAX_ITEMS, Seed, StopSequence
+from rfa.service.schemas.replies import CONFIDENCE, FinishReason, Latents, Many
+from rfa.service.schemas.requests import DECODE, MAX_ITEMS, LatentNoise, ReturnLatents, Seed, StopSequence
 
 MAX_PROMPTS = 256
 MAX_STOPS = 16
@@ -94,7 +94,8 @@ class CompletionRequest(Request):
         default=None, ge=1, le=1_000_000, description="keep only the last tokens of each prompt"
     )
     decode: Mode | None = Field(default=None, description=DECODE)
-    latent_noise: float = Field(default=0.0, ge=0, le=10, description=LATENT_NOISE)
+    latent_noise: LatentNoise = 0.0
+    return_latents: ReturnLatents = False
     deadline_ms: int | None = Field(
         default=None, ge=1, le=3_600_000, description='after so long the texts end as they are: ended_by "deadline"'
     )
@@ -137,6 +138,7 @@ class CompletionChoice(Reply):
     finish_reason: Literal["stop", "length"]
     ended_by: Annotated[FinishReason, says("the precise reason")]
     seed: Annotated[int, says("with it, the same request repeats this choice")]
+    latents: Latents
 
 
 @dataclass
@@ -149,6 +151,7 @@ class CompletionChunkChoice(Reply):
     finish_reason: Annotated[Literal["stop", "length"] | None, says("not null in the last piece")]
     ended_by: FinishReason | None
     seed: int
+    latents: Latents
 
 
 @dataclass

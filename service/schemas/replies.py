@@ -41,6 +41,9 @@ class _Json:
 
 Many = Annotated[Sequence[Item] | Blocks, _Json()]
 Rows = Annotated[np.ndarray, _Json(list[list[float]])]
+Latents = Annotated[
+    Many[Rows] | None, Field(description="of each token, [tokens, heads, 2 D]; null where they were not asked for")
+]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
 State = Annotated[str | None, Field(description="where to go on: a sealed token or `session:NAME@STEP`")]
@@ -104,7 +107,7 @@ class GenerateDetails(StreamDetails):
     prefill: Annotated[list[TopToken], says("always empty; kept for TGI clients")]
     tokens: Many[Token]
     top_tokens: Many[Many[TopToken]] | None
-    latents: Annotated[Many[Rows] | None, says("[tokens, heads, 2 D]")]
+    latents: Latents
 
 
 @dataclass

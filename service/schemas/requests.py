@@ -68,11 +68,23 @@ StepFields = Annotated[
     ),
 ]
 ColumnName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$")]
-LATENT_NOISE = (
-    "scale of the latent sample of the last layer, a new one for each token; 0 is its mean, for which confidence is "
-    "calibrated. With 1 a drawn token comes from the mixture over the latent, of which the loss on unseen text is a "
-    "little lower (docs/RESULTS.md, Uncertainty of tokens); n continuations have samples of their own"
-)
+# Of every route that makes text.
+LatentNoise = Annotated[
+    float,
+    Field(
+        ge=0,
+        le=10,
+        description="scale of the latent sample of the last layer, a new one for each token; 0 is its mean, for which "
+        "confidence is calibrated. With 1 a drawn token comes from the mixture over the latent, of which the loss on "
+        "unseen text is a little lower (docs/RESULTS.md, Uncertainty of tokens); n continuations have samples of "
+        "their own",
+    ),
+]
+ReturnLatents = Annotated[
+    bool,
+    NullIs(False),
+    Field(description="also the last layer's latent of every token that is made: the sample, or the mean"),
+]
 Samples = Annotated[int, Field(ge=0, le=1024, description="draws from the posterior of each step")]
 
 PassesChoice = Annotated[
@@ -143,9 +155,9 @@ class GenerateParameters(Request):
     grammar: Annotated[Any, Only(None)] = None
     adapter_id: Annotated[Any, Only(None)] = None
     decode: Mode | None = Field(default=None, description=DECODE)
-    latent_noise: float = Field(default=0.0, ge=0, le=10, description=LATENT_NOISE)
+    latent_noise: LatentNoise = 0.0
     n: int = Field(default=1, ge=1, le=MAX_SAMPLES, description="independent continuations")
-    return_latents: bool = Field(default=False, description="the last layer's latent of every token")
+    return_latents: ReturnLatents = False
     deadline_ms: int | None = Field(
         default=None, ge=1, le=3_600_000, description='after so long the text ends as it is: finish_reason "deadline"'
     )

@@ -140,7 +140,7 @@ class FakeLanguage:
             if self.poison is not None and self.poison in text:
                 logits[row] = np.nan
             advanced.append(seen)
-        latent = np.arange(len(contexts) * 8, dtype=np.float32).reshape(-1, *self.latent_shape) + noise
+        latent = np.arange(8, dtype=np.float32).reshape(self.latent_shape) + noise  # of a row, whatever the batch is
         return StepOutput(logits, np.zeros(len(contexts), dtype=np.float32), latent), advanced
 
     def pack(self, context: Seen) -> bytes:

@@ -163,19 +163,21 @@ def gathered(chunks: list[Completion]) -> dict[int, dict[str, Any]]:
     for chunk in chunks:
         read(CompletionChunk, chunk.to_json())
         for choice in chunk.choices:
-            joined = choices.setdefault(choice.index, {"text": "", "finish_reason": None, "logprobs": {}})
+            nothing: dict[str, Any] = {"text": "", "finish_reason": None, "logprobs": {}, "latents": []}
+            joined = choices.setdefault(choice.index, nothing)
             assert joined["finish_reason"] is None, "a piece after the last piece"
             joined["text"] += choice.text
             joined["finish_reason"] = choice.finish_reason
             for name, values in (choice.logprobs.to_dict() if choice.logprobs else {}).items():
                 joined["logprobs"].setdefault(name, []).extend(values)
+            joined["latents"].extend(choice.latents or ())  # type: ignore[attr-defined]
     return choices
 
 
 def test_the_stream_says_what_the_plain_reply_says(unsure: openai.OpenAI) -> None:
     wanted: dict[str, Any] = {
         "prompt": ["say |", "x", "né €|"], "n": 2, "seed": 11, "temperature": 1.0, "logprobs": 2, "max_tokens": 12,
-        "stop": ["k", "o", "the"],
+        "stop": ["k", "o", "the"], "extra_body": {"latent_noise": 1.0, "return_latents": True},
     }  # fmt: skip
     plain = create(unsure, **wanted)
     read(CompletionReply, plain.to_json())
@@ -186,7 +188,9 @@ def test_the_stream_says_what_the_plain_reply_says(unsure: openai.OpenAI) -> Non
         assert choice.logprobs is not None
         assert joined.pop(choice.index) == {
             "text": choice.text, "finish_reason": choice.finish_reason, "logprobs": choice.logprobs.to_dict(),
+            "latents": choice.latents,  # type: ignore[attr-defined]
         }  # fmt: skip
+        assert len(choice.latents) == len(choice.logprobs.tokens or ())  # type: ignore[attr-defined]
     assert joined == {}
     assert [chunk.usage for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
     assert (chunks[-1].choices, chunks[-1].usage) == ([], plain.usage)
@@ -197,6 +201,28 @@ def test_usage_in_a_stream_is_asked_for(client: openai.OpenAI) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     chunks = list(streamed(client, max_tokens=3, stream_options=options))
     assert [chunk.usage.total_tokens for chunk in chunks if chunk.usage] == [6, 7, 8, 8]
+
+
+def test_latent_samples_are_those_of_generate(unsure: openai.OpenAI) -> None:
+    wanted: dict[str, Any] = {"temperature": 1.0, "n": 3, "seed": 5, "latent_noise": 1.0, "return_latents": True}
+    asked = {"inputs": "say |", "parameters": {**wanted, "max_new_tokens": 6}}
+    reply = httpx.post(f"{unsure.base_url}".replace("/v1/", "/generate"), json=asked, timeout=PATIENCE).json()
+    ours = {name: wanted.pop(name) for name in ("latent_noise", "return_latents")}
+    choices = create(unsure, max_tokens=6, **wanted, extra_body=ours).choices
+    for choice, continuation in zip(choices, reply["continuations"], strict=True):
+        assert choice.text == continuation["generated_text"]
+        assert choice.latents == continuation["details"]["latents"]  # type: ignore[attr-defined]
+    assert len({str(choice.latents) for choice in choices}) == 3, "each continuation has samples of its own"
+
+
+def test_latents_are_told_where_they_are_asked_for(client: openai.OpenAI) -> None:
+    (choice,) = create(client, max_tokens=2).choices
+    assert choice.latents is None  # type: ignore[attr-defined]
+    chunks = list(streamed(client, max_tokens=2))
+    assert [piece.latents for chunk in chunks for piece in chunk.choices] == [None, None]  # type: ignore[attr-defined]
+    (mean,) = create(client, max_tokens=2, extra_body={"return_latents": True}).choices
+    assert mean.latents == [[[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]]] * 2  # type: ignore[attr-defined]
+    assert mean.logprobs is None
 
 
 @pytest.mark.parametrize("options", [{}, {"stream_options": {"include_usage": True}}, {"n": 2, "prompt": ["a", "b|"]}])

@@ -216,6 +216,20 @@ async def test_choices_are_bounded(connect: Any) -> None:
     assert (refused.status_code, error["param"], error["code"]) == (422, "n", "too_large")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_latents_of_all_choices_count_together(connect: Any, stream: bool) -> None:
+    """A hundred tokens of eight numbers beside their five, of which one prompt alone asks for few."""
+    body = {"prompt": ["say |"] * 5, "n": 2, "max_tokens": 10, "stream": stream}
+    async with connect(max_reply_numbers=1_299) as client:
+        assert (await client.post("/v1/completions", json=body)).status_code == 200
+        refused = await client.post("/v1/completions", json={**body, "return_latents": True})
+        fewer = {**body, "prompt": ["say |"] * 4, "return_latents": True}
+        assert (await client.post("/v1/completions", json=fewer)).status_code == 200
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"], error["code"]) == (422, "max_tokens", "reply_too_large")
+    assert "return_latents" in error["message"] and "1300 numbers" in error["message"]
+
+
 async def test_long_details_are_those_of_the_stream(connect: Any) -> None:
     """They are encoded token by token, from numbers."""
     body = {"inputs": "say |", "parameters": {"max_new_tokens": 300, "n": 2, "top_n_tokens": 3, "return_latents": True}}

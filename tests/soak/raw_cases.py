@@ -69,6 +69,7 @@ DOCUMENTS: Mapping[str, Sequence[Any]] = {
             "model": "books", "prompt": "It was", "max_tokens": 2, "temperature": 0.7, "top_p": 0.9, "n": 1,
             "stream": False, "logprobs": 1, "echo": False, "stop": ["the"], "seed": 1, "user": "u", "latent_noise": 0.1,
             "decode": "recurrent", "deadline_ms": 1000, "truncate_prompt_tokens": 4, "presence_penalty": 0,
+            "return_latents": True,
         },
         {"prompt": ["It", "She"], "max_tokens": 1, "stream": True, "stream_options": {"include_usage": True}},
         {"prompt": [[5, 6], [7]], "max_tokens": 2, "echo": True, "n": 2, "best_of": 2, "suffix": None, "top_k": 3},

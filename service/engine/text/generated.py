@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rfa.service.encoding import Blocks
+from rfa.service.encoding import PIECE_NUMBERS, Blocks, Long
 from rfa.service.engine.text.incremental import Vocabulary
 from rfa.service.engine.text.state import LanguageState
 from rfa.service.schemas.replies import FinishReason, GenerateTimings, Token, TopToken
@@ -47,6 +48,11 @@ class TokenEvent:
     token: Token
     top_tokens: TopTokens | None
     latent: NDArray[np.float32] | None  # [H, 2D]
+
+
+def latents_of(events: Sequence[TokenEvent]) -> Blocks:
+    """The latents of some tokens, told one by one: each may be a piece of its own."""
+    return Long(events, attrgetter("latent"), PIECE_NUMBERS)
 
 
 @dataclass(frozen=True)
