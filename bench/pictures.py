@@ -1,24 +1,29 @@
-"""The pictures of the README, from what the commands answer.
+"""The pictures of the README and of the page about texts, from what the commands and the server answer.
 
-    python -m rfa.bench.pictures        writes docs/figures/stream.png and docs/figures/tokens.png, in a minute
+    python -m rfa.bench.pictures        writes stream.png, tokens.png and samples.png of docs/figures, in a minute
 
-The stream is `rfa filter` on docs/oscillator.csv, the tokens are `rfa generate`: the interpreter's own `rfa`, with the
-default bundles. Both have a light ground of their own, so that they can be read on a dark page too.
+The stream is `rfa filter` on docs/oscillator.csv, the tokens are `rfa generate`, the samples are /generate of
+`rfa serve`: the interpreter's own `rfa`, with the default bundles. All have a light ground of their own, so that they
+can be read on a dark page too.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import matplotlib as mpl
 import numpy as np
 
+from rfa.bench.load.server import started
 from rfa.measured import HOME
 
 FIGURES = HOME / "docs" / "figures"
@@ -26,6 +31,10 @@ SERIES = HOME / "docs" / "oscillator.csv"
 STREAM = ("filter", str(SERIES), "--bundle", "linear", "--horizon", "0.5")
 PROMPT = "It was the"
 TOKENS = ("generate", PROMPT, "--max-new-tokens", "110", "--seed", "7")
+BUNDLE = HOME / "bundles" / "books"
+# Positions of the text whose latents are shown, samples at each, and how many alternatives of each sample are told.
+POSITIONS, SAMPLES, ALTERNATIVES = 24, 16, 32
+ANSWER_SECONDS = 60
 GROUND, INK, ALARM = "#fbfaf7", "#22252a", "#c2362b"
 # Light to dark, never so dark that black text on it could not be read.
 SHADES = "YlGnBu"
@@ -120,6 +129,109 @@ def draw_tokens(prompt: str, tokens: Sequence[dict[str, Any]], path: Path) -> No
     pyplot.close(figure)
 
 
+@dataclass(frozen=True)
+class Position:
+    """What follows a text by the mean of the last layer's latent, and by samples of it.
+
+    Args:
+        text: the token that is most probable by the mean.
+        probability: its probability by the mean.
+        sampled: its probability by each sample.
+        is_chosen: of each sample, whether that token is the most probable by it too.
+        latent, latents: the first number of the first head, the mean and the samples.
+    """
+
+    text: str
+    probability: float
+    sampled: Sequence[float]
+    is_chosen: Sequence[bool]
+    latent: float
+    latents: Sequence[float]
+
+    @classmethod
+    def after(cls, url: str, prompt: str, seed: int) -> Position:
+        """Ask a server what follows a prompt.
+
+        Raises:
+            StopIteration: the token is not among the alternatives of a sample, so that its probability is not told.
+        """
+        (mean,) = next_token(url, prompt, seed, latent_noise=0, n=1)
+        samples = next_token(url, prompt, seed, latent_noise=1, n=SAMPLES)
+        (token,) = mean["tokens"]
+        return cls(
+            text=token["text"],
+            probability=math.exp(token["logprob"]),
+            sampled=[probability_of(token["id"], sample) for sample in samples],
+            is_chosen=[sample["tokens"][0]["id"] == token["id"] for sample in samples],
+            latent=mean["latents"][0][0][0],
+            latents=[sample["latents"][0][0][0] for sample in samples],
+        )
+
+
+def next_token(url: str, prompt: str, seed: int, **parameters: float) -> list[dict[str, Any]]:
+    """The details of one token more, of each continuation: the most probable one, its alternatives and its latent."""
+    asked = {"max_new_tokens": 1, "do_sample": False, "top_n_tokens": ALTERNATIVES, "return_latents": True}
+    body = {"inputs": prompt, "parameters": {**asked, "seed": seed, **parameters}}
+    request = Request(f"{url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urlopen(request, timeout=ANSWER_SECONDS) as response:
+        reply = json.load(response)
+    return [continuation["details"] for continuation in reply["continuations"] or [reply]]
+
+
+def probability_of(token: int, details: dict[str, Any]) -> float:
+    """The probability of a token that is among the alternatives."""
+    return next(math.exp(told["logprob"]) for told in details["top_tokens"][0] if told["id"] == token)
+
+
+def positions_of(url: str) -> list[Position]:
+    """The prompt continued by the most probable token each time, with what was asked on the way."""
+    text, found = PROMPT, []
+    for seed in range(POSITIONS):  # one for each position: with one for all, they would share their samples' noise
+        found.append(Position.after(url, text, seed))
+        text += found[-1].text
+    return found
+
+
+def draw_samples(positions: Sequence[Position], path: Path) -> None:
+    """A number of the latent along a text, and the probability of each token, by the mean and by every sample."""
+    from matplotlib import pyplot
+
+    figure, (latents, probabilities) = pyplot.subplots(
+        2, 1, figsize=(9, 5), sharex=True, layout="constrained", facecolor=GROUND
+    )
+    for place, position in enumerate(positions):
+        # Side by side in the order of their numbers, so that equal ones do not hide each other.
+        places = place + np.linspace(-0.3, 0.3, len(position.sampled))
+        colours = ["#4a90c2" if is_chosen else ALARM for is_chosen in position.is_chosen]
+        latents.scatter(places, position.latents, s=6, c=colours, linewidths=0)
+        probabilities.scatter(places, position.sampled, s=6, c=colours, linewidths=0)
+        for axes, mean in ((latents, position.latent), (probabilities, position.probability)):
+            axes.hlines(mean, place - 0.4, place + 0.4, color=INK, linewidth=1.4)
+    latents.set_ylabel("latent: head 0, number 0", color=INK)
+    probabilities.set_ylabel("probability of the token", color=INK)
+    probabilities.set_yscale("log")
+    probabilities.set_yticks([0.01, 0.1, 1], ["0.01", "0.1", "1"])
+    probabilities.set_xticks(
+        range(len(positions)), [shown_token(position.text) for position in positions], rotation=60, ha="right",
+        rotation_mode="anchor",
+    )  # fmt: skip
+    for axes in (latents, probabilities):
+        axes.set_facecolor(GROUND)
+        axes.tick_params(colors=INK)
+        axes.spines[["top", "right"]].set_visible(False)
+    latents.hlines([], 0, 0, color=INK, linewidth=1.6, label="mean of the latent")
+    latents.scatter([], [], s=14, c="#4a90c2", label="sample: the same token is most probable")
+    latents.scatter([], [], s=14, c=ALARM, label="sample: another is")
+    figure.legend(loc="outside upper center", ncols=3, frameon=False, labelcolor=INK)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def shown_token(text: str) -> str:
+    """A token as a label: without the space before it, a line break by its sign."""
+    return text.strip(" ").replace("\n", "↵")
+
+
 def laid_out(texts: Sequence[tuple[str, float | None]]) -> Iterator[Piece]:
     """Line, column, text and confidence of every piece; a line break is shown as a space, words may be parted."""
     line = column = 0
@@ -138,10 +250,12 @@ def first_column(path: Path) -> np.ndarray:
 
 
 def main() -> None:
-    """Draw both."""
+    """Draw all."""
     mpl.use("Agg")
     draw_stream(answer(STREAM), first_column(SERIES), FIGURES / "stream.png")
     draw_tokens(PROMPT, answer(TOKENS)["tokens"], FIGURES / "tokens.png")
+    with started([BUNDLE], {"processes": 1}) as server:
+        draw_samples(positions_of(server.url), FIGURES / "samples.png")
 
 
 if __name__ == "__main__":
