@@ -212,7 +212,8 @@ def test_latent_samples_are_those_of_generate(unsure: openai.OpenAI) -> None:
     for choice, continuation in zip(choices, reply["continuations"], strict=True):
         assert choice.text == continuation["generated_text"]
         assert choice.latents == continuation["details"]["latents"]  # type: ignore[attr-defined]
-    assert len({str(choice.latents) for choice in choices}) == 3, "each continuation has samples of its own"
+    found = {str(choice.latents) for choice in choices}  # type: ignore[attr-defined]
+    assert len(found) == 3, "each continuation has samples of its own"
 
 
 def test_latents_are_told_where_they_are_asked_for(client: openai.OpenAI) -> None:
