@@ -6,11 +6,11 @@ from pathlib import Path
 
 from rfa.export.bundle import open_bundle
 from rfa.model.decoder_numba import compile_kernels
-from rfa.service.runtime.filter_golden import load_filter
+from tests.service.loading import load_filter
 
 BUNDLES = Path(__file__).resolve().parent.parent / "bundles"
 
 if __name__ == "__main__":
     compile_kernels()
     for name in ("linear", "metrics"):
-        load_filter(open_bundle(BUNDLES / name), "auto")
+        load_filter(open_bundle(BUNDLES / name))

@@ -38,8 +38,10 @@ COMPILED_MODELS = {
     "rfa.model.recurrence.filter_numba", "rfa.model.recurrence.noise_law",
 }  # fmt: skip
 # What is told of an observation is compiled as well; how that is done stands with the first that was. And beliefs are
-# merged by the model's formulas, which need NumPy alone.
-OF_THE_MODEL_FOR_SERVICE = ("rfa.model.compiling", "rfa.model.fusion")
+# merged, and inputs answered, by the model's formulas, which need NumPy alone.
+OF_THE_MODEL_FOR_SERVICE = ("rfa.model.compiling", "rfa.model.driven", "rfa.model.fusion")
+# What these are made of.
+BELOW_THEM = {"rfa.model", "rfa.model.recurrence", "rfa.model.recurrence.spectrum"}
 # `rfa eval` measures bundles as they are served.
 EVALUATION = "training/evaluate/*.py"
 # Of export, the service takes what reads a bundle and what reads its calibration; the rest writes bundles.
@@ -237,7 +239,7 @@ def test_the_service_works_without_what_only_training_needs() -> None:
         "options = MergeOptions((result.state, other.state), 'covariance_intersection')\n"
         "assert models.filters['linear'].merge(options).weights\n"
     )
-    beyond = {module_name(path) for path in sources("model")} - {"rfa.model", *OF_THE_MODEL_FOR_SERVICE}
+    beyond = {module_name(path) for path in sources("model")} - {*BELOW_THEM, *OF_THE_MODEL_FOR_SERVICE}
     result = run_without(NOT_INSTALLED_FOR_SERVING | {"matplotlib"} | beyond, statement)
     assert result.returncode == 0, result.stderr
 

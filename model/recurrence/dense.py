@@ -325,10 +325,9 @@ def robust_weight(count: Tensor | float, distance: Tensor, inverse_nu: Tensor) -
 
 def in_pass(i: int, robustness: Robustness, found: Tensor, before: Tensor) -> Tensor:
     """What pass i (from 0) found, or what was known before it where an observation has no more than i passes."""
-    if i == 0 or robustness.passes is None:
+    if (passes := robustness.passes) is None or i == 0:
         return found
-    passes = robustness.passes.reshape(robustness.passes.shape + (1,) * (found.dim() - robustness.passes.dim()))
-    return torch.where(passes > i, found, before)
+    return torch.where(passes[(..., *[None] * (found.dim() - passes.dim()))] > i, found, before)
 
 
 def _capped_weight(seen: _Innovation, robustness: Robustness) -> Tensor:

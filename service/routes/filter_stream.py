@@ -250,7 +250,7 @@ class _Stream:
             return False
         try:
             observed = self.take(decode_json(frame, "A frame"))
-        except ServiceError:  # which `_read` will find, too
+        except Exception:  # which `_read` will find, too
             return False
         if observed is None:
             return False

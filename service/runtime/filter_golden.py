@@ -11,7 +11,7 @@ import numpy as np
 
 from rfa.export.bundle import Bundle, BundleError
 from rfa.export.golden import GoldenMismatch, run_golden
-from rfa.model.compiling import Task, in_turn
+from rfa.model.compiling import Task
 from rfa.service.engine.filter import conclude
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.filter_steps import Batch
@@ -23,17 +23,6 @@ if TYPE_CHECKING:
     from rfa.service.runtime.compiled_steps import CompiledSteps
 
 Array = np.ndarray
-
-
-def load_filter(bundle: Bundle, runtime: FilterRuntimeName) -> FilterRuntime:
-    """A filter that runs, held to the golden outputs of its bundle.
-
-    Raises:
-        BundleError: it cannot run so, or an output differs by more than the tolerance of the cases.
-    """
-    model = open_filter(bundle, runtime)
-    in_turn(filter_tasks(bundle, model))
-    return model
 
 
 def open_filter(bundle: Bundle, runtime: FilterRuntimeName) -> FilterRuntime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
@@ -61,7 +62,16 @@ class Traced(NamedTuple):
 
 
 def trace_room(rows: int, size: int, n: int, kept: int, horizon: int) -> Traced:
-    """Room for a trace."""
+    """Room for a trace. Of no rows there is one for all: live streams trace nothing, many times a second."""
+    return _room(rows, size, n, kept, horizon) if rows else _no_room(size, n, kept, horizon)
+
+
+@functools.lru_cache(64)
+def _no_room(size: int, n: int, kept: int, horizon: int) -> Traced:
+    return _room(0, size, n, kept, horizon)
+
+
+def _room(rows: int, size: int, n: int, kept: int, horizon: int) -> Traced:
     shapes = (
         (4,),
         (size, size), (size, size), (n, n), (n,), (n, n), (n,), (n, n), (kept,), (horizon, size), (horizon, size, size)

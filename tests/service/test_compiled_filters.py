@@ -28,10 +28,10 @@ from rfa.service.errors import InvalidRequest
 from rfa.service.runtime import graph_steps
 from rfa.service.runtime.compiled_steps import CompiledSteps
 from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.filter_golden import load_filter
 from rfa.service.runtime.filter_state import FilterStates
 from rfa.service.runtime.filter_steps import Batch
 from rfa.service.runtime.pool import StatePool
+from tests.service.loading import load_filter
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
 STREAMS, STEPS = 3, 120
@@ -75,7 +75,7 @@ class Compiled:
         bundle: Any = SimpleNamespace(
             config=config,
             manifest=SimpleNamespace(family=family, state=state),
-            filter=SimpleNamespace(passes=(config["inner"], config["inner"])),
+            filter=SimpleNamespace(passes=(config.get("inner", 3), config.get("inner", 3))),
         )
         steps = CompiledSteps(bundle, leads)
         adaptive = {**leads.fields(steps.size, len(calibration.levels)), **normal_fields()}
@@ -188,11 +188,11 @@ def test_compiled_and_graphs_do_not_drift_apart(steps: int) -> None:
 
 def test_a_compiled_filter_is_held_to_the_golden_outputs(tmp_path: Path) -> None:
     bundle = open_bundle(BUNDLES / "linear")
-    assert load_filter(bundle, "auto").runtime == "compiled"
+    assert load_filter(bundle).runtime == "compiled"
     case = next(case for case in bundle.golden["cases"] if case["graph"] == "step")
     case["outputs"]["mean"]["values"][0] += 0.01
     with pytest.raises(ValueError, match=r"golden.json in compiled code: case \d+, step.mean differs"):
-        load_filter(bundle, "auto")
+        load_filter(bundle)
 
 
 def test_a_state_of_the_other_runtime_is_refused_by_name() -> None:
@@ -224,7 +224,7 @@ def test_a_kept_kernel_is_made_anew_when_any_of_its_files_changes(tmp_path: Path
 def test_a_loaded_filter_compiles_no_more(name: str) -> None:
     """Live rounds of one and of many, with and without forecasts and samples, series in arrays of any layout, and
     attention: all that was compiled at the load. Other types are an error, in whose place a request had to wait."""
-    model = load_filter(open_bundle(BUNDLES / name), "auto")
+    model = load_filter(open_bundle(BUNDLES / name))
     size = model.observation_size
     pool = StatePool(model.state_fields, 3)
     seats = [pool.acquire() for _ in range(3)]

@@ -234,7 +234,7 @@ def test_a_packed_state_has_one_size_and_only_sound_ones_open(runtime: FilterRun
         runtime.pack(replace(state, time=math.nan)),
         runtime.pack(replace(state, surprise=math.inf)),
         runtime.pack(replace(state, count=2**63)),
-        data[:-4] + np.array([np.inf], "<f4").tobytes(),
+        data[:-8] + np.array([np.inf], "<f8").tobytes(),
     ]
     for bad in unsound:
         with pytest.raises(InvalidRequest, match="state"):

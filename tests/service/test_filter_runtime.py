@@ -224,7 +224,7 @@ def test_bad_input_is_refused_by_name(linear, change, param):
 
 def test_foreign_states_are_refused(linear):
     data = linear.pack(linear.filter([0.0], [[1.0, 1.0]]).state)
-    poisoned = data[:-4] + np.array([np.nan], "<f4").tobytes()
+    poisoned = data[:-8] + np.array([np.nan], "<f8").tobytes()
     for bad in (b"", data[:-1], b"X" + data[1:], poisoned):
         with pytest.raises(InvalidRequest, match="state"):
             linear.unpack(bad)

@@ -680,7 +680,8 @@ def test_observations_of_a_compiled_filter_take_the_short_way(long_way: list[Any
         for index in range(20):
             assert client.ask(masked(b'{"y": [1, %d]}' % index))["index"] == index
         assert client.ask(masked(b'{"close": true}'))["steps"] == 20
-    assert long_way == [{}, {"close": True}]
+    # The first may come before the application waits for it.
+    assert [long_way[0], long_way[-1]] == [{}, {"close": True}] and len(long_way) <= 3
 
 
 def test_frames_of_any_form_are_answered_in_order_and_alike(long_way: list[Any]) -> None:

@@ -12,15 +12,14 @@ import numpy as np
 import orjson
 import pytest
 
-from rfa.export.bundle import open_bundle
 from rfa.service.encoding import PIECE_NUMBERS, Long, dumps, pieces
 from rfa.service.engine.filter.model import Row
 from rfa.service.engine.reply_size import StepShape, _body_bytes, filter_bytes, generation_bytes, smoothing_bytes
 from rfa.service.engine.text.generated import TokenEvent, TopTokens
 from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.filter_golden import load_filter
 from rfa.service.runtime.pool import StatePool
 from rfa.service.schemas.replies import Token
+from tests.service.loading import load_filter
 from tests.service.models import byte_vocabulary
 
 LEVELS = tuple(round(0.05 + 0.055 * i, 4) + 1e-12 for i in range(16))
@@ -48,7 +47,7 @@ def taken(make: Callable[[], Any]) -> tuple[int, Any]:
 
 @pytest.fixture(scope="module", params=["oscillator", "metrics"])
 def runtime(request: Any, bundles: Path) -> FilterRuntime:
-    return load_filter(open_bundle(bundles / request.param), "auto")
+    return load_filter(open_bundle(bundles / request.param))
 
 
 def wide(runtime: FilterRuntime, count: int) -> list[list[float]]:

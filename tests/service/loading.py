@@ -1,0 +1,15 @@
+"""A filter as the server has it, on its own."""
+
+from __future__ import annotations
+
+from rfa.export.bundle import Bundle
+from rfa.model.compiling import in_turn
+from rfa.service.runtime.filter import FilterRuntime
+from rfa.service.runtime.filter_golden import filter_tasks, open_filter
+
+
+def load_filter(bundle: Bundle) -> FilterRuntime:
+    """Ready to run, and held to the golden outputs of its bundle."""
+    model = open_filter(bundle, "auto")
+    in_turn(filter_tasks(bundle, model))
+    return model
