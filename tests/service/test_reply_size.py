@@ -12,6 +12,7 @@ import numpy as np
 import orjson
 import pytest
 
+from rfa.export.bundle import open_bundle
 from rfa.service.encoding import PIECE_NUMBERS, Long, dumps, pieces
 from rfa.service.engine.filter.model import Row
 from rfa.service.engine.reply_size import StepShape, _body_bytes, filter_bytes, generation_bytes, smoothing_bytes
