@@ -25,8 +25,8 @@ else:
         numba = None
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-# What compiles when it runs first, and a module that it is made of.
-Task = tuple[ModuleType, Callable[[], None]]
+# What compiles when it runs first, and a module that it is made of; None is for what need not be alone.
+Task = tuple[ModuleType | None, Callable[[], None]]
 HAS_COMPILER: Final = numba is not None
 # Fused multiply-adds and zeros without a sign, and no other licence: missing values are NaN.
 OPTIONS: Final[dict[str, Any]] = {"nogil": True, "fastmath": {"contract", "nsz"}, "error_model": "numpy"}
@@ -74,6 +74,9 @@ def in_turn(tasks: Iterable[Task]) -> None:
 def _run_alone(task: Task, *, waits: bool) -> bool:
     """Run it under a lock of the module's source file, which every process can open; False if it is taken."""
     module, run = task
+    if module is None:
+        run()
+        return True
     with Path(str(module.__file__)).open("rb") as source:
         try:
             fcntl.flock(source, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)

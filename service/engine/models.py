@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from rfa.export.bundle import Bundle, BundleError, check_golden, open_bundle
 from rfa.model.compiling import Task, in_turn
@@ -46,6 +47,7 @@ def load_models(settings: Settings) -> Models:
     filters: dict[str, FilterRuntime] = {}
     opened: dict[str, tuple[Bundle, int]] = {}
     tasks: list[Task] = []
+    last: list[Task] = []  # after the filters, which compile for longest
     keys = trusted_keys(settings)
     for path in settings.bundles:
         bundle = open_bundle(path, keys)
@@ -54,11 +56,11 @@ def load_models(settings: Settings) -> Models:
         sessions = {name: bundle.session(name) for name in bundle.manifest.graphs}  # the runtime's as well
         opened[bundle.name] = bundle, check_golden(bundle, sessions)
         if bundle.kind == "lm":
-            languages[bundle.name] = load_language(bundle)
+            last.append((None, partial(_load_into, languages, bundle, load_language)))
         else:
             filters[bundle.name] = model = open_filter(bundle, settings.filter_runtime)
             tasks += filter_tasks(bundle, model)
-    in_turn(tasks)
+    in_turn([*tasks, *last])
     facts = [
         _facts(bundle, values, filters[name].runtime, FILTER_MODES)
         if name in filters
@@ -66,6 +68,10 @@ def load_models(settings: Settings) -> Models:
         for name, (bundle, values) in opened.items()
     ]
     return Models(languages, filters, facts)
+
+
+def _load_into(languages: dict[str, Language], bundle: Bundle, load: Callable[[Bundle], Language]) -> None:
+    languages[bundle.name] = load(bundle)
 
 
 def _facts(bundle: Bundle, golden_values: int, runtime: str, modes: tuple[Mode, ...]) -> ModelInfo:
