@@ -117,6 +117,7 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
         observations = observations - known_rows("bias", body.bias, size, model.name)
     noise = [1.0 if scale is None else scale for scale in body.noise or [1.0] * len(observations)]
     rule = NEVER if body.alarm is None else body.alarm.rule()
+    model.check_input(rule, resumed, is_given=body.input is not None)
     return FilterOptions(
         times=np.array(_times(body, len(observations), resumed), np.float64),
         observations=observations,
@@ -134,7 +135,7 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
         is_whole=body.values is not None,
         deadline_seconds=None if body.deadline_ms is None else body.deadline_ms / 1000,
         passes=body.passes,
-        inputs=model.check_input(body.input, rule, resumed),
+        inputs=None if body.input is None else known_rows("input", body.input, model.state_size, model.name),
     )
 
 

@@ -223,7 +223,9 @@ class _Stream:
         if t < self.time:
             raise InvalidRequest("t must not be smaller than the time before it.", param="t", code="time_not_monotonic")
         if held is not None:
-            self.job.filtering.model.check_input([held], self.job.options.alarm, None)
+            model = self.job.filtering.model
+            model.check_input(self.job.options.alarm, None, is_given=True)
+            check_size("input", held, model.state_size, self.model)
         if bias is not None:
             check_size("bias", bias, self.size, self.model)
             if y is not None:
@@ -303,7 +305,7 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
     resumed = None if exchange.opened is None else engine.read_filter_state(request.model, exchange.opened.payload)
     model = engine.filter_model(request.model)
     rule = NEVER if request.alarm is None else request.alarm.rule()
-    model.check_input(None, rule, resumed)
+    model.check_input(rule, resumed, is_given=False)
     job = engine.filter_stream(
         request.model,
         FilterStreamOptions(

@@ -25,12 +25,12 @@ from rfa.service.engine.filter.adaptive import Leads
 from rfa.service.engine.filter.alarms import NEVER, Alarm
 from rfa.service.engine.filter.calibration import Calibration
 from rfa.service.engine.filter.conclude import Told
-from rfa.service.engine.filter.input import Observation, as_array, check_noise, check_readout, known_rows
+from rfa.service.engine.filter.input import Observation, as_array, check_noise, check_readout
 from rfa.service.engine.filter.learned_normal import normal_fields
 from rfa.service.engine.filter.model import FilterOptions, MergeOptions, Piece, Row, Stepped
 from rfa.service.engine.filter.steps import NO_SAMPLES, Readout, Steps, draw
 from rfa.service.errors import InvalidRequest
-from rfa.service.runtime.driven import MOST_STATES, RESPONSE, DrivenSystem
+from rfa.service.runtime.driven import DRIVEN_ROWS, MOST_STATES, RESPONSE, DrivenSystem, move
 from rfa.service.runtime.filter_merge import Merged, check_merges, merge
 from rfa.service.runtime.filter_sequence import FilteredSequence, FilterResult, Memory, run_sequence
 from rfa.service.runtime.filter_state import FilterState, FilterStates
@@ -95,6 +95,11 @@ class FilterRuntime(FilterStates):
     def piece_rows(self) -> int:
         """Observations of a recorded series that are worth one call of `follow`."""
         return self.steps.rows
+
+    def piece_rows_of(self, options: FilterOptions) -> int:
+        """As many of this series, at most."""
+        is_driven = options.inputs is not None or _was_driven(options.state)
+        return min(self.piece_rows, DRIVEN_ROWS) if is_driven else self.piece_rows
 
     def own(self, state: FilterState) -> FilterState:
         """A state as streams have it, from one that may be the graphs'."""
@@ -161,16 +166,16 @@ class FilterRuntime(FilterStates):
         Args:
             inputs: that drive the state until each, per unit time, `[R, n]`.
         """
-        response = None if self._driven is None else self._driven.respond(pool, batch, inputs)
+        response = None if self._driven is None else self._driven.respond(pool, batch, inputs, readout.horizon)
         if response is not None:
-            batch = batch._replace(values=batch.values - response.seen)
+            batch = batch._replace(values=response.hide(batch.values))
         if memory is None:
             told, trace = self.steps.advance(pool, batch, readout, traced=traced)
         else:
             told, trace = self.graphs.attend(pool, batch, readout, memory)
         if self._driven is not None and response is not None:
             self._driven.keep(pool, batch, response, told.is_good)
-            self._driven.move(told, trace, response, readout)
+            move(told, trace, response)
         return told, trace
 
     def follow(self, pool: StatePool, piece: Piece) -> Steps:
@@ -216,25 +221,19 @@ class FilterRuntime(FilterStates):
             raise InvalidRequest(message, param="passes", code="no_choice")
         return Readout(self._calibration[mode], levels, horizon, samples, alarm, made)
 
-    def check_input(
-        self, rows: Sequence[Sequence[float] | None] | None, alarm: Alarm, state: FilterState | None
-    ) -> Array | None:
-        """What drives the state until each observation, `[N, n]`, held to the model.
+    def check_input(self, alarm: Alarm, state: FilterState | None, *, is_given: bool) -> None:
+        """Refuse an input where none can be had; one that ended, in a state, is still there.
 
         Raises:
             InvalidRequest: naming the field.
         """
-        was_driven = state is not None and RESPONSE in state.adaptive and bool(state.adaptive[RESPONSE].any())
         has_range = (alarm.low, alarm.high) != (NEVER.low, NEVER.high)
-        if has_range and (rows is not None or was_driven):
+        if has_range and (is_given or _was_driven(state)):
             message = "alarm.range cannot be had with input: leave one of them out."
             raise InvalidRequest(message, param="alarm.range", code="range_with_input")
-        if rows is None:
-            return None
-        if self._driven is None:
+        if is_given and self._driven is None:
             message = f"model {self.name!r} takes no input: linear filters of up to {MOST_STATES} states do."
             raise InvalidRequest(message, param="input", code="no_input")
-        return known_rows("input", rows, self.state_size, self.name)
 
     # Beliefs.
 
@@ -302,6 +301,10 @@ class FilterRuntime(FilterStates):
     def no_steps(self, readout: Readout) -> Steps:
         """What is told where no observation was taken."""
         return Steps.none(readout, self.observation_size)
+
+
+def _was_driven(state: FilterState | None) -> bool:
+    return state is not None and RESPONSE in state.adaptive and bool(state.adaptive[RESPONSE].any())
 
 
 def _choose(bundle: Bundle, leads: Leads, graphs: GraphSteps, runtime: FilterRuntimeName) -> FilterSteps:

@@ -104,7 +104,7 @@ def run_sequence(
     pieces: list[Steps] = []
     traces: list[Trace] = []
     total, sums = 0.0, no_checks(len(runtime.levels))
-    done, most = 0, runtime.piece_rows if memory is None else 1
+    done, most = 0, runtime.piece_rows_of(options) if memory is None else 1
     while done < len(observations) and time.monotonic() <= deadline:
         rows = slice(done, min(done + most, len(observations)))
         piece = series._replace(

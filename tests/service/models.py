@@ -256,8 +256,8 @@ class FakeFilter:
             raise InvalidRequest("levels must be calibrated ones", param="levels", code="level_not_calibrated")
         return Wanted(levels, horizon, samples)
 
-    def check_input(self, rows: Any, alarm: Alarm, state: Any) -> None:
-        assert rows is None
+    def check_input(self, alarm: Alarm, state: Any, *, is_given: bool) -> None:
+        assert not is_given
 
     piece_rows = 1
 

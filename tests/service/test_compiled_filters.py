@@ -20,6 +20,7 @@ from rfa.model.linear_filter import LinearFilter
 from rfa.model.metric_filter import MetricFilter, MetricFilterConfig
 from rfa.service.engine.filter import conclude
 from rfa.service.engine.filter.adaptive import Leads
+from rfa.service.engine.filter.alarms import NEVER
 from rfa.service.engine.filter.calibration import Calibration
 from rfa.service.engine.filter.learned_normal import normal_fields
 from rfa.service.engine.filter.model import Piece, Row
@@ -83,7 +84,7 @@ class Compiled:
         pool = StatePool(states.state_fields, STREAMS)
         for _ in range(STREAMS):
             states.put(pool, pool.acquire(), states.start())
-        return cls(steps, Readout(calibration, (0.9,), HORIZON, 0), pool)
+        return cls(steps, Readout(calibration, (0.9,), HORIZON, 0, NEVER, 1), pool)
 
 
 def course(size: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from websockets.sync.client import connect
 
 from rfa.export.bundle import open_bundle
 from rfa.service.engine.filter.alarms import NEVER
+from rfa.service.engine.filter.model import MergeOptions, Row
 from rfa.service.errors import InvalidRequest
 from rfa.service.runtime.filter import FilterRuntime
+from rfa.service.runtime.pool import StatePool
 from tests.service.conftest import Live
 from tests.service.test_columns import answer, serving
 
@@ -51,6 +54,17 @@ def simulate(bundles: Path) -> np.ndarray:
         x = f @ x + g @ INPUTS[k] + (RNG.multivariate_normal(np.zeros(2), q) if k else 0)
         seen.append(x + RNG.multivariate_normal(np.zeros(2), noise))
     return np.array(seen)
+
+
+def responses(bundles: Path) -> np.ndarray:
+    """What the system makes of the input alone."""
+    drift, process, *_ = system(bundles)
+    found, response = [], np.zeros(2)
+    for k in range(COUNT):
+        f, g, _ = moves(drift, process, TIMES[k] - TIMES[k - 1] if k else 0.0)
+        response = f @ response + g @ INPUTS[k]
+        found.append(response)
+    return np.array(found)
 
 
 def followed(bundles: Path, values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -90,19 +104,14 @@ def test_means_and_forecasts_are_those_of_a_filter_that_predicts_with_the_input(
 
 def test_smoothing_is_that_without_the_input_moved_by_its_response(bundles: Path) -> None:
     runtime, values = FilterRuntime(open_bundle(bundles / "linear")), simulate(bundles)
-    drift, process, *_ = system(bundles)
-    responses, response = [], np.zeros(2)
-    for k in range(COUNT):
-        f, g, _ = moves(drift, process, TIMES[k] - TIMES[k - 1] if k else 0.0)
-        response = f @ response + g @ INPUTS[k]
-        responses.append(response)
+    moved = responses(bundles)
     driven, _ = told(runtime, values, smooth=True, samples=2, seed=3)
-    free, _ = told(runtime, values - np.array(responses), None, smooth=True, samples=2, seed=3)
+    free, _ = told(runtime, values - moved, None, smooth=True, samples=2, seed=3)
     for k, (mine, other) in enumerate(zip(driven.smoothed, free.smoothed, strict=True)):
-        assert np.abs(np.array(mine.mean) - other.mean - responses[k]).max() <= 1e-9
+        assert np.abs(np.array(mine.mean) - other.mean - moved[k]).max() <= 1e-9
         assert mine.std == pytest.approx(other.std, rel=1e-12)
     for k, (mine, other) in enumerate(zip(driven.steps, free.steps, strict=True)):
-        assert np.abs(mine.samples - other.samples - responses[k]).max() <= 1e-9
+        assert np.abs(mine.samples - other.samples - moved[k]).max() <= 1e-9
 
 
 def test_segments_and_rows_are_the_series_bit_for_bit(bundles: Path) -> None:
@@ -129,16 +138,52 @@ def test_an_input_that_ended_is_not_forgotten(bundles: Path) -> None:
     rest = runtime.filter(TIMES[40:].tolist(), values[40:].tolist(), horizon=HORIZON, levels=(0.9,), state=first.state)
     assert np.array_equal(np.concatenate([piece.told.mean for piece in rest.pieces]), whole["mean"][40:])
     with pytest.raises(InvalidRequest, match=r"alarm\.range"):
-        runtime.check_input(None, NEVER._replace(rate=0.01, low=0.0), first.state)
+        runtime.check_input(NEVER._replace(rate=0.01, low=0.0), first.state, is_given=False)
 
 
 def test_a_merged_belief_has_the_response_in_it(bundles: Path) -> None:
-    from rfa.service.engine.filter.model import MergeOptions
-
     runtime, values = FilterRuntime(open_bundle(bundles / "linear")), simulate(bundles)
     sequence, found = told(runtime, values)
     merged = runtime.merge(MergeOptions((sequence.state, sequence.state), "covariance_intersection"))
     assert np.abs(np.array(merged.step.mean) - found["mean"][-1]).max() <= 1e-9
+
+
+def test_attention_sees_the_input(bundles: Path) -> None:
+    """As if the observations had come without what it does, and what is told moved by it."""
+    runtime, values = FilterRuntime(open_bundle(bundles / "linear")), simulate(bundles)
+    moved = responses(bundles)
+    _, driven = told(runtime, values, mode="attention")
+    _, free = told(runtime, values - moved, None, mode="attention")
+    assert np.abs(driven["mean"] - free["mean"] - moved).max() <= 1e-9
+    assert np.array_equal(driven["weight"], free["weight"])
+
+
+@pytest.mark.parametrize("kind", ["compiled", "onnx"])
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_response_beyond_numbers_is_refused_and_not_kept(kind: Any, is_seen: bool, bundles: Path) -> None:
+    runtime = FilterRuntime(open_bundle(bundles / "linear"), kind)
+    pool = StatePool(runtime.state_fields, 1)
+    seat = pool.acquire()
+    runtime.put(pool, seat, runtime.start())
+    readout = runtime.readout((0.9,), (0.5,), 0)
+    assert runtime.advance(pool, [Row(seat, 0.0, [0.1, 0.2], 1.0, readout, 0, [1.0, 1.0])])[0] is not None
+    before = runtime.pack(runtime.get(pool, seat, 0))
+    observation = [0.1, 0.2] if is_seen else None
+    assert runtime.advance(pool, [Row(seat, 1.0, observation, 1.0, readout, 0, [1.0, math.inf])])[0] is None
+    assert runtime.pack(runtime.get(pool, seat, 0)) == before
+
+
+@pytest.mark.anyio
+async def test_steps_columns_and_the_plain_reply_are_the_same(bundles: Path) -> None:
+    values = simulate(bundles)
+    body: dict[str, Any] = {"model": "linear", "times": TIMES.tolist(), "input": INPUTS.tolist(), "horizon": [0.5]}
+    rows = {"observations": values.tolist()}
+    async with serving() as client:
+        plain = (await answer(client, body | rows))["steps"]
+        lines = (await client.post("/filter", json=body | rows | {"stream": True})).text.splitlines()
+        assert [json.loads(line) for line in lines[:-1]] == plain
+        columns = await answer(client, body | {"values": {"a": values[:, 0].tolist(), "b": values[:, 1].tolist()}})
+        assert columns["columns"]["mean.a"] == [step["mean"][0] for step in plain]
 
 
 @pytest.mark.anyio
@@ -179,3 +224,5 @@ def test_a_live_stream_takes_them_by_the_frame(live: Live, bundles: Path) -> Non
             for t, y, held, step in zip(TIMES.tolist(), values.tolist(), INPUTS.tolist(), steps, strict=True):
                 stream.send(json.dumps({"t": t, "y": y, "input": held}))
                 assert json.loads(stream.recv()) == step
+            stream.send(json.dumps({"t": 1e3, "y": [0, 0], "input": [1.0]}))
+            assert json.loads(stream.recv())["error"]["param"] == "input"

@@ -169,7 +169,8 @@ class FilterJob(RecurrentJob):
 
     def next_piece(self, most: int) -> Piece:
         """The next observations, so many at most, which stay the next ones until `accept_piece`."""
-        options, rows = self.options, slice(self.position, self.position + most)
+        options = self.options
+        rows = slice(self.position, self.position + min(most, self.filtering.model.piece_rows_of(options)))
         return Piece(
             self.ensure_seat(), options.times[rows], options.observations[rows], options.noise[rows], self.readout,
             options.seed, None if options.inputs is None else options.inputs[rows],

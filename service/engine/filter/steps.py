@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rfa.service.encoding import PIECE_NUMBERS, Blocks
-from rfa.service.engine.filter.alarms import NEVER, Alarm
+from rfa.service.engine.filter.alarms import Alarm
 from rfa.service.engine.filter.calibration import Calibration
 from rfa.service.engine.filter.conclude import Told, Wanted, room
 from rfa.service.engine.filter.input import level_name
@@ -107,8 +107,8 @@ class Readout:
         levels: tuple[float, ...],
         horizon: tuple[float, ...],
         samples: int,
-        alarm: Alarm = NEVER,
-        passes: int = 1,
+        alarm: Alarm,
+        passes: int,
     ) -> None:
         self.calibration = calibration
         self.levels = levels
