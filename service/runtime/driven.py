@@ -43,8 +43,8 @@ class Response:
     ahead: Array
 
     def hide(self, values: Array) -> Array:
-        """Observations `[R, P]` as without the input. Where the response is no number they are infinite, missing ones too,
-        which is refused."""
+        """Observations `[R, P]` as without the input. Where the response is no number they are infinite, missing ones
+        too, which is refused."""
         parts = (part.reshape(len(values), -1) for part in (self.states, self.seen, self.ahead))
         is_finite = np.logical_and.reduce([np.isfinite(part).all(axis=1) for part in parts])
         hidden: Array = np.where(is_finite[:, None], values - self.seen, np.inf)
