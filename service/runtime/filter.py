@@ -330,11 +330,9 @@ def _samples(readout: Readout, trace: Traced, told: Told, seeds: int | Sequence[
     """Draws of the state of each row, `[samples, P]`; none of a row that is not good."""
     if not readout.samples:
         return None
-    keys = [seeds] * len(told.position) if isinstance(seeds, int) else seeds
-    scale = readout.calibration.state_scale**2
-    return [
-        draw(mean, scale * covariance, readout.samples, seed, index) if is_good else NO_SAMPLES
-        for is_good, mean, covariance, seed, index in zip(
-            told.is_good.tolist(), told.mean, trace.covariance, keys, told.position.tolist(), strict=False
-        )
-    ]
+    good, position = told.is_good, told.position.tolist()
+    keys = [seeds] * len(position) if isinstance(seeds, int) else seeds
+    # Of a row that is not good, whatever its covariance holds, nothing is drawn.
+    covariances = np.where(good[:, None, None], readout.calibration.state_scale**2 * trace.covariance[: len(good)], 0.0)
+    paths = draw(told.mean, covariances, readout.samples, keys, position)
+    return [path if is_good else NO_SAMPLES for is_good, path in zip(good.tolist(), paths, strict=True)]

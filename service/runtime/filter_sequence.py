@@ -20,7 +20,7 @@ from rfa.service.engine.filter.input import (
     out_of_range,
 )
 from rfa.service.engine.filter.model import FilterOptions, Piece
-from rfa.service.engine.filter.smoothing import Trace, draw_paths, fixed_lag, smooth
+from rfa.service.engine.filter.smoothing import Traces, draw_paths, fixed_lag, smooth
 from rfa.service.engine.filter.steps import Readout, Steps
 from rfa.service.runtime.filter_state import FilterState
 from rfa.service.runtime.pool import StatePool
@@ -102,7 +102,7 @@ def run_sequence(
     series = Piece(seat, times, observations, options.noise, readout, options.seed, options.inputs)
     memory = Memory(runtime.graphs.cache_shapes, times) if options.mode == "attention" else None
     pieces: list[Steps] = []
-    traces: list[Trace] = []
+    traces: list[Traces] = []
     total, sums = 0.0, no_checks(len(runtime.levels))
     done, most = 0, runtime.piece_rows_of(options) if memory is None else 1
     while done < len(observations) and time.monotonic() <= deadline:
@@ -117,7 +117,7 @@ def run_sequence(
         done += len(told)
         if options.smooth:
             pieces.append(told)
-            traces += [Trace.of(trace, i) for i in range(len(told))]
+            traces.append(Traces.of(trace, len(told)))
             yield None
         elif len(told):
             yield told
@@ -147,39 +147,41 @@ def _until(deadline: float, work: Generator[None, None, Item]) -> Generator[None
 
 
 def _look_back(
-    runtime: FilterRuntime, traces: list[Trace], readout: Readout, options: FilterOptions, pieces: list[Steps]
-) -> Generator[None, None, tuple[list[SmoothedStep], list[Array]]]:
+    runtime: FilterRuntime, pieces_of_traces: list[Traces], readout: Readout, options: FilterOptions,
+    pieces: list[Steps],
+) -> Generator[None, None, tuple[list[SmoothedStep], list[Array]]]:  # fmt: skip
     """The states given later observations, and samples of every step or none."""
-    first = int(pieces[0].told.position[0])
+    first, traces = int(pieces[0].told.position[0]), Traces.joined(pieces_of_traces)
+    pieces_of_traces.clear()  # they are large
     smoothed = yield from _smooth(runtime, traces, readout, options.lag, first, options.times)
     return smoothed, (yield from _draw_trajectories(runtime, traces, readout, options.seed, first))
 
 
 def _smooth(
-    runtime: FilterRuntime, traces: list[Trace], readout: Readout, lag: int | None, first: int, times: Array
+    runtime: FilterRuntime, traces: Traces, readout: Readout, lag: int | None, first: int, times: Array
 ) -> Generator[None, None, list[SmoothedStep]]:
-    scale = readout.calibration.state_scale
-    smoothed: list[SmoothedStep] = []
-    order = range(len(traces)) if lag is not None else range(len(traces) - 1, -1, -1)
-    states = smooth(traces) if lag is None else fixed_lag(traces, lag)
-    for i, (mean, covariance) in zip(order, states, strict=True):
-        variance = np.maximum(np.diagonal(runtime.readout_matrix @ covariance @ runtime.readout_matrix.T), 0.0)
-        seen = (runtime.readout_matrix @ mean + runtime.readout_offset).tolist()
-        smoothed.append(SmoothedStep(first + i, float(times[i]), seen, (scale * np.sqrt(variance)).tolist()))
+    scale, matrix = readout.calibration.state_scale, runtime.readout_matrix
+    blocks: list[tuple[list[list[float]], list[list[float]]]] = []
+    for mean, covariance in smooth(traces) if lag is None else fixed_lag(traces, lag):
+        variance = np.maximum(np.diagonal(matrix @ covariance @ matrix.T, axis1=1, axis2=2), 0.0)
+        seen = mean @ matrix.T + runtime.readout_offset
+        blocks.append((seen.tolist(), (scale * np.sqrt(variance)).tolist()))
         yield
-    return smoothed[::-1] if lag is None else smoothed
+    in_order = blocks[::-1] if lag is None else blocks
+    told = [step for block in in_order for step in zip(*block, strict=True)]
+    return [SmoothedStep(first + i, t, *step) for i, (t, step) in enumerate(zip(times.tolist(), told, strict=False))]
 
 
 def _draw_trajectories(
-    runtime: FilterRuntime, traces: list[Trace], readout: Readout, seed: int, first: int
+    runtime: FilterRuntime, traces: Traces, readout: Readout, seed: int, first: int
 ) -> Generator[None, None, list[Array]]:
     """Samples of every step, `[samples, P]`, or none."""
     found: list[Array] = []
     if readout.samples:
-        for path in draw_paths(traces, readout.calibration.state_scale, readout.samples, seed, first):
-            found.append(path @ runtime.readout_matrix.T + runtime.readout_offset)
+        for paths in draw_paths(traces, readout.calibration.state_scale, readout.samples, seed, first):
+            found.append(paths @ runtime.readout_matrix.T + runtime.readout_offset)
             yield
-    return found[::-1]
+    return [path for block in found[::-1] for path in block]
 
 
 class Memory:

@@ -1,30 +1,31 @@
 """The states of a sequence given later observations: Rauch-Tung-Striebel, and paths drawn backwards.
 
     G_k = P_k F'_{k+1} (P⁻_{k+1})⁻¹        m^s_k = m_k + G_k (m^s_{k+1} - m⁻_{k+1})
-                                            P^s_k = P_k + G_k (P^s_{k+1} - P⁻_{k+1}) G'_k
+    L_k = P_k - G_k P⁻_{k+1} G'_k          P^s_k = L_k + G_k P^s_{k+1} G'_k
 
-from the last step (`smooth`), or from `lag` steps after each (`fixed_lag`): a live stream can do that, and hold no more
-than lag + 1 steps. Any linear model: F need not be diagonalisable, and what was missing, how noisy an observation was
-and how far it was trusted are in the filter's own means and covariances already.
+from the last step (`smooth`), or from `lag` steps after each (`fixed_lag`), as one knows them who may wait.
+Any linear model: F need not be diagonalisable, and what was missing, how noisy an observation was and how far it was
+trusted are in the filter's own means and covariances already.
+
+What no step has from another, gains and draws, is computed for a block of steps at once.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rfa.service.engine.filter.steps import draw
 
 Array = np.ndarray
+# Steps at a time: enough that a call costs less than its work, few enough that nobody waits for them.
+BLOCK = 128
 
 
-@dataclass(frozen=True)
-class Trace:
-    """What smoothing needs of a step, in state coordinates, float64."""
+class Traces(NamedTuple):
+    """What smoothing needs of N steps, in state coordinates, float64: `[N, n]` and `[N, n, n]`."""
 
     transition: Array
     predicted_mean: Array
@@ -33,84 +34,97 @@ class Trace:
     covariance: Array
 
     @classmethod
-    def of(cls, found: Any, row: int) -> Trace:
-        """Of an observation of many, as `FilterSteps` traced them."""
-        return cls(
-            found.transition[row], found.predicted_mean[row], found.predicted_covariance[row], found.mean[row],
-            found.state_covariance[row],
+    def of(cls, found: Any, count: int) -> Traces:
+        """The first steps of those that `FilterSteps` traced."""
+        columns = (
+            found.transition, found.predicted_mean, found.predicted_covariance, found.mean, found.state_covariance
         )  # fmt: skip
+        return cls(*(column[:count] for column in columns))
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Traces]) -> Traces:
+        """Pieces of a sequence, in order."""
+        return cls(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
+
+    def part(self, first: int, last: int) -> Traces:
+        """Steps from `first` up to `last`, or to the end."""
+        return Traces(*(column[first:last] for column in self))
+
+    @property
+    def steps(self) -> int:
+        """N."""
+        return len(self.mean)
 
 
-def smooth(traces: Sequence[Trace]) -> Iterator[tuple[Array, Array]]:
-    """Mean and covariance given all observations, from the last step to the first."""
-    state = traces[-1].mean, traces[-1].covariance
-    yield state
-    for now, after in zip(traces[-2::-1], traces[:0:-1], strict=True):
-        state = _step_back(now, after, _gain(now, after), state)
-        yield state
+def smooth(traces: Traces) -> Iterator[tuple[Array, Array]]:
+    """Means `[B, n]` and covariances `[B, n, n]` given all observations, a block of steps in order at a time, from the
+    last block to the first."""
+    mean, covariance = traces.mean[-1][:, None], traces.covariance[-1]
+    for first, last in _blocks_from_the_end(traces.steps):
+        gains, left = _back(traces, first, last)
+        means = np.empty((last - first, *mean.shape))
+        covariances = np.empty((last - first, *covariance.shape))
+        for i in range(last - 1, first - 1, -1):
+            if i < traces.steps - 1:
+                at = i - first
+                mean = traces.mean[i][:, None] + gains[at] @ (mean - traces.predicted_mean[i + 1][:, None])
+                covariance = left[at] + gains[at] @ covariance @ gains[at].T
+            means[i - first], covariances[i - first] = mean, covariance
+        yield means[..., 0], covariances
 
 
-def fixed_lag(traces: Iterable[Trace], lag: int) -> Iterator[tuple[Array, Array]]:
-    """Mean and covariance of every step given the observations up to `lag` steps after it, from the first step on.
-
-    A step's state is there as soon as those observations are; the last ones when the traces end. Time per step grows
-    with the lag.
-    """
-    window: deque[Trace] = deque()
-    gains: deque[Array] = deque()
-    for trace in traces:
-        if window:
-            gains.append(_gain(window[-1], trace))
-        window.append(trace)
-        if len(window) > lag:
-            yield _first_state(window, gains)
-            _drop_first(window, gains)
-    while window:
-        yield _first_state(window, gains)
-        _drop_first(window, gains)
-
-
-def _first_state(window: Sequence[Trace], gains: Sequence[Array]) -> tuple[Array, Array]:
-    """The state of the window's first step given all of its observations; gains[i] goes from step i + 1 to i."""
-    state = window[-1].mean, window[-1].covariance
-    for i in range(len(window) - 2, -1, -1):
-        state = _step_back(window[i], window[i + 1], gains[i], state)
-    return state
+def fixed_lag(traces: Traces, lag: int) -> Iterator[tuple[Array, Array]]:
+    """Means and covariances of every step given the observations up to `lag` steps after it, a block of steps at a time
+    from the first on. Time per step grows with the lag."""
+    for first in range(0, traces.steps, BLOCK):
+        last = min(first + BLOCK, traces.steps)
+        steps = np.arange(first, last)
+        gains, left = _back(traces, first, min(last + lag, traces.steps))
+        # Each from the step that it knows of last, all together one step back at a time.
+        known = np.minimum(steps + lag, traces.steps - 1)
+        mean, covariance = traces.mean[known][..., None], traces.covariance[known]
+        for back in range(lag - 1, -1, -1):
+            go = steps + back < traces.steps - 1
+            at = steps[go] + back
+            gain = gains[at - first]
+            mean[go] = traces.mean[at][..., None] + gain @ (mean[go] - traces.predicted_mean[at + 1][..., None])
+            covariance[go] = left[at - first] + gain @ covariance[go] @ gain.swapaxes(1, 2)
+        yield mean[..., 0], covariance
 
 
-def _drop_first(window: deque[Trace], gains: deque[Array]) -> None:
-    window.popleft()
-    if gains:
-        gains.popleft()
-
-
-def _step_back(now: Trace, after: Trace, gain: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
-    mean, covariance = state
-    return (
-        now.mean + gain @ (mean - after.predicted_mean),
-        now.covariance + gain @ (covariance - after.predicted_covariance) @ gain.T,
-    )
-
-
-def draw_paths(traces: Sequence[Trace], scale: float, samples: int, seed: int, first: int) -> Iterator[Array]:
-    """Paths given all observations, `[samples, n]` a step, from the last step to the first: the k-th is one path.
+def draw_paths(traces: Traces, scale: float, samples: int, seed: int, first: int) -> Iterator[Array]:
+    """Paths given all observations, `[B, samples, n]`: the k-th of all blocks is one path. A block of steps
+    in order at a time, from the last block to the first.
 
     Args:
         scale: calibrated std per model std.
         first: position in the stream of the first step.
     """
-    last = first + len(traces) - 1
-    paths = draw(traces[-1].mean, scale**2 * traces[-1].covariance, samples, seed, last)
-    yield paths
-    for i in range(len(traces) - 2, -1, -1):
-        now, after = traces[i], traces[i + 1]
-        gain = _gain(now, after)
-        left = now.covariance - gain @ after.predicted_covariance @ gain.T
-        noise = draw(np.zeros_like(now.mean), scale**2 * left, samples, seed, first + i)
-        paths = now.mean + (paths - after.predicted_mean) @ gain.T + noise
+    after: Array | None = None
+    for begin, end in _blocks_from_the_end(traces.steps):
+        gains, left = _back(traces, begin, end)
+        if after is None:  # nothing comes after the last step
+            left = np.concatenate([left, traces.covariance[-1:]])
+        places = [first + i for i in range(begin, end)]
+        paths = draw(np.zeros_like(traces.mean[begin:end]), scale**2 * left, samples, [seed] * len(places), places)
+        for i in range(end - 1, begin - 1, -1):
+            path = paths[i - begin]
+            path += traces.mean[i]
+            if after is not None:
+                path += (after - traces.predicted_mean[i + 1]) @ gains[i - begin].T
+            after = path
         yield paths
 
 
-def _gain(now: Trace, after: Trace) -> Array:
+def _blocks_from_the_end(steps: int) -> Iterator[tuple[int, int]]:
+    for last in range(steps, 0, -BLOCK):
+        yield max(last - BLOCK, 0), last
+
+
+def _back(traces: Traces, first: int, last: int) -> tuple[Array, Array]:
+    """G and L of the steps, `[B, n, n]`; the last step of all has none."""
+    now, after = traces.part(first, min(last, traces.steps - 1)), traces.part(first + 1, last + 1)
     # A pseudo-inverse: without process noise a long gap makes the predicted covariance singular.
-    return now.covariance @ after.transition.T @ np.linalg.pinv(after.predicted_covariance, hermitian=True)
+    inverse = np.linalg.pinv(after.predicted_covariance, hermitian=True)
+    gains = now.covariance @ after.transition.swapaxes(1, 2) @ inverse
+    return gains, now.covariance - gains @ after.predicted_covariance @ gains.swapaxes(1, 2)

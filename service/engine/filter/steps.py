@@ -261,9 +261,15 @@ def _followed(leads: Sequence[int], horizon: Sequence[float], calibrated: Sequen
     return list(first.values())
 
 
-def draw(mean: Array, covariance: Array, samples: int, seed: int, index: int) -> Array:
-    """Normal draws `[samples, n]`, keyed by (seed, index)."""
-    key = np.array([seed & (2**64 - 1), index], np.uint64)
-    normal = np.random.Generator(np.random.Philox(key=key)).standard_normal((samples, len(mean)))
-    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
-    return mean + (normal * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+def draw(means: Array, covariances: Array, samples: int, seeds: Sequence[int], indices: Sequence[int]) -> Array:
+    """Normal draws `[R, samples, n]` around means `[R, n]`, each row's keyed by its (seed, index)."""
+    bits = np.random.Philox(0)
+    fresh, source = bits.state, np.random.Generator(bits)
+    normal = np.empty((len(means), samples, means.shape[1]))
+    for row, key in enumerate(zip(seeds, indices, strict=True)):
+        fresh["state"]["key"][:] = key[0] & (2**64 - 1), key[1]
+        bits.state = fresh
+        source.standard_normal(out=normal[row])
+    values, vectors = np.linalg.eigh((covariances + covariances.swapaxes(1, 2)) / 2)
+    found: Array = means[:, None] + (normal * np.sqrt(np.maximum(values, 0.0))[:, None]) @ vectors.swapaxes(1, 2)
+    return found
