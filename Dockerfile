@@ -31,6 +31,12 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
 # A tenth of it serves nobody: the packages' own tests, and what the tokenizers would download models with.
 RUN find /opt/rfa/lib -depth -type d -name tests -exec rm -r {} + && \
     rm -r /opt/rfa/lib/python3*/site-packages/hf_xet* /opt/rfa/lib/python3*/site-packages/huggingface_hub*
+# A kernel is found again by its source file's time, of which a layer keeps whole seconds.
+ENV NUMBA_CPU_NAME=x86-64-v3 NUMBA_CPU_FEATURES="" NUMBA_CACHE_DIR=/opt/rfa/kernels
+RUN find /opt/rfa/lib -path '*/site-packages/rfa/*.py' -exec sh -c \
+    'for file do touch -d "@$(stat -c %Y "$file")" "$file"; done' sh {} +
+WORKDIR /
+RUN PYTHONDONTWRITEBYTECODE=1 /opt/rfa/bin/rfa compile
 
 
 FROM ${CUDA_BASE} AS cuda
@@ -68,11 +74,11 @@ LABEL org.opencontainers.image.title="rfa-server (CUDA)" \
 FROM ${BASE} AS cpu
 COPY --from=build /opt/rfa /opt/rfa
 ENV PATH=/opt/rfa/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
-# numba keeps what it compiles at home: where a read-only root has its writable mount.
-ENV HOME=/tmp
+# Where a read-only root has its writable mount; the kernels of the image go there before the server starts.
+ENV HOME=/tmp NUMBA_CPU_NAME=x86-64-v3 NUMBA_CPU_FEATURES=""
 # The default bundles come with the package; a folder mounted at ./bundles is served instead.
 WORKDIR /srv/rfa
-COPY LICENSE docs/deploy/healthcheck.py ./
+COPY LICENSE docs/deploy/healthcheck.py docs/deploy/start.sh ./
 # A number, so that Kubernetes can see that it is not root.
 USER 10001:10001
 # Requests; and /health, /ready and /metrics where no crowd of clients reaches: publish the first alone.
@@ -80,7 +86,7 @@ EXPOSE 8000 8001
 ENV RFA_HEALTH_PORT=8001
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["python", "/srv/rfa/healthcheck.py"]
-ENTRYPOINT ["rfa", "serve", "--host", "0.0.0.0"]
+ENTRYPOINT ["/srv/rfa/start.sh"]
 LABEL org.opencontainers.image.title="rfa-server" \
       org.opencontainers.image.description="Text generation and state estimation that say how sure they are (Robust Filter Attention)" \
       org.opencontainers.image.licenses="Apache-2.0"

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from rfa.cli import bench, bundle, evaluate, filter, generate, serve, train
+from rfa.cli import bench, bundle, compile, evaluate, filter, generate, serve, train
 from rfa.cli.console import CommandGroup
 
 app = typer.Typer(
@@ -39,6 +39,7 @@ def root(
 
 
 app.command("serve")(serve.serve)
+app.command("compile")(compile.compile_kernels)
 app.command("generate")(generate.generate)
 app.command("filter")(filter.filter_series)
 app.add_typer(train.app, name="train")

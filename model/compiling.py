@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
@@ -43,17 +44,22 @@ def kernel(*modules: ModuleType) -> Callable[[Function], Function]:
     It is kept under the stamp of its sources: what numba keeps has the classes of its arguments in it, and could not
     even be looked at where one of them has another name by now.
     """
+    return partial(_kept, modules, OPTIONS)
 
-    def compiled(function: Function) -> Function:
-        if numba is None:
-            return function
-        function.__qualname__ = f"{function.__name__}_{stamp(*modules, sys.modules[function.__module__])}"
-        try:
-            return numba.njit(cache=True, **OPTIONS)(function)  # type: ignore[no-any-return]
-        except RuntimeError:  # no folder that numba may write to: every process compiles for itself
-            return numba.njit(**OPTIONS)(function)  # type: ignore[no-any-return]
 
-    return compiled
+def kept_part(*modules: ModuleType) -> Callable[[Function], Function]:
+    """A part that is kept as well: where one takes long to compile, the kernels that are made of it share that."""
+    return partial(_kept, modules, {**OPTIONS, "forceinline": True})
+
+
+def _kept(modules: tuple[ModuleType, ...], options: dict[str, Any], function: Function) -> Function:
+    if numba is None:
+        return function
+    function.__qualname__ = f"{function.__name__}_{stamp(*modules, sys.modules[function.__module__])}"
+    try:
+        return numba.njit(cache=True, **options)(function)  # type: ignore[no-any-return]
+    except RuntimeError:  # no folder that numba may write to: every process compiles for itself
+        return numba.njit(**options)(function)  # type: ignore[no-any-return]
 
 
 def settle(function: Any) -> None:

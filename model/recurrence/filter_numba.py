@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from rfa.model.compiling import OPTIONS, part
+from rfa.model.compiling import OPTIONS, kept_part, part
 from rfa.model.linear_config import LinearFilterConfig
-from rfa.model.recurrence import dense_numba, dense_numba_learned
+from rfa.model.recurrence import dense_numba, dense_numba_learned, noise_law
 from rfa.model.recurrence.dense_numba import CompiledSystem, _rows, _transition
 
 Array = np.ndarray[Any, Any]
@@ -173,13 +173,14 @@ def _observe(update, beyond, system, work, state, value, lag, scale, out):
         state[at.scale + k] = work[at.end + k]
 
 
-@part
+# Kept, so that one process can have them ready while another compiles the rest of a kernel.
+@kept_part(dense_numba, noise_law)
 def observe_capped(system, work, state, value, lag, scale, out):
     """An observation under the capped rule."""
     _observe(dense_numba._update, 0, system, work, state, value, lag, scale, out)
 
 
-@part
+@kept_part(dense_numba, dense_numba_learned, noise_law)
 def observe_learned(system, work, state, value, lag, scale, out):
     """One under the rule that learns the noise."""
     _observe(

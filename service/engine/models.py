@@ -46,6 +46,7 @@ def load_models(settings: Settings) -> Models:
     languages: dict[str, Language] = {}
     filters: dict[str, FilterRuntime] = {}
     opened: dict[str, tuple[Bundle, int]] = {}
+    parts: list[Task] = []
     tasks: list[Task] = []
     last: list[Task] = []  # after the filters, which compile for longest
     keys = trusted_keys(settings)
@@ -59,7 +60,10 @@ def load_models(settings: Settings) -> Models:
             last.append((None, partial(_load_into, languages, bundle, load_language)))
         else:
             filters[bundle.name] = model = open_filter(bundle, settings.filter_runtime)
-            tasks += filter_tasks(bundle, model)
+            first, then = filter_tasks(bundle, model)
+            parts += first
+            tasks += then
+    in_turn(parts)
     in_turn([*tasks, *last])
     facts = [
         _facts(bundle, values, filters[name].runtime, FILTER_MODES)

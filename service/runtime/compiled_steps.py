@@ -144,7 +144,7 @@ class CompiledSteps:
         self._system: Any
         if bundle.manifest.family == "metric":
             self._system = metric_system(config)
-            self._linear, self._kernel, self.module = None, _kernel(_metric), metric_numba
+            self._linear, self._kernel, self._observe, self.module = None, _kernel(_metric), None, metric_numba
             self.size = self.state_size = 1
             first = np.array(metric_numba.FIRST_STATE)
             self._scratch = 1
@@ -156,6 +156,7 @@ class CompiledSteps:
             self._linear = compiled = CompiledSystem(linear)
             self._system = LinearSystem.of(linear, compiled)
             self._kernel = _kernel(_learned if compiled.learns else _capped)
+            self._observe = filter_numba.observe_learned if compiled.learns else filter_numba.observe_capped
             self.module = dense_numba_learned if compiled.learns else filter_numba
             self.size, self.state_size = compiled.p, compiled.n
             first = compiled.pack(None)
@@ -180,6 +181,12 @@ class CompiledSteps:
     def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         """See `FilterSteps`."""
         return {STATE: self.joined(tensors)}
+
+    def begin(self) -> None:
+        """Compile the filter's own part of its kernel, where that takes long."""
+        if self._observe is not None:
+            work, value, nothing = np.zeros(self._scratch), np.zeros(self.size), self.initial[STATE].copy()
+            self._observe(self._system, work, nothing, value, 0.0, 1.0, observed(self.size, self.state_size))
 
     def settle(self) -> None:
         """See `FilterSteps`."""

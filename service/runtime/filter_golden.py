@@ -37,12 +37,13 @@ def open_filter(bundle: Bundle, runtime: FilterRuntimeName) -> FilterRuntime:
         raise BundleError(str(error)) from None
 
 
-def filter_tasks(bundle: Bundle, model: FilterRuntime) -> list[Task]:
-    """What runs each kernel of a filter once, and settles it."""
-    tasks: list[Task] = [(conclude, partial(_observe_nothing, model))]
-    if model.runtime == "compiled":
-        tasks.insert(0, (cast("CompiledSteps", model.steps).module, partial(_run_golden, bundle, model)))
-    return tasks
+def filter_tasks(bundle: Bundle, model: FilterRuntime) -> tuple[list[Task], list[Task]]:
+    """What compiles the parts of a filter's kernels; and what, after those of all filters, runs and settles them."""
+    parts: list[Task] = [(conclude, partial(_observe_nothing, model))]
+    if model.runtime != "compiled":
+        return parts, []
+    steps = cast("CompiledSteps", model.steps)
+    return [(steps.module, steps.begin), *parts], [(steps.module, partial(_run_golden, bundle, model))]
 
 
 def _run_golden(bundle: Bundle, model: FilterRuntime) -> None:

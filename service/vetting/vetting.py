@@ -37,7 +37,10 @@ COPIES = 16
 MAX_LINE_BYTES = 4096
 MAX_REASON = 300
 # The environment is for others: keys, proxies and what else an operator sets are nothing to a bundle.
-KEPT_VARIABLES = ("HOME", "LANG", "LD_LIBRARY_PATH", "NUMBA_CACHE_DIR", "NUMBA_CPU_NAME", "PATH", "XDG_CACHE_HOME")
+KEPT_VARIABLES = (
+    "HOME", "LANG", "LD_LIBRARY_PATH", "NUMBA_CACHE_DIR", "NUMBA_CPU_FEATURES", "NUMBA_CPU_NAME", "PATH",
+    "XDG_CACHE_HOME",
+)  # fmt: skip
 Runtime = Literal["auto", "compiled", "onnx"]
 
 

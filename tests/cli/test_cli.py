@@ -38,9 +38,8 @@ def rfa_json(*arguments: object) -> dict:
 @pytest.mark.parametrize(
     "command",
     [
-        "serve", "generate", "filter", "export", "verify", "info", "keygen", "sign", "train lm", "train filter",
-        "eval lm", "eval filter",
-        "eval confidence",
+        "serve", "compile", "generate", "filter", "export", "verify", "info", "keygen", "sign", "train lm",
+        "train filter", "eval lm", "eval filter", "eval confidence",
         "bench afa", "bench aot", "bench decode", "bench filter", "bench filter-accuracy", "bench filter-speed",
         "bench forecast", "bench kernel", "bench nab", "bench quality", "bench recall",
     ],
@@ -49,6 +48,20 @@ def test_every_command_explains_itself(command: str) -> None:
     code, out, _ = rfa(*command.split(), "--help")
     assert code == 0
     assert f"Usage: rfa {command}" in out
+
+
+def test_compile_says_when_all_kernels_are_there_and_when_there_is_no_compiler() -> None:
+    def compile_in(**environment: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "rfa", "compile", "--bundle", "bundles/metrics"]
+        return subprocess.run(
+            command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=PATIENCE,
+            check=False,
+        )  # fmt: skip
+
+    done = compile_in()
+    assert done.returncode == 0 and "Kernels are ready" in done.stderr, done.stderr
+    without = compile_in(NUMBA_DISABLE_JIT="1")
+    assert without.returncode != 0 and "numba is not installed" in without.stderr
 
 
 def test_help_and_serve_load_no_numerical_library() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from types import ModuleType
 
 from rfa.model import compiling
@@ -47,3 +51,41 @@ def test_a_task_that_fails_lets_go() -> None:
     except ValueError:
         compiling.in_turn([(first, lambda: done.append(first))])
     assert done == [first]
+
+
+MODULE = """
+import sys
+from numba.core import event
+from rfa.model.compiling import kept_part, kernel
+
+@kept_part()
+def slow(x):
+    return 2 * x
+
+@kernel()
+def made_of_it(x):
+    return slow(x) + 1
+
+if __name__ == "__main__":
+    with event.install_recorder("numba:compile") as recorder:
+        assert {"slow": slow, "made_of_it": made_of_it}[sys.argv[1]](3.0) == float(sys.argv[2])
+    print(*(e.data["dispatcher"].__name__ for _, e in recorder.buffer if e.is_start))
+"""
+
+
+def test_a_kept_part_is_compiled_once_for_all_kernels(tmp_path: Path) -> None:
+    (tmp_path / "module_of_kernels.py").write_text(MODULE)
+
+    def compiled(name: str, result: float) -> list[str]:
+        command = [sys.executable, "module_of_kernels.py", name, str(result)]
+        path = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+        run = subprocess.run(
+            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
+            timeout=PATIENCE, check=False,
+        )  # fmt: skip
+        assert run.returncode == 0, run.stderr
+        return run.stdout.split()
+
+    assert compiled("slow", 6.0) == ["slow"]
+    assert compiled("made_of_it", 7.0) == ["made_of_it"]
+    assert compiled("made_of_it", 7.0) == []

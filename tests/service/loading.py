@@ -11,5 +11,6 @@ from rfa.service.runtime.filter_golden import filter_tasks, open_filter
 def load_filter(bundle: Bundle) -> FilterRuntime:
     """Ready to run, and held to the golden outputs of its bundle."""
     model = open_filter(bundle, "auto")
-    in_turn(filter_tasks(bundle, model))
+    for tasks in filter_tasks(bundle, model):
+        in_turn(tasks)
     return model

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfa.export.surprise import SURPRISE_CAP, SURPRISE_RATE
-from rfa.model.compiling import part
+from rfa.model.compiling import kept_part, part
+from rfa.service.engine.filter import adaptive, forecast_checks, learned_normal, learned_tail
 from rfa.service.engine.filter.adaptive import (
     Tracks,
     counted_radius,
@@ -365,7 +366,8 @@ def _wait(leads, tracks, wanted, seat, now, known, room):
                 tracks.radius[seat, place, a, level] = radius
 
 
-@part
+# Kept: it takes longer than the rest of most kernels.
+@kept_part(adaptive, forecast_checks, learned_normal, learned_tail)
 def conclude(streams, leads, tables, wanted, seat, now, value, known, is_finite, told, row, room):
     """Tell about an observation, and commit what its stream learned if all of it is finite.
 

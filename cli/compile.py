@@ -1,0 +1,27 @@
+"""`rfa compile`: machine code before the first start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def compile_kernels(
+    bundles: Annotated[
+        list[Path] | None,
+        typer.Option("--bundle", help="As of `rfa serve`. Default: every bundle of the project.", metavar="DIR"),
+    ] = None,
+) -> None:
+    """Compile what bundles run, as the first start of `rfa serve` would; kept on disk, for this processor."""
+    from rfa.cli.locate import served_bundles
+    from rfa.model.compiling import HAS_COMPILER
+    from rfa.service.ahead import compile_ahead
+    from rfa.service.settings import Settings
+
+    if not HAS_COMPILER:
+        raise ValueError("numba is not installed, so there is nothing to compile: pip install 'rfa-server[fast]'")
+    typer.echo("Compiling kernels for this processor: about a minute, once.", err=True)
+    seconds = compile_ahead(Settings(bundles=served_bundles(bundles)))
+    typer.echo(f"Kernels are ready after {seconds:.0f} s.", err=True)
