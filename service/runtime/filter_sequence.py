@@ -112,8 +112,7 @@ def run_sequence(
             inputs=None if series.inputs is None else series.inputs[rows],
         )  # fmt: skip
         told, trace = runtime.trace(pool, piece, memory, traced=options.smooth)
-        total += told.log_likelihood
-        sums += told.tally
+        total, sums = told.added_to(total, sums)
         done += len(told)
         if options.smooth:
             pieces.append(told)

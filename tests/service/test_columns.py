@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -91,6 +92,17 @@ async def test_columns_have_the_numbers_of_rows(model: str, more: dict[str, Any]
         rows["smoothed"] = None
     assert found == expected
     assert {**columns, "timings": 0} == {**rows, "timings": 0}
+
+
+async def test_sums_have_the_same_bits_however_a_series_is_told() -> None:
+    rows = [[math.sin(k), math.cos(3.0 * k)] for k in range(300)]
+    asked = {"model": "linear", "observations": rows, "alarm": {"rate": 0.01}, "seed": 1}
+    async with serving() as client:
+        whole = await answer(client, asked)
+        lines = (await client.post("/filter", json={**asked, "stream": True})).text.splitlines()
+        smoothed = await answer(client, {**asked, "smooth": True})
+    for other in (json.loads(lines[-1]), smoothed):
+        assert (other["log_likelihood"], other["calibration"]) == (whole["log_likelihood"], whole["calibration"])
 
 
 async def test_an_arrow_stream_has_the_numbers_of_columns() -> None:

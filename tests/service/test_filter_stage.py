@@ -16,6 +16,7 @@ from rfa.export.bundle import open_bundle
 from rfa.service.departure import ClientGone
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter import stages as filtering
+from rfa.service.engine.filter.forecast_checks import summarise
 from rfa.service.engine.filter.input import as_array
 from rfa.service.engine.filter.jobs import FilterJob
 from rfa.service.engine.filter.model import FilterOptions, Row, Stepped
@@ -211,11 +212,13 @@ async def test_a_series_has_the_numbers_of_its_own_whatever_shares_its_turns(
     rng = np.random.default_rng(5)
     told: dict[str, Any] = {"levels": (0.5, 0.9), "horizon": (0.5,), "samples": 2, "seed": 3}
     series = []
-    for length in (70, 40, 55):
+    for length in (200, 140, 155):  # in company in more pieces than alone
         values: list[Any] = [[float(x) for x in row] for row in rng.normal(size=(length, 2))]
         values[7], values[9] = None, [None, values[9][1]]
         series.append((np.cumsum(rng.exponential(0.2, length)).tolist(), values))
-    alone = [as_sent(runtime.filter(times, values, **told).steps) for times, values in series]
+    found = [runtime.filter(times, values, **told) for times, values in series]
+    alone = [as_sent(one.steps) for one in found]
+    sums = [(one.log_likelihood, summarise(one.tally, runtime.levels, 2, is_fresh=True)) for one in found]
     for seconds in (0.0, 0.0005, 10.0):
         monkeypatch.setattr(filtering, "QUANTUM_SECONDS", seconds)
         async with running(runtime) as (engine, _):
@@ -228,6 +231,7 @@ async def test_a_series_has_the_numbers_of_its_own_whatever_shares_its_turns(
             ]
             results = await asyncio.gather(*map(steps_of, jobs))
         assert [as_sent(steps) for steps in results] == alone
+        assert [(job.log_likelihood, job.checks()) for job in jobs if isinstance(job, FilterJob)] == sums
 
 
 async def test_costly_answers_count_as_more_rows() -> None:

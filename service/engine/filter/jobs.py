@@ -179,8 +179,7 @@ class FilterJob(RecurrentJob):
     def accept_piece(self, steps: Steps) -> None:
         """Take the answers to the next observations."""
         if len(steps):
-            self.log_likelihood += steps.log_likelihood
-            self._sums += steps.tally
+            self.log_likelihood, self._sums = steps.added_to(self.log_likelihood, self._sums)
             self.position += len(steps)
             self.emit(steps)
 

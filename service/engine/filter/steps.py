@@ -157,10 +157,12 @@ class Steps:
     def __len__(self) -> int:
         return len(self.times)
 
-    @property
-    def log_likelihood(self) -> float:
-        """Of all observations."""
-        return float(self.told.log_likelihood.sum())
+    def added_to(self, log_likelihood: float, tally: Array) -> tuple[float, Array]:
+        """Log-likelihood and tally with those of these observations, one after the other: so they have the same bits
+        however a series is cut."""
+        likelihoods = np.concatenate(([log_likelihood], self.told.log_likelihood))
+        tallies = np.concatenate((tally[None], self.told.tally))
+        return float(likelihoods.cumsum()[-1]), tallies.cumsum(axis=0)[-1]
 
     @property
     def tally(self) -> Array:
