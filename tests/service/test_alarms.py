@@ -115,6 +115,14 @@ async def test_what_is_no_rule_is_refused_by_name(rule: dict[str, Any], param: s
     assert response.status_code == 422 and response.json()["error"]["param"] == param
 
 
+@pytest.mark.parametrize("rate", ["0/day", "00.0/hour", "\N{ARABIC-INDIC DIGIT ONE}/day"])
+async def test_a_rate_per_time_is_above_zero(rate: str) -> None:
+    """Else nothing would be told of a range either."""
+    async with serving() as client:
+        response = await client.post("/filter", json={**asked([[5.0]], rate=rate, range=[0, 1]), "times": [0.0]})
+    assert response.status_code == 422 and response.json()["error"]["code"] == "no_member"
+
+
 async def test_a_new_stream_does_not_begin_with_an_alarm() -> None:
     """Of forty streams at one in a hundred and in a thousand, their first ten observations: the scale of a metric is a
     guess there. A spike at the fiftieth is one at one in a hundred."""

@@ -9,8 +9,9 @@ from rfa.service.schemas.replies import AlarmChecks
 
 Direction = Literal["both", "up", "down"]
 SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
-# What is rarer is one per so many: "1/day", "0.5/hour", "12 / week".
-RATE_PATTERN: Final = rf"^(\d+(?:\.\d+)?) ?/ ?({'|'.join(SECONDS)})$"
+# What is rarer is one per so many: "1/day", "0.5/hour", "12 / week". Not 0: that would be none, of a range neither.
+_ABOVE_ZERO: Final = r"0*[1-9][0-9]*(?:\.[0-9]+)?|0+\.0*[1-9][0-9]*"
+RATE_PATTERN: Final = rf"^({_ABOVE_ZERO}) ?/ ?({'|'.join(SECONDS)})$"
 # Of the observations.
 LARGEST_RATE: Final = 0.5
 # Of a normal variable, of which 95 % lie nearer.
