@@ -82,8 +82,7 @@ def merge(runtime: FilterRuntime, options: MergeOptions) -> Merged:
     except ValueError as error:  # a LinAlgError is one
         raise _not_merged(str(error)) from None
     first, count = states[0], max(state.count for state in options.states)
-    adaptive = {name: np.zeros_like(part) if name == RESPONSE else part for name, part in first.adaptive.items()}
-    state = replace(first, tensors=_with_belief(runtime, first, fused), time=t, count=count, adaptive=adaptive)
+    state = replace(first, tensors=_with_belief(runtime, first, fused), time=t, count=count)
     return Merged(_told(runtime, state, options), state, weights)
 
 
@@ -159,15 +158,19 @@ def _missing(
 def _belief(runtime: FilterRuntime, state: FilterState) -> Gaussian:
     parts = runtime.steps.parts(state.tensors)
     mean: np.ndarray = parts["mean"].astype(np.float64)
-    if RESPONSE in state.adaptive:
-        mean = mean + state.adaptive[RESPONSE]
-    return Gaussian(mean, parts["covariance"].astype(np.float64))
+    return Gaussian(mean + _response(state), parts["covariance"].astype(np.float64))
+
+
+def _response(state: FilterState) -> np.ndarray | float:
+    """What inputs made of the state, which a filter keeps beside its mean."""
+    return state.adaptive.get(RESPONSE, 0.0)
 
 
 def _with_belief(runtime: FilterRuntime, state: FilterState, belief: Gaussian) -> dict[str, np.ndarray]:
-    """The filter's part of a state with another mean and covariance."""
+    """The filter's part of a state with another mean and covariance; the state's response stays beside the mean, for
+    the forecasts that wait are without it."""
     parts = runtime.steps.parts(state.tensors)
-    changed = {"mean": belief.mean, "covariance": belief.covariance}
+    changed = {"mean": belief.mean - _response(state), "covariance": belief.covariance}
     changed |= {name: np.zeros_like(parts[name]) for name in OF_THE_MEAN if name in parts}
     return runtime.steps.adopt({**parts, **changed})
 

@@ -148,6 +148,26 @@ def test_a_merged_belief_has_the_response_in_it(bundles: Path) -> None:
     assert np.abs(np.array(merged.step.mean) - found["mean"][-1]).max() <= 1e-9
 
 
+def test_forecasts_that_wait_are_held_to_what_comes_after_a_merge(bundles: Path) -> None:
+    """A state merged with itself goes on as it would have: the width of every lead included."""
+    runtime = FilterRuntime(open_bundle(bundles / "linear"))
+    horizon, half = (0.1, 0.2, 0.5, 1.0, 2.0), COUNT // 2
+    values, times = simulate(bundles), np.arange(COUNT) * horizon[0]
+    inputs = np.full((COUNT, 2), 50.0)
+
+    def followed(part: slice, state: Any = None) -> Any:
+        rows, driven = values[part].tolist(), inputs[part].tolist()
+        return runtime.filter(times[part].tolist(), rows, horizon=horizon, levels=(0.9,), inputs=driven, state=state)
+
+    begun = followed(slice(half)).state
+    merged = runtime.merge(MergeOptions((begun, begun), "covariance_intersection")).state
+    bands, wanted = (
+        np.concatenate([piece.told.bands for piece in followed(slice(half, None), state).pieces])
+        for state in (merged, begun)
+    )
+    assert np.abs(bands - wanted).max() <= 1e-9
+
+
 def test_attention_sees_the_input(bundles: Path) -> None:
     """As if the observations had come without what it does, and what is told moved by it."""
     runtime, values = FilterRuntime(open_bundle(bundles / "linear")), simulate(bundles)
