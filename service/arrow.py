@@ -70,7 +70,7 @@ class ArrowRoute(StrictJSONRoute):
             body = await read_bytes(request, state.settings, lease)
             lease.grow(BYTES_PER_BYTE * len(body))
             document = await state.turns.take(partial(decode_arrow, body), is_long=True)
-            document |= _options(request)
+            document |= _options(request, document)
             check_lengths(document, state.settings)
             found = await state.turns.take(partial(validated, model, document, "The query"), is_long=True)
             return await handle(ValidatedRequest(request, found))
@@ -78,10 +78,17 @@ class ArrowRoute(StrictJSONRoute):
         return read_then_handle
 
 
-def _options(request: Request) -> dict[str, Any]:
-    """The query as the fields of the document: numbers and words as in JSON, lists with commas."""
+def _options(request: Request, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The query as the fields of the document: numbers and words as in JSON, lists with commas.
+
+    Raises:
+        InvalidRequest: a field stands there twice, or in the body, too.
+    """
     options: dict[str, Any] = {}
-    for name, text in request.query_params.items():
+    for name, text in request.query_params.multi_items():
+        if name in options or name in body:
+            place = "in the query twice" if name in options else "in the query and in the body"
+            raise InvalidRequest(f"{name} stands {place}.", param=name, code="duplicate")
         if name in LISTS:
             options[name] = [_value(part) for part in text.split(",")]
         else:

@@ -209,6 +209,11 @@ async def test_what_is_no_arrow_stream_of_numbers_is_refused() -> None:
             assert (response.status_code, response.json()["error"]["code"]) == (422, code), response.text
         unknown = await send(client, good, model="linear", level="0.9")
         assert unknown.json()["error"]["param"] == "level"
+        for query, param in ((("times", [9.0] * len(TIMES)), "times"), (("model", "metrics"), "model")):
+            path = f"/filter?{urlencode([('model', 'linear'), query])}"
+            response = await client.post(path, content=good, headers={"Content-Type": ARROW})
+            error = response.json()["error"]
+            assert (response.status_code, error["param"], error["code"]) == (422, param, "duplicate")
         assert (await send(client, good, model="linear")).status_code == 200
 
 
