@@ -229,7 +229,8 @@ class FilterRuntime(FilterStates):
         """
         has_range = (alarm.low, alarm.high) != (NEVER.low, NEVER.high)
         if has_range and (is_given or _was_driven(state)):
-            message = "alarm.range cannot be had with input: leave one of them out."
+            driven = "input" if is_given else "a state that an input has driven"
+            message = f"alarm.range cannot be had with {driven}: leave one of them out."
             raise InvalidRequest(message, param="alarm.range", code="range_with_input")
         if is_given and self._driven is None:
             message = f"model {self.name!r} takes no input: linear filters of up to {MOST_STATES} states do."
