@@ -28,9 +28,12 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
 COPY . .
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     /opt/pip/bin/pip --python /opt/rfa/bin/python install --no-deps .
-# A tenth of it serves nobody: the packages' own tests, and what the tokenizers would download models with.
+# A tenth of it serves nobody: the packages' own tests, what the tokenizers would download models with, and Arrow's
+# protocol and headers.
 RUN find /opt/rfa/lib -depth -type d -name tests -exec rm -r {} + && \
-    rm -r /opt/rfa/lib/python3*/site-packages/hf_xet* /opt/rfa/lib/python3*/site-packages/huggingface_hub*
+    rm -r /opt/rfa/lib/python3*/site-packages/hf_xet* /opt/rfa/lib/python3*/site-packages/huggingface_hub* \
+    /opt/rfa/lib/python3*/site-packages/pyarrow/*flight* \
+    /opt/rfa/lib/python3*/site-packages/pyarrow/include
 # A kernel is found again by its source file's time, of which a layer keeps whole seconds.
 ENV NUMBA_CPU_NAME=x86-64-v3 NUMBA_CPU_FEATURES="" NUMBA_CACHE_DIR=/opt/rfa/kernels
 RUN find /opt/rfa/lib -path '*/site-packages/rfa/*.py' -exec sh -c \
