@@ -19,6 +19,8 @@ MAX_STRINGS: Final = 1_024  # names of members included
 MAX_MEMBERS: Final = 256
 # Beside one array for each observation.
 OTHER_CONTAINERS: Final = 1_024
+# Lists of a list for each observation: `observations`, `input`, `bias`.
+LISTS_OF_ROWS: Final = 3
 
 # Bytes of memory, measured and rounded up. The decoder's own tree has as many for each value, and a copy of the text:
 TREE_BYTES: Final = 24
@@ -96,7 +98,8 @@ SMALL_FRAME_BYTES: Final = 4_096
 
 def body_limits(settings: Settings) -> JsonLimits:
     """Limits of a request body."""
-    return JsonLimits(settings.max_json_depth, settings.max_body_values, settings.max_observations + OTHER_CONTAINERS)
+    rows = LISTS_OF_ROWS * settings.max_observations
+    return JsonLimits(settings.max_json_depth, settings.max_body_values, rows + OTHER_CONTAINERS)
 
 
 class JsonCost:

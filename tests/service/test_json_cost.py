@@ -150,3 +150,12 @@ def test_a_legal_body_takes_no_more_than_is_leased(case: str, pieces: int) -> No
     assert body
     assert both <= cost.counts.decoding_bytes() <= body_limits(settings).most(SIZE).decoding_bytes()
     assert validated <= cost.counts.validated_bytes() <= cost.counts.decoding_bytes()
+
+
+def test_every_observation_may_have_an_input_and_a_bias() -> None:
+    settings = Settings(bundles=(), max_observations=2_000)
+    rows = [[1.0, 2.0]] * settings.max_observations
+    body = {"model": "linear", "observations": rows, "input": rows, "bias": rows}
+    JsonCost(body_limits(settings), "The body").feed(json.dumps(body).encode())
+    with pytest.raises(InvalidRequest, match="arrays"):
+        JsonCost(body_limits(settings), "The body").feed(json.dumps({**body, "more": rows}).encode())
