@@ -28,7 +28,7 @@ class ErrorBody(Reply):
 class ErrorReply(Reply):
     """The one error shape, of every status and in streams."""
 
-    error: ErrorBody
+    error: Annotated[ErrorBody, says("what is wrong, and with which field")]
 
 
 class ServiceError(Exception):

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, model_validator
 from rfa.service.neutral import NullIs, OneOf, Only
 from rfa.service.schemas.base import FieldError, Mode, Reply, Request, says
 from rfa.service.schemas.replies import CONFIDENCE, FinishReason, Latents, Many
-from rfa.service.schemas.requests import DECODE, MAX_ITEMS, LatentNoise, ReturnLatents, Seed, StopSequence
+from rfa.service.schemas.requests import DECODE, MAX_ITEMS, NEUTRAL, LatentNoise, ReturnLatents, Seed, StopSequence
 
 MAX_PROMPTS = 256
 MAX_STOPS = 16
@@ -34,7 +34,7 @@ class StreamOptions(Request):
     continuous_usage_stats: Annotated[bool, NullIs(False)] = Field(
         default=False, description="with include_usage: the usage so far in every chunk"
     )
-    include_obfuscation: Annotated[Any, Only(None, False)] = None
+    include_obfuscation: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
 
 
 class CompletionRequest(Request):
@@ -60,7 +60,9 @@ class CompletionRequest(Request):
         | None,
         OneOf(f"a string, a list of token ids, or a list of 1 to {MAX_PROMPTS} of either"),
     ] = Field(description="one text or several, or the tokens of one or several; null is the empty text")
-    max_tokens: Annotated[int, NullIs(16)] = Field(default=16, ge=1, le=1_000_000)
+    max_tokens: Annotated[int, NullIs(16)] = Field(
+        default=16, ge=1, le=1_000_000, description="the text ends after so many at the latest"
+    )
     temperature: Annotated[float, NullIs(1.0)] = Field(default=1.0, ge=0, le=100, description="0 is greedy")
     top_p: Annotated[float, NullIs(1.0)] = Field(
         default=1.0, gt=0, le=1, description="keep the smallest set with this probability"
@@ -77,15 +79,15 @@ class CompletionRequest(Request):
         default=None, ge=0, le=5, description="each token with so many alternatives; 0 is the token alone"
     )
     echo: Annotated[bool, NullIs(False)] = Field(default=False, description="put the prompt before the text")
-    stream: Annotated[bool, NullIs(False)] = False
-    stream_options: StreamOptions | None = None
+    stream: Annotated[bool, NullIs(False)] = Field(default=False, description="send the text as it comes")
+    stream_options: StreamOptions | None = Field(default=None, description="with `stream` alone")
     user: str | None = Field(
         default=None, max_length=512, description="a name of yours for the caller; changes nothing"
     )
-    suffix: Annotated[Any, Only(None, "")] = None
-    presence_penalty: Annotated[Any, Only(None, 0.0)] = None
-    frequency_penalty: Annotated[Any, Only(None, 0.0)] = None
-    logit_bias: Annotated[Any, Only(None, {})] = None
+    suffix: Annotated[Any, Only(None, "")] = Field(default=None, description=NEUTRAL)
+    presence_penalty: Annotated[Any, Only(None, 0.0)] = Field(default=None, description=NEUTRAL)
+    frequency_penalty: Annotated[Any, Only(None, 0.0)] = Field(default=None, description=NEUTRAL)
+    logit_bias: Annotated[Any, Only(None, {})] = Field(default=None, description=NEUTRAL)
 
     top_k: int | None = Field(
         default=None, ge=-1, le=1_000_000, description="keep the k most probable tokens; null, 0 and -1 keep all"
@@ -124,7 +126,7 @@ class CompletionLogprobs(Reply):
     token_logprobs: Annotated[Many[float], says("under the model itself, before temperature and filters")]
     top_logprobs: Annotated[Many[dict[str, float]], says("the most probable tokens, and the one chosen")]
     text_offset: Annotated[Many[int], says("character of the text at which the token begins")]
-    token_ids: Many[int]
+    token_ids: Annotated[Many[int], says("in the model's vocabulary")]
     confidence: Annotated[Many[float], says(CONFIDENCE)]
 
 
@@ -132,10 +134,10 @@ class CompletionLogprobs(Reply):
 class CompletionChoice(Reply):
     """One continuation."""
 
-    index: int
-    text: str
-    logprobs: CompletionLogprobs | None
-    finish_reason: Literal["stop", "length"]
+    index: Annotated[int, says("i * n + j for choice j of prompt i")]
+    text: Annotated[str, says("the new text")]
+    logprobs: Annotated[CompletionLogprobs | None, says("null where none were asked for")]
+    finish_reason: Annotated[Literal["stop", "length"], says("OpenAI's word for it")]
     ended_by: Annotated[FinishReason, says("the precise reason")]
     seed: Annotated[int, says("with it, the same request repeats this choice")]
     latents: Latents
@@ -145,12 +147,12 @@ class CompletionChoice(Reply):
 class CompletionChunkChoice(Reply):
     """The next piece of one continuation."""
 
-    index: int
-    text: str
-    logprobs: CompletionLogprobs | None
+    index: Annotated[int, says("i * n + j for choice j of prompt i")]
+    text: Annotated[str, says("the next piece of it")]
+    logprobs: Annotated[CompletionLogprobs | None, says("of the piece's tokens; null where none were asked for")]
     finish_reason: Annotated[Literal["stop", "length"] | None, says("not null in the last piece")]
-    ended_by: FinishReason | None
-    seed: int
+    ended_by: Annotated[FinishReason | None, says("the precise reason, in the last piece")]
+    seed: Annotated[int, says("with it, the same request repeats this choice")]
     latents: Latents
 
 
@@ -158,19 +160,19 @@ class CompletionChunkChoice(Reply):
 class CompletionUsage(Reply):
     """Tokens read and made. A prompt counts once, whatever n is."""
 
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
+    prompt_tokens: Annotated[int, says("read")]
+    completion_tokens: Annotated[int, says("made, of all choices")]
+    total_tokens: Annotated[int, says("of both")]
 
 
 @dataclass
 class CompletionHead(Reply):
     """What every line of a reply repeats."""
 
-    id: str
-    object: Literal["text_completion"]
+    id: Annotated[str, says("of the request")]
+    object: Annotated[Literal["text_completion"], says("always this")]
     created: Annotated[int, says("seconds since 1970")]
-    model: str
+    model: Annotated[str, says("that answered")]
     system_fingerprint: Annotated[str, says("changes when the server or the bundle does, and answers may")]
 
 
@@ -178,8 +180,8 @@ class CompletionHead(Reply):
 class Completion(CompletionHead):
     """All choices of all prompts."""
 
-    choices: list[CompletionChoice]
-    usage: CompletionUsage
+    choices: Annotated[list[CompletionChoice], says("all of them, by index")]
+    usage: Annotated[CompletionUsage, says("tokens read and made")]
 
 
 @dataclass
@@ -187,17 +189,17 @@ class CompletionChunk(CompletionHead):
     """One line of the stream."""
 
     choices: Annotated[list[CompletionChunkChoice], says("one, or none in the chunk that has the usage")]
-    usage: CompletionUsage | None
+    usage: Annotated[CompletionUsage | None, says("where `stream_options` ask for it, else null")]
 
 
 @dataclass
 class ModelCard(Reply):
     """A language model of this server."""
 
-    id: str
-    object: Literal["model"]
+    id: Annotated[str, says("what requests call it")]
+    object: Annotated[Literal["model"], says("always this")]
     created: Annotated[int, says("always 0: a bundle has no date")]
-    owned_by: str
+    owned_by: Annotated[str, says("always the name of this software")]
     digest: Annotated[str, says("sha256 of the bundle's manifest")]
     modes: Annotated[tuple[Mode, ...], says("what `decode` can be, the default last")]
 
@@ -206,5 +208,5 @@ class ModelCard(Reply):
 class ModelList(Reply):
     """The language models of this server; /info also lists the filters."""
 
-    object: Literal["list"]
-    data: list[ModelCard]
+    object: Annotated[Literal["list"], says("always this")]
+    data: Annotated[list[ModelCard], says("in the order of /info")]

@@ -62,10 +62,10 @@ CONFIDENCE = (
 class Token(Reply):
     """A generated token. The texts of all tokens, joined, are `generated_text`."""
 
-    id: int
+    id: Annotated[int, says("in the model's vocabulary")]
     text: Annotated[str, says("text that this token made final; empty while a character or stop is incomplete")]
     logprob: Annotated[float, says("under the model itself, before temperature and filters")]
-    special: bool
+    special: Annotated[bool, says("whether it is a mark of the vocabulary and no text")]
     confidence: Annotated[Probability, says(CONFIDENCE)]
 
 
@@ -73,31 +73,31 @@ class Token(Reply):
 class TopToken(Reply):
     """One of the most probable tokens at a position."""
 
-    id: int
-    text: str
-    logprob: float
-    special: bool
+    id: Annotated[int, says("in the model's vocabulary")]
+    text: Annotated[str, says("the token's own characters")]
+    logprob: Annotated[float, says("under the model itself, before temperature and filters")]
+    special: Annotated[bool, says("whether it is a mark of the vocabulary and no text")]
 
 
 @dataclass(frozen=True)
 class GenerateTimings(Reply):
     """Where the time went, milliseconds."""
 
-    queue_ms: float
-    prefill_ms: float
-    decode_ms: float
-    tokens_per_second: float
+    queue_ms: Annotated[float, says("until it was begun")]
+    prefill_ms: Annotated[float, says("reading the prompt")]
+    decode_ms: Annotated[float, says("from the first token to the last")]
+    tokens_per_second: Annotated[float, says("while decoding")]
 
 
 @dataclass
 class StreamDetails(Reply):
     """Details of a streamed continuation; its tokens were sent before."""
 
-    finish_reason: FinishReason
-    generated_tokens: int
+    finish_reason: Annotated[FinishReason, says("why the text ends")]
+    generated_tokens: Annotated[int, says("how many were made")]
     input_length: Annotated[int, says("prompt tokens that the model saw")]
-    seed: int
-    timings: GenerateTimings
+    seed: Annotated[int, says("with it the same request makes the same text")]
+    timings: Annotated[GenerateTimings, says("where the time went")]
 
 
 @dataclass
@@ -105,8 +105,10 @@ class GenerateDetails(StreamDetails):
     """What is known of a continuation beside its text."""
 
     prefill: Annotated[list[TopToken], says("always empty; kept for TGI clients")]
-    tokens: Many[Token]
-    top_tokens: Many[Many[TopToken]] | None
+    tokens: Annotated[Many[Token], says("those that were made, in order")]
+    top_tokens: Annotated[
+        Many[Many[TopToken]] | None, says("at each token the most probable ones; null where none were asked for")
+    ]
     latents: Latents
 
 
@@ -114,8 +116,8 @@ class GenerateDetails(StreamDetails):
 class Continuation(Reply):
     """One of `n` continuations."""
 
-    generated_text: str
-    details: GenerateDetails | None
+    generated_text: Annotated[str, says("the new text, after the prompt if `return_full_text`")]
+    details: Annotated[GenerateDetails | None, says("null where none were asked for")]
 
 
 @dataclass
@@ -130,8 +132,8 @@ class GenerateReply(Continuation):
 class StreamContinuation(Reply):
     """One of `n` streamed continuations."""
 
-    generated_text: str
-    details: StreamDetails
+    generated_text: Annotated[str, says("the whole new text")]
+    details: Annotated[StreamDetails, says("what is known of it beside its tokens")]
 
 
 @dataclass
@@ -141,11 +143,13 @@ class GenerateEvent(Reply):
     index: Annotated[int, says("position of the token in its continuation, from 1")]
     sample: Annotated[int, says("which of the n continuations, from 0")]
     token: Annotated[Token | None, says("null only when the deadline passed before the first token")]
-    top_tokens: Many[TopToken] | None
-    latent: Rows | None
-    generated_text: str | None
-    details: StreamDetails | None
-    continuations: list[StreamContinuation] | None
+    top_tokens: Annotated[
+        Many[TopToken] | None, says("the most probable ones in the token's place; null where none were asked for")
+    ]
+    latent: Annotated[Rows | None, says("of the token, [heads, 2 D]; null where it was not asked for")]
+    generated_text: Annotated[str | None, says("the whole new text, in the last event alone")]
+    details: Annotated[StreamDetails | None, says("what is known of the text, in the last event alone")]
+    continuations: Annotated[list[StreamContinuation] | None, says("all of them, in the last event alone, when n > 1")]
     state: State
 
 
@@ -156,20 +160,22 @@ class GenerateEvent(Reply):
 class ForecastPoint(Reply):
     """A future observation."""
 
-    t: float
-    mean: list[float]
-    std: list[float]
-    interval: dict[str, list[Interval]]
+    t: Annotated[float, says("for which it is")]
+    mean: Annotated[list[float], says("most probable value of each component")]
+    std: Annotated[
+        list[float], says("calibrated standard deviation of each component, the noise of its measurement included")
+    ]
+    interval: Annotated[dict[str, list[Interval]], says("by level, for each component lower and upper end")]
 
 
 @dataclass
 class FilterStepReply(Reply):
     """The state in observation units after one observation."""
 
-    index: int
-    t: float
-    mean: list[float]
-    std: list[float]
+    index: Annotated[int, says("position in the stream, from 0")]
+    t: Annotated[float, says("of the observation")]
+    mean: Annotated[list[float], says("the state, each component in units of the observation")]
+    std: Annotated[list[float], says("its calibrated standard deviation")]
     precision: Annotated[
         float,
         says(
@@ -180,8 +186,17 @@ class FilterStepReply(Reply):
     ]
     confidence: Annotated[Probability, says("that the next observation falls inside its 0.9 interval")]
     weight: Annotated[float | None, says("share of the observation that the robust update used, (0, 1]")]
-    innovation: list[float | None] | None
-    nis: float | None
+    innovation: Annotated[
+        list[float | None] | None,
+        says("observation minus what was forecast; null where a component, or all, is missing"),
+    ]
+    nis: Annotated[
+        float | None,
+        says(
+            "squared length of the innovation in units of its covariance: about the number of components if the filter "
+            "is right; null where nothing was observed"
+        ),
+    ]
     anomaly: Annotated[
         float | None,
         says(
@@ -193,34 +208,41 @@ class FilterStepReply(Reply):
         ),
     ]
     alarm: Annotated[bool | None, says("so rare as was asked for; null where no alarm was, and nothing was observed")]
-    interval: dict[str, list[Interval]]
-    forecast: Annotated[Sequence[ForecastPoint], _Json(list[ForecastPoint])]  # a list, or what is one block by block
-    samples: Rows  # not lists: a parked reply of them, 256 steps of 128 samples, took 5 ms to free
+    interval: Annotated[
+        dict[str, list[Interval]], says("of the state, by level, for each component lower and upper end")
+    ]
+    forecast: Annotated[
+        Annotated[Sequence[ForecastPoint], _Json(list[ForecastPoint])],
+        says("of the observation at each horizon, in the request's order"),
+    ]  # a list, or what is one block by block
+    samples: Annotated[
+        Rows, says("draws of the state, [samples, components]; with `smooth` the k-th of all steps are one path")
+    ]  # not lists: a parked reply of them, 256 steps of 128 samples, took 5 ms to free
 
 
 @dataclass
 class StreamStepReply(FilterStepReply):
     """Answer to an observation of a live stream where its state is due; elsewhere it is the step alone."""
 
-    state: str | None = None
+    state: Annotated[str | None, says("where to go on, every so many steps; null elsewhere")] = None
 
 
 @dataclass(frozen=True)
 class SmoothedStep(Reply):
     """The state given all observations."""
 
-    index: int
-    t: float
-    mean: list[float]
-    std: list[float]
+    index: Annotated[int, says("position in the stream, from 0")]
+    t: Annotated[float, says("of the observation")]
+    mean: Annotated[list[float], says("the state, each component in units of the observation")]
+    std: Annotated[list[float], says("its calibrated standard deviation")]
 
 
 @dataclass(frozen=True)
 class FilterTimings(Reply):
     """Where the time went, milliseconds."""
 
-    queue_ms: float
-    compute_ms: float
+    queue_ms: Annotated[float, says("until it was begun")]
+    compute_ms: Annotated[float, says("from then to the end, turns of others included")]
 
 
 @dataclass(frozen=True)
@@ -276,20 +298,22 @@ class ForecastChecks(Reply):
 class Done(Reply):
     """What every last line and frame begins with."""
 
-    done: Literal[True]
+    done: Annotated[Literal[True], says("marks the last one")]
 
 
 @dataclass
 class FilterSummary(Reply):
     """The sequence as a whole."""
 
-    model: str
+    model: Annotated[str, says("that answered")]
     passes: Annotated[int, says("reweighting passes K of each observation")]
-    smoothed: Many[SmoothedStep] | None
-    log_likelihood: float
-    calibration: ForecastChecks
-    seed: int
-    timings: FilterTimings
+    smoothed: Annotated[
+        Many[SmoothedStep] | None, says("the states given later observations, one a step; null without `smooth`")
+    ]
+    log_likelihood: Annotated[float, says("of all observations taken, under the model")]
+    calibration: Annotated[ForecastChecks, says("whether its forecasts came true")]
+    seed: Annotated[int, says("of the samples: with it the same request draws the same ones")]
+    timings: Annotated[FilterTimings, says("where the time went")]
     finish_reason: Annotated[
         FilterFinishReason,
         says(
@@ -307,7 +331,7 @@ class FilterReply(FilterSummary):
 
     # Of a reply that is never there as a whole: the steps are sent first, as they come.
 
-    steps: list[FilterStepReply]
+    steps: Annotated[list[FilterStepReply], says("one for each observation")]
 
 
 @dataclass
@@ -334,21 +358,26 @@ class FilterDone(FilterSummary, Done):
 class MergeReply(Reply):
     """The merged belief, as a step of /filter in which nothing was observed."""
 
-    model: str
-    method: MergeMethod
+    model: Annotated[str, says("whose states they are")]
+    method: Annotated[MergeMethod, says("by which they were merged")]
     weights: Annotated[
         list[float] | None, says("of each state in a covariance intersection: those of the least determinant")
     ]
     index: Annotated[int, says("of the next step: the observations in that state which has the most")]
     t: Annotated[float, says("of the belief; the states were brought forward to it")]
-    mean: list[float]
-    std: list[float]
-    precision: float
+    mean: Annotated[list[float], says("the state, each component in units of the observation")]
+    std: Annotated[list[float], says("its calibrated standard deviation")]
+    precision: Annotated[float, says("1 / calibrated variance of the state, as of a step")]
     confidence: Annotated[Probability, says("that the next observation falls inside its 0.9 interval")]
-    interval: dict[str, list[Interval]]
-    forecast: Annotated[Sequence[ForecastPoint], _Json(list[ForecastPoint])]
+    interval: Annotated[
+        dict[str, list[Interval]], says("of the state, by level, for each component lower and upper end")
+    ]
+    forecast: Annotated[
+        Annotated[Sequence[ForecastPoint], _Json(list[ForecastPoint])],
+        says("of the observation at each horizon, in the request's order"),
+    ]
     seed: Annotated[int, says("of the first state, and so of the merged one")]
-    timings: FilterTimings
+    timings: Annotated[FilterTimings, says("where the time went")]
     state: State
 
 
@@ -356,12 +385,12 @@ class MergeReply(Reply):
 class StreamReady(Reply):
     """Answer to the first frame of a live stream."""
 
-    ready: Literal[True]
-    model: str
+    ready: Annotated[Literal[True], says("observations may come")]
+    model: Annotated[str, says("that answers")]
     passes: Annotated[int, says("reweighting passes K of each observation")]
-    seed: int
-    observation_size: int
-    levels: Many[float]
+    seed: Annotated[int, says("of the samples")]
+    observation_size: Annotated[int, says("components of an observation")]
+    levels: Annotated[Many[float], says("of the intervals")]
     index: Annotated[int, says("of the first step: the observations that are in the state")]
 
 
@@ -371,8 +400,8 @@ class StreamDone(Done):
 
     steps: Annotated[int, says("of this stream, without those in the state that it began with")]
     log_likelihood: Annotated[float, says("of these steps")]
-    calibration: ForecastChecks
-    reason: EndReason
+    calibration: Annotated[ForecastChecks, says("whether its forecasts came true")]
+    reason: Annotated[EndReason, says("why the stream ends: the client closed it, it was idle, or the server drains")]
     state: State
 
 
@@ -383,30 +412,30 @@ class StreamDone(Done):
 class Health(Reply):
     """The process is alive."""
 
-    status: Literal["alive"]
+    status: Annotated[Literal["alive"], says("always this")]
 
 
 @dataclass
 class Ready(Reply):
     """Bundles are loaded, agreed with their golden outputs, and the engine makes progress."""
 
-    status: Literal["ready"]
-    models: list[str]
+    status: Annotated[Literal["ready"], says("always this")]
+    models: Annotated[list[str], says("names of those that are served")]
 
 
 @dataclass(frozen=True)
 class ModelInfo(Reply):
     """One served bundle."""
 
-    name: str
-    kind: Kind
+    name: Annotated[str, says("what requests call it")]
+    kind: Annotated[Kind, says("lm makes text, filter estimates states")]
     digest: Annotated[str, says("sha256 of the bundle's manifest")]
     golden_values: Annotated[int, says("golden output values that the bundle reproduced at load")]
     runtime: Annotated[str, says("what computes it: onnx, compiled or torch")]
     modes: Annotated[tuple[Mode, ...], says("what `decode` of a text, or `mode` of a filter, can be, the default last")]
-    config: Mapping[str, Any]
-    metrics: Mapping[str, Any]
-    calibration: Mapping[str, Any]
+    config: Annotated[Mapping[str, Any], says("of the model, as it was trained")]
+    metrics: Annotated[Mapping[str, Any], says("measured on held-out data when it was exported")]
+    calibration: Annotated[Mapping[str, Any], says("how its errors were made to come true, and on how much data")]
     ece_rows: Annotated[
         int,
         says(
@@ -420,12 +449,12 @@ class ModelInfo(Reply):
 class Info(Reply):
     """What runs here."""
 
-    name: str
+    name: Annotated[str, says("of this software")]
     version: Annotated[str, says("of the server")]
     bundle_version: Annotated[
         str, says("short id of all bundles together, equal in every process of a server; it changes with a reload")
     ]
-    device: str
-    versions: dict[str, str]
-    models: Many[ModelInfo]
-    limits: dict[str, int | float]
+    device: Annotated[str, says("that language models run on")]
+    versions: Annotated[dict[str, str], says("of what it runs on, by name")]
+    models: Annotated[Many[ModelInfo], says("that are served")]
+    limits: Annotated[dict[str, int | float], says("of a request, by the names of their settings")]

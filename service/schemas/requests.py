@@ -104,14 +104,8 @@ INPUT = (
 BIAS = "known offset of the measurement, one number for each component: it is taken off before anything else"
 
 
-StateReference = Annotated[
-    str,
-    Field(
-        min_length=1,
-        max_length=2_000_000,
-        description="where to go on: a `state` that a reply gave, or `session:NAME`, which is stored again afterwards",
-    ),
-]
+STATE = "where to go on: a `state` that a reply gave, or `session:NAME`, which is stored again afterwards"
+StateReference = Annotated[str, Field(min_length=1, max_length=2_000_000)]
 NewSession = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^session:[A-Za-z0-9_-]{1,64}$")]
 ReturnState = Annotated[
     bool | NewSession,
@@ -120,10 +114,16 @@ ReturnState = Annotated[
 ]
 
 
+# Of what other servers know and this one does not do.
+NEUTRAL = "for clients that send it: only the value that changes nothing"
+
+
 class GenerateParameters(Request):
     """How to continue the prompt; names and meanings are TGI's where TGI has them."""
 
-    max_new_tokens: Annotated[int, NullIs(100)] = Field(default=100, ge=1, le=1_000_000)
+    max_new_tokens: Annotated[int, NullIs(100)] = Field(
+        default=100, ge=1, le=1_000_000, description="the text ends after so many at the latest"
+    )
     temperature: float | None = Field(default=None, ge=0, le=100, description="0 is greedy; null is 1")
     top_k: int | None = Field(default=None, ge=1, le=1_000_000, description="keep the k most probable tokens")
     top_p: float | None = Field(default=None, gt=0, le=1, description="keep the smallest set with this probability")
@@ -146,14 +146,14 @@ class GenerateParameters(Request):
     )
     truncate: int | None = Field(default=None, ge=1, le=1_000_000, description="keep only the last n prompt tokens")
     # TGI has these; its clients send some of them at these values.
-    best_of: Annotated[Any, Only(None, 1)] = None
-    decoder_input_details: Annotated[Any, Only(None, False)] = None
-    repetition_penalty: Annotated[Any, Only(None, 1.0)] = None
-    frequency_penalty: Annotated[Any, Only(None, 0.0)] = None
-    typical_p: Annotated[Any, Only(None, 1.0)] = None
-    watermark: Annotated[Any, Only(None, False)] = None
-    grammar: Annotated[Any, Only(None)] = None
-    adapter_id: Annotated[Any, Only(None)] = None
+    best_of: Annotated[Any, Only(None, 1)] = Field(default=None, description=NEUTRAL)
+    decoder_input_details: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
+    repetition_penalty: Annotated[Any, Only(None, 1.0)] = Field(default=None, description=NEUTRAL)
+    frequency_penalty: Annotated[Any, Only(None, 0.0)] = Field(default=None, description=NEUTRAL)
+    typical_p: Annotated[Any, Only(None, 1.0)] = Field(default=None, description=NEUTRAL)
+    watermark: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
+    grammar: Annotated[Any, Only(None)] = Field(default=None, description=NEUTRAL)
+    adapter_id: Annotated[Any, Only(None)] = Field(default=None, description=NEUTRAL)
     decode: Mode | None = Field(default=None, description=DECODE)
     latent_noise: LatentNoise = 0.0
     n: int = Field(default=1, ge=1, le=MAX_SAMPLES, description="independent continuations")
@@ -182,9 +182,9 @@ class GenerateRequest(Request):
         description="up to `max_prompt_tokens` of /info, or more of which parameters.truncate keeps so many",
     )
     model: ModelName | None = Field(default=None, description="null is the first language model of the server")
-    parameters: GenerateParameters = Field(default_factory=GenerateParameters)
-    stream: bool = False
-    state: StateReference | None = None
+    parameters: GenerateParameters = Field(default_factory=GenerateParameters, description="how to continue it")
+    stream: bool = Field(default=False, description="send tokens as they come, as server-sent events")
+    state: StateReference | None = Field(default=None, description=STATE)
     return_state: ReturnState = False
 
     @model_validator(mode="after")
@@ -302,7 +302,7 @@ class FilterRequest(Request):
     fields: StepFields = None
     passes: PassesChoice = None
     seed: Seed | None = Field(default=None, description="null draws one; the reply tells which")
-    mode: Mode = "recurrent"
+    mode: Mode = Field(default="recurrent", description="attention looks at all earlier observations of the request")
     smooth: bool = Field(default=False, description="also the trajectory given all observations")
     deadline_ms: int | None = Field(
         default=None,
@@ -310,8 +310,8 @@ class FilterRequest(Request):
         le=3_600_000,
         description='after so long the series ends with the observations taken so far: finish_reason "deadline"',
     )
-    stream: bool = False
-    state: StateReference | None = None
+    stream: bool = Field(default=False, description="send each step as soon as it is final")
+    state: StateReference | None = Field(default=None, description=STATE)
     return_state: ReturnState = False
 
     @model_validator(mode="after")
@@ -405,7 +405,7 @@ class FilterStreamRequest(Request):
     seed: Seed | None = Field(
         default=None, description="null is the seed of the state, or draws one; the reply tells which"
     )
-    state: StateReference | None = None
+    state: StateReference | None = Field(default=None, description=STATE)
     return_state: ReturnState = False
     state_every: int | None = Field(
         default=None, ge=1, le=1_000_000, description="also the state with every so many-th step"

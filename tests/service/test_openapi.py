@@ -236,3 +236,11 @@ async def test_the_examples_of_the_document_work(connect: Any) -> None:
         ):
             for example in schemas[name]["examples"]:
                 assert (await client.post(path, json=example)).status_code == 200
+
+
+async def test_every_field_is_described(connect: Any) -> None:
+    async with connect(fake_models(FakeLanguage(), FakeFilter())) as client:
+        schemas = openapi_of(client.app)["components"]["schemas"]
+    fields = {f"{name}.{field}": facts for name, kind in schemas.items() for field, facts in kind["properties"].items()}
+    assert len(fields) > 200
+    assert [field for field, facts in fields.items() if not facts.get("description")] == []
