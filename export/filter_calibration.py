@@ -17,6 +17,7 @@ The n scores of one split give coverage in [level, level + 1/(n + 1)] on exchang
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from statistics import NormalDist
 from typing import Any, NamedTuple, get_args
 
@@ -38,6 +39,8 @@ CONFIDENCE_BINS = 8
 FORECAST_NUMBERS = 2_000_000
 # Steps at the start of a stream that are left out: there the prior speaks, not the model.
 BURN_IN = 1
+# Errors three times as large as the filter says; the default bundles have 0.7 to 1.
+FAR = 9.0
 
 
 class Evaluation(NamedTuple):
@@ -230,6 +233,21 @@ def calibrate(
         "observations": int(np.isfinite(batch.observations).any(-1).sum()),
     }
     return document
+
+
+def doubt(summary: Mapping[str, Any]) -> str | None:
+    """What to say of a filter whose errors are not at all as large as it says; None where nothing is to be said.
+
+    Args:
+        summary: of the calibration, as in the manifest.
+    """
+    widest = max(summary["variance_scale"].values())
+    if widest <= FAR:
+        return None
+    return (
+        f"the filter's errors are {widest**0.5:.3g} times as large as it says itself: its intervals were widened by "
+        "that. Look at its noises, and at initial_mean and initial_covariance, which must allow for where data begin"
+    )
 
 
 def with_precision(document: dict[str, Any], model: StateFilter, simulated: Batch) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rfa.export.bundle import open_bundle, open_session
-from rfa.export.filter_calibration import conformal, evaluate
+from rfa.export.filter_calibration import conformal, doubt, evaluate
 from rfa.export.filter_export import build_graphs, bundle_weights, export_filter, golden_outputs
 from rfa.model.deep_blocks import DeepFilterConfig
 from rfa.model.deep_filter import DeepFilter
@@ -219,3 +219,23 @@ def test_the_graph_learns_the_noise_as_the_model_does():
     assert drift_over_steps(model, open_session(graphs["step"], weights), list(model.init_state(1)), 300) <= 1e-5
     # Runs the three graphs, each on what the one before it left.
     assert golden_outputs(model, graphs, weights)
+
+
+@pytest.mark.parametrize(("noise", "is_doubted"), [(0.5, False), (0.005, True)])
+def test_a_filter_that_does_not_fit_its_data_is_doubted(linear_bundle, tmp_path, noise, is_doubted):
+    """The data have measurement noise of 0.5 and process noise of 0.3."""
+    model, _ = linear_bundle
+    small = {
+        "measurement_noise": [[noise, 0.0], [0.0, noise]],
+        "process_noise": [[0.6 * noise, 0.0], [0.0, 0.6 * noise]],
+    }
+    config = {**model.config.to_dict(), **small}
+    run = {
+        "family": "linear",
+        "model": config,
+        "training": {"length": 24, "noise_settings": [[0.3, 0.5]], "sequences": 4},
+    }
+    train_filter(FilterRun.from_dict(run), "simulate:oscillator", tmp_path / "run", show_progress=False)
+    warning = doubt(export_filter(tmp_path / "run", tmp_path / "bundle").manifest.calibration)
+    assert (warning is not None) == is_doubted
+    assert warning is None or "initial_covariance" in warning
