@@ -336,4 +336,5 @@ def _samples(readout: Readout, trace: Traced, told: Told, seeds: int | Sequence[
     # Of a row that is not good, whatever its covariance holds, nothing is drawn.
     covariances = np.where(good[:, None, None], readout.calibration.state_scale**2 * trace.covariance[: len(good)], 0.0)
     paths = draw(told.mean, covariances, readout.samples, keys, position)
-    return [path if is_good else NO_SAMPLES for is_good, path in zip(good.tolist(), paths, strict=True)]
+    # Copies: they may go to several readers, of whom none is to keep the draws of all.
+    return [path.copy() if is_good else NO_SAMPLES for is_good, path in zip(good.tolist(), paths, strict=True)]

@@ -222,10 +222,10 @@ async def test_smoothing_leaves_out_what_is_made_from_the_end(
             back = filter_sequence.smooth
 
             def late(traces: Any) -> Any:
-                for i, state in enumerate(back(traces)):
-                    if i == 5:
+                for i, block in enumerate(back(traces)):
+                    if i == 2:
                         clock.ring()
-                    yield state
+                    yield block
 
             monkeypatch.setattr(filter_sequence, "smooth", late)
         else:
