@@ -35,11 +35,12 @@ RUN find /opt/rfa/lib -depth -type d -name tests -exec rm -r {} + && \
     /opt/rfa/lib/python3*/site-packages/pyarrow/*flight* \
     /opt/rfa/lib/python3*/site-packages/pyarrow/include
 # A kernel is found again by its source file's time, of which a layer keeps whole seconds.
-ENV NUMBA_CPU_NAME=x86-64-v3 NUMBA_CPU_FEATURES="" NUMBA_CACHE_DIR=/opt/rfa/kernels
+ENV NUMBA_CACHE_DIR=/opt/rfa/kernels
 RUN find /opt/rfa/lib -path '*/site-packages/rfa/*.py' -exec sh -c \
     'for file do touch -d "@$(stat -c %Y "$file")" "$file"; done' sh {} +
 WORKDIR /
-RUN PYTHONDONTWRITEBYTECODE=1 /opt/rfa/bin/rfa compile
+RUN . /src/docs/deploy/processor.sh && mkdir -p "$NUMBA_CACHE_DIR" && \
+    if [ "$KERNELS_FIT" = yes ]; then PYTHONDONTWRITEBYTECODE=1 /opt/rfa/bin/rfa compile; fi
 
 
 FROM ${CUDA_BASE} AS cuda
@@ -78,10 +79,10 @@ FROM ${BASE} AS cpu
 COPY --from=build /opt/rfa /opt/rfa
 ENV PATH=/opt/rfa/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 # Where a read-only root has its writable mount; the kernels of the image go there before the server starts.
-ENV HOME=/tmp NUMBA_CPU_NAME=x86-64-v3 NUMBA_CPU_FEATURES=""
+ENV HOME=/tmp
 # The default bundles come with the package; a folder mounted at ./bundles is served instead.
 WORKDIR /srv/rfa
-COPY LICENSE docs/deploy/healthcheck.py docs/deploy/start.sh ./
+COPY LICENSE docs/deploy/healthcheck.py docs/deploy/processor.sh docs/deploy/start.sh ./
 # A number, so that Kubernetes can see that it is not root.
 USER 10001:10001
 # Requests; and /health, /ready and /metrics where no crowd of clients reaches: publish the first alone.

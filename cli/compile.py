@@ -21,7 +21,7 @@ def compile_kernels(
     from rfa.service.settings import Settings
 
     if not HAS_COMPILER:
-        raise ValueError("numba is not installed, so there is nothing to compile: pip install 'rfa-server[fast]'")
-    typer.echo("Compiling kernels for this processor: about a minute, once.", err=True)
+        raise ValueError("numba is not installed, or turned off: there is nothing to compile (see rfa-server[fast])")
+    typer.echo("Compiling what is not compiled yet for this processor: up to a minute, once.", err=True)
     seconds = compile_ahead(Settings(bundles=served_bundles(bundles)))
     typer.echo(f"Kernels are ready after {seconds:.0f} s.", err=True)

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 DEFAULT_BUNDLE, METRIC_BUNDLE = "oscillator", "metrics"
 OUTLIER = 0.999
 LEVELS = (0.5, 0.9)
+COMPILING = "Compiling this filter for this processor: up to half a minute, once."
 WIDE = "0.9"
 # Parts of a table's columns, and what they are called in `Columns`.
 PARTS = {"mean": "mean", "std": "std", "low90": f"lower.{WIDE}", "high90": f"upper.{WIDE}"}
@@ -55,6 +57,7 @@ def run_filter(
     import numpy as np
     from tqdm import tqdm
 
+    from rfa.model.compiling import telling_of_compilation
     from rfa.service.engine.filter.alarms import NEVER
     from rfa.service.engine.filter.model import FilterOptions
     from rfa.service.runtime.filter_sequence import FilteredSequence
@@ -71,7 +74,10 @@ def run_filter(
     )
     # To smooth, a tick for each piece that is filtered, for each row looked back at, and for each row told.
     total = 2 * len(times) - (-len(times) // runtime.piece_rows) if smooth else len(times)
-    with tqdm(total=total, unit="row", disable=None, leave=False) as bar:
+    with (
+        tqdm(total=total, unit="row", disable=None, leave=False) as bar,
+        telling_of_compilation(lambda: bar.write(COMPILING, file=sys.stderr)),
+    ):
         return FilteredSequence.collect(runtime.work(options), bar.update)
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,7 @@ from typing import Any, Final, TypeVar
 numba: Any
 try:
     import numba
+    import numba.core.event
 except ImportError:
     numba = None
 else:
@@ -67,6 +69,28 @@ def settle(function: Any) -> None:
     not half a minute in which a request, and all beside it, waits."""
     if numba is not None:
         function.disable_compile()
+
+
+@contextmanager
+def telling_of_compilation(tell: Callable[[], object]) -> Iterator[None]:
+    """Call `tell` before the first kernel that is compiled in here, if one is: that takes up to half a minute."""
+    if numba is None:
+        yield
+        return
+    has_told = False
+
+    class Listener(numba.core.event.Listener):  # type: ignore[misc]
+        def on_start(self, _: Any) -> None:
+            nonlocal has_told
+            if not has_told:
+                has_told = True
+                tell()
+
+        def on_end(self, _: Any) -> None:
+            pass
+
+    with numba.core.event.install_listener("numba:compile", Listener()):
+        yield
 
 
 def in_turn(tasks: Iterable[Task]) -> None:

@@ -17,10 +17,9 @@ from rfa.service.settings import Settings
 # What no legal text needs more of, whatever the limits of the server are.
 MAX_STRINGS: Final = 1_024  # names of members included
 MAX_MEMBERS: Final = 256
-# Beside one array for each observation.
-OTHER_CONTAINERS: Final = 1_024
-# Lists of a list for each observation: `observations`, `input`, `bias`.
+# Lists of a list for each observation: `observations`, `input`, `bias`; and arrays and objects beside them.
 LISTS_OF_ROWS: Final = 3
+OTHER_CONTAINERS: Final = 1_024
 
 # Bytes of memory, measured and rounded up. The decoder's own tree has as many for each value, and a copy of the text:
 TREE_BYTES: Final = 24

@@ -217,6 +217,10 @@ class _Stream:
             return None
         t, y, noise, held, bias = _observation(document)
         if t is None:
+            if self.job.options.alarm.per_time:
+                raise InvalidRequest(
+                    "t is needed where alarm.rate is per time, in seconds.", param="t", code="no_times"
+                )
             t = float(self.index)
         if y is not None:
             check_size("y", y, self.size, self.model)

@@ -71,6 +71,9 @@ MODEL_ERRORS = error_responses(
 )
 async def generate(body: GenerateRequest, request: Request, engine: EngineDep) -> Response:
     """Continue a prompt."""
+    if body.parameters.return_latents and not (body.stream or body.parameters.details):
+        name = "parameters.return_latents"
+        raise InvalidRequest(f"{name} needs parameters.details, where they are told.", param=name, code="needs_details")
     for name, given in (("state", body.state), ("return_state", body.return_state)):
         if given:
             engine.check_has_state(body.model, name)

@@ -56,7 +56,7 @@ def test_a_task_that_fails_lets_go() -> None:
 MODULE = """
 import sys
 from numba.core import event
-from rfa.model.compiling import kept_part, kernel
+from rfa.model.compiling import kept_part, kernel, telling_of_compilation
 
 @kept_part()
 def slow(x):
@@ -67,9 +67,10 @@ def made_of_it(x):
     return slow(x) + 1
 
 if __name__ == "__main__":
-    with event.install_recorder("numba:compile") as recorder:
+    told = []
+    with event.install_recorder("numba:compile") as recorder, telling_of_compilation(lambda: told.append("told")):
         assert {"slow": slow, "made_of_it": made_of_it}[sys.argv[1]](3.0) == float(sys.argv[2])
-    print(*(e.data["dispatcher"].__name__ for _, e in recorder.buffer if e.is_start))
+    print(*(e.data["dispatcher"].__name__ for _, e in recorder.buffer if e.is_start), *told)
 """
 
 
@@ -86,6 +87,6 @@ def test_a_kept_part_is_compiled_once_for_all_kernels(tmp_path: Path) -> None:
         assert run.returncode == 0, run.stderr
         return run.stdout.split()
 
-    assert compiled("slow", 6.0) == ["slow"]
-    assert compiled("made_of_it", 7.0) == ["made_of_it"]
+    assert compiled("slow", 6.0) == ["slow", "told"]
+    assert compiled("made_of_it", 7.0) == ["made_of_it", "told"]
     assert compiled("made_of_it", 7.0) == []

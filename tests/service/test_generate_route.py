@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from rfa.service.errors import ErrorReply
 from rfa.service.schemas.replies import GenerateEvent, GenerateReply
 from tests.service.models import FakeLanguage, fake_models
 from tests.service.replies import read
@@ -46,6 +47,15 @@ async def test_recites_to_the_end(connect: Any) -> None:
     assert reply.details.tokens[0].confidence == pytest.approx(0.9, abs=1e-6)
     assert reply.details.tokens[0].logprob == pytest.approx(-0.1053605, abs=1e-6)
     assert reply.continuations is None and reply.details.top_tokens is None and reply.details.latents is None
+
+
+async def test_latents_without_the_details_that_tell_them_are_refused(connect: Any) -> None:
+    async with connect() as client:
+        refused = await post(client, return_latents=True, details=False)
+        streamed = await post(client, stream=True, return_latents=True, details=False, max_new_tokens=1)
+    error = read(ErrorReply, refused.content).error
+    assert (refused.status_code, error.param, error.code) == (422, "parameters.return_latents", "needs_details")
+    assert all(event["latent"] is not None for event in events(streamed))
 
 
 async def test_the_stream_says_what_the_plain_reply_says(connect: Any) -> None:
