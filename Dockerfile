@@ -55,7 +55,7 @@ WORKDIR /src
 COPY . .
 # torch's wheel on PyPI for Linux is the CUDA build.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
-    /opt/pip/bin/pip --python /opt/rfa/bin/python install --constraint constraints.txt ".[train,gpu,arrow,fast,redis,tracing]" && \
+    /opt/pip/bin/pip --python /opt/rfa/bin/python install --constraint constraints.txt ".[train,gpu,fast,redis,tracing]" && \
     rm -rf /src
 ENV PATH=/opt/rfa/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 # Triton, numba and matplotlib keep what they compile at home: where a read-only root has its writable mount.

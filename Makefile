@@ -35,7 +35,7 @@ SYSTEM_PACKAGES := chromium minisign prometheus buildah debootstrap
 COVERED := build/coverage/report.json
 
 LOCK := docs/deploy/requirements.lock
-IMAGE_EXTRAS := arrow,fast,redis,tracing
+IMAGE_EXTRAS := fast,redis,tracing
 
 export OMP_NUM_THREADS ?= 1
 # The tests start hundreds of interpreters: one that keeps no compiled code compiles all of torch for itself.
@@ -120,7 +120,7 @@ $(VENV)/.python:
 	@touch $@
 
 $(VENV)/.serve: $(VENV)/.python pyproject.toml constraints.txt
-	$(PIP) --editable '.[arrow,fast,plot,redis,tracing]'
+	$(PIP) --editable '.[fast,plot,redis,tracing]'
 	@touch $@
 
 # Tools that look at the environment stay out of it.

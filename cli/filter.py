@@ -21,17 +21,19 @@ from rfa.cli.console import JsonFlag, print_json
 if TYPE_CHECKING:
     import numpy as np
 
+    from rfa.data import Series
     from rfa.service.engine.filter.alarms import Alarm
     from rfa.service.runtime.filter import FilterRuntime
     from rfa.service.runtime.filter_sequence import FilteredSequence
     from rfa.service.schemas.replies import AlarmChecks
-    from rfa.training.series import Series
 
-DEFAULT_BUNDLE, METRIC_BUNDLE = "oscillator", "metrics"
+METRIC_BUNDLE = "metrics"
 OUTLIER = 0.999
 LEVELS = (0.5, 0.9)
 COMPILING = "Compiling this filter for this processor: up to half a minute, once."
 WIDE = "0.9"
+# What a sound filter stays within: its outliers as a share of the rows, its intervals' coverage, beside chance.
+MANY_OUTLIERS, FAR_OFF, CHANCE = 0.1, 0.03, 3.0
 # Parts of a table's columns, and what they are called in `Columns`.
 PARTS = {"mean": "mean", "std": "std", "low90": f"lower.{WIDE}", "high90": f"upper.{WIDE}"}
 
@@ -64,7 +66,7 @@ def run_filter(
 
     if series.values.shape[1] != runtime.observation_size:
         raise ValueError(
-            f"the CSV has {series.values.shape[1]} columns of values ({', '.join(series.names)}), "
+            f"the file has {series.values.shape[1]} columns of values ({', '.join(series.names)}), "
             f"bundle {runtime.name!r} takes {runtime.observation_size}; "
             "`rfa train filter --data CSV` makes a filter that fits"
         )
@@ -89,6 +91,38 @@ def beyond_gate(nis: np.ndarray, seen: np.ndarray, flag: float) -> list[int]:
     spread = 2 / (9 * np.maximum(seen, 1))
     gate = seen * (1 - spread + NormalDist().inv_cdf(flag) * np.sqrt(spread)) ** 3
     return np.flatnonzero(nis > gate).tolist()  # type: ignore[no-any-return]
+
+
+def bundle_for(series: Series) -> str:
+    """The bundle where none is named: any one column is a metric. What describes a system runs only by its name.
+
+    Raises:
+        ValueError: there are several columns.
+    """
+    if len(series.names) == 1:
+        return METRIC_BUNDLE
+    raise ValueError(
+        f"{len(series.names)} columns of values ({', '.join(series.names)}): choose one with --column, "
+        "or name the filter that describes them together with --bundle"
+    )
+
+
+def doubts(model: str, result: FilteredSequence, outliers: int) -> list[str]:
+    """Why the answer should not be trusted, a line each: the filter does not describe this series."""
+    from rfa.service.engine.filter.forecast_checks import INSIDE, SCORED
+
+    found = []
+    if outliers > max(MANY_OUTLIERS * len(result.steps), CHANCE):
+        found.append(f"{outliers} of {len(result.steps)} rows are outliers to {model!r}")
+    scored = float(result.tally[SCORED])
+    level = LEVELS[-1]
+    inside = float(result.tally[INSIDE][-1]) / scored if scored else level
+    if scored and abs(inside - level) > FAR_OFF + CHANCE * math.sqrt(level * (1 - level) / scored):
+        found.append(
+            f"{100 * inside:.0f} % of the values were inside their {100 * level:.0f} % interval one step ahead"
+        )
+    advice = f"{model!r} does not describe this series: name another --bundle, or make one that fits with "
+    return [*found, advice + "`rfa train filter --data FILE`"] if found else []
 
 
 def alarm_at(rate: str, quiet: int) -> Alarm:
@@ -183,18 +217,28 @@ def filter_series(
     data: Annotated[
         Path,
         typer.Argument(
-            help="CSV with a header; a column time, t, timestamp or date is the clock, empty cells are missing.",
+            help="CSV, Parquet or Arrow, packed or not, or - for standard input. A column called like a clock, or the "
+            "first that holds dates, is the clock; empty cells are missing; columns without numbers are left out.",
             exists=True,
             dir_okay=False,
+            allow_dash=True,
         ),
     ],
     bundle: Annotated[
         str | None,
         typer.Option(
-            help=f"Bundle folder, or the name of a default bundle; {DEFAULT_BUNDLE} unless given, "
-            f"or {METRIC_BUNDLE} for the alarms of one column."
+            help=f"Bundle folder, or the name of a default bundle; {METRIC_BUNDLE} for one column unless given."
         ),
     ] = None,
+    time: Annotated[str | None, typer.Option(help="The column of times.")] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="A column to filter; repeatable. All that hold numbers unless given.")
+    ] = None,
+    zone: Annotated[str, typer.Option("--tz", help="Where the clock hung whose times name no zone.")] = "UTC",
+    time_format: Annotated[
+        str | None, typer.Option(help="How times are written, such as '%d.%m.%Y %H:%M' (as strptime has it).")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse rows that run backwards, do not sort them.")] = False,
     horizon: Annotated[list[float] | None, typer.Option(min=1e-9, help="Forecast so far ahead; repeatable.")] = None,
     smooth: Annotated[
         bool, typer.Option("--smooth", help="Also the states given all rows, earlier and later.")
@@ -229,25 +273,25 @@ def filter_series(
     import numpy as np
 
     from rfa.cli.locate import find_bundle
+    from rfa.data import load_series
     from rfa.export.bundle import open_bundle
     from rfa.service.engine.filter.alarms import NEVER
     from rfa.service.engine.filter.columns import Columns
     from rfa.service.runtime.filter import FilterRuntime
-    from rfa.training.series import load_csv
 
     if out is not None and out.suffix not in (".csv", ".json"):
         raise ValueError(f"--out must end in .csv or .json, got {out.name!r}")
     rule = NEVER if alarm is None else alarm_at(alarm, quiet)
     if quiet and alarm is None:
         raise ValueError("--quiet is of alarms: give --alarm a rate, such as 1/day")
-    series = load_csv(data)
+    series = load_series(data, time=time, columns=column or [], zone=zone, time_format=time_format, strict=strict)
+    for note in series.notes:
+        typer.echo(f"{data.name}: {note}", err=True)
     if rule.per_time and not series.has_clock:
         raise ValueError(
             f"--alarm {alarm} is per time, and {data.name} has no column of times; give a share of the rows"
         )
-    if bundle is None:
-        bundle = METRIC_BUNDLE if alarm is not None and len(series.names) == 1 else DEFAULT_BUNDLE
-    runtime = FilterRuntime(open_bundle(find_bundle(bundle)))
+    runtime = FilterRuntime(open_bundle(find_bundle(bundle_for(series) if bundle is None else bundle)))
     result = run_filter(runtime, series, horizon or [], smooth=smooth or lag is not None, lag=lag, alarm=rule)
     found = Columns(series.names, None, horizon or [])
     for told in result.pieces:
@@ -257,12 +301,19 @@ def filter_series(
     columns = found.arrays()
     seen = (~np.isnan(np.asarray(series.values, np.float64))).sum(axis=1)
     outliers = beyond_gate(columns["nis"], seen, flag)
+    warnings = doubts(runtime.name, result, len(beyond_gate(columns["nis"], seen, OUTLIER)))
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
 
     def table() -> str:
         return as_table(series, columns, outliers, horizon or [], is_smoothed=result.smoothed is not None)
 
     def document() -> dict[str, Any]:
-        return as_document(runtime.name, series, result, flag, outliers)
+        return {
+            **as_document(runtime.name, series, result, flag, outliers),
+            "notes": list(series.notes),
+            "warnings": warnings,
+        }
 
     if out is not None:
         is_json = out.suffix == ".json"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from rfa.data import Series
     from rfa.service.schemas.replies import FilterStepReply
-    from rfa.training.series import Series
 
 
 def draw_series(series: Series, steps: list[FilterStepReply], outliers: list[int], path: Path, *, title: str) -> None:

@@ -14,17 +14,13 @@ from typing import Any, Final
 
 import numpy as np
 import orjson
+import pyarrow as pa
 from fastapi import Request, Response
 
 from rfa.service.body import StrictJSONRoute, ValidatedRequest, read_bytes, require_uncompressed
-from rfa.service.errors import InvalidRequest, UnsupportedMediaType
+from rfa.service.errors import InvalidRequest
 from rfa.service.memory import lease_of
 from rfa.service.validation import check_lengths, validated
-
-try:
-    import pyarrow as pa
-except ImportError:
-    pa = None
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
 ARROW_BODY: Final = {
@@ -61,10 +57,6 @@ class ArrowRoute(StrictJSONRoute):
         async def read_then_handle(request: Request) -> Response:
             if not request_is_arrow(request):
                 return await handle_json(request)
-            if pa is None:
-                raise UnsupportedMediaType(
-                    "This server has no Arrow: it needs pyarrow, pip install 'rfa-server[arrow]'."
-                )
             require_uncompressed(request.headers.get("content-encoding"))
             state, lease = request.app.state, lease_of(request)
             body = await read_bytes(request, state.settings, lease)

@@ -16,17 +16,18 @@ import pytest
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("model", "training", "export", "service", "cli", "bench", "experiments")
+ROOMS = ("data", "model", "training", "export", "service", "cli", "bench", "experiments")
 
 # room → the other rooms that it may import.
 ARROWS = {
+    "data": set(),
     "model": set(),
-    "training": {"model"},
+    "training": {"data", "model"},
     "export": {"model"},
     "service": {"export"},
-    "bench": {"model", "training", "export", "service"},
-    "experiments": {"model", "training", "export", "service", "bench"},
-    "cli": {"model", "training", "export", "service", "bench", "experiments"},
+    "bench": {"data", "model", "training", "export", "service"},
+    "experiments": {"data", "model", "training", "export", "service", "bench"},
+    "cli": {"data", "model", "training", "export", "service", "bench", "experiments"},
 }
 # Serving on a GPU runs the model itself. These files, which are imported only then, may import it.
 GPU_RUNTIME = "service/runtime/torch_*.py"

@@ -22,6 +22,7 @@ from safetensors.numpy import save_file
 from torch import Tensor
 from tqdm import tqdm
 
+from rfa.data import load_series
 from rfa.model.batch import Batch
 from rfa.model.checkpoint import save_checkpoint
 from rfa.model.config import StrictConfig
@@ -33,7 +34,7 @@ from rfa.model.metric_filter import MetricFilter, MetricFilterConfig
 from rfa.model.state_filter import StateFilter
 from rfa.training.metric import load_metrics
 from rfa.training.provenance import provenance
-from rfa.training.series import load_csv, split, windows
+from rfa.training.series import split, windows
 from rfa.training.simulate import NOISE_SETTINGS, Disturbance, simulate_level, simulate_oscillator
 from rfa.training.structural import StructuralConfig, calibration_windows, fit_structural
 
@@ -166,7 +167,7 @@ def load_data(source: str, config: FilterTrainingConfig) -> FilterData:
         raise ValueError(f"unknown simulation {source!r}; known is {SIMULATED!r}")
     if Path(source).is_dir():
         return FilterData(*load_metrics(Path(source), config.length))
-    series = load_csv(source)
+    series = load_series(source)
     train_part, validation_part, _ = split(series)
     return FilterData(windows(train_part, config.length), windows(validation_part, config.length), (Path(source),))
 
@@ -285,7 +286,7 @@ def _fit_structural(run: FilterRun, data: str, directory: Path, show_progress: b
     if data.startswith("simulate:"):
         raise ValueError(f"a structural model is fitted to a CSV, not to {data!r}")
     config = StructuralConfig.from_dict(run.model)
-    train, validation, _ = split(load_csv(data))
+    train, validation, _ = split(load_series(data))
     with tqdm(disable=not show_progress, unit="fit") as bar:
 
         def advance(line: str) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from rfa.data import Series, load_series
 from rfa.model.batch import Batch
-from rfa.training.series import Series, load_csv, windows
+from rfa.training.series import windows
 
 # Share of each series that may be seen, and the share of that part which is not calibrated on.
 READ, FITTED = 0.6, 0.6
@@ -29,7 +30,7 @@ def load_metrics(folder: Path, length: int) -> tuple[Batch, Batch, tuple[Path, .
     fit: list[Batch] = []
     held: list[Batch] = []
     for path in files:
-        series = load_csv(path)
+        series = load_series(path)
         if series.values.shape[1] != 1:
             raise ValueError(f"{path.name} has {series.values.shape[1]} columns of values, a metric has one")
         end = int(READ * len(series.times))

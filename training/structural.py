@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from scipy.linalg import block_diag
 
+from rfa.data import Series
 from rfa.model.batch import Batch
 from rfa.model.config import StrictConfig
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
-from rfa.training.series import Series
 from rfa.training.structural_fit import MIN_GAIN, Column, Fit, Likelihood, Limits, fit_column, make_column
 from rfa.training.structural_model import Matrices, matrices, robustness
 from rfa.training.structural_seasons import candidate_periods

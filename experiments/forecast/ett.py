@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from rfa.data import Series, load_series
 from rfa.experiments.filters.adaptive_rows import Leads
 from rfa.experiments.forecast.intervals import adaptive_widths
 from rfa.experiments.forecast.plot import draw_week
@@ -41,7 +42,6 @@ from rfa.measured import origin, write_result
 from rfa.model.batch import Batch
 from rfa.model.linear_filter import LinearFilter
 from rfa.training.corpus import file_hashes
-from rfa.training.series import Series, load_csv
 from rfa.training.structural import StructuralConfig, fit_structural
 
 # Chronological shares of the rows that train, and that train or choose.
@@ -311,7 +311,7 @@ def write_ett(data: str | Path, out: str | Path, plot: str | Path | None = None)
     Raises:
         ValueError: the file has a missing value (ETTh1 has none).
     """
-    series = load_csv(data)
+    series = load_series(data)
     if not np.isfinite(series.values).all():
         raise ValueError(f"{Path(data).name} has missing values; ETTh1 has none")
     start = time.monotonic()

@@ -24,10 +24,10 @@ import orjson
 from tqdm import tqdm
 
 from rfa.bench.load.server import started
+from rfa.data import load_series
 from rfa.experiments.nab.score import PROFILES, Labelled, Profile, best_threshold, detect, earlier, labelled, score
 from rfa.export.bundle import open_bundle
 from rfa.measured import origin, write_result
-from rfa.training.series import load_csv
 
 # Observations after an alarm before an equal one, and rates per observation that were tried.
 QUIET = 100
@@ -65,7 +65,7 @@ def load_nab(folder: Path) -> list[NabSeries]:
     for name, windows in sorted(json.loads(path.read_text()).items()):
         file = folder / "data" / name
         if file.is_file():
-            series = load_csv(file)
+            series = load_series(file)
             times = series.times
             edges = [[datetime.fromisoformat(edge).timestamp() for edge in window] for window in windows]
             rows = [

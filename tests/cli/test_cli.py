@@ -142,12 +142,12 @@ def test_filter_gives_a_row_per_row_and_finds_the_outliers(linear_bundle: Path) 
 
 def test_filter_gives_the_numbers_of_the_runtime(linear_bundle: Path) -> None:
     from rfa.cli import filter as command
+    from rfa.data import load_series
     from rfa.export.bundle import open_bundle
     from rfa.service.encoding import dumps
     from rfa.service.runtime.filter import FilterRuntime
-    from rfa.training.series import load_csv
 
-    runtime, series = FilterRuntime(open_bundle(linear_bundle)), load_csv(EXAMPLE)
+    runtime, series = FilterRuntime(open_bundle(linear_bundle)), load_series(EXAMPLE)
     found = command.run_filter(runtime, series, [0.5])
     observations = [[None if np.isnan(v) else float(v) for v in row] for row in series.values]
     whole = runtime.filter(list(map(float, series.times)), observations, levels=command.LEVELS, horizon=[0.5])
@@ -317,7 +317,7 @@ def test_a_series_that_does_not_fit_the_bundle_is_told_so(tmp_path: Path) -> Non
     (tmp_path / "one.csv").write_text("t,level\n0,1\n1,2\n")
     code, _, err = rfa("filter", tmp_path / "one.csv", "--bundle", "linear")
     assert code == 1
-    assert "the CSV has 1 columns of values (level), bundle 'linear' takes 2" in err
+    assert "the file has 1 columns of values (level), bundle 'linear' takes 2" in err
 
 
 def test_rfa_debug_shows_where_it_failed() -> None:
@@ -381,3 +381,31 @@ def test_a_flag_that_would_do_nothing_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bare.csv").write_text("value\n1\n2\n3\n")
     code, _, err = rfa("filter", tmp_path / "bare.csv", "--alarm", "1/day")
     assert code == 1 and "bare.csv has no column of times" in err
+
+
+def room(path: Path) -> Path:
+    """A room's sensors, as no bundle of a system describes them."""
+    rng = np.random.default_rng(1)
+    rows = [
+        f"2024-03-{1 + k // 144:02d} {k % 144 // 6:02d}:{k % 6 * 10:02d},{21 + math.sin(k / 23) + 0.1 * rng.normal():.2f},"
+        f"{50 + 3 * math.cos(k / 23) + 0.5 * rng.normal():.1f}"
+        for k in range(600)
+    ]
+    path.write_text("date,temperature,humidity\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def test_a_system_runs_only_by_its_name_and_says_where_it_does_not_fit(tmp_path: Path) -> None:
+    path = room(tmp_path / "room.csv")
+    code, _, err = rfa("filter", path)
+    assert code == 1 and "temperature, humidity" in err and "--column" in err
+    code, _, err = rfa("filter", path, "--bundle", "oscillator")
+    assert code == 0 and "outliers to 'oscillator'" in err and "does not describe this series" in err
+    document = rfa_json("filter", path, "--bundle", "oscillator")
+    assert document["warnings"] and any("taken as UTC" in note for note in document["notes"])
+
+
+def test_one_column_is_a_metric_and_its_estimate_is_near_it(tmp_path: Path) -> None:
+    document = rfa_json("filter", room(tmp_path / "room.csv"), "--column", "temperature")
+    assert document["model"] == "metrics" and document["warnings"] == []
+    assert all(abs(step["mean"][0] - 21) < 2 for step in document["steps"][20:])

@@ -1,15 +1,15 @@
 """Simulation, CSV reading and the training loop."""
 
 import json
-import math
 
 import numpy as np
 import pytest
 import scipy.linalg
 
+from rfa.data import load_series
 from rfa.model.checkpoint import load_run
 from rfa.training.filter import FilterRun, load_data, train_filter
-from rfa.training.series import load_csv, split, windows
+from rfa.training.series import split, windows
 from rfa.training.simulate import OSCILLATOR_DRIFT, Disturbance, discretise, simulate_oscillator
 
 SMALL = {
@@ -49,40 +49,10 @@ def test_simulation_has_the_stated_noises_outliers_gaps_and_times():
     assert np.array_equal(batch.observations, again.observations)
 
 
-def test_csv_with_time_and_missing_cells(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("time,a,b\n0,1,\n0.5,NA,2\n2,3,4\n")
-    series = load_csv(path)
-    assert series.names == ("a", "b") and series.times.tolist() == [0, 0.5, 2]
-    assert math.isnan(series.values[0, 1]) and math.isnan(series.values[1, 0]) and series.values[2].tolist() == [3, 4]
-    path.write_text("date,a\n2020-01-01 00:00:00,1\n2020-01-01 00:01:00,2\n")
-    assert np.diff(load_csv(path).times).tolist() == [60]
-    path.write_text("a\n1\n2\n")
-    assert load_csv(path).times.tolist() == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a,b\n1,x\n", "row 2, column 'b'"),
-        ("a,b\n1\n", "row 2 has 1"),
-        ("time,a\n1,1\n0,1\n", "row 3: times decrease"),
-        ("time\n1\n", "no column of values"),
-        ("a\n", "at least one row"),
-        ("a\ninf\n", "not finite"),
-    ],
-)
-def test_bad_csv_is_refused_with_the_place(tmp_path, text, message):
-    path = tmp_path / "bad.csv"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=message):
-        load_csv(path)
-
-
 def test_splits_are_in_order_of_time(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("a\n" + "\n".join(str(i) for i in range(100)) + "\n")
-    train, validation, test = split(load_csv(path))
+    train, validation, test = split(load_series(path))
     assert train.times.max() < validation.times.min() and validation.times.max() < test.times.min()
     assert windows(train, 20).times.shape == (5, 20)
 

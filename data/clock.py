@@ -1,0 +1,253 @@
+"""The times of a table: which column they are in, and what it says.
+
+Seconds since 1970 in UTC. A time that names no zone is UTC unless the caller says where its clock hung, whatever the
+machine's zone is; the hour that a clock shows twice in autumn is told apart by the order of the rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import numpy as np
+
+CLOCK_NAMES: Final = (
+    "time", "t", "timestamp", "ts", "ds", "date", "datetime", "_time", "date_time", "time_stamp", "date/time",
+    "timestamp_utc", "time_utc", "utc", "epoch", "unixtime", "unix_time", "datum", "zeit", "zeitstempel",
+)  # fmt: skip
+# The least size of a number that counts so many a second since 1970: 1973 on.
+EPOCHS: Final = ((1e17, 1e9, "nanoseconds"), (1e14, 1e6, "microseconds"), (1e11, 1e3, "milliseconds"))
+EPOCH_SECONDS: Final = 1e8
+DATE_FORMATS: Final = (
+    "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d", "%Y-%m", "%Y/%m", "%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y",
+    "%d-%m-%Y", "%m-%d-%Y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%m-%d-%y", "%d %b %Y", "%d-%b-%Y", "%d-%b-%y",
+    "%b %d, %Y", "%b %d %Y", "%d %B %Y", "%B %d, %Y", "%d/%b/%Y", "%a, %d %b %Y", "%a %b %d %Y",
+)  # fmt: skip
+TIME_FORMATS: Final = ("", "%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p", "%H%M", "%H%M%S")
+JOINTS: Final = (" ", "T", ":", ", ")
+ZONES: Final = ("", "%z", " %z")
+ZONED: Final = r"(Z|[+-]\d{2}(:?\d{2})?)$"
+HAS_TIME: Final = r"\d[T ]\d{2}:?\d{2}"
+
+
+@dataclass(frozen=True)
+class Clock:
+    """seconds `[N]` in the order of the rows; note: how the column was read."""
+
+    seconds: np.ndarray
+    note: str
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """A time zone by its name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, IsADirectoryError):
+        raise ValueError(f"no time zone is called {name!r}: give one such as Europe/Berlin or UTC") from None
+
+
+def clock_column(columns: dict[str, Any]) -> str | None:
+    """The column that is a clock by its name, or the first one where it holds dates; None: there is none."""
+    lower: dict[str, str] = {}
+    for name in columns:
+        lower.setdefault(name.strip().lower(), name)
+    for name in CLOCK_NAMES:
+        if name in lower:
+            return lower[name]
+    first = next(iter(columns))
+    return first if _holds_dates(columns[first]) else None
+
+
+def _holds_dates(column: Any) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+        return True
+    if not pa.types.is_string(column.type) or not len(column):
+        return False
+    cell = column[0].as_py().strip()
+    return not cell.isdigit() and bool(_iso(pa.chunked_array([[cell]])) is not None or _formats(cell))
+
+
+def read_clock(column: Any, name: str, *, zone: str, time_format: str | None, first_row: int) -> Clock:
+    """The times of a column: numbers, dates as Arrow has them, or text.
+
+    Raises:
+        ValueError: a cell is empty or no time, days and months could be either way round, or the zone is unknown.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    local = zone_of(zone)
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+        _all_there(column, name, first_row)
+        stamps = column if pa.types.is_timestamp(column.type) else pc.cast(column, pa.timestamp("s"))
+        return Clock(_seconds(stamps, zone), "dates" if stamps.type.tz else f"dates, {_told(zone)}")
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        _all_there(column, name, first_row)
+        return _numbers(column, name, first_row)
+    if not pa.types.is_string(column.type):
+        raise ValueError(f"column {name!r} is {column.type}: neither numbers nor dates")
+    cells = pc.utf8_trim_whitespace(column)
+    _all_there(pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells), name, first_row)
+    if time_format is not None:
+        return Clock(_parsed(cells, time_format, local, name, first_row), f"dates as {time_format}, {_told(zone)}")
+    if pc.all(pc.match_substring_regex(cells, r"^(19|20)\d{6}$")).as_py():
+        return Clock(_parsed(cells, "%Y%m%d", local, name, first_row), f"dates as %Y%m%d, {_told(zone)}")
+    for kind in (pa.int64(), pa.float64()):
+        try:
+            return _numbers(pc.cast(cells, kind), name, first_row)
+        except pa.ArrowInvalid:
+            pass
+    if (stamps := _iso(cells)) is not None:
+        return Clock(_seconds(stamps, zone), "ISO dates" if stamps.type.tz else f"ISO dates, {_told(zone)}")
+    return _guessed(cells, name, local, zone, first_row)
+
+
+def _told(zone: str) -> str:
+    return f"taken as {zone}"
+
+
+def _all_there(column: Any, name: str, first_row: int) -> None:
+    if column.null_count:
+        row = first_row + int(np.argmax(np.asarray(column.is_null().to_numpy(), bool)))
+        raise ValueError(f"row {row}, column {name!r}: no time ({column.null_count} such cells)")
+
+
+def _numbers(column: Any, name: str, first_row: int) -> Clock:
+    """Numbers as they are, or seconds where their size says that they count from 1970."""
+    numbers = column.to_numpy()
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"row {first_row + int(np.argmin(np.isfinite(numbers)))}, column {name!r}: not finite")
+    size = float(np.median(np.abs(numbers.astype(np.float64))))
+    for least, per_second, unit in EPOCHS:
+        if size >= least:
+            whole, part = np.divmod(numbers, numbers.dtype.type(per_second))  # exact where they are integers
+            return Clock(whole.astype(np.float64) + part.astype(np.float64) / per_second, f"{unit} since 1970")
+    return Clock(numbers.astype(np.float64), "seconds since 1970" if size >= EPOCH_SECONDS else "numbers, as seconds")
+
+
+def _iso(cells: Any) -> Any:
+    """Timestamps from ISO 8601, all with a zone or all without; None: they are something else."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    cells = pc.replace_substring_regex(cells, r"(:\d{2}),(\d+)", r"\1.\2")
+    cells = pc.replace_substring_regex(cells, r" (UTC|GMT|Z)$", "Z")
+    cells = pc.replace_substring_regex(cells, r"(:\d{2}(\.\d+)?) ([+-]\d{2})", r"\1\3")
+    is_zoned = pc.and_(pc.match_substring_regex(cells, HAS_TIME), pc.match_substring_regex(cells, ZONED))
+    # A date alone ends like a zone: it has none.
+    zones = pc.all(is_zoned, min_count=0).as_py(), pc.any(is_zoned, min_count=0).as_py()
+    if zones == (False, True):
+        return None
+    try:
+        return pc.cast(cells, pa.timestamp("ns", "UTC" if zones[0] and len(cells) else None))
+    except pa.ArrowInvalid:
+        return None
+
+
+def _seconds(stamps: Any, zone: str) -> np.ndarray:
+    """Seconds of timestamps of any unit; those without a zone are of a clock that hung in `zone`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if stamps.type.tz is None and zone != "UTC":
+        early = pc.assume_timezone(stamps, zone, ambiguous="earliest", nonexistent="latest")
+        late = pc.assume_timezone(stamps, zone, ambiguous="latest", nonexistent="latest")
+        shown, first, second = (_counts(column) for column in (stamps, early, late))
+        return _in_order(shown, first, second) / _per_second(stamps.type.unit)
+    counts, per_second = _counts(pc.cast(stamps, pa.timestamp(stamps.type.unit))), _per_second(stamps.type.unit)
+    return np.asarray(counts // per_second + (counts % per_second) / per_second, np.float64)
+
+
+def _counts(stamps: Any) -> np.ndarray:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return np.asarray(pc.cast(pc.cast(stamps, pa.timestamp(stamps.type.unit)), pa.int64()).to_numpy(), np.int64)
+
+
+def _per_second(unit: str) -> int:
+    return {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+
+
+def _in_order(shown: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The hour that is shown twice is the second one from where the clock runs back on."""
+    found = first.copy()
+    is_second = False
+    for k in np.flatnonzero(first != second).tolist():
+        # Another autumn, or the hour's first row: the first of the two again.
+        if k == 0 or first[k - 1] == second[k - 1]:
+            is_second = False
+        elif shown[k] < shown[k - 1]:
+            is_second = True
+        if is_second:
+            found[k] = second[k]
+    return found
+
+
+def _formats(cell: str) -> list[str]:
+    """The formats that a cell has."""
+    found = []
+    for date, time, joint, zone in itertools.product(DATE_FORMATS, TIME_FORMATS, JOINTS, ZONES):
+        if not time and (joint != " " or zone):
+            continue
+        made = f"{date}{joint}{time}{zone}" if time else date
+        try:
+            year = datetime.strptime(cell, made).year
+        except ValueError:
+            continue
+        if 1900 <= year < 2200:
+            found.append(made)
+    return found
+
+
+def _parsed(cells: Any, time_format: str, local: tzinfo, name: str, first_row: int) -> np.ndarray:
+    found, before, fold = np.empty(len(cells)), None, 0
+    for k, cell in enumerate(cells.to_pylist()):
+        try:
+            moment = datetime.strptime(cell, time_format)
+        except ValueError:
+            raise ValueError(f"row {first_row + k}, column {name!r}: {cell!r} is no time as {time_format}") from None
+        if moment.tzinfo is None:
+            at = moment.replace(tzinfo=local)
+            if at.utcoffset() == at.replace(fold=1).utcoffset():
+                fold = 0
+            elif before is not None and moment < before:
+                fold = 1
+            before, moment = moment, at.replace(fold=fold)
+        found[k] = moment.astimezone(UTC).timestamp()
+    return found
+
+
+def _guessed(cells: Any, name: str, local: tzinfo, zone: str, first_row: int) -> Clock:
+    """Text in a known format: the only one that fits every cell, or the only one by which times do not decrease."""
+    first = cells[0].as_py()
+    read: dict[str, np.ndarray] = {}
+    problem = f"row {first_row}, column {name!r}: {first!r} is no time that is known; say how it is written with "
+    problem += "--time-format, such as '%d.%m.%Y %H:%M'"
+    for time_format in _formats(first):
+        try:
+            read[time_format] = _parsed(cells, time_format, local, name, first_row)
+        except ValueError as error:
+            problem = str(error)
+    if not read:
+        raise ValueError(problem)
+    different = {times.tobytes(): made for made, times in reversed(read.items())}
+    if len(different) > 1:
+        rising = {bytes_: made for bytes_, made in different.items() if (np.diff(read[made]) >= 0).all()}
+        if len(rising) != 1:
+            told = " or ".join(sorted(different.values()))
+            raise ValueError(f"column {name!r}: {first!r} may be {told}; say which with --time-format")
+        different = rising
+    (made,) = different.values()
+    is_zoned = re.search("%z", made)
+    return Clock(read[made], f"dates as {made}" + ("" if is_zoned else f", {_told(zone)}"))

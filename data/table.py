@@ -1,0 +1,179 @@
+"""A file as a table: what it is packed in, its encoding, its separator, its header. pyarrow reads the cells."""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_BYTES: Final = 2**31  # unpacked; arrays of Arrow's strings end there as well
+PREVIEW_LINES: Final = 50
+# The rarer inside of a cell first.
+SEPARATORS: Final = "\t;|,"
+PACKED: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
+BOMS: Final = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+MISSING: Final = ("", "-", "--", "?", "na", "n/a", "#n/a", "<na>", "nan", "nil", "none", "null", "missing")
+NUMBER: Final = re.compile(r"[+-]?(\d[\d.,']*|\.\d+)([eE][+-]?\d+)?%?")
+DATE: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d{1,4})?([T ].*)?|\d{1,2}:\d{2}(:\d{2})?.*")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns by their names, which differ; first_row: where the file has the first of them, for messages."""
+
+    columns: dict[str, Any]
+    separator: str | None
+    first_row: int
+    notes: tuple[str, ...]
+
+
+def read_table(content: bytes) -> Table:
+    """A table from a file's content: CSV in any dress, Parquet or Arrow, plain or packed by gzip, zstd or bz2.
+
+    Raises:
+        ValueError: it is none, or a row has another number of cells than the header.
+    """
+    import pyarrow as pa
+
+    content = _unpacked(content)
+    if content.startswith(b"PK\x03\x04"):
+        raise ValueError("this is a ZIP archive or an Excel workbook: save the sheet as CSV, or unpack it")
+    try:
+        if content.startswith(b"PAR1"):
+            from pyarrow import parquet
+
+            return _typed(parquet.read_table(pa.BufferReader(content)))
+        if content.startswith(b"ARROW1"):
+            return _typed(pa.ipc.open_file(content).read_all())
+        if content.startswith(b"\xff\xff\xff\xff"):
+            return _typed(pa.ipc.open_stream(content).read_all())
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"the file cannot be read: {str(error).splitlines()[0]}") from None
+    return _read_text(*_decoded(content))
+
+
+def _unpacked(content: bytes) -> bytes:
+    import pyarrow as pa
+
+    for magic, codec in PACKED.items():
+        if content.startswith(magic):
+            try:
+                with pa.CompressedInputStream(pa.BufferReader(content), codec) as stream:
+                    content = stream.read(MAX_BYTES)
+            except (pa.ArrowException, OSError) as error:
+                raise ValueError(f"the {codec} file is damaged: {error}") from None
+    if len(content) >= MAX_BYTES:
+        raise ValueError("the file has 2 GiB or more: give a part of it")
+    return content
+
+
+def _typed(table: pa.Table) -> Table:
+    names = _distinct([str(name) for name in table.column_names])
+    return Table(dict(zip(names, table.columns, strict=True)), None, 1, ())
+
+
+def _decoded(content: bytes) -> tuple[str, tuple[str, ...]]:
+    for bom, encoding in BOMS.items():
+        if content.startswith(bom):
+            try:
+                return content.decode(encoding), ()
+            except UnicodeDecodeError:
+                raise ValueError(f"the file begins as {encoding} and is not: save it as UTF-8") from None
+    if b"\0" in content[:4096]:
+        raise ValueError("this is neither text nor Parquet nor Arrow: save it as CSV")
+    try:
+        return content.decode(), ()
+    except UnicodeDecodeError:
+        return content.decode("cp1252", errors="replace"), ("not UTF-8: read as Windows-1252",)
+
+
+def _read_text(text: str, notes: tuple[str, ...]) -> Table:
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    lines = text.splitlines()
+    start = _first_line(lines)
+    preview = [line for line in lines[start : start + PREVIEW_LINES] if line.strip()]
+    if not preview:
+        raise ValueError("the file is empty")
+    separator = _separator(preview)
+    header = _cells(preview[0], separator)
+    if not _is_data(header):
+        start += 1
+        names = [name.strip() or f"column {k}" for k, name in enumerate(header, start=1)]
+    else:
+        names = [f"column {k}" for k in range(1, len(header) + 1)]
+        notes += ("no header: columns are called by their numbers",)
+    body = "\n".join(lines[start:])
+    if not body.strip():
+        raise ValueError("the file has a header and no rows: it needs at least one row")
+    names = _distinct(names)
+    ragged: list[Any] = []
+
+    def refuse(row: Any) -> str:
+        ragged.append(row)
+        return "error"
+
+    try:
+        table = arrow_csv.read_csv(
+            pa.BufferReader((body + "\n").encode()),
+            arrow_csv.ReadOptions(use_threads=False, column_names=names),
+            arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=refuse),
+            arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False),
+        )
+    except pa.ArrowInvalid as error:
+        if ragged:
+            row = ragged[0]
+            place = f"row {start + row.number}" if row.number else "a row"
+            raise ValueError(
+                f"{place} has {row.actual_columns} cells, the header has {row.expected_columns}: {row.text[:60]!r}"
+            ) from None
+        raise ValueError(f"the file cannot be read as CSV: {error}") from None
+    columns = dict(zip(names, table.columns, strict=True))
+    return Table(columns, separator, start + 1, notes)
+
+
+def _first_line(lines: list[str]) -> int:
+    """Past comments, blank lines and Excel's word about its separator."""
+    for k, line in enumerate(lines):
+        if line.strip() and not line.startswith("#") and not re.fullmatch(r"sep=.", line.strip()):
+            return k
+    return len(lines)
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    return next(csv.reader([line], delimiter=separator))
+
+
+def _separator(lines: list[str]) -> str:
+    """The separator that gives every line as many cells as the first, or the most lines."""
+
+    def fits(separator: str) -> tuple[float, int]:
+        counts = [len(_cells(line, separator)) for line in lines]
+        return (sum(count == counts[0] for count in counts) / len(counts) if counts[0] > 1 else 0.0), counts[0]
+
+    found = {separator: fits(separator) for separator in SEPARATORS}
+    best = max(share for share, _ in found.values())
+    return next(separator for separator in SEPARATORS if found[separator][0] == best) if best > 0 else ","
+
+
+def _is_data(cells: list[str]) -> bool:
+    """Whether a row is numbers and dates alone, as no header is."""
+    filled = [cell.strip() for cell in cells if cell.strip().lower() not in MISSING]
+    return bool(filled) and all(NUMBER.fullmatch(cell) or DATE.fullmatch(cell) for cell in filled)
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Names that stand twice get a number."""
+    found: list[str] = []
+    for name in names:
+        count, new = 1, name
+        while new in found:
+            count += 1
+            new = f"{name}_{count}"
+        found.append(new)
+    return found

@@ -1,0 +1,51 @@
+"""Files as people have them: a corpus, each file with what is expected of it, under three zones of the machine."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rfa.data import load_series
+
+CORPUS = Path(__file__).parent / "corpus"
+CASES: list[dict[str, Any]] = json.loads((CORPUS / "expected.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(params=["UTC", "Europe/Berlin", "America/New_York"])
+def machine_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_every_file_has_its_expectation() -> None:
+    assert {case["file"] for case in CASES} == {path.name for path in CORPUS.iterdir()} - {"expected.json"}
+    assert len(CASES) >= 60
+
+
+@pytest.mark.usefixtures("machine_zone")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["file"])
+def test_a_file_is_read_right_or_refused_with_what_to_do(case: dict[str, Any]) -> None:
+    options = case.get("options", {})
+    if "refused" in case:
+        with pytest.raises(ValueError, match=re.escape(case["refused"])) as caught:
+            load_series(CORPUS / case["file"], **options)
+        assert "\n" not in str(caught.value)
+        return
+    series = load_series(CORPUS / case["file"], **options)
+    assert series.names == tuple(case["names"])
+    # Seconds since 1970 have seven digits after the point in float64.
+    assert series.times == pytest.approx(case["times"], abs=1e-6, rel=0)
+    wanted = [[math.nan if value is None else value for value in row] for row in case["values"]]
+    assert np.array_equal(series.values, np.array(wanted, np.float64), equal_nan=True)
+    assert case.get("note", "") in " · ".join(series.notes)
