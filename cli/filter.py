@@ -118,9 +118,7 @@ def doubts(model: str, result: FilteredSequence, outliers: int) -> list[str]:
     level = LEVELS[-1]
     inside = float(result.tally[INSIDE][-1]) / scored if scored else level
     if scored and abs(inside - level) > FAR_OFF + CHANCE * math.sqrt(level * (1 - level) / scored):
-        found.append(
-            f"{100 * inside:.0f} % of the values were inside their {100 * level:.0f} % interval one step ahead"
-        )
+        found.append(f"{inside:.0%} of the values were inside their {level:.0%} interval one step ahead")
     advice = f"{model!r} does not describe this series: name another --bundle, or make one that fits with "
     return [*found, advice + "`rfa train filter --data FILE`"] if found else []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -387,7 +388,8 @@ def room(path: Path) -> Path:
     """A room's sensors, as no bundle of a system describes them."""
     rng = np.random.default_rng(1)
     rows = [
-        f"2024-03-{1 + k // 144:02d} {k % 144 // 6:02d}:{k % 6 * 10:02d},{21 + math.sin(k / 23) + 0.1 * rng.normal():.2f},"
+        f"2024-03-{1 + k // 144:02d} {k % 144 // 6:02d}:{k % 6 * 10:02d},"
+        f"{21 + math.sin(k / 23) + 0.1 * rng.normal():.2f},"
         f"{50 + 3 * math.cos(k / 23) + 0.5 * rng.normal():.1f}"
         for k in range(600)
     ]
