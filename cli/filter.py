@@ -32,6 +32,7 @@ OUTLIER = 0.999
 LEVELS = (0.5, 0.9)
 COMPILING = "Compiling this filter for this processor: up to half a minute, once."
 WIDE = "0.9"
+SECONDS = {None: 1.0, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 # What a sound filter stays within: its outliers as a share of the rows, its intervals' coverage, beside chance.
 MANY_OUTLIERS, FAR_OFF, CHANCE = 0.1, 0.03, 3.0
 # Parts of a table's columns, and what they are called in `Columns`.
@@ -123,6 +124,19 @@ def doubts(model: str, result: FilteredSequence, outliers: int) -> list[str]:
     return [*found, advice + "`rfa train filter --data FILE`"] if found else []
 
 
+def lead(text: str) -> float:
+    """How far ahead, in units of the times; seconds where it has a unit.
+
+    Raises:
+        ValueError: it is no time above 0.
+    """
+    found = re.fullmatch(r"(\d+\.?\d*|\.\d+)(e-?\d+)? *(s|min|h|d|w)?", text.strip())
+    ahead = float(f"{found[1]}{found[2] or ''}") * SECONDS[found[3]] if found else 0.0
+    if not 0 < ahead < math.inf:
+        raise ValueError(f"--horizon takes a time above 0 such as 0.5, 30min, 6h or 1d, got {text!r}")
+    return ahead
+
+
 def alarm_at(rate: str, quiet: int) -> Alarm:
     """An alarm by its rate, a share of the rows or a number per time.
 
@@ -153,12 +167,17 @@ def as_table(
     *,
     is_smoothed: bool = False,
 ) -> str:
-    """CSV: time, per component the observation, mean, std and 0.9 interval, the row's scores, the forecasts, and the
-    smoothed states."""
+    """CSV: time, in UTC where it is a date, per component the observation, mean, std and 0.9 interval, the row's
+    scores, the forecasts, and the smoothed states."""
     import numpy as np
     import orjson
 
     table: dict[str, np.ndarray] = {"t": columns["t"]}
+    if series.is_dated and series.clock is not None:
+        moments = series.moments(columns["t"])
+        seconds = moments.astype("datetime64[s]")
+        shown = seconds if (seconds == moments).all() else moments
+        table = {series.clock: np.char.add(np.datetime_as_string(shown), "Z")}
     for k, name in enumerate(series.names):
         table[name] = series.values[:, k]
         table |= {f"{name}_{part}": columns[f"{key}.{name}"] for part, key in PARTS.items()}
@@ -176,7 +195,7 @@ def as_table(
             table |= {f"{name}_smooth_{part}": columns[f"smoothed.{part}.{name}"] for part in ("mean", "std")}
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerow(table)
-    # Numbers alone: as JSON they are written ten times as fast, and as short. What there is not is null there.
+    # Numbers and dates: as JSON they are written ten times as fast, and as short. What there is not is null there.
     rows = zip(*(column.tolist() for column in table.values()), strict=True)
     body = orjson.dumps(list(rows))[2:-2].replace(b"],[", b"\n").replace(b"null", b"")
     return buffer.getvalue() + body.decode() + "\n"
@@ -237,7 +256,14 @@ def filter_series(
         str | None, typer.Option(help="How times are written, such as '%d.%m.%Y %H:%M' (as strptime has it).")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse rows that run backwards, do not sort them.")] = False,
-    horizon: Annotated[list[float] | None, typer.Option(min=1e-9, help="Forecast so far ahead; repeatable.")] = None,
+    start: Annotated[str | None, typer.Option("--from", help="Only rows from then on, such as 2024-03-31.")] = None,
+    end: Annotated[str | None, typer.Option("--to", help="Only rows before then.")] = None,
+    horizon: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Forecast so far ahead: a number in units of the times, or such as 30min, 6h, 1d; repeatable."
+        ),
+    ] = None,
     smooth: Annotated[
         bool, typer.Option("--smooth", help="Also the states given all rows, earlier and later.")
     ] = False,
@@ -279,19 +305,22 @@ def filter_series(
 
     if out is not None and out.suffix not in (".csv", ".json"):
         raise ValueError(f"--out must end in .csv or .json, got {out.name!r}")
+    leads = [lead(text) for text in horizon or []]
     rule = NEVER if alarm is None else alarm_at(alarm, quiet)
     if quiet and alarm is None:
         raise ValueError("--quiet is of alarms: give --alarm a rate, such as 1/day")
-    series = load_series(data, time=time, columns=column or [], zone=zone, time_format=time_format, strict=strict)
+    series = load_series(
+        data, time=time, columns=column or [], zone=zone, time_format=time_format, strict=strict, start=start, end=end
+    )
     for note in series.notes:
         typer.echo(f"{data.name}: {note}", err=True)
-    if rule.per_time and not series.has_clock:
+    if rule.per_time and series.clock is None:
         raise ValueError(
             f"--alarm {alarm} is per time, and {data.name} has no column of times; give a share of the rows"
         )
     runtime = FilterRuntime(open_bundle(find_bundle(bundle_for(series) if bundle is None else bundle)))
-    result = run_filter(runtime, series, horizon or [], smooth=smooth or lag is not None, lag=lag, alarm=rule)
-    found = Columns(series.names, None, horizon or [])
+    result = run_filter(runtime, series, leads, smooth=smooth or lag is not None, lag=lag, alarm=rule)
+    found = Columns(series.names, None, leads)
     for told in result.pieces:
         found.add(told)
     if result.smoothed is not None:
@@ -304,7 +333,7 @@ def filter_series(
         typer.echo(f"warning: {warning}", err=True)
 
     def table() -> str:
-        return as_table(series, columns, outliers, horizon or [], is_smoothed=result.smoothed is not None)
+        return as_table(series, columns, outliers, leads, is_smoothed=result.smoothed is not None)
 
     def document() -> dict[str, Any]:
         return {

@@ -26,7 +26,7 @@ def draw_series(series: Series, steps: list[FilterStepReply], outliers: list[int
     figure, grid = pyplot.subplots(
         count, 1, sharex=True, squeeze=False, figsize=(11, 1.2 + 2.6 * count), layout="constrained"
     )
-    times = np.array([step.t for step in steps])
+    times = series.moments(np.array([step.t for step in steps]))
     for k, (axes, name) in enumerate(zip(grid[:, 0], series.names, strict=True)):
         for level, alpha in (("0.9", 0.15), ("0.5", 0.3)):
             band = np.array([step.interval[level][k] for step in steps])
@@ -39,12 +39,17 @@ def draw_series(series: Series, steps: list[FilterStepReply], outliers: list[int
             ahead = [step.forecast[j] for step in steps]
             label = f"forecast {point.t - steps[0].t:g} ahead"
             axes.plot(
-                [p.t for p in ahead], [p.mean[k] for p in ahead], "--", linewidth=0.9, color=f"C{j + 1}", label=label
+                series.moments(np.array([p.t for p in ahead])),
+                [p.mean[k] for p in ahead],
+                "--",
+                linewidth=0.9,
+                color=f"C{j + 1}",
+                label=label,
             )
         axes.set_ylabel(name)
         axes.grid(alpha=0.3)
     grid[0, 0].set_title(title)
-    grid[-1, 0].set_xlabel("time")
+    grid[-1, 0].set_xlabel("UTC" if series.is_dated else series.clock or "row")
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Any, Final
@@ -27,7 +28,7 @@ DATE_FORMATS: Final = (
     "%d-%m-%Y", "%m-%d-%Y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%m-%d-%y", "%d %b %Y", "%d-%b-%Y", "%d-%b-%y",
     "%b %d, %Y", "%b %d %Y", "%d %B %Y", "%B %d, %Y", "%d/%b/%Y", "%a, %d %b %Y", "%a %b %d %Y",
 )  # fmt: skip
-TIME_FORMATS: Final = ("", "%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p", "%H%M", "%H%M%S")
+TIME_FORMATS: Final = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p", "%H%M", "%H%M%S")
 JOINTS: Final = (" ", "T", ":", ", ")
 ZONES: Final = ("", "%z", " %z")
 ZONED: Final = r"(Z|[+-]\d{2}(:?\d{2})?)$"
@@ -36,10 +37,11 @@ HAS_TIME: Final = r"\d[T ]\d{2}:?\d{2}"
 
 @dataclass(frozen=True)
 class Clock:
-    """seconds `[N]` in the order of the rows; note: how the column was read."""
+    """seconds `[N]` in the order of the rows; note: how the column was read; is_dated: they count from 1970."""
 
     seconds: np.ndarray
     note: str
+    is_dated: bool = True
 
 
 def zone_of(name: str) -> ZoneInfo:
@@ -132,7 +134,8 @@ def _numbers(column: Any, name: str, first_row: int) -> Clock:
         if size >= least:
             whole, part = np.divmod(numbers, numbers.dtype.type(per_second))  # exact where they are integers
             return Clock(whole.astype(np.float64) + part.astype(np.float64) / per_second, f"{unit} since 1970")
-    return Clock(numbers.astype(np.float64), "seconds since 1970" if size >= EPOCH_SECONDS else "numbers, as seconds")
+    is_dated = size >= EPOCH_SECONDS
+    return Clock(numbers.astype(np.float64), "seconds since 1970" if is_dated else "numbers, as seconds", is_dated)
 
 
 def _iso(cells: Any) -> Any:
@@ -195,19 +198,24 @@ def _in_order(shown: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.nd
 
 
 def _formats(cell: str) -> list[str]:
-    """The formats that a cell has."""
-    found = []
-    for date, time, joint, zone in itertools.product(DATE_FORMATS, TIME_FORMATS, JOINTS, ZONES):
-        if not time and (joint != " " or zone):
-            continue
-        made = f"{date}{joint}{time}{zone}" if time else date
+    """The formats that a cell has: those of its date, and where it goes on, of its time of day."""
+    found = list(_fitting(cell, DATE_FORMATS))
+    for joint in JOINTS:
+        for at in (match.start() for match in re.finditer(joint, cell)):
+            times = [f"{time}{zone}" for time, zone in itertools.product(TIME_FORMATS, ZONES)]
+            for date in _fitting(cell[:at], DATE_FORMATS):
+                found += [f"{date}{joint}{time}" for time in _fitting(cell[at + len(joint) :], times)]
+    return list(dict.fromkeys(found))
+
+
+def _fitting(text: str, formats: Iterable[str]) -> Iterator[str]:
+    for made in formats:
         try:
-            year = datetime.strptime(cell, made).year
+            year = datetime.strptime(text, made).year
         except ValueError:
             continue
-        if 1900 <= year < 2200:
-            found.append(made)
-    return found
+        if 1900 <= year < 2200:  # a time of day alone is of 1900
+            yield made
 
 
 def _parsed(cells: Any, time_format: str, local: tzinfo, name: str, first_row: int) -> np.ndarray:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rfa.data.clock import Clock, clock_column, read_clock
+from rfa.data.clock import Clock, clock_column, read_clock, zone_of
 from rfa.data.numbers import read_numbers
 from rfa.data.series import Series
 from rfa.data.table import MAX_BYTES, Table, read_table
@@ -23,6 +25,8 @@ def load_series(
     zone: str = "UTC",
     time_format: str | None = None,
     strict: bool = False,
+    start: str | None = None,
+    end: str | None = None,
 ) -> Series:
     """Read a recorded series: CSV in any dress, Parquet or Arrow, plain or packed.
 
@@ -33,6 +37,7 @@ def load_series(
         zone: where the clock hung whose times name no zone.
         time_format: how times are written, as `datetime.strptime` has it.
         strict: refuse rows that run backwards; else they are sorted.
+        start, end: only rows from the one on and before the other: ISO dates, or numbers where the times are numbers.
 
     Raises:
         ValueError: what the file is, or the row and column that cannot be read, and what to do.
@@ -46,13 +51,40 @@ def load_series(
     count = len(next(iter(values.values())))
     if name is None:
         notes.insert(0, "no column of times: rows are one second apart")
-        return Series(
-            np.arange(count, dtype=np.float64), _stacked(values), tuple(values), False, (*table.notes, *notes)
-        )
+        series = Series(np.arange(count, dtype=np.float64), _stacked(values), tuple(values))
+        return _part(replace(series, notes=(*table.notes, *notes)), start, end, zone)
     clock = read_clock(table.columns[name], name, zone=zone, time_format=time_format, first_row=table.first_row)
     notes.insert(0, f"times: column {name!r}, {clock.note}")
     order, said = _order(clock, table.first_row, strict=strict)
-    return Series(clock.seconds[order], _stacked(values)[order], tuple(values), True, (*table.notes, *notes, *said))
+    series = Series(clock.seconds[order], _stacked(values)[order], tuple(values), name, clock.is_dated)
+    return _part(replace(series, notes=(*table.notes, *notes, *said)), start, end, zone)
+
+
+def _part(series: Series, start: str | None, end: str | None, zone: str) -> Series:
+    """The rows from `start` on and before `end`."""
+    if start is None and end is None:
+        return series
+    low, high = (
+        limit if text is None else _limit(text, series, zone) for text, limit in ((start, -np.inf), (end, np.inf))
+    )
+    chosen = (series.times >= low) & (series.times < high)
+    if not chosen.any():
+        first, last = (str(moment) for moment in series.moments(series.times[[0, -1]]))
+        raise ValueError(
+            f"no row lies from {start or 'the start'} to {end or 'the end'}: they go from {first} to {last}"
+        )
+    return replace(series, times=series.times[chosen], values=series.values[chosen])
+
+
+def _limit(text: str, series: Series, zone: str) -> float:
+    try:
+        if not series.is_dated:
+            return float(text)
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        told = "an ISO date such as 2024-03-31T12:00" if series.is_dated else "a number, as the series has no dates"
+        raise ValueError(f"--from and --to take {told}, got {text!r}") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=zone_of(zone))).timestamp()
 
 
 def _content(source: str | Path) -> bytes:

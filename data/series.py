@@ -10,10 +10,16 @@ import numpy as np
 @dataclass(frozen=True)
 class Series:
     """times `[N]` non-decreasing, in seconds where dates were given, values `[N, P]` (NaN = missing), names of the P
-    columns; has_clock: times were given; notes: what was decided or left out while reading, a line each."""
+    columns; clock: name of the column of times, None where there was none; is_dated: the times are moments, in seconds
+    since 1970; notes: what was decided or left out while reading, a line each."""
 
     times: np.ndarray
     values: np.ndarray
     names: tuple[str, ...]
-    has_clock: bool = True
+    clock: str | None = None
+    is_dated: bool = False
     notes: tuple[str, ...] = ()
+
+    def moments(self, times: np.ndarray) -> np.ndarray:
+        """Times of the series as dates in UTC, to the microsecond; as they are where it has no dates."""
+        return np.rint(1e6 * times).astype("datetime64[us]") if self.is_dated else times

@@ -72,6 +72,7 @@ def _unpacked(content: bytes) -> bytes:
 
 
 def _typed(table: pa.Table) -> Table:
+    table.validate(full=True)
     names = _distinct([str(name) for name in table.column_names])
     return Table(dict(zip(names, table.columns, strict=True)), None, 1, ())
 

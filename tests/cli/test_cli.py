@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from rfa.cli.filter import lead
 from rfa.cli.main import app
 from tests.waiting import PATIENCE
 
@@ -411,3 +412,27 @@ def test_one_column_is_a_metric_and_its_estimate_is_near_it(tmp_path: Path) -> N
     document = rfa_json("filter", room(tmp_path / "room.csv"), "--column", "temperature")
     assert document["model"] == "metrics" and document["warnings"] == []
     assert all(abs(step["mean"][0] - 21) < 2 for step in document["steps"][20:])
+
+
+def test_dates_stay_dates_in_table_and_picture(tmp_path: Path) -> None:
+    path, table, picture = room(tmp_path / "room.csv"), tmp_path / "out.csv", tmp_path / "out.svg"
+    options = ("--column", "humidity", "--from", "2024-03-02", "--to", "2024-03-03", "--horizon", "2h")
+    code, _, err = rfa("filter", path, *options, "--out", table, "--plot", picture)
+    assert code == 0, err
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert [row["date"] for row in rows[:2]] == ["2024-03-02T00:00:00Z", "2024-03-02T00:10:00Z"] and len(rows) == 144
+    assert all(float(row["humidity_ahead7200_mean"]) for row in rows)
+    assert ("UTC" in picture.read_text() and "Mar" in picture.read_text()) or "03-02" in picture.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("0.5", 0.5), ("30min", 1800), ("6h", 21600), ("1.5 d", 129600), ("1e-3", 1e-3)]
+)
+def test_a_lead_has_units(text: str, seconds: float) -> None:
+    assert lead(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "6 hours", "nan", "inf", "1e999", ""])
+def test_what_is_no_lead_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="--horizon takes"):
+        lead(text)

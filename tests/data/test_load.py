@@ -49,3 +49,30 @@ def test_a_file_is_read_right_or_refused_with_what_to_do(case: dict[str, Any]) -
     wanted = [[math.nan if value is None else value for value in row] for row in case["values"]]
     assert np.array_equal(series.values, np.array(wanted, np.float64), equal_nan=True)
     assert case.get("note", "") in " · ".join(series.notes)
+
+
+def test_a_part_of_a_series_is_named_by_its_times() -> None:
+    days = CORPUS / "iso_minutes.csv"
+    assert load_series(days, start="2024-03-10").values.tolist() == [[2.5], [3.5]]
+    assert load_series(days, start="2024-03-10T01:00+01:00", end="2024-03-10T01:00").values.tolist() == [[2.5]]
+    assert load_series(days, zone="Europe/Berlin", end="2024-03-10").values.tolist() == [[1.5]]
+    assert load_series(CORPUS / "plain_numbers.csv", start="0.5").times.tolist() == [0.5, 2]
+    for wrong, told in (("soon", "an ISO date"), ("2025-01-01", "they go from 2024-03-09T23:00")):
+        with pytest.raises(ValueError, match=told):
+            load_series(days, start=wrong)
+
+
+def test_dates_come_back_as_they_were() -> None:
+    series = load_series(CORPUS / "epoch_ms.csv")
+    assert series.is_dated and series.clock == "ts"
+    assert str(series.moments(series.times)[0]) == "2024-03-09T23:00:00.250000"
+    plain = load_series(CORPUS / "plain_numbers.csv")
+    assert not plain.is_dated and plain.moments(plain.times) is plain.times
+
+
+def test_a_damaged_arrow_file_is_refused(tmp_path: Path) -> None:
+    content = (CORPUS / "typed.arrow").read_bytes()
+    assert content.count(b"abc") == 1
+    (tmp_path / "damaged.arrow").write_bytes(content.replace(b"abc", b"\xff\xfe\xff"))
+    with pytest.raises(ValueError, match="the file cannot be read: Invalid"):
+        load_series(tmp_path / "damaged.arrow")
