@@ -236,9 +236,6 @@ def filter_series(
         typer.Argument(
             help="CSV, Parquet or Arrow, packed or not, or - for standard input. A column called like a clock, or the "
             "first that holds dates, is the clock; empty cells are missing; columns without numbers are left out.",
-            exists=True,
-            dir_okay=False,
-            allow_dash=True,
         ),
     ],
     bundle: Annotated[

@@ -91,6 +91,8 @@ def _content(source: str | Path) -> bytes:
     if str(source) == "-":
         return sys.stdin.buffer.read(MAX_BYTES)
     path = Path(source)
+    if not path.exists():
+        raise ValueError(f"file {str(path)!r} does not exist")
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give a file")
     if path.stat().st_size >= MAX_BYTES:

@@ -436,3 +436,14 @@ def test_a_lead_has_units(text: str, seconds: float) -> None:
 def test_what_is_no_lead_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="--horizon takes"):
         lead(text)
+
+
+def test_a_series_comes_from_standard_input() -> None:
+    text = "ts;Temp °C;Status\n01.03.2024 00:00;21,5;ok\n01.03.2024 00:10;21,6;ok\n14.03.2024 00:20;;Fehler\n"
+    found = CliRunner().invoke(app, ["filter", "-", "--tz", "Europe/Berlin"], input=text.encode())
+    assert found.exit_code == 0, found.stderr
+    rows = list(csv.DictReader(found.stdout.splitlines()))
+    assert [row["ts"] for row in rows] == [
+        f"2024-{at}Z" for at in ("02-29T23:00:00", "02-29T23:10:00", "03-13T23:20:00")
+    ]
+    assert [row["Temp °C"] for row in rows] == ["21.5", "21.6", ""] and "'Status'" in found.stderr

@@ -74,5 +74,5 @@ def test_a_damaged_arrow_file_is_refused(tmp_path: Path) -> None:
     content = (CORPUS / "typed.arrow").read_bytes()
     assert content.count(b"abc") == 1
     (tmp_path / "damaged.arrow").write_bytes(content.replace(b"abc", b"\xff\xfe\xff"))
-    with pytest.raises(ValueError, match="the file cannot be read: .*Invalid UTF8"):
+    with pytest.raises(ValueError, match=r"the file cannot be read: .*Invalid UTF8"):
         load_series(tmp_path / "damaged.arrow")
