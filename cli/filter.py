@@ -108,13 +108,13 @@ def bundle_for(series: Series) -> str:
     )
 
 
-def doubts(model: str, result: FilteredSequence, outliers: int) -> list[str]:
+def doubts(model: str, result: FilteredSequence, rows: int, outliers: int) -> list[str]:
     """Why the answer should not be trusted, a line each: the filter does not describe this series."""
     from rfa.service.engine.filter.forecast_checks import INSIDE, SCORED
 
     found = []
-    if outliers > max(MANY_OUTLIERS * len(result.steps), CHANCE):
-        found.append(f"{outliers} of {len(result.steps)} rows are outliers to {model!r}")
+    if outliers > max(MANY_OUTLIERS * rows, CHANCE):
+        found.append(f"{outliers} of {rows} rows are outliers to {model!r}")
     scored = float(result.tally[SCORED])
     level = LEVELS[-1]
     inside = float(result.tally[INSIDE][-1]) / scored if scored else level
@@ -325,7 +325,7 @@ def filter_series(
     columns = found.arrays()
     seen = (~np.isnan(np.asarray(series.values, np.float64))).sum(axis=1)
     outliers = beyond_gate(columns["nis"], seen, flag)
-    warnings = doubts(runtime.name, result, len(beyond_gate(columns["nis"], seen, OUTLIER)))
+    warnings = doubts(runtime.name, result, len(series.times), len(beyond_gate(columns["nis"], seen, OUTLIER)))
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
 

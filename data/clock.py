@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import numpy as np
 
 CLOCK_NAMES: Final = (
-    "time", "t", "timestamp", "ts", "ds", "date", "datetime", "_time", "date_time", "time_stamp", "date/time",
+    "time", "timestamp", "ts", "ds", "date", "datetime", "_time", "date_time", "time_stamp", "date/time",
     "timestamp_utc", "time_utc", "utc", "epoch", "unixtime", "unix_time", "datum", "zeit", "zeitstempel",
 )  # fmt: skip
 # The least size of a number that counts so many a second since 1970: 1973 on.
@@ -44,12 +44,14 @@ class Clock:
     is_dated: bool = True
 
 
-def zone_of(name: str) -> ZoneInfo:
-    """A time zone by its name.
+def zone_of(name: str) -> tzinfo:
+    """A time zone by its name. UTC needs no machine that knows zones.
 
     Raises:
         ValueError: there is none.
     """
+    if name == "UTC":
+        return UTC
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, IsADirectoryError):
@@ -64,6 +66,8 @@ def clock_column(columns: dict[str, Any]) -> str | None:
     for name in CLOCK_NAMES:
         if name in lower:
             return lower[name]
+    if "t" in columns:  # T is a temperature
+        return "t"
     first = next(iter(columns))
     return first if _holds_dates(columns[first]) else None
 
@@ -75,7 +79,7 @@ def _holds_dates(column: Any) -> bool:
         return True
     if not pa.types.is_string(column.type) or not len(column):
         return False
-    cell = column[0].as_py().strip()
+    cell = (column[0].as_py() or "").strip()
     return not cell.isdigit() and bool(_iso(pa.chunked_array([[cell]])) is not None or _formats(cell))
 
 
@@ -92,7 +96,7 @@ def read_clock(column: Any, name: str, *, zone: str, time_format: str | None, fi
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         _all_there(column, name, first_row)
         stamps = column if pa.types.is_timestamp(column.type) else pc.cast(column, pa.timestamp("s"))
-        return Clock(_seconds(stamps, zone), "dates" if stamps.type.tz else f"dates, {_told(zone)}")
+        return Clock(_seconds(stamps, zone), "dates" if stamps.type.tz else f"dates, taken as {zone}")
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         _all_there(column, name, first_row)
         return _numbers(column, name, first_row)
@@ -101,21 +105,21 @@ def read_clock(column: Any, name: str, *, zone: str, time_format: str | None, fi
     cells = pc.utf8_trim_whitespace(column)
     _all_there(pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells), name, first_row)
     if time_format is not None:
-        return Clock(_parsed(cells, time_format, local, name, first_row), f"dates as {time_format}, {_told(zone)}")
+        return Clock(_parsed(cells, time_format, local, name, first_row), _told(time_format, zone))
     if pc.all(pc.match_substring_regex(cells, r"^(19|20)\d{6}$")).as_py():
-        return Clock(_parsed(cells, "%Y%m%d", local, name, first_row), f"dates as %Y%m%d, {_told(zone)}")
+        return Clock(_parsed(cells, "%Y%m%d", local, name, first_row), _told("%Y%m%d", zone))
     for kind in (pa.int64(), pa.float64()):
         try:
             return _numbers(pc.cast(cells, kind), name, first_row)
         except pa.ArrowInvalid:
             pass
     if (stamps := _iso(cells)) is not None:
-        return Clock(_seconds(stamps, zone), "ISO dates" if stamps.type.tz else f"ISO dates, {_told(zone)}")
+        return Clock(_seconds(stamps, zone), "ISO dates" if stamps.type.tz else f"ISO dates, taken as {zone}")
     return _guessed(cells, name, local, zone, first_row)
 
 
-def _told(zone: str) -> str:
-    return f"taken as {zone}"
+def _told(time_format: str, zone: str) -> str:
+    return f"dates as {time_format}" + ("" if "%z" in time_format else f", taken as {zone}")
 
 
 def _all_there(column: Any, name: str, first_row: int) -> None:
@@ -159,27 +163,18 @@ def _iso(cells: Any) -> Any:
 
 def _seconds(stamps: Any, zone: str) -> np.ndarray:
     """Seconds of timestamps of any unit; those without a zone are of a clock that hung in `zone`."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
+    counts, per_second = _counts(stamps), {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[stamps.type.unit]
     if stamps.type.tz is None and zone != "UTC":
         early = pc.assume_timezone(stamps, zone, ambiguous="earliest", nonexistent="latest")
         late = pc.assume_timezone(stamps, zone, ambiguous="latest", nonexistent="latest")
-        shown, first, second = (_counts(column) for column in (stamps, early, late))
-        return _in_order(shown, first, second) / _per_second(stamps.type.unit)
-    counts, per_second = _counts(pc.cast(stamps, pa.timestamp(stamps.type.unit))), _per_second(stamps.type.unit)
+        counts = _in_order(counts, _counts(early), _counts(late))
     return np.asarray(counts // per_second + (counts % per_second) / per_second, np.float64)
 
 
 def _counts(stamps: Any) -> np.ndarray:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    return np.asarray(pc.cast(pc.cast(stamps, pa.timestamp(stamps.type.unit)), pa.int64()).to_numpy(), np.int64)
-
-
-def _per_second(unit: str) -> int:
-    return {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    return np.asarray(stamps.cast("int64").to_numpy(), np.int64)
 
 
 def _in_order(shown: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -257,5 +252,4 @@ def _guessed(cells: Any, name: str, local: tzinfo, zone: str, first_row: int) ->
             raise ValueError(f"column {name!r}: {first!r} may be {told}; say which with --time-format")
         different = rising
     (made,) = different.values()
-    is_zoned = re.search("%z", made)
-    return Clock(read[made], f"dates as {made}" + ("" if is_zoned else f", {_told(zone)}"))
+    return Clock(read[made], _told(made, zone))

@@ -44,7 +44,7 @@ def load_series(
     """
     table = read_table(_content(source))
     _known(table, [*columns, *([time] if time is not None else [])])
-    if not columns and time is None:
+    if time is None:
         table = _dated(table)
     name = time if time is not None else clock_column(table.columns)
     values, notes = _values(table, [n for n in columns or table.columns if n != name], is_chosen=bool(columns))
@@ -158,10 +158,8 @@ def _column(table: Table, name: str) -> tuple[np.ndarray | None, str]:
     import pyarrow.compute as pc
 
     column: Any = table.columns[name]
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        read = read_numbers(column.cast(pa.string()), name, table.separator, table.first_row)
+    if pa.types.is_string(column.type):
+        read = read_numbers(column, name, table.separator, table.first_row)
         return (None, "") if read is None else (read.values, read.note)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)):
         return None, ""

@@ -14,8 +14,8 @@ from rfa.data.table import MISSING
 SPACES: Final = "[ '\u2019\u00a0\u202f_]"
 EXPONENT: Final = r"([eE][+-]?\d+)?"
 PLAIN: Final = rf"^[+-]?(\d+\.?\d*|\.\d+){EXPONENT}$"
-DECIMAL_COMMA: Final = rf"^[+-]?(\d{{1,3}}(\.\d{{3}})+|\d*)(,\d+)?{EXPONENT}$"
-THOUSANDS: Final = rf"^[+-]?(\d{{1,3}}(,\d{{3}})+|\d*)(\.\d*)?{EXPONENT}$"
+DECIMAL_COMMA: Final = rf"^[+-]?(\d{{1,3}}(\.\d{{3}})+(,\d+)?|\d+(,\d+)?|,\d+){EXPONENT}$"
+THOUSANDS: Final = rf"^[+-]?(\d{{1,3}}(,\d{{3}})+(\.\d*)?|\d+\.?\d*|\.\d+){EXPONENT}$"
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ def read_numbers(column: Any, name: str, separator: str | None, first_row: int) 
     is_missing = pc.is_in(pc.utf8_lower(cells), pa.array(MISSING))
     cells = pc.if_else(is_missing, pa.scalar(None, pa.string()), cells)
     cells = pc.replace_substring_regex(cells, r"\s*%$", "")
+    cells = pc.replace_substring(cells, "\N{MINUS SIGN}", "-")
     spaced = pc.replace_substring_regex(cells, rf"(\d){SPACES}(\d{{3}})", r"\1\2")
     cells = pc.replace_substring_regex(spaced, rf"(\d){SPACES}(\d{{3}})", r"\1\2")  # digits that two of them share
     rules = {"": PLAIN, "decimal comma": DECIMAL_COMMA, "thousands": THOUSANDS}
@@ -83,7 +84,12 @@ def _refuse_unless_labels(cells: Any, name: str, first_row: int) -> None:
     bad = [cell for cell in texts if not any(re.match(rule, cell) for rule in (PLAIN, DECIMAL_COMMA, THOUSANDS))]
     if 2 * len(bad) >= len(texts):
         return
-    first = bad[0] if bad else texts[0]
+    if not bad:
+        raise ValueError(
+            f"column {name!r}: decimal points and decimal commas are mixed; write one of them, or choose "
+            "columns with --column"
+        )
+    first = bad[0]
     row = first_row + cells.to_pylist().index(first)
     told = "not finite" if first.lower().lstrip("+-") in ("inf", "infinity") else f"{first!r} is not a number"
     raise ValueError(

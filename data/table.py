@@ -16,7 +16,10 @@ PREVIEW_LINES: Final = 50
 SEPARATORS: Final = "\t;|,"
 PACKED: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
 BOMS: Final = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-MISSING: Final = ("", "-", "--", "?", "na", "n/a", "#n/a", "<na>", "nan", "nil", "none", "null", "missing")
+MISSING: Final = (
+    "", "-", "--", ".", "?", "na", "n/a", "#n/a", "<na>", "nan", "nil", "none", "null", "missing", "undefined",
+    "#value!", "#ref!", "#div/0!",
+)  # fmt: skip
 NUMBER: Final = re.compile(r"[+-]?(\d[\d.,']*|\.\d+)([eE][+-]?\d+)?%?")
 DATE: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d{1,4})?([T ].*)?|\d{1,2}:\d{2}(:\d{2})?.*")
 
@@ -74,7 +77,17 @@ def _unpacked(content: bytes) -> bytes:
 def _typed(table: pa.Table) -> Table:
     table.validate(full=True)
     names = _distinct([str(name) for name in table.column_names])
-    return Table(dict(zip(names, table.columns, strict=True)), None, 1, ())
+    return Table(dict(zip(names, map(_plain, table.columns), strict=True)), None, 1, ())
+
+
+def _plain(column: Any) -> Any:
+    """Text and dictionaries in their other layouts, such as polars writes, as text has it here."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    is_text = pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type)
+    return column.cast(pa.string()) if is_text else column
 
 
 def _decoded(content: bytes) -> tuple[str, tuple[str, ...]]:
@@ -96,20 +109,19 @@ def _read_text(text: str, notes: tuple[str, ...]) -> Table:
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    lines = text.splitlines()
-    start = _first_line(lines)
-    preview = [line for line in lines[start : start + PREVIEW_LINES] if line.strip()]
+    before, preview = _preview(text)
     if not preview:
         raise ValueError("the file is empty")
-    separator = _separator(preview)
-    header = _cells(preview[0], separator)
+    separator = _separator([line[0] for line in preview])
+    header = _cells(preview[0][0], separator)
+    start = preview[0].start()
     if not _is_data(header):
-        start += 1
+        before, start = before + 1, preview[0].end()
         names = [name.strip() or f"column {k}" for k, name in enumerate(header, start=1)]
     else:
         names = [f"column {k}" for k in range(1, len(header) + 1)]
         notes += ("no header: columns are called by their numbers",)
-    body = "\n".join(lines[start:])
+    body = text[start:]
     if not body.strip():
         raise ValueError("the file has a header and no rows: it needs at least one row")
     names = _distinct(names)
@@ -129,25 +141,34 @@ def _read_text(text: str, notes: tuple[str, ...]) -> Table:
     except pa.ArrowInvalid as error:
         if ragged:
             row = ragged[0]
-            place = f"row {start + row.number}" if row.number else "a row"
+            place = f"row {before + row.number}" if row.number else "a row"
             raise ValueError(
                 f"{place} has {row.actual_columns} cells, the header has {row.expected_columns}: {row.text[:60]!r}"
             ) from None
         raise ValueError(f"the file cannot be read as CSV: {error}") from None
     columns = dict(zip(names, table.columns, strict=True))
-    return Table(columns, separator, start + 1, notes)
+    return Table(columns, separator, before + 1, notes)
 
 
-def _first_line(lines: list[str]) -> int:
-    """Past comments, blank lines and Excel's word about its separator."""
-    for k, line in enumerate(lines):
-        if line.strip() and not line.startswith("#") and not re.fullmatch(r"sep=.", line.strip()):
-            return k
-    return len(lines)
+def _preview(text: str) -> tuple[int, list[re.Match[str]]]:
+    """How many lines stand before the table (comments, blank ones, Excel's word about its separator), and its first."""
+    before = 0
+    found: list[re.Match[str]] = []
+    for line in re.finditer(r"[^\r\n]+|\r\n|\r|\n", text):
+        if line[0].strip() and (found or not (line[0].startswith("#") or re.fullmatch(r"sep=.", line[0].strip()))):
+            found.append(line)
+            if len(found) == PREVIEW_LINES:
+                break
+        elif not found and line[0] in ("\r\n", "\r", "\n"):
+            before += 1
+    return before, found
 
 
 def _cells(line: str, separator: str) -> list[str]:
-    return next(csv.reader([line], delimiter=separator))
+    try:
+        return next(csv.reader([line], delimiter=separator))
+    except csv.Error as error:
+        raise ValueError(f"the file cannot be read as CSV: {error}") from None
 
 
 def _separator(lines: list[str]) -> str:
