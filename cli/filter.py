@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rfa.service.engine.filter.alarms import Alarm
     from rfa.service.runtime.filter import FilterRuntime
     from rfa.service.runtime.filter_sequence import FilteredSequence
-    from rfa.service.schemas.replies import AlarmChecks
+    from rfa.service.schemas.replies import ForecastChecks
 
 METRIC_BUNDLE = "metrics"
 OUTLIER = 0.999
@@ -108,17 +108,13 @@ def bundle_for(series: Series) -> str:
     )
 
 
-def doubts(model: str, result: FilteredSequence, rows: int, outliers: int) -> list[str]:
+def doubts(model: str, checks: ForecastChecks, rows: int, outliers: int) -> list[str]:
     """Why the answer should not be trusted, a line each: the filter does not describe this series."""
-    from rfa.service.engine.filter.forecast_checks import INSIDE, SCORED
-
     found = []
     if outliers > max(MANY_OUTLIERS * rows, CHANCE):
         found.append(f"{outliers} of {rows} rows are outliers to {model!r}")
-    scored = float(result.tally[SCORED])
-    level = LEVELS[-1]
-    inside = float(result.tally[INSIDE][-1]) / scored if scored else level
-    if scored and abs(inside - level) > FAR_OFF + CHANCE * math.sqrt(level * (1 - level) / scored):
+    level, inside = float(WIDE), checks.coverage.get(WIDE)
+    if inside is not None and abs(inside - level) > FAR_OFF + CHANCE * math.sqrt(level * (1 - level) / checks.scored):
         found.append(f"{inside:.0%} of the values were inside their {level:.0%} interval one step ahead")
     advice = f"{model!r} does not describe this series: name another --bundle, or make one that fits with "
     return [*found, advice + "`rfa train filter --data FILE`"] if found else []
@@ -202,10 +198,14 @@ def as_table(
 
 
 def as_document(
-    model: str, series: Series, result: FilteredSequence, flag: float, outliers: list[int]
+    model: str,
+    series: Series,
+    result: FilteredSequence,
+    checks: ForecastChecks,
+    flag: float,
+    outliers: list[int],
 ) -> dict[str, Any]:
     """Everything, as JSON has it."""
-    alarms = counted(result)
     steps = [
         {**vars(step), "forecast": [asdict(point) for point in step.forecast], "samples": step.samples.tolist()}
         for step in result.steps
@@ -218,16 +218,8 @@ def as_document(
         "log_likelihood": result.log_likelihood,
         "flag": flag,
         "outliers": outliers,
-        "alarms": None if alarms is None else asdict(alarms),
+        "alarms": None if checks.alarms is None else asdict(checks.alarms),
     }
-
-
-def counted(result: FilteredSequence) -> AlarmChecks | None:
-    """The alarms, against the rate that was asked for."""
-    from rfa.service.engine.filter.alarms import count_alarms
-    from rfa.service.engine.filter.forecast_checks import ALARMS, ASKED, EXPECTED
-
-    return count_alarms(*(float(result.tally[column]) for column in (ASKED, EXPECTED, ALARMS)))
 
 
 def filter_series(
@@ -298,6 +290,7 @@ def filter_series(
     from rfa.export.bundle import open_bundle
     from rfa.service.engine.filter.alarms import NEVER
     from rfa.service.engine.filter.columns import Columns
+    from rfa.service.engine.filter.forecast_checks import summarise
     from rfa.service.runtime.filter import FilterRuntime
 
     if out is not None and out.suffix not in (".csv", ".json"):
@@ -325,7 +318,8 @@ def filter_series(
     columns = found.arrays()
     seen = (~np.isnan(np.asarray(series.values, np.float64))).sum(axis=1)
     outliers = beyond_gate(columns["nis"], seen, flag)
-    warnings = doubts(runtime.name, result, len(series.times), len(beyond_gate(columns["nis"], seen, OUTLIER)))
+    checks = summarise(result.tally, runtime.levels, runtime.observation_size, is_fresh=True)
+    warnings = doubts(runtime.name, checks, len(series.times), len(beyond_gate(columns["nis"], seen, OUTLIER)))
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
 
@@ -334,7 +328,7 @@ def filter_series(
 
     def document() -> dict[str, Any]:
         return {
-            **as_document(runtime.name, series, result, flag, outliers),
+            **as_document(runtime.name, series, result, checks, flag, outliers),
             "notes": list(series.notes),
             "warnings": warnings,
         }
@@ -351,7 +345,7 @@ def filter_series(
     elif out is None and plot is None:
         typer.echo(table(), nl=False)
     else:
-        alarms = counted(result)
+        alarms = checks.alarms
         typer.echo(
             f"{len(series.times)} rows, {len(outliers)} outliers, "
             + ("" if alarms is None else f"{alarms.raised} alarms of {alarms.expected:.2g} expected, ")

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rfa.cli.filter import lead
+from rfa.cli.filter import doubts, lead
 from rfa.cli.main import app
+from rfa.service.schemas.replies import ForecastChecks
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -447,3 +448,30 @@ def test_a_series_comes_from_standard_input() -> None:
         f"2024-{at}Z" for at in ("02-29T23:00:00", "02-29T23:10:00", "03-13T23:20:00")
     ]
     assert [row["Temp °C"] for row in rows] == ["21.5", "21.6", ""] and "'Status'" in found.stderr
+
+
+def checked(coverage: float, scored: int) -> ForecastChecks:
+    return ForecastChecks(scored, {"0.9": coverage, "0.95": 0.99}, 0.1, 0.005, 1.0, [0] * 10, [0] * 8, None)
+
+
+@pytest.mark.parametrize(
+    ("coverage", "scored", "outliers", "told"),
+    [
+        (0.9, 5000, 5, 0),
+        (0.88, 5000, 5, 0),
+        (0.8, 20, 0, 0),
+        (0.8, 5000, 5, 2),
+        (0.99, 5000, 5, 2),
+        (0.9, 5000, 600, 2),
+    ],
+)
+def test_a_filter_is_doubted_by_its_outliers_and_its_coverage(
+    coverage: float, scored: int, outliers: int, told: int
+) -> None:
+    assert len(doubts("linear", checked(coverage, scored), scored, outliers)) == told
+
+
+def test_what_is_well_covered_is_not_doubted(tmp_path: Path) -> None:
+    values = 100 + np.cumsum(np.random.default_rng(3).normal(size=4000))
+    (tmp_path / "walk.csv").write_text("value\n" + "\n".join(map(str, values)) + "\n")
+    assert rfa_json("filter", tmp_path / "walk.csv")["warnings"] == []
