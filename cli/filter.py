@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from rfa.service.runtime.filter_sequence import FilteredSequence
     from rfa.service.schemas.replies import ForecastChecks
 
-METRIC_BUNDLE = "metrics"
+AUTO = "auto"
 OUTLIER = 0.999
 LEVELS = (0.5, 0.9)
 COMPILING = "Compiling this filter for this processor: up to half a minute, once."
 WIDE = "0.9"
-SECONDS = {None: 1.0, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 # What a sound filter stays within: its outliers as a share of the rows, its intervals' coverage, beside chance.
 MANY_OUTLIERS, FAR_OFF, CHANCE = 0.1, 0.03, 3.0
 # Parts of a table's columns, and what they are called in `Columns`.
@@ -94,18 +94,20 @@ def beyond_gate(nis: np.ndarray, seen: np.ndarray, flag: float) -> list[int]:
     return np.flatnonzero(nis > gate).tolist()  # type: ignore[no-any-return]
 
 
-def bundle_for(series: Series) -> str:
-    """The bundle where none is named: any one column is a metric. What describes a system runs only by its name.
+def filter_for(bundle: str | None, series: Series) -> FilterRuntime:
+    """The filter that is named, or `auto`. What describes a system runs only by its name.
 
     Raises:
-        ValueError: there are several columns.
+        ValueError: it cannot be had.
     """
-    if len(series.names) == 1:
-        return METRIC_BUNDLE
-    raise ValueError(
-        f"{len(series.names)} columns of values ({', '.join(series.names)}): choose one with --column, "
-        "or name the filter that describes them together with --bundle"
-    )
+    from rfa.cli.locate import find_bundle
+    from rfa.export.bundle import open_bundle
+    from rfa.service.runtime.auto import NAME, AutoRuntime
+    from rfa.service.runtime.filter import FilterRuntime
+
+    if bundle in (None, NAME):
+        return AutoRuntime.of(len(series.names))
+    return FilterRuntime(open_bundle(find_bundle(str(bundle))))
 
 
 def doubts(model: str, checks: ForecastChecks, rows: int, outliers: int) -> list[str]:
@@ -116,21 +118,35 @@ def doubts(model: str, checks: ForecastChecks, rows: int, outliers: int) -> list
     level, inside = float(WIDE), checks.coverage.get(WIDE)
     if inside is not None and abs(inside - level) > FAR_OFF + CHANCE * math.sqrt(level * (1 - level) / checks.scored):
         found.append(f"{inside:.0%} of the values were inside their {level:.0%} interval one step ahead")
-    advice = f"{model!r} does not describe this series: name another --bundle, or make one that fits with "
+    if model == AUTO:
+        advice = "where values stay the same or repeat exactly no interval comes true; else fit a filter with "
+    else:
+        advice = f"{model!r} does not describe this series: leave --bundle out, or make one that fits with "
     return [*found, advice + "`rfa train filter --data FILE`"] if found else []
 
 
-def lead(text: str) -> float:
+def lead(text: str, row: float) -> float:
     """How far ahead, in units of the times; seconds where it has a unit.
+
+    Args:
+        row: what a number without one counts, the usual time between two rows of a dated file.
 
     Raises:
         ValueError: it is no time above 0.
     """
     found = re.fullmatch(r"(\d+\.?\d*|\.\d+)(e-?\d+)? *(s|min|h|d|w)?", text.strip())
-    ahead = float(f"{found[1]}{found[2] or ''}") * SECONDS[found[3]] if found else 0.0
+    ahead = float(f"{found[1]}{found[2] or ''}") * (SECONDS[found[3]] if found[3] else row) if found else 0.0
     if not 0 < ahead < math.inf:
         raise ValueError(f"--horizon takes a time above 0 such as 0.5, 30min, 6h or 1d, got {text!r}")
     return ahead
+
+
+def row_time(series: Series) -> float:
+    """The usual time between two rows of a dated file; 1 where times are numbers, or there are not two."""
+    import numpy as np
+
+    lags = np.diff(series.times)
+    return float(np.median(lags[lags > 0])) if series.is_dated and (lags > 0).any() else 1.0
 
 
 def alarm_at(rate: str, quiet: int) -> Alarm:
@@ -233,7 +249,8 @@ def filter_series(
     bundle: Annotated[
         str | None,
         typer.Option(
-            help=f"Bundle folder, or the name of a default bundle; {METRIC_BUNDLE} for one column unless given."
+            help="Bundle folder, or the name of a default bundle; unless given what suits any numbers, each column by "
+            "itself."
         ),
     ] = None,
     time: Annotated[str | None, typer.Option(help="The column of times.")] = None,
@@ -250,7 +267,8 @@ def filter_series(
     horizon: Annotated[
         list[str] | None,
         typer.Option(
-            help="Forecast so far ahead: a number in units of the times, or such as 30min, 6h, 1d; repeatable."
+            help="Forecast so far ahead: rows such as 24, or a time such as 30min, 6h, 1d; repeatable. Without dates a "
+            "number is in units of the times."
         ),
     ] = None,
     smooth: Annotated[
@@ -285,17 +303,15 @@ def filter_series(
     """Estimate the states behind a recorded series; without --out, --plot or --json the table goes to stdout."""
     import numpy as np
 
-    from rfa.cli.locate import find_bundle
     from rfa.data import load_series
-    from rfa.export.bundle import open_bundle
     from rfa.service.engine.filter.alarms import NEVER
     from rfa.service.engine.filter.columns import Columns
     from rfa.service.engine.filter.forecast_checks import summarise
-    from rfa.service.runtime.filter import FilterRuntime
 
     if out is not None and out.suffix not in (".csv", ".json"):
         raise ValueError(f"--out must end in .csv or .json, got {out.name!r}")
-    leads = [lead(text) for text in horizon or []]
+    for text in horizon or []:
+        lead(text, 1.0)  # what is wrong with it is said before the file is read
     rule = NEVER if alarm is None else alarm_at(alarm, quiet)
     if quiet and alarm is None:
         raise ValueError("--quiet is of alarms: give --alarm a rate, such as 1/day")
@@ -304,11 +320,12 @@ def filter_series(
     )
     for note in series.notes:
         typer.echo(f"{data.name}: {note}", err=True)
+    leads = [lead(text, row_time(series)) for text in horizon or []]
     if rule.per_time and series.clock is None:
         raise ValueError(
             f"--alarm {alarm} is per time, and {data.name} has no column of times; give a share of the rows"
         )
-    runtime = FilterRuntime(open_bundle(find_bundle(bundle_for(series) if bundle is None else bundle)))
+    runtime = filter_for(bundle, series)
     result = run_filter(runtime, series, leads, smooth=smooth or lag is not None, lag=lag, alarm=rule)
     found = Columns(series.names, None, leads)
     for told in result.pieces:

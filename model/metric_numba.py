@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rfa.model.compiling import part
-from rfa.model.recurrence.filter_numba import LOG_LIKELIHOOD, NIS, PRECISION, WEIGHT, predictive_log_density
+from rfa.model.recurrence.observed import LOG_LIKELIHOOD, NIS, PRECISION, WEIGHT, predictive_log_density
 
 # As in metric_filter.py, which needs torch; a test holds them together.
 DIFFUSE, FIRST_GUESS = 100.0, 0.1

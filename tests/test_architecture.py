@@ -33,14 +33,19 @@ ARROWS = {
 GPU_RUNTIME = "service/runtime/torch_*.py"
 # Compiled code on a CPU: these take the files of the model that know no torch.
 COMPILED_RUNTIME = "service/runtime/compiled_*.py"
+# What suits any numbers needs NumPy alone, and no bundle.
+ANY_NUMBERS = "service/runtime/auto.py"
 COMPILED_MODELS = {
     "rfa.model.compiling", "rfa.model.decoder_numba", "rfa.model.linear_config", "rfa.model.metric_numba",
     "rfa.model.recurrence", "rfa.model.recurrence.dense_numba", "rfa.model.recurrence.dense_numba_learned",
-    "rfa.model.recurrence.filter_numba", "rfa.model.recurrence.noise_law",
+    "rfa.model.recurrence.filter_numba", "rfa.model.recurrence.noise_law", "rfa.model.recurrence.observed",
 }  # fmt: skip
 # What is told of an observation is compiled as well; how that is done stands with the first that was. And beliefs are
-# merged, and inputs answered, by the model's formulas, which need NumPy alone.
-OF_THE_MODEL_FOR_SERVICE = ("rfa.model.compiling", "rfa.model.driven", "rfa.model.fusion")
+# merged, inputs answered, and any numbers filtered, by the model's formulas, which need NumPy alone.
+OF_THE_MODEL_FOR_SERVICE = (
+    "rfa.model.auto_numba", "rfa.model.compiling", "rfa.model.driven", "rfa.model.fusion",
+    "rfa.model.recurrence.observed",
+)  # fmt: skip
 # What these are made of.
 BELOW_THEM = {"rfa.model", "rfa.model.recurrence", "rfa.model.recurrence.spectrum"}
 # `rfa eval` measures bundles as they are served.
@@ -119,7 +124,7 @@ def allowed_beyond(path: Path) -> set[str]:
     place = path.relative_to(ROOT)
     if place.match(EVALUATION):
         return {"export", "service"}
-    return {"model"} if place.match(GPU_RUNTIME) or place.match(COMPILED_RUNTIME) else set()
+    return {"model"} if any(map(place.match, (GPU_RUNTIME, COMPILED_RUNTIME, ANY_NUMBERS))) else set()
 
 
 def test_compiled_code_takes_the_files_of_the_model_that_know_no_torch() -> None:

@@ -9,7 +9,6 @@ Equations: those of `dense_numba.py` for a single stream, in float64; what is to
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numba
@@ -19,37 +18,10 @@ from rfa.model.compiling import OPTIONS, kept_part, part
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.recurrence import dense_numba, dense_numba_learned, noise_law
 from rfa.model.recurrence.dense_numba import CompiledSystem, _rows, _transition
+from rfa.model.recurrence.observed import LOG_LIKELIHOOD, NIS, PRECISION, WEIGHT, predictive_log_density
 
 Array = np.ndarray[Any, Any]
-_LOG_TAU = math.log(2 * math.pi)
 _merged = numba.njit(**OPTIONS, inline="always")
-
-
-class Observed(NamedTuple):
-    """What an observation told, for one stream at a time.
-
-    In units of the observation: mean `[P]`, covariance `[P, P]`, innovation `[P]` (0 where missing),
-    innovation_covariance `[P, P]`. In those of the state, for smoothing: transition `[n, n]`, predicted_mean `[n]`,
-    predicted_covariance `[n, n]`. scalars `[4]`: precision, weight, nis, log_likelihood.
-    """
-
-    mean: Array
-    covariance: Array
-    innovation: Array
-    innovation_covariance: Array
-    transition: Array
-    predicted_mean: Array
-    predicted_covariance: Array
-    scalars: Array
-
-
-PRECISION, WEIGHT, NIS, LOG_LIKELIHOOD = range(4)
-
-
-def observed(p: int, n: int) -> Observed:
-    """Room for an observation of P components and a state of n."""
-    shapes = (p,), (p, p), (p,), (p, p), (n, n), (n,), (n, n), (4,)
-    return Observed(*(np.zeros(shape) for shape in shapes))
 
 
 class LinearSystem(NamedTuple):
@@ -72,18 +44,6 @@ class LinearSystem(NamedTuple):
         rule = float(inverse_nu), int(turns), int(patience or 0)
         outliers = float(config.contamination), float(config.outlier_scale)
         return cls((n, p, leads), system.sensor, system.modes, rule, outliers)  # type: ignore[arg-type]
-
-
-@part
-def predictive_log_density(nis, log_det, count, outliers):
-    """As that of `dense.py`."""
-    share, scale = outliers
-    base = -0.5 * (nis + log_det + count * _LOG_TAU)
-    if share == 0 or count == 0:
-        return base
-    inlier = base + np.log1p(-share)
-    outlier = base + 0.5 * nis * (1 - 1 / (scale * scale)) - count * np.log(scale) + np.log(share)
-    return max(inlier, outlier) + np.log1p(np.exp(-abs(inlier - outlier)))
 
 
 @part

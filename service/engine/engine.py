@@ -35,6 +35,7 @@ from rfa.service.engine.text.state import LanguageState, largest_state
 from rfa.service.errors import InvalidRequest, NotFound, NotReady
 from rfa.service.memory import Lease
 from rfa.service.metrics import Metrics
+from rfa.service.runtime.auto import NAME, AutoRuntime
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.language import Language
 from rfa.service.schemas.replies import Kind
@@ -211,22 +212,22 @@ class Engine:
         """
         return LanguageState.unpack(payload, len(self._language(model_name).vocabulary))
 
-    def filter_state(self, model_name: str | None) -> StateKind:
-        """What a state of this filter is.
+    def filter_state(self, model_name: str | None, size: int | None = None) -> StateKind:
+        """What a state of this filter is, for observations of so many components.
 
         Raises:
             NotFound
         """
-        model = self.filter_model(model_name)
+        model = self.filter_model(model_name, size)
         return StateKind(self._served.digests[model.name], "filter", model.state_bytes)
 
-    def read_filter_state(self, model_name: str | None, payload: bytes) -> Any:
+    def read_filter_state(self, model_name: str | None, payload: bytes, size: int | None = None) -> Any:
         """A state that was opened; it has a `count`, a `time` and a `seed`.
 
         Raises:
             InvalidRequest: it does not fit the model (`state_invalid`).
         """
-        return self.filter_model(model_name).unpack(payload)
+        return self.filter_model(model_name, size).unpack(payload)
 
     def filter(
         self, model_name: str | None, options: FilterOptions, lease: Lease | None = None
@@ -239,34 +240,35 @@ class Engine:
         Raises:
             InvalidRequest, NotFound, Overloaded, NotReady
         """
-        model = self.filter_model(model_name)
+        model = self.filter_model(model_name, options.observations.shape[1])
         count = len(options.observations)
         options = replace(options, levels=options.levels or model.levels)
         shape = _step_shape(model, options)
         self._limit_reply("observations", count * shape.numbers)
         self._hold(lease, "observations", self._filter_bytes(model, shape, options))
         if options.needs_whole:
-            return self._submit(SequenceJob(self._served.sequences[model.name], options))
-        return self._submit(FilterJob(self._served.filtering[model.name], options))
+            return self._submit(SequenceJob(self._served.place(model).sequences, options))
+        return self._submit(FilterJob(self._served.place(model).filtering, options))
 
     def filter_stream(
-        self, model_name: str | None, options: FilterStreamOptions, lease: Lease | None = None
+        self, model_name: str | None, options: FilterStreamOptions, lease: Lease | None = None, size: int | None = None
     ) -> StreamJob:
         """Open a live stream.
 
         Args:
+            size: components of an observation, where the model takes any number.
             lease: grows by what the stream holds with one observation under way; each more takes `answer_bytes`.
 
         Raises:
             InvalidRequest, NotFound, Overloaded, NotReady
         """
-        model = self.filter_model(model_name)
+        model = self.filter_model(model_name, size)
         options = replace(options, levels=options.levels or model.levels)
         shape = _step_shape(model, options)
         self._limit_reply("samples", shape.numbers)
         answer_bytes = frame_bytes(shape) + (STATE_COPIES * model.state_bytes if options.state_every else 0)
-        self._hold(lease, "horizon", shape.readout_bytes + answer_bytes)
-        stage, limit = self._served.filtering[model.name], self._settings.stream_buffer
+        self._hold(lease, "horizon", shape.readout_bytes + answer_bytes + _seat_bytes(model))
+        stage, limit = self._served.place(model).filtering, self._settings.stream_buffer
         return self._submit(StreamJob(stage, options, limit=limit, answer_bytes=answer_bytes))
 
     def merge(self, model_name: str | None, options: MergeOptions, lease: Lease | None = None) -> MergeJob:
@@ -287,14 +289,19 @@ class Engine:
         self._hold(lease, "states", states + shape.readout_bytes + frame_bytes(shape))
         return self._submit(MergeJob(self._served.merging[model.name], options))
 
-    def filter_model(self, model_name: str | None) -> FilterRuntime:
-        """The filter that answers.
+    def filter_model(self, model_name: str | None, size: int | None = None) -> FilterRuntime:
+        """The filter that answers, for observations of so many components.
 
         Raises:
-            NotFound
+            InvalidRequest, NotFound
         """
         model: FilterRuntime = self._model(self.models.filters, model_name, "filter")
-        return model
+        return model if size is None else model.sized(size)
+
+    def merging_name(self, model_name: str | None) -> str | None:
+        """The filter whose beliefs are merged: where none is named the first bundle's."""
+        bundles = (name for name in self.models.filters if name != NAME)
+        return next(bundles, None) if model_name is None else model_name
 
     def drain(self, seconds: float) -> None:
         """Take nothing new, end live streams, and give requests `seconds` to end before they are interrupted.
@@ -346,7 +353,7 @@ class Engine:
     def _filter_bytes(self, model: FilterRuntime, shape: StepShape, options: FilterOptions) -> int:
         count = len(options.observations)
         has_state = options.wants_state or options.state is not None
-        states = STATE_COPIES * model.state_bytes if has_state else 0
+        states = _seat_bytes(model) + (STATE_COPIES * model.state_bytes if has_state else 0)
         if options.is_whole:
             states += whole_bytes(shape, count)
         if options.smooth:
@@ -396,6 +403,11 @@ class Engine:
 def draw_seed() -> int:
     """A seed for a request that names none."""
     return secrets.randbits(SEED_BITS)
+
+
+def _seat_bytes(model: FilterRuntime) -> int:
+    """Of the seat itself, where it is large: those of bundles are allowed for once and for all."""
+    return model.state_bytes if isinstance(model, AutoRuntime) else 0
 
 
 def _step_shape(model: FilterRuntime, options: FilterOptions | FilterStreamOptions) -> StepShape:

@@ -9,6 +9,7 @@ from functools import partial
 from rfa.export.bundle import Bundle, BundleError, check_golden, open_bundle
 from rfa.model.compiling import Task, in_turn
 from rfa.service.bundle_version import bundle_version
+from rfa.service.runtime import auto
 from rfa.service.runtime.device import language_loader
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.filter_golden import filter_tasks, open_filter
@@ -32,7 +33,7 @@ class Models:
     @property
     def version(self) -> str:
         """Of all of them together: equal where the same bundles are served."""
-        return bundle_version(facts.digest for facts in self.facts)
+        return bundle_version(facts.digest for facts in self.facts if facts.name != auto.NAME)
 
 
 def load_models(settings: Settings) -> Models:
@@ -44,7 +45,7 @@ def load_models(settings: Settings) -> Models:
     """
     load_language = language_loader(settings)
     languages: dict[str, Language] = {}
-    filters: dict[str, FilterRuntime] = {}
+    filters: dict[str, FilterRuntime] = {auto.NAME: auto.AutoRuntime.of(1)}
     opened: dict[str, tuple[Bundle, int]] = {}
     parts: list[Task] = []
     tasks: list[Task] = []
@@ -52,8 +53,9 @@ def load_models(settings: Settings) -> Models:
     keys = trusted_keys(settings)
     for path in settings.bundles:
         bundle = open_bundle(path, keys)
-        if bundle.name in opened:
-            raise BundleError(f"two bundles are named {bundle.name!r}; names must differ")
+        if bundle.name in opened or bundle.name == auto.NAME:
+            taken = "two bundles are" if bundle.name in opened else "a bundle is, as a model of the server itself,"
+            raise BundleError(f"{taken} named {bundle.name!r}; names must differ")
         sessions = {name: bundle.session(name) for name in bundle.manifest.graphs}  # the runtime's as well
         opened[bundle.name] = bundle, check_golden(bundle, sessions)
         if bundle.kind == "lm":
@@ -63,13 +65,16 @@ def load_models(settings: Settings) -> Models:
             first, then = filter_tasks(bundle, model)
             parts += first
             tasks += then
-    in_turn(parts)
+    in_turn([*parts, (auto, auto.warm)])
     in_turn([*tasks, *last])
     facts = [
-        _facts(bundle, values, filters[name].runtime, FILTER_MODES)
-        if name in filters
-        else _facts(bundle, values, languages[name].runtime, languages[name].modes)
-        for name, (bundle, values) in opened.items()
+        ModelInfo(auto.NAME, "filter", auto.digest(), 0, "compiled", ("recurrent",), {}, {}, auto.calibration()),
+        *(
+            _facts(bundle, values, filters[name].runtime, FILTER_MODES)
+            if name in filters
+            else _facts(bundle, values, languages[name].runtime, languages[name].modes)
+            for name, (bundle, values) in opened.items()
+        ),
     ]
     return Models(languages, filters, facts)
 

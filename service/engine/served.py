@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rfa.service.engine.filter.merging import MergeStage
 from rfa.service.engine.filter.stages import FilterStage, SequenceStage
@@ -13,6 +14,7 @@ from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.engine.text.options import PromptLimits
 from rfa.service.engine.text.prefill import PrefillStage
 from rfa.service.metrics import Metrics
+from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.pool import StatePool
 from rfa.service.schemas.base import Mode
 from rfa.service.settings import Settings
@@ -23,6 +25,13 @@ def prompt_limits(settings: Settings) -> PromptLimits:
     return PromptLimits(settings.max_prompt_tokens, settings.max_attention_tokens)
 
 
+class FilterPlace(NamedTuple):
+    """Where jobs of a filter run: one observation after the other, and with a look at the whole."""
+
+    filtering: FilterStage
+    sequences: SequenceStage
+
+
 @dataclass(frozen=True)
 class Served:
     """Models with the stages that run them; replaced as a whole when bundles are loaded anew."""
@@ -30,30 +39,45 @@ class Served:
     models: Models
     digests: Mapping[str, str]
     prefill: Mapping[tuple[str, Mode], tuple[PrefillStage, PrefillStage]]  # of short prompts, of long ones
-    filtering: Mapping[str, FilterStage]
-    sequences: Mapping[str, SequenceStage]
     merging: Mapping[str, MergeStage]
-    pools: Mapping[str, StatePool]
+    pools: dict[str, StatePool]
+    make: Callable[[FilterRuntime], FilterPlace]
+    places: dict[tuple[str, int], FilterPlace] = field(default_factory=dict)
+
+    def place(self, model: FilterRuntime) -> FilterPlace:
+        """Where a filter's jobs run; of one that takes any number of columns, made with the first of that number."""
+        key = model.name, model.observation_size
+        if key not in self.places:
+            self.places[key] = made = self.make(model)
+            name = model.name if model.name not in self.pools else f"{model.name} of {model.observation_size}"
+            self.pools[name] = made.filtering.pool
+        return self.places[key]
 
     @classmethod
     def build(cls, models: Models, settings: Settings, metrics: Metrics, drift: DriftMeter) -> Served:
         limits = prompt_limits(settings)
         seats = settings.max_running + settings.max_streams
-        pools = {name: StatePool(model.state_fields, seats) for name, model in models.filters.items()}
+
+        def make(model: FilterRuntime) -> FilterPlace:
+            pool = StatePool(model.state_fields, seats)
+            return FilterPlace(FilterStage(model, pool, metrics), SequenceStage(model, metrics))
+
         prefill: dict[tuple[str, Mode], tuple[PrefillStage, PrefillStage]] = {}
         for name, model in models.languages.items():
             for mode in model.modes:
                 decode = DecodeStage(model, mode, settings.max_batch_rows, metrics, drift)
                 prefill[name, mode] = PrefillStage(limits, decode), PrefillStage(limits, decode)
-        return cls(
+        served = cls(
             models,
             {facts.name: facts.digest for facts in models.facts},
             prefill,
-            {name: FilterStage(model, pools[name], metrics) for name, model in models.filters.items()},
-            {name: SequenceStage(model, metrics) for name, model in models.filters.items()},
             {name: MergeStage(model, metrics) for name, model in models.filters.items()},
-            {**pools, **{name: model.pool for name, model in models.languages.items() if "recurrent" in model.modes}},
+            {name: model.pool for name, model in models.languages.items() if "recurrent" in model.modes},
+            make,
         )
+        for one in models.filters.values():
+            served.place(one)
+        return served
 
 
 @dataclass(frozen=True)

@@ -53,10 +53,11 @@ SMOOTHED_NUMBERS = 32  # more or less, of a smoothed step
 )
 async def filter_sequence(body: FilterRequest, request: Request, engine: EngineDep) -> Response:
     """Estimate the state behind a sequence of observations."""
-    kind = partial(engine.filter_state, body.model)
+    size = _size(body)
+    kind = partial(engine.filter_state, body.model, size)
     exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
-    resumed = None if exchange.opened is None else engine.read_filter_state(body.model, exchange.opened.payload)
-    model = engine.filter_model(body.model)
+    resumed = None if exchange.opened is None else engine.read_filter_state(body.model, exchange.opened.payload, size)
+    model = engine.filter_model(body.model, size)
     name, passes = model.name, model.passes.checked(body.passes, model.name)
     options = _options(body, model, exchange, resumed)
     client, count = client_of(request), len(options.observations)
@@ -105,6 +106,13 @@ class _Asked:
             finish_reason=filtered.finish_reason,
             state=None if state is None else await self.exchange.save(state.payload, state.count),
         )
+
+
+def _size(body: FilterRequest) -> int:
+    """Components of an observation; one where nothing was observed."""
+    if body.values is not None:
+        return len(body.values)
+    return next((len(row) for row in body.observations or () if row is not None), 1)
 
 
 def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange, resumed: Any) -> FilterOptions:

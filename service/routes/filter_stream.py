@@ -304,10 +304,14 @@ class _Stream:
 
 
 async def _open(connection: HTTPConnection, engine: Engine, request: FilterStreamRequest, lease: Lease) -> _Stream:
-    kind = partial(engine.filter_state, request.model)
+    kind = partial(engine.filter_state, request.model, request.size)
     exchange = await open_exchange(connection, kind, state=request.state, return_state=request.return_state)
-    resumed = None if exchange.opened is None else engine.read_filter_state(request.model, exchange.opened.payload)
-    model = engine.filter_model(request.model)
+    resumed = (
+        None
+        if exchange.opened is None
+        else engine.read_filter_state(request.model, exchange.opened.payload, request.size)
+    )
+    model = engine.filter_model(request.model, request.size)
     rule = NEVER if request.alarm is None else request.alarm.rule()
     model.check_input(rule, resumed, is_given=False)
     job = engine.filter_stream(
@@ -325,6 +329,7 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
             wants_state=exchange.is_wanted,
         ),
         lease,
+        request.size,
     )
     count, time = (0, -LARGEST_TIME) if resumed is None or not resumed.count else (resumed.count, resumed.time)
     return _Stream(

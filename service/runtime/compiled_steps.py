@@ -23,8 +23,10 @@ from rfa.model import metric_numba
 from rfa.model.compiling import OPTIONS, kernel, settle
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.recurrence import dense_numba, dense_numba_learned, filter_numba, noise_law
+from rfa.model.recurrence import observed as told_of_one
 from rfa.model.recurrence.dense_numba import CompiledSystem
-from rfa.model.recurrence.filter_numba import LinearSystem, load_sensor, observed
+from rfa.model.recurrence.filter_numba import LinearSystem, load_sensor
+from rfa.model.recurrence.observed import observed
 from rfa.service.engine.filter import adaptive, conclude, forecast_checks, learned_normal, learned_tail
 from rfa.service.engine.filter.adaptive import Leads
 from rfa.service.engine.filter.conclude import Known, Told, copy1, copy2, copy3
@@ -37,7 +39,7 @@ Array = np.ndarray
 STATE = "compiled.state"
 _MADE_OF = (
     adaptive, conclude, dense_numba, dense_numba_learned, filter_numba, forecast_checks, learned_normal, learned_tail,
-    metric_numba, noise_law,
+    metric_numba, noise_law, told_of_one,
 )  # fmt: skip
 _merged = numba.njit(**OPTIONS, inline="always")
 
@@ -134,7 +136,7 @@ class CompiledSteps:
     """
 
     runtime = "compiled"
-    magic = b"RFAC\x03"
+    magic = b"RFAC\x04"
     rows = 256
 
     def __init__(self, bundle: Bundle, leads: Leads) -> None:

@@ -91,6 +91,10 @@ class FilterRuntime(FilterStates):
         """What advances streams: compiled or onnx."""
         return self.steps.runtime
 
+    def sized(self, size: int) -> FilterRuntime:
+        """The same model for observations of so many components."""
+        return self
+
     @property
     def piece_rows(self) -> int:
         """Observations of a recorded series that are worth one call of `follow`."""
@@ -211,6 +215,9 @@ class FilterRuntime(FilterStates):
             InvalidRequest: naming the field.
         """
         check_readout(levels, horizon, samples)
+        if mode not in self._calibration:
+            message = f'model {self.name!r} has no "{mode}" mode: leave mode out'
+            raise InvalidRequest(message, param="mode", code="no_such_mode")
         made = self.passes.checked(passes, self.name)
         if (
             made != self.passes.most

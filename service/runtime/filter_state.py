@@ -16,7 +16,7 @@ from rfa.service.runtime.pool import Seat, StateField, StatePool
 Array = np.ndarray
 # What states of filters begin with: of this version and of those before it.
 STATE_FAMILY = b"RFA"
-_HEADER = struct.Struct("<5sQQdd")  # magic, seed, count, time, surprise
+_HEADER = struct.Struct("<5sQQddd")  # magic, seed, count, time, surprise, step
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class FilterState:
         surprise: running surprise, which the confidence is read from.
         adaptive: what the stream taught its forecast intervals and its anomaly score, by name of the field.
         seed: of the samples.
+        step: typical lag; 0 before the first.
     """
 
     tensors: dict[str, Array]
@@ -38,6 +39,7 @@ class FilterState:
     surprise: float
     adaptive: dict[str, Array]
     seed: int = 0
+    step: float = 0.0
 
 
 class FilterStates:
@@ -78,6 +80,7 @@ class FilterStates:
     def put(self, pool: StatePool, seat: Seat, state: FilterState) -> None:
         """Set a seat to a state."""
         clock = {"clock.time": state.time, "clock.count": state.count, "clock.surprise": state.surprise}
+        clock["clock.step"] = state.step
         pool.write(seat, {**state.tensors, **clock, **state.adaptive})
 
     def get(self, pool: StatePool, seat: Seat, seed: int) -> FilterState:
@@ -90,16 +93,18 @@ class FilterStates:
             float(values["clock.surprise"]),
             {name: values[name] for name in self._adaptive},
             seed,
+            float(values["clock.step"]),
         )
 
     def pack(self, state: FilterState) -> bytes:
-        """`state_bytes` little-endian bytes: magic, seed, count, time, surprise, then the tensors in the manifest's
-        order and the adaptive fields in theirs, each in its own type."""
+        """`state_bytes` little-endian bytes: magic, seed, count, time, surprise, step, then the tensors in the
+        manifest's order and the adaptive fields in theirs, each in its own type."""
         held = {**state.tensors, **state.adaptive}
         body = b"".join(
             held[name].astype(np.dtype(field.dtype).newbyteorder("<")).tobytes() for name, field in self._packed.items()
         )
-        return _HEADER.pack(self._magic, state.seed & (2**64 - 1), state.count, state.time, state.surprise) + body
+        header = self._magic, state.seed & (2**64 - 1), state.count, state.time, state.surprise, state.step
+        return _HEADER.pack(*header) + body
 
     def unpack(self, data: bytes) -> FilterState:
         """The inverse of `pack`.
@@ -114,19 +119,19 @@ class FilterStates:
             )
         if len(data) != self.state_bytes or not data.startswith(self._magic):
             raise _invalid_state("is not a state of this filter")
-        _, seed, count, time, surprise = _HEADER.unpack_from(data)
+        _, seed, count, time, surprise, step = _HEADER.unpack_from(data)
         held, position = {}, _HEADER.size
         for name, field in self._packed.items():
             kind = np.dtype(field.dtype)
             values = np.frombuffer(data, kind.newbyteorder("<"), math.prod(field.shape), position)
             held[name] = values.astype(kind).reshape(field.shape)
             position += values.nbytes
-        if not (math.isfinite(time) and math.isfinite(surprise) and all(np.isfinite(x).all() for x in held.values())):
+        if not (all(map(math.isfinite, (time, surprise, step))) and all(np.isfinite(x).all() for x in held.values())):
             raise _invalid_state("holds a value that is not finite")
         if count >= 2**63:
             raise _invalid_state("holds more steps than a stream can have")
         adaptive = {name: held.pop(name) for name in self._adaptive}
-        return FilterState(held, time, count, surprise, adaptive, seed)
+        return FilterState(held, time, count, surprise, adaptive, seed, step)
 
 
 def _invalid_state(reason: str) -> InvalidRequest:

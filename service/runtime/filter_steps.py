@@ -23,6 +23,7 @@ CLOCK = {
     "clock.time": StateField((), np.float64),
     "clock.count": StateField((), np.int64),
     "clock.surprise": StateField((), np.float64),
+    "clock.step": StateField((), np.float64),
 }
 
 
@@ -118,6 +119,6 @@ def streams_of(pool: StatePool) -> Streams:
     """What conclude.py reads and writes of a pool."""
     arrays = pool.arrays
     return Streams(
-        arrays["clock.time"], arrays["clock.count"], arrays["clock.surprise"], arrays[NORMAL],
-        arrays[TAIL], Tracks(*(arrays[name] for name in FIELDS)),
+        arrays["clock.time"], arrays["clock.count"], arrays["clock.surprise"], arrays["clock.step"],
+        arrays[NORMAL], arrays[TAIL], Tracks(*(arrays[name] for name in FIELDS)),
     )  # fmt: skip

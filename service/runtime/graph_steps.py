@@ -76,7 +76,7 @@ class GraphSteps:
     """
 
     runtime = "onnx"
-    magic = b"RFAF\x08"
+    magic = b"RFAF\x09"
     rows = 1
 
     def __init__(self, bundle: Bundle, leads: Leads) -> None:

@@ -259,7 +259,7 @@ class FilterRequest(Request):
         }
     )
 
-    model: ModelName | None = Field(default=None, description="null is the first filter of the server")
+    model: ModelName | None = Field(default=None, description="null is `auto`, which suits any numbers")
     times: list[Time] | None = Field(
         default=None,
         max_length=MAX_ITEMS,
@@ -363,7 +363,7 @@ class FilterRequest(Request):
 class MergeRequest(Request):
     """Beliefs of several streams of one filter about the same system."""
 
-    model: ModelName | None = Field(default=None, description="null is the first filter of the server")
+    model: ModelName | None = Field(default=None, description="null is the first filter bundle of the server")
     states: list[StateReference] = Field(
         min_length=2,
         max_length=MOST_MERGED,
@@ -395,7 +395,10 @@ class MergeRequest(Request):
 class FilterStreamRequest(Request):
     """First frame of a live stream: what to tell about each observation."""
 
-    model: ModelName | None = Field(default=None, description="null is the first filter of the server")
+    model: ModelName | None = Field(default=None, description="null is `auto`, which suits any numbers")
+    size: int = Field(
+        default=1, ge=1, le=MOST_COMPONENTS, description="columns of an observation, for `auto`; a bundle has its own"
+    )
     levels: Levels = None
     horizon: Horizons = Field(default_factory=list)
     samples: Samples = 0

@@ -361,7 +361,7 @@ def test_alarms_come_at_the_rate_that_is_asked_for(tmp_path: Path, rate: str) ->
     rows = "\n".join(f"{60 * i},{value:.9g}" for i, value in enumerate(values))
     (tmp_path / "metric.csv").write_text(f"t,value\n{rows}\n")
     document = rfa_json("filter", tmp_path / "metric.csv", "--alarm", rate, "--quiet", 20)
-    assert document["model"] == "metrics" and 500 in document["outliers"]
+    assert document["model"] == "auto" and 500 in document["outliers"]
     alarms, flags = document["alarms"], [step["alarm"] for step in document["steps"]]
     assert flags[500] is True and 1 <= flags.count(True) == alarms["raised"] <= 6
     assert alarms["observations"] == 600 and alarms["expected"] == pytest.approx(1.2, rel=2e-3)
@@ -401,18 +401,29 @@ def room(path: Path) -> Path:
 
 def test_a_system_runs_only_by_its_name_and_says_where_it_does_not_fit(tmp_path: Path) -> None:
     path = room(tmp_path / "room.csv")
-    code, _, err = rfa("filter", path)
-    assert code == 1 and "temperature, humidity" in err and "--column" in err
     code, _, err = rfa("filter", path, "--bundle", "oscillator")
     assert code == 0 and "outliers to 'oscillator'" in err and "does not describe this series" in err
     document = rfa_json("filter", path, "--bundle", "oscillator")
     assert document["warnings"] and any("taken as UTC" in note for note in document["notes"])
 
 
-def test_one_column_is_a_metric_and_its_estimate_is_near_it(tmp_path: Path) -> None:
-    document = rfa_json("filter", room(tmp_path / "room.csv"), "--column", "temperature")
-    assert document["model"] == "metrics" and document["warnings"] == []
-    assert all(abs(step["mean"][0] - 21) < 2 for step in document["steps"][20:])
+def test_any_columns_are_filtered_and_their_estimates_are_near_them(tmp_path: Path) -> None:
+    document = rfa_json("filter", room(tmp_path / "room.csv"))
+    assert document["model"] == "auto" and document["warnings"] == []
+    for temperature, humidity in (step["mean"] for step in document["steps"][20:]):
+        assert abs(temperature - 21) < 2 and abs(humidity - 50) < 20
+
+
+def test_a_number_of_rows_is_a_horizon_of_a_dated_file(tmp_path: Path) -> None:
+    document = rfa_json("filter", room(tmp_path / "room.csv"), "--horizon", "12")
+    step = document["steps"][50]
+    assert step["forecast"][0]["t"] - step["t"] == 7200
+
+
+def test_values_that_never_change_are_said_to_have_no_interval_that_comes_true(tmp_path: Path) -> None:
+    (tmp_path / "same.csv").write_text("value\n" + "5\n" * 600)
+    _, _, err = rfa("filter", tmp_path / "same.csv")
+    assert "warning: 100% of the values were inside their 90% interval" in err and "repeat exactly" in err
 
 
 def test_dates_stay_dates_in_table_and_picture(tmp_path: Path) -> None:
@@ -430,13 +441,13 @@ def test_dates_stay_dates_in_table_and_picture(tmp_path: Path) -> None:
     ("text", "seconds"), [("0.5", 0.5), ("30min", 1800), ("6h", 21600), ("1.5 d", 129600), ("1e-3", 1e-3)]
 )
 def test_a_lead_has_units(text: str, seconds: float) -> None:
-    assert lead(text) == seconds
+    assert lead(text, 1.0) == seconds
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "6 hours", "nan", "inf", "1e999", ""])
 def test_what_is_no_lead_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="--horizon takes"):
-        lead(text)
+        lead(text, 1.0)
 
 
 def test_a_series_comes_from_standard_input() -> None:

@@ -205,6 +205,10 @@ class FakeFilter:
     gate: threading.Semaphore | None = None
     batches: list[int] = field(default_factory=list)
 
+    def sized(self, size: int) -> FakeFilter:
+        """Itself."""
+        return self
+
     @property
     def state_fields(self) -> dict[str, StateField]:
         size = (self.observation_size,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -160,12 +161,12 @@ async def test_what_needs_slots_is_refused_by_name(
 @pytest.mark.anyio
 async def test_the_server_says_how_it_decodes(connect: Connect, models: Models) -> None:
     async with connect(models) as client:
-        (told,) = (await client.get("/info")).json()["models"]
+        told = (await client.get("/info")).json()["models"][-1]
         (card,) = (await client.get("/v1/models")).json()["data"]
         metrics = (await client.get("/metrics")).text
     assert told["modes"] == card["modes"] == ["attention"]
     assert set(told["calibration"]["temperature"]) == {"attention"}
-    assert "rfa_state_slots{" not in metrics
+    assert re.findall(r'rfa_state_slots\{model_name="(.*)"\}', metrics) == ["auto"]
 
 
 def test_a_request_is_charged_with_its_cache_whether_it_names_the_mode_or_not(

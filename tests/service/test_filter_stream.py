@@ -497,7 +497,7 @@ def random_observations(count: int) -> list[Any]:
 @pytest.mark.parametrize("name", ["linear", "oscillator"])
 async def test_saved_and_restored_is_uninterrupted_bit_for_bit(name: str) -> None:
     """Cut at random places, across WS and POST, tokens and a session; the seed and the index go on by themselves."""
-    observations, wanted = random_observations(40), {"levels": [0.9], "horizon": [0.3], "samples": 2}
+    observations, wanted = random_observations(40), {"levels": [0.9], "horizon": [0.3], "samples": 2, "model": name}
     rng = random.Random(1)
     async with serving(name, sessions="memory") as app:
         _, whole, _ = await run(app, observations, seed=11, **wanted)
@@ -638,6 +638,9 @@ def long_way(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
+LINEAR = b'{"model": "linear"}'
+
+
 class RawClient:
     """A client that sends what bytes it likes."""
 
@@ -676,12 +679,12 @@ def masked(text: bytes, opcode: Opcode = Opcode.TEXT, *, fin: bool = True) -> by
 
 def test_observations_of_a_compiled_filter_take_the_short_way(long_way: list[Any]) -> None:
     with running(bundles=(BUNDLES / "linear",)) as live, closing(RawClient(live)) as client:
-        assert client.ask(masked(b"{}"))["ready"] is True
+        assert client.ask(masked(LINEAR))["ready"] is True
         for index in range(20):
             assert client.ask(masked(b'{"y": [1, %d]}' % index))["index"] == index
         assert client.ask(masked(b'{"close": true}'))["steps"] == 20
     # The first may come before the application waits for it.
-    assert [long_way[0], long_way[-1]] == [{}, {"close": True}] and len(long_way) <= 3
+    assert [long_way[0], long_way[-1]] == [json.loads(LINEAR), {"close": True}] and len(long_way) <= 3
 
 
 def test_frames_of_any_form_are_answered_in_order_and_alike(long_way: list[Any]) -> None:
@@ -697,8 +700,8 @@ def test_frames_of_any_form_are_answered_in_order_and_alike(long_way: list[Any])
         closing(RawClient(live)) as client,
         closing(RawClient(live)) as plain,
     ):
-        client.ask(masked(b'{"seed": 1}'))
-        plain.ask(masked(b'{"seed": 1}'))
+        client.ask(masked(b'{"model": "linear", "seed": 1}'))
+        plain.ask(masked(b'{"model": "linear", "seed": 1}'))
         replies = []
         for pieces in sent:
             for piece in pieces:
@@ -715,7 +718,7 @@ def test_frames_of_any_form_are_answered_in_order_and_alike(long_way: list[Any])
 )
 def test_a_bad_frame_is_refused_behind_the_answers_of_the_short_way(frame: bytes, code: int) -> None:
     with running(bundles=(BUNDLES / "linear",)) as live, closing(RawClient(live)) as client:
-        client.ask(masked(b"{}"))
+        client.ask(masked(LINEAR))
         for index in range(3):
             assert client.ask(masked(b'{"y": [1, 2]}'))["index"] == index
         reply = client.ask(masked(frame))
@@ -730,7 +733,7 @@ def test_a_rate_of_alarms_per_time_needs_times() -> None:
     with running(bundles=(BUNDLES / "linear",)) as live:
         for before in range(3):
             with closing(RawClient(live)) as client:
-                client.ask(masked(b'{"alarm": {"rate": "1/day"}}'))
+                client.ask(masked(b'{"model": "linear", "alarm": {"rate": "1/day"}}'))
                 for index in range(before):
                     assert client.ask(masked(b'{"t": %d, "y": [1, 2]}' % index))["index"] == index
                 error = read(ErrorReply, json.dumps(client.ask(masked(b'{"y": [1, 2]}')))).error
@@ -748,7 +751,7 @@ def test_frames_beyond_the_room_wait_and_are_all_answered(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(StreamJob, "push", watched)
     with running(bundles=(BUNDLES / "linear",), stream_buffer=4) as live, closing(RawClient(live)) as client:
-        client.ask(masked(b"{}"))
+        client.ask(masked(LINEAR))
         for start in range(0, 400, 40):
             client.send(*[masked(b'{"t": %d, "y": [1, 2]}' % t) for t in range(start, start + 40)])
             assert [client.reply()["t"] for _ in range(40)] == list(range(start, start + 40))
@@ -784,3 +787,10 @@ def test_good_frames_take_the_fast_path(y: list[float | None], t: float) -> None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rfa.service.routes.filter_stream.validated", None)
         assert _observation(document) == (t, y, 2.0, None, None)
+
+
+def test_a_stream_of_any_columns_says_how_many() -> None:
+    with running(bundles=(BUNDLES / "linear",)) as live, closing(RawClient(live)) as client:
+        ready = client.ask(masked(b'{"size": 3}'))
+        assert (ready["model"], ready["observation_size"]) == ("auto", 3)
+        assert len(client.ask(masked(b'{"y": [1, null, 3]}'))["mean"]) == 3

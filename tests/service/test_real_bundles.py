@@ -52,7 +52,8 @@ async def test_ready_with_all_default_bundles(bundles: Path) -> None:
     async with serving(*paths) as client:
         assert set((await client.get("/ready")).json()["models"]) >= {"books", "linear", "oscillator"}
         info = read(Info, (await client.get("/info")).content)
-    assert all(model.golden_values > 0 and len(model.digest) == 64 and model.calibration for model in info.models)
+    assert [model.name for model in info.models if not model.golden_values] == ["auto"]  # which nothing was trained of
+    assert all(len(model.digest) == 64 and model.calibration for model in info.models)
     # What is stated of confidence was checked where there is one: 65,536 held-out tokens, one in 64 of them kept.
     assert {model.ece_rows for model in info.models if model.kind == "lm"} == {1024}
     assert {model.ece_rows for model in info.models if model.kind == "filter"} == {0}
@@ -159,7 +160,7 @@ async def test_a_text_does_not_depend_on_its_neighbours(books_bundle: Path) -> N
 async def test_filter_streams_equal_the_whole(bundles: Path, name: str, mode: str) -> None:
     body = {
         "times": TIMES, "observations": OBSERVATIONS, "horizon": [0.1, 0.5], "samples": 3, "seed": 7, "mode": mode,
-        "noise": [None, 1.0, 2.0, 1.0, 1.0, 1.0, 0.5],
+        "model": name, "noise": [None, 1.0, 2.0, 1.0, 1.0, 1.0, 0.5],
     }  # fmt: skip
     async with serving(bundles / name) as client:
         plain = await client.post("/filter", json=body)
@@ -237,3 +238,19 @@ def test_extreme_numbers_are_answered_or_refused(extremes: Any, gap: list[float]
         read(FilterReply, response.content)
     after = extremes({"model": "linear", "observations": [[1.0, 0.0]]})
     assert after.status_code == 200
+
+
+@pytest.mark.anyio
+async def test_any_columns_need_no_model(bundles: Path) -> None:
+    """The default is never a system that was made for other data, and it continues from a state."""
+    rows = [[21 + 0.1 * (k % 7), 50.0 - k % 5, float(k)] for k in range(60)]
+    async with serving(bundles / "linear") as client:
+        whole = (await client.post("/filter", json={"observations": rows})).json()
+        first = (await client.post("/filter", json={"observations": rows[:40], "return_state": True})).json()
+        second = (await client.post("/filter", json={"observations": rows[40:], "state": first["state"]})).json()
+        other = await client.post("/filter", json={"observations": [[1.0]], "state": first["state"]})
+        many = await client.post("/filter", json={"observations": [[1.0] * 65]})
+    assert whole["model"] == "auto" and whole["steps"] == [*first["steps"], *second["steps"]]
+    assert abs(whole["steps"][-1]["mean"][1] - 50) < 5
+    assert (other.status_code, other.json()["error"]["code"]) == (422, "state_invalid")
+    assert (many.status_code, many.json()["error"]["code"]) == (422, "too_large")

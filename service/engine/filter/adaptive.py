@@ -64,6 +64,10 @@ WIDEST = 0.98
 MOST_PLACES = 32
 # An observation this close to the time that a forecast was for, as a share of the lead, is the one it was for.
 TOLERANCE = 0.05
+# Of the own steps of a stream's leads, so much: times need not be even.
+OWN_TOLERANCE = 0.5
+# Lags that a typical one is the mean of, at most.
+LAGS = 1000.0
 # Where a step begins, in steps: no clock ticks there, so that rounding does not put two ticks into one step.
 EDGE = 0.382
 # Radii of forecasts that count as infinite and as empty; 0 is a place where nothing waits.
@@ -92,6 +96,8 @@ class Leads(NamedTuple):
         begin: the first of their places, `[leads - 1]`.
         lead: that each place belongs to, `[all places]`; those of a lead lie side by side.
         near: how far from its time the observation may be that a forecast is scored by, `[all places]`.
+        times: the leads, `[leads]`.
+        are_own: whether a lead is so many of the stream's own steps, its typical lags, and not a time.
     """
 
     step: float
@@ -100,10 +106,12 @@ class Leads(NamedTuple):
     begin: Array
     lead: Array
     near: Array
+    times: Array
+    are_own: bool
 
     @classmethod
-    def of(cls, horizons: Sequence[float] | Array) -> Leads:
-        """Of the leads in time units, ascending; the first is the step."""
+    def of(cls, horizons: Sequence[float] | Array, *, are_own: bool = False) -> Leads:
+        """Of the leads in time units or in own steps, ascending; the first is the step."""
         times = np.array(horizons, np.float64)
         step = float(times[0])
         steps = np.clip(np.rint(times / step), 1, MOST_PLACES).astype(np.int64)
@@ -111,8 +119,8 @@ class Leads(NamedTuple):
         gamma[0] = GAMMA
         counts = steps[1:]
         lead = np.repeat(np.arange(1, len(times)), counts)
-        near: Array = np.minimum(TOLERANCE * times, step / 2)[lead]
-        return cls(step, gamma, counts, np.cumsum(counts) - counts, lead, near)
+        near: Array = np.minimum((OWN_TOLERANCE if are_own else TOLERANCE) * times, step / 2)[lead]
+        return cls(step, gamma, counts, np.cumsum(counts) - counts, lead, near, times, are_own)
 
     def fields(self, size: int, levels: int) -> dict[str, StateField]:
         """What a seat holds for observations of `size` components and `levels` levels, as of `Tracks`."""
@@ -123,9 +131,37 @@ class Leads(NamedTuple):
 
 
 @part
-def place_of(leads, lead, horizon, due):
-    """The place of a forecast for the time `due`, so far ahead, that is followed as one of `lead`."""
+def typical_step(step, lag, count):
+    """Running mean of the lags of a stream, each bounded to twice or half of it; 0 before the first."""
+    if lag <= 0:
+        return step
+    if step == 0:
+        return lag
+    return step + (min(max(lag, step / 2), 2 * step) - step) / min(count + 1, LAGS)
+
+
+@part
+def lead_of(times, horizon, unit):
+    """The lead that is nearest to a horizon in log time, where a unit of their times is so long."""
+    lead = 0
+    while lead + 1 < len(times) and horizon * horizon > unit * unit * times[lead] * times[lead + 1]:
+        lead += 1
+    return lead
+
+
+@part
+def place_of(leads, lead, horizon, due, steps, row):
+    """The place of a forecast for the time `due`, so far ahead, that is followed as one of `lead`; -1 is none.
+
+    Args:
+        steps: the horizon in the stream's own steps, where leads are that.
+        row: of the observation in its stream.
+    """
     count = leads.places[lead - 1]
+    if leads.are_own:
+        # By turns: a time in steps would move with every change of the typical lag.
+        stride = max(np.int64(np.ceil(steps / count)), 1)
+        return leads.begin[lead - 1] + (row // stride) % count if row % stride == 0 else -1
     step = max(leads.step, horizon / count)
     # The remainder is exact, and never infinite.
     number = np.int64(np.floor(np.fmod(due, count * step) / step + EDGE))
@@ -163,7 +199,7 @@ def score_step(shift, widths, score, rates):
 
 
 @part
-def score_waiting(leads, tracks, seat, now, lag, value, rates, shift, arrived):
+def score_waiting(leads, tracks, seat, now, lag, unit, value, rates, shift, arrived):
     """Follow the forecasts of a stream whose time has come; `arrived` becomes 1 where they waited.
 
     An observation may be near the times of several forecasts of a lead, which lie side by side: v of all of them is
@@ -176,7 +212,7 @@ def score_waiting(leads, tracks, seat, now, lag, value, rates, shift, arrived):
         if tracks.radius[seat, place, 0, levels - 1] == 0:
             continue
         ahead = tracks.due[seat, place] - now
-        near = min(leads.near[place], lag / 2)
+        near = min(leads.near[place] * unit, lag / 2)
         if ahead > near:
             continue
         arrived[place] = 1

@@ -23,10 +23,12 @@ from rfa.service.engine.filter import adaptive, forecast_checks, learned_normal,
 from rfa.service.engine.filter.adaptive import (
     Tracks,
     counted_radius,
+    lead_of,
     place_of,
     radii,
     score_step,
     score_waiting,
+    typical_step,
 )
 from rfa.service.engine.filter.alarms import Alarm
 from rfa.service.engine.filter.calibration import SHORTEST
@@ -62,6 +64,8 @@ LEAST_VARIANCE = 1e-300
 # Before a stream has shown its own scores nothing is rarer than this share of one in so many as were seen: whatever the
 # bundle says, it knows another stream, and a metric's scale is a guess at first.
 EARLY = 0.1
+# A forecast further ahead than so many times its calibrated lead would keep its place for too long.
+FURTHEST = 2.0
 # While it is quiet after an alarm, what has so many times its evidence is news.
 NEWS = 1.1
 
@@ -72,6 +76,7 @@ class Streams(NamedTuple):
     time: Array
     counts: Array
     surprise: Array
+    step: Array
     normal: Array
     tail: Array
     tracks: Tracks
@@ -85,10 +90,10 @@ class Wanted(NamedTuple):
         state: half widths of its intervals per model std, `[levels]`.
         horizon: of the forecasts, `[H]`.
         multipliers: of the forecasts' intervals at the calibrated levels, `[H, calibrated]`.
-        lead: that a horizon is followed as, `[H]`.
+        lead: that a horizon is followed as, `[H]`; found anew for each observation where leads are own steps.
         columns, weights: the intervals of the levels as sums of two calibrated ones, `[2 levels]`, `[H, 2 levels]`.
         scale: calibrated std of the forecasts per model std, `[H]`.
-        followed: columns of the horizon that are held against observations, `[k]`.
+        followed: columns of the horizon that are held against observations, `[k]`; of own steps those that may be.
         alarm: when an observation is one.
     """
 
@@ -169,6 +174,7 @@ class Scratch(NamedTuple):
     scores: Array
     is_scored: Array
     is_above: Array
+    lead: Array
 
 
 # Assigning an array to a slice brings a second's worth of broadcasting and its error messages into each kernel.
@@ -215,7 +221,7 @@ def scratch(streams, tables, wanted):
         np.empty(TAIL_COLUMNS), np.empty((len(wanted.horizon), size, levels)), np.empty(levels),
         np.empty((size, levels)),
         np.empty((size, len(tables.pit_columns) // 2)), np.empty(size), np.empty(size, np.bool_),
-        np.empty(size, np.bool_),
+        np.empty(size, np.bool_), np.empty(len(wanted.horizon), np.int64),
     )  # fmt: skip
 
 
@@ -325,14 +331,15 @@ def _follow_step(tables, lag, known, weighted_nis, told, row, room):
 
 
 @part
-def _forecast(wanted, known, told, row, room):
+def _forecast(wanted, leads, unit, known, told, row, room):
     """Moments and intervals of the forecasts; whether all are finite."""
     total = 0.0
     for h in range(len(wanted.horizon)):
+        room.lead[h] = lead_of(leads.times, wanted.horizon[h], unit) if leads.are_own else wanted.lead[h]
         for a in range(len(room.scores)):
             mean, variance = known.forecast_mean[h, a], known.forecast_covariance[h, a, a]
             deviation = np.sqrt(max(variance, 0.0))
-            radii(wanted.multipliers[h], room.shift[wanted.lead[h], a], room.radius[h, a])
+            radii(wanted.multipliers[h], room.shift[room.lead[h], a], room.radius[h, a])
             told.moments[row, h, 0, a] = mean
             told.moments[row, h, 1, a] = deviation * wanted.scale[h]
             for level in range(told.bands.shape[2]):
@@ -347,15 +354,29 @@ def _forecast(wanted, known, told, row, room):
 
 
 @part
-def _wait(leads, tracks, wanted, seat, now, known, room):
+def _is_followed(leads, wanted, unit, column, room):
+    """Of own steps: whether it is the first column near its lead, and none that would wait for too long."""
+    lead = room.lead[column]
+    for other in range(column):
+        if room.lead[other] == lead:
+            return False
+    return lead > 0 and wanted.horizon[column] <= FURTHEST * leads.times[lead] * unit
+
+
+@part
+def _wait(leads, tracks, wanted, seat, now, unit, count, known, room):
     """Keep forecasts until their observation comes; where one waits in their place, they are not scored."""
     levels = room.radius.shape[2]
     for place in range(len(room.arrived)):
         if room.arrived[place]:
             clear(tracks.radius[seat, place])
     for column in wanted.followed:
-        lead, due = wanted.lead[column], now + wanted.horizon[column]
-        place = place_of(leads, lead, wanted.horizon[column], due)
+        if leads.are_own and not _is_followed(leads, wanted, unit, column, room):
+            continue
+        lead, due = room.lead[column], now + wanted.horizon[column]
+        place = place_of(leads, lead, wanted.horizon[column], due, wanted.horizon[column] / unit, count)
+        if place < 0:
+            continue
         if tracks.radius[seat, place, 0, levels - 1] != 0:
             continue
         tracks.due[seat, place] = due
@@ -382,6 +403,8 @@ def conclude(streams, leads, tables, wanted, seat, now, value, known, is_finite,
     told.is_good[row] = False
     count = streams.counts[seat]
     lag = now - streams.time[seat] if count > 0 else 0.0
+    step = typical_step(streams.step[seat], lag, count)
+    unit = step / leads.step if leads.are_own and step > 0 else 1.0
     weight, nis, log_likelihood = known.scalars[WEIGHT], known.scalars[NIS], known.scalars[LOG_LIKELIHOOD]
     seen, total = 0, 0.0
     for a in range(len(value)):
@@ -403,12 +426,12 @@ def conclude(streams, leads, tables, wanted, seat, now, value, known, is_finite,
     precision = _precision(tables, known, surprise)
     tracks = streams.tracks
     copy3(tracks.shift[seat], room.shift)
-    score_waiting(leads, tracks, seat, now, lag, value, tables.miss_rates, room.shift, room.arrived)
-    _follow_step(tables, lag, known, weight * max(nis, 0.0), told, row, room)
+    score_waiting(leads, tracks, seat, now, lag, unit, value, tables.miss_rates, room.shift, room.arrived)
+    _follow_step(tables, lag / unit, known, weight * max(nis, 0.0), told, row, room)
     told.alarm[row] = np.nan
     if seen > 0 and (wanted.alarm.rate > 0 or wanted.alarm.per_time > 0):
         _alarm(wanted.alarm, lag, p, value, known.innovation, told, row, room)
-    total += _forecast(wanted, known, told, row, room)
+    total += _forecast(wanted, leads, unit, known, told, row, room)
     for k in range(COLUMNS):
         total += room.normal[k]
     total += surprise + told.anomaly[row] + precision + weight + nis + log_likelihood
@@ -418,12 +441,14 @@ def conclude(streams, leads, tables, wanted, seat, now, value, known, is_finite,
     told.weight[row], told.nis[row] = weight, nis
     if seen == 0:
         told.weight[row] = told.nis[row] = told.anomaly[row] = np.nan
-    _wait(leads, tracks, wanted, seat, now, known, room)
+    if step > 0 or not leads.are_own:
+        _wait(leads, tracks, wanted, seat, now, unit, count, known, room)
     copy3(room.shift, tracks.shift[seat])
     for k in range(COLUMNS):
         streams.normal[seat, k] = room.normal[k]
     for k in range(columns_of_tail):
         streams.tail[seat, k] = room.tail[k]
     streams.surprise[seat], streams.time[seat], streams.counts[seat] = surprise, now, count + 1
+    streams.step[seat] = step
     told.is_good[row] = True
     return True

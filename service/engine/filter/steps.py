@@ -14,7 +14,7 @@ import numpy as np
 from rfa.service.encoding import PIECE_NUMBERS, Blocks
 from rfa.service.engine.filter.alarms import Alarm
 from rfa.service.engine.filter.calibration import Calibration
-from rfa.service.engine.filter.conclude import Told, Wanted, room
+from rfa.service.engine.filter.conclude import FURTHEST, Told, Wanted, room
 from rfa.service.engine.filter.input import level_name
 from rfa.service.schemas.replies import FilterStepReply, ForecastPoint
 
@@ -76,8 +76,6 @@ class Forecasts(Blocks, Sequence[ForecastPoint]):
 
 
 NO_SAMPLES = np.empty((0, 0))
-# A forecast further ahead than so many times its calibrated lead would keep its place for too long.
-FURTHEST = 2.0
 
 
 STEP_FIELDS = tuple(field.name for field in fields(FilterStepReply) if field.name not in ("index", "t"))
@@ -126,7 +124,9 @@ class Readout:
             between.columns,
             np.ascontiguousarray(between.weights[:, 0]),
             calibration.forecast_scale(horizon),
-            np.array(_followed(leads.tolist(), horizon, calibration.horizons.tolist()), np.int64),
+            np.arange(len(horizon), dtype=np.int64)
+            if calibration.has_own_steps
+            else np.array(_followed(leads.tolist(), horizon, calibration.horizons.tolist()), np.int64),
             alarm,
         )
 

@@ -1,0 +1,222 @@
+"""The model `auto`: a bank of local filters for any numbers, each column by itself; see `rfa.model.auto_numba`.
+
+It needs no bundle: nothing of it was trained. Its errors are followed on the stream itself for every lead, so its
+intervals begin as a normal's, and become the stream's own by the conformal factors of adaptive.py.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from statistics import NormalDist
+from typing import Any, Final, cast
+
+import numpy as np
+
+import rfa.model.recurrence.observed as told_of_one
+from rfa.export.surprise import SURPRISE_CAP
+from rfa.model import auto_numba
+from rfa.model.compiling import kernel, settle
+from rfa.model.recurrence.observed import observed
+from rfa.service.engine.filter import adaptive, conclude, forecast_checks, learned_normal, learned_tail
+from rfa.service.engine.filter.adaptive import Leads, typical_step
+from rfa.service.engine.filter.calibration import Calibration
+from rfa.service.engine.filter.conclude import Known, Told, copy1, copy2, copy3
+from rfa.service.engine.filter.learned_normal import normal_fields
+from rfa.service.engine.filter.steps import Readout
+from rfa.service.errors import InvalidRequest
+from rfa.service.runtime.filter import KEPT_READOUTS, FilterRuntime
+from rfa.service.runtime.filter_state import FilterStates
+from rfa.service.runtime.filter_steps import SHORTEST_LAG, Batch, Traced, streams_of, trace_room
+from rfa.service.runtime.graph_steps import GraphSteps
+from rfa.service.runtime.passes import PassesRange
+from rfa.service.runtime.pool import StateField, StatePool
+
+Array = np.ndarray
+NAME: Final = "auto"
+MOST_COLUMNS: Final = 64
+STATE, MEMORY = "auto.state", "auto.memory"
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+SHARES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+_MADE_OF = (
+    adaptive, auto_numba, conclude, forecast_checks, learned_normal, learned_tail, told_of_one,
+)  # fmt: skip
+_NORMAL = NormalDist()
+
+
+def calibration() -> dict[str, Any]:
+    """What is told before a stream has taught anything: a normal's intervals at every lead."""
+    quantiles = [_NORMAL.inv_cdf((1 + level) / 2) for level in LEVELS]
+    leads = auto_numba.LEADS.tolist()
+    return {
+        "levels": list(LEVELS),
+        "state": {"variance_scale": 1.0, "multipliers": quantiles},
+        "forecast": {
+            "own_steps": True, "horizons": leads, "multipliers": [quantiles] * len(leads),
+            "variance_scale": [1.0] * len(leads),
+        },
+        "anomaly": {
+            "shares": list(SHARES), "quantiles": [_NORMAL.inv_cdf(share) for share in SHARES], "tail_scale": 1.0
+        },
+        "confidence": {"surprise": [-SURPRISE_CAP, SURPRISE_CAP], "inside": [0.9, 0.9]},
+    }  # fmt: skip
+
+
+def _take_rows(work, out, state, memory, followed, batch, told, trace):
+    """All observations of a batch; those of a stream after one that was not taken are not taken either."""
+    streams, leads, tables, wanted = followed
+    seats, times, values, noise = batch
+    size, horizon = out.mean.shape[0], len(wanted.horizon)
+    known = Known(
+        out.mean, out.covariance, out.innovation, out.innovation_covariance, np.zeros((horizon, size)),
+        np.zeros((horizon, size, size)), out.scalars,
+    )  # fmt: skip
+    room = conclude.scratch(streams, tables, wanted)
+    after = np.empty((size, auto_numba.SMALL))
+    lost = -1
+    for row in range(len(seats)):
+        seat = seats[row]
+        if seat == lost:
+            told.is_good[row] = False
+            continue
+        count = streams.counts[seat]
+        lag = times[row] - streams.time[seat] if count > 0 else 0.0
+        unit = typical_step(streams.step[seat], lag, count)
+        unit = unit if unit > 0 else 1.0
+        total = 0.0
+        copy2(state[seat, :, : auto_numba.SMALL], after)
+        lag = lag if lag >= SHORTEST_LAG else 0.0
+        auto_numba.observe(after, state[seat], memory[seat], values[row], lag, unit, noise[row], work, out)
+        for a in range(size):
+            for k in range(auto_numba.SMALL):
+                total += after[a, k]
+        for h in range(horizon):
+            auto_numba.forecast(
+                after, memory[seat], wanted.horizon[h], unit, work, known.forecast_mean[h], known.forecast_covariance[h]
+            )
+        if not conclude.conclude(
+            streams, leads, tables, wanted, seat, times[row], values[row], known, np.isfinite(total), told, row, room
+        ):
+            lost = seat
+            continue
+        copy2(after, state[seat, :, : auto_numba.SMALL])
+        auto_numba.remember(state[seat], memory[seat], values[row], unit, work)
+        if len(trace.state) > 0:
+            copy1(out.scalars, trace.scalars[row])
+            copy2(out.covariance, trace.covariance[row])
+            copy2(out.innovation_covariance, trace.innovation_covariance[row])
+            copy2(out.transition, trace.transition[row])
+            copy1(out.predicted_mean, trace.predicted_mean[row])
+            copy2(out.predicted_covariance, trace.predicted_covariance[row])
+            copy1(out.mean, trace.mean[row])
+            copy2(out.covariance, trace.state_covariance[row])
+            copy2(known.forecast_mean, trace.forecast_mean[row])
+            copy3(known.forecast_covariance, trace.forecast_covariance[row])
+
+
+@functools.cache
+def _kernel() -> Any:
+    return kernel(*_MADE_OF)(_take_rows)
+
+
+class AutoSteps:
+    """Steps of the bank for some columns; see `FilterSteps`.
+
+    Args:
+        size: columns.
+        leads: that forecasts are followed as.
+    """
+
+    runtime = "compiled"
+    magic = b"RFAA\x01"
+    rows = 256
+
+    def __init__(self, size: int, leads: Leads) -> None:
+        self.size, self._leads = size, leads
+        self.fields: Mapping[str, StateField] = {
+            STATE: StateField((size, auto_numba.STATE), np.float64),
+            MEMORY: StateField((size, auto_numba.MEMORY), np.float32),
+        }
+        self.initial: Mapping[str, Array] = {name: np.zeros(*field) for name, field in self.fields.items()}
+
+    def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Traced]:
+        """See `FilterSteps`."""
+        rows, horizon, levels = len(batch.seats), len(readout.horizon), len(readout.calibration.levels)
+        told = conclude.room(rows, self.size, len(readout.names), horizon, levels)
+        trace = trace_room(rows if traced else 0, self.size, self.size, 0, horizon)
+        out = observed(self.size, self.size)
+        np.fill_diagonal(out.transition, 1.0)
+        _kernel()(
+            np.zeros((self.size, auto_numba.SCRATCH)), out, pool.arrays[STATE], pool.arrays[MEMORY],
+            (streams_of(pool), self._leads, readout.calibration.tables, readout.wanted), batch.packed(), told, trace,
+        )  # fmt: skip
+        return told, trace
+
+    def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """See `FilterSteps`."""
+        return dict(tensors)
+
+    def parts(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """See `FilterSteps`."""
+        return dict(tensors)
+
+    def settle(self) -> None:
+        """See `FilterSteps`."""
+        settle(_kernel())
+
+
+class AutoRuntime(FilterRuntime):
+    """The model `auto` for some columns, ready to run.
+
+    Args:
+        size: columns, at most MOST_COLUMNS.
+    """
+
+    def __init__(self, size: int = 1) -> None:
+        self.name, self._family = NAME, NAME
+        self.readout_matrix, self.readout_offset = np.eye(size), np.zeros(size)
+        self.observation_size = self.state_size = size
+        self._calibration = {"recurrent": Calibration(calibration())}
+        self.levels = self._calibration["recurrent"].levels
+        leads = Leads.of(auto_numba.LEADS, are_own=True)
+        self.graphs = cast("GraphSteps", None)  # for attention mode alone, which is refused
+        self.steps = AutoSteps(size, leads)
+        self._driven = None
+        self.passes = PassesRange(1, 1)
+        fields = {**leads.fields(size, len(self.levels)), **normal_fields()}
+        FilterStates.__init__(self, self.steps.magic, self.steps.initial, self.steps.fields, fields)
+        self.attention_states = self
+        self.readout = functools.lru_cache(KEPT_READOUTS)(self._make_readout)
+
+    @staticmethod
+    @functools.lru_cache(16)
+    def of(size: int) -> AutoRuntime:
+        """For so many columns.
+
+        Raises:
+            InvalidRequest: they are too many.
+        """
+        if size > MOST_COLUMNS:
+            message = f"model {NAME!r} takes up to {MOST_COLUMNS} columns at a time, not {size}: send some of them"
+            raise InvalidRequest(message, param="observations", code="too_large")
+        return AutoRuntime(size)
+
+    def sized(self, size: int) -> FilterRuntime:
+        """The same model for so many columns; the errors are those of `of`."""
+        return AutoRuntime.of(size)
+
+
+def warm() -> None:
+    """Compile what runs, and no more from then on."""
+    model = AutoRuntime.of(1)
+    model.filter([0.0, 1.0], [[0.0], [1.0]], horizon=(1.0,))
+    model.steps.settle()
+
+
+def digest() -> str:
+    """What states and replies know this version of the model by."""
+    return hashlib.sha256(AutoSteps.magic + repr(calibration()).encode()).hexdigest()

@@ -1,0 +1,182 @@
+"""The model `auto`: its laws, and that its intervals come true on any clock."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from rfa.model.auto_numba import FEWEST_SLOTS, dominant_period
+from rfa.service.engine.filter.forecast_checks import INSIDE, SCORED
+from rfa.service.errors import InvalidRequest
+from rfa.service.runtime.auto import MOST_COLUMNS, AutoRuntime
+from rfa.service.runtime.filter_sequence import FilteredSequence
+
+ROWS = 3000
+# Of the miss rate of 90 % intervals over thousands of rows, one step ahead and more.
+NEAR, FAR = 0.02, 0.03
+
+
+def random(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def walk(rows: int = ROWS, seed: int = 0) -> np.ndarray:
+    return 100 + random(seed).normal(size=rows).cumsum()
+
+
+def seasonal(rows: int = ROWS, period: float = 37) -> np.ndarray:
+    return 10 * np.sin(2 * np.pi * np.arange(rows) / period) + random().normal(size=rows)
+
+
+def run(times: np.ndarray, values: np.ndarray, horizon: tuple[float, ...] = (), **more: object) -> FilteredSequence:
+    table = values.reshape(len(times), -1)
+    rows = [[None if value != value else value for value in row] for row in table.tolist()]  # noqa: PLR0124
+    return AutoRuntime.of(table.shape[1]).filter(times.tolist(), rows, horizon=horizon, **more)  # type: ignore[arg-type]
+
+
+def told(found: FilteredSequence, name: str) -> np.ndarray:
+    return np.concatenate([getattr(piece.told, name) for piece in found.pieces])
+
+
+def inside(found: FilteredSequence, times: np.ndarray, values: np.ndarray, column: int, lead: float) -> float:
+    """Share of the values inside the 90 % interval of their forecast, whatever the filter says of itself."""
+    ends = told(found, "bands")[:, column, 1, 0]
+    near = 0.5 * np.median(np.diff(times))
+    target = np.searchsorted(times, times + lead - near)
+    made = np.flatnonzero(target < len(times))
+    made = made[np.abs(times[target[made]] - times[made] - lead) <= near]
+    after = values[target[made]]
+    assert len(made) >= 500
+    return float(np.mean((ends[made, 0] <= after) & (after <= ends[made, 1])))
+
+
+def test_a_shift_of_time_changes_nothing() -> None:
+    times, values = 60.0 * np.arange(600), seasonal(600)
+    here, there = run(times, values, (60.0, 720.0)), run(times + 86_400 * 19_000 + 7_200, values, (60.0, 720.0))
+    for name in ("mean", "std", "bands", "anomaly", "nis"):
+        np.testing.assert_array_equal(told(here, name), told(there, name))
+
+
+def test_units_change_nothing_but_the_units() -> None:
+    times, values = np.arange(600.0), seasonal(600)
+    small, large = run(times, values, (1.0, 12.0)), run(8 * times, 1024 * values, (8.0, 96.0))
+    for name in ("mean", "std", "bands", "innovation"):  # the step is known from the second row on
+        np.testing.assert_array_equal(1024 * told(small, name)[1:], told(large, name)[1:])
+    np.testing.assert_array_equal(told(small, "anomaly"), told(large, "anomaly"))
+
+
+def test_columns_are_filtered_each_by_itself() -> None:
+    times, values = np.arange(500.0), np.stack([walk(500), seasonal(500)], axis=1)
+    values[40:60, 1] = np.nan
+    both = run(times, values, (1.0, 5.0))
+    for a in range(2):
+        alone = run(times, values[:, a], (1.0, 5.0))
+        for name in ("mean", "std", "innovation", "interval"):
+            np.testing.assert_array_equal(told(both, name)[..., a : a + 1, :] if name == "interval" else
+                                          told(both, name)[..., a : a + 1], told(alone, name))  # fmt: skip
+
+
+@pytest.mark.parametrize("cut", [1, 17, 700, 1100])
+def test_a_stream_that_was_saved_goes_on_as_if_it_had_not(cut: int) -> None:
+    times, values, runtime = 1800.0 * np.arange(1300), seasonal(1300, 48), AutoRuntime.of(1)
+    whole = run(times, values, (1800.0, 86_400.0))
+    first = run(times[:cut], values[:cut], (1800.0, 86_400.0))
+    state = runtime.unpack(runtime.pack(first.state))
+    second = run(times[cut:], values[cut:], (1800.0, 86_400.0), state=state)
+    for name in ("mean", "std", "bands", "anomaly"):
+        np.testing.assert_array_equal(np.concatenate([told(first, name), told(second, name)]), told(whole, name))
+    assert runtime.pack(second.state) == runtime.pack(whole.state)
+
+
+def clocks() -> dict[str, np.ndarray]:
+    return {
+        "index": np.arange(float(ROWS)),
+        "seconds": 1.7e9 + np.arange(float(ROWS)),
+        "days": 86_400.0 * np.arange(float(ROWS)),
+    }
+
+
+def kinds() -> dict[str, np.ndarray]:
+    changing = np.exp(np.cumsum(0.02 * random(3).normal(size=ROWS)))
+    return {
+        "walk": walk(),
+        "white": random(1).normal(size=ROWS),
+        "counts": random(2).poisson(4, size=ROWS).astype(float),
+        "season": seasonal(),
+        "prices": 100 * np.exp(np.cumsum(0.01 * changing * random(4).normal(size=ROWS))),
+        "heavy": random(5).standard_t(3, size=ROWS),
+    }
+
+
+@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("clock", clocks())
+def test_intervals_come_true_on_any_clock(clock: str, kind: str) -> None:
+    times, values = clocks()[clock], kinds()[kind]
+    step = times[1] - times[0]
+    leads = tuple(count * step for count in (1, 12, 48))
+    found = run(times, values, leads)
+    assert found.tally[INSIDE][2] / found.tally[SCORED] == pytest.approx(0.9, abs=NEAR)
+    for column, lead in enumerate(leads):
+        assert inside(found, times, values, column, lead) == pytest.approx(0.9, abs=FAR if column else NEAR)
+
+
+def test_intervals_come_true_where_lags_are_random() -> None:
+    lags = random(6).exponential(60, size=ROWS)
+    times = lags.cumsum()
+    values = np.cumsum(np.sqrt(lags) * random(7).normal(size=ROWS))
+    found = run(times, values, (720.0, 2880.0))
+    assert found.tally[INSIDE][2] / found.tally[SCORED] == pytest.approx(0.9, abs=NEAR)
+    for column, lead in enumerate((720.0, 2880.0)):
+        assert inside(found, times, values, column, lead) == pytest.approx(0.9, abs=FAR)
+
+
+@pytest.mark.parametrize(("step", "period"), [(1.0, 37), (1800.0, 48), (3600.0, 168)])
+def test_a_season_is_found(step: float, period: int) -> None:
+    """By its times where it is a day's or a week's, else by itself."""
+    times, values = step * np.arange(float(ROWS)), seasonal(period=period)
+    ahead = period // 2
+    found = told(run(times, values, (ahead * step,)), "moments")[:, 0, 0, 0]
+    late = slice(ROWS // 2, -ahead)
+    error = np.abs(values[ahead:] - found[:-ahead])[late].mean()
+    assert error < 1.25 * np.sqrt(2 / np.pi)  # of the noise alone: 0.8
+    assert error < 0.15 * np.abs(values[ahead:] - values[:-ahead])[late].mean()
+
+
+def test_a_period_is_not_seen_in_noise() -> None:
+    assert dominant_period(random().normal(size=600)) == 0
+    assert dominant_period(np.full(600, 3.0)) < FEWEST_SLOTS
+    assert dominant_period(seasonal(600)) == pytest.approx(37, abs=1)
+
+
+def test_it_learns_from_what_is_there() -> None:
+    times, values = np.arange(400.0), walk(400)
+    values[100:150] = np.nan
+    values[200] = 1e12
+    found = run(times, values, (1.0,))
+    assert np.isfinite(told(found, "bands")).all()
+    deviation = told(found, "std")[:, 0]
+    assert deviation[149] > 2 * deviation[99]
+    assert abs(told(found, "mean")[260, 0] - values[260]) < 5
+
+
+@pytest.mark.parametrize("values", [[5.0], [5.0, 6.0], [5.0, 5.0, 5.0], [None, None, 3.0], [0.0, 0.0, 1e-9]])
+def test_few_rows_are_enough(values: list[float | None]) -> None:
+    found = AutoRuntime.of(1).filter(range(len(values)), [[value] for value in values], horizon=(1.0, 1e9), samples=2)
+    assert np.isfinite(told(found, "moments")).all() and found.steps[-1].samples.shape == (2, 1)
+
+
+def test_looking_back_is_surer() -> None:
+    found = run(np.arange(300.0), random().normal(size=300), smooth=True)
+    assert found.smoothed is not None
+    assert found.smoothed[150].std[0] < told(found, "std")[150, 0]
+
+
+def test_what_it_cannot_do_is_said() -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(f"up to {MOST_COLUMNS} columns")):
+        AutoRuntime.of(MOST_COLUMNS + 1)
+    with pytest.raises(InvalidRequest, match='no "attention" mode'):
+        AutoRuntime.of(1).filter([0.0], [[1.0]], mode="attention")
+    with pytest.raises(InvalidRequest, match="takes no input"):
+        AutoRuntime.of(1).check_input(AutoRuntime.of(1).readout((0.9,), (), 0).wanted.alarm, None, is_given=True)
