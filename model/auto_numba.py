@@ -18,7 +18,8 @@ absolute error E_l,e of forecasts so far ahead is followed, and what is told is 
 
 between two leads by E interpolated in log time. The mean absolute error of that mixture, A_l, gives the deviation,
 √(π/2) A_l. Where none was scored it grows from the last lead that was, as a local level's with the mixture's gain k:
-1 + (h - 1) k². Of the variance of an innovation the state has before the observation a share k, after it k (1 - k).
+1 + (h - 1) k²; by this an error after a shorter lag counts as one after the typical lag. Of the variance of an
+innovation the state has before the observation a share k, after it k (1 - k).
 
 Numbers are held less the first observation. What is found is the same for times that are shifted, and for y times a it
 is a times the same. A stream's state has SMALL numbers that an observation changes, copied for each, and MEMORY numbers
@@ -69,6 +70,8 @@ MEAN_TO_STD = np.sqrt(np.pi / 2)
 FIRST_GUESS, RESOLUTION, TINY = 0.1, 1e-12, 1e-150
 # Errors as small as this share of the deviation are alike: profiles have seven digits.
 SAME = 1e-6
+# Of an error's square a typical lag ahead, what is left no time ahead.
+LEAST_GROWTH = 0.05
 # A forecast that there was none of.
 ABSENT = 3e38
 OUTLIERS = (0.02, 10.0)
@@ -106,7 +109,8 @@ def _slot(state, j, ahead):
     """The slot of a profile so far ahead of the last observation."""
     period, slots = state[PERIOD + j], int(state[USED + j])
     phase = np.fmod(state[ELAPSED] + ahead, period) / period
-    return min(max(int(phase * slots), 0), slots - 1)
+    # Even steps lie in the middle of their slots, where rounding moves none into another.
+    return int(phase * slots + 0.5) % slots
 
 
 @part
@@ -196,7 +200,7 @@ def _mixture_error(state, steps):
     known = low
     while known > 0 and state[MIXED + known] < 5:
         known -= 1
-    spread = 1 + (max(steps, 1.0) - 1) * growth
+    spread = max(1 + (steps - 1) * growth, LEAST_GROWTH)
     error = state[MIXTURE + known] * np.sqrt(spread / (1 + (LEADS[known] - 1) * growth))
     if known == low and share > 0 and state[MIXED + low + 1] >= 5:
         error = state[MIXTURE + low] + share * (state[MIXTURE + low + 1] - state[MIXTURE + low])
@@ -336,7 +340,7 @@ def _observe_column(state, due, memory, value, lag, unit, scale, work, out, a):
     _foresee(state, memory, 0.0, 0.0, work)
     mean = _mix(state, 1.0, work)
     gain = _gain(state, noise, work)
-    error = _mixture_error(state, max(tau, 1.0))
+    error = _mixture_error(state, tau)
     usual = (MEAN_TO_STD * error) ** 2
     spread = usual * (gain + (1 - gain) * noise)
     prior = gain * usual
@@ -349,7 +353,7 @@ def _observe_column(state, due, memory, value, lag, unit, scale, work, out, a):
         weight = _weight(innovation, error) if state[COUNT] > YOUNG else 1.0
         if not is_first:
             _score(state, 0, rest, work, FORESEEN)
-            _score_mixture(state, 0, abs(innovation))
+            _score_mixture(state, 0, abs(innovation) * _mixture_error(state, 1.0) / error)
         _update(state, rest, noise, work)
         filtered = _filtered(state, work, rest)
         after = prior * (1 - gain) * noise / (gain + (1 - gain) * noise) if gain < 1 else 0.0
