@@ -65,7 +65,7 @@ class FakeServer:
         await socket.prepare(request)
         question = orjson.loads((await socket.receive()).data)
         await socket.send_str('{"ready": true, "index": 0}')
-        runtime = next(iter(self.models.filters.values()))
+        runtime = list(self.models.filters.values())[-1]  # the bundle, not `auto`
         state, total, count = None, 0.0, 0
         async for message in socket:
             if message.type is not WSMsgType.TEXT:
@@ -111,7 +111,7 @@ class FakeServer:
             error = {"error": {"message": "", "type": "", "param": None, "code": "planted"}}
             return web.Response(status=self.status, body=orjson.dumps(error))
         asked = orjson.loads(await request.read())
-        runtime = next(iter(self.models.filters.values()))
+        runtime = list(self.models.filters.values())[-1]  # the bundle, not `auto`
         result = _filter(runtime, asked, asked["times"], asked["observations"], None)
         steps = as_sent(result.steps)
         if self.fault is not None:
