@@ -237,9 +237,9 @@ def test_a_live_stream_takes_them_by_the_frame(live: Live, bundles: Path) -> Non
     values = simulate(bundles)
     with live(bundles=(bundles / "linear",)) as url:
         body = {"times": TIMES.tolist(), "observations": values.tolist(), "input": INPUTS.tolist(), "horizon": [0.5]}
-        steps = httpx.post(f"{url}/filter", json=body).json()["steps"]
+        steps = httpx.post(f"{url}/filter", json={"model": "linear", **body}).json()["steps"]
         with connect(f"{url.replace('http', 'ws')}/filter/stream") as stream:
-            stream.send(json.dumps({"horizon": [0.5]}))
+            stream.send(json.dumps({"model": "linear", "horizon": [0.5]}))
             stream.recv()
             for t, y, held, step in zip(TIMES.tolist(), values.tolist(), INPUTS.tolist(), steps, strict=True):
                 stream.send(json.dumps({"t": t, "y": y, "input": held}))

@@ -90,9 +90,10 @@ async def test_the_door_takes_them_and_tells_them() -> None:
 def test_a_live_stream_takes_them_and_tells_them(live: Live, bundles: Path) -> None:
     rows = observations()[:20].tolist()
     with live(bundles=(bundles / "linear",)) as url:
-        one = httpx.post(f"{url}/filter", json={"observations": rows, "passes": 1, "fields": ["mean"]}).json()["steps"]
+        asked = {"model": "linear", "passes": 1, "fields": ["mean"]}
+        one = httpx.post(f"{url}/filter", json={**asked, "observations": rows}).json()["steps"]
         with connect(f"{url.replace('http', 'ws')}/filter/stream") as stream:
-            stream.send(json.dumps({"passes": 1, "fields": ["mean"]}))
+            stream.send(json.dumps(asked))
             assert json.loads(stream.recv())["passes"] == 1
             for row, step in zip(rows, one, strict=True):
                 stream.send(json.dumps({"y": row}))

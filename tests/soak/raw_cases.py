@@ -55,7 +55,8 @@ DOCUMENTS: Mapping[str, Sequence[Any]] = {
             "levels": [0.5, 0.9], "horizon": [0.1], "samples": 2, "seed": 1, "mode": "recurrent", "smooth": False,
             "deadline_ms": 1000, "stream": False, "state": None, "return_state": True,
         },
-        {"observations": [[1.0, 0.2], None], "smooth": True, "stream": True, "mode": "attention"},
+        {"observations": [[1.0, 0.2], None], "smooth": True, "stream": True},
+        {"model": "linear", "observations": [[1.0, 0.2], None], "mode": "attention"},
     ),
     "/state/merge": (
         {

@@ -42,11 +42,16 @@ class Client:
         """POST /filter with one observation, and an id of its own."""
         y = [self._rng.gauss(0, 1), self._rng.gauss(0, 1)]
         headers = f"X-Request-Id: {self._rng.getrandbits(64):x}\r\n"
-        return await self._post("/filter", {"observations": [y]}, headers)
+        return await self._post("/filter", {"model": "linear", "observations": [y]}, headers)
 
     async def continued(self) -> int:
         """POST /filter that goes on from the state of the one before."""
-        body = {"observations": [[self._rng.gauss(0, 1), None]], "state": self._state, "return_state": True}
+        body = {
+            "model": "linear",
+            "observations": [[self._rng.gauss(0, 1), None]],
+            "state": self._state,
+            "return_state": True,
+        }
         request = request_bytes("POST", "/filter", orjson.dumps(body))
         answer = await self._connection.ask(request)
         self._state = orjson.loads(answer.body).get("state")
@@ -56,6 +61,7 @@ class Client:
         """POST /filter, streamed, smoothed, or with every output; questions differ."""
         levels = [round(self._rng.uniform(0.1, 0.95), 3)]
         body = {
+            "model": "linear",
             "observations": [[self._rng.gauss(0, 1), None], None, [0.5, 0.5]],
             "stream": self._rng.random() < 0.5,
             "smooth": self._rng.random() < 0.3,
@@ -84,7 +90,8 @@ class Client:
 
     async def invalid(self) -> int:
         """A field that is not as it must be."""
-        return await self._post("/filter", {"observations": [[self._rng.gauss(0, 1)] * self._rng.randrange(3, 9)]})
+        wide = [self._rng.gauss(0, 1)] * self._rng.randrange(3, 9)
+        return await self._post("/filter", {"model": "linear", "observations": [wide]})
 
     async def unknown(self) -> int:
         """A path that nobody has asked for before."""
@@ -104,7 +111,7 @@ class Client:
     async def stream(self) -> int:
         """WS /filter/stream with a few observations; ended well, by a bad frame, or by leaving."""
         async with self._session.ws_connect(f"{self._url}/filter/stream") as socket:
-            await socket.send_str("{}")
+            await socket.send_str('{"model": "linear"}')
             ready = orjson.loads((await socket.receive()).data)
             for _ in range(self._rng.randrange(3)):
                 await socket.send_str(orjson.dumps({"y": [self._rng.gauss(0, 1), None]}).decode())

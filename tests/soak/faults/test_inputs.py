@@ -83,7 +83,7 @@ async def offer_frames(url: str) -> None:
     address = f"ws{url.removeprefix('http')}/filter/stream"
     for name, frame in FRAMES.items():
         async with connect(address, compression=None, proxy=None, open_timeout=PATIENCE, close_timeout=1) as socket:
-            for text in ("{}", '{"y": [0.5, 0.5]}'):
+            for text in ('{"model": "linear"}', '{"y": [0.5, 0.5]}'):
                 await socket.send(text)
                 assert "error" not in json.loads(await socket.recv()), name
             await socket.send(frame)

@@ -26,7 +26,7 @@ KEY = "wire-fuzzer-key-0123456789abcdef"
 SERIES = 512
 LONGEST_BODY = 2_000_000
 STREAM_PATH = b"/filter/stream"
-FIRST_FRAME = '{"seed": 1, "levels": [0.9]}'
+FIRST_FRAME = '{"model": "linear", "seed": 1, "levels": [0.9]}'
 LAST_FRAME = '{"close": true}'
 # Another observation: what is said of it, and of those behind it, is not known beforehand.
 STRAY_FRAME = '{"y": [0.5, 0.25]}'
@@ -65,7 +65,8 @@ class Truth:
 
     def body(self, series: int, length: int) -> bytes:
         """The request body that asks for the first `length` steps of a series."""
-        return orjson.dumps({"observations": self.observations[series][:length], "levels": [0.9], "seed": 1})
+        asked = {"model": "linear", "levels": [0.9], "seed": 1}
+        return orjson.dumps({**asked, "observations": self.observations[series][:length]})
 
     @cached_property
     def by_body(self) -> dict[bytes, list[dict[str, Any]]]:
