@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from rfa.service.runtime.filter_sequence import FilteredSequence
     from rfa.service.schemas.replies import ForecastChecks
 
-AUTO = "auto"
 OUTLIER = 0.999
 LEVELS = (0.5, 0.9)
 COMPILING = "Compiling this filter for this processor: up to half a minute, once."
@@ -98,7 +97,7 @@ def filter_for(bundle: str | None, series: Series) -> FilterRuntime:
     """The filter that is named, or `auto`. What describes a system runs only by its name.
 
     Raises:
-        ValueError: it cannot be had.
+        FileNotFoundError, ValueError: it cannot be had.
     """
     from rfa.cli.locate import find_bundle
     from rfa.export.bundle import open_bundle
@@ -112,13 +111,15 @@ def filter_for(bundle: str | None, series: Series) -> FilterRuntime:
 
 def doubts(model: str, checks: ForecastChecks, rows: int, outliers: int) -> list[str]:
     """Why the answer should not be trusted, a line each: the filter does not describe this series."""
+    from rfa.service.runtime.auto import NAME
+
     found = []
     if outliers > max(MANY_OUTLIERS * rows, CHANCE):
         found.append(f"{outliers} of {rows} rows are outliers to {model!r}")
     level, inside = float(WIDE), checks.coverage.get(WIDE)
     if inside is not None and abs(inside - level) > FAR_OFF + CHANCE * math.sqrt(level * (1 - level) / checks.scored):
         found.append(f"{inside:.0%} of the values were inside their {level:.0%} interval one step ahead")
-    if model == AUTO:
+    if model == NAME:
         advice = "where values stay the same or repeat exactly no interval comes true; else fit a filter with "
     else:
         advice = f"{model!r} does not describe this series: leave --bundle out, or make one that fits with "

@@ -316,13 +316,6 @@ def _gain(state, noise, work):
 
 
 @part
-def _tell(system_mean, spread, before, after, out, a):
-    """Predicted and filtered moments of a component."""
-    out.predicted_mean[a], out.predicted_covariance[a, a] = system_mean, before
-    out.innovation_covariance[a, a], out.covariance[a, a] = spread, after
-
-
-@part
 def _observe_column(state, due, memory, value, lag, unit, scale, work, out, a):
     """Condition a column on a value, NaN where missing; nis, weight and log-determinant of it."""
     is_seen, noise = value == value, scale * scale
@@ -366,7 +359,8 @@ def _observe_column(state, due, memory, value, lag, unit, scale, work, out, a):
     state[ROWS] += 1
     work[FORESEEN] = rest if is_seen else mean  # for `remember`
     out.mean[a] = state[ORIGIN] + filtered
-    _tell(state[ORIGIN] + mean, spread, prior, after, out, a)
+    out.covariance[a, a], out.innovation_covariance[a, a] = after, spread
+    out.predicted_mean[a], out.predicted_covariance[a, a] = state[ORIGIN] + mean, prior
     return nis, weight, np.log(spread), is_seen and not is_first
 
 

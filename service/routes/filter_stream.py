@@ -51,6 +51,7 @@ from rfa.service.errors import (
 from rfa.service.frames import FRAMES, Frames
 from rfa.service.memory import SMALL_BYTES, Lease
 from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
+from rfa.service.runtime.auto import NAME
 from rfa.service.schemas.replies import StreamDone, StreamReady, StreamStepReply
 from rfa.service.schemas.requests import LARGEST_TIME, FilterStreamRequest, StreamClose, StreamObservation
 from rfa.service.settings import Settings
@@ -223,7 +224,7 @@ class _Stream:
                 )
             t = float(self.index)
         if y is not None:
-            check_size("y", y, self.size, self.model)
+            self._check_columns(y)
         if t < self.time:
             raise InvalidRequest("t must not be smaller than the time before it.", param="t", code="time_not_monotonic")
         if held is not None:
@@ -237,6 +238,16 @@ class _Stream:
         self.time = t
         self.index += 1
         return Observed(t, y, 1.0 if noise is None else noise, held)
+
+    def _check_columns(self, y: list[float | None]) -> None:
+        try:
+            check_size("y", y, self.size, self.model)
+        except InvalidRequest as error:
+            if self.model != NAME:
+                raise
+            raise InvalidRequest(
+                f'{error}: say "size": {len(y)} in the first frame', param="y", code="shape_mismatch"
+            ) from None
 
     def shorten(self, frames: Frames, small_bytes: int) -> None:
         """Take and answer observations without a task, where nothing has to wait and nothing is wrong.

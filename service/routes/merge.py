@@ -36,18 +36,19 @@ async def merge_states(body: MergeRequest, request: Request, engine: EngineDep) 
     The states are read, and stay as they are. Only the belief merges; what else a stream has learned is the first
     state's.
     """
-    engine.filter_model(engine.merging_name(body.model)).check_merges()
+    name = engine.merging_name(body.model)
+    engine.filter_model(name).check_merges()
     client = client_of(request)
     client.afford("observations", len(body.states))
-    kind = partial(engine.filter_state, engine.merging_name(body.model))
+    kind = partial(engine.filter_state, name)
     named = {f"states[{i}]": reference for i, reference in enumerate(body.states)}
     if body.prior is not None:
         named["prior"] = body.prior
     exchange = await open_exchange(request, kind, state=None, return_state=body.return_state, others=named)
-    job = engine.merge(engine.merging_name(body.model), _options(body, engine, exchange), lease_of(request))
+    job = engine.merge(name, _options(body, name, engine, exchange), lease_of(request))
     # Each is brought forward, as by an observation.
     client.spend("observations", len(body.states))
-    model = engine.filter_model(engine.merging_name(body.model)).name
+    model = engine.filter_model(name).name
     record_of(request).filtered(model, len(body.states))
     merged: MergedBelief = await unless_disconnected(request, job.result())
     state = None if merged.state is None else await exchange.save(merged.state.payload, merged.state.count)
@@ -55,11 +56,11 @@ async def merge_states(body: MergeRequest, request: Request, engine: EngineDep) 
     return await document_response(request, encoded_at_once(reply))
 
 
-def _options(body: MergeRequest, engine: Engine, exchange: StateExchange) -> MergeOptions:
+def _options(body: MergeRequest, model: str | None, engine: Engine, exchange: StateExchange) -> MergeOptions:
     found = {}
     for name, opened in exchange.others.items():
         with naming(name):
-            found[name] = engine.read_filter_state(engine.merging_name(body.model), opened.payload)
+            found[name] = engine.read_filter_state(model, opened.payload)
     payloads = [exchange.others[f"states[{i}]"].payload for i in range(len(body.states))]
     for i, payload in enumerate(payloads):
         if body.method == "precision" and payload in payloads[:i]:

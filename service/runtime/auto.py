@@ -25,13 +25,22 @@ from rfa.model.recurrence.observed import observed
 from rfa.service.engine.filter import adaptive, conclude, forecast_checks, learned_normal, learned_tail
 from rfa.service.engine.filter.adaptive import Leads, typical_step
 from rfa.service.engine.filter.calibration import Calibration
-from rfa.service.engine.filter.conclude import Known, Told, copy1, copy2, copy3
+from rfa.service.engine.filter.conclude import Told, copy1, copy2
 from rfa.service.engine.filter.learned_normal import normal_fields
 from rfa.service.engine.filter.steps import Readout
 from rfa.service.errors import InvalidRequest
+from rfa.service.runtime import filter_steps
 from rfa.service.runtime.filter import KEPT_READOUTS, FilterRuntime
 from rfa.service.runtime.filter_state import FilterStates
-from rfa.service.runtime.filter_steps import SHORTEST_LAG, Batch, Traced, streams_of, trace_room
+from rfa.service.runtime.filter_steps import (
+    SHORTEST_LAG,
+    Batch,
+    Traced,
+    keep_trace,
+    room_of_known,
+    streams_of,
+    trace_room,
+)
 from rfa.service.runtime.graph_steps import GraphSteps
 from rfa.service.runtime.passes import PassesRange
 from rfa.service.runtime.pool import StateField, StatePool
@@ -43,7 +52,7 @@ STATE, MEMORY = "auto.state", "auto.memory"
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _MADE_OF = (
-    adaptive, auto_numba, conclude, forecast_checks, learned_normal, learned_tail, told_of_one,
+    adaptive, auto_numba, conclude, filter_steps, forecast_checks, learned_normal, learned_tail, told_of_one,
 )  # fmt: skip
 _NORMAL = NormalDist()
 
@@ -71,10 +80,7 @@ def _take_rows(work, out, state, memory, followed, batch, told, trace):
     streams, leads, tables, wanted = followed
     seats, times, values, noise = batch
     size, horizon = out.mean.shape[0], len(wanted.horizon)
-    known = Known(
-        out.mean, out.covariance, out.innovation, out.innovation_covariance, np.zeros((horizon, size)),
-        np.zeros((horizon, size, size)), out.scalars,
-    )  # fmt: skip
+    known = room_of_known(out, horizon)
     room = conclude.scratch(streams, tables, wanted)
     after = np.empty((size, auto_numba.SMALL))
     lost = -1
@@ -106,16 +112,9 @@ def _take_rows(work, out, state, memory, followed, batch, told, trace):
         copy2(after, state[seat, :, : auto_numba.SMALL])
         auto_numba.remember(state[seat], memory[seat], values[row], unit, work)
         if len(trace.state) > 0:
-            copy1(out.scalars, trace.scalars[row])
-            copy2(out.covariance, trace.covariance[row])
-            copy2(out.innovation_covariance, trace.innovation_covariance[row])
-            copy2(out.transition, trace.transition[row])
-            copy1(out.predicted_mean, trace.predicted_mean[row])
-            copy2(out.predicted_covariance, trace.predicted_covariance[row])
+            keep_trace(out, known, trace, row)
             copy1(out.mean, trace.mean[row])
             copy2(out.covariance, trace.state_covariance[row])
-            copy2(known.forecast_mean, trace.forecast_mean[row])
-            copy3(known.forecast_covariance, trace.forecast_covariance[row])
 
 
 @functools.cache

@@ -29,17 +29,26 @@ from rfa.model.recurrence.filter_numba import LinearSystem, load_sensor
 from rfa.model.recurrence.observed import observed
 from rfa.service.engine.filter import adaptive, conclude, forecast_checks, learned_normal, learned_tail
 from rfa.service.engine.filter.adaptive import Leads
-from rfa.service.engine.filter.conclude import Known, Told, copy1, copy2, copy3
+from rfa.service.engine.filter.conclude import Told, copy1
 from rfa.service.engine.filter.steps import Readout
-from rfa.service.runtime.filter_steps import SHORTEST_LAG, Batch, Traced, streams_of, trace_room
+from rfa.service.runtime import filter_steps
+from rfa.service.runtime.filter_steps import (
+    SHORTEST_LAG,
+    Batch,
+    Traced,
+    keep_trace,
+    room_of_known,
+    streams_of,
+    trace_room,
+)
 from rfa.service.runtime.passes import PassesRange
 from rfa.service.runtime.pool import StateField, StatePool
 
 Array = np.ndarray
 STATE = "compiled.state"
 _MADE_OF = (
-    adaptive, conclude, dense_numba, dense_numba_learned, filter_numba, forecast_checks, learned_normal, learned_tail,
-    metric_numba, noise_law, told_of_one,
+    adaptive, conclude, dense_numba, dense_numba_learned, filter_numba, filter_steps, forecast_checks, learned_normal,
+    learned_tail, metric_numba, noise_law, told_of_one,
 )  # fmt: skip
 _merged = numba.njit(**OPTIONS, inline="always")
 
@@ -49,11 +58,8 @@ def _take_rows(observe, forecast, system, work, out, moves, state, followed, bat
     """All observations of a batch; those of a stream after one that was not taken are not taken either."""
     streams, leads, tables, wanted = followed
     seats, times, values, noise = batch
-    size, n, horizon = out.mean.shape[0], out.predicted_mean.shape[0], len(wanted.horizon)
-    known = Known(
-        out.mean, out.covariance, out.innovation, out.innovation_covariance, np.empty((horizon, size)),
-        np.empty((horizon, size, size)), out.scalars,
-    )  # fmt: skip
+    n, horizon = out.predicted_mean.shape[0], len(wanted.horizon)
+    known = room_of_known(out, horizon)
     room = conclude.scratch(streams, tables, wanted)
     after = np.empty(state.shape[1])
     lost = -1
@@ -79,19 +85,12 @@ def _take_rows(observe, forecast, system, work, out, moves, state, followed, bat
         for k in range(len(after)):
             state[seat, k] = after[k]
         if len(trace.state) > 0:
-            copy1(out.scalars, trace.scalars[row])
-            copy2(out.covariance, trace.covariance[row])
-            copy2(out.innovation_covariance, trace.innovation_covariance[row])
-            copy2(out.transition, trace.transition[row])
-            copy1(out.predicted_mean, trace.predicted_mean[row])
-            copy2(out.predicted_covariance, trace.predicted_covariance[row])
+            keep_trace(out, known, trace, row)
             for i in range(n):
                 trace.mean[row, i] = after[i]
                 for j in range(n):
                     trace.state_covariance[row, i, j] = after[n + i * n + j]
             copy1(after, trace.state[row])
-            copy2(known.forecast_mean, trace.forecast_mean[row])
-            copy3(known.forecast_covariance, trace.forecast_covariance[row])
 
 
 # Three functions and not one with a parameter: numba keeps a function by its name, and what it calls must be global.

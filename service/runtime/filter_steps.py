@@ -1,5 +1,8 @@
 """Steps of many streams at once: what a runtime of filters offers, whatever computes it."""
 
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
 from __future__ import annotations
 
 import functools
@@ -8,8 +11,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from rfa.model.compiling import part
 from rfa.service.engine.filter.adaptive import FIELDS, Tracks
-from rfa.service.engine.filter.conclude import Streams, Told
+from rfa.service.engine.filter.conclude import Known, Streams, Told, copy1, copy2, copy3
 from rfa.service.engine.filter.learned_normal import FIELD as NORMAL
 from rfa.service.engine.filter.learned_tail import FIELD as TAIL
 from rfa.service.engine.filter.steps import Readout
@@ -60,6 +64,29 @@ class Traced(NamedTuple):
     state: Array
     forecast_mean: Array
     forecast_covariance: Array
+
+
+@part
+def room_of_known(out, horizon):
+    """What is known of an observation: what a filter tells of it in `out`, and room for its forecasts, of zeros."""
+    size = out.mean.shape[0]
+    return Known(
+        out.mean, out.covariance, out.innovation, out.innovation_covariance, np.zeros((horizon, size)),
+        np.zeros((horizon, size, size)), out.scalars,
+    )  # fmt: skip
+
+
+@part
+def keep_trace(out, known, trace, row):
+    """Keep what an observation told, but for the state after it, which filters have in forms of their own."""
+    copy1(out.scalars, trace.scalars[row])
+    copy2(out.covariance, trace.covariance[row])
+    copy2(out.innovation_covariance, trace.innovation_covariance[row])
+    copy2(out.transition, trace.transition[row])
+    copy1(out.predicted_mean, trace.predicted_mean[row])
+    copy2(out.predicted_covariance, trace.predicted_covariance[row])
+    copy2(known.forecast_mean, trace.forecast_mean[row])
+    copy3(known.forecast_covariance, trace.forecast_covariance[row])
 
 
 def trace_room(rows: int, size: int, n: int, kept: int, horizon: int) -> Traced:

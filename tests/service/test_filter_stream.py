@@ -794,3 +794,5 @@ def test_a_stream_of_any_columns_says_how_many() -> None:
         ready = client.ask(masked(b'{"size": 3}'))
         assert (ready["model"], ready["observation_size"]) == ("auto", 3)
         assert len(client.ask(masked(b'{"y": [1, null, 3]}'))["mean"]) == 3
+        error = client.ask(masked(b'{"y": [1, 2]}'))["error"]
+        assert (error["param"], error["code"]) == ("y", "shape_mismatch") and '"size": 2' in error["message"]
