@@ -1,15 +1,15 @@
 """A bank of local filters for one column of any numbers: level, trend and season, found while it is filtered.
 
-Each filter i of the bank is a robust Kalman filter of a small system, of the column less a profile j of its season:
+Each filter i of the bank is a Kalman filter of a small system, of the column less a profile j of its season:
 
     level   x' = x + w, E[w²] = q_i tau        y - s_j(t) = x + e, E[e²] = 1 in units of the noise
     trend   x' = x + b (1 - φ^tau) / (1 - φ), b' = φ^tau b, with gains in steady state
 
-tau is the lag over the typical lag of the stream. The gain is that of a Kalman filter under the Student-t weight w(z)
-of math.md, z the innovation over the filter's own mean error. Profiles are none, of the day, of the week (of times in
-seconds; where a stream has other ones they are never repeated, and so never used), and of a period that the
-autocorrelation of the last observations shows. A profile has a number for each slot of its period, the mean of what was
-seen there less the level.
+tau is the lag over the typical lag of the stream. The gain is that under the Student-t weight w(z) of math.md, z the
+innovation over the filter's own mean error; the two fastest levels have none, so that what stood still and moves is
+followed. Profiles are none, of the day, of the week (of times in seconds; where a stream has other ones they are never
+repeated, and so never used), and of a period that the autocorrelation of the last observations shows. A profile has a
+number for each slot of its period, the mean of what was seen there less the level.
 
 How good a filter is depends on how far ahead it looks. So for each lead of LEADS (in typical lags) every filter's mean
 absolute error E_l,e of forecasts so far ahead is followed, and what is told is the mean of all forecasts by the weights
@@ -70,6 +70,8 @@ MEAN_TO_STD = np.sqrt(np.pi / 2)
 FIRST_GUESS, RESOLUTION, TINY = 0.1, 1e-12, 1e-150
 # Errors as small as this share of the deviation are alike: profiles have seven digits.
 SAME = 1e-6
+# Deviations that an innovation counts for, at most: of a column that stood still nothing says how far it may go.
+FURTHEST_OFF = 1e3
 # Of an error's square a typical lag ahead, what is left no time ahead.
 LEAST_GROWTH = 0.05
 # A forecast that there was none of.
@@ -290,7 +292,7 @@ def _update(state, value, noise, work):
         for i in range(LEVELS):
             place = LEVEL + j * LEVELS + i
             off = rest - state[place]
-            weight = _weight(off, state[ERROR + j * KINDS + i]) if is_old else 1.0
+            weight = _weight(off, state[ERROR + j * KINDS + i]) if is_old and i <= GROUND else 1.0
             gain = weight * state[SPREAD + i] / (weight * state[SPREAD + i] + noise)
             state[place] += (1.0 if is_first else gain) * off
         for trend in range(TRENDS):
@@ -339,6 +341,7 @@ def _observe_column(state, due, memory, value, lag, unit, scale, work, out, a):
     prior = gain * usual
     innovation = rest - mean if is_seen and not is_first else 0.0
     out.innovation[a] = innovation
+    spread = max(spread, (innovation / FURTHEST_OFF) ** 2)
     nis, weight, after = innovation * innovation / spread, 1.0, prior
     filtered = mean
     _score_waiting(state, due, memory, rest, is_seen, lag, unit)

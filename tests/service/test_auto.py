@@ -167,6 +167,15 @@ def test_few_rows_are_enough(values: list[float | None]) -> None:
     assert np.isfinite(told(found, "moments")).all() and found.steps[-1].samples.shape == (2, 1)
 
 
+@pytest.mark.parametrize(("noise", "rows"), [(0.0, 3), (1e-9, 20), (1e-3, 20)])
+def test_a_column_that_stood_still_is_followed(noise: float, rows: int) -> None:
+    """At once, or where it had a noise once a step is no outlier any more."""
+    values = np.where(np.arange(600) < 400, 0.0, 7.0) + noise * random().normal(size=600)
+    found = run(np.arange(600.0), values, (1.0,))
+    assert abs(told(found, "moments")[400 + rows, 0, 0, 0] - 7) < 1
+    assert told(found, "nis").max() <= 1e6 * (1 + 1e-9) and found.log_likelihood > -1e6
+
+
 def test_looking_back_is_surer() -> None:
     found = run(np.arange(300.0), random().normal(size=300), smooth=True)
     assert found.smoothed is not None
