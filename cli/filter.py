@@ -31,9 +31,8 @@ OUTLIER = 0.999
 LEVELS = (0.5, 0.9)
 COMPILING = "Compiling this filter for this processor: up to half a minute, once."
 WIDE = "0.9"
+BEYOND = 1.5  # typical lags: from there on it is further ahead than a step
 SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-# What a sound filter stays within: its outliers as a share of the rows, its intervals' coverage, beside chance.
-MANY_OUTLIERS, FAR_OFF, CHANCE = 0.1, 0.03, 3.0
 # Parts of a table's columns, and what they are called in `Columns`.
 PARTS = {"mean": "mean", "std": "std", "low90": f"lower.{WIDE}", "high90": f"upper.{WIDE}"}
 
@@ -109,21 +108,14 @@ def filter_for(bundle: str | None, series: Series) -> FilterRuntime:
     return FilterRuntime(open_bundle(find_bundle(str(bundle))))
 
 
-def doubts(model: str, checks: ForecastChecks, rows: int, outliers: int) -> list[str]:
-    """Why the answer should not be trusted, a line each: the filter does not describe this series."""
-    from rfa.service.runtime.auto import NAME
-
-    found = []
-    if outliers > max(MANY_OUTLIERS * rows, CHANCE):
-        found.append(f"{outliers} of {rows} rows are outliers to {model!r}")
-    level, inside = float(WIDE), checks.coverage.get(WIDE)
-    if inside is not None and abs(inside - level) > FAR_OFF + CHANCE * math.sqrt(level * (1 - level) / checks.scored):
-        found.append(f"{inside:.0%} of the values were inside their {level:.0%} interval one step ahead")
-    if model == NAME:
-        advice = "where values stay the same or repeat exactly no interval comes true; else fit a filter with "
-    else:
-        advice = f"{model!r} does not describe this series: leave --bundle out, or make one that fits with "
-    return [*found, advice + "`rfa train filter --data FILE`"] if found else []
+def held(checks: ForecastChecks) -> str:
+    """How often the values were inside their interval, one step and further ahead; nothing where none was scored."""
+    shares = {"one step": checks.coverage.get(WIDE)}
+    shares |= {
+        f"{lead.steps:.3g} steps": lead.coverage.get(WIDE) for lead in checks.leads if (lead.steps or 0) >= BEYOND
+    }
+    told = [f"{100 * share:.1f} % {ahead} ahead" for ahead, share in shares.items() if share is not None]
+    return f"{100 * float(WIDE):g} % intervals held {', '.join(told)}, " if told else ""
 
 
 def lead(text: str, row: float) -> float:
@@ -223,6 +215,8 @@ def as_document(
     outliers: list[int],
 ) -> dict[str, Any]:
     """Everything, as JSON has it."""
+    from rfa.service.engine.filter.doubts import doubts
+
     steps = [
         {**vars(step), "forecast": [asdict(point) for point in step.forecast], "samples": step.samples.tolist()}
         for step in result.steps
@@ -235,6 +229,8 @@ def as_document(
         "log_likelihood": result.log_likelihood,
         "flag": flag,
         "outliers": outliers,
+        "calibration": asdict(checks),
+        "warnings": [asdict(warning) for warning in doubts(model, checks)],
         "alarms": None if checks.alarms is None else asdict(checks.alarms),
     }
 
@@ -307,6 +303,7 @@ def filter_series(
     from rfa.data import load_series
     from rfa.service.engine.filter.alarms import NEVER
     from rfa.service.engine.filter.columns import Columns
+    from rfa.service.engine.filter.doubts import doubts
     from rfa.service.engine.filter.forecast_checks import summarise
 
     if out is not None and out.suffix not in (".csv", ".json"):
@@ -336,10 +333,9 @@ def filter_series(
     columns = found.arrays()
     seen = (~np.isnan(np.asarray(series.values, np.float64))).sum(axis=1)
     outliers = beyond_gate(columns["nis"], seen, flag)
-    checks = summarise(result.tally, runtime.levels, runtime.observation_size, is_fresh=True)
-    warnings = doubts(runtime.name, checks, len(series.times), len(beyond_gate(columns["nis"], seen, OUTLIER)))
-    for warning in warnings:
-        typer.echo(f"warning: {warning}", err=True)
+    checks = summarise(result.tally, runtime.levels, runtime.observation_size, leads, is_fresh=True)
+    for warning in doubts(runtime.name, checks):
+        typer.echo(f"warning: {warning.message}", err=True)
 
     def table() -> str:
         return as_table(series, columns, outliers, leads, is_smoothed=result.smoothed is not None)
@@ -348,7 +344,6 @@ def filter_series(
         return {
             **as_document(runtime.name, series, result, checks, flag, outliers),
             "notes": list(series.notes),
-            "warnings": warnings,
         }
 
     if out is not None:
@@ -367,6 +362,7 @@ def filter_series(
         typer.echo(
             f"{len(series.times)} rows, {len(outliers)} outliers, "
             + ("" if alarms is None else f"{alarms.raised} alarms of {alarms.expected:.2g} expected, ")
+            + held(checks)
             + f"log-likelihood {result.log_likelihood:.6g}"
             + "".join(f" → {path}" for path in (out, plot) if path is not None)
         )

@@ -83,6 +83,14 @@ class Metrics:
             "Those inside their one-step forecast interval: where it is calibrated, the share of the level.",
             ["model_name", "level"],
         )
+        self.filter_outliers = self._counter(
+            "filter_outlier_observations",
+            "Those whose nis is rarer than one in a thousand, if the filter is right.",
+            ["model_name"],
+        )
+        self.filter_warnings = self._counter(
+            "filter_warnings", "Replies and streams that warn of this.", ["model_name", "code"]
+        )
         self.filter_pit = self._counter(
             "filter_forecast_pit_components",
             "Those at this place in their forecast distribution, by the upper edge of ten bins; even if it is right.",

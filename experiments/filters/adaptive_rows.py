@@ -25,8 +25,8 @@ from rfa.service.engine.filter.adaptive import (
 from rfa.service.runtime.pool import StateField, StatePool
 
 Array = np.ndarray
-# Radii of forecasts that count as infinite and as empty; 0 is a place where nothing waits.
-_ALWAYS, _NEVER = float(np.finfo(np.float32).max), -1.0
+# Radii of forecasts that count as infinite, and the least one; 0 is a place where nothing waits.
+_ALWAYS, _LEAST = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
 _SHIFT, _DUE, _MEAN, _RADIUS = FIELDS
 
 
@@ -115,7 +115,8 @@ class Tracks:
 
 def adaptive_fields(leads: Leads, size: int, levels: int) -> dict[str, StateField]:
     """What a seat holds for observations of `size` components and `levels` levels: v, and of the forecasts that wait
-    their times, what they said, and half widths of their intervals, all 0 where none waits."""
+    their times, what they said, and half widths of their intervals, below 0 where they count as empty, all 0 where none
+    waits."""
     places = len(leads.lead)
     shapes = ((len(leads), size, levels), (places,), (places, size), (places, size, levels))
     kinds = (np.float32, np.float64, np.float32, np.float32)
@@ -243,5 +244,6 @@ def wait_for(
     row = np.repeat(rows, is_free.sum(axis=1))
     tracks.waiting[row, place] = True
     shift = tracks.shift[row, column]
-    counted = np.where(shift >= INFINITE, _ALWAYS, np.where(shift <= EMPTY, _NEVER, radius[is_free]))
-    tracks.kept.append(Kept(row, place, due[is_free], mean[is_free], np.minimum(counted, _ALWAYS)))
+    sent = np.clip(radius[is_free], _LEAST, _ALWAYS)
+    counted = np.where(shift >= INFINITE, _ALWAYS, np.where(shift <= EMPTY, -sent, sent))
+    tracks.kept.append(Kept(row, place, due[is_free], mean[is_free], counted))

@@ -101,6 +101,7 @@ class _Asked:
             smoothed=None if filtered.smoothed is None else Long(filtered.smoothed, numbers=SMOOTHED_NUMBERS),
             log_likelihood=filtered.log_likelihood,
             calibration=filtered.calibration,
+            warnings=filtered.warnings,
             seed=self.job.options.seed,
             timings=filtered.timings,
             finish_reason=filtered.finish_reason,

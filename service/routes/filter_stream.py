@@ -3,9 +3,9 @@
     → {"model", "levels", "horizon", "samples", "seed", "state", "return_state", "state_every"}    all optional
     ← {"ready": true, "model", "seed", "observation_size", "levels", "index"}
     → {"t", "y", "noise"} …                  pipelining is welcome
-    ← a step of POST /filter … plus "state" where it is due
+    ← a step of POST /filter … plus "state" and "warnings" where they are due
     → {"close": true}
-    ← {"done": true, "steps", "log_likelihood", "calibration", "reason", "state"}, then a normal close
+    ← {"done": true, "steps", "log_likelihood", "calibration", "warnings", "reason", "state"}, then a normal close
 
 Exactly one terminal frame ends every stream that the client did not leave: `done`, or `{"error": …}`. A bad frame ends
 the stream after the answers to what came before it. A client that pipelines faster than the filter works, or does not
@@ -417,13 +417,13 @@ async def _document(reply: StreamStep, stream: _Stream) -> Any:
         return chosen(step, stream.fields)
     reference = await stream.exchange.save(state.payload, state.count)
     if stream.fields is None:
-        return StreamStepReply(**vars(step), state=reference)
-    return {**chosen(step, stream.fields), "state": reference}
+        return StreamStepReply(**vars(step), state=reference, warnings=reply.warnings)
+    return {**chosen(step, stream.fields), "state": reference, "warnings": reply.warnings}
 
 
 async def _done(end: StreamEnd, exchange: StateExchange) -> StreamDone:
     state = None if end.state is None else await exchange.save(end.state.payload, end.state.count)
-    return StreamDone(True, end.steps, end.log_likelihood, end.calibration, end.reason, state)
+    return StreamDone(True, end.steps, end.log_likelihood, end.calibration, end.warnings, end.reason, state)
 
 
 def _observation(document: Any) -> _Frame:

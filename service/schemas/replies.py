@@ -225,6 +225,9 @@ class StreamStepReply(FilterStepReply):
     """Answer to an observation of a live stream where its state is due; elsewhere it is the step alone."""
 
     state: Annotated[str | None, says("where to go on, every so many steps; null elsewhere")] = None
+    warnings: Annotated[
+        list[FilterWarning] | None, says("why not to trust the stream so far, with each state; null elsewhere")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -256,6 +259,27 @@ class AlarmChecks(Reply):
     bound: Annotated[
         tuple[float, float],
         says("where 95 % of such rates lie if alarms come one by one; where they come in runs it is wider"),
+    ]
+
+
+@dataclass(frozen=True)
+class LeadChecks(Reply):
+    """What became of the forecasts of one horizon whose time came within this request or stream."""
+
+    horizon: Annotated[float, says("as it was asked for, in units of the times")]
+    steps: Annotated[
+        float | None, says("the same in typical lags of this stream, on average; null where nothing was scored")
+    ]
+    scored: Annotated[
+        int,
+        says(
+            "components of observations that came at the time of a forecast. At most 32 forecasts wait at a time: of "
+            "longer horizons every so many-th is scored; of horizons near each other those of the first"
+        ),
+    ]
+    coverage: Annotated[
+        dict[str, float | None],
+        says("share of them inside the interval, by calibrated level; null where nothing was scored"),
     ]
 
 
@@ -292,6 +316,27 @@ class ForecastChecks(Reply):
         ),
     ]
     alarms: Annotated[AlarmChecks | None, says("null where none were asked for")]
+    outliers: Annotated[
+        int, says("observations whose nis is rarer than one in a thousand, if the filter is right, of those forecast")
+    ]
+    leads: Annotated[list[LeadChecks], says("of each horizon, in the request's order")]
+
+
+WarningCode = Literal["low_coverage", "high_coverage", "many_outliers"]
+
+
+@dataclass(frozen=True)
+class FilterWarning(Reply):
+    """A reason not to trust the reply."""
+
+    code: Annotated[
+        WarningCode,
+        says(
+            "fewer values were inside their 0.9 interval than should be, or more; or many are outliers to this filter"
+        ),
+    ]
+    horizon: Annotated[float | None, says("of the forecasts that it is about; null is one step")]
+    message: Annotated[str, says("what was found, and what to try")]
 
 
 @dataclass
@@ -312,6 +357,7 @@ class FilterSummary(Reply):
     ]
     log_likelihood: Annotated[float, says("of all observations taken, under the model")]
     calibration: Annotated[ForecastChecks, says("whether its forecasts came true")]
+    warnings: Annotated[list[FilterWarning], says("why not to trust it; empty where nothing speaks against it")]
     seed: Annotated[int, says("of the samples: with it the same request draws the same ones")]
     timings: Annotated[FilterTimings, says("where the time went")]
     finish_reason: Annotated[
@@ -401,6 +447,7 @@ class StreamDone(Done):
     steps: Annotated[int, says("of this stream, without those in the state that it began with")]
     log_likelihood: Annotated[float, says("of these steps")]
     calibration: Annotated[ForecastChecks, says("whether its forecasts came true")]
+    warnings: Annotated[list[FilterWarning], says("why not to trust it; empty where nothing speaks against it")]
     reason: Annotated[EndReason, says("why the stream ends: the client closed it, it was idle, or the server drains")]
     state: State
 

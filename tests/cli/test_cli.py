@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,9 +16,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rfa.cli.filter import doubts, lead
+from rfa.cli.filter import lead
 from rfa.cli.main import app
-from rfa.service.schemas.replies import ForecastChecks
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -184,7 +184,7 @@ def test_filter_draws_the_series(linear_bundle: Path, tmp_path: Path) -> None:
     picture, table = tmp_path / "out.png", tmp_path / "all.json"
     code, out, err = rfa("filter", EXAMPLE, "--bundle", linear_bundle, "--plot", picture, "--out", table)
     assert code == 0, err
-    assert out.startswith("200 rows, 3 outliers, log-likelihood ")
+    assert re.match(r"200 rows, 3 outliers, 90 % intervals held \d\d\.\d % one step ahead, log-likelihood ", out)
     pixels = image.imread(picture)[..., :3]
     assert min(pixels.shape[:2]) > 300
     blue = (pixels[..., 2] > pixels[..., 0] + 0.3).mean()
@@ -461,28 +461,17 @@ def test_a_series_comes_from_standard_input() -> None:
     assert [row["Temp °C"] for row in rows] == ["21.5", "21.6", ""] and "'Status'" in found.stderr
 
 
-def checked(coverage: float, scored: int) -> ForecastChecks:
-    return ForecastChecks(scored, {"0.9": coverage, "0.95": 0.99}, 0.1, 0.005, 1.0, [0] * 10, [0] * 8, None)
-
-
-@pytest.mark.parametrize(
-    ("coverage", "scored", "outliers", "told"),
-    [
-        (0.9, 5000, 5, 0),
-        (0.88, 5000, 5, 0),
-        (0.8, 20, 0, 0),
-        (0.8, 5000, 5, 2),
-        (0.99, 5000, 5, 2),
-        (0.9, 5000, 600, 2),
-    ],
-)
-def test_a_filter_is_doubted_by_its_outliers_and_its_coverage(
-    coverage: float, scored: int, outliers: int, told: int
-) -> None:
-    assert len(doubts("linear", checked(coverage, scored), scored, outliers)) == told
-
-
 def test_what_is_well_covered_is_not_doubted(tmp_path: Path) -> None:
     values = 100 + np.cumsum(np.random.default_rng(3).normal(size=4000))
     (tmp_path / "walk.csv").write_text("value\n" + "\n".join(map(str, values)) + "\n")
-    assert rfa_json("filter", tmp_path / "walk.csv")["warnings"] == []
+    document = rfa_json("filter", tmp_path / "walk.csv", "--horizon", "12")
+    assert document["warnings"] == []
+    (lead,) = document["calibration"]["leads"]
+    assert (lead["steps"], lead["scored"]) == (12, 3987) and abs(lead["coverage"]["0.9"] - 0.9) < 0.03
+
+
+def test_what_stands_still_is_doubted_aloud(tmp_path: Path) -> None:
+    (tmp_path / "still.csv").write_text("value\n" + "21.5\n" * 600)
+    code, out, err = rfa("filter", tmp_path / "still.csv", "--horizon", "12", "--out", tmp_path / "out.csv")
+    assert code == 0 and "90 % intervals held 100.0 % one step ahead, 100.0 % 12 steps ahead, " in out
+    assert err.count("warning: 100.0 % of ") == 2 and "12 steps ahead; where values stand still" in err

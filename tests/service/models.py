@@ -278,19 +278,22 @@ class FakeFilter:
                 stepped.append(None)
                 continue
             self.put(pool, row.seat, state)
-            stepped.append(Stepped(step, float(row.observation is not None), self._check(before, row.observation)))
+            stepped.append(
+                Stepped(step, float(row.observation is not None), self._check(before, row.observation, row.readout))
+            )
         return stepped
 
     def work(self, options: FilterOptions, deadline: float = math.inf) -> Generator[FilterStepReply, None, Result]:
         wanted = self.readout(options.levels, options.horizon, options.samples)
-        state, steps, sums = options.state or self.start(options.seed), [], no_checks(len(self.levels))
+        state, steps = options.state or self.start(options.seed), []
+        sums = no_checks(len(self.levels), len(options.horizon))
         observations: list[Any] = [
             None if np.isnan(row).all() else [None if math.isnan(value) else value for value in row.tolist()]
             for row in options.observations
         ]
         smooth = options.smooth
         for t, observation in zip(options.times.tolist(), observations, strict=True):
-            sums += self._check(state, observation)
+            sums += self._check(state, observation, wanted)
             step, state = self._observe(state, t, observation, wanted)
             steps.append(step)
             yield step
@@ -300,14 +303,14 @@ class FakeFilter:
     def check_merges(self) -> None:
         """Means could be merged; no test does."""
 
-    def _check(self, before: Means, observation: Sequence[float | None] | None) -> np.ndarray:
-        sums = no_checks(len(self.levels))
+    def _check(self, before: Means, observation: Sequence[float | None] | None, wanted: Any) -> np.ndarray:
+        sums = no_checks(len(self.levels), len(wanted.horizon))
         mean = before.sums / np.maximum(before.seen, 1)
         errors = [y - m for y, m in zip(observation or (), mean.tolist(), strict=False) if y is not None]
         if before.count and errors:
             sums[OBSERVATIONS], sums[WEIGHTED_NIS], sums[SCORED] = 1, 2, len(errors)
             sums[NIS] = [0, 0, 0, 0, 1, 0, 0, 0]
-            sums[INSIDE] = [sum(abs(error) <= level for error in errors) for level in self.levels]
+            sums[INSIDE][: len(self.levels)] = [sum(abs(error) <= level for error in errors) for level in self.levels]
             above = sum(error > 0 for error in errors)
             sums[PIT] = [len(errors) - above, *[0] * (PIT_BINS - 2), above]
         return sums

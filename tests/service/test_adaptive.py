@@ -446,14 +446,14 @@ def test_the_summary_is_what_the_replies_say(linear: FilterRuntime) -> None:
         if seen:
             nis.append(step.weight * step.nis / len(seen))
             bins[sum(nis[-1] > edge for edge in (0.1, 0.25, 0.5, 1, 2, 4, 8))] += 1
-    checks = summarise(result.tally, linear.levels, 2, is_fresh=True)
+    checks = summarise(result.tally, linear.levels, 2, (0.1,), is_fresh=True)
     assert checks.scored == scored
     assert checks.coverage == {f"{level:g}": share for level, share in zip(LEVELS, (inside / scored), strict=True)}
     assert checks.pit == pit.tolist()
     assert checks.weighted_nis_bins == bins.tolist() and np.count_nonzero(bins) > 5
     assert checks.weighted_nis == pytest.approx(np.mean(nis), rel=1e-12)
     assert checks.bound == pytest.approx(2 * 1.025 / (0.025 * scored))
-    continued = summarise(result.tally, linear.levels, 2, is_fresh=False)
+    continued = summarise(result.tally, linear.levels, 2, (0.1,), is_fresh=False)
     assert continued.bound == pytest.approx(2 * 1.525 / (0.025 * scored))
     # A float32 nis of these sizes is right to a few units in its last place; the mean is far from 1 if it is not used.
     assert 0.5 < checks.weighted_nis < 2.5

@@ -182,6 +182,8 @@ CHECKS = {
     "pit": [0] * 9 + [2],
     "weighted_nis_bins": [0, 0, 0, 0, 2, 0, 0, 0],
     "alarms": None,
+    "outliers": 0,
+    "leads": [],
 }
 
 
@@ -200,6 +202,7 @@ async def test_the_reply_says_how_its_forecasts_came_true(connect: Any) -> None:
     assert one["calibration"] == {**CHECKS, "scored": 0, **nothing}
     checks = many["calibration"]
     assert (checks["scored"], checks["coverage"]) == (198, {"0.5": 197 / 198, "0.9": 1.0})
+    assert plain["warnings"] == [] and [warning["code"] for warning in many["warnings"]] == ["high_coverage"]
     assert checks["bound"] == pytest.approx(2 * 1.025 / (0.025 * 198))
     counted = {
         "rfa_filter_forecast_observations_total": 2 * 3 + 99,

@@ -218,7 +218,7 @@ async def test_a_series_has_the_numbers_of_its_own_whatever_shares_its_turns(
         series.append((np.cumsum(rng.exponential(0.2, length)).tolist(), values))
     found = [runtime.filter(times, values, **told) for times, values in series]
     alone = [as_sent(one.steps) for one in found]
-    sums = [(one.log_likelihood, summarise(one.tally, runtime.levels, 2, is_fresh=True)) for one in found]
+    sums = [(one.log_likelihood, summarise(one.tally, runtime.levels, 2, (0.5,), is_fresh=True)) for one in found]
     for seconds in (0.0, 0.0005, 10.0):
         monkeypatch.setattr(filtering, "QUANTUM_SECONDS", seconds)
         async with running(runtime) as (engine, _):

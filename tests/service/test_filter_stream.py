@@ -510,7 +510,7 @@ async def test_saved_and_restored_is_uninterrupted_bit_for_bit(name: str) -> Non
                 keep = {} if state and session else {"return_state": session or True}
                 ready, part, done = await run(app, observations[begin:end], **request, **keep, **wanted)
                 assert (ready.index, ready.seed, done["steps"]) == (begin, 11, end - begin)
-                steps += [{key: value for key, value in step.items() if key != "state"} for step in part]
+                steps += [{key: step[key] for key in step if key not in ("state", "warnings")} for step in part]
                 state = done["state"]
                 assert state is not None
             assert steps == whole
@@ -523,6 +523,7 @@ async def test_state_comes_with_every_so_many_th_step_and_forks(connect: Any) ->
         _, steps, done = await run(http.app, observations, seed=5, state_every=4)
         states = {step["index"]: step["state"] for step in steps if "state" in step}
         assert (sorted(states), done["state"]) == ([3, 7], None)
+        assert [step["warnings"] for step in steps if "state" in step] == [[], []] and done["warnings"] == []
         for step in steps:
             read(StreamStepReply, json.dumps(step))
         for _ in range(2):  # the same token twice: a fork
@@ -532,6 +533,17 @@ async def test_state_comes_with_every_so_many_th_step_and_forks(connect: Any) ->
         reply = await http.post("/filter", json={"observations": [[4.0, 1.0]], "state": states[3]})
         assert reply.json()["steps"][0]["mean"] == steps[4]["mean"] and reply.json()["seed"] == 5
         assert reply.json()["steps"][0]["t"] == 4.0
+
+
+async def test_a_stream_that_stands_still_warns_with_each_state_and_at_its_end() -> None:
+    async with serving("linear") as app:
+        constant = [(float(i), [21.5]) for i in range(300)]
+        _, steps, done = await run(app, constant, size=1, state_every=150, horizon=[12.0])
+    early, late = (step["warnings"] for step in steps if "state" in step)
+    assert [warning["code"] for warning in early] == ["high_coverage"]
+    assert late == done["warnings"] and late[0]["message"].startswith("100.0 % of 299 values were inside")
+    assert [(lead["horizon"], lead["steps"]) for lead in done["calibration"]["leads"]] == [(12.0, 12.0)]
+    assert [warning["horizon"] for warning in done["warnings"]] == [None]  # 12 steps ahead too few came
 
 
 async def test_time_does_not_run_backwards_across_a_state(connect: Any) -> None:

@@ -185,7 +185,7 @@ class Cutter:
             for frame in _frames(subject, begin, end):
                 await socket.send_str(frame)
                 step = await _receive(socket)
-                last = step.pop("state")
+                last, _ = step.pop("state"), step.pop("warnings")
                 steps.append(step)
             socket.get_extra_info("socket").shutdown(SHUT_RDWR)
         return steps, last

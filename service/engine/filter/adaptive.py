@@ -70,15 +70,15 @@ OWN_TOLERANCE = 0.5
 LAGS = 1000.0
 # Where a step begins, in steps: no clock ticks there, so that rounding does not put two ticks into one step.
 EDGE = 0.382
-# Radii of forecasts that count as infinite and as empty; 0 is a place where nothing waits.
-_ALWAYS, _NEVER = float(np.finfo(np.float32).max), -1.0
+# Radii of forecasts that count as infinite, and the least one; 0 is a place where nothing waits.
+_ALWAYS, _LEAST = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
 FIELDS = tuple(f"adaptive.{name}" for name in ("shift", "due", "mean", "radius"))
 
 
 class Tracks(NamedTuple):
     """The adaptive state of all streams of a pool: v `[streams, leads, P, levels]`, and of the forecasts that wait
     their times `[streams, all places]`, what they said `[…, P]` and half widths of their intervals `[…, P, levels]`,
-    all 0 where none waits."""
+    below 0 where they count as empty, all 0 where none waits."""
 
     shift: Array
     due: Array
@@ -199,14 +199,21 @@ def score_step(shift, widths, score, rates):
 
 
 @part
-def score_waiting(leads, tracks, seat, now, lag, unit, value, rates, shift, arrived):
+def score_waiting(leads, tracks, seat, now, lag, unit, value, rates, shift, arrived, held):
     """Follow the forecasts of a stream whose time has come; `arrived` becomes 1 where they waited.
+
+    Args:
+        held: becomes how many components of each lead were scored, and how many of them were inside the interval that
+            was sent, by level, `[leads, 1 + levels]`.
 
     An observation may be near the times of several forecasts of a lead, which lie side by side: v of all of them is
     that from before.
     """
     size, levels = shift.shape[1], shift.shape[2]
     change = np.zeros(shift.shape)
+    for lead in range(held.shape[0]):
+        for k in range(held.shape[1]):
+            held[lead, k] = 0.0
     for place in range(len(leads.lead)):
         arrived[place] = 0
         if tracks.radius[seat, place, 0, levels - 1] == 0:
@@ -222,9 +229,12 @@ def score_waiting(leads, tracks, seat, now, lag, unit, value, rates, shift, arri
         for a in range(size):
             if value[a] == value[a]:
                 off = abs(value[a] - tracks.mean[seat, place, a])
+                held[lead, 0] += 1
                 for level in range(levels):
-                    missed = 1.0 if off > tracks.radius[seat, place, a, level] else 0.0
+                    radius = tracks.radius[seat, place, a, level]
+                    missed = 1.0 if off > radius else 0.0
                     change[lead, a, level] += leads.gamma[lead] * (missed - rates[level])
+                    held[lead, 1 + level] += 1 if off <= abs(radius) else 0
     for lead in range(1, len(leads.gamma)):
         for a in range(size):
             for level in range(levels):
@@ -233,7 +243,8 @@ def score_waiting(leads, tracks, seat, now, lag, unit, value, rates, shift, arri
 
 @part
 def counted_radius(radius, shift):
-    """The half width that a forecast is scored by."""
+    """The half width that a forecast is scored by; below 0 it counts as empty, whatever was sent."""
     if shift >= INFINITE:
         return _ALWAYS
-    return _NEVER if shift <= EMPTY else min(radius, _ALWAYS)
+    sent = max(min(radius, _ALWAYS), _LEAST)
+    return -sent if shift <= EMPTY else sent

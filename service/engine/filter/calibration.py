@@ -90,16 +90,11 @@ class Tables(NamedTuple):
 
 
 class Calibration:
-    """The calibration of one mode.
-
-    Attributes:
-        has_own_steps: whether its horizons are typical lags of each stream, and not times.
-    """
+    """The calibration of one mode."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.levels: tuple[float, ...] = tuple(document["levels"])
         self.horizons = np.array(document["forecast"]["horizons"])
-        self.has_own_steps: bool = document["forecast"].get("own_steps", False)
         self.state_scale: float = math.sqrt(document["state"]["variance_scale"])
         self._quantiles = np.array([_NORMAL.inv_cdf((1 + level) / 2) for level in self.levels])
         self._state = np.array(document["state"]["multipliers"])

@@ -32,7 +32,16 @@ from rfa.service.engine.filter.adaptive import (
 )
 from rfa.service.engine.filter.alarms import Alarm
 from rfa.service.engine.filter.calibration import SHORTEST
-from rfa.service.engine.filter.forecast_checks import ALARMS, ASKED, EXPECTED, columns, tally
+from rfa.service.engine.filter.forecast_checks import (
+    ALARMS,
+    ASKED,
+    EXPECTED,
+    OUTLIERS,
+    columns,
+    outlier_gate,
+    tally,
+    tally_leads,
+)
 from rfa.service.engine.filter.learned_normal import (
     COLUMNS,
     LEVEL,
@@ -93,7 +102,6 @@ class Wanted(NamedTuple):
         lead: that a horizon is followed as, `[H]`; found anew for each observation where leads are own steps.
         columns, weights: the intervals of the levels as sums of two calibrated ones, `[2 levels]`, `[H, 2 levels]`.
         scale: calibrated std of the forecasts per model std, `[H]`.
-        followed: columns of the horizon that are held against observations, `[k]`; of own steps those that may be.
         alarm: when an observation is one.
     """
 
@@ -105,7 +113,6 @@ class Wanted(NamedTuple):
     columns: Array
     weights: Array
     scale: Array
-    followed: Array
     alarm: Alarm
 
 
@@ -128,8 +135,7 @@ class Told(NamedTuple):
 
     moments `[R, H, 2, P]` are mean and std of the forecasts, bands `[R, H, levels, P, 2]` their intervals; position is
     that of the observation in its stream; alarm is 1 or 0, NaN where none is asked for; tally is of
-     `forecast_checks.py`. is_good: all is finite; of other rows
-    nothing is told.
+    `forecast_checks.py`. is_good: all is finite; of other rows nothing is told.
     """
 
     is_good: Array
@@ -156,7 +162,7 @@ def room(rows: int, size: int, levels: int, horizon: int, calibrated: int) -> To
     return Told(
         np.zeros(rows, np.bool_), np.zeros(rows, np.int64), *map(np.empty, (wide, wide, row, row, row, wide, row, row,
         row, row, (rows, levels, size, 2), (rows, horizon, 2, size), (rows, horizon, levels, size, 2),
-        (rows, columns(calibrated))))
+        (rows, columns(calibrated, horizon))))
     )  # fmt: skip
 
 
@@ -175,6 +181,8 @@ class Scratch(NamedTuple):
     is_scored: Array
     is_above: Array
     lead: Array
+    column: Array
+    held: Array
 
 
 # Assigning an array to a slice brings a second's worth of broadcasting and its error messages into each kernel.
@@ -221,7 +229,8 @@ def scratch(streams, tables, wanted):
         np.empty(TAIL_COLUMNS), np.empty((len(wanted.horizon), size, levels)), np.empty(levels),
         np.empty((size, levels)),
         np.empty((size, len(tables.pit_columns) // 2)), np.empty(size), np.empty(size, np.bool_),
-        np.empty(size, np.bool_), np.empty(len(wanted.horizon), np.int64),
+        np.empty(size, np.bool_), np.empty(len(wanted.horizon), np.int64), np.empty(leads, np.int64),
+        np.empty((leads, 1 + levels)),
     )  # fmt: skip
 
 
@@ -331,11 +340,23 @@ def _follow_step(tables, lag, known, weighted_nis, told, row, room):
 
 
 @part
-def _forecast(wanted, leads, unit, known, told, row, room):
+def _find_columns(wanted, leads, unit, room):
+    """The lead of each column of the horizon, and the column that is followed as each lead, -1 for none: the first near
+    it, unless that would wait for too long."""
+    for lead in range(len(room.column)):
+        room.column[lead] = -1
+    for column in range(len(wanted.horizon)):
+        lead = lead_of(leads.times, wanted.horizon[column], unit) if leads.are_own else wanted.lead[column]
+        room.lead[column] = lead
+        if room.column[lead] < 0 and wanted.horizon[column] <= FURTHEST * leads.times[lead] * unit:
+            room.column[lead] = column
+
+
+@part
+def _forecast(wanted, known, told, row, room):
     """Moments and intervals of the forecasts; whether all are finite."""
     total = 0.0
     for h in range(len(wanted.horizon)):
-        room.lead[h] = lead_of(leads.times, wanted.horizon[h], unit) if leads.are_own else wanted.lead[h]
         for a in range(len(room.scores)):
             mean, variance = known.forecast_mean[h, a], known.forecast_covariance[h, a, a]
             deviation = np.sqrt(max(variance, 0.0))
@@ -354,26 +375,17 @@ def _forecast(wanted, leads, unit, known, told, row, room):
 
 
 @part
-def _is_followed(leads, wanted, unit, column, room):
-    """Of own steps: whether it is the first column near its lead, and none that would wait for too long."""
-    lead = room.lead[column]
-    for other in range(column):
-        if room.lead[other] == lead:
-            return False
-    return lead > 0 and wanted.horizon[column] <= FURTHEST * leads.times[lead] * unit
-
-
-@part
 def _wait(leads, tracks, wanted, seat, now, unit, count, known, room):
     """Keep forecasts until their observation comes; where one waits in their place, they are not scored."""
     levels = room.radius.shape[2]
     for place in range(len(room.arrived)):
         if room.arrived[place]:
             clear(tracks.radius[seat, place])
-    for column in wanted.followed:
-        if leads.are_own and not _is_followed(leads, wanted, unit, column, room):
+    for lead in range(1, len(room.column)):
+        column = room.column[lead]
+        if column < 0:
             continue
-        lead, due = room.lead[column], now + wanted.horizon[column]
+        due = now + wanted.horizon[column]
         place = place_of(leads, lead, wanted.horizon[column], due, wanted.horizon[column] / unit, count)
         if place < 0:
             continue
@@ -426,12 +438,16 @@ def conclude(streams, leads, tables, wanted, seat, now, value, known, is_finite,
     precision = _precision(tables, known, surprise)
     tracks = streams.tracks
     copy3(tracks.shift[seat], room.shift)
-    score_waiting(leads, tracks, seat, now, lag, unit, value, tables.miss_rates, room.shift, room.arrived)
+    _find_columns(wanted, leads, unit, room)
+    score_waiting(leads, tracks, seat, now, lag, unit, value, tables.miss_rates, room.shift, room.arrived, room.held)
     _follow_step(tables, lag / unit, known, weight * max(nis, 0.0), told, row, room)
+    if count > 0 and seen > 0:
+        told.tally[row, OUTLIERS] = 1 if nis > outlier_gate(seen) else 0
+        tally_leads(wanted.horizon, step, lag, room.column, room.held, told.tally[row])
     told.alarm[row] = np.nan
     if seen > 0 and (wanted.alarm.rate > 0 or wanted.alarm.per_time > 0):
         _alarm(wanted.alarm, lag, p, value, known.innovation, told, row, room)
-    total += _forecast(wanted, leads, unit, known, told, row, room)
+    total += _forecast(wanted, known, told, row, room)
     for k in range(COLUMNS):
         total += room.normal[k]
     total += surprise + told.anomaly[row] + precision + weight + nis + log_likelihood

@@ -11,7 +11,7 @@ from rfa.service.engine.filter.steps import Steps
 from rfa.service.engine.job import Job
 from rfa.service.errors import NotReady
 from rfa.service.runtime.pool import Seat
-from rfa.service.schemas.replies import FilterFinishReason, FilterTimings, ForecastChecks
+from rfa.service.schemas.replies import FilterFinishReason, FilterTimings, FilterWarning, ForecastChecks
 
 if TYPE_CHECKING:
     from rfa.service.engine.filter.stages import FilterStage, SequenceStage
@@ -32,6 +32,7 @@ class Filtered:
     smoothed: list[Any] | None
     log_likelihood: float
     calibration: ForecastChecks
+    warnings: list[FilterWarning]
     timings: FilterTimings
     state: PackedState | None
     finish_reason: FilterFinishReason = "complete"
@@ -54,7 +55,7 @@ class RecurrentJob(Job):
         self.seat: Seat | None = None
         self.log_likelihood = 0.0
         self._is_fresh = options.state is None or not options.state.count
-        self._sums = no_checks(len(stage.model.levels))
+        self._sums = no_checks(len(stage.model.levels), len(options.horizon))
         self._rows = reply_rows(options)
 
     @property
@@ -91,8 +92,8 @@ class RecurrentJob(Job):
 
     def checks(self) -> ForecastChecks:
         """What became of the forecasts so far."""
-        model = self.filtering.model
-        return summarise(self._sums, model.levels, model.observation_size, is_fresh=self._is_fresh)
+        model, horizon = self.filtering.model, self.readout.horizon
+        return summarise(self._sums, model.levels, model.observation_size, horizon, is_fresh=self._is_fresh)
 
     def settle(self) -> None:
         """Finish if nothing more will come."""
@@ -195,8 +196,9 @@ class FilterJob(RecurrentJob):
 
     def _conclude(self, reason: FilterFinishReason) -> None:
         state = self.pack() if self.options.wants_state else None
-        timings = self.filtering.observe_end(self)
-        self.finish(Filtered(None, self.log_likelihood, self.checks(), timings, state, reason))
+        timings, checks = self.filtering.observe_end(self), self.checks()
+        warnings = self.filtering.warn(checks)
+        self.finish(Filtered(None, self.log_likelihood, checks, warnings, timings, state, reason))
 
 
 class SequenceJob(Job):

@@ -20,6 +20,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from rfa.service.engine.filter.doubts import doubts
 from rfa.service.engine.filter.forecast_checks import (
     ALARMS,
     ASKED,
@@ -28,6 +29,7 @@ from rfa.service.engine.filter.forecast_checks import (
     NIS,
     NIS_EDGES,
     OBSERVATIONS,
+    OUTLIERS,
     PIT,
     PIT_BINS,
     SCORED,
@@ -44,7 +46,7 @@ from rfa.service.errors import NotReady
 from rfa.service.metrics import Metrics
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.pool import StatePool
-from rfa.service.schemas.replies import FilterFinishReason, FilterTimings
+from rfa.service.schemas.replies import FilterFinishReason, FilterTimings, FilterWarning, ForecastChecks
 
 # Of the thread's processor time, not of the clock: where other threads or processes have the processor in between, a
 # turn would end after a single step, and a series would take as many turns as it has observations.
@@ -64,6 +66,10 @@ class _Done:
     tally: np.ndarray
     observations: int = 0
     scores: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, tally: np.ndarray) -> None:
+        """Count a tally, but for what it has by horizon: every request has its own."""
+        self.tally += tally[: len(self.tally)]
 
 
 class FilterStage:
@@ -113,6 +119,10 @@ class FilterStage:
         """Count a finished request."""
         return observe_end(job, self._metrics, self.model.name)
 
+    def warn(self, checks: ForecastChecks) -> list[FilterWarning]:
+        """What a reply warns of, counted."""
+        return warn(checks, self._metrics, self.model.name)
+
     def _advance(self, jobs: Sequence[RecurrentJob], done: _Done) -> None:
         """One observation of each job; a job whose numbers are not finite fails alone."""
         if not jobs:
@@ -123,7 +133,7 @@ class FilterStage:
                 continue
             job.accept(stepped)
             done.observations += 1
-            done.tally += stepped.tally
+            done.add(stepped.tally)
             if stepped.step.anomaly is not None:
                 done.scores.append(np.array([stepped.step.anomaly]))
 
@@ -135,7 +145,7 @@ class FilterStage:
         if len(steps) < len(piece.times):
             self._fail(job)
         done.observations += len(steps)
-        done.tally += steps.tally
+        done.add(steps.tally)
         done.scores.append(steps.anomalies)
 
     def _fail(self, job: RecurrentJob) -> None:
@@ -207,13 +217,15 @@ class SequenceStage:
         timings = observe_end(job, self._metrics, self.model.name)
         resumed = job.options.state
         is_fresh = resumed is None or not resumed.count
-        checks = summarise(result.tally, self.model.levels, self.model.observation_size, is_fresh=is_fresh)
+        size, horizon = self.model.observation_size, job.options.horizon
+        checks = summarise(result.tally, self.model.levels, size, horizon, is_fresh=is_fresh)
+        warnings = warn(checks, self._metrics, self.model.name)
         reason: FilterFinishReason = "deadline" if result.is_cut else "complete"
         if not job.steps:
             wanted = job.options
             readout = self.model.readout(wanted.levels, wanted.horizon, wanted.samples, wanted.mode)
             job.emit(self.model.no_steps(readout))
-        job.finish(Filtered(result.smoothed, result.log_likelihood, checks, timings, state, reason))
+        job.finish(Filtered(result.smoothed, result.log_likelihood, checks, warnings, timings, state, reason))
 
 
 class _ForecastCounters:
@@ -228,6 +240,7 @@ class _ForecastCounters:
             ASKED: metrics.filter_alarm_observations.labels(name),
             EXPECTED: metrics.filter_alarms_expected.labels(name),
             ALARMS: metrics.filter_alarms.labels(name),
+            OUTLIERS: metrics.filter_outliers.labels(name),
         }
         for i in range(PIT.start, PIT.stop):
             columns[i] = metrics.filter_pit.labels(name, f"{(i - PIT.start + 1) / PIT_BINS:g}")
@@ -238,8 +251,8 @@ class _ForecastCounters:
         self._counters = [columns[i] for i in range(len(columns))]
 
     def add(self, sums: np.ndarray) -> None:
-        """Count the forecasts of a tally."""
-        for counter, value in zip(self._counters, sums.tolist(), strict=True):
+        """Count the forecasts of a tally, but for what it has by horizon."""
+        for counter, value in zip(self._counters, sums[: len(self._counters)].tolist(), strict=True):
             if value:
                 counter.inc(value)
 
@@ -253,6 +266,14 @@ def observe_end(job: Job, metrics: Metrics, name: str) -> FilterTimings:
     return FilterTimings(
         queue_ms=round(1000 * (started - job.submitted), 3), compute_ms=round(1000 * (now - started), 3)
     )
+
+
+def warn(checks: ForecastChecks, metrics: Metrics, name: str) -> list[FilterWarning]:
+    """What a reply of a filter warns of, counted."""
+    found = doubts(name, checks)
+    for code in {warning.code for warning in found}:
+        metrics.filter_warnings.labels(name, code).inc()
+    return found
 
 
 def _is_finite(value: Any) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from rfa.service.encoding import PIECE_NUMBERS, Blocks
 from rfa.service.engine.filter.alarms import Alarm
 from rfa.service.engine.filter.calibration import Calibration
-from rfa.service.engine.filter.conclude import FURTHEST, Told, Wanted, room
+from rfa.service.engine.filter.conclude import Told, Wanted, room
 from rfa.service.engine.filter.input import level_name
 from rfa.service.schemas.replies import FilterStepReply, ForecastPoint
 
@@ -124,9 +124,6 @@ class Readout:
             between.columns,
             np.ascontiguousarray(between.weights[:, 0]),
             calibration.forecast_scale(horizon),
-            np.arange(len(horizon), dtype=np.int64)
-            if calibration.has_own_steps
-            else np.array(_followed(leads.tolist(), horizon, calibration.horizons.tolist()), np.int64),
             alarm,
         )
 
@@ -252,15 +249,6 @@ def _known(column: Array) -> list[float | None]:
 def _flags(column: Array) -> list[bool | None]:
     """1 and 0 as what they mean, None in the place of NaN."""
     return [None if value != value else value > 0 for value in column.tolist()]  # noqa: PLR0124
-
-
-def _followed(leads: Sequence[int], horizon: Sequence[float], calibrated: Sequence[float]) -> list[int]:
-    """Columns of the horizon that are held against observations: the first near each lead beyond one step."""
-    first: dict[int, int] = {}
-    for column, lead in enumerate(leads):
-        if lead > 0 and horizon[column] <= FURTHEST * calibrated[lead]:
-            first.setdefault(lead, column)
-    return list(first.values())
 
 
 def draw(means: Array, covariances: Array, samples: int, seeds: Sequence[int], indices: Sequence[int]) -> Array:

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 from rfa.service.departure import ClientGone
 from rfa.service.engine.filter.alarms import NEVER, Alarm
+from rfa.service.engine.filter.doubts import doubts
 from rfa.service.engine.filter.jobs import PackedState, RecurrentJob
 from rfa.service.engine.filter.model import Row, Stepped
 from rfa.service.engine.filter.stages import FilterStage
 from rfa.service.errors import ServiceError
-from rfa.service.schemas.replies import EndReason, ForecastChecks
+from rfa.service.schemas.replies import EndReason, FilterWarning, ForecastChecks
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,11 @@ class Observed(NamedTuple):
 
 
 class StreamStep(NamedTuple):
-    """The answer to one observation."""
+    """The answer to one observation; `warnings` come with the state."""
 
     step: Any
     state: PackedState | None
+    warnings: list[FilterWarning] | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class StreamEnd:
     steps: int
     log_likelihood: float
     calibration: ForecastChecks
+    warnings: list[FilterWarning]
     reason: EndReason
     state: PackedState | None
 
@@ -190,7 +193,10 @@ class StreamJob(RecurrentJob):
         self._pending.popleft()
         self._steps += 1
         every = self.options.state_every
-        self.emit(StreamStep(stepped.step, self.pack() if every and self._steps % every == 0 else None))
+        if every and self._steps % every == 0:
+            self.emit(StreamStep(stepped.step, self.pack(), doubts(self.filtering.model.name, self.checks())))
+        else:
+            self.emit(StreamStep(stepped.step, None))
 
     def settle(self) -> None:
         if self.interrupted:
@@ -203,5 +209,6 @@ class StreamJob(RecurrentJob):
                 self._end(self._closing)
 
     def _end(self, reason: EndReason) -> None:
-        state = self.pack() if self.options.wants_state else None
-        self.finish(StreamEnd(self._steps, self.log_likelihood, self.checks(), reason, state))
+        state, checks = self.pack() if self.options.wants_state else None, self.checks()
+        warnings = self.filtering.warn(checks)
+        self.finish(StreamEnd(self._steps, self.log_likelihood, checks, warnings, reason, state))

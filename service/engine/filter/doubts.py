@@ -1,0 +1,97 @@
+"""Why a reply should not be trusted: what its own checks say against it.
+
+The share of values inside their 0.9 interval, one step ahead and at every horizon that was asked for, has failed where
+it is off by more than a bar, FAR_OFF: of ENOUGH values or more by itself, of fewer only if chance would not make it so
+once in a thousand sound replies. Misses of forecasts h steps ahead come in runs of h, those of several components at
+once, so n values count as few as n / (components · h); of so many a share s inside where the bar allows p has a
+probability of at most
+
+    exp(-n KL(s, p))                            KL(s, p) = s log(s / p) + (1 - s) log((1 - s) / (1 - p))
+
+(Chernoff 1952; Hoeffding 1963), which is shared by all that is looked at. Adaptive intervals keep closer to their level
+than chance would: theirs is a false warning still more seldom.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from rfa.service.engine.filter.adaptive import MOST_PLACES
+from rfa.service.runtime.auto import NAME
+from rfa.service.schemas.replies import FilterWarning, ForecastChecks, WarningCode
+
+LEVEL: Final = "0.9"
+# What a sound filter's coverage stays within, one step and further ahead, and of how many values that can be asked.
+FAR_OFF: Final = (0.02, 0.03)
+ENOUGH: Final = 500
+# False warnings a sound reply, by chance alone.
+SELDOM: Final = 1e-3
+# The share of outliers that is many, and how many there are anyway.
+MANY_OUTLIERS: Final = 0.1
+FEW: Final = 5
+FIT: Final = "fit a filter to it with `rfa train filter --data FILE`"
+
+
+def doubts(model: str, checks: ForecastChecks) -> list[FilterWarning]:
+    """What speaks against the reply of a model; nothing where it is sound."""
+    observations = sum(checks.weighted_nis_bins)
+    components = checks.scored / observations if observations else 1.0
+    looked_at = 1 + sum(lead.scored > 0 for lead in checks.leads)
+    found = []
+    if checks.outliers > max(MANY_OUTLIERS * observations, FEW):
+        what = f"{checks.outliers:,} of {observations:,} observations are outliers to {model!r}"
+        found.append(_warning(model, "many_outliers", None, what))
+    share = checks.coverage.get(LEVEL)
+    rows = checks.scored / components
+    if share is not None and (code := _failure(share, FAR_OFF[0], rows, rows, looked_at)):
+        found.append(_warning(model, code, None, _held(share, checks.scored, "one step")))
+    for lead in checks.leads:
+        share, steps, rows = lead.coverage.get(LEVEL), lead.steps or 1.0, lead.scored / components
+        runs = rows / min(max(steps, 1.0), MOST_PLACES)
+        is_step = steps < 1.5
+        if share is None or (is_step and any(warning.code != "many_outliers" for warning in found)):
+            continue  # a step that has failed is said
+        far_off = FAR_OFF[0 if is_step else 1]
+        if code := _failure(share, far_off, rows, runs, looked_at):
+            ahead = "one step" if is_step else f"{steps:.3g} steps"
+            found.append(_warning(model, code, lead.horizon, _held(share, lead.scored, ahead)))
+    return found
+
+
+def _failure(share: float, far_off: float, rows: float, independent: float, looked_at: int) -> WarningCode | None:
+    """How coverage has failed, if it has.
+
+    Args:
+        rows: that were scored.
+        independent: as good as so many.
+        looked_at: coverages in this reply.
+    """
+    off = share - float(LEVEL)
+    if abs(off) <= far_off:
+        return None
+    allowed = float(LEVEL) + math.copysign(far_off, off)
+    if rows < ENOUGH and independent * _divergence(share, allowed) < math.log(2 * looked_at / SELDOM):
+        return None
+    return "low_coverage" if off < 0 else "high_coverage"
+
+
+def _divergence(share: float, p: float) -> float:
+    """Of a share from a probability, both of two outcomes."""
+    return sum(x * math.log(x / y) for x, y in ((share, p), (1 - share, 1 - p)) if x > 0)
+
+
+def _held(share: float, scored: int, ahead: str) -> str:
+    return f"{100 * share:.1f} % of {scored:,} values were inside their 90 % interval {ahead} ahead"
+
+
+def _warning(model: str, code: WarningCode, horizon: float | None, what: str) -> FilterWarning:
+    if model != NAME:
+        advice = f"{model!r} does not describe this series: name no model, or {FIT}"
+    elif code == "high_coverage":
+        advice = f"where values stand still or repeat exactly none is: send null for those that only repeat, or {FIT}"
+    elif code == "low_coverage":
+        advice = f"the series changes faster than its intervals learn: send more of its past first, or {FIT}"
+    else:
+        advice = f"where they are errors of the sensor send null for them, else {FIT}"
+    return FilterWarning(code, horizon, f"{what}; {advice}")

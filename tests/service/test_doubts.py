@@ -1,0 +1,236 @@
+"""Warnings: seldom of what is sound, told of what has failed; and coverage at each lead, counted again from replies."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rfa.cli.filter import beyond_gate
+from rfa.export.bundle import open_bundle
+from rfa.service.engine.filter.doubts import ENOUGH, FAR_OFF, SELDOM, doubts
+from rfa.service.engine.filter.forecast_checks import OUTLIERS, columns, summarise
+from rfa.service.runtime.auto import AutoRuntime
+from rfa.service.runtime.filter import FilterRuntime
+from rfa.service.runtime.filter_sequence import FilteredSequence
+from rfa.service.schemas.replies import FilterWarning, ForecastChecks, LeadChecks
+from tests.service.test_columns import answer, arrow, send, serving
+
+BUNDLES = Path(__file__).parents[2] / "bundles"
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+
+
+def checked(coverage: float, scored: int, outliers: int = 0, leads: Sequence[LeadChecks] = ()) -> ForecastChecks:
+    bins = [scored, *[0] * 7]
+    return ForecastChecks(
+        scored, {"0.9": coverage, "0.95": 0.99}, 0.1, 0.025, 1.0, [0] * 10, bins, None, outliers, list(leads)
+    )
+
+
+def ahead(steps: float, coverage: float | None, scored: int) -> LeadChecks:
+    return LeadChecks(60 * steps, steps, scored, {"0.9": coverage})
+
+
+def codes(found: list[FilterWarning]) -> list[tuple[str, float | None]]:
+    return [(warning.code, warning.horizon) for warning in found]
+
+
+@pytest.mark.parametrize(
+    ("checks", "told"),
+    [
+        (checked(0.9, 5000, 5), []),
+        (checked(0.881, 5000, 5), []),
+        (checked(0.879, 5000, 5), [("low_coverage", None)]),
+        (checked(0.879, ENOUGH), [("low_coverage", None)]),
+        (checked(0.879, ENOUGH - 1), []),
+        (checked(0.6, 20), []),
+        (checked(0.3, 20), [("low_coverage", None)]),
+        (checked(0.99, 5000), [("high_coverage", None)]),
+        (checked(1.0, 60), []),
+        (checked(1.0, 120), [("high_coverage", None)]),
+        (checked(0.9, 5000, 600), [("many_outliers", None)]),
+        (checked(0.9, 20, 4), []),
+        (checked(0.9, 900, 0, [ahead(12, 0.871, 880), ahead(48, 0.869, 500)]), [("low_coverage", 2880)]),
+        (checked(0.9, 900, 0, [ahead(12, 0.931, 880), ahead(48, None, 0)]), [("high_coverage", 720)]),
+        # 400 values 12 steps ahead say no more than 34 that are apart.
+        (checked(0.9, 420, 0, [ahead(12, 0.75, 400)]), []),
+        (checked(0.9, 420, 0, [ahead(2, 0.75, 400)]), [("low_coverage", 120)]),
+        (checked(0.8, 900, 0, [ahead(1, 0.8, 900)]), [("low_coverage", None)]),
+    ],
+)
+def test_what_has_failed_is_told(checks: ForecastChecks, told: list[tuple[str, float | None]]) -> None:
+    assert codes(doubts("linear", checks)) == told
+
+
+def test_values_of_columns_at_one_time_are_one() -> None:
+    """Of seven columns that may move together."""
+    checks = checked(0.7, 7 * 40)
+    together = ForecastChecks(**{**vars(checks), "weighted_nis_bins": [40, *[0] * 7]})
+    assert codes(doubts("auto", checks)) == [("low_coverage", None)] and doubts("auto", together) == []
+
+
+def test_a_warning_says_what_was_found_and_what_to_try() -> None:
+    leads = [ahead(12, 0.5, 9000)]
+    (low,) = doubts("auto", checked(0.9, 9000, leads=leads))
+    (named,) = doubts("linear", checked(0.9, 9000, leads=leads))
+    assert low.message.startswith("50.0 % of 9,000 values were inside their 90 % interval 12 steps ahead; ")
+    assert "rfa train filter" in low.message and "name no model" in named.message
+
+
+@pytest.mark.parametrize("scored", [10, 60, 120, 300, ENOUGH - 1])
+def test_chance_alone_is_seldom_told(scored: int) -> None:
+    """Of intervals that cover what the bars allow at most and at least, every value by itself, by the binomial."""
+    for share in (0.9 - FAR_OFF[0], 0.9 + FAR_OFF[0]):
+        told = math.fsum(
+            math.comb(scored, inside) * share**inside * (1 - share) ** (scored - inside)
+            for inside in range(scored + 1)
+            if doubts("auto", checked(inside / scored, scored))
+        )
+        assert told <= SELDOM
+
+
+def sound(kind: str, rows: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    noise = rng.normal(size=rows)
+    made = {
+        "white": noise, "walk": noise.cumsum(), "heavy": rng.standard_t(3, size=rows),
+        "season": 10 * np.sin(2 * np.pi * np.arange(rows) / 24) + noise,
+        "counts": rng.poisson(4, size=rows).astype(float),
+    }  # fmt: skip
+    return made[kind]
+
+
+def filtered(values: np.ndarray, horizon: tuple[float, ...], times: np.ndarray | None = None) -> ForecastChecks:
+    table = values.reshape(len(values), -1)
+    times = np.arange(float(len(values))) if times is None else times
+    found = AutoRuntime.of(table.shape[1]).filter(times.tolist(), table.tolist(), horizon=horizon)
+    return summarise(found.tally, LEVELS, table.shape[1], horizon, is_fresh=True)
+
+
+@pytest.mark.parametrize("kind", ["white", "walk", "heavy", "season", "counts"])
+def test_what_is_sound_is_not_doubted(kind: str) -> None:
+    """However short it is. At 48 steps a walk of 1,100 rows fails the bar itself once in 20 times."""
+    for seed in range(12):
+        for rows in (20, 60, 150, 400, 900):
+            assert doubts("auto", filtered(sound(kind, rows, seed), (12.0, 48.0))) == [], (seed, rows)
+
+
+@pytest.mark.parametrize("pattern", [[21.5], [1.0, 2.0, 3.0, 5.0]])
+def test_what_stands_still_or_repeats_is_told_at_every_lead(pattern: list[float]) -> None:
+    values = np.resize(pattern, 600)
+    found = codes(doubts("auto", filtered(values, (1.0, 12.0))))
+    assert found == [("high_coverage", None), ("high_coverage", 12.0)]
+
+
+# Coverage by lead.
+
+
+def told(found: FilteredSequence, name: str) -> np.ndarray:
+    return np.concatenate([getattr(piece.told, name) for piece in found.pieces])
+
+
+def recount(
+    bands: np.ndarray, values: np.ndarray, lead: int, begin: int, stride: int = 1
+) -> tuple[int, dict[str, float]]:
+    """How many values, and which share of them by level, are inside the interval of the forecast that was made `lead`
+    rows before, of every so many-th forecast from row `begin` on; bands `[rows, levels, P, 2]`."""
+    made = np.arange(len(values) - lead)
+    made = made[(made >= begin) & (made % stride == 0)]
+    after = values[made + lead][:, None]
+    inside = (bands[made, ..., 0] <= after) & (after <= bands[made, ..., 1])
+    seen = int((~np.isnan(values[made + lead])).sum())
+    return seen, {f"{level:g}": int(inside[:, i].sum()) / seen for i, level in enumerate(LEVELS)}
+
+
+@pytest.mark.parametrize("step", [1.0, 300.0, 86_400.0])
+def test_coverage_of_auto_is_what_its_forecasts_came_to(step: float) -> None:
+    """Every forecast of up to 32 steps from the second row on, for from there on the clock is known; of 48 steps every
+    other one. Of one step that of the first row counts as if it had been known."""
+    rng = np.random.default_rng(2)
+    values = np.stack([rng.normal(size=900).cumsum(), 10 + rng.normal(size=900)], axis=1)
+    values[rng.random(values.shape) < 0.05] = np.nan
+    rows = [[None if value != value else value for value in row] for row in values.tolist()]  # noqa: PLR0124
+    leads = {1: 1, 12: 1, 24: 1, 48: 2}
+    horizon = tuple(lead * step for lead in leads)
+    found = AutoRuntime.of(2).filter((step * np.arange(900)).tolist(), rows, horizon=horizon, levels=LEVELS)
+    checks = summarise(found.tally, LEVELS, 2, horizon, is_fresh=True)
+    for column, (lead, stride) in enumerate(leads.items()):
+        got, bands = checks.leads[column], told(found, "bands")[:, column]
+        scored, coverage = recount(bands, values, lead, 0 if lead == 1 else 1, stride)
+        assert (got.horizon, got.steps, got.scored) == (horizon[column], lead, scored)
+        assert got.coverage == pytest.approx(coverage, rel=1e-12, abs=2 / scored if lead == 1 else 0)
+    assert checks.leads[0].coverage == checks.coverage
+
+
+def test_coverage_of_a_bundle_is_what_its_forecasts_came_to() -> None:
+    rng = np.random.default_rng(3)
+    runtime = FilterRuntime(open_bundle(BUNDLES / "linear"))
+    values = rng.normal(size=(700, 2)).cumsum(axis=0) / 10
+    horizon = (0.5, 0.1, 2.0, 0.52)
+    found = runtime.filter([k / 10 for k in range(700)], values.tolist(), horizon=horizon, levels=LEVELS)
+    checks = summarise(found.tally, LEVELS, 2, horizon, is_fresh=True)
+    for column, lead in enumerate((5, 1, 20)):
+        got = checks.leads[column]
+        assert got.steps == pytest.approx(lead)
+        assert (got.scored, got.coverage) == recount(told(found, "bands")[:, column], values, lead, 0)
+    assert checks.leads[3] == LeadChecks(0.52, None, 0, dict.fromkeys(checks.coverage))  # near the first
+
+
+def test_sums_are_the_same_however_a_series_is_cut() -> None:
+    """Forecasts that wait in the state count where their time comes."""
+    values, horizon, runtime = sound("season", 700, 4)[:, None], (3.0, 30.0), AutoRuntime.of(1)
+    times = np.arange(700.0)
+    whole = runtime.filter(times.tolist(), values.tolist(), horizon=horizon)
+    sums, state = np.zeros(columns(len(LEVELS), 2)), None
+    for part in (slice(0, 1), slice(1, 40), slice(40, 411), slice(411, 700)):
+        found = runtime.filter(times[part].tolist(), values[part].tolist(), horizon=horizon, state=state)
+        sums, state = sums + found.tally, runtime.unpack(runtime.pack(found.state))
+    counts = np.delete(np.arange(len(sums)), 1)  # all but the sum of weighted nis, whose order differs
+    np.testing.assert_array_equal(sums[counts], whole.tally[counts])
+    assert whole.tally[columns(len(LEVELS))] == 700 - 4
+
+
+def test_outliers_are_those_beyond_the_gate() -> None:
+    rng = np.random.default_rng(5)
+    values = rng.standard_t(2, size=(3000, 2))
+    values[rng.random(values.shape) < 0.2] = np.nan
+    rows = [[None if value != value else value for value in row] for row in values.tolist()]  # noqa: PLR0124
+    found = AutoRuntime.of(2).filter(list(range(3000)), rows)
+    seen = (~np.isnan(values)).sum(axis=1)
+    outliers = [row for row in beyond_gate(told(found, "nis"), seen, 0.999) if row > 0]
+    assert found.tally[OUTLIERS] == len(outliers) > 20
+
+
+# Through the doors.
+
+
+@pytest.mark.anyio
+async def test_every_form_of_a_reply_warns_alike() -> None:
+    rows, horizon = [[float(k % 4)] for k in range(600)], [1.0, 12.0]
+    body: dict[str, Any] = {"observations": rows, "horizon": horizon, "seed": 1}
+    async with serving() as client:
+        whole = await answer(client, body)
+        lines = (await client.post("/filter", json={**body, "stream": True})).text.splitlines()
+        events = await client.post("/filter", json={**body, "stream": True}, headers={"Accept": "text/event-stream"})
+        column = {"y": [row[0] for row in rows]}
+        by_column = await answer(client, {"values": column, "horizon": horizon, "seed": 1, "fields": ["mean"]})
+        arrow_reply = await send(client, arrow(column), horizon="1.0,12.0", seed=1)
+        metrics = (await client.get("/metrics")).text
+    table = pa.ipc.open_stream(arrow_reply.content).read_all()
+    others = (
+        json.loads(lines[-1]), json.loads(events.text.split("\n\n")[-2].removeprefix("data: ")), by_column,
+        json.loads(table.schema.metadata[b"rfa"]),
+    )  # fmt: skip
+    for other in others:
+        assert (other["calibration"], other["warnings"]) == (whole["calibration"], whole["warnings"])
+    assert [(warning["code"], warning["horizon"]) for warning in whole["warnings"]] == [
+        ("high_coverage", None), ("high_coverage", 12.0)
+    ]  # fmt: skip
+    assert [lead["scored"] for lead in whole["calibration"]["leads"]] == [599, 587]
+    assert 'rfa_filter_warnings_total{code="high_coverage",model_name="auto"} 5.0' in metrics
