@@ -474,4 +474,4 @@ def test_what_stands_still_is_doubted_aloud(tmp_path: Path) -> None:
     (tmp_path / "still.csv").write_text("value\n" + "21.5\n" * 600)
     code, out, err = rfa("filter", tmp_path / "still.csv", "--horizon", "12", "--out", tmp_path / "out.csv")
     assert code == 0 and "90 % intervals held 100.0 % one step ahead, 100.0 % 12 steps ahead, " in out
-    assert err.count("warning: 100.0 % of ") == 2 and "12 steps ahead; where values stand still" in err
+    assert err.count("warning: 100.0 % of ") == 2 and "12 steps ahead; they are too wide, as where values stand still" in err

@@ -89,7 +89,7 @@ def _warning(model: str, code: WarningCode, horizon: float | None, what: str) ->
     if model != NAME:
         advice = f"{model!r} does not describe this series: name no model, or {FIT}"
     elif code == "high_coverage":
-        advice = f"where values stand still or repeat exactly none is: send null for those that only repeat, or {FIT}"
+        advice = f"they are too wide, as where values stand still or repeat: leave such stretches out, or {FIT}"
     elif code == "low_coverage":
         advice = f"the series changes faster than its intervals learn: send more of its past first, or {FIT}"
     else:
