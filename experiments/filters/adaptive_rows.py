@@ -119,7 +119,7 @@ def adaptive_fields(leads: Leads, size: int, levels: int) -> dict[str, StateFiel
     waits."""
     places = len(leads.lead)
     shapes = ((len(leads), size, levels), (places,), (places, size), (places, size, levels))
-    kinds = (np.float32, np.float64, np.float32, np.float32)
+    kinds = (np.float32, np.float64, np.float64, np.float32)
     return {name: StateField(shape, kind) for name, shape, kind in zip(FIELDS, shapes, kinds, strict=True)}
 
 

@@ -131,7 +131,7 @@ class AutoSteps:
     """
 
     runtime = "compiled"
-    magic = b"RFAA\x01"
+    magic = b"RFAA\x02"
     rows = 256
 
     def __init__(self, size: int, leads: Leads) -> None:

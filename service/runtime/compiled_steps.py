@@ -135,7 +135,7 @@ class CompiledSteps:
     """
 
     runtime = "compiled"
-    magic = b"RFAC\x04"
+    magic = b"RFAC\x05"
     rows = 256
 
     def __init__(self, bundle: Bundle, leads: Leads) -> None:

@@ -76,7 +76,7 @@ class GraphSteps:
     """
 
     runtime = "onnx"
-    magic = b"RFAF\x09"
+    magic = b"RFAF\x0a"
     rows = 1
 
     def __init__(self, bundle: Bundle, leads: Leads) -> None:

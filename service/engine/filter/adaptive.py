@@ -126,7 +126,7 @@ class Leads(NamedTuple):
         """What a seat holds for observations of `size` components and `levels` levels, as of `Tracks`."""
         places = len(self.lead)
         shapes = ((len(self.gamma), size, levels), (places,), (places, size), (places, size, levels))
-        kinds = (np.float32, np.float64, np.float32, np.float32)
+        kinds = (np.float32, np.float64, np.float64, np.float32)
         return {name: StateField(shape, kind) for name, shape, kind in zip(FIELDS, shapes, kinds, strict=True)}
 
 

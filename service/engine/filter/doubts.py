@@ -1,10 +1,11 @@
 """Why a reply should not be trusted: what its own checks say against it.
 
 The share of values inside their 0.9 interval, one step ahead and at every horizon that was asked for, has failed where
-it is off by more than a bar, FAR_OFF: of ENOUGH values or more by itself, of fewer only if chance would not make it so
-once in a thousand sound replies. Misses of forecasts h steps ahead come in runs of h, those of several components at
-once, so n values count as few as n / (components · h); of so many a share s inside where the bar allows p has a
-probability of at most
+it is off by more than a bar, FAR_OFF: of ENOUGH forecasts or more by itself, of fewer only if chance would not make it
+so once in a thousand sound replies. Of leads beyond MOST_PLACES steps every so many-th forecast is scored; the others
+count as forecasts, too. Misses of forecasts h steps ahead come in runs of h, those of several components at once, so n
+values say no more than n / (components · h); of so many a share s inside where the bar allows p has a probability of at
+most
 
     exp(-n KL(s, p))                            KL(s, p) = s log(s / p) + (1 - s) log((1 - s) / (1 - p))
 
@@ -48,22 +49,22 @@ def doubts(model: str, checks: ForecastChecks) -> list[FilterWarning]:
         found.append(_warning(model, code, None, _held(share, checks.scored, "one step")))
     for lead in checks.leads:
         share, steps, rows = lead.coverage.get(LEVEL), lead.steps or 1.0, lead.scored / components
-        runs = rows / min(max(steps, 1.0), MOST_PLACES)
+        runs, due = rows / min(max(steps, 1.0), MOST_PLACES), rows * math.ceil(steps / MOST_PLACES)
         is_step = steps < 1.5
         if share is None or (is_step and any(warning.code != "many_outliers" for warning in found)):
             continue  # a step that has failed is said
         far_off = FAR_OFF[0 if is_step else 1]
-        if code := _failure(share, far_off, rows, runs, looked_at):
+        if code := _failure(share, far_off, due, runs, looked_at):
             ahead = "one step" if is_step else f"{steps:.3g} steps"
             found.append(_warning(model, code, lead.horizon, _held(share, lead.scored, ahead)))
     return found
 
 
-def _failure(share: float, far_off: float, rows: float, independent: float, looked_at: int) -> WarningCode | None:
+def _failure(share: float, far_off: float, forecasts: float, independent: float, looked_at: int) -> WarningCode | None:
     """How coverage has failed, if it has.
 
     Args:
-        rows: that were scored.
+        forecasts: that it is of.
         independent: as good as so many.
         looked_at: coverages in this reply.
     """
@@ -71,7 +72,7 @@ def _failure(share: float, far_off: float, rows: float, independent: float, look
     if abs(off) <= far_off:
         return None
     allowed = float(LEVEL) + math.copysign(far_off, off)
-    if rows < ENOUGH and independent * _divergence(share, allowed) < math.log(2 * looked_at / SELDOM):
+    if forecasts < ENOUGH and independent * _divergence(share, allowed) < math.log(2 * looked_at / SELDOM):
         return None
     return "low_coverage" if off < 0 else "high_coverage"
 
