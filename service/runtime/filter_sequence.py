@@ -103,7 +103,7 @@ def run_sequence(
     memory = Memory(runtime.graphs.cache_shapes, times) if options.mode == "attention" else None
     pieces: list[Steps] = []
     traces: list[Traces] = []
-    total, sums = 0.0, no_checks(len(runtime.levels), len(options.horizon))
+    total, sums = 0.0, no_checks(len(runtime.levels), len(options.horizon), runtime.observation_size)
     done, most = 0, runtime.piece_rows_of(options) if memory is None else 1
     while done < len(observations) and time.monotonic() <= deadline:
         rows = slice(done, min(done + most, len(observations)))

@@ -284,6 +284,17 @@ class LeadChecks(Reply):
 
 
 @dataclass(frozen=True)
+class ComponentChecks(Reply):
+    """What became of the one-step forecasts of one component of the observations."""
+
+    scored: Annotated[int, says("observations of it that were forecast")]
+    coverage: Annotated[
+        dict[str, float | None],
+        says("share of them inside the interval, by calibrated level; null where nothing was scored"),
+    ]
+
+
+@dataclass(frozen=True)
 class ForecastChecks(Reply):
     """What became of the one-step forecasts of this request or stream. Its first observation had none."""
 
@@ -320,6 +331,7 @@ class ForecastChecks(Reply):
         int, says("observations whose nis is rarer than one in a thousand, if the filter is right, of those forecast")
     ]
     leads: Annotated[list[LeadChecks], says("of each horizon, in the request's order")]
+    components: Annotated[list[ComponentChecks], says("of each component of the observations, in their order")]
 
 
 WarningCode = Literal["low_coverage", "high_coverage", "many_outliers"]
@@ -336,6 +348,9 @@ class FilterWarning(Reply):
         ),
     ]
     horizon: Annotated[float | None, says("of the forecasts that it is about; null is one step")]
+    components: Annotated[
+        list[int] | None, says("of the observations that it is about, from 0; null is all of them together")
+    ]
     message: Annotated[str, says("what was found, and what to try")]
 
 

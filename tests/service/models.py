@@ -286,7 +286,7 @@ class FakeFilter:
     def work(self, options: FilterOptions, deadline: float = math.inf) -> Generator[FilterStepReply, None, Result]:
         wanted = self.readout(options.levels, options.horizon, options.samples)
         state, steps = options.state or self.start(options.seed), []
-        sums = no_checks(len(self.levels), len(options.horizon))
+        sums = no_checks(len(self.levels), len(options.horizon), self.observation_size)
         observations: list[Any] = [
             None if np.isnan(row).all() else [None if math.isnan(value) else value for value in row.tolist()]
             for row in options.observations
@@ -304,13 +304,16 @@ class FakeFilter:
         """Means could be merged; no test does."""
 
     def _check(self, before: Means, observation: Sequence[float | None] | None, wanted: Any) -> np.ndarray:
-        sums = no_checks(len(self.levels), len(wanted.horizon))
+        sums = no_checks(len(self.levels), len(wanted.horizon), self.observation_size)
         mean = before.sums / np.maximum(before.seen, 1)
         errors = [y - m for y, m in zip(observation or (), mean.tolist(), strict=False) if y is not None]
         if before.count and errors:
             sums[OBSERVATIONS], sums[WEIGHTED_NIS], sums[SCORED] = 1, 2, len(errors)
             sums[NIS] = [0, 0, 0, 0, 1, 0, 0, 0]
             sums[INSIDE][: len(self.levels)] = [sum(abs(error) <= level for error in errors) for level in self.levels]
+            each = sums[-self.observation_size * (1 + len(self.levels)) :].reshape(self.observation_size, -1)
+            for own, y, m in zip(each, observation or (), mean.tolist(), strict=True):
+                own[:] = 0 if y is None else [1, *(abs(y - m) <= level for level in self.levels)]
             above = sum(error > 0 for error in errors)
             sums[PIT] = [len(errors) - above, *[0] * (PIT_BINS - 2), above]
         return sums

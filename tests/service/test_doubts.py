@@ -19,18 +19,22 @@ from rfa.service.engine.filter.forecast_checks import OUTLIERS, columns, summari
 from rfa.service.runtime.auto import AutoRuntime
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.filter_sequence import FilteredSequence
-from rfa.service.schemas.replies import FilterWarning, ForecastChecks, LeadChecks
+from rfa.service.schemas.replies import ComponentChecks, FilterWarning, ForecastChecks, LeadChecks
 from tests.service.test_columns import answer, arrow, send, serving
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 
 
-def checked(coverage: float, scored: int, outliers: int = 0, leads: Sequence[LeadChecks] = ()) -> ForecastChecks:
-    bins = [scored, *[0] * 7]
+def checked(
+    coverage: float, scored: int, outliers: int = 0, leads: Sequence[LeadChecks] = (), each: Sequence[float] = ()
+) -> ForecastChecks:
+    """As of `scored` observations of one component, or of so many in each component that has a share of its own."""
+    components = [ComponentChecks(scored, {"0.9": share}) for share in each]
     return ForecastChecks(
-        scored, {"0.9": coverage, "0.95": 0.99}, 0.1, 0.025, 1.0, [0] * 10, bins, None, outliers, list(leads)
-    )
+        scored * max(len(each), 1), {"0.9": coverage, "0.95": 0.99}, 0.1, 0.025, 1.0, [0] * 10, [scored, *[0] * 7],
+        None, outliers, list(leads), components,
+    )  # fmt: skip
 
 
 def ahead(steps: float, coverage: float | None, scored: int) -> LeadChecks:
@@ -51,6 +55,7 @@ def codes(found: list[FilterWarning]) -> list[tuple[str, float | None]]:
         (checked(0.879, ENOUGH - 1), []),
         (checked(0.6, 20), []),
         (checked(0.3, 20), [("low_coverage", None)]),
+        (checked(0.0, 19), []),
         (checked(0.99, 5000), [("high_coverage", None)]),
         (checked(1.0, 60), []),
         (checked(1.0, 120), [("high_coverage", None)]),
@@ -73,9 +78,22 @@ def test_what_has_failed_is_told(checks: ForecastChecks, told: list[tuple[str, f
 
 def test_values_of_columns_at_one_time_are_one() -> None:
     """Of seven columns that may move together."""
-    checks = checked(0.7, 7 * 40)
-    together = ForecastChecks(**{**vars(checks), "weighted_nis_bins": [40, *[0] * 7]})
-    assert codes(doubts("auto", checks)) == [("low_coverage", None)] and doubts("auto", together) == []
+    assert codes(doubts("auto", checked(0.7, 7 * 40))) == [("low_coverage", None)]
+    assert doubts("auto", checked(0.7, 40, each=[0.7] * 7)) == []
+
+
+def test_a_column_that_fails_is_named() -> None:
+    """Though all together are as they should be."""
+    (warning,) = doubts("auto", checked(0.91, 900, each=[0.9] * 8 + [1.0, 0.9]))
+    assert (warning.code, warning.components) == ("high_coverage", [8])
+    assert warning.message.startswith(
+        "100.0 % of the values of column 9 of 10 were inside their 90 % interval one step"
+    )
+    low, high = doubts("auto", checked(0.91, 900, each=[0.5, 0.9, *[0.99] * 8]))
+    assert (low.code, low.components, high.components) == ("low_coverage", [0], list(range(2, 10)))
+    assert high.message.startswith("99.0 % of the values of columns 3, 4, 5, 6, 7, 8, … of 10 were inside")
+    (all_,) = doubts("auto", checked(0.85, 900, each=[0.885] * 5 + [0.885]))
+    assert (all_.code, all_.components) == ("low_coverage", None)
 
 
 def test_a_warning_says_what_was_found_and_what_to_try() -> None:
@@ -168,8 +186,13 @@ def test_coverage_of_auto_is_what_its_forecasts_came_to(step: float, level: floa
         got, bands = checks.leads[column], told(found, "bands")[:, column]
         scored, coverage = recount(bands, values, lead, 0 if lead == 1 else 1, stride)
         assert (got.horizon, got.steps, got.scored) == (horizon[column], lead, scored)
-        assert got.coverage == pytest.approx(coverage, rel=1e-12, abs=2 / scored if lead == 1 else 0)
+        assert got.coverage == pytest.approx(coverage, rel=1e-12, abs=2.001 / scored if lead == 1 else 0)
     assert checks.leads[0].coverage == checks.coverage
+    for a in range(2):
+        got, bands = checks.components[a], told(found, "bands")[:, 0]
+        scored, coverage = recount(bands[:, :, a : a + 1], values[:, a : a + 1], 1, 0)
+        assert got.scored == scored and got.coverage == pytest.approx(coverage, rel=1e-12, abs=1.001 / scored)
+    assert sum(component.scored for component in checks.components) == checks.scored
 
 
 def test_coverage_of_a_bundle_is_what_its_forecasts_came_to() -> None:
@@ -191,7 +214,7 @@ def test_sums_are_the_same_however_a_series_is_cut() -> None:
     values, horizon, runtime = sound("season", 700, 4)[:, None], (3.0, 30.0), AutoRuntime.of(1)
     times = np.arange(700.0)
     whole = runtime.filter(times.tolist(), values.tolist(), horizon=horizon)
-    sums, state = np.zeros(columns(len(LEVELS), 2)), None
+    sums, state = np.zeros(columns(len(LEVELS), 2, 1)), None
     for part in (slice(0, 1), slice(1, 40), slice(40, 411), slice(411, 700)):
         found = runtime.filter(times[part].tolist(), values[part].tolist(), horizon=horizon, state=state)
         sums, state = sums + found.tally, runtime.unpack(runtime.pack(found.state))

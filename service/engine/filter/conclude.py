@@ -162,7 +162,7 @@ def room(rows: int, size: int, levels: int, horizon: int, calibrated: int) -> To
     return Told(
         np.zeros(rows, np.bool_), np.zeros(rows, np.int64), *map(np.empty, (wide, wide, row, row, row, wide, row, row,
         row, row, (rows, levels, size, 2), (rows, horizon, 2, size), (rows, horizon, levels, size, 2),
-        (rows, columns(calibrated, horizon))))
+        (rows, columns(calibrated, horizon, size))))
     )  # fmt: skip
 
 

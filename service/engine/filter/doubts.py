@@ -26,53 +26,87 @@ LEVEL: Final = "0.9"
 # What a sound filter's coverage stays within, one step and further ahead, and of how many values that can be asked.
 FAR_OFF: Final = (0.02, 0.03)
 ENOUGH: Final = 500
+# Of fewer forecasts nothing is said: a stream has just begun to learn.
+LEAST: Final = 20
 # False warnings a sound reply, by chance alone.
 SELDOM: Final = 1e-3
 # The share of outliers that is many, and how many there are anyway.
 MANY_OUTLIERS: Final = 0.1
 FEW: Final = 5
+# Typical lags from which on a horizon is further ahead than a step, and columns that are named at most.
+BEYOND: Final = 1.5
+NAMED: Final = 6
 FIT: Final = "fit a filter to it with `rfa train filter --data FILE`"
 
 
 def doubts(model: str, checks: ForecastChecks) -> list[FilterWarning]:
     """What speaks against the reply of a model; nothing where it is sound."""
-    observations = sum(checks.weighted_nis_bins)
-    components = checks.scored / observations if observations else 1.0
-    looked_at = 1 + sum(lead.scored > 0 for lead in checks.leads)
     found = []
+    observations = sum(checks.weighted_nis_bins)
     if checks.outliers > max(MANY_OUTLIERS * observations, FEW):
         what = f"{checks.outliers:,} of {observations:,} observations are outliers to {model!r}"
-        found.append(_warning(model, "many_outliers", None, what))
+        found.append(_warning(model, "many_outliers", what))
+    seldom = SELDOM / (1 + len(checks.components) + sum(lead.scored > 0 for lead in checks.leads))
+    step = _step(model, checks, observations, seldom)
+    return [*found, *step, *_leads(model, checks, observations, seldom, has_failed=bool(step))]
+
+
+def _step(model: str, checks: ForecastChecks, observations: int, seldom: float) -> list[FilterWarning]:
+    """What speaks against its one-step intervals: of some components, else of all together."""
+    by_code: dict[WarningCode, list[int]] = {}
+    for a, component in enumerate(checks.components if len(checks.components) > 1 else []):
+        if code := _failure(component.coverage.get(LEVEL), FAR_OFF[0], component.scored, component.scored, seldom):
+            by_code.setdefault(code, []).append(a)
+    found = []
+    for code, failed in by_code.items():
+        shares = [100 * (checks.components[a].coverage[LEVEL] or 0.0) for a in failed]
+        low, high = f"{min(shares):.1f}", f"{max(shares):.1f}"
+        named = ", ".join(str(a + 1) for a in failed[:NAMED]) + (", …" if len(failed) > NAMED else "")
+        which = f"column{'s' if len(failed) > 1 else ''} {named} of {len(checks.components)}"
+        share = low if low == high else f"{low} to {high}"
+        what = f"{share} % of the values of {which} were inside their 90 % interval one step ahead"
+        found.append(_warning(model, code, what, components=failed))
     share = checks.coverage.get(LEVEL)
-    rows = checks.scored / components
-    if share is not None and (code := _failure(share, FAR_OFF[0], rows, rows, looked_at)):
-        found.append(_warning(model, code, None, _held(share, checks.scored, "one step")))
-    for lead in checks.leads:
-        share, steps, rows = lead.coverage.get(LEVEL), lead.steps or 1.0, lead.scored / components
-        runs, due = rows / min(max(steps, 1.0), MOST_PLACES), rows * math.ceil(steps / MOST_PLACES)
-        is_step = steps < 1.5
-        if share is None or (is_step and any(warning.code != "many_outliers" for warning in found)):
-            continue  # a step that has failed is said
-        far_off = FAR_OFF[0 if is_step else 1]
-        if code := _failure(share, far_off, due, runs, looked_at):
-            ahead = "one step" if is_step else f"{steps:.3g} steps"
-            found.append(_warning(model, code, lead.horizon, _held(share, lead.scored, ahead)))
+    if not found and (code := _failure(share, FAR_OFF[0], observations, observations, seldom)):
+        found.append(_warning(model, code, _held(share, checks.scored, "one step")))
     return found
 
 
-def _failure(share: float, far_off: float, forecasts: float, independent: float, looked_at: int) -> WarningCode | None:
+def _leads(
+    model: str, checks: ForecastChecks, observations: int, seldom: float, *, has_failed: bool
+) -> list[FilterWarning]:
+    """What speaks against its intervals further ahead, and against a step's where that is not said."""
+    found = []
+    components = checks.scored / observations if observations else 1.0
+    for lead in checks.leads:
+        share, steps, rows = lead.coverage.get(LEVEL), lead.steps or 1.0, lead.scored / components
+        is_step = steps < BEYOND
+        if is_step and has_failed:
+            continue
+        runs, due = rows / min(max(steps, 1.0), MOST_PLACES), rows * math.ceil(steps / MOST_PLACES)
+        if code := _failure(share, FAR_OFF[0 if is_step else 1], due, runs, seldom):
+            what = _held(share, lead.scored, "one step" if is_step else f"{steps:.3g} steps")
+            found.append(_warning(model, code, what, horizon=lead.horizon))
+    return found
+
+
+def _failure(
+    share: float | None, far_off: float, forecasts: float, independent: float, seldom: float
+) -> WarningCode | None:
     """How coverage has failed, if it has.
 
     Args:
         forecasts: that it is of.
         independent: as good as so many.
-        looked_at: coverages in this reply.
+        seldom: how probable such a share may be by chance.
     """
+    if share is None or forecasts < LEAST:
+        return None
     off = share - float(LEVEL)
     if abs(off) <= far_off:
         return None
     allowed = float(LEVEL) + math.copysign(far_off, off)
-    if forecasts < ENOUGH and independent * _divergence(share, allowed) < math.log(2 * looked_at / SELDOM):
+    if forecasts < ENOUGH and independent * _divergence(share, allowed) < math.log(2 / seldom):
         return None
     return "low_coverage" if off < 0 else "high_coverage"
 
@@ -82,11 +116,13 @@ def _divergence(share: float, p: float) -> float:
     return sum(x * math.log(x / y) for x, y in ((share, p), (1 - share, 1 - p)) if x > 0)
 
 
-def _held(share: float, scored: int, ahead: str) -> str:
-    return f"{100 * share:.1f} % of {scored:,} values were inside their 90 % interval {ahead} ahead"
+def _held(share: float | None, scored: int, ahead: str) -> str:
+    return f"{100 * (share or 0.0):.1f} % of {scored:,} values were inside their 90 % interval {ahead} ahead"
 
 
-def _warning(model: str, code: WarningCode, horizon: float | None, what: str) -> FilterWarning:
+def _warning(
+    model: str, code: WarningCode, what: str, horizon: float | None = None, components: list[int] | None = None
+) -> FilterWarning:
     if model != NAME:
         advice = f"{model!r} does not describe this series: name no model, or {FIT}"
     elif code == "high_coverage":
@@ -95,4 +131,4 @@ def _warning(model: str, code: WarningCode, horizon: float | None, what: str) ->
         advice = f"the series changes faster than its intervals learn: send more of its past first, or {FIT}"
     else:
         advice = f"where they are errors of the sensor send null for them, else {FIT}"
-    return FilterWarning(code, horizon, f"{what}; {advice}")
+    return FilterWarning(code, horizon, components, f"{what}; {advice}")

@@ -6,6 +6,8 @@ A tally is a vector of sums, so that adding one costs a microsecond:
     be by the rate that was asked for, alarms, outliers, 8 bins of weight × nis / d, 10 bins of the PIT,
     components inside by level, and then for each horizon that was asked for
     components scored, sum of its length in typical lags over them, components inside by level
+and for each component, one step ahead
+    how often it was scored, how often inside by level
 
 The first observation of a stream is not in it: nothing but the prior had forecast it. The PIT of a component is its
 place in the distribution that the forecast's intervals describe: 0.5 at the mean, 0.1 and 0.9 at the ends of the 0.8
@@ -34,7 +36,7 @@ from rfa.model.compiling import part
 from rfa.service.engine.filter.adaptive import EMPTY, GAMMA, INFINITE, TOLERANCE
 from rfa.service.engine.filter.alarms import count_alarms
 from rfa.service.engine.filter.input import level_name
-from rfa.service.schemas.replies import ForecastChecks, LeadChecks
+from rfa.service.schemas.replies import ComponentChecks, ForecastChecks, LeadChecks
 
 Array = np.ndarray
 
@@ -54,14 +56,14 @@ _NIS, _PIT, _INSIDE = NIS.start, PIT.start, INSIDE.start
 _RARE = NormalDist().inv_cdf(0.999)
 
 
-def columns(levels: int, horizon: int = 0) -> int:
-    """Numbers of a tally."""
-    return _INSIDE + levels + horizon * (2 + levels)
+def columns(levels: int, horizon: int = 0, size: int = 0) -> int:
+    """Numbers of a tally: those that all have, of each horizon, of each component."""
+    return _INSIDE + levels + horizon * (2 + levels) + size * (1 + levels)
 
 
-def no_checks(levels: int, horizon: int = 0) -> Array:
+def no_checks(levels: int, horizon: int = 0, size: int = 0) -> Array:
     """The tally of no observation."""
-    return np.zeros(columns(levels, horizon))
+    return np.zeros(columns(levels, horizon, size))
 
 
 @part
@@ -87,17 +89,21 @@ def tally(scored, weighted_nis, above, scores, edges, widths, sums):
     """
     for k in range(len(sums)):
         sums[k] = 0.0
-    count = 0
+    count, each = 0, 1 + widths.shape[1]
     for a in range(len(scores)):
         if not scored[a]:
             continue
         count += 1
+        own = len(sums) + (a - len(scores)) * each
+        sums[own] = 1
         beyond = 0
         for edge in range(edges.shape[1]):
             beyond += 1 if scores[a] > edges[a, edge] else 0
         sums[_PIT + (PIT_BINS // 2 + beyond if above[a] else PIT_BINS // 2 - 1 - beyond)] += 1
         for level in range(widths.shape[1]):
-            sums[_INSIDE + level] += 1 if scores[a] <= widths[a, level] else 0
+            is_inside = 1 if scores[a] <= widths[a, level] else 0
+            sums[_INSIDE + level] += is_inside
+            sums[own + 1 + level] = is_inside
     if count > 0:
         share = weighted_nis / count
         bin_ = 0
@@ -147,7 +153,9 @@ def summarise(
     observations, scored = int(sums[OBSERVATIONS]), int(sums[SCORED])
     reach = INFINITE + GAMMA if is_fresh else INFINITE - EMPTY + GAMMA
     names = [level_name(level) for level in levels]
-    ahead = sums[columns(len(levels)) :].reshape(len(horizon), 2 + len(levels)).tolist()
+    first, second = columns(len(levels)), columns(len(levels), len(horizon))
+    ahead = sums[first:second].reshape(len(horizon), 2 + len(levels)).tolist()
+    each = sums[second:].reshape(size, 1 + len(levels)).tolist()
     return ForecastChecks(
         scored=scored,
         coverage=_shares(names, sums[INSIDE][: len(levels)].tolist(), scored),
@@ -162,6 +170,7 @@ def summarise(
             LeadChecks(lead, round(steps / count, 6) if count else None, int(count), _shares(names, counts, count))
             for lead, (count, steps, *counts) in zip(horizon, ahead, strict=True)
         ],
+        components=[ComponentChecks(int(count), _shares(names, counts, count)) for count, *counts in each],
     )
 
 

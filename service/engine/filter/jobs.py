@@ -55,7 +55,7 @@ class RecurrentJob(Job):
         self.seat: Seat | None = None
         self.log_likelihood = 0.0
         self._is_fresh = options.state is None or not options.state.count
-        self._sums = no_checks(len(stage.model.levels), len(options.horizon))
+        self._sums = no_checks(len(stage.model.levels), len(options.horizon), stage.model.observation_size)
         self._rows = reply_rows(options)
 
     @property
