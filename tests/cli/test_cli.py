@@ -420,12 +420,6 @@ def test_a_number_of_rows_is_a_horizon_of_a_dated_file(tmp_path: Path) -> None:
     assert step["forecast"][0]["t"] - step["t"] == 7200
 
 
-def test_values_that_never_change_are_said_to_have_no_interval_that_comes_true(tmp_path: Path) -> None:
-    (tmp_path / "same.csv").write_text("value\n" + "5\n" * 600)
-    _, _, err = rfa("filter", tmp_path / "same.csv")
-    assert "warning: 100% of the values were inside their 90% interval" in err and "repeat exactly" in err
-
-
 def test_dates_stay_dates_in_table_and_picture(tmp_path: Path) -> None:
     path, table, picture = room(tmp_path / "room.csv"), tmp_path / "out.csv", tmp_path / "out.svg"
     options = ("--column", "humidity", "--from", "2024-03-02", "--to", "2024-03-03", "--horizon", "2h")
@@ -474,4 +468,7 @@ def test_what_stands_still_is_doubted_aloud(tmp_path: Path) -> None:
     (tmp_path / "still.csv").write_text("value\n" + "21.5\n" * 600)
     code, out, err = rfa("filter", tmp_path / "still.csv", "--horizon", "12", "--out", tmp_path / "out.csv")
     assert code == 0 and "90 % intervals held 100.0 % one step ahead, 100.0 % 12 steps ahead, " in out
-    assert err.count("warning: 100.0 % of ") == 2 and "12 steps ahead; they are too wide, as where values stand still" in err
+    assert (
+        err.count("warning: 100.0 % of ") == 2
+        and "12 steps ahead; they are too wide, as where values stand still" in err
+    )

@@ -189,9 +189,9 @@ def test_coverage_of_auto_is_what_its_forecasts_came_to(step: float, level: floa
         assert got.coverage == pytest.approx(coverage, rel=1e-12, abs=2.001 / scored if lead == 1 else 0)
     assert checks.leads[0].coverage == checks.coverage
     for a in range(2):
-        got, bands = checks.components[a], told(found, "bands")[:, 0]
+        own, bands = checks.components[a], told(found, "bands")[:, 0]
         scored, coverage = recount(bands[:, :, a : a + 1], values[:, a : a + 1], 1, 0)
-        assert got.scored == scored and got.coverage == pytest.approx(coverage, rel=1e-12, abs=1.001 / scored)
+        assert own.scored == scored and own.coverage == pytest.approx(coverage, rel=1e-12, abs=1.001 / scored)
     assert sum(component.scored for component in checks.components) == checks.scored
 
 

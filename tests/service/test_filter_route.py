@@ -198,7 +198,12 @@ async def test_the_reply_says_how_its_forecasts_came_true(connect: Any) -> None:
         many = (await client.post("/filter", json=exact)).json()
         metrics = (await client.get("/metrics")).text
     assert plain["calibration"] == lines(stream)[-1]["calibration"] == smooth["calibration"] == CHECKS
-    nothing = {"coverage": {"0.5": None, "0.9": None}, "bound": None, "weighted_nis": None, "pit": [0] * 10}
+    nothing: dict[str, Any] = {
+        "coverage": {"0.5": None, "0.9": None},
+        "bound": None,
+        "weighted_nis": None,
+        "pit": [0] * 10,
+    }
     nothing["weighted_nis_bins"] = [0] * 8
     nothing["components"] = [{"scored": 0, "coverage": nothing["coverage"]}] * 2
     assert one["calibration"] == {**CHECKS, "scored": 0, **nothing}

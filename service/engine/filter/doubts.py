@@ -57,19 +57,21 @@ def _step(model: str, checks: ForecastChecks, observations: int, seldom: float) 
     for a, component in enumerate(checks.components if len(checks.components) > 1 else []):
         if code := _failure(component.coverage.get(LEVEL), FAR_OFF[0], component.scored, component.scored, seldom):
             by_code.setdefault(code, []).append(a)
-    found = []
-    for code, failed in by_code.items():
-        shares = [100 * (checks.components[a].coverage[LEVEL] or 0.0) for a in failed]
-        low, high = f"{min(shares):.1f}", f"{max(shares):.1f}"
-        named = ", ".join(str(a + 1) for a in failed[:NAMED]) + (", …" if len(failed) > NAMED else "")
-        which = f"column{'s' if len(failed) > 1 else ''} {named} of {len(checks.components)}"
-        share = low if low == high else f"{low} to {high}"
-        what = f"{share} % of the values of {which} were inside their 90 % interval one step ahead"
-        found.append(_warning(model, code, what, components=failed))
+    if by_code:
+        return [_warning(model, code, _of_columns(checks, failed), None, failed) for code, failed in by_code.items()]
     share = checks.coverage.get(LEVEL)
-    if not found and (code := _failure(share, FAR_OFF[0], observations, observations, seldom)):
-        found.append(_warning(model, code, _held(share, checks.scored, "one step")))
-    return found
+    if code := _failure(share, FAR_OFF[0], observations, observations, seldom):
+        return [_warning(model, code, _held(share, checks.scored, "one step"))]
+    return []
+
+
+def _of_columns(checks: ForecastChecks, failed: list[int]) -> str:
+    shares = [100 * (checks.components[a].coverage[LEVEL] or 0.0) for a in failed]
+    low, high = f"{min(shares):.1f}", f"{max(shares):.1f}"
+    named = ", ".join(str(a + 1) for a in failed[:NAMED]) + (", …" if len(failed) > NAMED else "")
+    which = f"column{'s' if len(failed) > 1 else ''} {named} of {len(checks.components)}"
+    told = low if low == high else f"{low} to {high}"
+    return f"{told} % of the values of {which} were inside their 90 % interval one step ahead"
 
 
 def _leads(
