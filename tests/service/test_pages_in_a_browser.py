@@ -105,6 +105,55 @@ def test_the_example_of_filter_is_answered(browser: Any, live: Live, model: str)
     assert len(estimate.split()) == len(expected["steps"])
 
 
+@pytest.mark.parametrize(
+    ("pasted", "sent", "told"),
+    [
+        (
+            "21.5\n21.7\n\nNA\n21.6",
+            {"observations": [[21.5], [21.7], [None], [21.6]]},
+            "4 rows of column 1; times are 0",
+        ),
+        (
+            "Date;Temp;Room\n2024-01-01 00:00;21,5;north\n2024-01-01 01:00;;north",
+            {"times": [1704067200.0, 1704070800.0], "observations": [[21.5], [None]]},
+            "2 rows of Temp; Date is the clock, in UTC; left out: Room",
+        ),
+        (
+            "t,a,b\n0,1,2\n0.5,3,4",
+            {"times": [0.0, 0.5], "observations": [[1, 2], [3, 4]]},
+            "2 rows of a, b; t is the clock",
+        ),
+    ],
+)
+def test_numbers_as_people_have_them_are_answered_by_auto(
+    browser: Any, live: Live, pasted: str, sent: dict[str, Any], told: str
+) -> None:
+    with opened(browser, live.url) as page:
+        filters(page)
+        assert page.input_value("[name=model]") == "auto"
+        page.fill("[name=request]", pasted)
+        page.click("#filter button")
+        page.locator("#steps", has_text="log-likelihood").wait_for()
+        assert page.text_content("#read").startswith(told)
+        said = page.text_content("#steps")
+    expected = answer(live, "filter", {**sent, "levels": [0.9]})
+    assert said.endswith(f"log-likelihood {expected['log_likelihood']:.2f} after {len(expected['steps'])} steps")
+
+
+def test_a_reply_that_warns_is_shown_with_its_warning(browser: Any, live: Live) -> None:
+    warnings = answer(live, "filter", {"observations": [[21.5]] * 300})["warnings"]
+    with opened(browser, live.url) as page:
+        filters(page)
+        page.fill("[name=request]", "21.5\n" * 300)
+        page.click("#filter button")
+        page.locator("#warnings li").first.wait_for()
+        assert page.locator("#warnings li").all_text_contents() == [warning["message"] for warning in warnings]
+        page.fill("[name=request]", "no\nnumbers")
+        page.click("#filter button")
+        page.locator("#steps .bad", has_text="There is no column of numbers").wait_for()
+        assert page.locator("#warnings li").count() == 0
+
+
 def test_the_example_of_generate_is_answered(browser: Any, live: Live) -> None:
     with opened(browser, live.url) as page:
         page.fill("[name=max_new_tokens]", "12")
