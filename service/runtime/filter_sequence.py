@@ -113,6 +113,7 @@ def run_sequence(
         )  # fmt: skip
         told, trace = runtime.trace(pool, piece, memory, traced=options.smooth)
         total, sums = told.added_to(total, sums)
+        told = told.counted
         done += len(told)
         if options.smooth:
             pieces.append(told)

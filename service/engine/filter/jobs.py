@@ -182,7 +182,7 @@ class FilterJob(RecurrentJob):
         if len(steps):
             self.log_likelihood, self._sums = steps.added_to(self.log_likelihood, self._sums)
             self.position += len(steps)
-            self.emit(steps)
+            self.emit(steps.counted)
 
     def settle(self) -> None:
         if not self.has_next:

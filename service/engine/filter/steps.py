@@ -162,6 +162,11 @@ class Steps:
         return float(likelihoods.cumsum()[-1]), tallies.cumsum(axis=0)[-1]
 
     @property
+    def counted(self) -> Steps:
+        """What is still to be told once their tally has been added up: it takes as much as the rest."""
+        return replace(self, told=self.told._replace(tally=np.empty((len(self), 0))))
+
+    @property
     def tally(self) -> Array:
         """What became of their forecasts, as of forecast_checks.py."""
         found: Array = self.told.tally.sum(axis=0)
