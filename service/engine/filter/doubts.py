@@ -30,9 +30,8 @@ ENOUGH: Final = 500
 LEAST: Final = 20
 # False warnings a sound reply, by chance alone.
 SELDOM: Final = 1e-3
-# The share of outliers that is many, and how many there are anyway.
+# The share of outliers that is many.
 MANY_OUTLIERS: Final = 0.1
-FEW: Final = 5
 # Typical lags from which on a horizon is further ahead than a step, and columns that are named at most.
 BEYOND: Final = 1.5
 NAMED: Final = 6
@@ -43,10 +42,11 @@ def doubts(model: str, checks: ForecastChecks) -> list[FilterWarning]:
     """What speaks against the reply of a model; nothing where it is sound."""
     found = []
     observations = sum(checks.weighted_nis_bins)
-    if checks.outliers > max(MANY_OUTLIERS * observations, FEW):
+    seldom = SELDOM / (2 + len(checks.components) + sum(lead.scored > 0 for lead in checks.leads))
+    share = checks.outliers / observations if observations else 0.0
+    if share > MANY_OUTLIERS and _is_seldom(share, MANY_OUTLIERS, observations, seldom):
         what = f"{checks.outliers:,} of {observations:,} observations are outliers to {model!r}"
         found.append(_warning(model, "many_outliers", what))
-    seldom = SELDOM / (1 + len(checks.components) + sum(lead.scored > 0 for lead in checks.leads))
     step = _step(model, checks, observations, seldom)
     return [*found, *step, *_leads(model, checks, observations, seldom, has_failed=bool(step))]
 
@@ -108,14 +108,15 @@ def _failure(
     if abs(off) <= far_off:
         return None
     allowed = float(LEVEL) + math.copysign(far_off, off)
-    if scored < ENOUGH and independent * _divergence(share, allowed) < math.log(2 / seldom):
+    if scored < ENOUGH and not _is_seldom(share, allowed, independent, seldom / 2):
         return None
     return "low_coverage" if off < 0 else "high_coverage"
 
 
-def _divergence(share: float, p: float) -> float:
-    """Of a share from a probability, both of two outcomes."""
-    return sum(x * math.log(x / y) for x, y in ((share, p), (1 - share, 1 - p)) if x > 0)
+def _is_seldom(share: float, p: float, count: float, seldom: float) -> bool:
+    """Whether a share of so many, or one further off, is that improbable where p is the probability of each."""
+    divergence = sum(x * math.log(x / y) for x, y in ((share, p), (1 - share, 1 - p)) if x > 0)
+    return count * divergence >= math.log(1 / seldom)
 
 
 def _held(share: float | None, scored: int, ahead: str) -> str:
