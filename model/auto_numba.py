@@ -101,9 +101,10 @@ PROFILE = np.concatenate(([0], 2 * np.cumsum(SLOTS)))[:-1]
 LAST = int(2 * SLOTS.sum())
 WAITING = LAST + RING
 MEMORY = WAITING + (COUNT_OF_LEADS - 1) * PLACES * (BANK + 1)
-# Scratch of a column: the forecasts of the bank, their weights, and what the profiles add.
+# Scratch of a column: the forecasts of the bank, their weights, what the profiles add, and observations of a search.
 FORESEEN, WEIGHTS, SEASON, BEFORE = 0, BANK, 2 * BANK, 2 * BANK + PROFILES
-SCRATCH = BEFORE + PROFILES
+SEARCHED = BEFORE + PROFILES
+SCRATCH = SEARCHED + RING
 
 
 @part
@@ -452,7 +453,8 @@ def _remember_column(state, memory, value, unit, work):
             state[HELD + lead] += 1
     if rows == max(state[NEXT_SEARCH], FIRST_SEARCH):
         state[NEXT_SEARCH] = 2 * rows if rows < RING else rows + RING
-        _search(state, memory, unit, min(rows, RING))
+        count = min(rows, RING)
+        _search(state, memory, unit, work[SEARCHED : SEARCHED + count])
 
 
 @part
@@ -478,13 +480,13 @@ def _visit(state, memory, rest, unit, work):
 
 
 @part
-def _search(state, memory, unit, count):
-    """Look for a period in the last observations, and make a profile of it if there is a new one."""
-    values = np.empty(count)
+def _search(state, memory, unit, rest):
+    """Look for a period in the last `[count]` observations, and make a profile of it if there is a new one."""
+    count = len(rest)
     first = int(state[ROWS]) - count
     for k in range(count):
-        values[k] = memory[LAST + (first + k) % RING]
-    steps = dominant_period(values)
+        rest[k] = memory[LAST + (first + k) % RING]
+    steps = dominant_period(rest)
     if steps < FEWEST_SLOTS:
         return
     period = steps * unit
@@ -498,14 +500,14 @@ def _search(state, memory, unit, count):
         memory[at + k] = 0.0
     for k in range(count):
         slot = _slot(state, FOUND, -(count - 1 - k) * unit + np.ceil(count / steps) * period)
-        visits = memory[at + slots + slot]
-        memory[at + slot] += max(1 / (visits + 1), PROFILE_GAIN) * (values[k] - memory[at + slot])
+        visits, value = memory[at + slots + slot], memory[LAST + (first + k) % RING]
+        memory[at + slot] += max(1 / (visits + 1), PROFILE_GAIN) * (value - memory[at + slot])
         memory[at + slots + slot] = min(visits + 1, 1 / PROFILE_GAIN)
-    rest = values[count - 1] - memory[at + _slot(state, FOUND, 0.0)]
+    above = memory[LAST + (first + count - 1) % RING] - memory[at + _slot(state, FOUND, 0.0)]
     for i in range(LEVELS):
-        state[LEVEL + FOUND * LEVELS + i] = rest if i >= GROUND else 0.0
+        state[LEVEL + FOUND * LEVELS + i] = above if i >= GROUND else 0.0
     for trend in range(TRENDS):
-        state[TREND + FOUND * TRENDS + trend], state[SLOPE + FOUND * TRENDS + trend] = rest, 0.0
+        state[TREND + FOUND * TRENDS + trend], state[SLOPE + FOUND * TRENDS + trend] = above, 0.0
     for lead in range(COUNT_OF_LEADS):
         state[SCORED + lead * PROFILES + FOUND] = 0.0
         for e in range(FOUND * KINDS, BANK):
@@ -525,19 +527,21 @@ def _worst(state, lead):
 
 
 @part
-def dominant_period(values):
-    """The lag at which values, less their line, are most like themselves; 0 where there is none."""
-    count = len(values)
+def dominant_period(rest):
+    """The lag at which values `[count]`, less their line, are most like themselves; 0 where there is none.
+
+    rest: the values; what their line leaves of them, bounded, is there after it.
+    """
+    count = len(rest)
     middle, mean, slope, square = (count - 1) / 2, 0.0, 0.0, 0.0
     for k in range(count):
-        mean += values[k] / count
-        slope += (k - middle) * values[k]
+        mean += rest[k] / count
+        slope += (k - middle) * rest[k]
         square += (k - middle) ** 2
     slope /= square
-    rest = np.empty(count)
     power = 0.0
     for k in range(count):
-        rest[k] = values[k] - mean - slope * (k - middle)
+        rest[k] -= mean + slope * (k - middle)
         power += rest[k] * rest[k] / count
     bound, total = 4 * np.sqrt(power), 0.0
     for k in range(count):

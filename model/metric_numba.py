@@ -84,7 +84,7 @@ def observe(system, _, state, value, lag, scale, out):
 
 
 @part
-def forecast(system, horizon, state, mean, covariance):
+def forecast(system, horizon, state, _, mean, covariance):
     """Mean `[1]` and covariance `[1, 1]` of an observation to come after `horizon`."""
     unit = state[LAG] if state[LAG] > 0 else 1.0
     mean[0] = state[MEAN]

@@ -149,13 +149,15 @@ def observe_learned(system, work, state, value, lag, scale, out):
 
 
 @part
-def forecast(system, moves, state, mean, covariance):
+def forecast(system, moves, state, work, mean, covariance):
     """Mean `[P]` and covariance `[P, P]` of an observation to come.
 
-    moves: F and Q of the time until then `[2, n, n]`.
+    Args:
+        moves: F and Q of the time until then `[2, n, n]`.
+        work: scratch `[n (n + 2)]`.
     """
     n, p, _ = system.sizes
-    moved, inner, spread = np.empty(n), np.empty(n), np.empty(n * n)
+    moved, inner, spread = work[:n], work[n : 2 * n], work[2 * n :]
     for i in range(n):
         total = 0.0
         for j in range(n):

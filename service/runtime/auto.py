@@ -75,14 +75,11 @@ def calibration() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _take_rows(work, out, state, memory, followed, batch, told, trace):
+def _take_rows(work, out, state, memory, followed, batch, told, trace, known, room, after):
     """All observations of a batch; those of a stream after one that was not taken are not taken either."""
     streams, leads, tables, wanted = followed
     seats, times, values, noise = batch
     size, horizon = out.mean.shape[0], len(wanted.horizon)
-    known = room_of_known(out, horizon)
-    room = conclude.scratch(streams, tables, wanted)
-    after = np.empty((size, auto_numba.SMALL))
     lost = -1
     for row in range(len(seats)):
         seat = seats[row]
@@ -149,9 +146,11 @@ class AutoSteps:
         trace = trace_room(rows if traced else 0, self.size, self.size, 0, horizon)
         out = observed(self.size, self.size)
         np.fill_diagonal(out.transition, 1.0)
+        streams, tables = streams_of(pool), readout.calibration.tables
         _kernel()(
             np.zeros((self.size, auto_numba.SCRATCH)), out, pool.arrays[STATE], pool.arrays[MEMORY],
-            (streams_of(pool), self._leads, readout.calibration.tables, readout.wanted), batch.packed(), told, trace,
+            (streams, self._leads, tables, readout.wanted), batch.packed(), told, trace, room_of_known(out, horizon),
+            conclude.scratch(streams, tables, readout.wanted), np.empty((self.size, auto_numba.SMALL)),
         )  # fmt: skip
         return told, trace
 

@@ -54,14 +54,12 @@ _merged = numba.njit(**OPTIONS, inline="always")
 
 
 @_merged
-def _take_rows(observe, forecast, system, work, out, moves, state, followed, batch, told, trace):
+def _take_rows(observe, forecast, system, work, out, moves, state, followed, batch, told, trace, rooms):
     """All observations of a batch; those of a stream after one that was not taken are not taken either."""
     streams, leads, tables, wanted = followed
     seats, times, values, noise = batch
     n, horizon = out.predicted_mean.shape[0], len(wanted.horizon)
-    known = room_of_known(out, horizon)
-    room = conclude.scratch(streams, tables, wanted)
-    after = np.empty(state.shape[1])
+    known, room, after, moved = rooms
     lost = -1
     for row in range(len(seats)):
         seat = seats[row]
@@ -76,7 +74,7 @@ def _take_rows(observe, forecast, system, work, out, moves, state, followed, bat
         for k in range(len(after)):
             total += after[k]
         for h in range(horizon):
-            forecast(system, moves[h], after, known.forecast_mean[h], known.forecast_covariance[h])
+            forecast(system, moves[h], after, moved, known.forecast_mean[h], known.forecast_covariance[h])
         if not conclude.conclude(
             streams, leads, tables, wanted, seat, times[row], values[row], known, np.isfinite(total), told, row, room
         ):
@@ -96,25 +94,25 @@ def _take_rows(observe, forecast, system, work, out, moves, state, followed, bat
 # Three functions and not one with a parameter: numba keeps a function by its name, and what it calls must be global.
 
 
-def _capped(system, work, out, moves, state, followed, batch, told, trace):
+def _capped(system, work, out, moves, state, followed, batch, told, trace, rooms):
     load_sensor(system, work)
     _take_rows(
         filter_numba.observe_capped, filter_numba.forecast, system, work, out, moves, state, followed, batch, told,
-        trace,
+        trace, rooms,
     )  # fmt: skip
 
 
-def _learned(system, work, out, moves, state, followed, batch, told, trace):
+def _learned(system, work, out, moves, state, followed, batch, told, trace, rooms):
     load_sensor(system, work)
     _take_rows(
         filter_numba.observe_learned, filter_numba.forecast, system, work, out, moves, state, followed, batch, told,
-        trace,
+        trace, rooms,
     )  # fmt: skip
 
 
-def _metric(system, work, out, moves, state, followed, batch, told, trace):
+def _metric(system, work, out, moves, state, followed, batch, told, trace, rooms):
     _take_rows(
-        metric_numba.observe, metric_numba.forecast, system, work, out, moves, state, followed, batch, told, trace
+        metric_numba.observe, metric_numba.forecast, system, work, out, moves, state, followed, batch, told, trace, rooms
     )  # fmt: skip
 
 
@@ -221,9 +219,14 @@ class CompiledSteps:
         if self._chooses:
             inverse_nu, _, patience = system.rule
             system = system._replace(rule=(inverse_nu, readout.passes, patience))
+        streams, out = streams_of(pool), observed(self.size, self.state_size)
+        rooms = (
+            room_of_known(out, horizon), conclude.scratch(streams, calibration.tables, readout.wanted), np.empty(kept),
+            np.empty(self.state_size * (self.state_size + 2)),
+        )  # fmt: skip
         self._kernel(
-            system, work, observed(self.size, self.state_size), self._moves(readout.horizon), pool.arrays[STATE],
-            (streams_of(pool), self._leads, calibration.tables, readout.wanted), batch.packed(), told, trace,
+            system, work, out, self._moves(readout.horizon), pool.arrays[STATE],
+            (streams, self._leads, calibration.tables, readout.wanted), batch.packed(), told, trace, rooms,
         )  # fmt: skip
         return told, trace
 

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from rfa.model.compiling import part
+from rfa.model.recurrence.observed import Observed
 from rfa.service.engine.filter.adaptive import FIELDS, Tracks
 from rfa.service.engine.filter.conclude import Known, Streams, Told, copy1, copy2, copy3
 from rfa.service.engine.filter.learned_normal import FIELD as NORMAL
@@ -66,8 +67,7 @@ class Traced(NamedTuple):
     forecast_covariance: Array
 
 
-@part
-def room_of_known(out, horizon):
+def room_of_known(out: Observed, horizon: int) -> Known:
     """What is known of an observation: what a filter tells of it in `out`, and room for its forecasts, of zeros."""
     size = out.mean.shape[0]
     return Known(

@@ -46,11 +46,10 @@ _MADE_OF = adaptive, conclude, forecast_checks, learned_normal, learned_tail
 @functools.cache
 def _conclude() -> Any:
     @kernel(*_MADE_OF)
-    def conclude_rows(followed, batch, known, is_finite, rows, told):
+    def conclude_rows(followed, batch, known, is_finite, rows, told, room):
         """Conclude the rows of a batch that `rows` names."""
         streams, leads, tables, wanted = followed
         seats, times, values, _ = batch
-        room = conclude.scratch(streams, tables, wanted)
         for i in range(len(rows)):
             row = rows[i]
             one = Known(
@@ -203,8 +202,10 @@ class GraphSteps:
         scalars = np.stack([outputs[name][:count] for name in _SCALARS], axis=1).astype(np.float64)
         mean, covariance, innovation, spread = parts
         known = Known(mean, covariance, innovation, spread, means, covariances, scalars)
-        followed = streams_of(pool), self._leads, readout.calibration.tables, readout.wanted
-        _conclude()(followed, batch.packed(), known, fit, rows, told)
+        streams, tables = streams_of(pool), readout.calibration.tables
+        room = conclude.scratch(streams, tables, readout.wanted)
+        followed = streams, self._leads, tables, readout.wanted
+        _conclude()(followed, batch.packed(), known, fit, rows, told, room)
         if len(trace.state):
             trace.scalars[rows] = scalars
             trace.covariance[rows] = known.covariance

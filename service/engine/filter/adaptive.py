@@ -199,7 +199,7 @@ def score_step(shift, widths, score, rates):
 
 
 @part
-def score_waiting(leads, tracks, seat, now, lag, unit, value, rates, shift, arrived, held):
+def score_waiting(leads, tracks, seat, now, lag, unit, value, rates, shift, change, arrived, held):
     """Follow the forecasts of a stream whose time has come; `arrived` becomes 1 where they waited.
 
     Args:
@@ -210,7 +210,10 @@ def score_waiting(leads, tracks, seat, now, lag, unit, value, rates, shift, arri
     that from before.
     """
     size, levels = shift.shape[1], shift.shape[2]
-    change = np.zeros(shift.shape)
+    for lead in range(1, len(leads.gamma)):
+        for a in range(size):
+            for level in range(levels):
+                change[lead, a, level] = 0.0
     for lead in range(held.shape[0]):
         for k in range(held.shape[1]):
             held[lead, k] = 0.0

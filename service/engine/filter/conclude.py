@@ -31,7 +31,7 @@ from rfa.service.engine.filter.adaptive import (
     typical_step,
 )
 from rfa.service.engine.filter.alarms import Alarm
-from rfa.service.engine.filter.calibration import SHORTEST
+from rfa.service.engine.filter.calibration import SHORTEST, Tables
 from rfa.service.engine.filter.forecast_checks import (
     ALARMS,
     ASKED,
@@ -170,6 +170,7 @@ class Scratch(NamedTuple):
     """Room for what is known of a row until it is known to be finite."""
 
     shift: Array
+    change: Array
     arrived: Array
     normal: Array
     tail: Array
@@ -220,12 +221,12 @@ def clear(target):
             target[i, j] = 0.0
 
 
-@part
-def scratch(streams, tables, wanted):
+def scratch(streams: Streams, tables: Tables, wanted: Wanted) -> Scratch:
     """Room for one row after the other."""
     leads, size, levels = streams.tracks.shift.shape[1:]
     return Scratch(
-        np.empty((leads, size, levels), np.float32), np.empty(streams.tracks.due.shape[1], np.int8), np.empty(COLUMNS),
+        np.empty((leads, size, levels), np.float32), np.empty((leads, size, levels)),
+        np.empty(streams.tracks.due.shape[1], np.int8), np.empty(COLUMNS),
         np.empty(TAIL_COLUMNS), np.empty((len(wanted.horizon), size, levels)), np.empty(levels),
         np.empty((size, levels)),
         np.empty((size, len(tables.pit_columns) // 2)), np.empty(size), np.empty(size, np.bool_),
@@ -439,7 +440,9 @@ def conclude(streams, leads, tables, wanted, seat, now, value, known, is_finite,
     tracks = streams.tracks
     copy3(tracks.shift[seat], room.shift)
     _find_columns(wanted, leads, unit, room)
-    score_waiting(leads, tracks, seat, now, lag, unit, value, tables.miss_rates, room.shift, room.arrived, room.held)
+    score_waiting(
+        leads, tracks, seat, now, lag, unit, value, tables.miss_rates, room.shift, room.change, room.arrived, room.held
+    )
     _follow_step(tables, lag / unit, known, weight * max(nis, 0.0), told, row, room)
     if count > 0 and seen > 0:
         told.tally[row, OUTLIERS] = 1 if nis > outlier_gate(seen) else 0
