@@ -14,7 +14,7 @@ number for each slot of its period, the mean of what was seen there less the lev
 How good a filter is depends on how far ahead it looks. So for each lead of LEADS (in typical lags) every filter's mean
 absolute error E_l,e of forecasts so far ahead is followed, and what is told is the mean of all forecasts by the weights
 
-    w_l,e ∝ (E_l,e / min_e E_l,e)^(-POWER)
+    w_l,e ∝ (E_l,e / min_e E_l,e)^(-12)
 
 between two leads by E interpolated in log time. The mean absolute error of that mixture, A_l, gives the deviation,
 √(π/2) A_l. Where none was scored it grows from the last lead that was, as a local level's with the mixture's gain k:
@@ -22,8 +22,14 @@ between two leads by E interpolated in log time. The mean absolute error of that
 innovation the state has before the observation a share k, after it k (1 - k).
 
 Numbers are held less the first observation. What is found is the same for times that are shifted, and for y times a it
-is a times the same. A stream's state has SMALL numbers that an observation changes, copied for each, and MEMORY numbers
-of profiles, waiting forecasts and last observations, which `remember` changes once the observation is taken.
+is a times the same. A stream's state has SMALL numbers, which an observation changes in a copy until it is taken, the
+times that waiting forecasts are for, and MEMORY numbers of profiles, waiting forecasts and last observations, which
+`remember` changes once the observation is taken.
+
+The bank has BANK lanes, KINDS for each profile, and what is done to all of them is done in loops over lanes that lie
+side by side, without a branch: those become vector instructions. So scratch lies behind the copy of the state, in one
+array, of whose parts a compiler knows that they do not overlap, and what is one number for a profile is spread over its
+lanes.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -39,18 +45,34 @@ from rfa.model.recurrence.observed import LOG_LIKELIHOOD, NIS, PRECISION, WEIGHT
 # In typical lags, ascending; the first is one.
 LEADS = np.array([1.0, 4.0, 12.0, 24.0, 48.0, 168.0, 336.0])
 _LOG_LEADS = np.log(LEADS)
-COUNT_OF_LEADS, PLACES = len(LEADS), 32
+COUNT_OF_LEADS, PLACES = len(LEADS), 16
 STRIDES = np.maximum(np.ceil(LEADS / PLACES), 1).astype(np.int64)
-DRIFTS = np.array([3e-4, 0.01, 0.1, 1.0, 100.0])
+# Of the kinds of filters: the drift of levels; the gains and the damping of trends, which come after them.
+DRIFTS = np.array([1e-5, 3e-4, 0.01, 0.1, 1.0, 100.0])
 TREND_LEVEL, TREND_SLOPE, DAMPING = np.array([0.7, 0.25]), np.array([0.15, 0.02]), np.array([0.9, 0.98])
 LEVELS, TRENDS = len(DRIFTS), len(DAMPING)
 KINDS = LEVELS + TRENDS
 # The level that a profile is seen above.
-GROUND = 2
+GROUND = 3
 NO_SEASON, DAY, WEEK, FOUND = range(4)
 PROFILES = 4
 CLOCK = np.array([0.0, 86_400.0, 604_800.0, 0.0])
 BANK = PROFILES * KINDS
+
+
+def _of_lanes(levels, trends):
+    """A number of each kind, for all lanes."""
+    return np.tile(np.concatenate((np.broadcast_to(levels, LEVELS), np.broadcast_to(trends, TRENDS))), PROFILES)
+
+
+# By lane: whether it is a trend, its gains, and whether outliers weigh less.
+IS_TREND = _of_lanes(0.0, 1.0)
+DRIFT = _of_lanes(DRIFTS, 0.0)
+LEVEL_GAIN, SLOPE_GAIN = _of_lanes(0.0, TREND_LEVEL), _of_lanes(0.0, TREND_SLOPE)
+IS_ROBUST = _of_lanes(np.arange(LEVELS) <= GROUND, 1.0)
+# What is left of a slope, and what it has added, after a typical lag and after each of LEADS.
+KEPT = _of_lanes(1.0, DAMPING)
+REACHES = np.stack([_of_lanes(0.0, (1 - DAMPING**lead) / (1 - DAMPING)) for lead in LEADS])
 SLOTS = np.array([0, 720, 1008, 512])
 RING = 1024
 # Observations from which on the typical lag is trusted to set the profiles up; fewest slots of one.
@@ -60,7 +82,6 @@ FIRST_SEARCH = 64
 SAME_PERIOD = 0.02
 # Forecasts over which errors are followed, of a filter and of the mixture.
 FILTER_MEMORY, MIXTURE_MEMORY, YOUNG = 100.0, 200.0, 20.0
-POWER_SQUARES = 6  # half of POWER = 12
 INVERSE_NU = 0.05
 PROFILE_GAIN = 0.15
 # Times a mean error that an error counts for, at most; and the least of such errors, of the deviation of the column.
@@ -84,16 +105,15 @@ PERIOD = 9
 USED = PERIOD + PROFILES  # slots of a profile; 0 is none
 BEGUN = USED + PROFILES  # whether it has come round
 SPREAD = BEGUN + PROFILES
-LEVEL = SPREAD + LEVELS
-TREND = LEVEL + PROFILES * LEVELS
-SLOPE = TREND + PROFILES * TRENDS
-ERROR = SLOPE + PROFILES * TRENDS
+BASE = SPREAD + BANK  # level or trend of each lane
+SLOPE = BASE + BANK
+ERROR = SLOPE + BANK
 SCORED = ERROR + COUNT_OF_LEADS * BANK
 MIXTURE = SCORED + COUNT_OF_LEADS * PROFILES
 MIXED = MIXTURE + COUNT_OF_LEADS
 HEAD = MIXED + COUNT_OF_LEADS
 HELD = HEAD + COUNT_OF_LEADS
-SMALL = HELD + COUNT_OF_LEADS
+SMALL = -(-(HELD + COUNT_OF_LEADS) // KINDS) * KINDS
 DUE = SMALL  # of the waiting forecasts, which are not copied
 STATE = DUE + COUNT_OF_LEADS * PLACES
 # Numbers of a memory: profiles with the visits of their slots, the ring, the waiting forecasts.
@@ -101,53 +121,69 @@ PROFILE = np.concatenate(([0], 2 * np.cumsum(SLOTS)))[:-1]
 LAST = int(2 * SLOTS.sum())
 WAITING = LAST + RING
 MEMORY = WAITING + (COUNT_OF_LEADS - 1) * PLACES * (BANK + 1)
-# Scratch of a column: the forecasts of the bank, their weights, what the profiles add, and observations of a search.
-FORESEEN, WEIGHTS, SEASON, BEFORE = 0, BANK, 2 * BANK, 2 * BANK + PROFILES
-SEARCHED = BEFORE + PROFILES
-SCRATCH = SEARCHED + RING
+# Scratch behind the copy of a column's state: by lane forecasts, their weights, what the profile adds, what a slope does,
+# and what the loops over lanes are given; by kind sums; by profile its season and its level before; the value; and the
+# observations of a search, with zeros behind them.
+FORESEEN = SMALL
+WEIGHTS, ADDED, REACH, ONE, TWO, THREE, FOUR = (FORESEEN + k * BANK for k in range(1, 8))
+SUM = FORESEEN + 8 * BANK
+SEASON = SUM + 2 * KINDS
+BEFORE = SEASON + PROFILES
+REST = BEFORE + PROFILES
+SEARCHED = REST + 1
+LAGS_AT_ONCE = 8
+WORK = SEARCHED + RING + LAGS_AT_ONCE
+# The error of what says nothing, and the ratio of errors that is as good as none: their weights are nothing beside 1.
+HOPELESS, LEAST_RATIO = 1e300, 1e-20
+
+
+@part
+def _spread_out(state, at, j, value):
+    """A number of a profile, for all its lanes."""
+    for i in range(KINDS):
+        state[at + j * KINDS + i] = value
+
+
+@part
+def _sum_of(state, at):
+    """Of a number by kind."""
+    return ((state[at] + state[at + 1]) + (state[at + 2] + state[at + 3])) + (
+        (state[at + 4] + state[at + 5]) + (state[at + 6] + state[at + 7])
+    )
 
 
 @part
 def _slot(state, j, ahead):
     """The slot of a profile so far ahead of the last observation."""
-    period, slots = state[PERIOD + j], int(state[USED + j])
-    phase = np.fmod(state[ELAPSED] + ahead, period) / period
+    slots, turns = int(state[USED + j]), (state[ELAPSED] + ahead) / state[PERIOD + j]
     # Even steps lie in the middle of their slots, where rounding moves none into another.
-    return int(phase * slots + 0.5) % slots
+    return int((turns - np.floor(turns)) * slots + 0.5) % slots
 
 
 @part
-def _is_seen_slot(memory, j, slot, slots):
-    return memory[PROFILE[j] + slots + slot] > 0
+def _set_reach(state, steps):
+    """What slopes add in so many typical lags."""
+    for trend in range(TRENDS):
+        reach = (1 - DAMPING[trend] ** steps) / (1 - DAMPING[trend])
+        for j in range(PROFILES):
+            state[REACH + j * KINDS + LEVELS + trend] = reach
 
 
 @part
-def _damped(trend, steps):
-    """φ^steps, and what a slope adds until then."""
-    power = DAMPING[trend] ** steps
-    return power, (1 - power) / (1 - DAMPING[trend])
-
-
-@part
-def _foresee(state, memory, ahead, steps, work):
-    """The forecasts of the bank, in `work`; ABSENT where a filter has none."""
+def _foresee(state, memory, ahead):
+    """The forecasts of the bank so far ahead; the season of a profile is ABSENT where it has none."""
     for j in range(PROFILES):
-        first, is_used = j * KINDS, j == 0 or state[BEGUN + j] > 0
         season = 0.0
-        if is_used and j > 0:
-            slot, slots = _slot(state, j, ahead), int(state[USED + j])
-            is_used = _is_seen_slot(memory, j, slot, slots)
-            season = np.float64(memory[PROFILE[j] + slot])
-        work[SEASON + j] = season if is_used else ABSENT
-        for i in range(KINDS):
-            if not is_used:
-                work[FORESEEN + first + i] = ABSENT
-            elif i < LEVELS:
-                work[FORESEEN + first + i] = season + state[LEVEL + j * LEVELS + i]
-            else:
-                place = j * TRENDS + i - LEVELS
-                _, reach = _damped(i - LEVELS, steps)
-                work[FORESEEN + first + i] = season + state[TREND + place] + state[SLOPE + place] * reach
+        if j > 0:
+            season = ABSENT
+            if state[BEGUN + j] > 0:
+                slot, slots = _slot(state, j, ahead), int(state[USED + j])
+                if memory[PROFILE[j] + slots + slot] > 0:
+                    season = np.float64(memory[PROFILE[j] + slot])
+        state[SEASON + j] = season
+        _spread_out(state, ADDED, j, season if season != ABSENT else 0.0)
+    for e in range(BANK):
+        state[FORESEEN + e] = state[ADDED + e] + state[BASE + e] + state[SLOPE + e] * state[REACH + e]
 
 
 @part
@@ -162,37 +198,53 @@ def _between(steps):
 
 
 @part
-def _mix(state, steps, work):
-    """The mean of the forecasts by their weights, which are left in `work`."""
-    low, share = _between(steps)
-    least = np.inf
+def _mix(state, low, share):
+    """Weigh the forecasts by their errors between two leads; their mean, and the sum of the weights."""
     floor = SAME * state[DEVIATION] + TINY
+    after = min(low + 1, COUNT_OF_LEADS - 1)
+    for j in range(PROFILES):
+        is_there = state[SEASON + j] != ABSENT
+        of_first, of_low, of_next = 0.0, 0.0, 0.0
+        if is_there:
+            has_next = share > 0 and state[SCORED + after * PROFILES + j] >= 3
+            of_next = share if has_next else 0.0
+            if state[SCORED + low * PROFILES + j] >= 3:
+                of_low = 1 - of_next
+            else:
+                of_first = (1 - of_next) * np.sqrt(LEADS[low])
+        _spread_out(state, ONE, j, of_first)
+        _spread_out(state, TWO, j, of_low)
+        _spread_out(state, THREE, j, of_next)
+        _spread_out(state, FOUR, j, floor if is_there else HOPELESS)
+    one, other = ERROR + low * BANK, ERROR + after * BANK
     for e in range(BANK):
-        if work[FORESEEN + e] == ABSENT:
-            continue
-        j = e // KINDS
-        error = state[ERROR + e] * np.sqrt(LEADS[low])
-        if state[SCORED + low * PROFILES + j] >= 3:
-            error = state[ERROR + low * BANK + e]
-        if share > 0 and state[SCORED + (low + 1) * PROFILES + j] >= 3:
-            error += share * (state[ERROR + (low + 1) * BANK + e] - error)
-        work[WEIGHTS + e] = error + floor
-        least = min(least, error + floor)
-    total, mean = 0.0, 0.0
+        state[WEIGHTS + e] = (
+            state[ONE + e] * state[ERROR + e]
+            + state[TWO + e] * state[one + e]
+            + state[THREE + e] * state[other + e]
+            + state[FOUR + e]
+        )
+    for i in range(KINDS):
+        least = state[WEIGHTS + i]
+        for j in range(1, PROFILES):
+            least = min(least, state[WEIGHTS + j * KINDS + i])
+        state[SUM + i] = least
+    least = state[SUM]
+    for i in range(1, KINDS):
+        least = min(least, state[SUM + i])
     for e in range(BANK):
-        if work[FORESEEN + e] == ABSENT:
-            work[WEIGHTS + e] = 0.0
-            continue
-        square = (least / work[WEIGHTS + e]) ** 2
-        weight = 1.0
-        for _ in range(POWER_SQUARES):
-            weight *= square
-        work[WEIGHTS + e] = weight
-        total += weight
-        mean += weight * work[FORESEEN + e]
-    for e in range(BANK):
-        work[WEIGHTS + e] /= total
-    return mean / total
+        ratio = max(least / state[WEIGHTS + e], LEAST_RATIO)
+        cube = ratio * ratio * ratio
+        state[WEIGHTS + e] = (cube * cube) * (cube * cube)
+    for i in range(KINDS):
+        total, mean = 0.0, 0.0
+        for j in range(PROFILES):
+            weight = state[WEIGHTS + j * KINDS + i]
+            total += weight
+            mean += weight * state[FORESEEN + j * KINDS + i]
+        state[SUM + i], state[SUM + KINDS + i] = total, mean
+    total = _sum_of(state, SUM)
+    return _sum_of(state, SUM + KINDS) / total, total
 
 
 @part
@@ -211,31 +263,30 @@ def _mixture_error(state, steps):
 
 
 @part
-def _learn(mean, error, count, floor):
-    """A running mean of errors after one more, that counts so many times the mean at most."""
-    bounded = min(error, LARGEST_ERROR * max(mean, floor)) if count > YOUNG else error
-    return mean + (bounded - mean) / count
-
-
-@part
-def _score(state, lead, value, forecasts, at):
-    """Hold the bank's forecasts, from `at` on, against a value."""
-    floor = LEAST_SHARE * state[DEVIATION]
+def _score(state, lead, value, forecasts):
+    """Hold the bank's forecasts, from `forecasts` on, against a value."""
     for j in range(PROFILES):
-        if forecasts[at + j * KINDS] > ABSENT / 2:
-            continue
-        place = SCORED + lead * PROFILES + j
-        state[place] = min(state[place] + 1, FILTER_MEMORY)
-        for e in range(j * KINDS, (j + 1) * KINDS):
-            error, mean = abs(value - np.float64(forecasts[at + e])), ERROR + lead * BANK + e
-            state[mean] = _learn(state[mean], error, state[place], floor)
+        rate, room = 0.0, 0.0
+        if state[forecasts + j * KINDS] < ABSENT / 2:
+            place = SCORED + lead * PROFILES + j
+            state[place] = min(state[place] + 1, FILTER_MEMORY)
+            # Young errors are not bounded.
+            rate, room = 1 / state[place], 0.0 if state[place] > YOUNG else HOPELESS
+        _spread_out(state, ONE, j, rate)
+        _spread_out(state, TWO, j, room)
+    floor, errors = LEAST_SHARE * state[DEVIATION], ERROR + lead * BANK
+    for e in range(BANK):
+        mean = state[errors + e]
+        error = min(abs(value - state[forecasts + e]), LARGEST_ERROR * max(mean, floor) + state[TWO + e])
+        state[errors + e] = mean + (error - mean) * state[ONE + e]
 
 
 @part
 def _score_mixture(state, lead, error):
-    state[MIXED + lead] = min(state[MIXED + lead] + 1, MIXTURE_MEMORY)
-    floor = LEAST_SHARE * state[DEVIATION]
-    state[MIXTURE + lead] = _learn(state[MIXTURE + lead], error, state[MIXED + lead], floor)
+    count = min(state[MIXED + lead] + 1, MIXTURE_MEMORY)
+    mean, floor = state[MIXTURE + lead], LEAST_SHARE * state[DEVIATION]
+    bounded = min(error, LARGEST_ERROR * max(mean, floor)) if count > YOUNG else error
+    state[MIXED + lead], state[MIXTURE + lead] = count, mean + (bounded - mean) / count
 
 
 @part
@@ -252,74 +303,85 @@ def _score_waiting(state, due, memory, value, is_seen, lag, unit):
             state[HELD + lead] -= 1
             if is_seen and ahead >= -near:
                 at = WAITING + ((lead - 1) * PLACES + place) * (BANK + 1)
-                _score(state, lead, value, memory, at)
+                for e in range(BANK):
+                    state[THREE + e] = memory[at + e]
+                _score(state, lead, value, THREE)
                 _score_mixture(state, lead, abs(value - np.float64(memory[at + BANK])))
-
-
-@part
-def _weight(off, error):
-    """The Student-t weight of an innovation, by the mean error of its filter."""
-    if error <= 0:
-        return 1.0
-    z = off / (MEAN_TO_STD * error)
-    return min(1.0, (1 + INVERSE_NU) / (1 + z * z * INVERSE_NU))
 
 
 @part
 def _predict(state, tau):
     """Time passes: spreads grow, trends go on."""
-    for i in range(LEVELS):
-        state[SPREAD + i] += DRIFTS[i] * tau
-    for trend in range(TRENDS):
-        power, reach = _damped(trend, tau)
-        for j in range(PROFILES):
-            place = j * TRENDS + trend
-            state[TREND + place] += state[SLOPE + place] * reach
-            state[SLOPE + place] *= power
+    for e in range(BANK):
+        state[SPREAD + e] += DRIFT[e] * tau
+        state[ONE + e], state[REACH + e] = KEPT[e], REACHES[0, e]
+    if tau != 1:
+        _set_reach(state, tau)
+        for trend in range(TRENDS):
+            power = DAMPING[trend] ** tau
+            for j in range(PROFILES):
+                state[ONE + j * KINDS + LEVELS + trend] = power
+    for e in range(BANK):
+        state[BASE + e] += state[SLOPE + e] * state[REACH + e]
+        state[SLOPE + e] *= state[ONE + e]
+        state[REACH + e] = 0.0
 
 
 @part
-def _update(state, value, noise, work):
+def _weight(off, error):
+    """The Student-t weight of an innovation, by the mean error of its filter."""
+    z = off / (MEAN_TO_STD * error)
+    return min(1.0, (1 + INVERSE_NU) / (1 + z * z * INVERSE_NU))
+
+
+@part
+def _update(state, value, noise):
     """Condition all filters on a value; `noise` is the variance of its noise over the usual one."""
     is_first, is_old = state[COUNT] == 0, state[COUNT] > YOUNG
     for j in range(PROFILES):
-        work[BEFORE + j] = state[LEVEL + j * LEVELS + GROUND]
-        season = work[SEASON + j]
-        if j > 0 and state[BEGUN + j] == 0:
-            continue
-        if season == ABSENT:  # a slot that was never seen: it will begin at what leaves the level as it is
-            season = value - work[BEFORE + j]
-        rest = value - season
-        for i in range(LEVELS):
-            place = LEVEL + j * LEVELS + i
-            off = rest - state[place]
-            weight = _weight(off, state[ERROR + j * KINDS + i]) if is_old and i <= GROUND else 1.0
-            gain = weight * state[SPREAD + i] / (weight * state[SPREAD + i] + noise)
-            state[place] += (1.0 if is_first else gain) * off
-        for trend in range(TRENDS):
-            place = j * TRENDS + trend
-            off = rest - state[TREND + place]
-            weight = _weight(off, state[ERROR + j * KINDS + LEVELS + trend]) if is_old else 1.0
-            weight /= max(noise, 1.0)
-            state[TREND + place] += (1.0 if is_first else TREND_LEVEL[trend] * weight) * off
-            state[SLOPE + place] += (0.0 if is_first else TREND_SLOPE[trend] * weight) * off
-    for i in range(LEVELS):
-        state[SPREAD + i] = noise if is_first else state[SPREAD + i] * noise / (state[SPREAD + i] + noise)
-
-
-@part
-def _gain(state, noise, work):
-    """The gain of the mixture, before the update."""
-    total = 0.0
+        before, season = state[BASE + j * KINDS + GROUND], state[SEASON + j]
+        state[BEFORE + j] = before
+        # A slot that was never seen will begin at what leaves the level as it is.
+        _spread_out(state, ONE, j, value - season if season != ABSENT else before)
+        _spread_out(state, TWO, j, 1.0 if j == 0 or state[BEGUN + j] > 0 else 0.0)
+    most = max(noise, 1.0)
     for e in range(BANK):
-        i = e % KINDS
-        gain = state[SPREAD + i] / (state[SPREAD + i] + noise) if i < LEVELS else TREND_LEVEL[i - LEVELS]
-        total += work[WEIGHTS + e] * gain
-    return total
+        off, error, spread = state[ONE + e] - state[BASE + e], state[ERROR + e], state[SPREAD + e]
+        weight = _weight(off, error) if is_old and IS_ROBUST[e] > 0 and error > 0 else 1.0
+        level = weight * spread / (weight * spread + noise)
+        gain = LEVEL_GAIN[e] * weight / most if IS_TREND[e] > 0 else level
+        slope = 0.0 if is_first else SLOPE_GAIN[e] * weight / most
+        state[BASE + e] += state[TWO + e] * (1.0 if is_first else gain) * off
+        state[SLOPE + e] += state[TWO + e] * slope * off
+        state[SPREAD + e] = noise if is_first else spread * noise / (spread + noise)
 
 
 @part
-def _observe_column(state, due, memory, value, lag, unit, scale, work, out, a):
+def _gain(state, total, noise):
+    """The gain of the mixture, before the update."""
+    for i in range(KINDS):
+        weight = 0.0
+        for j in range(PROFILES):
+            weight += state[WEIGHTS + j * KINDS + i]
+        level = state[SPREAD + i] / (state[SPREAD + i] + noise)
+        state[SUM + i] = weight * (LEVEL_GAIN[i] if IS_TREND[i] > 0 else level)
+    return _sum_of(state, SUM) / total
+
+
+@part
+def _filtered(state, total):
+    """The mean of what the filters say of now, by the weights of one step ahead."""
+    for i in range(KINDS):
+        mean = 0.0
+        for j in range(PROFILES):
+            e = j * KINDS + i
+            mean += state[WEIGHTS + e] * (state[ADDED + e] + state[BASE + e])
+        state[SUM + i] = mean
+    return _sum_of(state, SUM) / total
+
+
+@part
+def _observe_column(state, due, memory, value, lag, unit, scale, out, a):
     """Condition a column on a value, NaN where missing; nis, weight and log-determinant of it."""
     is_seen, noise = value == value, scale * scale
     is_first = state[COUNT] == 0
@@ -333,9 +395,9 @@ def _observe_column(state, due, memory, value, lag, unit, scale, work, out, a):
         state[LARGEST] = max(state[LARGEST], abs(value))
     # The season is that of now, and trends have gone on: forecasts of no step ahead.
     _predict(state, tau)
-    _foresee(state, memory, 0.0, 0.0, work)
-    mean = _mix(state, 1.0, work)
-    gain = _gain(state, noise, work)
+    _foresee(state, memory, 0.0)
+    mean, total = _mix(state, 0, 0.0)
+    gain = _gain(state, total, noise)
     error = _mixture_error(state, tau)
     usual = (MEAN_TO_STD * error) ** 2
     spread = usual * (gain + (1 - gain) * noise)
@@ -349,10 +411,13 @@ def _observe_column(state, due, memory, value, lag, unit, scale, work, out, a):
     if is_seen:
         weight = _weight(innovation, error) if state[COUNT] > YOUNG else 1.0
         if not is_first:
-            _score(state, 0, rest, work, FORESEEN)
+            for j in range(PROFILES):
+                if state[SEASON + j] == ABSENT:
+                    state[FORESEEN + j * KINDS] = ABSENT
+            _score(state, 0, rest, FORESEEN)
             _score_mixture(state, 0, abs(innovation) * _mixture_error(state, 1.0) / error)
-        _update(state, rest, noise, work)
-        filtered = _filtered(state, work, rest)
+        _update(state, rest, noise)
+        filtered = _filtered(state, total)
         after = prior * (1 - gain) * noise / (gain + (1 - gain) * noise) if gain < 1 else 0.0
         after = max(after, 1e-6 * spread)
         size = min(state[COUNT] + 1, 10 * FILTER_MEMORY)
@@ -361,7 +426,7 @@ def _observe_column(state, due, memory, value, lag, unit, scale, work, out, a):
         state[GAIN] = gain
         state[COUNT] += 1
     state[ROWS] += 1
-    work[FORESEEN] = rest if is_seen else mean  # for `remember`
+    state[REST] = rest if is_seen else mean
     out.mean[a] = state[ORIGIN] + filtered
     out.covariance[a, a], out.innovation_covariance[a, a] = after, spread
     out.predicted_mean[a], out.predicted_covariance[a, a] = state[ORIGIN] + mean, prior
@@ -369,37 +434,19 @@ def _observe_column(state, due, memory, value, lag, unit, scale, work, out, a):
 
 
 @part
-def _filtered(state, work, rest):
-    """The mean of what the filters say of now, by the weights of one step ahead."""
-    total = 0.0
-    for e in range(BANK):
-        weight = work[WEIGHTS + e]
-        if weight == 0:
-            continue
-        j, i = e // KINDS, e % KINDS
-        if i < LEVELS:
-            total += weight * (work[SEASON + j] + state[LEVEL + j * LEVELS + i])
-        else:
-            total += weight * (work[SEASON + j] + state[TREND + j * TRENDS + i - LEVELS])
-    return total
-
-
-@part
-def observe(state, due, memory, values, lag, unit, scale, work, out):
-    """Condition the columns of a stream, `[P, SMALL]` in `state`, on values `[P]`, NaN where missing.
+def observe(state, due, memory, values, lag, unit, scale, out):
+    """Condition the columns of a stream on values `[P]`, NaN where missing.
 
     Args:
-        due: the state before it, `[P, STATE]`, of which the times of waiting forecasts are read.
+        state: a copy of the stream's, with scratch behind it, `[P, WORK]`.
+        due: the stream's own, `[P, STATE]`, of which the times of waiting forecasts are read.
         memory: `[P, MEMORY]`.
         lag, unit: since the observation before, and the typical one.
         scale: factor on the deviation of the noise.
-        work: scratch `[P, SCRATCH]`, which `remember` takes.
     """
     nis, weight, log_det, count, precision = 0.0, 0.0, 0.0, 0, 0.0
     for a in range(len(values)):
-        one, trust, size, is_scored = _observe_column(
-            state[a], due[a], memory[a], values[a], lag, unit, scale, work[a], out, a
-        )
+        one, trust, size, is_scored = _observe_column(state[a], due[a], memory[a], values[a], lag, unit, scale, out, a)
         precision += out.covariance[a, a]
         if is_scored:
             nis, weight, log_det, count = nis + one, weight + trust, log_det + size, count + 1
@@ -409,32 +456,48 @@ def observe(state, due, memory, values, lag, unit, scale, work, out):
 
 
 @part
-def forecast(state, memory, horizon, unit, work, mean, covariance):
+def is_finite(state):
+    """Whether all numbers of a stream's copy `[P, WORK]` are."""
+    total = 0.0
+    for a in range(len(state)):
+        column = state[a]
+        for i in range(KINDS):
+            column[SUM + i] = 0.0
+        for k in range(0, SMALL, KINDS):
+            for i in range(KINDS):
+                column[SUM + i] += column[k + i]
+        total += _sum_of(column, SUM)
+    return np.isfinite(total)
+
+
+@part
+def forecast(state, memory, horizon, unit, mean, covariance):
     """Mean `[P]` and variances, on the diagonal of `[P, P]`, of an observation to come after `horizon`."""
     steps = horizon / unit
+    low, share = _between(max(steps, 1.0))
     for a in range(len(mean)):
-        keep = work[a, FORESEEN]
-        _foresee(state[a], memory[a], horizon, steps, work[a])
-        mean[a] = state[a, ORIGIN] + _mix(state[a], max(steps, 1.0), work[a])
+        _set_reach(state[a], steps)
+        _foresee(state[a], memory[a], horizon)
+        middle, _ = _mix(state[a], low, share)
+        mean[a] = state[a, ORIGIN] + middle
         deviation = MEAN_TO_STD * _mixture_error(state[a], steps)
         covariance[a, a] = deviation * deviation
-        work[a, FORESEEN] = keep
 
 
 @part
-def remember(state, memory, values, unit, work):
-    """Keep what an observation leaves for later ones, once it is taken; `state` is `[P, STATE]`."""
+def remember(state, due, memory, values, unit):
+    """Keep what an observation leaves for later ones, once it is taken; the arguments are those of `observe`."""
     for a in range(len(values)):
-        _remember_column(state[a], memory[a], values[a], unit, work[a])
+        _remember_column(state[a], due[a], memory[a], values[a], unit)
 
 
 @part
-def _remember_column(state, memory, value, unit, work):
-    rest, rows = work[FORESEEN], int(state[ROWS])
+def _remember_column(state, due, memory, value, unit):
+    rest, rows = state[REST], int(state[ROWS])
     is_seen = value == value
     memory[LAST + (rows - 1) % RING] = rest
     if is_seen:
-        _visit(state, memory, rest, unit, work)
+        _visit(state, memory, rest, unit)
     if rows == SET_UP:
         for j in range(DAY, FOUND):
             if CLOCK[j] >= FEWEST_SLOTS * unit:
@@ -442,23 +505,33 @@ def _remember_column(state, memory, value, unit, work):
                 state[USED + j] = min(np.rint(CLOCK[j] / unit), SLOTS[j])
     for lead in range(1, COUNT_OF_LEADS):
         if rows % STRIDES[lead] == 0 and state[HELD + lead] < PLACES and state[COUNT] > 0 and rows > 1:
-            place = int(state[HEAD + lead] + state[HELD + lead]) % PLACES
-            _foresee(state, memory, LEADS[lead] * unit, LEADS[lead], work)
-            mean = _mix(state, LEADS[lead], work)
-            at = WAITING + ((lead - 1) * PLACES + place) * (BANK + 1)
-            for e in range(BANK):
-                memory[at + e] = work[FORESEEN + e]
-            memory[at + BANK] = mean
-            state[DUE + lead * PLACES + place] = state[ELAPSED] + LEADS[lead] * unit
-            state[HELD + lead] += 1
+            _wait(state, due, memory, lead, unit)
     if rows == max(state[NEXT_SEARCH], FIRST_SEARCH):
         state[NEXT_SEARCH] = 2 * rows if rows < RING else rows + RING
-        count = min(rows, RING)
-        _search(state, memory, unit, work[SEARCHED : SEARCHED + count])
+        _search(state, memory, unit, min(rows, RING))
 
 
 @part
-def _visit(state, memory, rest, unit, work):
+def _wait(state, due, memory, lead, unit):
+    """Keep the forecasts of a lead until their time has come."""
+    place = int(state[HEAD + lead] + state[HELD + lead]) % PLACES
+    at = WAITING + ((lead - 1) * PLACES + place) * (BANK + 1)
+    for e in range(BANK):
+        state[REACH + e] = REACHES[lead, e]
+    _foresee(state, memory, LEADS[lead] * unit)
+    mean, _ = _mix(state, lead, 0.0)
+    for e in range(BANK):
+        memory[at + e] = state[FORESEEN + e]
+    for j in range(1, PROFILES):
+        if state[SEASON + j] == ABSENT:
+            memory[at + j * KINDS] = ABSENT
+    memory[at + BANK] = mean
+    due[DUE + lead * PLACES + place] = state[ELAPSED] + LEADS[lead] * unit
+    state[HELD + lead] += 1
+
+
+@part
+def _visit(state, memory, rest, unit):
     """Take a value into the profiles."""
     for j in range(1, PROFILES):
         slots = int(state[USED + j])
@@ -470,7 +543,7 @@ def _visit(state, memory, rest, unit, work):
         # Of a slot of many observations as much is kept of a period as of one.
         least = PROFILE_GAIN * min(slots * unit / state[PERIOD + j], 1.0)
         place, visits = PROFILE[j] + slot, PROFILE[j] + slots + slot
-        above = rest - work[BEFORE + j]
+        above = rest - state[BEFORE + j]
         if memory[visits] == 0:
             memory[place] = above
             memory[visits] = 1
@@ -480,13 +553,12 @@ def _visit(state, memory, rest, unit, work):
 
 
 @part
-def _search(state, memory, unit, rest):
-    """Look for a period in the last `[count]` observations, and make a profile of it if there is a new one."""
-    count = len(rest)
+def _search(state, memory, unit, count):
+    """Look for a period in the last observations, and make a profile of it if there is a new one."""
     first = int(state[ROWS]) - count
     for k in range(count):
-        rest[k] = memory[LAST + (first + k) % RING]
-    steps = dominant_period(rest)
+        state[SEARCHED + k] = memory[LAST + (first + k) % RING]
+    steps = dominant_period(state[SEARCHED:], count)
     if steps < FEWEST_SLOTS:
         return
     period = steps * unit
@@ -504,10 +576,8 @@ def _search(state, memory, unit, rest):
         memory[at + slot] += max(1 / (visits + 1), PROFILE_GAIN) * (value - memory[at + slot])
         memory[at + slots + slot] = min(visits + 1, 1 / PROFILE_GAIN)
     above = memory[LAST + (first + count - 1) % RING] - memory[at + _slot(state, FOUND, 0.0)]
-    for i in range(LEVELS):
-        state[LEVEL + FOUND * LEVELS + i] = above if i >= GROUND else 0.0
-    for trend in range(TRENDS):
-        state[TREND + FOUND * TRENDS + trend], state[SLOPE + FOUND * TRENDS + trend] = above, 0.0
+    for i in range(KINDS):
+        state[BASE + FOUND * KINDS + i], state[SLOPE + FOUND * KINDS + i] = above if i >= GROUND else 0.0, 0.0
     for lead in range(COUNT_OF_LEADS):
         state[SCORED + lead * PROFILES + FOUND] = 0.0
         for e in range(FOUND * KINDS, BANK):
@@ -527,12 +597,13 @@ def _worst(state, lead):
 
 
 @part
-def dominant_period(rest):
-    """The lag at which values `[count]`, less their line, are most like themselves; 0 where there is none.
+def dominant_period(rest, count):
+    """The lag at which values, less their line, are most like themselves; 0 where there is none.
 
-    rest: the values; what their line leaves of them, bounded, is there after it.
+    Args:
+        rest: the values in the first `count` places; others are LAGS_AT_ONCE more. What their line leaves of them,
+            bounded, is there after it.
     """
-    count = len(rest)
     middle, mean, slope, square = (count - 1) / 2, 0.0, 0.0, 0.0
     for k in range(count):
         mean += rest[k] / count
@@ -547,17 +618,41 @@ def dominant_period(rest):
     for k in range(count):
         rest[k] = min(max(rest[k], -bound), bound)
         total += rest[k] * rest[k]
+    for k in range(count, count + LAGS_AT_ONCE):
+        rest[k] = 0.0
     if total <= (RESOLUTION * (abs(mean) + bound)) ** 2 * count:
         return 0.0
     found, best, lowest = 0.0, 0.0, 1.0
     before, last = 1.0, 1.0
-    for lag in range(1, count // 3 + 2):
-        sum_ = 0.0
-        for k in range(count - lag):
-            sum_ += rest[k] * rest[k + lag]
-        like = sum_ / total * count / (count - lag)
-        if lag > 2 and last >= before and last >= like and last > 0.2 and last - lowest > 0.25 and last > 1.08 * best:
-            found, best = lag - 1.0, last
-        lowest = min(lowest, last)
-        before, last = last, like
+    for first in range(1, count // 3 + 2, LAGS_AT_ONCE):
+        products = _products(rest, first, count)
+        for k in range(LAGS_AT_ONCE):
+            lag = first + k
+            if lag >= count // 3 + 2:
+                break
+            like = products[k] / total * count / (count - lag)
+            if (
+                lag > 2 and last >= before and last >= like and last > 0.2 and last - lowest > 0.25
+                and last > 1.08 * best
+            ):  # fmt: skip
+                found, best = lag - 1.0, last
+            lowest = min(lowest, last)
+            before, last = last, like
     return found
+
+
+@part
+def _products(rest, lag, count):
+    """Sums of the products of values so far apart, and up to LAGS_AT_ONCE - 1 further; behind the values are zeros."""
+    a, b, c, d, e, f, g, h = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for k in range(count - lag):
+        one, at = rest[k], k + lag
+        a += one * rest[at]
+        b += one * rest[at + 1]
+        c += one * rest[at + 2]
+        d += one * rest[at + 3]
+        e += one * rest[at + 4]
+        f += one * rest[at + 5]
+        g += one * rest[at + 6]
+        h += one * rest[at + 7]
+    return a, b, c, d, e, f, g, h

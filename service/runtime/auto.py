@@ -75,12 +75,12 @@ def calibration() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _take_rows(work, out, state, memory, followed, batch, told, trace, known, room, after):
+def _take_rows(out, state, memory, followed, batch, told, trace, known, room, after):
     """All observations of a batch; those of a stream after one that was not taken are not taken either."""
     streams, leads, tables, wanted = followed
     seats, times, values, noise = batch
     size, horizon = out.mean.shape[0], len(wanted.horizon)
-    lost = -1
+    lost = held = -1
     for row in range(len(seats)):
         seat = seats[row]
         if seat == lost:
@@ -90,24 +90,27 @@ def _take_rows(work, out, state, memory, followed, batch, told, trace, known, ro
         lag = times[row] - streams.time[seat] if count > 0 else 0.0
         unit = typical_step(streams.step[seat], lag, count)
         unit = unit if unit > 0 else 1.0
-        total = 0.0
-        copy2(state[seat, :, : auto_numba.SMALL], after)
+        if seat != held:
+            for a in range(size):
+                for k in range(auto_numba.SMALL):
+                    after[a, k] = state[seat, a, k]
         lag = lag if lag >= SHORTEST_LAG else 0.0
-        auto_numba.observe(after, state[seat], memory[seat], values[row], lag, unit, noise[row], work, out)
-        for a in range(size):
-            for k in range(auto_numba.SMALL):
-                total += after[a, k]
+        auto_numba.observe(after, state[seat], memory[seat], values[row], lag, unit, noise[row], out)
+        is_finite = auto_numba.is_finite(after)
         for h in range(horizon):
             auto_numba.forecast(
-                after, memory[seat], wanted.horizon[h], unit, work, known.forecast_mean[h], known.forecast_covariance[h]
+                after, memory[seat], wanted.horizon[h], unit, known.forecast_mean[h], known.forecast_covariance[h]
             )
         if not conclude.conclude(
-            streams, leads, tables, wanted, seat, times[row], values[row], known, np.isfinite(total), told, row, room
+            streams, leads, tables, wanted, seat, times[row], values[row], known, is_finite, told, row, room
         ):
-            lost = seat
+            lost, held = seat, -1
             continue
-        copy2(after, state[seat, :, : auto_numba.SMALL])
-        auto_numba.remember(state[seat], memory[seat], values[row], unit, work)
+        auto_numba.remember(after, state[seat], memory[seat], values[row], unit)
+        for a in range(size):
+            for k in range(auto_numba.SMALL):
+                state[seat, a, k] = after[a, k]
+        held = seat
         if len(trace.state) > 0:
             keep_trace(out, known, trace, row)
             copy1(out.mean, trace.mean[row])
@@ -148,9 +151,9 @@ class AutoSteps:
         np.fill_diagonal(out.transition, 1.0)
         streams, tables = streams_of(pool), readout.calibration.tables
         _kernel()(
-            np.zeros((self.size, auto_numba.SCRATCH)), out, pool.arrays[STATE], pool.arrays[MEMORY],
+            out, pool.arrays[STATE], pool.arrays[MEMORY],
             (streams, self._leads, tables, readout.wanted), batch.packed(), told, trace, room_of_known(out, horizon),
-            conclude.scratch(streams, tables, readout.wanted), np.empty((self.size, auto_numba.SMALL)),
+            conclude.scratch(streams, tables, readout.wanted), np.empty((self.size, auto_numba.WORK)),
         )  # fmt: skip
         return told, trace
 
@@ -180,7 +183,8 @@ class AutoRuntime(FilterRuntime):
         self.observation_size = self.state_size = size
         self._calibration = {"recurrent": Calibration(calibration())}
         self.levels = self._calibration["recurrent"].levels
-        leads = Leads.of(auto_numba.LEADS, are_own=True)
+        # An error after a long lag does not tell how far off a forecast of a typical one is: that has its own place.
+        leads = Leads.of(np.concatenate((auto_numba.LEADS[:1], auto_numba.LEADS)), are_own=True)
         self.graphs = cast("GraphSteps", None)  # for attention mode alone, which is refused
         self.steps = AutoSteps(size, leads)
         self._driven = None

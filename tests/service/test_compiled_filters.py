@@ -243,4 +243,4 @@ def test_a_loaded_filter_compiles_no_more(name: str) -> None:
     assert len(model.filter([0.0, 1.0], [[0.1] * size] * 2, mode="attention").steps) == 2
     with pytest.raises(TypeError, match="No matching definition"):
         told = conclude.room(1, size, 1, 0, len(model.levels))
-        graph_steps._conclude()((), (), told, np.ones(1, bool), np.zeros(1, np.int64), told)
+        graph_steps._conclude()((), (), told, np.ones(1, bool), np.zeros(1, np.int64), told, ())

@@ -18,7 +18,7 @@ from rfa.export.bundle import open_bundle
 from rfa.export.surprise import running_surprise
 from rfa.service.engine.filter.adaptive import FIELDS
 from rfa.service.engine.filter.calibration import SHORTEST, Calibration
-from rfa.service.engine.filter.conclude import LEAST_VARIANCE, Known, Told, room
+from rfa.service.engine.filter.conclude import LEAST_VARIANCE, Known, Told, room, scratch
 from rfa.service.engine.filter.forecast_checks import OUTLIERS, columns
 from rfa.service.engine.filter.learned_normal import COLUMNS, FIELD, interpolate
 from rfa.service.engine.filter.learned_tail import FIRST
@@ -132,7 +132,7 @@ def test_a_row_is_told_what_many_rows_are() -> None:
     calibration = readout.calibration
     pool, rows = StatePool(runtime.state_fields, STREAMS), Rows(calibration, readout)
     followed = streams_of(pool), runtime.graphs._leads, calibration.tables, readout.wanted
-    times = np.zeros(STREAMS)
+    times, work = np.zeros(STREAMS), scratch(streams_of(pool), calibration.tables, readout.wanted)
     for step in range(STEPS):
         # Half of the streams tick with the bundle's clock, so that forecasts meet their observations.
         times = np.round(times + np.where(np.arange(STREAMS) % 2, 0.1, rng.exponential(0.2, STREAMS)), 6)
@@ -141,7 +141,7 @@ def test_a_row_is_told_what_many_rows_are() -> None:
         known = known._replace(innovation=np.where(np.isnan(values), 0.0, known.innovation))
         told = room(STREAMS, SIZE, len(LEVELS), len(HORIZON), len(calibration.levels))
         batch = np.arange(STREAMS), times, values, np.ones(STREAMS)
-        _conclude()(followed, batch, known, np.ones(STREAMS, bool), np.arange(STREAMS), told)
+        _conclude()(followed, batch, known, np.ones(STREAMS, bool), np.arange(STREAMS), told, work)
         expected = rows.step(times, values, known)
         assert told.is_good.all() and (told.position == step).all()
         seen = ~np.isnan(values).all(axis=1)
@@ -167,7 +167,8 @@ def test_a_row_that_is_not_finite_leaves_its_stream_as_it_was(name: str, bad: fl
     told: Told = room(STREAMS, SIZE, len(LEVELS), len(HORIZON), len(runtime.levels))
     followed = streams_of(pool), runtime.graphs._leads, readout.calibration.tables, readout.wanted
     batch = np.arange(STREAMS), np.ones(STREAMS), np.ones((STREAMS, SIZE)), np.ones(STREAMS)
-    _conclude()(followed, batch, known, np.ones(STREAMS, bool), np.arange(STREAMS), told)
+    work = scratch(streams_of(pool), followed[2], followed[3])
+    _conclude()(followed, batch, known, np.ones(STREAMS, bool), np.arange(STREAMS), told, work)
     assert told.is_good.tolist() == [True, True, False, True, True]
     assert not any(array[2].any() for array in pool.arrays.values())
     assert pool.arrays["clock.count"].tolist() == [1, 1, 0, 1, 1]

@@ -65,7 +65,9 @@ MOST_PLACES = 32
 # An observation this close to the time that a forecast was for, as a share of the lead, is the one it was for.
 TOLERANCE = 0.05
 # Of the own steps of a stream's leads, so much: times need not be even.
-OWN_TOLERANCE = 0.5
+OWN_TOLERANCE = 0.25
+# How far a lead may be above its places, over these, until fewer forecasts are followed: typical lags are rarely whole.
+JITTER = 0.1
 # Lags that a typical one is the mean of, at most.
 LAGS = 1000.0
 # Where a step begins, in steps: no clock ticks there, so that rounding does not put two ticks into one step.
@@ -142,8 +144,9 @@ def typical_step(step, lag, count):
 
 @part
 def lead_of(times, horizon, unit):
-    """The lead that is nearest to a horizon in log time, where a unit of their times is so long."""
-    lead = 0
+    """The own lead that is nearest to a horizon in log time, where a unit of their times is so long; the first is none,
+    but the next observation, whenever it comes."""
+    lead = 1
     while lead + 1 < len(times) and horizon * horizon > unit * unit * times[lead] * times[lead + 1]:
         lead += 1
     return lead
@@ -160,7 +163,7 @@ def place_of(leads, lead, horizon, due, steps, row):
     count = leads.places[lead - 1]
     if leads.are_own:
         # By turns: a time in steps would move with every change of the typical lag.
-        stride = max(np.int64(np.ceil(steps / count)), 1)
+        stride = max(np.int64(np.ceil(steps / count - JITTER)), 1)
         return leads.begin[lead - 1] + (row // stride) % count if row % stride == 0 else -1
     step = max(leads.step, horizon / count)
     # The remainder is exact, and never infinite.
