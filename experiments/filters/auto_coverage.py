@@ -141,9 +141,7 @@ def ask(url: str, series: Series) -> Told:
     def stacked(part: str) -> Array:
         return np.array([columns[f"forecast.{lead * step!r}.{part}.y"] for lead in LEADS], np.float64)
 
-    return Told(
-        stacked("mean"), stacked(f"lower.{LEVEL!r}"), stacked(f"upper.{LEVEL!r}"), bool(reply.get("warnings"))
-    )
+    return Told(stacked("mean"), stacked(f"lower.{LEVEL!r}"), stacked(f"upper.{LEVEL!r}"), bool(reply.get("warnings")))
 
 
 def score(series: Series, told: Told) -> list[dict[str, Any]]:
@@ -220,7 +218,10 @@ def _middle(ratios: list[float | None]) -> float:
 
 def markdown(document: dict[str, Any]) -> str:
     """The summary by set and lead, and the figures that are outside."""
-    lines = ["| set, lags ahead | figures | inside | silent | coverage | error | interval score |", "|---|" + "---|" * 6]
+    lines = [
+        "| set, lags ahead | figures | inside | silent | coverage | error | interval score |",
+        "|---|" + "---|" * 6,
+    ]
     for name, leads in document["summary"].items():
         for lead, one in zip(LEADS, leads, strict=True):
             lines.append(

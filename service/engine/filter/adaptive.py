@@ -206,20 +206,21 @@ def score_waiting(leads, tracks, seat, now, lag, unit, value, rates, shift, chan
     """Follow the forecasts of a stream whose time has come; `arrived` becomes 1 where they waited.
 
     Args:
-        held: becomes how many components of each lead were scored, and how many of them were inside the interval that
-            was sent, by level, `[leads, 1 + levels]`.
+        held: of zeros; becomes how many components of each lead were scored, and how many of them were inside the
+            interval that was sent, by level, `[leads, 1 + levels]`.
+
+    Returns:
+        how many waited.
 
     An observation may be near the times of several forecasts of a lead, which lie side by side: v of all of them is
     that from before.
     """
     size, levels = shift.shape[1], shift.shape[2]
+    count = 0
     for lead in range(1, len(leads.gamma)):
         for a in range(size):
             for level in range(levels):
                 change[lead, a, level] = 0.0
-    for lead in range(held.shape[0]):
-        for k in range(held.shape[1]):
-            held[lead, k] = 0.0
     for place in range(len(leads.lead)):
         arrived[place] = 0
         if tracks.radius[seat, place, 0, levels - 1] == 0:
@@ -229,6 +230,7 @@ def score_waiting(leads, tracks, seat, now, lag, unit, value, rates, shift, chan
         if ahead > near:
             continue
         arrived[place] = 1
+        count += 1
         if ahead < -near:
             continue
         lead = leads.lead[place]
@@ -245,6 +247,7 @@ def score_waiting(leads, tracks, seat, now, lag, unit, value, rates, shift, chan
         for a in range(size):
             for level in range(levels):
                 shift[lead, a, level] += change[lead, a, level]
+    return count
 
 
 @part

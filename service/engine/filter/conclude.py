@@ -167,9 +167,13 @@ def room(rows: int, size: int, levels: int, horizon: int, calibrated: int) -> To
 
 
 class Scratch(NamedTuple):
-    """Room for what is known of a row until it is known to be finite."""
+    """Room for what is known of a row until it is known to be finite.
+
+    shift is v of one stream, and stays from row to row; loaded `[2]` tells of which, and how many forecasts wait there.
+    """
 
     shift: Array
+    loaded: Array
     change: Array
     arrived: Array
     normal: Array
@@ -225,7 +229,7 @@ def scratch(streams: Streams, tables: Tables, wanted: Wanted) -> Scratch:
     """Room for one row after the other."""
     leads, size, levels = streams.tracks.shift.shape[1:]
     return Scratch(
-        np.empty((leads, size, levels), np.float32), np.empty((leads, size, levels)),
+        np.empty((leads, size, levels), np.float32), np.full(2, -1), np.empty((leads, size, levels)),
         np.empty(streams.tracks.due.shape[1], np.int8), np.empty(COLUMNS),
         np.empty(TAIL_COLUMNS), np.empty((len(wanted.horizon), size, levels)), np.empty(levels),
         np.empty((size, levels)),
@@ -376,12 +380,29 @@ def _forecast(wanted, known, told, row, room):
 
 
 @part
-def _wait(leads, tracks, wanted, seat, now, unit, count, known, room):
-    """Keep forecasts until their observation comes; where one waits in their place, they are not scored."""
-    levels = room.radius.shape[2]
+def _load(tracks, seat, room):
+    """Have v of a stream at hand."""
+    copy3(tracks.shift[seat], room.shift)
+    room.loaded[0], room.loaded[1] = seat, 0
+    for place in range(tracks.radius.shape[1]):
+        if tracks.radius[seat, place, 0, tracks.radius.shape[3] - 1] != 0:
+            room.loaded[1] += 1
+
+
+@part
+def _leave(tracks, seat, room):
+    """Forecasts whose time has come leave their places, and v is what they taught."""
+    copy3(room.shift, tracks.shift[seat])
     for place in range(len(room.arrived)):
         if room.arrived[place]:
             clear(tracks.radius[seat, place])
+            room.loaded[1] -= 1
+
+
+@part
+def _wait(leads, tracks, wanted, seat, now, unit, count, known, room):
+    """Keep forecasts until their observation comes; where one waits in their place, they are not scored."""
+    levels = room.radius.shape[2]
     for lead in range(1, len(room.column)):
         column = room.column[lead]
         if column < 0:
@@ -393,6 +414,7 @@ def _wait(leads, tracks, wanted, seat, now, unit, count, known, room):
         if tracks.radius[seat, place, 0, levels - 1] != 0:
             continue
         tracks.due[seat, place] = due
+        room.loaded[1] += 1
         for a in range(len(room.scores)):
             tracks.mean[seat, place, a] = known.forecast_mean[column, a]
             for level in range(levels):
@@ -438,11 +460,16 @@ def conclude(streams, leads, tables, wanted, seat, now, value, known, is_finite,
     surprise, p, columns_of_tail = _score(streams, tables, seat, room.is_scored, seen, max(nis, 0.0), told, row, room)
     precision = _precision(tables, known, surprise)
     tracks = streams.tracks
-    copy3(tracks.shift[seat], room.shift)
+    if room.loaded[0] != seat:
+        _load(tracks, seat, room)
     _find_columns(wanted, leads, unit, room)
-    score_waiting(
-        leads, tracks, seat, now, lag, unit, value, tables.miss_rates, room.shift, room.change, room.arrived, room.held
-    )
+    clear(room.held)
+    arrived = 0
+    if room.loaded[1] > 0:
+        arrived = score_waiting(
+            leads, tracks, seat, now, lag, unit, value, tables.miss_rates, room.shift, room.change, room.arrived,
+            room.held,
+        )  # fmt: skip
     _follow_step(tables, lag / unit, known, weight * max(nis, 0.0), told, row, room)
     if count > 0 and seen > 0:
         told.tally[row, OUTLIERS] = 1 if nis > outlier_gate(seen) else 0
@@ -455,14 +482,17 @@ def conclude(streams, leads, tables, wanted, seat, now, value, known, is_finite,
         total += room.normal[k]
     total += surprise + told.anomaly[row] + precision + weight + nis + log_likelihood
     if not (is_finite and np.isfinite(total)):
+        room.loaded[0] = -1
         return False
     told.position[row], told.precision[row], told.log_likelihood[row] = count, precision, log_likelihood
     told.weight[row], told.nis[row] = weight, nis
     if seen == 0:
         told.weight[row] = told.nis[row] = told.anomaly[row] = np.nan
+    if arrived > 0:
+        _leave(tracks, seat, room)
+    copy2(room.shift[0], tracks.shift[seat, 0])
     if step > 0 or not leads.are_own:
         _wait(leads, tracks, wanted, seat, now, unit, count, known, room)
-    copy3(room.shift, tracks.shift[seat])
     for k in range(COLUMNS):
         streams.normal[seat, k] = room.normal[k]
     for k in range(columns_of_tail):
