@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rfa.model.compiling import part
+from rfa.model.compiling import merged, part
 from rfa.model.recurrence.observed import LOG_LIKELIHOOD, NIS, PRECISION, WEIGHT, predictive_log_density
 
 # In typical lags, ascending; the first is one.
@@ -121,9 +121,9 @@ PROFILE = np.concatenate(([0], 2 * np.cumsum(SLOTS)))[:-1]
 LAST = int(2 * SLOTS.sum())
 WAITING = LAST + RING
 MEMORY = WAITING + (COUNT_OF_LEADS - 1) * PLACES * (BANK + 1)
-# Scratch behind the copy of a column's state: by lane forecasts, their weights, what the profile adds, what a slope does,
-# and what the loops over lanes are given; by kind sums; by profile its season and its level before; the value; and the
-# observations of a search, with zeros behind them.
+# Scratch behind the copy of a column's state: by lane forecasts, their weights, what the profile adds, what a slope
+# does, and what the loops over lanes are given; by kind sums; by profile its season and its level before; the value;
+# and the observations of a search, with zeros behind them.
 FORESEEN = SMALL
 WEIGHTS, ADDED, REACH, ONE, TWO, THREE, FOUR = (FORESEEN + k * BANK for k in range(1, 8))
 SUM = FORESEEN + 8 * BANK
@@ -380,7 +380,7 @@ def _filtered(state, total):
     return _sum_of(state, SUM) / total
 
 
-@part
+@merged
 def _observe_column(state, due, memory, value, lag, unit, scale, out, a):
     """Condition a column on a value, NaN where missing; nis, weight and log-determinant of it."""
     is_seen, noise = value == value, scale * scale
@@ -491,7 +491,7 @@ def remember(state, due, memory, values, unit):
         _remember_column(state[a], due[a], memory[a], values[a], unit)
 
 
-@part
+@merged
 def _remember_column(state, due, memory, value, unit):
     rest, rows = state[REST], int(state[ROWS])
     is_seen = value == value

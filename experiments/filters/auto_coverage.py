@@ -43,7 +43,7 @@ GAPS = 0.1
 SECONDS = 120.0
 
 
-class Series(NamedTuple):
+class Recorded(NamedTuple):
     """times and values `[N]`, NaN where missing."""
 
     name: str
@@ -89,43 +89,43 @@ def simulated_kinds(rng: np.random.Generator) -> dict[str, Array]:
     }
 
 
-def simulated() -> Iterator[Series]:
+def simulated() -> Iterator[Recorded]:
     """Every kind on clocks of a second, five minutes and a day, with gaps and at random times; and three rows."""
     rng = np.random.default_rng(SEED)
     for kind, values in simulated_kinds(rng).items():
         for clock, step in (("1 s", SECOND), ("5 min", MINUTES), ("1 day", DAY)):
-            yield Series(f"{kind}, {clock}", step * np.arange(LENGTH), values)
+            yield Recorded(f"{kind}, {clock}", step * np.arange(LENGTH), values)
         kept = rng.random(LENGTH) >= GAPS
-        yield Series(f"{kind}, gaps", MINUTES * np.arange(LENGTH)[kept], values[kept])
-        yield Series(f"{kind}, jitter", MINUTES * (np.arange(LENGTH) + rng.uniform(-0.4, 0.4, LENGTH)), values)
+        yield Recorded(f"{kind}, gaps", MINUTES * np.arange(LENGTH)[kept], values[kept])
+        yield Recorded(f"{kind}, jitter", MINUTES * (np.arange(LENGTH) + rng.uniform(-0.4, 0.4, LENGTH)), values)
     lags = rng.exponential(MINUTES, LENGTH)
     walk = np.cumsum(np.sqrt(lags) * rng.standard_normal(LENGTH))
-    yield Series("walk, random times", lags.cumsum(), walk)
-    yield Series("white noise, random times", lags.cumsum(), rng.standard_normal(LENGTH))
-    yield Series("3 rows", DAY * np.arange(3), np.array([5.0, 6.0, 5.5]))
+    yield Recorded("walk, random times", lags.cumsum(), walk)
+    yield Recorded("white noise, random times", lags.cumsum(), rng.standard_normal(LENGTH))
+    yield Recorded("3 rows", DAY * np.arange(3), np.array([5.0, 6.0, 5.5]))
 
 
-def load_sets(data: Path) -> dict[str, list[Series]]:
+def load_sets(data: Path) -> dict[str, list[Recorded]]:
     """The series of each set that is there."""
     found = {"simulated": list(simulated())}
     if (data / "nab").is_dir():
-        found["nab"] = [Series(one.name, one.times, one.values) for one in load_nab(data / "nab")]
+        found["nab"] = [Recorded(one.name, one.times, one.values) for one in load_nab(data / "nab")]
     if (data / "ett" / "ETTh1.csv").is_file():
         with (data / "ett" / "ETTh1.csv").open(newline="") as file:
             names, *rows = list(csv.reader(file))
         table = np.array([[float(cell) for cell in row[1:]] for row in rows])
         hours = HOUR * np.arange(len(table))
-        found["ett"] = [Series(name, hours, column) for name, column in zip(names[1:], table.T, strict=True)]
+        found["ett"] = [Recorded(name, hours, column) for name, column in zip(names[1:], table.T, strict=True)]
     return found
 
 
-def step_of(series: Series) -> float:
+def step_of(series: Recorded) -> float:
     """Its median lag."""
     lags = np.diff(series.times)
     return float(np.median(lags[lags > 0]))
 
 
-def ask(url: str, series: Series) -> Told:
+def ask(url: str, series: Recorded) -> Told:
     """What `/filter` forecasts of a series."""
     step = step_of(series)
     given = [None if np.isnan(value) else float(value) for value in series.values]
@@ -144,7 +144,7 @@ def ask(url: str, series: Series) -> Told:
     return Told(stacked("mean"), stacked(f"lower.{LEVEL!r}"), stacked(f"upper.{LEVEL!r}"), bool(reply.get("warnings")))
 
 
-def score(series: Series, told: Told) -> list[dict[str, Any]]:
+def score(series: Recorded, told: Told) -> list[dict[str, Any]]:
     """Figures of each lead."""
     times, values, step = series.times, series.values, step_of(series)
     jumps = np.abs(np.diff(values))
@@ -178,7 +178,7 @@ def is_held(lead: int, figure: dict[str, Any], *, warns: bool) -> bool:
     return bool(abs(figure["coverage"] - LEVEL) <= NEAR[lead])
 
 
-def measure(sets: dict[str, list[Series]], told_of: Callable[[Series], Told]) -> dict[str, Any]:
+def measure(sets: dict[str, list[Recorded]], told_of: Callable[[Recorded], Told]) -> dict[str, Any]:
     """The figures of every series, by set and name."""
     rows: dict[str, Any] = {}
     with tqdm(total=sum(map(len, sets.values())), unit="series", disable=None) as bar:

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 
-from rfa.model.compiling import OPTIONS, kept_part, part
+from rfa.model.compiling import kept_part, merged, part
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.recurrence import dense_numba, dense_numba_learned, noise_law
 from rfa.model.recurrence.dense_numba import CompiledSystem, _rows, _transition
 from rfa.model.recurrence.observed import LOG_LIKELIHOOD, NIS, PRECISION, WEIGHT, predictive_log_density
 
 Array = np.ndarray[Any, Any]
-_merged = numba.njit(**OPTIONS, inline="always")
 
 
 class LinearSystem(NamedTuple):
@@ -81,7 +79,7 @@ def load_sensor(system, work):
         work[at.matrix + k] = system.sensor[k]
 
 
-@_merged
+@merged
 def _observe(update, beyond, system, work, state, value, lag, scale, out):
     """Condition the stream `[S]` in `state`, as `CompiledSystem.pack` has it, on values with NaN where missing.
 

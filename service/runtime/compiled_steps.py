@@ -15,12 +15,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numba
 import numpy as np
 
 from rfa.export.bundle import Bundle
 from rfa.model import metric_numba
-from rfa.model.compiling import OPTIONS, kernel, settle
+from rfa.model.compiling import kernel, merged, settle
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.recurrence import dense_numba, dense_numba_learned, filter_numba, noise_law
 from rfa.model.recurrence import observed as told_of_one
@@ -50,10 +49,9 @@ _MADE_OF = (
     adaptive, conclude, dense_numba, dense_numba_learned, filter_numba, filter_steps, forecast_checks, learned_normal,
     learned_tail, metric_numba, noise_law, told_of_one,
 )  # fmt: skip
-_merged = numba.njit(**OPTIONS, inline="always")
 
 
-@_merged
+@merged
 def _take_rows(observe, forecast, system, work, out, moves, state, followed, batch, told, trace, rooms):
     """All observations of a batch; those of a stream after one that was not taken are not taken either."""
     streams, leads, tables, wanted = followed
@@ -112,7 +110,8 @@ def _learned(system, work, out, moves, state, followed, batch, told, trace, room
 
 def _metric(system, work, out, moves, state, followed, batch, told, trace, rooms):
     _take_rows(
-        metric_numba.observe, metric_numba.forecast, system, work, out, moves, state, followed, batch, told, trace, rooms
+        metric_numba.observe, metric_numba.forecast, system, work, out, moves, state, followed, batch, told, trace,
+        rooms,
     )  # fmt: skip
 
 

@@ -26,10 +26,14 @@ LENGTH, BURN_IN = 200_000, 4_000
 
 
 @numba.njit(**OPTIONS)  # type: ignore[untyped-decorator]
-def follow(scores, noise, learned):  # type: ignore[no-untyped-def]
-    found = np.empty(len(scores))
+def place_all(scores, noise, learned, found):  # type: ignore[no-untyped-def]
     for t in range(len(scores)):
         found[t] = place_in_tail(scores[t], noise, True, learned)
+
+
+def follow(scores: np.ndarray, noise: float, learned: np.ndarray) -> np.ndarray:
+    found = np.empty(len(scores))
+    place_all(scores, noise, learned, found)
     return found
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfa.export.surprise import SURPRISE_CAP, SURPRISE_RATE
-from rfa.model.compiling import kept_part, part
+from rfa.model.compiling import kept_part, merged, part
 from rfa.service.engine.filter import adaptive, forecast_checks, learned_normal, learned_tail
 from rfa.service.engine.filter.adaptive import (
     Tracks,
@@ -246,7 +246,7 @@ def _band(widths, columns, weights, level):
     return widths[columns[level]] * weights[level] + widths[columns[other]] * weights[other]
 
 
-@part
+@merged
 def _rareness(streams, tables, seat, teaches, seen, nis, room):
     """How probable so strange an observation is on its stream, z by the model alone, and how many columns of the tail
     are in `room`, with what is learned from it: most observations change the first ones only."""
@@ -292,7 +292,7 @@ def _alarm(alarm, lag, p, value, innovation, told, row, room):
     told.tally[row, ALARMS] = 1 if is_alarm else 0
 
 
-@part
+@merged
 def _score(streams, tables, seat, is_scored, seen, nis, told, row, room):
     """Anomaly score, and the running surprise after it."""
     teaches = False

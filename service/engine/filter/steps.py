@@ -159,7 +159,8 @@ class Steps:
         however a series is cut."""
         likelihoods = np.concatenate(([log_likelihood], self.told.log_likelihood))
         tallies = np.concatenate((tally[None], self.told.tally))
-        return float(likelihoods.cumsum()[-1]), tallies.cumsum(axis=0)[-1]
+        # By rows numpy adds in their order; cumsum, which one number needs, takes eight times as long.
+        return float(likelihoods.cumsum()[-1]), tallies.sum(axis=0)
 
     @property
     def counted(self) -> Steps:
