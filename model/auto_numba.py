@@ -50,6 +50,7 @@ STRIDES = np.maximum(np.ceil(LEADS / PLACES), 1).astype(np.int64)
 # Of the kinds of filters: the drift of levels; the gains and the damping of trends, which come after them.
 DRIFTS = np.array([1e-5, 3e-4, 0.01, 0.1, 1.0, 100.0])
 TREND_LEVEL, TREND_SLOPE, DAMPING = np.array([0.7, 0.25]), np.array([0.15, 0.02]), np.array([0.9, 0.98])
+_LOG_DAMPING = np.log(DAMPING)
 LEVELS, TRENDS = len(DRIFTS), len(DAMPING)
 KINDS = LEVELS + TRENDS
 # The level that a profile is seen above.
@@ -164,7 +165,7 @@ def _slot(state, j, ahead):
 def _set_reach(state, steps):
     """What slopes add in so many typical lags."""
     for trend in range(TRENDS):
-        reach = (1 - DAMPING[trend] ** steps) / (1 - DAMPING[trend])
+        reach = (1 - np.exp(_LOG_DAMPING[trend] * steps)) / (1 - DAMPING[trend])
         for j in range(PROFILES):
             state[REACH + j * KINDS + LEVELS + trend] = reach
 
@@ -248,9 +249,8 @@ def _mix(state, low, share):
 
 
 @part
-def _mixture_error(state, steps):
-    """Mean absolute error of the mixture so many steps ahead."""
-    low, share = _between(steps)
+def _mixture_error(state, steps, low, share):
+    """Mean absolute error of the mixture so many steps ahead, which lie between two leads."""
     growth = state[GAIN] * state[GAIN]
     known = low
     while known > 0 and state[MIXED + known] < 5:
@@ -318,7 +318,7 @@ def _predict(state, tau):
     if tau != 1:
         _set_reach(state, tau)
         for trend in range(TRENDS):
-            power = DAMPING[trend] ** tau
+            power = np.exp(_LOG_DAMPING[trend] * tau)
             for j in range(PROFILES):
                 state[ONE + j * KINDS + LEVELS + trend] = power
     for e in range(BANK):
@@ -398,7 +398,8 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, a):
     _foresee(state, memory, 0.0)
     mean, total = _mix(state, 0, 0.0)
     gain = _gain(state, total, noise)
-    error = _mixture_error(state, tau)
+    low, share = _between(tau)
+    error = _mixture_error(state, tau, low, share)
     usual = (MEAN_TO_STD * error) ** 2
     spread = usual * (gain + (1 - gain) * noise)
     prior = gain * usual
@@ -415,7 +416,7 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, a):
                 if state[SEASON + j] == ABSENT:
                     state[FORESEEN + j * KINDS] = ABSENT
             _score(state, 0, rest, FORESEEN)
-            _score_mixture(state, 0, abs(innovation) * _mixture_error(state, 1.0) / error)
+            _score_mixture(state, 0, abs(innovation) * _mixture_error(state, 1.0, 0, 0.0) / error)
         _update(state, rest, noise)
         filtered = _filtered(state, total)
         after = prior * (1 - gain) * noise / (gain + (1 - gain) * noise) if gain < 1 else 0.0
@@ -474,13 +475,13 @@ def is_finite(state):
 def forecast(state, memory, horizon, unit, mean, covariance):
     """Mean `[P]` and variances, on the diagonal of `[P, P]`, of an observation to come after `horizon`."""
     steps = horizon / unit
-    low, share = _between(max(steps, 1.0))
+    low, share = _between(steps)
     for a in range(len(mean)):
         _set_reach(state[a], steps)
         _foresee(state[a], memory[a], horizon)
         middle, _ = _mix(state[a], low, share)
         mean[a] = state[a, ORIGIN] + middle
-        deviation = MEAN_TO_STD * _mixture_error(state[a], steps)
+        deviation = MEAN_TO_STD * _mixture_error(state[a], steps, low, share)
         covariance[a, a] = deviation * deviation
 
 

@@ -18,7 +18,7 @@ import argparse
 import csv
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,12 +52,12 @@ class Recorded(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Forecasts of each lead: mean, lower and upper end `[leads, N]`; and whether the reply warns."""
+    """Forecasts of each lead: mean, lower and upper end `[leads, N]`; and whether the reply warns of them `[leads]`."""
 
     mean: Array
     lower: Array
     upper: Array
-    warns: bool
+    warns: Sequence[bool]
 
 
 def _autoregression(noise: Array, share: float) -> Array:
@@ -141,7 +141,10 @@ def ask(url: str, series: Recorded) -> Told:
     def stacked(part: str) -> Array:
         return np.array([columns[f"forecast.{lead * step!r}.{part}.y"] for lead in LEADS], np.float64)
 
-    return Told(stacked("mean"), stacked(f"lower.{LEVEL!r}"), stacked(f"upper.{LEVEL!r}"), bool(reply.get("warnings")))
+    # One without a horizon is of one step.
+    said = {warning["horizon"] or step for warning in reply["warnings"] if warning["code"] != "many_outliers"}
+    warns = [lead * step in said for lead in LEADS]
+    return Told(stacked("mean"), stacked(f"lower.{LEVEL!r}"), stacked(f"upper.{LEVEL!r}"), warns)
 
 
 def score(series: Recorded, told: Told) -> list[dict[str, Any]]:
@@ -162,6 +165,7 @@ def score(series: Recorded, told: Told) -> list[dict[str, Any]]:
         is_known = len(made) > 0
         found.append({
             "scored": len(made),
+            "warns": told.warns[row],
             "coverage": float(np.mean(outside == 0)) if is_known else None,
             "error_over_last": float(error.mean() / last.mean()) if is_known and last.any() else None,
             "interval_score": float(np.mean(high - low + 2 / (1 - LEVEL) * outside) / unit)
@@ -171,11 +175,9 @@ def score(series: Recorded, told: Told) -> list[dict[str, Any]]:
     return found
 
 
-def is_held(lead: int, figure: dict[str, Any], *, warns: bool) -> bool:
-    """Whether the figure of the lead with this number is as it should be, or said not to be."""
-    if figure["scored"] < SCORED or warns:
-        return True
-    return bool(abs(figure["coverage"] - LEVEL) <= NEAR[lead])
+def is_inside(lead: int, figure: dict[str, Any]) -> bool:
+    """Whether the figure of the lead with this number is as it should be, if it is of enough forecasts."""
+    return figure["scored"] < SCORED or bool(abs(figure["coverage"] - LEVEL) <= NEAR[lead])
 
 
 def measure(sets: dict[str, list[Recorded]], told_of: Callable[[Recorded], Told]) -> dict[str, Any]:
@@ -185,28 +187,28 @@ def measure(sets: dict[str, list[Recorded]], told_of: Callable[[Recorded], Told]
         for name, series in sets.items():
             rows[name] = {}
             for one in series:
-                told = told_of(one)
-                rows[name][one.name] = {"warns": told.warns, "leads": score(one, told)}
+                rows[name][one.name] = score(one, told_of(one))
                 bar.update()
     return rows
 
 
 def summary(rows: dict[str, Any]) -> dict[str, Any]:
-    """Of each set the figures that count by lead: how many, how many inside the bar, and outside without a warning;
-    the mean of coverage, and the geometric means of error and interval score."""
+    """Of each set the figures that count by lead: how many, how many inside the bar, outside with a warning and inside
+    with one; the mean of coverage, and the geometric means of error and interval score."""
     found: dict[str, Any] = {}
     for name, series in rows.items():
         found[name] = []
         for lead in range(len(LEADS)):
-            figures = [(one["leads"][lead], one["warns"]) for one in series.values()]
-            counted = [(figure, warns) for figure, warns in figures if figure["scored"] >= SCORED]
+            counted = [figures[lead] for figures in series.values() if figures[lead]["scored"] >= SCORED]
+            inside = [is_inside(lead, figure) for figure in counted]
             found[name].append({
                 "figures": len(counted),
-                "inside": sum(is_held(lead, figure, warns=False) for figure, _ in counted),
-                "silent": sum(not is_held(lead, figure, warns=warns) for figure, warns in counted),
-                "coverage": float(np.mean([figure["coverage"] for figure, _ in counted])),
-                "error_over_last": _middle([figure["error_over_last"] for figure, _ in counted]),
-                "interval_score": _middle([figure["interval_score"] for figure, _ in counted]),
+                "inside": sum(inside),
+                "warned": sum(figure["warns"] and not held for figure, held in zip(counted, inside, strict=True)),
+                "false_warnings": sum(figure["warns"] and held for figure, held in zip(counted, inside, strict=True)),
+                "coverage": float(np.mean([figure["coverage"] for figure in counted])),
+                "error_over_last": _middle([figure["error_over_last"] for figure in counted]),
+                "interval_score": _middle([figure["interval_score"] for figure in counted]),
             })  # fmt: skip
     return found
 
@@ -219,20 +221,21 @@ def _middle(ratios: list[float | None]) -> float:
 def markdown(document: dict[str, Any]) -> str:
     """The summary by set and lead, and the figures that are outside."""
     lines = [
-        "| set, lags ahead | figures | inside | silent | coverage | error | interval score |",
-        "|---|" + "---|" * 6,
+        "| set, lags ahead | figures | inside | warned | false warnings | coverage | error | interval score |",
+        "|---|" + "---|" * 7,
     ]
     for name, leads in document["summary"].items():
         for lead, one in zip(LEADS, leads, strict=True):
             lines.append(
-                f"| {name}, {lead} | {one['figures']} | {one['inside']} | {one['silent']} | {one['coverage']:.3f} | "
-                f"{one['error_over_last']:.3f} | {one['interval_score']:.3f} |"
+                f"| {name}, {lead} | {one['figures']} | {one['inside']} | {one['warned']} | "
+                f"{one['false_warnings']} | {one['coverage']:.3f} | {one['error_over_last']:.3f} | "
+                f"{one['interval_score']:.3f} |"
             )
     for name, series in document["rows"].items():
-        for title, one in series.items():
-            for row, figure in enumerate(one["leads"]):
-                if not is_held(row, figure, warns=False):
-                    said = "warned" if one["warns"] else "silent"
+        for title, figures in series.items():
+            for row, figure in enumerate(figures):
+                if not is_inside(row, figure):
+                    said = "warned" if figure["warns"] else "silent"
                     lines.append(f"outside: {name}, {title}, {LEADS[row]} ahead: {figure['coverage']:.3f}, {said}")
     return "\n".join(lines)
 
