@@ -9,6 +9,9 @@ import threading
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
+import pytest
+
 from rfa.model import compiling
 from tests.model import test_dense_numba as first
 from tests.model import test_metric_filter as second
@@ -90,3 +93,15 @@ def test_a_kept_part_is_compiled_once_for_all_kernels(tmp_path: Path) -> None:
     assert compiled("slow", 6.0) == ["slow", "told"]
     assert compiled("made_of_it", 7.0) == ["made_of_it", "told"]
     assert compiled("made_of_it", 7.0) == []
+
+
+def test_a_kernel_that_makes_an_array_is_an_error() -> None:
+    """Its references are not counted: it would never be freed."""
+    numba = pytest.importorskip("numba")
+
+    @compiling.kernel()
+    def made(count):  # type: ignore[no-untyped-def]
+        return np.empty(count)
+
+    with pytest.raises(numba.core.errors.NumbaError):
+        made(3)

@@ -29,6 +29,10 @@ whenever one is free, the same hours were scored every day, and the width follow
 An observation counts as the one that a forecast was for within a share TOLERANCE of the lead, half a step, and half the
 lag since the observation before it: of the observations of a faster stream, only the one that is due.
 
+Where leads are a stream's own steps (`auto`), a step is its typical lag, the share is OWN_TOLERANCE, and the second
+lead is one step again: what the first learns of all lags, long ones too, does not tell how far off a forecast of one
+typical lag is.
+
 The answer to a change of v comes a lead later, after up to h results of forecasts that were made before it. At 90 % the
 miss rate falls by about 2 for a unit of v. So a lead has γ_lead = min(γ, 1 / (4 h)): a round of the loop undoes no more
 than half of an error. With h results outstanding v may go on by h γ_lead, so after T scored forecasts
