@@ -7,8 +7,10 @@ and so is what holds no numbers. pyarrow checks the rest.
 
 from __future__ import annotations
 
+import asyncio
+import io
 import struct
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -17,9 +19,13 @@ import orjson
 import pyarrow as pa
 from fastapi import Request, Response
 
-from rfa.service.body import StrictJSONRoute, ValidatedRequest, read_bytes, require_uncompressed
+from rfa.service.body import BodyLimits, StrictJSONRoute, ValidatedRequest, hold, read_bytes, require_uncompressed
+from rfa.service.departure import unless_disconnected
 from rfa.service.errors import InvalidRequest
-from rfa.service.memory import lease_of
+from rfa.service.json_cost import series_limits
+from rfa.service.long_format import MOST_KEYS, Groups, Keys, group, is_text, text_bytes
+from rfa.service.memory import Lease, lease_of
+from rfa.service.settings import Settings
 from rfa.service.validation import check_lengths, validated
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -36,10 +42,18 @@ ARROW_BODY: Final = {
 CLOCKS: Final = ("times", "time", "timestamp", "t")
 LISTS: Final = frozenset({"levels", "horizon", "fields"})
 TEXTS: Final = frozenset({"model", "state"})  # whatever they look like
-# Of memory for each byte of a body: its copy, its columns, and their numbers as objects.
-BYTES_PER_BYTE: Final = 12
-_RECORD_BATCH_COMPRESSION: Final = 3  # the field's place in Arrow's Message.fbs
+# Columns that tell the series of a body in long format apart, in the query.
+BY: Final = "by"
+NUMBER_BYTES: Final = 8
+# Of memory for each row while rows are grouped: codes of its keys, and of all of them, and their order.
+GROUPING_BYTES: Final = 48
+# Places of fields in Arrow's Message.fbs.
 _MESSAGE_HEADER: Final = 2
+_DICTIONARY_BATCH_DATA: Final = 1
+_RECORD_BATCH_COMPRESSION: Final = 3
+# Names of columns that an answer in long format has beside the keys.
+RESERVED: Final = frozenset({"index", "t", "state", "error"})
+STATE: Final = "state"
 
 
 def request_is_arrow(request: Request) -> bool:
@@ -50,6 +64,9 @@ def request_is_arrow(request: Request) -> bool:
 class ArrowRoute(StrictJSONRoute):
     """A route that takes its model as JSON, or as an Arrow stream and a query."""
 
+    def limits(self, settings: Settings) -> BodyLimits:
+        return BodyLimits(settings.max_series_bytes, series_limits(settings))
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle_json, handle = super().get_route_handler(), self.plain_handler()
         model: Any = self.body_field.field_info.annotation if self.body_field else None
@@ -58,16 +75,42 @@ class ArrowRoute(StrictJSONRoute):
             if not request_is_arrow(request):
                 return await handle_json(request)
             require_uncompressed(request.headers.get("content-encoding"))
-            state, lease = request.app.state, lease_of(request)
-            body = await read_bytes(request, state.settings, lease)
-            lease.grow(BYTES_PER_BYTE * len(body))
-            document = await state.turns.take(partial(decode_arrow, body), is_long=True)
+            state = request.app.state
+            document = await _decoded(request, state.settings)
             document |= _options(request, document)
             check_lengths(document, state.settings)
             found = await state.turns.take(partial(validated, model, document, "The query"), is_long=True)
             return await handle(ValidatedRequest(request, found))
 
         return read_then_handle
+
+
+async def _decoded(request: Request, settings: Settings) -> dict[str, Any]:
+    """The body as a document; if it is one in long format, `keys_of` the request has its keys."""
+    lease, by = lease_of(request), _keys_asked(request)
+    if not by:
+        body = await read_bytes(request, settings, lease, settings.max_body_bytes)
+        decode = partial(decode_arrow, body, settings, lease)
+        found: dict[str, Any] = await request.app.state.turns.take(decode, is_long=True)
+        return found
+    body = await read_bytes(request, settings, lease, settings.max_arrow_bytes)
+    # On a thread: the libraries let others go on meanwhile, and it takes longer than anybody should wait.
+    decoding = asyncio.to_thread(decode_series, body, by, settings, lease)
+    found, request.scope["state"]["keys"] = await unless_disconnected(request, decoding)
+    return found
+
+
+def keys_of(request: Request) -> Keys | None:
+    """What tells the series of a body in long format apart; None where it holds one series."""
+    keys: Keys | None = request.scope["state"].get("keys")
+    return keys
+
+
+def _keys_asked(request: Request) -> list[str]:
+    asked = request.query_params.getlist(BY)
+    if len(asked) > 1:
+        raise InvalidRequest(f"{BY} stands in the query twice.", param=BY, code="duplicate")
+    return [name for text in asked for name in text.split(",")]
 
 
 def _options(request: Request, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,7 +126,7 @@ def _options(request: Request, body: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidRequest(f"{name} stands {place}.", param=name, code="duplicate")
         if name in LISTS:
             options[name] = [_value(part) for part in text.split(",")]
-        else:
+        elif name != BY:
             options[name] = text if name in TEXTS else _value(text)
     return options
 
@@ -95,55 +138,129 @@ def _value(text: str) -> Any:
         return text
 
 
-def decode_arrow(body: bytes) -> dict[str, Any]:
-    """`values`, and `times` where a column is the clock, as lists with None where missing.
+def decode_arrow(body: bytes, settings: Settings, lease: Lease) -> dict[str, Any]:
+    """`values`, and `times` where a column is the clock, as float64 arrays with NaN where missing.
+
+    Args:
+        lease: grows by what they take.
 
     Raises:
-        InvalidRequest: it is no Arrow stream of numbers.
+        InvalidRequest: it is no Arrow stream of numbers, or holds too many.
+        PayloadTooLarge, Overloaded: there is no memory for them.
+    """
+    table = _read_table(body)
+    names = table.column_names
+    clock = _clock(table, names)
+    check_lengths({"values": {name: range(table.num_rows) for name in names if name != clock}}, settings)
+    hold(lease, NUMBER_BYTES * table.num_rows * len(names))
+    columns = {name: _numbers(name, table[name]) for name in names}
+    times = columns.pop(clock, None)
+    return {"values": columns} if times is None else {"values": columns, "times": times}
+
+
+def decode_series(body: bytes, by: Sequence[str], settings: Settings, lease: Lease) -> tuple[dict[str, Any], Keys]:
+    """`series` of a table in long format, named by their numbers, each as of `decode_arrow`, and their keys.
+
+    A column of texts named `state` says where a series goes on: the first of its rows that is not null.
+
+    Args:
+        lease: grows by what they take.
+
+    Raises:
+        InvalidRequest: it is no Arrow stream of numbers and keys, or holds too much.
+        PayloadTooLarge, Overloaded: there is no memory for them.
+    """
+    table = _read_table(body)
+    names = [name for name in table.column_names if name not in by]
+    if len(by) > MOST_KEYS or len(names) + len(by) != table.num_columns or RESERVED & set(by):
+        message = f"by must name 1 to {MOST_KEYS} columns of the body, none of them {', '.join(sorted(RESERVED))}"
+        raise InvalidRequest(message, param=BY, code="no_key")
+    if not 0 < table.num_rows <= settings.max_arrow_observations:
+        limit = settings.max_arrow_observations
+        raise InvalidRequest(f"The body must have 1 to {limit} rows on this server.", code="too_large")
+    kept = NUMBER_BYTES * table.num_rows * len(names)
+    hold(lease, 2 * kept + GROUPING_BYTES * table.num_rows)
+    keys, groups = group(table, by, settings.max_series, len(body))
+    states = _states(table[STATE], groups, len(body)) if STATE in names and is_text(table[STATE].type) else None
+    if states is not None:
+        names.remove(STATE)
+    parts = {name: groups.parts(_numbers(name, table[name])) for name in names}
+    times = parts.pop(_clock(table, names), None)
+    found: dict[str, Any] = {}
+    for k in range(len(groups)):
+        found[str(k)] = one = {"values": {name: part[k] for name, part in parts.items()}}
+        if times is not None:
+            one["times"] = times[k]
+        if states is not None:
+            one["state"] = states[k]
+    lease.shrink(kept + GROUPING_BYTES * table.num_rows)
+    return {"series": found}, keys
+
+
+def _states(column: Any, groups: Groups, most_bytes: int) -> list[str | None]:
+    if sum(map(text_bytes, column.chunks)) > most_bytes:
+        raise InvalidRequest(f"{STATE} must not hold more text than the body", param=STATE, code="too_large")
+    rows = groups.first_rows(column.is_valid().to_numpy())
+    return [None if row is None else column[row].as_py() for row in rows]
+
+
+def _read_table(body: bytes) -> Any:
+    """The body as a table whose columns have different names; memory is shared with it where that can be.
+
+    Raises:
+        InvalidRequest: it is no Arrow stream without compression.
     """
     try:
-        table = pa.Table.from_batches(list(_batches(body)))
+        _check_messages(body)
+        table = pa.ipc.open_stream(body).read_all()
         table.validate(full=True)
     except (pa.ArrowException, OSError, struct.error, ValueError) as error:
         reason = str(error).split("\n")[0][:120]
         raise InvalidRequest(f"The body must be an Arrow stream of numbers: {reason}", code="invalid_arrow") from None
     if len(set(table.column_names)) < table.num_columns:
         raise InvalidRequest("The body has two columns of one name.", param="values", code="duplicate")
-    columns = dict(zip(table.column_names, table.columns, strict=True))
-    clock = next((name for name, column in columns.items() if _is_clock(name, column.type)), None)
-    document: dict[str, Any] = {"values": {name: _numbers(name, x) for name, x in columns.items() if name != clock}}
-    if clock is not None:
-        document["times"] = _numbers(clock, columns[clock])
-    return document
+    return table
+
+
+def _clock(table: Any, names: Sequence[str]) -> str | None:
+    """The name of the column that is the clock."""
+    return next((name for name in names if _is_clock(name, table[name].type)), None)
 
 
 def _is_clock(name: str, kind: Any) -> bool:
     return pa.types.is_timestamp(kind) or name.lower() in CLOCKS
 
 
-def _batches(body: bytes) -> Iterator[Any]:
+def _check_messages(body: bytes) -> None:
+    """Refuse what would be unpacked to whatever size it says; nothing is read yet."""
     messages = iter(pa.ipc.MessageReader.open_stream(body))
     first = next(messages, None)
     if first is None or first.type != "schema":
         raise ValueError("it does not begin with a schema")
-    schema = pa.ipc.read_schema(first)
     for message in messages:
-        if message.type != "record batch":
+        if message.type not in ("record batch", "dictionary"):
             raise ValueError(f"a message of type {message.type}, where numbers belong")
-        if _is_compressed(message.metadata.to_pybytes()):
+        if _is_compressed(message.metadata.to_pybytes(), is_dictionary=message.type == "dictionary"):
             raise ValueError("its batches must not be compressed")
-        yield pa.ipc.read_record_batch(message, schema)
-    yield pa.RecordBatch.from_pylist([], schema)  # so that there is a table without any
 
 
-def _is_compressed(metadata: bytes) -> bool:
-    """Whether a record batch says how its body is compressed; see Message.fbs of Arrow."""
+def _is_compressed(metadata: bytes, *, is_dictionary: bool) -> bool:
+    """Whether a record batch, or that of a dictionary, says how its body is compressed; see Message.fbs of Arrow."""
     (message,) = struct.unpack_from("<I", metadata)
-    header = _field(metadata, message, _MESSAGE_HEADER)
-    if header is None:
-        raise ValueError("a message without header")
-    (offset,) = struct.unpack_from("<I", metadata, header)
-    return _field(metadata, header + offset, _RECORD_BATCH_COMPRESSION) is not None
+    batch = _table(metadata, message, _MESSAGE_HEADER)
+    if is_dictionary:
+        batch = _table(metadata, batch, _DICTIONARY_BATCH_DATA)
+    return _field(metadata, batch, _RECORD_BATCH_COMPRESSION) is not None
+
+
+def _table(data: bytes, table: int, number: int) -> int:
+    """Where the table is that a field of a flatbuffer's table refers to."""
+    place = _field(data, table, number)
+    if place is None:
+        raise ValueError("a message without its parts")
+    (offset,) = struct.unpack_from("<I", data, place)
+    found: int = place + offset
+    return found
 
 
 def _field(data: bytes, table: int, number: int) -> int | None:
@@ -158,25 +275,92 @@ def _field(data: bytes, table: int, number: int) -> int | None:
     return table + offset if offset else None
 
 
-def _numbers(name: str, column: Any) -> list[float | None]:
+def _numbers(name: str, column: Any) -> np.ndarray:
     kind = column.type
     if pa.types.is_timestamp(kind):
         ticks = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[kind.unit]
         column = pa.compute.divide(column.cast(pa.int64()).cast(pa.float64(), safe=False), float(ticks))
     elif not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
-        raise InvalidRequest(f"values.{name} must hold numbers, not {kind}", param=f"values.{name}", code="not_numbers")
-    values: list[float | None] = column.cast(pa.float64(), safe=False).to_numpy().tolist()
-    if column.null_count or any(value != value for value in values):  # noqa: PLR0124
-        values = [None if value != value else value for value in values]  # type: ignore[comparison-overlap]  # noqa: PLR0124
+        message = f"values.{name} must hold numbers, not {kind}; a column that tells series apart is named in `by`"
+        raise InvalidRequest(message, param=f"values.{name}", code="not_numbers")
+    values: np.ndarray = column.cast(pa.float64(), safe=False).to_numpy()
     return values
 
 
 def encode_arrow(columns: Mapping[str, np.ndarray], summary: bytes) -> bytes:
     """Columns as one stream; NaN is null. `summary` goes to the metadata of the schema, as `rfa`."""
-    arrays = [pa.array(np.ascontiguousarray(column), from_pandas=True) for column in columns.values()]
+    arrays = [_column(column) for column in columns.values()]
     fields = [pa.field(name, array.type) for name, array in zip(columns, arrays, strict=True)]
     schema = pa.schema(fields, metadata={b"rfa": summary})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(pa.record_batch(arrays, schema=schema))
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+class SeriesWriter:
+    """An Arrow stream of many series, a record batch for each, as bytes that can be sent as they are made.
+
+    A batch begins with the columns of keys. What is known of a series as a whole is JSON in the metadata `rfa` of its
+    batch. One that failed is a row of its keys and its error.
+
+    Args:
+        columns: that a series is told in, empty.
+        has_states: whether there is a column of states, in the last row of each series.
+    """
+
+    def __init__(self, keys: Keys, columns: Mapping[str, np.ndarray], *, has_states: bool) -> None:
+        self._keys = keys
+        self._columns = {name: pa.from_numpy_dtype(column.dtype) for name, column in columns.items()}
+        fields = [*keys.fields, *(pa.field(name, kind) for name, kind in self._columns.items())]
+        self._texts = ("state", "error") if has_states else ("error",)
+        self._schema = pa.schema([*fields, *(pa.field(name, pa.string()) for name in self._texts)])
+        self._sink = io.BytesIO()
+        self._writer = pa.ipc.new_stream(self._sink, self._schema)
+
+    def begin(self) -> bytes:
+        """What comes first, also where no series does."""
+        return self._taken()
+
+    def told(self, series: int, columns: Mapping[str, np.ndarray], state: str | None, summary: bytes) -> bytes:
+        """A series; a column that it lacks is null."""
+        rows = len(next(iter(columns.values())))
+        if state is not None and not rows:
+            return self._batch(series, 1, {}, {"state": state}, summary)
+        return self._batch(series, rows, columns, {"state": state}, summary)
+
+    def failed(self, series: int, error: bytes) -> bytes:
+        """A series that has an error in the place of numbers."""
+        return self._batch(series, 1, {}, {"error": error.decode()}, error)
+
+    def end(self, summary: bytes) -> bytes:
+        """The last batch, without rows, and the end of the stream."""
+        nothing = pa.record_batch([pa.nulls(0, field.type) for field in self._schema], schema=self._schema)
+        self._writer.write_batch(nothing, custom_metadata={b"rfa": summary})
+        self._writer.close()
+        return self._taken()
+
+    def _batch(
+        self, series: int, rows: int, columns: Mapping[str, np.ndarray], texts: Mapping[str, str | None], summary: bytes
+    ) -> bytes:
+        arrays = self._keys.repeated(series, rows)
+        for name, kind in self._columns.items():
+            column = columns.get(name)
+            arrays.append(pa.nulls(rows, kind) if column is None else _column(column))
+        for name in self._texts:
+            text = texts.get(name)
+            missing = pa.nulls(rows if text is None else rows - 1, pa.string())
+            arrays.append(missing if text is None else pa.concat_arrays([missing, pa.array([text], pa.string())]))
+        batch = pa.record_batch(arrays, schema=self._schema)
+        self._writer.write_batch(batch, custom_metadata={b"rfa": summary})
+        return self._taken()
+
+    def _taken(self) -> bytes:
+        written = self._sink.getvalue()
+        self._sink.seek(0)
+        self._sink.truncate()
+        return written
+
+
+def _column(column: np.ndarray) -> Any:
+    return pa.array(np.ascontiguousarray(column), from_pandas=True)

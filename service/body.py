@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -24,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from rfa.service.departure import unless_disconnected
 from rfa.service.errors import InvalidRequest, NotReady, PayloadTooLarge, RequestTimeout, UnsupportedMediaType
-from rfa.service.json_cost import JsonCost, JsonCounts, body_limits
+from rfa.service.json_cost import JsonCost, JsonCounts, JsonLimits, body_limits
 from rfa.service.memory import Lease, MemoryBudget, lease_of
 from rfa.service.settings import Settings
 from rfa.service.turns import Turns
@@ -53,20 +54,50 @@ def decode_json(text: bytes | str, subject: str) -> Any:
         ) from None
 
 
-async def read_body(request: Request, model: type[Model], settings: Settings, lease: Lease, turns: Turns) -> Model:
+@dataclass(frozen=True)
+class BodyLimits:
+    """What a route takes: bytes, and what JSON may hold."""
+
+    size: int
+    json: JsonLimits
+
+    @classmethod
+    def of(cls, settings: Settings) -> BodyLimits:
+        """Of all routes but those that take more."""
+        return cls(settings.max_body_bytes, body_limits(settings))
+
+
+def hold(lease: Lease, size: int) -> None:
+    """Lease what a body takes until it is taken apart.
+
+    Raises:
+        PayloadTooLarge: there will never be so much.
+        Overloaded: memory is short at this moment.
+    """
+    if lease.size + size > lease.largest:
+        needed = lease.size + size
+        raise PayloadTooLarge(
+            f"The body takes about {needed} bytes of memory to read; a request may have {lease.largest} on this server."
+        )
+    lease.grow(size)
+
+
+async def read_body(
+    request: Request, model: type[Model], settings: Settings, lease: Lease, turns: Turns, limits: BodyLimits
+) -> Model:
     """The body as the model has it; afterwards the lease covers that, and no longer the bytes.
 
     Raises:
-        PayloadTooLarge: before more than the largest body and one chunk are held.
+        PayloadTooLarge: before more than the largest body and one chunk are held, or it would take too much memory.
         RequestTimeout: it comes too slowly.
         InvalidRequest: it holds too much, is not JSON, or not what the model says.
         Overloaded: memory is short at this moment.
         ClientGone: the client left while a large one waited for its turn.
     """
     before = lease.size
-    pieces, counts = await _read_pieces(request, settings, lease, turns)
+    pieces, counts = await _read_pieces(request, settings, lease, turns, limits)
     is_long = counts.size > LARGE_BYTES
-    lease.grow(counts.decoding_bytes())
+    hold(lease, counts.decoding_bytes())
     validating = _validated(pieces, model, settings, turns, is_long=is_long)
     # Turns are waited for: sixty bodies of clients that had left lay in that queue, to be validated for nobody.
     body = await (unless_disconnected(request, validating) if is_long else validating)
@@ -86,12 +117,12 @@ async def _validated(
 
 
 async def _read_pieces(
-    request: Request, settings: Settings, lease: Lease, turns: Turns
+    request: Request, settings: Settings, lease: Lease, turns: Turns, limits: BodyLimits
 ) -> tuple[list[bytes], JsonCounts]:
-    cost = JsonCost(body_limits(settings), "The body")
+    cost = JsonCost(limits.json, "The body")
     pieces: list[bytes] = []
     size = 0
-    async with aclosing(_leased(request, settings, lease)) as chunks:
+    async with aclosing(_leased(request, settings, lease, limits.size)) as chunks:
         async for chunk in chunks:
             size += len(chunk)
             pieces.append(chunk)
@@ -101,25 +132,30 @@ async def _read_pieces(
     return pieces, cost.counts
 
 
-async def read_bytes(request: Request, settings: Settings, lease: Lease) -> bytes:
+async def read_bytes(request: Request, settings: Settings, lease: Lease, largest: int) -> bytes:
     """The body as it is, held to its size and its pace; the lease covers it.
+
+    Args:
+        largest: bytes.
 
     Raises:
         PayloadTooLarge, RequestTimeout, Overloaded
     """
-    async with aclosing(_leased(request, settings, lease)) as chunks:
-        return b"".join([chunk async for chunk in chunks])
+    async with aclosing(_leased(request, settings, lease, largest)) as chunks:
+        body = b"".join([chunk async for chunk in chunks])
+    lease.shrink(len(body))  # of the pieces
+    return body
 
 
-async def _leased(request: Request, settings: Settings, lease: Lease) -> AsyncGenerator[bytes]:
+async def _leased(request: Request, settings: Settings, lease: Lease, largest: int) -> AsyncGenerator[bytes]:
     """The pieces of the body, not too many bytes of them, once the lease covers each."""
     size = 0
-    async with aclosing(_in_time(request, settings)) as chunks:
+    async with aclosing(_in_time(request, settings, largest)) as chunks:
         async for chunk in chunks:
             size += len(chunk)
-            if size > settings.max_body_bytes:
-                raise _too_large(settings)
-            lease.grow(2 * len(chunk))  # the piece, and its place in the whole
+            if size > largest:
+                raise _too_large(largest)
+            hold(lease, 2 * len(chunk))  # the piece, and its place in the whole
             yield chunk
 
 
@@ -129,9 +165,9 @@ def _decode(pieces: list[bytes]) -> Any:
     return decode_json(body, "The body")
 
 
-async def _in_time(request: Request, settings: Settings) -> AsyncGenerator[bytes]:
+async def _in_time(request: Request, settings: Settings, largest: int) -> AsyncGenerator[bytes]:
     """The pieces of the body, none too late, and all of them not too late together."""
-    _check_declared(request, settings)
+    _check_declared(request, largest)
     gap, rate = settings.body_timeout_seconds, settings.min_body_rate
     loop = asyncio.get_running_loop()
     begin, size = loop.time(), 0
@@ -151,14 +187,14 @@ async def _in_time(request: Request, settings: Settings) -> AsyncGenerator[bytes
         yield chunk
 
 
-def _check_declared(request: Request, settings: Settings) -> None:
+def _check_declared(request: Request, largest: int) -> None:
     declared = request.headers.get("content-length", "")
-    if declared.isascii() and declared.isdigit() and int(declared[:20]) > settings.max_body_bytes:
-        raise _too_large(settings)
+    if declared.isascii() and declared.isdigit() and int(declared[:20]) > largest:
+        raise _too_large(largest)
 
 
-def _too_large(settings: Settings) -> PayloadTooLarge:
-    return PayloadTooLarge(f"The body must not be larger than {settings.max_body_bytes} bytes.")
+def _too_large(largest: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"The body must not be larger than {largest} bytes.")
 
 
 def require_json(content_type: str | None) -> None:
@@ -214,6 +250,10 @@ class StrictJSONRoute(APIRoute):
             scope.setdefault("state", {})["lease"] = lease
             await super().handle(scope, receive, send)
 
+    def limits(self, settings: Settings) -> BodyLimits:
+        """Of its bodies of JSON."""
+        return BodyLimits.of(settings)
+
     def plain_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """FastAPI's own, which a validated body is given to."""
         return super().get_route_handler()
@@ -229,7 +269,8 @@ class StrictJSONRoute(APIRoute):
             require_json(request.headers.get("content-type"))
             require_uncompressed(request.headers.get("content-encoding"))
             state = request.app.state
-            body = await read_body(request, model, state.settings, lease_of(request), state.turns)
+            limits = self.limits(state.settings)
+            body = await read_body(request, model, state.settings, lease_of(request), state.turns, limits)
             return await handle(ValidatedRequest(request, body))
 
         return read_then_handle

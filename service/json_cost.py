@@ -17,6 +17,10 @@ from rfa.service.settings import Settings
 # What no legal text needs more of, whatever the limits of the server are.
 MAX_STRINGS: Final = 1_024  # names of members included
 MAX_MEMBERS: Final = 256
+# Of each of many series its own, its fields, and its columns or so.
+STRINGS_OF_SERIES: Final = 8
+MEMBERS_OF_SERIES: Final = 6
+CONTAINERS_OF_SERIES: Final = 6
 # Lists of a list for each observation: `observations`, `input`, `bias`; and arrays and objects beside them.
 LISTS_OF_ROWS: Final = 3
 OTHER_CONTAINERS: Final = 1_024
@@ -99,6 +103,19 @@ def body_limits(settings: Settings) -> JsonLimits:
     """Limits of a request body."""
     rows = LISTS_OF_ROWS * settings.max_observations
     return JsonLimits(settings.max_json_depth, settings.max_body_values, rows + OTHER_CONTAINERS)
+
+
+def series_limits(settings: Settings) -> JsonLimits:
+    """Limits of a body that may hold many series: a list for each observation, and a time and a number in it."""
+    one, rows, series = body_limits(settings), settings.max_series_observations, settings.max_series
+    containers = rows + CONTAINERS_OF_SERIES * series + OTHER_CONTAINERS
+    return JsonLimits(
+        one.depth,
+        max(one.values, 2 * rows + containers),
+        max(one.containers, containers),
+        one.strings + STRINGS_OF_SERIES * series,
+        one.members + MEMBERS_OF_SERIES * series,
+    )
 
 
 class JsonCost:

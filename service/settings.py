@@ -137,6 +137,26 @@ class Settings(BaseSettings):
     max_choices: int = Field(default=128, ge=1, description="continuations that one request may ask for, prompts × n")
     max_attention_tokens: int = Field(default=4_096, ge=2, description='prompt and new tokens, decode="attention"')
     max_observations: int = Field(default=20_000, ge=1)
+    max_series_bytes: int = Field(
+        default=4_000_000, ge=1_000, description="body of /filter, which may hold many series, as JSON"
+    )
+    max_series_observations: int = Field(
+        default=100_000, ge=1, description="observations of all series of one request as JSON"
+    )
+    max_arrow_bytes: int = Field(default=64_000_000, ge=1_000, description="body of many series as an Arrow stream")
+    max_arrow_observations: int = Field(
+        default=2_000_000, ge=1, description="observations of all series of one request as an Arrow stream"
+    )
+    max_series: int = Field(default=10_000, ge=1, description="series of one request")
+    max_series_numbers: int = Field(
+        default=50_000_000, ge=1_000, description="numbers that the reply to many series may hold"
+    )
+    series_threads: int = Field(
+        default_factory=available_cores,
+        ge=1,
+        le=256,
+        description="threads on which the series of one request are filtered; by default one per core",
+    )
     max_reply_numbers: int = Field(default=2_000_000, ge=1_000, description="numbers that one reply may hold")
 
     api_keys: SecretStr | None = Field(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from rfa.service.errors import InvalidRequest
@@ -31,14 +32,37 @@ def check_lengths(document: Any, settings: Settings) -> None:
     """
     if type(document) is not dict:
         return
+    series = document.get("series")
+    if type(series) is dict:
+        _check_series(series, settings)
     columns = document.get("values")
     named = {f"values.{name}": column for name, column in columns.items()} if type(columns) is dict else {}
     for name, values in (*((name, document.get(name)) for name in SERIES), *named.items()):
-        if type(values) is list and len(values) > settings.max_observations:
+        if type(values) in (list, np.ndarray, range) and len(values) > settings.max_observations:
             limit = settings.max_observations
             raise InvalidRequest(
                 f"{name} must have at most {limit} items on this server.", param=name, code="too_large"
             )
+
+
+def _check_series(series: Mapping[str, Any], settings: Settings) -> None:
+    """Hold many series to their number, and to that of their observations. Arrays came under limits of their own."""
+    if len(series) > settings.max_series:
+        message = f"series must hold at most {settings.max_series} series on this server."
+        raise InvalidRequest(message, param="series", code="too_large")
+    count, limit = sum(map(_observations, series.values())), settings.max_series_observations
+    if count > limit:
+        message = f"series must hold at most {limit} observations together on this server."
+        raise InvalidRequest(message, param="series", code="too_large")
+
+
+def _observations(one: Any) -> int:
+    """How many a series holds, as far as that can be told before anything was validated."""
+    if type(one) is not dict:
+        return 0
+    columns = one.get("values")
+    lists = [one.get(name) for name in SERIES] + (list(columns.values()) if type(columns) is dict else [])
+    return max(len(values) if type(values) is list else 0 for values in lists)
 
 
 def validated(model: type[Model], document: Any, name: str) -> Model:

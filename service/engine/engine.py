@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from rfa.service.engine.filter.jobs import FilterJob, SequenceJob
+from rfa.service.engine.filter.many import EVENT_BYTES, ManyJob, ManyStage, Part
 from rfa.service.engine.filter.merging import MergeJob
 from rfa.service.engine.filter.model import FilterOptions, MergeOptions, reply_rows
 from rfa.service.engine.filter.stream import FilterStreamOptions, StreamJob
 from rfa.service.engine.job import Job
 from rfa.service.engine.models import Models
 from rfa.service.engine.reply_size import (
+    PART,
     STATE_COPIES,
     TEXT_COPIES,
     StepShape,
@@ -23,6 +25,8 @@ from rfa.service.engine.reply_size import (
     filter_bytes,
     frame_bytes,
     generation_bytes,
+    many_bytes,
+    series_bytes,
     smoothing_bytes,
     whole_bytes,
 )
@@ -80,6 +84,7 @@ class Engine:
         metrics.watch("num_requests_waiting", "Requests that wait for a place.", lambda: self._scheduler.waiting)
         metrics.watch("num_streams", "Live filter streams, idle ones included.", lambda: self._scheduler.streams)
         metrics.watch("engine_stalled_seconds", "Age of the last progress.", self._scheduler.stalled_for)
+        self._many = ManyStage(settings.series_threads - 1, metrics)
         self._staged: Staged | None = None
         self._serve(self.build(models))
 
@@ -241,14 +246,50 @@ class Engine:
             InvalidRequest, NotFound, Overloaded, NotReady
         """
         model = self.filter_model(model_name, options.observations.shape[1])
-        count = len(options.observations)
         options = replace(options, levels=options.levels or model.levels)
         shape = _step_shape(model, options)
-        self._limit_reply("observations", count * shape.numbers)
+        self._limit_reply("observations", len(options.observations) * shape.numbers)
         self._hold(lease, "observations", self._filter_bytes(model, shape, options))
-        if options.needs_whole:
-            return self._submit(SequenceJob(self._served.place(model).sequences, options))
-        return self._submit(FilterJob(self._served.place(model).filtering, options))
+        return self._submit(self._filter_job(model, options))
+
+    def filter_part(self, model_name: str | None, options: FilterOptions, place: int) -> Part:
+        """A series of a request of many, which `filter_many` queues.
+
+        Args:
+            place: of the series in the request.
+
+        Raises:
+            InvalidRequest, NotFound
+        """
+        model = self.filter_model(model_name, options.observations.shape[1])
+        options = replace(options, levels=options.levels or model.levels)
+        count, shape = len(options.observations), _step_shape(model, options)
+        self._limit_reply("observations", count * shape.numbers)
+        held = series_bytes(shape, count)
+        if options.smooth:
+            held += smoothing_bytes(shape, count, model.state_size, is_streamed=True)
+        has_state = options.wants_state or options.state is not None
+        held += _seat_bytes(model) + (STATE_COPIES * model.state_bytes if has_state else 0)
+        kept = PART + (0 if options.state is None else model.state_bytes)
+        return Part(place, self._filter_job(model, options), count * shape.numbers, kept, held)
+
+    def filter_many(self, parts: Sequence[Part], deadline_seconds: float | None, lease: Lease | None = None) -> ManyJob:
+        """Queue a request of many series, one at least.
+
+        Args:
+            lease: grows by what the request holds until its reply is sent.
+
+        Raises:
+            InvalidRequest, Overloaded, NotReady
+        """
+        numbers, limit = sum(part.numbers for part in parts), self._settings.max_series_numbers
+        if numbers > limit:
+            message = f"series asks for a reply of about {numbers} numbers; this server sends at most {limit}."
+            raise InvalidRequest(message, param="series", code="reply_too_large")
+        lanes, ahead = self._settings.series_threads, self._settings.stream_buffer * EVENT_BYTES
+        kept = sum(part.kept_bytes for part in parts)
+        self._hold(lease, "series", kept + many_bytes([part.held_bytes for part in parts], ahead, lanes))
+        return self._submit(ManyJob(self._many, parts, lanes, deadline_seconds=deadline_seconds))
 
     def filter_stream(
         self, model_name: str | None, options: FilterStreamOptions, lease: Lease | None = None, size: int | None = None
@@ -313,11 +354,16 @@ class Engine:
     def close(self) -> None:
         """Stop the workers; unfinished requests end with NotReady."""
         self._scheduler.close()
+        self._many.close()
         self._drift.close()
 
     def _language(self, name: str | None) -> Language:
         model: Language = self._model(self.models.languages, name, "language model")
         return model
+
+    def _filter_job(self, model: FilterRuntime, options: FilterOptions) -> FilterJob | SequenceJob:
+        place = self._served.place(model)
+        return SequenceJob(place.sequences, options) if options.needs_whole else FilterJob(place.filtering, options)
 
     def _submit(self, job: AnyJob) -> AnyJob:
         self._scheduler.submit(job)

@@ -32,6 +32,15 @@ class Stage(Protocol):
         """
 
 
+class Turn(Protocol):
+    """The time that a larger job gives to a part of it."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        ...
+
+
 class Job:
     """One request on its way through the engine.
 
@@ -48,6 +57,7 @@ class Job:
         self.cancelled = False
         self.done = False
         self.interrupted = False  # the server goes down: hand back what there is
+        self.turn: Turn | None = None  # of a part of another job, which never enters the scheduler: whose turn it has
         self._patience: asyncio.TimerHandle | None = None
         self._backlog = 0
         self._outbox: list[Any] = []
@@ -90,7 +100,9 @@ class Job:
 
     @property
     def is_in_the_way(self) -> bool:
-        """On a worker: whether a live stream waits for this quantum to end."""
+        """On a worker: whether a live stream waits for this quantum to end, or the turn that it is a part of has."""
+        if self.turn is not None:
+            return self.turn.is_over
         return self._scheduler is not None and self._scheduler.live_waiting > 0
 
     @property
@@ -129,6 +141,11 @@ class Job:
         if not isinstance(error, ServiceError):
             logger.error("request failed", exc_info=error)
         self._outbox.append(as_service_error(error))
+
+    def outcome(self) -> tuple[list[Any], Any]:
+        """Of a part that has ended: its events, and its result or ServiceError."""
+        *events, end = self._outbox
+        return events, end.result if isinstance(end, _Finished) else end
 
     # On the event loop.
 

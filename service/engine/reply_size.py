@@ -6,6 +6,7 @@ NumPy really take.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +24,10 @@ JSON_FORECAST: Final = 64
 JSON_LEVEL: Final = 28
 # Columns that there is one of.
 WHOLE_COLUMNS: Final = 8
+# A series that waits for its turn, beside its numbers and its state.
+PART: Final = 6_000
+# Columns of a filtered series that no reply tells: what becomes of its forecasts.
+TALLIED_COLUMNS: Final = 40
 # What a smoothed sequence keeps of a step beside its numbers.
 SMOOTHED_STEP: Final = 1_600
 SMOOTHED_COMPONENT: Final = 80
@@ -104,6 +109,24 @@ def smoothing_bytes(shape: StepShape, count: int, states: int, *, is_streamed: b
 def whole_bytes(shape: StepShape, count: int) -> int:
     """Columns of all steps: as they came, joined, and encoded."""
     return 3 * NUMBER * count * (shape.numbers + WHOLE_COLUMNS)
+
+
+def series_bytes(shape: StepShape, count: int) -> int:
+    """A series of many from its end until it is encoded, its names and keys included."""
+    return NUMBER * count * (shape.numbers + WHOLE_COLUMNS + TALLIED_COLUMNS) + STEP
+
+
+def many_bytes(held: Sequence[int], ahead: int, lanes: int) -> int:
+    """The series of a request that are told, or wait for that, at the same time.
+
+    Args:
+        held: `series_bytes` of each.
+        ahead: what may wait for the reader.
+        lanes: series at work at the same time.
+    """
+    largest = max(held, default=0)
+    # One that is encoded exists three times: as it came, in columns, and as bytes.
+    return min(sum(held), ahead + (lanes + 1) * largest) + 3 * largest + PIECES
 
 
 def frame_bytes(shape: StepShape) -> int:

@@ -56,7 +56,8 @@ class Served:
     @classmethod
     def build(cls, models: Models, settings: Settings, metrics: Metrics, drift: DriftMeter) -> Served:
         limits = prompt_limits(settings)
-        seats = settings.max_running + settings.max_streams
+        # A request of many series has a seat for each that is at work.
+        seats = settings.max_running * settings.series_threads + settings.max_streams
 
         def make(model: FilterRuntime) -> FilterPlace:
             pool = StatePool(model.state_fields, seats)

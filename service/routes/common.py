@@ -214,6 +214,25 @@ async def open_stream(request: Request, documents: AsyncIterator[Any], media_typ
     return event_stream(first, documents, media_type, send_timeout=timeout, turns=state.turns)
 
 
+async def open_pieces(request: Request, encoded: AsyncIterator[bytes], media_type: str) -> PieceStream:
+    """A body that is sent as it is made, whose first piece exists: what fails before it gets its own status, and a
+    failure after it cuts the body.
+
+    Raises:
+        ServiceError: the failure before the first piece.
+        ClientGone: when the client left before it.
+    """
+    try:
+        first = await unless_disconnected(request, anext(encoded))
+    except BaseException:
+        await _close(encoded)
+        raise
+    state = request.app.state
+    timeout = state.settings.send_timeout_seconds
+    pieces = _rest([first], encoded)
+    return PieceStream(pieces, encoded, media_type, send_timeout=timeout, turns=state.turns, headers=STREAM_HEADERS)
+
+
 async def _rest(held: list[bytes], following: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The body of which the first pieces are held; a failure after them cuts it."""
     while held:

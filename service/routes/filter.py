@@ -15,15 +15,18 @@ from rfa.service.access.record import record_of
 from rfa.service.arrow import ARROW, ARROW_BODY, ArrowRoute, encode_arrow, request_is_arrow
 from rfa.service.departure import unless_disconnected
 from rfa.service.encoding import Long, dumps, items, pieces
+from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter.alarms import NEVER
 from rfa.service.engine.filter.columns import Columns
-from rfa.service.engine.filter.input import as_array, from_columns, known_rows
+from rfa.service.engine.filter.input import as_array, check_noise, from_columns, known_rows
 from rfa.service.engine.filter.jobs import Filtered, FilterJob, SequenceJob
+from rfa.service.engine.filter.many import Part
 from rfa.service.engine.filter.model import FilterOptions
 from rfa.service.engine.filter.steps import Steps, chosen
 from rfa.service.errors import InvalidRequest
 from rfa.service.memory import lease_of
 from rfa.service.routes.common import NDJSON, SSE, EngineDep, document_response, open_stream
+from rfa.service.routes.filter_many import answer_many
 from rfa.service.routes.generate import MODEL_ERRORS
 from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
 from rfa.service.runtime.filter import FilterRuntime
@@ -52,20 +55,16 @@ SMOOTHED_NUMBERS = 32  # more or less, of a smoothed step
     openapi_extra={"requestBody": {"content": {ARROW: ARROW_BODY}}},
 )
 async def filter_sequence(body: FilterRequest, request: Request, engine: EngineDep) -> Response:
-    """Estimate the state behind a sequence of observations."""
-    size = _size(body)
-    kind = partial(engine.filter_state, body.model, size)
-    exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
-    resumed = None if exchange.opened is None else engine.read_filter_state(body.model, exchange.opened.payload, size)
-    model = engine.filter_model(body.model, size)
-    name, passes = model.name, model.passes.checked(body.passes, model.name)
-    options = _options(body, model, exchange, resumed)
+    """Estimate the state behind a sequence of observations, or behind each of many."""
+    if body.series is not None:
+        return await answer_many(body, request, engine, partial(_part, request, engine))
+    name, passes, exchange, options = await _prepared(request, engine, body)
     client, count = client_of(request), len(options.observations)
     client.afford("observations", count)
     job = engine.filter(body.model, options, lease_of(request))
     client.spend("observations", count)
     record_of(request).filtered(name, count)
-    asked = _Asked(request, job, name, passes, exchange)
+    asked = Asked(request, job, name, passes, exchange)
     if body.values is not None:
         columns = Columns(list(body.values), body.fields, body.horizon)
         if request_is_arrow(request):
@@ -77,8 +76,28 @@ async def filter_sequence(body: FilterRequest, request: Request, engine: EngineD
     return await document_response(request, _document(asked, body.fields))
 
 
+async def _prepared(
+    request: Request, engine: Engine, body: FilterRequest
+) -> tuple[str, int, StateExchange, FilterOptions]:
+    """The model's name and passes, where states come from and go to, and what there is to do."""
+    size = _size(body)
+    kind = partial(engine.filter_state, body.model, size)
+    exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
+    resumed = None if exchange.opened is None else engine.read_filter_state(body.model, exchange.opened.payload, size)
+    model = engine.filter_model(body.model, size)
+    passes = model.passes.checked(body.passes, model.name)
+    return model.name, passes, exchange, _options(body, model, exchange, resumed)
+
+
+async def _part(request: Request, engine: Engine, body: FilterRequest, place: int) -> tuple[Part, Asked]:
+    """A series of many as if it had come alone, but for its job, which is a part of theirs."""
+    name, passes, exchange, options = await _prepared(request, engine, body)
+    part = engine.filter_part(body.model, options, place)
+    return part, Asked(request, part.job, name, passes, exchange)
+
+
 @dataclass(frozen=True)
-class _Asked:
+class Asked:
     """A request at work: what its answer is made of."""
 
     request: Request
@@ -108,6 +127,12 @@ class _Asked:
             state=None if state is None else await self.exchange.save(state.payload, state.count),
         )
 
+    async def summary_of_columns(self, filtered: Filtered, columns: Columns) -> FilterSummary:
+        """The same where all is told in columns: the smoothed states are columns, too."""
+        if filtered.smoothed is not None:
+            columns.add_smoothed(filtered.smoothed)
+        return await self.summary(replace(filtered, smoothed=None))
+
 
 def _size(body: FilterRequest) -> int:
     """Components of an observation; one where nothing was observed."""
@@ -124,13 +149,12 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
         observations = as_array(body.observations or (), size, model.name)
     if body.bias is not None:
         observations = observations - known_rows("bias", body.bias, size, model.name)
-    noise = [1.0 if scale is None else scale for scale in body.noise or [1.0] * len(observations)]
     rule = NEVER if body.alarm is None else body.alarm.rule()
     model.check_input(rule, resumed, is_given=body.input is not None)
     return FilterOptions(
-        times=np.array(_times(body, len(observations), resumed), np.float64),
+        times=_times(body, len(observations), resumed),
         observations=observations,
-        noise=np.array(noise, np.float64),
+        noise=check_noise(body.noise, len(observations)),
         levels=tuple(body.levels or ()),
         horizon=tuple(body.horizon),
         samples=body.samples,
@@ -148,14 +172,16 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
     )
 
 
-def _times(body: FilterRequest, count: int, resumed: Any) -> list[float]:
+def _times(body: FilterRequest, count: int, resumed: Any) -> np.ndarray:
     """The times that were given, else the indices of the steps.
 
     Raises:
         InvalidRequest: the first lies before the last of the state.
     """
     begin = 0 if resumed is None else resumed.count
-    times = body.times or [float(begin + index) for index in range(count)]
+    times = (
+        np.arange(begin, begin + count, dtype=np.float64) if body.times is None else np.array(body.times, np.float64)
+    )
     if begin and times[0] < resumed.time:
         name = "times" if body.times is None else "times[0]"
         message = f"{name} must not begin before the last time of the state"
@@ -163,7 +189,7 @@ def _times(body: FilterRequest, count: int, resumed: Any) -> list[float]:
     return times
 
 
-async def _document(asked: _Asked, wanted: Collection[str] | None) -> AsyncIterator[bytes]:
+async def _document(asked: Asked, wanted: Collection[str] | None) -> AsyncIterator[bytes]:
     """The plain reply: `steps` as they come, then what is known at their end."""
     between = begin = b'{"steps":['
     async for event in asked.job.events():
@@ -180,7 +206,7 @@ async def _document(asked: _Asked, wanted: Collection[str] | None) -> AsyncItera
                 between = b","
 
 
-async def _lines(asked: _Asked, wanted: Collection[str] | None) -> AsyncIterator[Any]:
+async def _lines(asked: Asked, wanted: Collection[str] | None) -> AsyncIterator[Any]:
     async for event in asked.job.events():
         if isinstance(event, Filtered):
             yield FilterDone(True, **vars(await asked.summary(event)))
@@ -192,25 +218,23 @@ async def _lines(asked: _Asked, wanted: Collection[str] | None) -> AsyncIterator
             yield chosen(event, wanted)
 
 
-async def _collected(asked: _Asked, columns: Columns) -> FilterSummary:
-    """The whole series in columns, and what is known at its end; the smoothed states are columns, too."""
+async def _collected(asked: Asked, columns: Columns) -> FilterSummary:
+    """The whole series in columns, and what is known at its end."""
     async for event in asked.job.events():
         if isinstance(event, Filtered):
-            if event.smoothed is not None:
-                columns.add_smoothed(event.smoothed)
-            return await asked.summary(replace(event, smoothed=None))
+            return await asked.summary_of_columns(event, columns)
         columns.add(event)
     raise AssertionError("a job ends with its result")
 
 
-async def _columns(asked: _Asked, columns: Columns) -> AsyncIterator[bytes]:
+async def _columns(asked: Asked, columns: Columns) -> AsyncIterator[bytes]:
     """The plain reply in columns."""
     summary = vars(await _collected(asked, columns))
     for piece in pieces(FilterColumns(**summary, columns=columns.arrays())):
         yield piece
 
 
-async def _arrow(asked: _Asked, columns: Columns) -> Response:
+async def _arrow(asked: Asked, columns: Columns) -> Response:
     """The same as an Arrow stream; what is known at the end is JSON in the metadata of its schema, named `rfa`."""
     summary = await unless_disconnected(asked.request, _collected(asked, columns))
     return Response(encode_arrow(columns.arrays(), dumps(summary)), media_type=ARROW)

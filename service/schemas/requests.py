@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+import numpy as np
+from pydantic import ConfigDict, Field, SkipValidation, model_validator
 
 from rfa.service.engine.filter.alarms import LARGEST_RATE, RATE_PATTERN, Alarm, Direction, alarm
 from rfa.service.engine.filter.input import LARGEST_OBSERVATION, LEAST_NOISE, MOST_COMPONENTS, MOST_NOISE
 from rfa.service.neutral import NullIs, OneOf, Only
+from rfa.service.schemas.arrays import takes_arrays
 from rfa.service.schemas.base import FieldError, Mode, Request
 from rfa.service.schemas.replies import MergeMethod
 from rfa.service.state.names import SESSION_PREFIX
@@ -30,6 +32,13 @@ Component = Annotated[float, Field(ge=-LARGEST_OBSERVATION, le=LARGEST_OBSERVATI
 Observation = Annotated[list[Component | None], Field(min_length=1, max_length=MOST_COMPONENTS, fail_fast=True)]
 Time = Annotated[float, Field(ge=-LARGEST_TIME, le=LARGEST_TIME)]
 NoiseScale = Annotated[float, Field(ge=LEAST_NOISE, le=MOST_NOISE)]
+# Lists over HTTP as JSON, float64 arrays where they came as Arrow: NaN is a missing component there.
+Times = Annotated[list[Time], Field(max_length=MAX_ITEMS, fail_fast=True), takes_arrays(LARGEST_TIME, may_miss=False)]
+Column = Annotated[
+    list[Component | None],
+    Field(max_length=MAX_ITEMS, fail_fast=True),
+    takes_arrays(LARGEST_OBSERVATION, may_miss=True),
+]
 Level = Annotated[float, Field(gt=0, lt=1)]
 Horizon = Annotated[float, Field(gt=0, le=1e9)]
 # What is told of each observation, of a recorded series and of a live stream.
@@ -67,6 +76,7 @@ StepFields = Annotated[
         "Fewer fields take less time and fewer bytes",
     ),
 ]
+SeriesName = Annotated[str, Field(max_length=256)]
 ColumnName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$")]
 # Of every route that makes text.
 LatentNoise = Annotated[
@@ -243,28 +253,11 @@ class AlarmRequest(Request):
         )
 
 
-class FilterRequest(Request):
-    """Observations of a noisy system."""
+class FilterSeries(Request):
+    """What is of one series: its observations, and where it goes on."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "times": [0.0, 0.1, 0.25],
-                    "observations": [[1.0, 0.2], None, [0.7, None]],
-                    "levels": [0.5, 0.9],
-                    "horizon": [0.1],
-                }
-            ]
-        }
-    )
-
-    model: ModelName | None = Field(default=None, description="null is `auto`, which suits any numbers")
-    times: list[Time] | None = Field(
-        default=None,
-        max_length=MAX_ITEMS,
-        fail_fast=True,
-        description="non-decreasing, in the model's time unit; null is 0, 1, 2, …",
+    times: Times | None = Field(
+        default=None, description="non-decreasing, in the model's time unit; null is 0, 1, 2, …"
     )
     observations: list[Observation | None] | None = Field(
         default=None,
@@ -274,14 +267,12 @@ class FilterRequest(Request):
         description="rows, up to `max_observations` of /info; null predicts only, a null component is missing. "
         "Either these or `values`",
     )
-    values: dict[ColumnName, Annotated[list[Component | None], Field(max_length=MAX_ITEMS, fail_fast=True)]] | None = (
-        Field(
-            default=None,
-            min_length=1,
-            max_length=MOST_COMPONENTS,
-            description="the same as columns by name, in the order of the model's components; null is missing. "
-            "The reply is in columns, too",
-        )
+    values: dict[ColumnName, Column] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MOST_COMPONENTS,
+        description="the same as columns by name, in the order of the model's components; null is missing. "
+        "The reply is in columns, too",
     )
     noise: list[NoiseScale | None] | None = Field(
         default=None,
@@ -294,6 +285,41 @@ class FilterRequest(Request):
     )
     bias: list[Input | None] | None = Field(
         default=None, max_length=MAX_ITEMS, fail_fast=True, description=f"one per observation, null is none: {BIAS}"
+    )
+    state: StateReference | None = Field(default=None, description=STATE)
+    return_state: ReturnState = False
+
+
+class FilterRequest(FilterSeries):
+    """Observations of a noisy system."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "times": [0.0, 0.1, 0.25],
+                    "observations": [[1.0, 0.2], None, [0.7, None]],
+                    "levels": [0.5, 0.9],
+                    "horizon": [0.1],
+                },
+                {
+                    "series": {
+                        "kitchen": {"times": [0, 60, 120], "values": {"celsius": [21.0, 21.2, None]}},
+                        "hall": {"times": [0, 60], "values": {"celsius": [18.1, 18.0], "percent": [50, 51]}},
+                    },
+                    "levels": [0.9],
+                },
+            ]
+        }
+    )
+
+    model: ModelName | None = Field(default=None, description="null is `auto`, which suits any numbers")
+    series: dict[SeriesName, SkipValidation[FilterSeries]] | None = Field(
+        default=None,
+        min_length=1,
+        description="many series by name, up to `max_series` of /info, with `max_series_observations` together; the "
+        "other fields of the request are of each. A series has the reply that it has alone, and one that is refused is "
+        "refused alone",
     )
     levels: Levels = None
     horizon: Horizons = Field(default_factory=list)
@@ -311,8 +337,6 @@ class FilterRequest(Request):
         description='after so long the series ends with the observations taken so far: finish_reason "deadline"',
     )
     stream: bool = Field(default=False, description="send each step as soon as it is final")
-    state: StateReference | None = Field(default=None, description=STATE)
-    return_state: ReturnState = False
 
     @model_validator(mode="after")
     def check_state(self) -> Self:
@@ -324,26 +348,38 @@ class FilterRequest(Request):
     @model_validator(mode="after")
     def check_lengths_and_order(self) -> Self:
         """Hold `times` and `noise` to the number of observations, and `times` to its order."""
+        if self.series is not None:
+            return self.check_series()
         count = self.check_form()
         if self.times is None and self.alarm is not None and isinstance(self.alarm.rate, str):
             raise FieldError("alarm.rate", "alarm.rate per time needs times, in seconds", "no_times")
         if self.times is not None:
             if len(self.times) != count:
                 raise FieldError("times", f"times must have one value per observation, {count}", "length_mismatch")
-            for index, (earlier, later) in enumerate(zip(self.times, self.times[1:], strict=False)):
-                if later < earlier:
-                    name = f"times[{index + 1}]"
-                    raise FieldError(name, f"{name} must not be smaller than the time before it", "time_not_monotonic")
+            for index in np.flatnonzero(np.diff(self.times) < 0)[:1].tolist():
+                name = f"times[{index + 1}]"
+                raise FieldError(name, f"{name} must not be smaller than the time before it", "time_not_monotonic")
         for name in ("noise", "input", "bias"):
             given = getattr(self, name)
             if given is not None and len(given) != count:
                 raise FieldError(name, f"{name} must have one value per observation, {count}", "length_mismatch")
         return self
 
+    def check_series(self) -> Self:
+        """What is of one series stands in each of many."""
+        for name in FilterSeries.model_fields:
+            if name != "return_state" and getattr(self, name) is not None:
+                raise FieldError(name, f"{name} is of one series: give it in each of series", "of_each_series")
+        if isinstance(self.return_state, str):
+            message = "return_state names a session of one series: give it in each of series"
+            raise FieldError("return_state", message, "of_each_series")
+        return self
+
     def check_form(self) -> int:
         """Rows or columns, and how many observations they hold."""
         if (self.observations is None) == (self.values is None):
-            raise FieldError("observations", "either observations or values must be given", "rows_or_columns")
+            message = "either observations or values, or series, must be given"
+            raise FieldError("observations", message, "rows_or_columns")
         if self.values is None:
             return len(self.observations or ())
         counts = {name: len(column) for name, column in self.values.items()}

@@ -197,7 +197,10 @@ async def test_what_is_no_arrow_stream_of_numbers_is_refused() -> None:
         b"t,left\n1,2\n": "invalid_arrow",
         good[:200]: "invalid_arrow",
         arrow({"t": [1.0], "left": ["a"], "right": [1.0]}): "not_numbers",
-        arrow({"left": pa.array(["a"]).dictionary_encode(), "right": [1.0]}): "invalid_arrow",
+        arrow({"left": pa.array(["a"]).dictionary_encode(), "right": [1.0]}): "not_numbers",
+        arrow(
+            {"left": pa.array(["a"] * 5000).dictionary_encode(), "right": [0.0] * 5000}, compression="zstd"
+        ): "invalid_arrow",
         arrow({"left": [0.0] * 5000, "right": [0.0] * 5000}, compression="zstd"): "invalid_arrow",
         arrow({"left": [0.0] * 5000, "right": [0.0] * 5000}, compression="lz4"): "invalid_arrow",
         sink.getvalue(): "duplicate",

@@ -17,7 +17,7 @@ from starlette.websockets import WebSocketDisconnect
 from websockets.server import ServerProtocol
 from websockets.sync.client import connect as connect_websocket
 
-from rfa.service.body import read_body
+from rfa.service.body import BodyLimits, read_body
 from rfa.service.errors import RequestTimeout
 from rfa.service.memory import MemoryBudget
 from rfa.service.schemas.requests import StreamClose
@@ -178,7 +178,9 @@ async def test_a_body_may_take_long_at_the_rate_asked_for() -> None:
     settings = Settings(bundles=(), body_timeout_seconds=1.2, min_body_rate=1)
     pieces = [b'{"c', b"lo", b'se":', *[b" "] * 12, b"true}"]
     lease = MemoryBudget(10_000).take(0)
-    assert (await read_body(slow_body(pieces, 0.1), StreamClose, settings, lease, Turns())).close
+    assert (
+        await read_body(slow_body(pieces, 0.1), StreamClose, settings, lease, Turns(), BodyLimits.of(settings))
+    ).close
 
 
 @pytest.mark.anyio
@@ -187,7 +189,7 @@ async def test_a_body_that_never_pauses_and_never_ends_is_timed_out() -> None:
     budget = MemoryBudget(10_000)
     pieces = [b" "] * 1_000
     with pytest.raises(RequestTimeout), budget.take(0) as lease:
-        await read_body(slow_body(pieces, 0.01), StreamClose, settings, lease, Turns())
+        await read_body(slow_body(pieces, 0.01), StreamClose, settings, lease, Turns(), BodyLimits.of(settings))
     assert len(pieces) > 900
     assert budget.leased_bytes == 0
 

@@ -39,7 +39,7 @@ class Columns:
     def add_smoothed(self, steps: Sequence[SmoothedStep]) -> None:
         """The states given all observations."""
         for what in ("mean", "std"):
-            values = np.array([getattr(step, what) for step in steps], np.float64)
+            values = np.array([getattr(step, what) for step in steps], np.float64).reshape(-1, len(self._names))
             for name, column in zip(self._names, values.T, strict=True):
                 self._parts[f"smoothed.{what}.{name}"] = [column]
 

@@ -189,10 +189,14 @@ class FilterJob(RecurrentJob):
             self._conclude("complete")
         elif self.is_overdue:
             if not self.position:
-                self.emit(self.filtering.model.no_steps(self.readout))
+                self.emit(self.no_steps())
             self._conclude("deadline")
         elif self.interrupted:
             self.fail(NotReady("The server is shutting down."))
+
+    def no_steps(self) -> Steps:
+        """What is told where no observation was taken."""
+        return self.filtering.model.no_steps(self.readout)
 
     def _conclude(self, reason: FilterFinishReason) -> None:
         state = self.pack() if self.options.wants_state else None
@@ -207,6 +211,7 @@ class SequenceJob(Job):
     def __init__(self, stage: SequenceStage, options: FilterOptions) -> None:
         super().__init__(stage, deadline_seconds=options.deadline_seconds)
         self.options = options
+        self.sequences = stage
         self.work = stage.model.work(options, self.deadline)
         self.steps = 0
         self._rows = reply_rows(options)
@@ -215,6 +220,11 @@ class SequenceJob(Job):
     def taken(self) -> int:
         """Observations told about so far."""
         return self.steps
+
+    def no_steps(self) -> Steps:
+        """What is told where no observation was taken."""
+        wanted, model = self.options, self.sequences.model
+        return model.no_steps(model.readout(wanted.levels, wanted.horizon, wanted.samples, wanted.mode))
 
     def weight(self, event: Any) -> int:
         return len(event) if isinstance(event, Steps) else 1

@@ -222,9 +222,7 @@ class SequenceStage:
         warnings = warn(checks, self._metrics, self.model.name)
         reason: FilterFinishReason = "deadline" if result.is_cut else "complete"
         if not job.steps:
-            wanted = job.options
-            readout = self.model.readout(wanted.levels, wanted.horizon, wanted.samples, wanted.mode)
-            job.emit(self.model.no_steps(readout))
+            job.emit(job.no_steps())
         job.finish(Filtered(result.smoothed, result.log_likelihood, checks, warnings, timings, state, reason))
 
 
@@ -258,11 +256,12 @@ class _ForecastCounters:
 
 
 def observe_end(job: Job, metrics: Metrics, name: str) -> FilterTimings:
-    """Count a finished request of a filter."""
+    """Count a finished request of a filter; a series of many is none."""
     now = time.monotonic()
     started = job.started or now
-    metrics.request_queue_time.labels(name).observe(started - job.submitted)
-    metrics.e2e_request_latency.labels(name).observe(now - job.submitted)
+    if job.turn is None:
+        metrics.request_queue_time.labels(name).observe(started - job.submitted)
+        metrics.e2e_request_latency.labels(name).observe(now - job.submitted)
     return FilterTimings(
         queue_ms=round(1000 * (started - job.submitted), 3), compute_ms=round(1000 * (now - started), 3)
     )

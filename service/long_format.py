@@ -1,0 +1,171 @@
+"""Arrow tables in long format taken apart: the rows of many series below each other, told apart by key columns."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rfa.service.errors import InvalidRequest
+
+MOST_KEYS: Final = 8
+# Characters of a key, which stands in every row of the answer.
+LONGEST_KEY: Final = 256
+# Of codes that numpy sorts by their digits, and not by comparing them.
+SHORT_CODES: Final = 1 << 16
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What the key columns say of each series.
+
+    Attributes:
+        columns: one value a series, by the names of the columns and in their types.
+    """
+
+    columns: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    @property
+    def fields(self) -> list[Any]:
+        """As fields of a schema."""
+        return [pa.field(name, column.type) for name, column in self.columns.items()]
+
+    def repeated(self, series: int, rows: int) -> list[Any]:
+        """The keys of a series as columns of so many rows."""
+        return [pa.repeat(column[series], rows) for column in self.columns.values()]
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Which rows belong to which series, in the order of the series' first rows.
+
+    Attributes:
+        order: the rows, series by series, each in the order that it came in; None where they stand so.
+        bounds: of the series in it: the first row of each, and the end.
+        firsts: the first row of each in the table.
+    """
+
+    order: Array | None
+    bounds: Array
+    firsts: Array
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+    def parts(self, column: Array) -> list[Array]:
+        """A column's part of each series."""
+        sorted_ = column if self.order is None else column[self.order]
+        return [sorted_[first:last] for first, last in itertools.pairwise(self.bounds.tolist())]
+
+    def first_rows(self, wanted: Array) -> list[int | None]:
+        """Of each series the first row in the table for which `wanted` holds."""
+        found: list[int | None] = []
+        for begin, part in zip(self.bounds.tolist(), self.parts(wanted), strict=False):
+            place = int(part.argmax())
+            row = begin + place if self.order is None else int(self.order[begin + place])
+            found.append(row if part[place] else None)
+        return found
+
+
+def group(table: Any, by: Sequence[str], most: int, most_bytes: int) -> tuple[Keys, Groups]:
+    """Group the rows of a table by columns.
+
+    Args:
+        most: series, before they are refused.
+        most_bytes: of the texts of a key column.
+
+    Raises:
+        InvalidRequest: naming `by`, or the column.
+    """
+    codes, values = zip(*(_codes(name, table[name], most, most_bytes) for name in by), strict=True)
+    combined, count = codes[0], len(values[0])
+    for code, of_value in zip(codes[1:], values[1:], strict=True):
+        found, combined = np.unique(combined * len(of_value) + code, return_inverse=True)
+        count = len(found)
+    if count > most:
+        raise too_many_series(most)
+    groups = _groups(combined, count)
+    keys = {
+        name: value.take(pa.array(code[groups.firsts])) for name, code, value in zip(by, codes, values, strict=True)
+    }
+    return Keys(keys), groups
+
+
+def too_many_series(most: int, param: str = "by") -> InvalidRequest:
+    """Refuses a request of more series than the server takes."""
+    message = f"{param} must make at most {most} series on this server: send fewer at a time"
+    return InvalidRequest(message, param=param, code="too_large")
+
+
+def text_bytes(texts: Any) -> int:
+    """Of an array of texts as it would be without sharing: views may say the same characters over and over."""
+    if not pa.types.is_string_view(texts.type):
+        return int(texts.nbytes)
+    lengths = np.frombuffer(texts.buffers()[1], np.int32)[::4]  # each view begins with its length
+    return int(lengths[texts.offset : texts.offset + len(texts)].sum(dtype=np.int64))
+
+
+def _groups(codes: Array, count: int) -> Groups:
+    begins = np.concatenate(([0], np.flatnonzero(np.diff(codes)) + 1)) if len(codes) else np.empty(0, np.int64)
+    if len(begins) == count:
+        return Groups(None, np.append(begins, len(codes)), begins)
+    short = codes.astype(np.uint16) if count <= SHORT_CODES else codes
+    order = np.argsort(short, kind="stable")
+    begins = np.concatenate(([0], np.flatnonzero(np.diff(codes[order])) + 1))
+    return Groups(order, np.append(begins, len(codes)), order[begins])
+
+
+def _codes(name: str, column: Any, most: int, most_bytes: int) -> tuple[Array, Any]:
+    """A number for each row, equal where the values are, and the values by these numbers."""
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not _is_key(kind):
+        message = f"by must name columns of texts, integers or dates; {name} is of {kind}"
+        raise InvalidRequest(message, param="by", code="no_key")
+    numbers: dict[Any, int] = {}
+    parts = [np.empty(0, np.int64)]
+    for chunk in column.chunks:
+        texts = chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk
+        if text_bytes(texts) > most_bytes:
+            raise InvalidRequest(f"{name} must not hold more text than the body", param=name, code="too_large")
+        encoded = chunk if texts is not chunk else pc.dictionary_encode(chunk.cast(_plain(kind)))
+        if encoded.null_count:
+            raise _nameless(name)
+        indices = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+        used = np.flatnonzero(np.bincount(indices, minlength=len(encoded.dictionary)))
+        if len(used) > most:
+            raise too_many_series(most)
+        own = np.zeros(len(encoded.dictionary), np.int64)
+        for code in used.tolist():
+            value = encoded.dictionary[code].as_py()
+            if value is None or (isinstance(value, str) and len(value) > LONGEST_KEY):
+                raise _nameless(name)
+            own[code] = numbers.setdefault(value, len(numbers))
+        parts.append(own[indices])
+    return np.concatenate(parts), pa.array(list(numbers), _plain(kind))
+
+
+def _nameless(name: str) -> InvalidRequest:
+    message = f"{name} must say in every row which series it is of, in at most {LONGEST_KEY} characters"
+    return InvalidRequest(message, param=name, code="no_key")
+
+
+def is_text(kind: Any) -> bool:
+    """Whether a type is one of texts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_key(kind: Any) -> bool:
+    return bool(is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date(kind))
+
+
+def _plain(kind: Any) -> Any:
+    return pa.large_string() if pa.types.is_string_view(kind) else kind

@@ -1,0 +1,252 @@
+"""POST /filter with `series`: each is answered as if it had come alone, as soon as it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import orjson
+from fastapi import Request, Response
+
+from rfa.service.access.quotas import client_of
+from rfa.service.access.record import record_of
+from rfa.service.arrow import ARROW, SeriesWriter, keys_of
+from rfa.service.departure import unless_disconnected
+from rfa.service.encoding import Blocks, dumps, pieces
+from rfa.service.engine.engine import Engine
+from rfa.service.engine.filter.columns import Columns
+from rfa.service.engine.filter.many import ManyJob, Part, SeriesEnd
+from rfa.service.engine.filter.steps import Steps, chosen
+from rfa.service.errors import InvalidRequest, ServiceError
+from rfa.service.long_format import Keys
+from rfa.service.memory import lease_of
+from rfa.service.routes.common import NDJSON, SSE, document_response, open_pieces, open_stream
+from rfa.service.schemas.many import FilterManyDone, ManySummary
+from rfa.service.schemas.replies import FilterColumns, FilterReply, FilterTimings
+from rfa.service.schemas.requests import FilterRequest, FilterSeries
+from rfa.service.turns import Turns
+from rfa.service.validation import check_lengths, validated, validation_failure
+
+if TYPE_CHECKING:
+    from rfa.service.routes.filter import Asked
+
+# What is done at once before others have a turn.
+TURN_SECONDS: Final = 0.001
+Begin = Callable[[FilterRequest, int], Awaitable[tuple[Part, "Asked"]]]
+
+
+async def answer_many(body: FilterRequest, request: Request, engine: Engine, begin: Begin) -> Response:
+    """Filter many series, each as if it had come alone.
+
+    Args:
+        begin: makes a part of the request of a series.
+
+    Raises:
+        ServiceError: what is wrong with the request as a whole.
+    """
+    model = engine.filter_model(body.model)
+    model.passes.checked(body.passes, model.name)
+    many = await unless_disconnected(request, _Many.of(body, request, begin))
+    parts = [one.part for one in many.begun.values()]
+    client, count = client_of(request), sum(len(part.job.options.observations) for part in parts)
+    client.afford("observations", count)
+    deadline = None if body.deadline_ms is None else body.deadline_ms / 1000
+    many.job = engine.filter_many(parts, deadline, lease_of(request)) if parts else None
+    client.spend("observations", count)
+    record_of(request).filtered(model.name, count)
+    many.model = model.name
+    if (keys := keys_of(request)) is not None:
+        return await open_pieces(request, _arrow(many, keys), ARROW)
+    if body.stream:
+        wants_events = SSE in request.headers.get("accept", "").lower()
+        return await open_stream(request, _lines(many), SSE if wants_events else NDJSON)
+    return await document_response(request, _document(many))
+
+
+@dataclass(frozen=True)
+class _Series:
+    """A series at work."""
+
+    body: FilterRequest
+    part: Part
+    asked: Asked
+
+    def columns(self, *told: Any) -> Columns:
+        """What is told of it, in columns."""
+        columns = Columns(list(self.body.values or ()), self.body.fields, self.body.horizon)
+        for one in told:
+            columns.add(one)
+        return columns
+
+    def no_columns(self) -> dict[str, np.ndarray]:
+        """Every column that is told of it, empty."""
+        columns = self.columns(self.part.job.no_steps())
+        if self.body.smooth:
+            columns.add_smoothed(())
+        return columns.arrays()
+
+
+class _Ended:
+    """A series that has ended: what is told of it, or its error."""
+
+    def __init__(self, place: int, name: str, reply: FilterReply | FilterColumns | ServiceError) -> None:
+        self.place, self.name, self.reply = place, name, reply
+
+
+class _Many:
+    """The series of a request at work.
+
+    Attributes:
+        begun: by their places.
+        refused: at once.
+    """
+
+    def __init__(self, body: FilterRequest, request: Request) -> None:
+        self.body = body
+        self.names = list(body.series or ())
+        self.begun: dict[int, _Series] = {}
+        self.refused: dict[int, ServiceError] = {}
+        self.job: ManyJob | None = None
+        self.model = ""
+        self._request = request
+        self._observations = 0
+        self._timings = FilterTimings(0.0, 0.0)
+        self._failed = 0
+
+    @classmethod
+    async def of(cls, body: FilterRequest, request: Request, begin: Begin) -> _Many:
+        """All series validated and ready to begin, in turns of the event loop."""
+        many = cls(body, request)
+        shared = body.model_dump(exclude={"series", "stream"}, exclude_unset=True)
+        pause = _Pauses(request.app.state.turns)
+        for place, document in enumerate((body.series or {}).values()):
+            await pause()
+            try:
+                one = _one(document, shared, request)
+                many.begun[place] = _Series(one, *await begin(one, place))
+            except ServiceError as error:
+                many.refused[place] = error
+        return many
+
+    async def ended(self) -> AsyncIterator[_Ended]:
+        """Every series once it has ended; at last `summary` is what it says."""
+        for place, error in self.refused.items():
+            self._failed += 1
+            yield _Ended(place, self.names[place], error)
+        if self.job is None:
+            return
+        async for event in self.job.events():
+            if not isinstance(event, SeriesEnd):
+                self._timings = event
+                continue
+            one = self.begun.pop(event.part.place)
+            reply = await _reply(one, event)
+            self._observations += one.part.job.taken
+            self._failed += isinstance(reply, ServiceError)
+            yield _Ended(event.part.place, self.names[event.part.place], reply)
+
+    def summary(self) -> ManySummary:
+        """The request as a whole, once all have ended."""
+        return ManySummary(self.model, len(self.names), self._failed, self._observations, self._timings)
+
+
+class _Pauses:
+    """Waits for a turn where the one before it has lasted for long enough."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._until = 0.0
+
+    async def __call__(self) -> None:
+        if time.perf_counter() > self._until:
+            await self._turns.next()
+            self._until = time.perf_counter() + TURN_SECONDS
+
+
+def _one(document: Any, shared: dict[str, Any], request: Request) -> FilterRequest:
+    """The request that a series would be alone.
+
+    Raises:
+        InvalidRequest: naming the field of the series.
+    """
+    if type(document) is not dict:
+        raise InvalidRequest("A series must be a JSON object.", code="model_type")
+    check_lengths(document, request.app.state.settings)
+    for name in document:
+        if name in FilterRequest.model_fields and name not in FilterSeries.model_fields:
+            raise InvalidRequest(f"{name} is of all series: give it beside `series`", param=name, code="of_all_series")
+        if name not in FilterSeries.model_fields:
+            raise validation_failure([{"type": "extra_forbidden", "loc": (name,), "msg": ""}])
+    return validated(FilterRequest, shared | document, "A series")
+
+
+async def _reply(one: _Series, event: SeriesEnd) -> FilterReply | FilterColumns | ServiceError:
+    if isinstance(event.end, ServiceError):
+        return event.end
+    body = one.body
+    try:
+        if body.values is None:
+            summary = await one.asked.summary(event.end)
+            return FilterReply(**vars(summary), steps=_Told(event.told, body))
+        columns = one.columns(*event.told)
+        summary = await one.asked.summary_of_columns(event.end, columns)
+        return FilterColumns(**vars(summary), columns=columns.arrays())
+    except ServiceError as error:  # of its state, which could not be kept
+        return error
+
+
+class _Told(Blocks):
+    """The steps of a series, made as they are encoded."""
+
+    def __init__(self, told: Sequence[Any], body: FilterRequest) -> None:
+        self._told = told
+        self._fields = body.fields
+
+    def blocks(self) -> Iterator[list[Any]]:
+        for told in self._told:
+            if isinstance(told, Steps):
+                yield from told.blocks(self._fields)
+            else:
+                yield [chosen(told, self._fields)]
+
+
+async def _document(many: _Many) -> AsyncIterator[bytes]:
+    """The plain reply: `series` as they end, then the request as a whole."""
+    between = b'{"series":{'
+    async for one in many.ended():
+        yield between + orjson.dumps(one.name) + b":"
+        reply = one.reply.payload() if isinstance(one.reply, ServiceError) else one.reply
+        for piece in pieces(reply):
+            yield piece
+        between = b","
+    yield b"}," + dumps(many.summary())[1:]
+
+
+async def _lines(many: _Many) -> AsyncIterator[Any]:
+    """A line for each series as it ends, and a last one."""
+    async for one in many.ended():
+        reply = one.reply.payload() if isinstance(one.reply, ServiceError) else one.reply
+        yield {"series": one.name, **vars(reply)}
+    yield FilterManyDone(True, **vars(many.summary()))
+
+
+async def _arrow(many: _Many, keys: Keys) -> AsyncIterator[bytes]:
+    """The same as record batches, one for each series, with its keys first."""
+    some = next(iter(many.begun.values()), None)
+    columns = {} if some is None else some.no_columns()
+    has_states = some is not None and some.body.return_state is True
+    writer = SeriesWriter(keys, columns, has_states=has_states)
+    yield writer.begin()
+    async for one in many.ended():
+        if isinstance(one.reply, ServiceError):
+            yield writer.failed(one.place, dumps(one.reply.payload()))
+        else:
+            assert isinstance(one.reply, FilterColumns)
+            summary, told = vars(one.reply), one.reply.columns
+            state = summary.pop("state")
+            del summary["columns"]
+            yield writer.told(one.place, told, state, dumps({**summary, "state": None}))
+    yield writer.end(dumps(FilterManyDone(True, **vars(many.summary()))))
