@@ -35,7 +35,8 @@ ARROW_BODY: Final = {
         "format": "binary",
         "description": "A stream of record batches, uncompressed: a column of numbers for each component, in order, "
         "and a clock: a column of timestamps, or named times, time, timestamp or t. The other fields of the JSON "
-        "body stand in the query, as `?model=metrics&levels=0.5,0.9`.",
+        "body stand in the query, as `?model=metrics&levels=0.5,0.9`. With `by` the rows are of many series, in any "
+        "order but for those of a series, and a column of texts named `state` says where a series goes on.",
     }
 }
 # A column of one of these names, or of timestamps, is the clock; seconds since 1970 where it is of timestamps.
@@ -44,6 +45,15 @@ LISTS: Final = frozenset({"levels", "horizon", "fields"})
 TEXTS: Final = frozenset({"model", "state"})  # whatever they look like
 # Columns that tell the series of a body in long format apart, in the query.
 BY: Final = "by"
+BY_PARAMETER: Final = {
+    "name": BY,
+    "in": "query",
+    "required": False,
+    "schema": {"type": "string"},
+    "example": "sensor",
+    "description": "of an Arrow stream: the columns of texts, integers, booleans or dates, separated by commas, that "
+    "tell the series in its rows apart",
+}
 NUMBER_BYTES: Final = 8
 # Of memory for each row while rows are grouped: codes of its keys, and of all of them, and their order.
 GROUPING_BYTES: Final = 48
@@ -363,4 +373,5 @@ class SeriesWriter:
 
 
 def _column(column: np.ndarray) -> Any:
-    return pa.array(np.ascontiguousarray(column), from_pandas=True)
+    """NaN is null; looking for it costs less than letting pyarrow do so."""
+    return pa.array(np.ascontiguousarray(column), from_pandas=bool(np.isnan(column).any()))

@@ -41,7 +41,8 @@ class Keys:
 
     def repeated(self, series: int, rows: int) -> list[Any]:
         """The keys of a series as columns of so many rows."""
-        return [pa.repeat(column[series], rows) for column in self.columns.values()]
+        places = pa.array(np.full(rows, series))
+        return [column.take(places) for column in self.columns.values()]
 
 
 @dataclass(frozen=True)

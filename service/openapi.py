@@ -24,6 +24,7 @@ from rfa.service.errors import (
 )
 from rfa.service.routes.common import NDJSON, SSE
 from rfa.service.schemas.base import Reply
+from rfa.service.schemas.many import FilterManyDone, SeriesColumns, SeriesError, SeriesSteps
 from rfa.service.schemas.openai import CompletionChunk
 from rfa.service.schemas.replies import FilterDone, FilterStepReply, GenerateEvent
 
@@ -33,7 +34,10 @@ STREAMS: dict[str, tuple[tuple[str, ...], tuple[type[Reply], ...]]] = {
     "/": ((SSE,), (GenerateEvent, ErrorReply)),
     "/generate_stream": ((SSE,), (GenerateEvent, ErrorReply)),
     "/v1/completions": ((SSE,), (CompletionChunk, ErrorReply)),
-    "/filter": ((NDJSON, SSE), (FilterStepReply, FilterDone, ErrorReply)),
+    "/filter": (
+        (NDJSON, SSE),
+        (FilterStepReply, FilterDone, SeriesSteps, SeriesColumns, SeriesError, FilterManyDone, ErrorReply),
+    ),
 }
 # Whose replies hold a state to go on from, and what goes on from it.
 CONTINUED = {"/generate": "/generate", "/filter": "/filter", "/state/merge": "/filter"}

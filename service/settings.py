@@ -137,19 +137,29 @@ class Settings(BaseSettings):
     max_choices: int = Field(default=128, ge=1, description="continuations that one request may ask for, prompts × n")
     max_attention_tokens: int = Field(default=4_096, ge=2, description='prompt and new tokens, decode="attention"')
     max_observations: int = Field(default=20_000, ge=1)
+    max_series: int = Field(default=10_000, ge=1, description="series of one request")
     max_series_bytes: int = Field(
-        default=4_000_000, ge=1_000, description="body of /filter, which may hold many series, as JSON"
+        default_factory=lambda given: 2 * given.get("max_body_bytes", 500),
+        ge=1_000,
+        description="a body of /filter as JSON, which may hold many series; by default twice max_body_bytes",
     )
     max_series_observations: int = Field(
-        default=100_000, ge=1, description="observations of all series of one request as JSON"
+        default_factory=lambda given: 5 * given.get("max_observations", 1),
+        ge=1,
+        description="all series of one request together, as JSON; by default five times max_observations",
     )
-    max_arrow_bytes: int = Field(default=64_000_000, ge=1_000, description="body of many series as an Arrow stream")
-    max_arrow_observations: int = Field(
-        default=2_000_000, ge=1, description="observations of all series of one request as an Arrow stream"
-    )
-    max_series: int = Field(default=10_000, ge=1, description="series of one request")
     max_series_numbers: int = Field(
         default=50_000_000, ge=1_000, description="numbers that the reply to many series may hold"
+    )
+    max_arrow_bytes: int = Field(
+        default_factory=lambda given: 32 * given.get("max_body_bytes", 500),
+        ge=1_000,
+        description="a body of many series as an Arrow stream; by default 32 times max_body_bytes",
+    )
+    max_arrow_observations: int = Field(
+        default_factory=lambda given: 100 * given.get("max_observations", 1),
+        ge=1,
+        description="all series of one request together, as an Arrow stream; by default 100 times max_observations",
     )
     series_threads: int = Field(
         default_factory=available_cores,

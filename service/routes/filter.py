@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 
 from rfa.service.access.quotas import client_of
 from rfa.service.access.record import record_of
-from rfa.service.arrow import ARROW, ARROW_BODY, ArrowRoute, encode_arrow, request_is_arrow
+from rfa.service.arrow import ARROW, ARROW_BODY, BY_PARAMETER, ArrowRoute, encode_arrow, request_is_arrow
 from rfa.service.departure import unless_disconnected
 from rfa.service.encoding import Long, dumps, items, pieces
 from rfa.service.engine.engine import Engine
@@ -30,6 +30,7 @@ from rfa.service.routes.filter_many import answer_many
 from rfa.service.routes.generate import MODEL_ERRORS
 from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
 from rfa.service.runtime.filter import FilterRuntime
+from rfa.service.schemas.many import FilterManyReply
 from rfa.service.schemas.replies import FilterColumns, FilterDone, FilterReply, FilterSummary
 from rfa.service.schemas.requests import FilterRequest
 
@@ -39,20 +40,24 @@ SMOOTHED_NUMBERS = 32  # more or less, of a smoothed step
 
 @router.post(
     "/filter",
-    response_model=FilterReply | FilterColumns,
+    response_model=FilterReply | FilterColumns | FilterManyReply,
     responses={
         200: {
-            "model": FilterReply | FilterColumns,
+            "model": FilterReply | FilterColumns | FilterManyReply,
             "description": "One step per observation; with `stream` one line per step, as NDJSON or, where the Accept "
             'header asks for it, as server-sent events; the last line has `"done": true` or is `{"error": …}`. '
             "`values` are answered in columns, an Arrow stream in another one: there the rest of the reply is JSON in "
-            "the metadata `rfa` of its schema.",
+            "the metadata `rfa` of its schema. Many `series` are answered by name, with `stream` in a line for each as "
+            "it ends, and an Arrow stream with `by` in a record batch for each: columns of the keys, the columns of a "
+            "series alone, with `return_state` a column `state`, in the last row of a series, and `error`, null where "
+            "there is none; the metadata `rfa` of a batch has the rest of the reply, that of the last, which is empty, "
+            "the request as a whole.",
             "content": {ARROW: {"schema": {"type": "string", "format": "binary"}}},
         },
         **MODEL_ERRORS,
     },
     tags=["filter"],
-    openapi_extra={"requestBody": {"content": {ARROW: ARROW_BODY}}},
+    openapi_extra={"requestBody": {"content": {ARROW: ARROW_BODY}}, "parameters": [BY_PARAMETER]},
 )
 async def filter_sequence(body: FilterRequest, request: Request, engine: EngineDep) -> Response:
     """Estimate the state behind a sequence of observations, or behind each of many."""

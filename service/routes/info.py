@@ -27,6 +27,12 @@ LIMITS = (
     "max_attention_tokens",
     "max_observations",
     "max_reply_numbers",
+    "max_series",
+    "max_series_bytes",
+    "max_series_observations",
+    "max_series_numbers",
+    "max_arrow_bytes",
+    "max_arrow_observations",
     "workers",
 )
 

@@ -132,7 +132,7 @@ class AutoSteps:
 
     runtime = "compiled"
     magic = b"RFAA\x02"
-    rows = 256
+    rows = 512
 
     def __init__(self, size: int, leads: Leads) -> None:
         self.size, self._leads = size, leads

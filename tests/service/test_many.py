@@ -15,12 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rfa.service.access.quotas import Client
 from rfa.service.app import create_app
 from rfa.service.arrow import ARROW
 from rfa.service.errors import ErrorReply
 from rfa.service.schemas.many import FilterManyDone, FilterManyReply, SeriesColumns, SeriesError, SeriesSteps
 from rfa.service.settings import Settings
+from tests.service.raw_asgi import asgi
 from tests.service.replies import read
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 ASKED: dict[str, Any] = {"levels": [0.5, 0.9], "horizon": [60.0, 600.0], "seed": 3, "alarm": {"rate": 0.05}}
@@ -404,6 +407,76 @@ async def test_sessions_are_of_each_series() -> None:
         )
     assert (found["a"]["state"], found["b"]["state"]) == ("session:a@2", None)
     assert again["series"]["a"]["columns"]["index"] == [2] and again["series"]["b"]["error"]["code"] == "session_exists"
+
+
+# Deadlines, quotas and clients that leave.
+
+
+async def test_a_deadline_ends_every_series_with_what_it_has() -> None:
+    """Those that have not begun have no steps, and the state that they would have begun with."""
+    series = walks(20, 1_500)
+    async with serving() as client:
+        whole = (await many(client, series))["series"]
+        cut = await many(client, series, deadline_ms=1, return_state=True)
+        rest = {}
+        for name, one in series.items():
+            taken = len(cut["series"][name]["columns"]["index"])
+            left = {"times": one["times"][taken:], "values": {"y": one["values"]["y"][taken:]}}
+            if left["times"]:
+                rest[name] = {**left, "state": cut["series"][name]["state"]}
+        goes_on = (await many(client, rest, seed=None))["series"]
+        table = stream(long_table(series, named))
+        told, end = batches((await send(client, table, by="id", **QUERY, deadline_ms=1, return_state="true")).content)
+    assert len(rest) > 0 and cut["failed"] == 0
+    assert cut["observations"] == sum(len(reply["columns"]["index"]) for reply in cut["series"].values())
+    for name, reply in cut["series"].items():
+        assert reply["finish_reason"] == ("deadline" if name in rest else "complete")
+        more = goes_on[name]["columns"] if name in rest else {}
+        for column, values in whole[name]["columns"].items():
+            assert reply["columns"][column] + more.get(column, []) == values, (name, column)
+    assert (end["count"], end["failed"]) == (20, 0)
+    assert all(batch["state"].drop_null().to_pylist() for batch, _ in told)
+
+
+async def test_observations_count_for_a_quota_where_they_were_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those of a series that was refused, nor those that a deadline left."""
+    key, spent = "a-key-of-sixteen-or-more", []
+    monkeypatch.setattr(
+        Client, "spend", lambda self, rate, amount: spent.append(amount) if rate == "observations" else None
+    )
+    async with serving(api_keys=key, quota_observations=100) as client:
+        client.headers["Authorization"] = f"Bearer {key}"
+        found = await many(client, {**walks(3, 20), **BAD})
+        assert spent == [found["observations"]] == [60 + 7 + 14]
+        spent.clear()
+        cut = await many(client, walks(20, 1_000), deadline_ms=1)
+        assert sum(spent) == cut["observations"] < spent[0]
+
+
+async def test_more_observations_than_a_quota_has_are_refused() -> None:
+    key = "a-key-of-sixteen-or-more"
+    series = {str(k): {"values": {"y": [0.0] * 100}} for k in range(40)}
+    async with serving(api_keys=key, quota_observations=1) as client:
+        client.headers["Authorization"] = f"Bearer {key}"
+        assert (await client.post("/filter", json={"series": series})).status_code == 200
+        refused = await client.post("/filter", json={"series": series})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "quota_observations")
+
+
+async def test_a_client_that_leaves_ends_its_series() -> None:
+    series = walks(200, 400)
+    body = json.dumps({"series": series, "stream": True}).encode()
+    table = stream(long_table(series, named))
+    async with serving() as client:
+        app = client.app  # type: ignore[attr-defined]
+        for content, kind, query in ((body, b"application/json", b""), (table, ARROW.encode(), b"by=id")):
+            headers = [(b"host", b"localhost"), (b"content-type", kind)]
+            message = {"type": "http.request", "body": content, "more_body": False}
+            sent = await asgi(app, message, method="POST", path="/filter", query_string=query, headers=headers)
+            lines = b"".join(message.get("body", b"") for message in sent)
+            assert b'"done":true' not in lines
+            await until(lambda: not app.state.engine.seats_in_use and not app.state.engine._scheduler.running)
+            assert app.state.memory.leased_bytes == 0
 
 
 # Limits.

@@ -71,7 +71,8 @@ class Lane:
     @property
     def is_over(self) -> bool:
         """Whether the turn is."""
-        return self._job.is_in_the_way or self._job.cancelled or time.thread_time() >= self.until
+        job = self._job
+        return job.is_in_the_way or job.cancelled or job.interrupted or time.thread_time() >= self.until
 
 
 class ManyJob(Job):
