@@ -26,6 +26,8 @@ LARGEST_GROWTH = 0.02
 # Of issue bars: microseconds of processor time an observation, and seconds of the command.
 SERIES_LIMITS = {"rows": 25.0, "arrow": 8.0}
 COMMAND_LIMIT = 4.0
+# Seconds of a request of a thousand series of a thousand observations.
+MANY_LIMIT = 3.0
 
 
 def series_tables(document: Document) -> list[Table]:
@@ -38,7 +40,26 @@ def series_tables(document: Document) -> list[Table]:
         f"Microseconds of processor time an observation, {document['observations']:,} a series; seconds of "
         f"`rfa filter` on {document['command_rows']:,} rows:"
     )
-    return [Table(("model", *forms, "`rfa filter`, s"), rows, title)]
+    return [Table(("model", *forms, "`rfa filter`, s"), rows, title), *many_tables(document.get("many"))]
+
+
+def many_tables(figures: Mapping[str, Any] | None) -> Iterator[Table]:
+    """Of documents that have them."""
+    if figures is None:
+        return
+    rows = [
+        (order, f"{row['seconds']:.1f}", f"{row['fastest']:.1f}", f"{row['processor_seconds']:.1f}")
+        for order, row in figures.items()
+        if isinstance(row, dict) and "seconds" in row
+    ]
+    live = "; ".join(
+        f"{when} {waits['p50']:.1f} ms, 99 % {waits['p99']:.1f} ms" for when, waits in figures["live_ms"].items()
+    )
+    title = (
+        f"{figures['series']:,} series of {figures['observations']:,} observations in one Arrow stream; a live stream "
+        f"waits for half of its answers {live}:"
+    )
+    yield Table(("rows sorted", "seconds, median", "fastest", "processor seconds"), rows, title)
 
 
 def series_bars(document: Document) -> list[ShownBar]:
@@ -50,6 +71,11 @@ def series_bars(document: Document) -> list[ShownBar]:
     for model, seconds in document["command_seconds"].items():
         bars.append(
             ShownBar(f"`rfa filter`, {model}", f"{seconds:.1f} s", f"≤ {COMMAND_LIMIT:g} s", seconds <= COMMAND_LIMIT)
+        )
+    if "many" in document:
+        seconds = document["many"]["by series"]["seconds"]
+        bars.append(
+            ShownBar("1,000 series × 1,000 rows", f"{seconds:.1f} s", f"≤ {MANY_LIMIT:g} s", seconds <= MANY_LIMIT)
         )
     return bars
 
