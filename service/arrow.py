@@ -57,6 +57,8 @@ BY_PARAMETER: Final = {
 NUMBER_BYTES: Final = 8
 # Of memory for each row while rows are grouped: codes of its keys, and of all of them, and their order.
 GROUPING_BYTES: Final = 48
+# Of each series, and of each of its columns: they are views.
+SERIES_BYTES, VIEW_BYTES = 512, 192
 # Places of fields in Arrow's Message.fbs.
 _MESSAGE_HEADER: Final = 2
 _DICTIONARY_BATCH_DATA: Final = 1
@@ -194,11 +196,13 @@ def decode_series(body: bytes, by: Sequence[str], settings: Settings, lease: Lea
     states = _states(table[STATE], groups, len(body)) if STATE in names and is_text(table[STATE].type) else None
     if states is not None:
         names.remove(STATE)
+    hold(lease, len(groups) * (SERIES_BYTES + VIEW_BYTES * len(names)))
     parts = {name: groups.parts(_numbers(name, table[name])) for name in names}
     times = parts.pop(_clock(table, names), None)
     found: dict[str, Any] = {}
     for k in range(len(groups)):
-        found[str(k)] = one = {"values": {name: part[k] for name, part in parts.items()}}
+        one: dict[str, Any] = {"values": {name: part[k] for name, part in parts.items()}}
+        found[str(k)] = one
         if times is not None:
             one["times"] = times[k]
         if states is not None:

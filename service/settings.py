@@ -152,14 +152,14 @@ class Settings(BaseSettings):
         default=50_000_000, ge=1_000, description="numbers that the reply to many series may hold"
     )
     max_arrow_bytes: int = Field(
-        default_factory=lambda given: 32 * given.get("max_body_bytes", 500),
+        default_factory=lambda given: 24 * given.get("max_body_bytes", 500),
         ge=1_000,
-        description="a body of many series as an Arrow stream; by default 32 times max_body_bytes",
+        description="a body of many series as an Arrow stream; by default 24 times max_body_bytes",
     )
     max_arrow_observations: int = Field(
-        default_factory=lambda given: 100 * given.get("max_observations", 1),
+        default_factory=lambda given: 60 * given.get("max_observations", 1),
         ge=1,
-        description="all series of one request together, as an Arrow stream; by default 100 times max_observations",
+        description="all series of one request together, as an Arrow stream; by default 60 times max_observations",
     )
     series_threads: int = Field(
         default_factory=available_cores,

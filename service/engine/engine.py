@@ -271,7 +271,7 @@ class Engine:
         has_state = options.wants_state or options.state is not None
         held += _seat_bytes(model) + (STATE_COPIES * model.state_bytes if has_state else 0)
         kept = PART + (0 if options.state is None else model.state_bytes)
-        return Part(place, self._filter_job(model, options), count * shape.numbers, kept, held)
+        return Part(place, model.name, self._filter_job(model, options), count * shape.numbers, kept, held)
 
     def filter_many(self, parts: Sequence[Part], deadline_seconds: float | None, lease: Lease | None = None) -> ManyJob:
         """Queue a request of many series, one at least.

@@ -190,7 +190,8 @@ async def _reply(one: _Series, event: SeriesEnd) -> FilterReply | FilterColumns 
     try:
         if body.values is None:
             summary = await one.asked.summary(event.end)
-            return FilterReply(**vars(summary), steps=_Told(event.told, body))
+            steps: Any = _Told(event.told, body)  # in JSON it is a list
+            return FilterReply(**vars(summary), steps=steps)
         columns = one.columns(*event.told)
         summary = await one.asked.summary_of_columns(event.end, columns)
         return FilterColumns(**vars(summary), columns=columns.arrays())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,8 +18,9 @@ import pytest
 
 from rfa.service.access.quotas import Client
 from rfa.service.app import create_app
-from rfa.service.arrow import ARROW
+from rfa.service.arrow import ARROW, GROUPING_BYTES, NUMBER_BYTES, decode_series
 from rfa.service.errors import ErrorReply
+from rfa.service.memory import USUAL_ROOM_BYTES, MemoryBudget
 from rfa.service.schemas.many import FilterManyDone, FilterManyReply, SeriesColumns, SeriesError, SeriesSteps
 from rfa.service.settings import Settings
 from tests.service.raw_asgi import asgi
@@ -31,7 +33,7 @@ QUERY = {"levels": "0.5,0.9", "horizon": "60.0,600.0", "seed": 3}
 
 
 @asynccontextmanager
-async def serving(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def serving(**settings: Any) -> AsyncIterator[Any]:
     """A server of `auto` alone."""
     app = create_app(Settings(**{"bundles": (), "processes": 1, "series_threads": 3, **settings}))
     async with app.router.lifespan_context(app):
@@ -322,7 +324,7 @@ async def test_a_bad_table_is_refused_by_name(change: Any, query: dict[str, str]
 
 async def test_what_would_unfold_is_refused_before_it_does() -> None:
     """Texts and nulls that take next to nothing in the body, and gigabytes as numbers or keys."""
-    rows = 1_500_000
+    rows = 1_000_000
     long = pa.array(["k" * 250] * 3)
     views = pa.array([f"{'k' * 250}{i % 3}" for i in range(3)], pa.string_view())
     shared = pa.Array.from_buffers(
@@ -334,7 +336,7 @@ async def test_what_would_unfold_is_refused_before_it_does() -> None:
     bodies = {
         "views": (pa.table({"id": shared, "y": y}), 422),
         "columns of nulls": (pa.table({"id": pa.array(np.zeros(rows, np.int8)), **columns}), 413),
-        "rows of nulls": (pa.table({"id": pa.nulls(2_000_001, pa.int8()), "y": pa.nulls(2_000_001)}), 422),
+        "rows of nulls": (pa.table({"id": pa.nulls(1_200_001, pa.int8()), "y": pa.nulls(1_200_001)}), 422),
         "dictionary": (pa.table({"id": said_once, "y": y[:50]}), 200),
     }
     async with serving() as client:
@@ -343,6 +345,29 @@ async def test_what_would_unfold_is_refused_before_it_does() -> None:
             assert response.status_code == status, (case, response.text[:300])
         alone = await send(client, stream(pa.table({"y": pa.nulls(10**9)}), 10**9))
         assert (alone.status_code, alone.json()["error"]["code"]) == (422, "too_large")
+
+
+@pytest.mark.parametrize("order", ["by series", "by time"])
+def test_the_largest_table_fits_into_the_usual_budget(order: str) -> None:
+    """With what is leased for it, from its bytes to its series."""
+    settings = Settings(bundles=())
+    rows = settings.max_arrow_observations
+    keys = np.repeat([f"room of floor {k:04d}" for k in range(1_200)], rows // 1_200)
+    columns = {"id": keys, "t": np.tile(np.arange(rows // 1_200, dtype=float), 1_200), "y": np.zeros(rows)}
+    table = pa.table(columns)
+    body = stream(table.sort_by("t") if order == "by time" else table, 100_000)
+    assert 0.9 * settings.max_arrow_bytes < len(body) <= settings.max_arrow_bytes
+    lease = MemoryBudget(USUAL_ROOM_BYTES).take(len(body))
+    tracemalloc.start()
+    try:
+        found, of_series = decode_series(body, ["id"], settings, lease)
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (len(found["series"]), len(of_series)) == (1_200, 1_200)
+    assert kept <= lease.size - len(body)
+    # While it is decoded there are its columns twice, and what tells the rows apart.
+    assert peak <= lease.size - len(body) + NUMBER_BYTES * 2 * rows + GROUPING_BYTES * rows
 
 
 async def test_a_damaged_table_ends_no_server() -> None:
@@ -398,7 +423,10 @@ async def test_series_go_on_from_their_states_as_if_uninterrupted() -> None:
 
 
 async def test_sessions_are_of_each_series() -> None:
-    series = {"a": {"values": {"y": [1.0, 2.0]}, "return_state": "session:a"}, "b": {"values": {"y": [5.0]}}}
+    series: dict[str, Any] = {
+        "a": {"values": {"y": [1.0, 2.0]}, "return_state": "session:a"},
+        "b": {"values": {"y": [5.0]}},
+    }
     async with serving(sessions="memory") as client:
         found = (await many(client, series))["series"]
         again = await many(
@@ -468,7 +496,7 @@ async def test_a_client_that_leaves_ends_its_series() -> None:
     body = json.dumps({"series": series, "stream": True}).encode()
     table = stream(long_table(series, named))
     async with serving() as client:
-        app = client.app  # type: ignore[attr-defined]
+        app = client.app
         for content, kind, query in ((body, b"application/json", b""), (table, ARROW.encode(), b"by=id")):
             headers = [(b"host", b"localhost"), (b"content-type", kind)]
             message = {"type": "http.request", "body": content, "more_body": False}

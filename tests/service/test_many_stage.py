@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,17 @@ from rfa.export.bundle import open_bundle
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter import many as many_series
 from rfa.service.engine.filter import stages as filtering
-from rfa.service.engine.filter.jobs import Filtered
+from rfa.service.engine.filter.jobs import Filtered, FilterJob
 from rfa.service.engine.filter.many import ManyJob, SeriesEnd
+from rfa.service.engine.filter.model import FilterOptions
+from rfa.service.engine.filter.stages import FilterStage
 from rfa.service.engine.filter.stream import Observed
+from rfa.service.engine.reply_size import PART, StepShape, series_bytes
 from rfa.service.errors import InvalidRequest, NotReady
 from rfa.service.memory import MemoryBudget
+from rfa.service.metrics import Metrics
+from rfa.service.runtime.auto import AutoRuntime
+from rfa.service.runtime.pool import StatePool
 from rfa.service.schemas.replies import FilterTimings
 from tests.service.models import FakeFilter
 from tests.service.test_filter_stage import (
@@ -32,9 +39,8 @@ from tests.service.test_filter_stage import (
     seats_are_free,
     stream_options,
 )
+from tests.service.test_reply_size import taken
 from tests.waiting import until
-
-pytestmark = pytest.mark.anyio
 
 
 def request(engine: Engine, lengths: Sequence[int], deadline: float | None = None, **change: Any) -> ManyJob:
@@ -57,6 +63,7 @@ def turns(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("seconds", [0.0, 0.0005, 3600.0])
+@pytest.mark.anyio
 async def test_every_series_ends_whole_whatever_the_turns_are(
     monkeypatch: pytest.MonkeyPatch, threads: int, seconds: float
 ) -> None:
@@ -75,6 +82,7 @@ async def test_every_series_ends_whole_whatever_the_turns_are(
     assert number(metrics, "rfa_e2e_request_latency_seconds_count") == 1
 
 
+@pytest.mark.anyio
 async def test_whole_sequences_and_graphs_are_parts_as_well(bundles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A filter on its graphs, one observation at a time, and looked at as a whole: the numbers that each has alone."""
     from tests.service.loading import load_filter
@@ -102,6 +110,7 @@ def told(events: Sequence[Any]) -> list[Any]:
     return [(step.index, step.mean, step.std, step.anomaly, np.asarray(step.samples).tolist()) for step in steps]
 
 
+@pytest.mark.anyio
 async def test_a_live_stream_has_a_turn_after_each_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a thousand series no two go on between a live stream's observation and its answer but those in their turn."""
     turns(monkeypatch, 3600.0)
@@ -126,6 +135,7 @@ async def test_a_live_stream_has_a_turn_after_each_of_the_request(monkeypatch: p
         await seats_are_free(engine)
 
 
+@pytest.mark.anyio
 async def test_requests_share_the_worker_turn_by_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short request that comes behind one of a thousand series waits for one turn of it."""
     turns(monkeypatch, 0.0)
@@ -141,6 +151,7 @@ async def test_requests_share_the_worker_turn_by_turn(monkeypatch: pytest.Monkey
         assert len(await ended(many)) == 1_000
 
 
+@pytest.mark.anyio
 async def test_a_request_holds_a_seat_for_each_series_at_work_and_gives_it_back() -> None:
     gate = threading.Semaphore(0)
     async with running(FakeFilter(gate=gate), series_threads=3, max_running=1, max_streams=1) as (engine, _):
@@ -153,6 +164,7 @@ async def test_a_request_holds_a_seat_for_each_series_at_work_and_gives_it_back(
         assert engine._scheduler.running == 0
 
 
+@pytest.mark.anyio
 async def test_series_wait_for_a_reader_that_lags(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(many_series, "EVENT_BYTES", 1 << 40)  # each is one event
     async with running(stream_buffer=8, series_threads=1) as (engine, _):
@@ -161,6 +173,7 @@ async def test_series_wait_for_a_reader_that_lags(monkeypatch: pytest.MonkeyPatc
         assert len(await ended(many)) == 50
 
 
+@pytest.mark.anyio
 async def test_large_series_weigh_more_in_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(stream_buffer=8, series_threads=1) as (engine, _):
         large = [engine.filter_part(None, options(4_000), place) for place in range(3)]
@@ -170,6 +183,7 @@ async def test_large_series_weigh_more_in_the_buffer(monkeypatch: pytest.MonkeyP
         assert len(await ended(many)) == 3
 
 
+@pytest.mark.anyio
 async def test_a_deadline_ends_what_is_under_way() -> None:
     gate = threading.Semaphore(0)
     async with running(FakeFilter(gate=gate), series_threads=1) as (engine, _):
@@ -186,6 +200,7 @@ async def test_a_deadline_ends_what_is_under_way() -> None:
     assert [len(found[place].told) for place in range(2)] == [4, 3]
 
 
+@pytest.mark.anyio
 async def test_draining_fails_a_request_that_cannot_end() -> None:
     async with running(max_observations=60_000, max_reply_numbers=10**9, series_threads=2) as (engine, _):
         many = request(engine, [60_000] * 4)
@@ -195,6 +210,7 @@ async def test_draining_fails_a_request_that_cannot_end() -> None:
         await seats_are_free(engine)
 
 
+@pytest.mark.anyio
 async def test_a_request_leases_what_its_series_take_at_the_same_time() -> None:
     async with running(series_threads=2, max_series_numbers=5_000) as (engine, _):
         budget = MemoryBudget(64 << 20)
@@ -209,3 +225,36 @@ async def test_a_request_leases_what_its_series_take_at_the_same_time() -> None:
         small = MemoryBudget(100_000)
         with small.take(0) as lease, pytest.raises(InvalidRequest, match="bytes of memory"):
             engine.filter_many(parts, None, lease)
+
+
+def test_a_series_takes_no_more_than_its_estimate() -> None:
+    """From its end until it is encoded, of one column and of several, with little and with much told."""
+    for size, levels, horizon in ((1, (0.9,), ()), (1, (0.5, 0.8, 0.9, 0.95), (1.0, 5.0)), (7, (0.9,), (3.0,))):
+        model = AutoRuntime.of(size)
+        told = {"levels": levels, "horizon": horizon}
+        stage = FilterStage(model, StatePool(model.state_fields, 1), Metrics())
+        count = 2_000
+        given = replace(options(count, **told), observations=np.random.default_rng(0).normal(size=(count, size)))
+        shape = StepShape(size, len(levels), len(horizon), 0)
+
+        def run(stage: FilterStage = stage, given: FilterOptions = given) -> list[Any]:
+            job = FilterJob(stage, given)
+            while not job.done:
+                stage.run([job])
+            job.release()
+            return job.outcome()[0]
+
+        assert asyncio.run(measured(run)) <= series_bytes(shape, count)
+
+
+async def measured(run: Callable[[], Any]) -> int:
+    return taken(run)[0]
+
+
+@pytest.mark.anyio
+async def test_a_series_that_waits_takes_no_more_than_its_estimate() -> None:
+    async with running() as (engine, _):
+        given = options(1)
+        held, parts = taken(lambda: [engine.filter_part(None, given, place) for place in range(100)])
+        assert held <= 100 * PART
+        assert all(part.kept_bytes == PART for part in parts)

@@ -33,12 +33,14 @@ class Part:
 
     Attributes:
         place: which one it is, from 0.
+        model: name of what filters it.
         numbers: that its reply holds, more or less.
         kept_bytes: what it takes until it ends, beside its observations.
         held_bytes: what it takes from its end until it is encoded.
     """
 
     place: int
+    model: str
     job: FilterJob | SequenceJob
     numbers: int
     kept_bytes: int
@@ -87,7 +89,7 @@ class ManyJob(Job):
         self, stage: ManyStage, parts: Sequence[Part], lanes: int, *, deadline_seconds: float | None = None
     ) -> None:
         super().__init__(stage, deadline_seconds=deadline_seconds)
-        self.model_name = parts[0].job.stage.model.name
+        self.model_name = parts[0].model
         self.lanes = [Lane(self) for _ in range(min(lanes, len(parts)))]
         self._waiting = deque(parts)
         self._left = len(parts)
