@@ -62,6 +62,9 @@ class Metrics:
             "Scored observations with a score of at most the level: where the filter is calibrated, just that share.",
             ["model_name", "level"],
         )
+        self.filter_series = self._counter(
+            "filter_series", "Series of requests of many, answered or failed.", ["model_name", "outcome"]
+        )
         self.filter_alarm_observations = self._counter(
             "filter_alarm_observations", "Observations for which alarms were asked for.", ["model_name"]
         )

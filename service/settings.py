@@ -18,6 +18,8 @@ Names = Annotated[tuple[str, ...], NoDecode]
 QuotaName = Literal["requests", "concurrent", "streams", "tokens", "observations"]
 TextRuntime = Literal["auto", "compiled", "onnx"]
 FilterRuntimeName = Literal["auto", "compiled", "onnx"]
+# More would wait for each other: a fifth of what a series takes is in the interpreter, one thread at a time.
+USEFUL_THREADS = 4
 BUNDLE_ROOT = Path(__file__).resolve().parent.parent / "bundles"
 PREFIX = "RFA_"
 # Read by `rfa` itself, whatever the command.
@@ -162,10 +164,10 @@ class Settings(BaseSettings):
         description="all series of one request together, as an Arrow stream; by default 60 times max_observations",
     )
     series_threads: int = Field(
-        default_factory=available_cores,
+        default_factory=lambda: min(available_cores(), USEFUL_THREADS),
         ge=1,
         le=256,
-        description="threads on which the series of one request are filtered; by default one per core",
+        description="threads on which the series of one request are filtered; by default one per core, four at most",
     )
     max_reply_numbers: int = Field(default=2_000_000, ge=1_000, description="numbers that one reply may hold")
 

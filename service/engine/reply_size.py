@@ -26,8 +26,8 @@ JSON_LEVEL: Final = 28
 WHOLE_COLUMNS: Final = 8
 # A series that waits for its turn, beside its numbers and its state.
 PART: Final = 6_000
-# Columns of a filtered series that no reply tells: what becomes of its forecasts.
-TALLIED_COLUMNS: Final = 40
+# Columns of a filtered series that no reply tells: what becomes of its forecasts, and of those of each horizon.
+TALLIED_COLUMNS, TALLIED_OF_HORIZON = 40, 8
 # What a smoothed sequence keeps of a step beside its numbers.
 SMOOTHED_STEP: Final = 1_600
 SMOOTHED_COMPONENT: Final = 80
@@ -113,7 +113,8 @@ def whole_bytes(shape: StepShape, count: int) -> int:
 
 def series_bytes(shape: StepShape, count: int) -> int:
     """A series of many from its end until it is encoded, its names and keys included."""
-    return NUMBER * count * (shape.numbers + WHOLE_COLUMNS + TALLIED_COLUMNS) + STEP
+    tallied = TALLIED_COLUMNS + TALLIED_OF_HORIZON * shape.horizon
+    return NUMBER * count * (shape.numbers + WHOLE_COLUMNS + tallied) + STEP
 
 
 def many_bytes(held: Sequence[int], ahead: int, lanes: int) -> int:

@@ -111,7 +111,7 @@ class _Many:
         self.refused: dict[int, ServiceError] = {}
         self.job: ManyJob | None = None
         self.model = ""
-        self._request = request
+        self._series = request.app.state.metrics.filter_series
         self._observations = 0
         self._timings = FilterTimings(0.0, 0.0)
         self._failed = 0
@@ -134,8 +134,7 @@ class _Many:
     async def ended(self) -> AsyncIterator[_Ended]:
         """Every series once it has ended; at last `summary` is what it says."""
         for place, error in self.refused.items():
-            self._failed += 1
-            yield _Ended(place, self.names[place], error)
+            yield self._counted(place, error)
         if self.job is None:
             return
         async for event in self.job.events():
@@ -143,10 +142,14 @@ class _Many:
                 self._timings = event
                 continue
             one = self.begun.pop(event.part.place)
-            reply = await _reply(one, event)
             self._observations += one.part.job.taken
-            self._failed += isinstance(reply, ServiceError)
-            yield _Ended(event.part.place, self.names[event.part.place], reply)
+            yield self._counted(event.part.place, await _reply(one, event))
+
+    def _counted(self, place: int, reply: FilterReply | FilterColumns | ServiceError) -> _Ended:
+        has_failed = isinstance(reply, ServiceError)
+        self._failed += has_failed
+        self._series.labels(self.model, "failed" if has_failed else "answered").inc()
+        return _Ended(place, self.names[place], reply)
 
     def summary(self) -> ManySummary:
         """The request as a whole, once all have ended."""

@@ -168,6 +168,9 @@ async def test_a_bad_series_fails_alone_with_the_error_that_it_has_alone() -> No
         assert found["series"]["no series"]["error"]["code"] == "model_type"
         assert len(found["series"]["good"]["columns"]["mean.y"]) == 2
         assert (found["count"], found["failed"], found["observations"]) == (len(BAD) + 2, len(BAD) + 1, 2)
+        metrics = (await client.get("/metrics")).text
+        assert f'rfa_filter_series_total{{model_name="auto",outcome="failed"}} {len(BAD) + 1}.0' in metrics
+        assert 'rfa_filter_series_total{model_name="auto",outcome="answered"} 1.0' in metrics
         none = await many(client, BAD)
     assert (none["failed"], none["observations"]) == (len(BAD), 0)
 
