@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,7 +49,8 @@ async def answer_many(body: FilterRequest, request: Request, engine: Engine, beg
         ServiceError: what is wrong with the request as a whole.
     """
     model = engine.filter_model(body.model)
-    model.passes.checked(body.passes, model.name)
+    mode = {} if body.mode == "recurrent" else {"mode": body.mode}
+    model.readout(tuple(body.levels or model.levels), tuple(body.horizon), body.samples, passes=body.passes, **mode)
     many = await unless_disconnected(request, _Many.of(body, request, begin))
     parts = [one.part for one in many.begun.values()]
     client, count = client_of(request), sum(len(part.job.options.observations) for part in parts)
@@ -131,19 +133,23 @@ class _Many:
                 many.refused[place] = error
         return many
 
-    async def ended(self) -> AsyncIterator[_Ended]:
-        """Every series once it has ended; at last `summary` is what it says."""
-        for place, error in self.refused.items():
-            yield self._counted(place, error)
-        if self.job is None:
-            return
-        async for event in self.job.events():
-            if not isinstance(event, SeriesEnd):
-                self._timings = event
-                continue
-            one = self.begun.pop(event.part.place)
-            self._observations += one.part.job.taken
-            yield self._counted(event.part.place, await _reply(one, event))
+    async def ended(self) -> AsyncGenerator[_Ended]:
+        """Every series once it has ended; at last `summary` is what it says. Closing it ends what is under way."""
+        try:
+            for place, error in self.refused.items():
+                yield self._counted(place, error)
+            if self.job is None:
+                return
+            async for event in self.job.events():
+                if not isinstance(event, SeriesEnd):
+                    self._timings = event
+                    continue
+                one = self.begun.pop(event.part.place)
+                self._observations += one.part.job.taken
+                yield self._counted(event.part.place, await _reply(one, event))
+        finally:
+            if self.job is not None:
+                self.job.cancel()
 
     def _counted(self, place: int, reply: FilterReply | FilterColumns | ServiceError) -> _Ended:
         has_failed = isinstance(reply, ServiceError)
@@ -220,20 +226,22 @@ class _Told(Blocks):
 async def _document(many: _Many) -> AsyncIterator[bytes]:
     """The plain reply: `series` as they end, then the request as a whole."""
     between = b'{"series":{'
-    async for one in many.ended():
-        yield between + orjson.dumps(one.name) + b":"
-        reply = one.reply.payload() if isinstance(one.reply, ServiceError) else one.reply
-        for piece in pieces(reply):
-            yield piece
-        between = b","
+    async with aclosing(many.ended()) as ended:
+        async for one in ended:
+            yield between + orjson.dumps(one.name) + b":"
+            reply = one.reply.payload() if isinstance(one.reply, ServiceError) else one.reply
+            for piece in pieces(reply):
+                yield piece
+            between = b","
     yield b"}," + dumps(many.summary())[1:]
 
 
 async def _lines(many: _Many) -> AsyncIterator[Any]:
     """A line for each series as it ends, and a last one."""
-    async for one in many.ended():
-        reply = one.reply.payload() if isinstance(one.reply, ServiceError) else one.reply
-        yield {"series": one.name, **vars(reply)}
+    async with aclosing(many.ended()) as ended:
+        async for one in ended:
+            reply = one.reply.payload() if isinstance(one.reply, ServiceError) else one.reply
+            yield {"series": one.name, **vars(reply)}
     yield FilterManyDone(True, **vars(many.summary()))
 
 
@@ -241,16 +249,18 @@ async def _arrow(many: _Many, keys: Keys) -> AsyncIterator[bytes]:
     """The same as record batches, one for each series, with its keys first."""
     some = next(iter(many.begun.values()), None)
     columns = {} if some is None else some.no_columns()
-    has_states = some is not None and some.body.return_state is True
-    writer = SeriesWriter(keys, columns, has_states=has_states)
-    yield writer.begin()
-    async for one in many.ended():
-        if isinstance(one.reply, ServiceError):
-            yield writer.failed(one.place, dumps(one.reply.payload()))
-        else:
-            assert isinstance(one.reply, FilterColumns)
-            summary, told = vars(one.reply), one.reply.columns
-            state = summary.pop("state")
-            del summary["columns"]
-            yield writer.told(one.place, told, state, dumps({**summary, "state": None}))
+    writer = SeriesWriter(keys, columns, has_states=some is not None and some.body.return_state is True)
+    begin = writer.begin()
+    async with aclosing(many.ended()) as ended:
+        async for one in ended:
+            yield begin + _batch(writer, one)
+            begin = b""
     yield writer.end(dumps(FilterManyDone(True, **vars(many.summary()))))
+
+
+def _batch(writer: SeriesWriter, one: _Ended) -> bytes:
+    if isinstance(one.reply, ServiceError):
+        return writer.failed(one.place, dumps(one.reply.payload()))
+    assert isinstance(one.reply, FilterColumns)
+    summary = {**vars(one.reply), "state": None}
+    return writer.told(one.place, summary.pop("columns"), one.reply.state, dumps(summary))

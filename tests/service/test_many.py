@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import random
@@ -23,9 +24,8 @@ from rfa.service.errors import ErrorReply
 from rfa.service.memory import USUAL_ROOM_BYTES, MemoryBudget
 from rfa.service.schemas.many import FilterManyDone, FilterManyReply, SeriesColumns, SeriesError, SeriesSteps
 from rfa.service.settings import Settings
-from tests.service.raw_asgi import asgi
 from tests.service.replies import read
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 ASKED: dict[str, Any] = {"levels": [0.5, 0.9], "horizon": [60.0, 600.0], "seed": 3, "alarm": {"rate": 0.05}}
@@ -314,6 +314,9 @@ async def test_a_table_of_bad_series_alone_is_answered() -> None:
         ({}, {"by": "id", "levels": "0.9,2"}, "levels[1]", "less_than"),
         ({}, {"by": "id", "model": "nope"}, "model", "model_not_found"),
         ({}, {"by": "id", "stream": "1"}, "stream", "bool_type"),
+        ({}, {"by": "id", "levels": "0.9,0.9"}, "levels[1]", "duplicate"),
+        ({}, {"by": "id", "passes": "2"}, "passes", "out_of_range"),
+        ({}, {"by": "id", "mode": "attention"}, "mode", "no_such_mode"),
     ],
 )
 async def test_a_bad_table_is_refused_by_name(change: Any, query: dict[str, str], param: str, code: str) -> None:
@@ -494,20 +497,40 @@ async def test_more_observations_than_a_quota_has_are_refused() -> None:
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "quota_observations")
 
 
-async def test_a_client_that_leaves_ends_its_series() -> None:
-    series = walks(200, 400)
-    body = json.dumps({"series": series, "stream": True}).encode()
-    table = stream(long_table(series, named))
-    async with serving() as client:
-        app = client.app
-        for content, kind, query in ((body, b"application/json", b""), (table, ARROW.encode(), b"by=id")):
-            headers = [(b"host", b"localhost"), (b"content-type", kind)]
-            message = {"type": "http.request", "body": content, "more_body": False}
-            sent = await asgi(app, message, method="POST", path="/filter", query_string=query, headers=headers)
-            lines = b"".join(message.get("body", b"") for message in sent)
-            assert b'"done":true' not in lines
-            await until(lambda: not app.state.engine.seats_in_use and not app.state.engine._scheduler.running)
-            assert app.state.memory.leased_bytes == 0
+@pytest.mark.parametrize("kind", ["lines", "plain", "table"])
+@pytest.mark.parametrize("taken", [0, 1, 3])
+async def test_a_client_that_leaves_ends_its_series(kind: str, taken: int) -> None:
+    """After so many pieces of the answer, the first of which is there before any series has ended."""
+    series = {**BAD, **walks(60, 100)}
+    table = stream(long_table(walks(60, 100), named))
+    body = table if kind == "table" else json.dumps({"series": series, "stream": kind == "lines"}).encode()
+    headers = [(b"host", b"localhost"), (b"content-type", (ARROW if kind == "table" else "application/json").encode())]
+    async with serving(stream_buffer=4) as client:
+        app, pieces, gone = client.app, [], asyncio.Event()
+        incoming = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> dict[str, Any]:
+            if incoming:
+                return incoming.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def take(message: Any) -> None:
+            pieces.append(message.get("body", b""))
+            if len(pieces) > taken:
+                gone.set()
+                await asyncio.Event().wait()
+
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http", "method": "POST",
+            "path": "/filter", "query_string": b"by=id" if kind == "table" else b"", "root_path": "",
+            "headers": headers, "server": ("localhost", 80),
+        }  # fmt: skip
+        async with asyncio.timeout(PATIENCE):
+            await app(scope, receive, take)
+        assert b'"done":true' not in b"".join(pieces)
+        await until(lambda: not app.state.engine.seats_in_use and not app.state.engine._scheduler.running)
+        assert app.state.memory.leased_bytes == 0
 
 
 # Limits.
