@@ -6,6 +6,7 @@ says what is refused.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -90,15 +91,23 @@ def _clustered(drift: Array, values: Array) -> Spectrum:
     n, scale = len(drift), float(np.linalg.norm(drift, 2))
     distance = np.abs(values[:, None] - values)
     floor = ROUNDING * scale
+    before = None
+    invariant = functools.cache(lambda own: _invariant(drift, values, np.frombuffer(own, bool)))
     for reach in np.unique(np.append(distance[distance > floor], floor)):
-        linked = distance <= reach
-        for _ in range(n):
-            linked = linked @ linked
+        linked = (distance <= reach).astype(np.float32)
+        for _ in range(n.bit_length()):
+            linked = ((linked @ linked) > 0).astype(np.float32)
         labels = linked.argmax(axis=1)
+        if before is not None and (labels == before).all():
+            continue  # of n² distances n - 1 join clusters
+        before = labels
         inside = [labels == label for label in np.unique(labels)]
-        blocks = [_invariant(drift, values, own) for own in inside]
-        found = [block for block in blocks if block is not None]
-        if len(found) < len(blocks):
+        found = []
+        for own in inside:
+            if (block := invariant(own.tobytes())) is None:
+                break
+            found.append(block)
+        if len(found) < len(inside):
             continue
         basis = np.concatenate([unitary for unitary, _ in found], axis=1)
         if np.linalg.cond(basis) <= MAX_CONDITION:
