@@ -92,12 +92,14 @@ def beyond_gate(nis: np.ndarray, seen: np.ndarray, flag: float) -> list[int]:
     return np.flatnonzero(nis > gate).tolist()  # type: ignore[no-any-return]
 
 
-def filter_for(bundle: str | None, series: Series) -> FilterRuntime:
-    """The filter that is named, or `auto`. What describes a system runs only by its name.
+def filter_for(bundle: str | None, series: Series, system: Path | None = None) -> FilterRuntime:
+    """The filter that is named, that of a file, or `auto`. What describes a system runs only where it is named.
 
     Raises:
-        FileNotFoundError, ValueError: it cannot be had.
+        OSError, ValueError: it cannot be had.
     """
+    if system is not None:
+        return system_from(system, series.names)
     from rfa.cli.locate import find_bundle
     from rfa.export.bundle import open_bundle
     from rfa.service.runtime.auto import NAME, AutoRuntime
@@ -116,6 +118,27 @@ def held(checks: ForecastChecks) -> str:
     }
     told = [f"{100 * share:.1f} % {ahead} ahead" for ahead, share in shares.items() if share is not None]
     return f"{100 * float(WIDE):g} % intervals held {', '.join(told)}, " if told else ""
+
+
+def system_from(path: Path, names: Sequence[str]) -> FilterRuntime:
+    """The filter of the system in a JSON file, or of the one that the file has for the column of this name.
+
+    Raises:
+        OSError, ValueError: it cannot be had, or numba is not installed.
+    """
+    from rfa.model.compiling import HAS_COMPILER
+    from rfa.model.system import InvalidSystem, system_for
+
+    if not HAS_COMPILER:
+        raise ValueError("--system needs numba: pip install 'rfa-server[fast]'")
+    from rfa.service.runtime.compiled_system import SystemRuntime
+
+    try:
+        return SystemRuntime(system_for(json.loads(path.read_text(encoding="utf-8")), names))
+    except InvalidSystem as error:
+        raise ValueError(f"{path.name}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{path.name} is no JSON document: {error}") from None
 
 
 def lead(text: str, row: float) -> float:
@@ -250,6 +273,13 @@ def filter_series(
             "itself."
         ),
     ] = None,
+    system: Annotated[
+        Path | None,
+        typer.Option(
+            help="In the place of a bundle: a JSON file with a system's matrices or a preset, or with one for each "
+            "series."
+        ),
+    ] = None,
     time: Annotated[str | None, typer.Option(help="The column of times.")] = None,
     column: Annotated[
         list[str] | None, typer.Option(help="A column to filter; repeatable. All that hold numbers unless given.")
@@ -310,6 +340,8 @@ def filter_series(
         raise ValueError(f"--out must end in .csv or .json, got {out.name!r}")
     for text in horizon or []:
         lead(text, 1.0)  # what is wrong with it is said before the file is read
+    if bundle is not None and system is not None:
+        raise ValueError("--system stands in the place of --bundle: give one of them")
     rule = NEVER if alarm is None else alarm_at(alarm, quiet)
     if quiet and alarm is None:
         raise ValueError("--quiet is of alarms: give --alarm a rate, such as 1/day")
@@ -323,7 +355,7 @@ def filter_series(
         raise ValueError(
             f"--alarm {alarm} is per time, and {data.name} has no column of times; give a share of the rows"
         )
-    runtime = filter_for(bundle, series)
+    runtime = filter_for(bundle, series, system)
     result = run_filter(runtime, series, leads, smooth=smooth or lag is not None, lag=lag, alarm=rule)
     found = Columns(series.names, None, leads)
     for told in result.pieces:

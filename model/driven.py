@@ -21,7 +21,7 @@ import functools
 
 import numpy as np
 
-from rfa.model.recurrence.spectrum import spectrum
+from rfa.model.recurrence.spectrum import Spectrum, spectrum
 
 Array = np.ndarray
 # Exact to rounding for |l t| up to the terms of a chain, of which there are a few.
@@ -32,38 +32,43 @@ KEPT_LAGS = 4096
 class HeldInput:
     """F and G of a drift A `[n, n]`.
 
+    Args:
+        kept: lags of which both are kept.
+
     Raises:
         ValueError: as `spectrum`.
     """
 
-    def __init__(self, drift: Array) -> None:
+    def __init__(self, drift: Array, kept: int = KEPT_LAGS) -> None:
         found = spectrum(np.asarray(drift, np.float64))
-        self._rates, self._basis, self._dual = found.rates.astype(complex), found.basis, found.dual
-        self._powers = found.powers()
-        self.moves = functools.lru_cache(KEPT_LAGS)(self._moves)
+        # Of one lag at a time, so that they have the same bits in any company.
+        self.moves = functools.lru_cache(kept)(functools.partial(_moves, found, found.powers()))
 
-    def _moves(self, lag: float) -> tuple[Array, Array]:
-        """F and G `[n, n]`; from one lag at a time, so that they have the same bits in any company."""
-        growth = np.stack([_decayed_power(self._rates, lag, k) for k in range(len(self._powers))])
-        return self._from_modes(growth), self._from_modes(self._integrals(growth, lag))
 
-    def _integrals(self, growth: Array, lag: float) -> Array:
-        """I_k of every mode `[K, n]`."""
-        terms, x = len(growth), self._rates * lag
-        share = NODES + 0.5
-        sums = [(WEIGHTS * share**k * np.exp(x[:, None] * share)).sum(1) for k in range(terms)]
-        near = np.stack([lag ** (k + 1) * total for k, total in enumerate(sums)])
-        is_near = np.abs(x) <= max(terms - 1, 1)
-        rates = np.where(is_near, 1.0, self._rates)
-        far = [(growth[0] - 1) / rates]
-        for k in range(1, terms):
-            far.append((growth[k] - k * far[-1]) / rates)
-        return np.where(is_near, near, np.stack(far))
+def _moves(found: Spectrum, powers: Array, lag: float) -> tuple[Array, Array]:
+    """F and G of a lag `[n, n]`."""
+    growth = np.stack([_decayed_power(found.rates.astype(complex), lag, k) for k in range(len(powers))])
+    return _from_modes(found, powers, growth), _from_modes(found, powers, _integrals(found, growth, lag))
 
-    def _from_modes(self, modes: Array) -> Array:
-        inner = (self._powers * modes[:, None, :]).sum(0)
-        found: Array = (self._basis @ inner @ self._dual).real
-        return np.ascontiguousarray(found)
+
+def _integrals(found: Spectrum, growth: Array, lag: float) -> Array:
+    """I_k of every mode `[K, n]`."""
+    terms, x = len(growth), found.rates.astype(complex) * lag
+    share = NODES + 0.5
+    sums = [(WEIGHTS * share**k * np.exp(x[:, None] * share)).sum(1) for k in range(terms)]
+    near = np.stack([lag ** (k + 1) * total for k, total in enumerate(sums)])
+    is_near = np.abs(x) <= max(terms - 1, 1)
+    rates = np.where(is_near, 1.0, found.rates.astype(complex))
+    far = [(growth[0] - 1) / rates]
+    for k in range(1, terms):
+        far.append((growth[k] - k * far[-1]) / rates)
+    return np.where(is_near, near, np.stack(far))
+
+
+def _from_modes(found: Spectrum, powers: Array, modes: Array) -> Array:
+    inner = (powers * modes[:, None, :]).sum(0)
+    whole: Array = (found.basis @ inner @ found.dual).real
+    return np.ascontiguousarray(whole)
 
 
 def _decayed_power(rates: Array, t: float, k: int) -> Array:

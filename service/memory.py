@@ -8,8 +8,8 @@ request leases from it, at an upper estimate and before the memory is paid for:
     the reply, from the first number to the last byte that is handed to the connection
 
 Not counted, because other limits bound it: connections and their buffers (`RFA_MAX_CONNECTIONS`), seats of
-filters (a few kB for each of `RFA_MAX_STREAMS`), named sessions (`RFA_MAX_SESSION_BYTES`), and a second set of bundles
-while they are loaded anew.
+filters (a few kB for each of `RFA_MAX_STREAMS`), named sessions (`RFA_MAX_SESSION_BYTES`), systems that are kept for
+the next request (`rfa.service.engine.systems`), and a second set of bundles while they are loaded anew.
 """
 
 from __future__ import annotations

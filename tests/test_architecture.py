@@ -36,18 +36,22 @@ COMPILED_RUNTIME = "service/runtime/compiled_*.py"
 # What suits any numbers needs NumPy alone, and no bundle.
 ANY_NUMBERS = "service/runtime/auto.py"
 COMPILED_MODELS = {
-    "rfa.model.compiling", "rfa.model.decoder_numba", "rfa.model.linear_config", "rfa.model.metric_numba",
+    "rfa.model.auto_numba", "rfa.model.compiling", "rfa.model.decoder_numba", "rfa.model.linear_config", "rfa.model.metric_numba",
     "rfa.model.recurrence", "rfa.model.recurrence.dense_numba", "rfa.model.recurrence.dense_numba_learned",
     "rfa.model.recurrence.filter_numba", "rfa.model.recurrence.noise_law", "rfa.model.recurrence.observed",
+    "rfa.model.system",
 }  # fmt: skip
 # What is told of an observation is compiled as well; how that is done stands with the first that was. And beliefs are
-# merged, inputs answered, and any numbers filtered, by the model's formulas, which need NumPy alone.
+# merged, inputs answered, any numbers filtered, and systems checked, by the model's formulas, which need NumPy alone.
 OF_THE_MODEL_FOR_SERVICE = (
     "rfa.model.auto_numba", "rfa.model.compiling", "rfa.model.driven", "rfa.model.fusion",
-    "rfa.model.recurrence.observed",
+    "rfa.model.recurrence.observed", "rfa.model.system",
 )  # fmt: skip
 # What these are made of.
-BELOW_THEM = {"rfa.model", "rfa.model.recurrence", "rfa.model.recurrence.spectrum"}
+BELOW_THEM = {
+    "rfa.model", "rfa.model.config", "rfa.model.linear_config", "rfa.model.recurrence", "rfa.model.recurrence.sampled",
+    "rfa.model.recurrence.spectrum",
+}  # fmt: skip
 # `rfa eval` measures bundles as they are served.
 EVALUATION = "training/evaluate/*.py"
 # Of export, the service takes what reads a bundle and what reads its calibration; the rest writes bundles.

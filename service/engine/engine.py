@@ -31,7 +31,8 @@ from rfa.service.engine.reply_size import (
     whole_bytes,
 )
 from rfa.service.engine.scheduler import Scheduler
-from rfa.service.engine.served import Served, Staged, prompt_limits
+from rfa.service.engine.served import FilterPlace, Served, Staged, prompt_limits
+from rfa.service.engine.systems import SystemPlace, Systems
 from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.engine.text.job import GenerateJob
 from rfa.service.engine.text.options import LONG_PROMPT, GenerateOptions
@@ -39,10 +40,11 @@ from rfa.service.engine.text.state import LanguageState, largest_state
 from rfa.service.errors import InvalidRequest, NotFound, NotReady
 from rfa.service.memory import Lease
 from rfa.service.metrics import Metrics
-from rfa.service.runtime.auto import NAME, AutoRuntime
+from rfa.service.runtime.auto import NAME
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.language import Language
 from rfa.service.schemas.replies import Kind
+from rfa.service.schemas.system import SystemRequest
 from rfa.service.settings import Settings
 
 SEED_BITS = 53  # a drawn seed survives a JSON reader that keeps numbers as doubles
@@ -51,6 +53,8 @@ NUMBERS_PER_TOKEN = 5
 STEPS_BEYOND_BUFFER = 3
 # Beside those that are merged: their prior, and what they become.
 STATES_OF_A_MERGE = 2
+# What filters: the model of a name, that which is the server's own, or a system of a request.
+ModelChoice = str | None | SystemPlace
 AnyJob = TypeVar("AnyJob", bound=Job)
 
 
@@ -86,6 +90,12 @@ class Engine:
         metrics.watch("engine_stalled_seconds", "Age of the last progress.", self._scheduler.stalled_for)
         self._many = ManyStage(settings.series_threads - 1, metrics)
         self._staged: Staged | None = None
+        self._systems = Systems(
+            partial(FilterPlace.of, settings=settings, metrics=metrics), are_taken=lambda: self.models.takes_systems
+        )
+        metrics.watch(
+            "systems", "Systems of requests, at work or kept for the next one.", lambda: self._systems.at_work
+        )
         self._serve(self.build(models))
 
     @property
@@ -95,8 +105,8 @@ class Engine:
 
     @property
     def seats_in_use(self) -> int:
-        """Seats that have an owner, of all models that new requests are answered with."""
-        return sum(pool.in_use for pool in self._served.pools.values())
+        """Seats that have an owner, of all models that new requests are answered with, and of systems."""
+        return sum(pool.in_use for pool in self._served.pools.values()) + self._systems.seats_in_use
 
     def build(self, models: Models) -> Served:
         """What it takes to answer with these models; nothing is answered with them yet. May run on any thread."""
@@ -217,16 +227,25 @@ class Engine:
         """
         return LanguageState.unpack(payload, len(self._language(model_name).vocabulary))
 
-    def filter_state(self, model_name: str | None, size: int | None = None) -> StateKind:
+    async def choice(self, model_name: str | None, system: SystemRequest | None) -> ModelChoice:
+        """What filters of a request: the model of this name, or a system.
+
+        Raises:
+            InvalidRequest, Overloaded: see `Systems.place`.
+        """
+        return model_name if system is None else await self._systems.place(system.document())
+
+    def filter_state(self, model_name: ModelChoice, size: int | None = None) -> StateKind:
         """What a state of this filter is, for observations of so many components.
 
         Raises:
             NotFound
         """
         model = self.filter_model(model_name, size)
-        return StateKind(self._served.digests[model.name], "filter", model.state_bytes)
+        digest = model_name.digest if isinstance(model_name, SystemPlace) else self._served.digests[model.name]
+        return StateKind(digest, "filter", model.state_bytes)
 
-    def read_filter_state(self, model_name: str | None, payload: bytes, size: int | None = None) -> Any:
+    def read_filter_state(self, model_name: ModelChoice, payload: bytes, size: int | None = None) -> Any:
         """A state that was opened; it has a `count`, a `time` and a `seed`.
 
         Raises:
@@ -235,7 +254,7 @@ class Engine:
         return self.filter_model(model_name, size).unpack(payload)
 
     def filter(
-        self, model_name: str | None, options: FilterOptions, lease: Lease | None = None
+        self, model_name: ModelChoice, options: FilterOptions, lease: Lease | None = None
     ) -> FilterJob | SequenceJob:
         """Queue a filter run.
 
@@ -250,9 +269,9 @@ class Engine:
         shape = _step_shape(model, options)
         self._limit_reply("observations", len(options.observations) * shape.numbers)
         self._hold(lease, "observations", self._filter_bytes(model, shape, options))
-        return self._submit(self._filter_job(model, options))
+        return self._submit(self._filter_job(model_name, model, options))
 
-    def filter_part(self, model_name: str | None, options: FilterOptions, place: int) -> Part:
+    def filter_part(self, model_name: ModelChoice, options: FilterOptions, place: int) -> Part:
         """A series of a request of many, which `filter_many` queues.
 
         Args:
@@ -269,9 +288,9 @@ class Engine:
         if options.smooth:
             held += smoothing_bytes(shape, count, model.state_size, is_streamed=True)
         has_state = options.wants_state or options.state is not None
-        held += _seat_bytes(model) + (STATE_COPIES * model.state_bytes if has_state else 0)
+        held += model.own_bytes + (STATE_COPIES * model.state_bytes if has_state else 0)
         kept = PART + (0 if options.state is None else model.state_bytes)
-        return Part(place, model.name, self._filter_job(model, options), count * shape.numbers, kept, held)
+        return Part(place, model.name, self._filter_job(model_name, model, options), count * shape.numbers, kept, held)
 
     def filter_many(self, parts: Sequence[Part], deadline_seconds: float | None, lease: Lease | None = None) -> ManyJob:
         """Queue a request of many series, one at least.
@@ -292,7 +311,7 @@ class Engine:
         return self._submit(ManyJob(self._many, parts, lanes, deadline_seconds=deadline_seconds))
 
     def filter_stream(
-        self, model_name: str | None, options: FilterStreamOptions, lease: Lease | None = None, size: int | None = None
+        self, model_name: ModelChoice, options: FilterStreamOptions, lease: Lease | None = None, size: int | None = None
     ) -> StreamJob:
         """Open a live stream.
 
@@ -308,11 +327,11 @@ class Engine:
         shape = _step_shape(model, options)
         self._limit_reply("samples", shape.numbers)
         answer_bytes = frame_bytes(shape) + (STATE_COPIES * model.state_bytes if options.state_every else 0)
-        self._hold(lease, "horizon", shape.readout_bytes + answer_bytes + _seat_bytes(model))
-        stage, limit = self._served.place(model).filtering, self._settings.stream_buffer
+        self._hold(lease, "horizon", shape.readout_bytes + answer_bytes + model.own_bytes)
+        stage, limit = self._place(model_name, model).filtering, self._settings.stream_buffer
         return self._submit(StreamJob(stage, options, limit=limit, answer_bytes=answer_bytes))
 
-    def merge(self, model_name: str | None, options: MergeOptions, lease: Lease | None = None) -> MergeJob:
+    def merge(self, model_name: ModelChoice, options: MergeOptions, lease: Lease | None = None) -> MergeJob:
         """Queue a merge of beliefs.
 
         Args:
@@ -327,19 +346,21 @@ class Engine:
         shape = StepShape(model.observation_size, len(options.levels), len(options.horizon), 0)
         self._limit_reply("horizon", shape.numbers)
         states = (len(options.states) + STATES_OF_A_MERGE) * STATE_COPIES * model.state_bytes
-        self._hold(lease, "states", states + shape.readout_bytes + frame_bytes(shape))
-        return self._submit(MergeJob(self._served.merging[model.name], options))
+        self._hold(lease, "states", states + shape.readout_bytes + frame_bytes(shape) + model.own_bytes)
+        return self._submit(MergeJob(self._place(model_name, model).merging, options))
 
-    def filter_model(self, model_name: str | None, size: int | None = None) -> FilterRuntime:
+    def filter_model(self, model_name: ModelChoice, size: int | None = None) -> FilterRuntime:
         """The filter that answers, for observations of so many components.
 
         Raises:
             InvalidRequest, NotFound
         """
+        if isinstance(model_name, SystemPlace):
+            return model_name.model
         model: FilterRuntime = self._model(self.models.filters, model_name, "filter")
         return model if size is None else model.sized(size)
 
-    def merging_name(self, model_name: str | None) -> str | None:
+    def merging_name(self, model_name: ModelChoice) -> ModelChoice:
         """The filter whose beliefs are merged: where none is named the first bundle's."""
         bundles = (name for name in self.models.filters if name != NAME)
         return next(bundles, None) if model_name is None else model_name
@@ -357,12 +378,17 @@ class Engine:
         self._many.close()
         self._drift.close()
 
+    def _place(self, choice: ModelChoice, model: FilterRuntime) -> FilterPlace:
+        return choice.filters if isinstance(choice, SystemPlace) else self._served.place(model)
+
     def _language(self, name: str | None) -> Language:
         model: Language = self._model(self.models.languages, name, "language model")
         return model
 
-    def _filter_job(self, model: FilterRuntime, options: FilterOptions) -> FilterJob | SequenceJob:
-        place = self._served.place(model)
+    def _filter_job(
+        self, choice: ModelChoice, model: FilterRuntime, options: FilterOptions
+    ) -> FilterJob | SequenceJob:
+        place = self._place(choice, model)
         return SequenceJob(place.sequences, options) if options.needs_whole else FilterJob(place.filtering, options)
 
     def _submit(self, job: AnyJob) -> AnyJob:
@@ -399,7 +425,7 @@ class Engine:
     def _filter_bytes(self, model: FilterRuntime, shape: StepShape, options: FilterOptions) -> int:
         count = len(options.observations)
         has_state = options.wants_state or options.state is not None
-        states = _seat_bytes(model) + (STATE_COPIES * model.state_bytes if has_state else 0)
+        states = model.own_bytes + (STATE_COPIES * model.state_bytes if has_state else 0)
         if options.is_whole:
             states += whole_bytes(shape, count)
         if options.smooth:
@@ -449,11 +475,6 @@ class Engine:
 def draw_seed() -> int:
     """A seed for a request that names none."""
     return secrets.randbits(SEED_BITS)
-
-
-def _seat_bytes(model: FilterRuntime) -> int:
-    """Of the seat itself, where it is large: those of bundles are allowed for once and for all."""
-    return model.state_bytes if isinstance(model, AutoRuntime) else 0
 
 
 def _step_shape(model: FilterRuntime, options: FilterOptions | FilterStreamOptions) -> StepShape:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from rfa.export.bundle import Bundle, BundleError, check_golden, open_bundle
-from rfa.model.compiling import Task, in_turn
+from rfa.model.compiling import HAS_COMPILER, Task, in_turn
 from rfa.service.bundle_version import bundle_version
 from rfa.service.runtime import auto
 from rfa.service.runtime.device import language_loader
@@ -19,6 +19,8 @@ from rfa.service.schemas.replies import ModelInfo
 from rfa.service.settings import Settings
 from rfa.service.vetting.trust import trusted_keys
 
+# Of models of the server itself, that no bundle can have.
+TAKEN = frozenset({auto.NAME, "system"})
 FILTER_MODES: tuple[Mode, ...] = ("attention", "recurrent")
 
 
@@ -29,6 +31,7 @@ class Models:
     languages: Mapping[str, Language]
     filters: Mapping[str, FilterRuntime]
     facts: Sequence[ModelInfo]
+    takes_systems: bool = False  # in requests: the kernels of linear filters are there
 
     @property
     def version(self) -> str:
@@ -53,7 +56,7 @@ def load_models(settings: Settings) -> Models:
     keys = trusted_keys(settings)
     for path in settings.bundles:
         bundle = open_bundle(path, keys)
-        if bundle.name in opened or bundle.name == auto.NAME:
+        if bundle.name in opened or bundle.name in TAKEN:
             taken = "two bundles are" if bundle.name in opened else "a bundle is, as a model of the server itself,"
             raise BundleError(f"{taken} named {bundle.name!r}; names must differ")
         sessions = {name: bundle.session(name) for name in bundle.manifest.graphs}  # the runtime's as well
@@ -65,6 +68,13 @@ def load_models(settings: Settings) -> Models:
             first, then = filter_tasks(bundle, model)
             parts += first
             tasks += then
+    takes_systems = HAS_COMPILER and settings.filter_runtime != "onnx"
+    if takes_systems:
+        from rfa.service.runtime import compiled_system
+
+        part, rest = compiled_system.tasks()
+        parts.append(part)
+        tasks.append(rest)
     in_turn([*parts, (auto, auto.warm)])
     in_turn([*tasks, *last])
     facts = [
@@ -76,7 +86,7 @@ def load_models(settings: Settings) -> Models:
             for name, (bundle, values) in opened.items()
         ),
     ]
-    return Models(languages, filters, facts)
+    return Models(languages, filters, facts, takes_systems)
 
 
 def _load_into(languages: dict[str, Language], bundle: Bundle, load: Callable[[Bundle], Language]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, Self
 
 from rfa.service.engine.filter.merging import MergeStage
 from rfa.service.engine.filter.stages import FilterStage, SequenceStage
@@ -26,10 +27,18 @@ def prompt_limits(settings: Settings) -> PromptLimits:
 
 
 class FilterPlace(NamedTuple):
-    """Where jobs of a filter run: one observation after the other, and with a look at the whole."""
+    """Where jobs of a filter run: one observation after the other, with a look at the whole, and merges of beliefs."""
 
     filtering: FilterStage
     sequences: SequenceStage
+    merging: MergeStage
+
+    @classmethod
+    def of(cls, model: FilterRuntime, settings: Settings, metrics: Metrics) -> Self:
+        """A place with a seat for every live stream, and for every request those of the series it has at work."""
+        seats = settings.max_running * settings.series_threads + settings.max_streams
+        pool = StatePool(model.state_fields, seats)
+        return cls(FilterStage(model, pool, metrics), SequenceStage(model, metrics), MergeStage(model, metrics))
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,6 @@ class Served:
     models: Models
     digests: Mapping[str, str]
     prefill: Mapping[tuple[str, Mode], tuple[PrefillStage, PrefillStage]]  # of short prompts, of long ones
-    merging: Mapping[str, MergeStage]
     pools: dict[str, StatePool]
     make: Callable[[FilterRuntime], FilterPlace]
     places: dict[tuple[str, int], FilterPlace] = field(default_factory=dict)
@@ -56,13 +64,6 @@ class Served:
     @classmethod
     def build(cls, models: Models, settings: Settings, metrics: Metrics, drift: DriftMeter) -> Served:
         limits = prompt_limits(settings)
-        # A request of many series has a seat for each that is at work.
-        seats = settings.max_running * settings.series_threads + settings.max_streams
-
-        def make(model: FilterRuntime) -> FilterPlace:
-            pool = StatePool(model.state_fields, seats)
-            return FilterPlace(FilterStage(model, pool, metrics), SequenceStage(model, metrics))
-
         prefill: dict[tuple[str, Mode], tuple[PrefillStage, PrefillStage]] = {}
         for name, model in models.languages.items():
             for mode in model.modes:
@@ -72,9 +73,8 @@ class Served:
             models,
             {facts.name: facts.digest for facts in models.facts},
             prefill,
-            {name: MergeStage(model, metrics) for name, model in models.filters.items()},
             {name: model.pool for name, model in models.languages.items() if "recurrent" in model.modes},
-            make,
+            partial(FilterPlace.of, settings=settings, metrics=metrics),
         )
         for one in models.filters.values():
             served.place(one)

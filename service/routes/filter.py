@@ -15,7 +15,7 @@ from rfa.service.access.record import record_of
 from rfa.service.arrow import ARROW, ARROW_BODY, BY_PARAMETER, ArrowRoute, encode_arrow, request_is_arrow
 from rfa.service.departure import unless_disconnected
 from rfa.service.encoding import Long, dumps, items, pieces
-from rfa.service.engine.engine import Engine
+from rfa.service.engine.engine import Engine, ModelChoice
 from rfa.service.engine.filter.alarms import NEVER
 from rfa.service.engine.filter.columns import Columns
 from rfa.service.engine.filter.input import as_array, check_noise, from_columns, known_rows
@@ -63,10 +63,10 @@ async def filter_sequence(body: FilterRequest, request: Request, engine: EngineD
     """Estimate the state behind a sequence of observations, or behind each of many."""
     if body.series is not None:
         return await answer_many(body, request, engine, partial(_part, request, engine))
-    name, passes, exchange, options = await _prepared(request, engine, body)
+    choice, name, passes, exchange, options = await _prepared(request, engine, body)
     client, count = client_of(request), len(options.observations)
     client.afford("observations", count)
-    job = engine.filter(body.model, options, lease_of(request))
+    job = engine.filter(choice, options, lease_of(request))
     client.spend("observations", count)
     record_of(request).filtered(name, count)
     asked = Asked(request, job, name, passes, exchange)
@@ -83,21 +83,22 @@ async def filter_sequence(body: FilterRequest, request: Request, engine: EngineD
 
 async def _prepared(
     request: Request, engine: Engine, body: FilterRequest
-) -> tuple[str, int, StateExchange, FilterOptions]:
-    """The model's name and passes, where states come from and go to, and what there is to do."""
+) -> tuple[ModelChoice, str, int, StateExchange, FilterOptions]:
+    """What filters, its name and passes, where states come from and go to, and what there is to do."""
     size = _size(body)
-    kind = partial(engine.filter_state, body.model, size)
+    choice = await engine.choice(body.model, body.system)
+    kind = partial(engine.filter_state, choice, size)
     exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
-    resumed = None if exchange.opened is None else engine.read_filter_state(body.model, exchange.opened.payload, size)
-    model = engine.filter_model(body.model, size)
+    resumed = None if exchange.opened is None else engine.read_filter_state(choice, exchange.opened.payload, size)
+    model = engine.filter_model(choice, size)
     passes = model.passes.checked(body.passes, model.name)
-    return model.name, passes, exchange, _options(body, model, exchange, resumed)
+    return choice, model.name, passes, exchange, _options(body, model, exchange, resumed)
 
 
 async def _part(request: Request, engine: Engine, body: FilterRequest, place: int) -> tuple[Part, Asked]:
     """A series of many as if it had come alone, but for its job, which is a part of theirs."""
-    name, passes, exchange, options = await _prepared(request, engine, body)
-    part = engine.filter_part(body.model, options, place)
+    choice, name, passes, exchange, options = await _prepared(request, engine, body)
+    part = engine.filter_part(choice, options, place)
     return part, Asked(request, part.job, name, passes, exchange)
 
 

@@ -1,6 +1,6 @@
 """WS /filter/stream: a live filter, one frame per observation and one reply frame each, in order.
 
-    → {"model", "levels", "horizon", "samples", "seed", "state", "return_state", "state_every"}    all optional
+    → {"model" | "system", "levels", "horizon", "samples", "seed", "state", "return_state", "state_every"}, all optional
     ← {"ready": true, "model", "seed", "observation_size", "levels", "index"}
     → {"t", "y", "noise"} …                  pipelining is welcome
     ← a step of POST /filter … plus "state" and "warnings" where they are due
@@ -315,18 +315,17 @@ class _Stream:
 
 
 async def _open(connection: HTTPConnection, engine: Engine, request: FilterStreamRequest, lease: Lease) -> _Stream:
-    kind = partial(engine.filter_state, request.model, request.size)
+    choice = await engine.choice(request.model, request.system)
+    kind = partial(engine.filter_state, choice, request.size)
     exchange = await open_exchange(connection, kind, state=request.state, return_state=request.return_state)
     resumed = (
-        None
-        if exchange.opened is None
-        else engine.read_filter_state(request.model, exchange.opened.payload, request.size)
+        None if exchange.opened is None else engine.read_filter_state(choice, exchange.opened.payload, request.size)
     )
-    model = engine.filter_model(request.model, request.size)
+    model = engine.filter_model(choice, request.size)
     rule = NEVER if request.alarm is None else request.alarm.rule()
     model.check_input(rule, resumed, is_given=False)
     job = engine.filter_stream(
-        request.model,
+        choice,
         FilterStreamOptions(
             levels=tuple(request.levels or ()),
             horizon=tuple(request.horizon),

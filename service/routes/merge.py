@@ -10,7 +10,7 @@ from rfa.service.access.quotas import client_of
 from rfa.service.access.record import record_of
 from rfa.service.body import StrictJSONRoute
 from rfa.service.departure import unless_disconnected
-from rfa.service.engine.engine import Engine
+from rfa.service.engine.engine import Engine, ModelChoice
 from rfa.service.engine.filter.merging import MergedBelief
 from rfa.service.engine.filter.model import MergeOptions
 from rfa.service.errors import InvalidRequest
@@ -36,19 +36,19 @@ async def merge_states(body: MergeRequest, request: Request, engine: EngineDep) 
     The states are read, and stay as they are. Only the belief merges; what else a stream has learned is the first
     state's.
     """
-    name = engine.merging_name(body.model)
-    engine.filter_model(name).check_merges()
+    choice = engine.merging_name(await engine.choice(body.model, body.system))
+    engine.filter_model(choice).check_merges()
     client = client_of(request)
     client.afford("observations", len(body.states))
-    kind = partial(engine.filter_state, name)
+    kind = partial(engine.filter_state, choice)
     named = {f"states[{i}]": reference for i, reference in enumerate(body.states)}
     if body.prior is not None:
         named["prior"] = body.prior
     exchange = await open_exchange(request, kind, state=None, return_state=body.return_state, others=named)
-    job = engine.merge(name, _options(body, name, engine, exchange), lease_of(request))
+    job = engine.merge(choice, _options(body, choice, engine, exchange), lease_of(request))
     # Each is brought forward, as by an observation.
     client.spend("observations", len(body.states))
-    model = engine.filter_model(name).name
+    model = engine.filter_model(choice).name
     record_of(request).filtered(model, len(body.states))
     merged: MergedBelief = await unless_disconnected(request, job.result())
     state = None if merged.state is None else await exchange.save(merged.state.payload, merged.state.count)
@@ -56,7 +56,7 @@ async def merge_states(body: MergeRequest, request: Request, engine: EngineDep) 
     return await document_response(request, encoded_at_once(reply))
 
 
-def _options(body: MergeRequest, model: str | None, engine: Engine, exchange: StateExchange) -> MergeOptions:
+def _options(body: MergeRequest, model: ModelChoice, engine: Engine, exchange: StateExchange) -> MergeOptions:
     found = {}
     for name, opened in exchange.others.items():
         with naming(name):

@@ -192,7 +192,12 @@ class AutoRuntime(FilterRuntime):
         fields = {**leads.fields(size, len(self.levels)), **normal_fields()}
         FilterStates.__init__(self, self.steps.magic, self.steps.initial, self.steps.fields, fields)
         self.attention_states = self
-        self.readout = functools.lru_cache(KEPT_READOUTS)(self._make_readout)
+        self._readouts = self._kept_readouts(KEPT_READOUTS)
+
+    @property
+    def own_bytes(self) -> int:
+        """See `FilterRuntime`: a seat, which many columns make large."""
+        return self.state_bytes
 
     @staticmethod
     @functools.lru_cache(16)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -45,6 +45,7 @@ from rfa.service.runtime.pool import StateField, StatePool
 
 Array = np.ndarray
 STATE = "compiled.state"
+KEPT_MOVES = 64
 _MADE_OF = (
     adaptive, conclude, dense_numba, dense_numba_learned, filter_numba, filter_steps, forecast_checks, learned_normal,
     learned_tail, metric_numba, noise_law, told_of_one,
@@ -124,7 +125,10 @@ class CompiledSteps:
     """Steps of a linear or a metric filter; see `FilterSteps`.
 
     Args:
+        config: of a linear filter, or the numbers of a metric's.
         leads: that forecasts are followed as.
+        passes: that requests may choose.
+        kept: sets of horizons whose F and Q are kept.
 
     Attributes:
         module: that the kernel is compiled for.
@@ -135,12 +139,14 @@ class CompiledSteps:
     magic = b"RFAC\x05"
     rows = 256
 
-    def __init__(self, bundle: Bundle, leads: Leads) -> None:
-        config = dict(bundle.config)
+    def __init__(
+        self, config: LinearFilterConfig | Mapping[str, Any], leads: Leads, passes: PassesRange, kept: int = KEPT_MOVES
+    ) -> None:
         self._leads = leads
-        self._chooses = PassesRange.of(bundle).are_chosen
+        self._chooses = passes.are_chosen
         self._system: Any
-        if bundle.manifest.family == "metric":
+        unused: set[str] = set()
+        if not isinstance(config, LinearFilterConfig):
             self._system = metric_system(config)
             self._linear, self._kernel, self._observe, self.module = None, _kernel(_metric), None, metric_numba
             self.size = self.state_size = 1
@@ -150,9 +156,8 @@ class CompiledSteps:
                 "mean": (1,), "covariance": (1, 1), "variance": (1,), "count": (1,), "lag": (1,)
             }  # fmt: skip
         else:
-            linear = LinearFilterConfig(**config)
-            self._linear = compiled = CompiledSystem(linear)
-            self._system = LinearSystem.of(linear, compiled)
+            self._linear = compiled = CompiledSystem(config)
+            self._system = LinearSystem.of(config, compiled)
             self._kernel = _kernel(_learned if compiled.learns else _capped)
             self._observe = filter_numba.observe_learned if compiled.learns else filter_numba.observe_capped
             self.module = dense_numba_learned if compiled.learns else filter_numba
@@ -163,11 +168,21 @@ class CompiledSteps:
             shapes = {"mean": (n,), "covariance": (n, n), "jump_offset": (n,), "jump_evidence": (1,)}
             if compiled.learns:
                 shapes["noise_counts"] = (len(noise_law.PRIOR_COUNTS),)
+            if not compiled.follows:
+                unused = {"jump_offset", "jump_evidence"}
         self.initial: Mapping[str, Array] = {STATE: first}
         self.fields: Mapping[str, StateField] = {STATE: StateField(first.shape, np.float64)}
         self._places = _places(shapes)
-        self.layout = {spec.name: shapes[spec.name] for spec in bundle.manifest.state}
-        self._moves = functools.lru_cache(64)(self._make_moves)
+        self.layout = {name: shape for name, shape in shapes.items() if name not in unused}
+        # Not a method's: an object that its own cache holds lives until the collector comes by.
+        self._moves = functools.lru_cache(kept)(functools.partial(_moves_of, self._linear))
+
+    @classmethod
+    def of(cls, bundle: Bundle, leads: Leads) -> Self:
+        """Those of a bundle."""
+        is_linear = bundle.manifest.family == "linear"
+        config = LinearFilterConfig(**bundle.config) if is_linear else bundle.config
+        return cls(config, leads, PassesRange.of(bundle))
 
     def joined(self, parts: Mapping[str, Array]) -> Array:
         """A state from the parts that a graph has of it; what no part is given of is 0."""
@@ -198,14 +213,6 @@ class CompiledSteps:
         """The parts that a graph has of states `[rows, S]`."""
         return {name: states[:, self._places[name]].reshape(-1, *shape) for name, shape in self.layout.items()}
 
-    def _make_moves(self, horizon: tuple[float, ...]) -> Array:
-        """What the forecasts so far ahead need: F and Q `[H, 2, n, n]`, or the times alone."""
-        times = np.array(horizon, np.float64)
-        if self._linear is None:
-            return times
-        n = self.state_size
-        return self._linear.transitions(times).reshape(len(times), 2, n, n)
-
     def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Traced]:
         """See `FilterSteps`."""
         rows, horizon, calibration = len(batch.seats), len(readout.horizon), readout.calibration
@@ -228,6 +235,12 @@ class CompiledSteps:
             (streams, self._leads, calibration.tables, readout.wanted), batch.packed(), told, trace, rooms,
         )  # fmt: skip
         return told, trace
+
+
+def _moves_of(system: CompiledSystem | None, horizon: tuple[float, ...]) -> Array:
+    """What the forecasts so far ahead need: F and Q `[H, 2, n, n]`, or of a metric the times alone."""
+    times = np.array(horizon, np.float64)
+    return times if system is None else system.transitions(times).reshape(len(times), 2, system.n, system.n)
 
 
 def _places(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, slice]:

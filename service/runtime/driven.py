@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 
 from rfa.export.bundle import Bundle
-from rfa.model.driven import HeldInput
+from rfa.model.driven import KEPT_LAGS, HeldInput
 from rfa.service.engine.filter.conclude import Told
 from rfa.service.runtime.filter_steps import SHORTEST_LAG, Batch, Traced
 from rfa.service.runtime.pool import StateField, StatePool
@@ -57,12 +57,13 @@ class DrivenSystem:
     Args:
         drift: A `[n, n]`.
         matrix: C `[P, n]`.
+        lags, horizons: so many are kept with what they lead to.
     """
 
-    def __init__(self, drift: Array, matrix: Array) -> None:
-        self._held, self._matrix = HeldInput(drift), matrix
+    def __init__(self, drift: Array, matrix: Array, *, lags: int = KEPT_LAGS, horizons: int = KEPT_HORIZONS) -> None:
+        self._held, self._matrix = HeldInput(drift, lags), matrix
         self.fields: Mapping[str, StateField] = {RESPONSE: StateField((len(drift),), np.float64)}
-        self._leads = functools.lru_cache(KEPT_HORIZONS)(self._make_leads)
+        self._leads = functools.lru_cache(horizons)(functools.partial(_leads_of, self._held, matrix))
 
     @classmethod
     def of(cls, bundle: Bundle, matrix: Array) -> Self | None:
@@ -107,12 +108,13 @@ class DrivenSystem:
         for row in np.flatnonzero(is_good).tolist():
             pool.arrays[RESPONSE][batch.seats[row]] = response.states[row]
 
-    def _make_leads(self, horizon: tuple[float, ...]) -> tuple[Array, Array]:
-        """C F and C G of each lead, `[H, P, n]`."""
-        shape = len(horizon), *self._matrix.shape
-        moves = [self._held.moves(lead) for lead in horizon]
-        free, held = (np.array([self._matrix @ move[part] for move in moves]).reshape(shape) for part in (0, 1))
-        return free, held
+
+def _leads_of(held: HeldInput, matrix: Array, horizon: tuple[float, ...]) -> tuple[Array, Array]:
+    """C F and C G of each lead, `[H, P, n]`."""
+    shape = len(horizon), *matrix.shape
+    moves = [held.moves(lead) for lead in horizon]
+    free, pushed = (np.array([matrix @ move[part] for move in moves]).reshape(shape) for part in (0, 1))
+    return free, pushed
 
 
 def move(told: Told, trace: Traced, response: Response) -> None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Generator, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -84,7 +85,18 @@ class FilterRuntime(FilterStates):
         super().__init__(self.steps.magic, self.steps.initial, self.steps.fields, adaptive)
         self.attention_states = FilterStates(self.graphs.magic, self.graphs.initial, self.graphs.fields, adaptive)
         self.passes = PassesRange.of(bundle)
-        self.readout = functools.lru_cache(KEPT_READOUTS)(self._make_readout)
+        self._readouts = self._kept_readouts(KEPT_READOUTS)
+
+    @property
+    def own_bytes(self) -> int:
+        """Of memory, that each request must pay for beside what it asks for: seats and numbers of bundles are allowed
+        for once and for all."""
+        return 0
+
+    @property
+    def label(self) -> str:
+        """What metrics call it."""
+        return self.name
 
     @property
     def runtime(self) -> str:
@@ -200,7 +212,12 @@ class FilterRuntime(FilterStates):
         steps = Steps(readout, piece.times, told)[:good]
         return Steps(readout, steps.times, steps.told, _samples(readout, trace, steps.told, piece.seed)), trace
 
-    def _make_readout(
+    def _kept_readouts(self, count: int) -> Callable[..., Readout]:
+        """`_make_readout` that keeps what it made; it does not keep this alive, which would then wait for the
+        collector."""
+        return functools.lru_cache(count)(functools.partial(type(self)._make_readout, weakref.proxy(self)))
+
+    def readout(
         self,
         levels: tuple[float, ...],
         horizon: tuple[float, ...],
@@ -214,15 +231,26 @@ class FilterRuntime(FilterStates):
         Raises:
             InvalidRequest: naming the field.
         """
+        return self._readouts(levels, horizon, samples, mode, alarm, passes)
+
+    def _make_readout(
+        self,
+        levels: tuple[float, ...],
+        horizon: tuple[float, ...],
+        samples: int,
+        mode: Mode,
+        alarm: Alarm,
+        passes: int | None,
+    ) -> Readout:
         check_readout(levels, horizon, samples)
         if mode not in self._calibration:
-            message = f'model {self.name!r} has no "{mode}" mode: leave mode out'
+            message = f'model {self.name!r} has no "{mode}" mode, which runs on the graphs of a bundle: leave mode out'
             raise InvalidRequest(message, param="mode", code="no_such_mode")
         made = self.passes.checked(passes, self.name)
         if (
             made != self.passes.most
-            and not self.graphs.takes_passes
             and (mode, self.runtime) != ("recurrent", "compiled")
+            and not self.graphs.takes_passes
         ):
             message = f"model {self.name!r} was exported without a choice of passes: they are {self.passes.most}"
             raise InvalidRequest(message, param="passes", code="no_choice")
@@ -331,7 +359,7 @@ def _choose(bundle: Bundle, leads: Leads, graphs: GraphSteps, runtime: FilterRun
         return graphs
     from rfa.service.runtime.compiled_steps import CompiledSteps
 
-    return CompiledSteps(bundle, leads)
+    return CompiledSteps.of(bundle, leads)
 
 
 def _samples(readout: Readout, trace: Traced, told: Told, seeds: int | Sequence[int]) -> list[Array] | None:

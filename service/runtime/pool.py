@@ -80,6 +80,11 @@ class StatePool:
         """Main memory of a touched seat, exactly."""
         return sum(array.nbytes for array in self.arrays.values()) // self.capacity + BOOKKEEPING_BYTES
 
+    @property
+    def touched_bytes(self) -> int:
+        """Main memory of the seats that ever had an owner, at most."""
+        return self._untouched * self.host_bytes_per_seat
+
     def acquire(self) -> Seat:
         """A zeroed seat.
 

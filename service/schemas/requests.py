@@ -13,6 +13,7 @@ from rfa.service.neutral import NullIs, OneOf, Only
 from rfa.service.schemas.arrays import takes_arrays
 from rfa.service.schemas.base import FieldError, Mode, Request
 from rfa.service.schemas.replies import MergeMethod
+from rfa.service.schemas.system import SystemRequest
 from rfa.service.state.names import SESSION_PREFIX
 
 LARGEST_TIME = 1e15
@@ -210,6 +211,27 @@ class GenerateRequest(Request):
         return self
 
 
+SYSTEM = (
+    "in the place of `model`: what filters, by its matrices or as a preset, and no bundle. A state goes on with the "
+    "same one"
+)
+
+
+def check_system(system: SystemRequest | None, model: str | None, mode: Mode = "recurrent") -> None:
+    """A system is in the place of a model, and has no attention mode.
+
+    Raises:
+        FieldError
+    """
+    if system is None:
+        return
+    if model is not None:
+        raise FieldError("system", "system stands in the place of model: give one of them", "model_and_system")
+    if mode != "recurrent":
+        message = 'mode must be "recurrent" with a system: attention runs on the graphs of a bundle'
+        raise FieldError("mode", message, "no_such_mode")
+
+
 class AlarmRequest(Request):
     """When an observation is an alarm: where it is as rare on its stream as a rate says, and what else is asked of it.
     The rate holds on streams that stay as they are, for the stream's own scores are what it is held against."""
@@ -253,6 +275,10 @@ class AlarmRequest(Request):
         )
 
 
+# Fields of a series that may stand beside `series` as well, for all of them.
+OF_ALL_OR_EACH = frozenset({"return_state", "system"})
+
+
 class FilterSeries(Request):
     """What is of one series: its observations, and where it goes on."""
 
@@ -286,6 +312,7 @@ class FilterSeries(Request):
     bias: list[Input | None] | None = Field(
         default=None, max_length=MAX_ITEMS, fail_fast=True, description=f"one per observation, null is none: {BIAS}"
     )
+    system: SystemRequest | None = Field(default=None, description=SYSTEM)
     state: StateReference | None = Field(default=None, description=STATE)
     return_state: ReturnState = False
 
@@ -340,7 +367,8 @@ class FilterRequest(FilterSeries):
 
     @model_validator(mode="after")
     def check_state(self) -> Self:
-        """A state is of the recurrent mode."""
+        """A state is of the recurrent mode, and so is a system."""
+        check_system(self.system, self.model, self.mode)
         if self.mode != "recurrent" and (self.state is not None or self.return_state is not False):
             raise FieldError("mode", 'mode must be "recurrent" with a state', "no_state")
         return self
@@ -368,7 +396,7 @@ class FilterRequest(FilterSeries):
     def check_series(self) -> Self:
         """What is of one series stands in each of many."""
         for name in FilterSeries.model_fields:
-            if name != "return_state" and getattr(self, name) is not None:
+            if name not in OF_ALL_OR_EACH and getattr(self, name) is not None:
                 raise FieldError(name, f"{name} is of one series: give it in each of series", "of_each_series")
         if isinstance(self.return_state, str):
             message = "return_state names a session of one series: give it in each of series"
@@ -400,6 +428,7 @@ class MergeRequest(Request):
     """Beliefs of several streams of one filter about the same system."""
 
     model: ModelName | None = Field(default=None, description="null is the first filter bundle of the server")
+    system: SystemRequest | None = Field(default=None, description=SYSTEM)
     states: list[StateReference] = Field(
         min_length=2,
         max_length=MOST_MERGED,
@@ -423,6 +452,7 @@ class MergeRequest(Request):
     @model_validator(mode="after")
     def check_prior(self) -> Self:
         """Only a sum of precisions can count a prior twice."""
+        check_system(self.system, self.model)
         if self.prior is not None and self.method != "precision":
             raise FieldError("prior", 'prior is of method "precision" only', "needs_precision")
         return self
@@ -432,6 +462,7 @@ class FilterStreamRequest(Request):
     """First frame of a live stream: what to tell about each observation."""
 
     model: ModelName | None = Field(default=None, description="null is `auto`, which suits any numbers")
+    system: SystemRequest | None = Field(default=None, description=SYSTEM)
     size: int = Field(
         default=1, ge=1, le=MOST_COMPONENTS, description="columns of an observation, for `auto`; a bundle has its own"
     )
@@ -449,6 +480,12 @@ class FilterStreamRequest(Request):
     state_every: int | None = Field(
         default=None, ge=1, le=1_000_000, description="also the state with every so many-th step"
     )
+
+    @model_validator(mode="after")
+    def check_model(self) -> Self:
+        """A system is in the place of a model."""
+        check_system(self.system, self.model)
+        return self
 
 
 class StreamObservation(Request):

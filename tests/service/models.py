@@ -205,6 +205,12 @@ class FakeFilter:
     gate: threading.Semaphore | None = None
     batches: list[int] = field(default_factory=list)
 
+    own_bytes = 0
+
+    @property
+    def label(self) -> str:
+        return self.name
+
     def sized(self, size: int) -> FakeFilter:
         """Itself."""
         return self

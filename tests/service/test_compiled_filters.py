@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import torch
 
 from rfa.export.bundle import open_bundle
 from rfa.export.families.filters import LinearConfig, MetricConfig
+from rfa.export.manifest import TensorSpec
 from rfa.model import metric_filter, metric_numba
 from rfa.model.compiling import stamp
 from rfa.model.linear_config import LinearFilterConfig
@@ -31,6 +33,7 @@ from rfa.service.runtime.compiled_steps import CompiledSteps
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.filter_state import FilterStates
 from rfa.service.runtime.filter_steps import Batch
+from rfa.service.runtime.passes import PassesRange
 from rfa.service.runtime.pool import StatePool
 from tests.service.loading import load_filter
 
@@ -70,15 +73,11 @@ class Compiled:
     pool: StatePool
 
     @classmethod
-    def of(cls, family: str, config: dict[str, Any], state: Any) -> Compiled:
+    def of(cls, config: Any, state: Sequence[TensorSpec]) -> Compiled:
         calibration = Calibration(open_bundle(BUNDLES / "linear").calibration["recurrent"])
         leads = Leads.of(calibration.horizons)
-        bundle: Any = SimpleNamespace(
-            config=config,
-            manifest=SimpleNamespace(family=family, state=state),
-            filter=SimpleNamespace(passes=(config.get("inner", 3), config.get("inner", 3))),
-        )
-        steps = CompiledSteps(bundle, leads)
+        steps = CompiledSteps(config, leads, PassesRange(3, 3))
+        assert steps.layout == {part.name: part.shape for part in state}
         adaptive = {**leads.fields(steps.size, len(calibration.levels)), **normal_fields()}
         states = FilterStates(steps.magic, steps.initial, steps.fields, adaptive)
         pool = StatePool(states.state_fields, STREAMS)
@@ -141,14 +140,14 @@ def double() -> Any:
 def test_a_linear_filter_is_its_model(name: str) -> None:
     config = LinearFilterConfig(**SYSTEMS[name])
     state = LinearConfig.model_validate(SYSTEMS[name]).state()
-    compiled = Compiled.of("linear", SYSTEMS[name], state)
+    compiled = Compiled.of(config, state)
     assert_same(compiled, LinearFilter(config), *course(len(config.measurement_noise), 3))
 
 
 @pytest.mark.parametrize("change", [{}, {"nu": 4.0}, {"nu": 4.0, "inner": 3, "contamination": 0.0, "memory": 50.0}])
 def test_a_metric_filter_is_its_model(change: dict[str, Any]) -> None:
     config = MetricFilterConfig(**change)
-    compiled = Compiled.of("metric", asdict(config), MetricConfig.model_validate(change).state())
+    compiled = Compiled.of(asdict(config), MetricConfig.model_validate(change).state())
     assert_same(compiled, MetricFilter(config), *course(1, 5))
 
 

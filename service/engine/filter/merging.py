@@ -47,5 +47,5 @@ class MergeStage:
             merged = self.model.merge(job.options)
             packed = PackedState(self.model.pack(merged.state), merged.state.count)
             state = packed if job.options.wants_state else None
-            timings = observe_end(job, self._metrics, self.model.name)
+            timings = observe_end(job, self._metrics, self.model.label)
             job.finish(MergedBelief(merged.step, merged.weights, merged.state.seed, timings, state))

@@ -82,12 +82,12 @@ class FilterStage:
         self.model = model
         self.pool = pool
         self._metrics = metrics
-        self._observations = metrics.filter_observations.labels(model.name)
-        self._step_time = metrics.filter_step.labels(model.name)
-        self._corrupted = metrics.corrupted_requests.labels(model.name)
-        self._scored = metrics.filter_scored.labels(model.name)
+        self._observations = metrics.filter_observations.labels(model.label)
+        self._step_time = metrics.filter_step.labels(model.label)
+        self._corrupted = metrics.corrupted_requests.labels(model.label)
+        self._scored = metrics.filter_scored.labels(model.label)
         levels = sorted({*model.levels, *ANOMALY_LEVELS})
-        self._inside = [(level, metrics.filter_inside.labels(model.name, level_name(level))) for level in levels]
+        self._inside = [(level, metrics.filter_inside.labels(model.label, level_name(level))) for level in levels]
         self._forecasts = _ForecastCounters(model, metrics)
 
     def run(self, jobs: Sequence[RecurrentJob]) -> None:
@@ -117,7 +117,7 @@ class FilterStage:
 
     def observe_end(self, job: Job) -> FilterTimings:
         """Count a finished request."""
-        return observe_end(job, self._metrics, self.model.name)
+        return observe_end(job, self._metrics, self.model.label)
 
     def warn(self, checks: ForecastChecks) -> list[FilterWarning]:
         """What a reply warns of, counted."""
@@ -204,17 +204,17 @@ class SequenceStage:
 
     def _check(self, part: Any, place: str) -> None:
         if not _is_finite(part):
-            self._metrics.corrupted_requests.labels(self.model.name).inc()
+            self._metrics.corrupted_requests.labels(self.model.label).inc()
             raise out_of_range(place, self.model.name)
 
     def _conclude(self, job: SequenceJob, result: Any) -> None:
         self._check((result.smoothed, result.log_likelihood), "observations")
-        self._metrics.filter_observations.labels(self.model.name).inc(job.steps)
+        self._metrics.filter_observations.labels(self.model.label).inc(job.steps)
         self._forecasts.add(result.tally)
         state = None
         if job.options.wants_state:
             state = PackedState(self.model.pack(result.state), result.state.count)
-        timings = observe_end(job, self._metrics, self.model.name)
+        timings = observe_end(job, self._metrics, self.model.label)
         resumed = job.options.state
         is_fresh = resumed is None or not resumed.count
         size, horizon = self.model.observation_size, job.options.horizon
@@ -230,7 +230,7 @@ class _ForecastCounters:
     """Adds tallies to the metrics of a model."""
 
     def __init__(self, model: FilterRuntime, metrics: Metrics) -> None:
-        name = model.name
+        name = model.label
         columns = {
             OBSERVATIONS: metrics.filter_forecast_observations.labels(name),
             WEIGHTED_NIS: metrics.filter_weighted_nis.labels(name),

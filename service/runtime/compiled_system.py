@@ -1,0 +1,141 @@
+"""A system that came with its request, or from a file: the compiled linear filter, and no bundle.
+
+Its intervals begin as a normal's and become the stream's own, as those of `auto` do. It has no graphs, and so no
+attention mode. The kernels are those of every linear filter: `warm` compiles them at the load of a server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final, cast
+
+import numpy as np
+
+from rfa.model import auto_numba
+from rfa.model.compiling import Task
+from rfa.model.recurrence import filter_numba
+from rfa.model.system import System
+from rfa.service.engine.filter.adaptive import Leads
+from rfa.service.engine.filter.alarms import Alarm
+from rfa.service.engine.filter.calibration import Calibration
+from rfa.service.engine.filter.learned_normal import normal_fields
+from rfa.service.engine.filter.model import FilterOptions
+from rfa.service.engine.filter.steps import Readout
+from rfa.service.errors import InvalidRequest
+from rfa.service.runtime.auto import calibration
+from rfa.service.runtime.compiled_steps import CompiledSteps
+from rfa.service.runtime.driven import MOST_STATES, DrivenSystem
+from rfa.service.runtime.filter import FilterRuntime
+from rfa.service.runtime.filter_state import FilterStates
+from rfa.service.runtime.passes import PassesRange
+from rfa.service.schemas.base import Mode
+
+if TYPE_CHECKING:
+    from rfa.service.runtime.graph_steps import GraphSteps
+
+# Readouts, sets of horizons and lags of inputs that one of many systems keeps.
+KEPT: Final = 2
+KEPT_LAGS: Final = 256
+# What metrics call all of them.
+LABEL: Final = "system"
+# Of states and components up to so many a call takes many observations; others are taken one by one.
+SMALL: Final = 16
+# The cube of the size, for an observation and each of its forecasts, comes to so much in a call at most, about a
+# millisecond; and of a single observation to so much, some ten of them.
+PIECE_WORK: Final = 1 << 20
+MOST_STEP_WORK: Final = 1 << 24
+MANY: Final = 256  # observations of a small one in a call
+MOST_HORIZONS: Final = 256  # of a request
+MODES: Final = 25  # matrices that its modes take, in as many bytes as F and Q
+# Beside its matrices: readouts of all horizons, what counts the seats of its pool, and Python's objects.
+OBJECTS_BYTES: Final = 1 << 20
+LAG_BYTES: Final = 1 << 10
+
+
+class SystemRuntime(FilterRuntime):
+    """A system, ready to run.
+
+    Args:
+        system: that was checked.
+
+    Attributes:
+        digest: what its states are bound to.
+    """
+
+    def __init__(self, system: System) -> None:
+        config = system.config
+        self.name, self._family = system.name, "linear"
+        version = CompiledSteps.magic + repr(calibration()).encode()
+        self.digest = hashlib.sha256(version + system.digest.encode()).hexdigest()
+        p, n = len(config.measurement_noise), len(config.drift)
+        self.observation_size, self.state_size = p, n
+        self.readout_matrix = np.eye(n) if config.observation is None else np.array(config.observation)
+        self.readout_offset = np.zeros(p) if config.offset is None else np.array(config.offset)
+        self._calibration = {"recurrent": Calibration(calibration())}
+        self.levels = self._calibration["recurrent"].levels
+        leads = Leads.of(auto_numba.LEADS, are_own=True)
+        self.graphs = cast("GraphSteps", None)  # for attention mode alone, which is refused
+        chooses = config.nu is not None and config.inner > 1
+        self.passes = PassesRange(1 if chooses else config.inner, config.inner)
+        self.steps = steps = CompiledSteps(config, leads, self.passes, KEPT)
+        self._cube = max(n, p) ** 3
+        steps.rows = MANY if max(n, p) <= SMALL else 1
+        self._driven = None
+        if n <= MOST_STATES:
+            self._driven = DrivenSystem(np.array(config.drift), self.readout_matrix, lags=KEPT_LAGS, horizons=KEPT)
+        driven = {} if self._driven is None else self._driven.fields
+        fields = {**leads.fields(p, len(self.levels)), **normal_fields(), **driven}
+        FilterStates.__init__(self, steps.magic, steps.initial, steps.fields, fields)
+        self.attention_states = FilterStates(steps.magic, steps.initial, steps.fields, fields)
+        self._readouts = self._kept_readouts(KEPT)
+
+    @property
+    def label(self) -> str:
+        return LABEL
+
+    @property
+    def own_bytes(self) -> int:
+        return self.kept_bytes + self.state_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """What it holds of memory beside the seats of its streams, an upper estimate."""
+        n, p = self.state_size, self.observation_size
+        moves, leads = 16 * n**2, KEPT * min(MOST_HORIZONS, MOST_STEP_WORK // self._cube)
+        driven = 0 if self._driven is None else KEPT_LAGS * (moves + LAG_BYTES) + leads * 16 * n * p
+        return OBJECTS_BYTES + (leads + MODES) * moves + driven
+
+    def piece_rows_of(self, options: FilterOptions) -> int:
+        """See `FilterRuntime`; fewer with many forecasts, so that nobody waits for long."""
+        work = (1 + len(options.horizon)) * self._cube
+        return max(1, min(super().piece_rows_of(options), PIECE_WORK // work))
+
+    def _make_readout(
+        self,
+        levels: tuple[float, ...],
+        horizon: tuple[float, ...],
+        samples: int,
+        mode: Mode,
+        alarm: Alarm,
+        passes: int | None,
+    ) -> Readout:
+        if (1 + len(horizon)) * self._cube > MOST_STEP_WORK:
+            message = (
+                f"horizon: a system of {self.state_size} states and {self.observation_size} components takes up to "
+                f"{MOST_STEP_WORK // self._cube - 1} leads."
+            )
+            raise InvalidRequest(message, param="horizon", code="too_large")
+        return super()._make_readout(levels, horizon, samples, mode, alarm, passes)
+
+
+def tasks() -> tuple[Task, Task]:
+    """What compiles the part of the kernel that takes longest, and what, after the parts of all filters, the rest:
+    from then on nothing more is compiled."""
+    model = SystemRuntime(System.from_document({"preset": "level", "process_noise": 1, "measurement_noise": 1}))
+    steps = cast("CompiledSteps", model.steps)
+
+    def run() -> None:
+        model.filter([0.0, 1.0], [[0.0], [1.0]], horizon=(1.0,))
+        steps.settle()
+
+    return (filter_numba, steps.begin), (filter_numba, run)

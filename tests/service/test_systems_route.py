@@ -1,0 +1,298 @@
+"""Systems in requests: /filter, live streams and merges with them, their states, and a server that they do not fill."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rfa.model.system import System
+from rfa.service.app import create_app
+from rfa.service.engine import systems
+from rfa.service.engine.engine import Engine
+from rfa.service.engine.filter.model import FilterOptions
+from rfa.service.memory import MemoryBudget
+from rfa.service.schemas.replies import FilterReply, MergeReply
+from rfa.service.schemas.requests import FilterRequest
+from rfa.service.schemas.system import SystemRequest
+from rfa.service.settings import Settings
+from tests.model.test_system import REFUSED
+from tests.service.replies import read
+from tests.service.test_filter_stream import Socket
+
+pytest.importorskip("numba")
+from rfa.service.runtime.compiled_system import SystemRuntime
+
+pytestmark = pytest.mark.anyio
+LEVEL = {"preset": "level", "process_noise": 0.1, "measurement_noise": 0.5}
+PLANE = {"preset": "constant_velocity", "dimensions": 2, "process_noise": 0.1, "measurement_noise": 0.25}
+NAME = System.from_document(PLANE).name
+TIMES = [0.0, 0.5, 0.5, 2.0, 2.5, 4.0]
+ROWS = [[1.0, 2.0], [1.5, None], None, [3.0, 1.0], [40.0, 1.5], [4.0, 2.0]]
+BODY = {"system": PLANE, "times": TIMES, "observations": ROWS, "horizon": [0.5], "seed": 3}
+
+
+@asynccontextmanager
+async def serving(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A server of no bundles at all."""
+    app = create_app(Settings(**{"bundles": (), "processes": 1, "sessions": "memory", **settings}))
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            client.app = app  # type: ignore[attr-defined]
+            yield client
+
+
+async def post(client: httpx.AsyncClient, path: str = "/filter", **document: Any) -> Any:
+    response = await client.post(path, json=document)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+async def refused(client: httpx.AsyncClient, path: str = "/filter", **document: Any) -> dict[str, Any]:
+    response = await client.post(path, json=document)
+    assert response.status_code == 422, response.text
+    error: dict[str, Any] = response.json()["error"]
+    return error
+
+
+def engine_of(client: httpx.AsyncClient) -> Engine:
+    engine: Engine = client.app.state.engine  # type: ignore[attr-defined]
+    return engine
+
+
+# What is told.
+
+
+async def test_a_series_is_filtered_by_the_system_that_came_with_it() -> None:
+    async with serving() as client:
+        reply = await client.post("/filter", json={**BODY, "levels": [0.9]})
+    found = read(FilterReply, reply.content)
+    alone = SystemRuntime(System.from_document(PLANE)).filter(TIMES, ROWS, levels=(0.9,), horizon=(0.5,), seed=3)
+    assert found.model == NAME and NAME.startswith("system:") and found.passes == 3
+    assert [step.mean for step in found.steps] == [step.mean for step in alone.steps]
+    assert [step.interval for step in found.steps] == [step.interval for step in alone.steps]
+    assert found.log_likelihood == alone.log_likelihood
+    assert [step.weight for step in found.steps][2] is None and found.steps[4].weight < 0.1
+
+
+async def test_everything_that_needs_no_graphs_is_had() -> None:
+    async with serving() as client:
+        whole = await post(client, **BODY, samples=2, smooth=True, alarm={"rate": 0.1}, passes=1)
+        assert whole["passes"] == 1 and len(whole["smoothed"]) == 6 and whole["calibration"]["alarms"]
+        assert np.array(whole["steps"][0]["samples"]).shape == (2, 2)
+        plain = await post(client, **BODY)
+        bias, pushed = [[1.0, 0.0]] * 6, [[0.5, 0, 0, 0]] * 6
+        moved = await post(
+            client, **{**BODY, "observations": [None if r is None else [r[0] + 1, r[1]] for r in ROWS]}, bias=bias
+        )
+        driven = await post(client, **BODY, input=pushed)
+        lines = (await client.post("/filter", json={**BODY, "stream": True})).text.splitlines()
+    assert [step["mean"] for step in moved["steps"]] == [step["mean"] for step in plain["steps"]]
+    assert driven["steps"][3]["mean"] != plain["steps"][3]["mean"]
+    assert [json.loads(line) for line in lines[:-1]] == plain["steps"]
+
+
+async def test_columns_and_arrow_take_a_system_too() -> None:
+    table = pa.table({"t": TIMES, "x": [1.0, 1.5, None, 3, 40, 4], "y": [2.0, None, None, 1, 1.5, 2]})
+    body = io.BytesIO()
+    with pa.ipc.new_stream(body, table.schema) as writer:
+        writer.write_table(table)
+    async with serving() as client:
+        plain = await post(client, **BODY)
+        columns = {name: table[name].to_pylist() for name in ("x", "y")}
+        found = await post(client, system=PLANE, times=TIMES, values=columns)
+        reply = await client.post(
+            "/filter",
+            params={"system": json.dumps(PLANE)},
+            content=body.getvalue(),
+            headers={"Content-Type": "application/vnd.apache.arrow.stream"},
+        )
+    means = np.array([step["mean"] for step in plain["steps"]])
+    np.testing.assert_array_equal(found["columns"]["mean.x"], means[:, 0])
+    streamed = pa.ipc.open_stream(reply.content).read_all()
+    np.testing.assert_array_equal(streamed["mean.y"].to_numpy(), means[:, 1])
+    assert json.loads(streamed.schema.metadata[b"rfa"])["model"] == NAME
+
+
+async def test_a_live_stream_takes_its_system_in_the_first_frame() -> None:
+    async with serving() as client:
+        plain = await post(client, **BODY)
+        socket = Socket(client.app)  # type: ignore[attr-defined]
+        ready = await socket.start(system=PLANE, horizon=[0.5], seed=3, return_state=True)
+        assert (ready.model, ready.observation_size, ready.levels) == (NAME, 2, [0.5, 0.8, 0.9, 0.95])
+        for t, row in zip(TIMES, ROWS, strict=True):
+            socket.frame({"t": t, "y": row})
+        socket.frame({"close": True})
+        (*steps, done), _ = await socket.rest()
+        assert steps == plain["steps"]
+        assert done["log_likelihood"] == plain["log_likelihood"]
+        onward = {"times": [5.0], "observations": [[4.5, 2.0]], "seed": 3, "horizon": [0.5]}
+        after = await post(client, system=PLANE, state=done["state"], **onward)
+        whole = await post(client, **{**BODY, "times": [*TIMES, 5.0], "observations": [*ROWS, [4.5, 2.0]]})
+    assert after["steps"][0] == whole["steps"][-1]
+
+
+async def test_a_state_goes_on_with_the_same_system_alone() -> None:
+    async with serving() as client:
+        first = await post(client, system=PLANE, observations=ROWS[:3], return_state=True)
+        spelt = {**PLANE, "dimensions": 2, "process_noise": 0.1, "nu": 7, "damping": None}
+        again = await post(client, system=spelt, observations=ROWS[3:], state=first["state"])
+        assert again["steps"][0]["index"] == 3
+        other = await refused(client, system={**PLANE, "nu": None}, observations=ROWS[3:], state=first["state"])
+        named = await refused(client, observations=ROWS[3:], state=first["state"])
+        await post(client, system=PLANE, observations=ROWS[:3], return_state="session:here")
+        session = await post(client, system=PLANE, observations=ROWS[3:], state="session:here@3")
+    assert (other["param"], other["code"]) == (named["param"], named["code"]) == ("state", "state_invalid")
+    assert session["state"] == "session:here@6"
+
+
+async def test_beliefs_of_a_system_merge() -> None:
+    async with serving() as client:
+        states = []
+        for row in ([1.0, None], [None, 2.0]):
+            reply = await post(client, system=PLANE, times=[1.0], observations=[row], return_state=True)
+            states.append(reply["state"])
+        document = {"system": PLANE, "states": states, "return_state": False}
+        merged = read(MergeReply, (await client.post("/state/merge", json=document)).content)
+        error = await refused(client, "/state/merge", system=LEVEL, states=states)
+    assert merged.model == NAME
+    np.testing.assert_allclose(merged.mean, [1.0, 2.0], rtol=1e-6)
+    assert error["param"] == "states[0]"
+
+
+# What is refused.
+
+
+async def test_a_system_is_in_the_place_of_a_model() -> None:
+    async with serving() as client:
+        both = await refused(client, **BODY, model="auto")
+        attention = await refused(client, **BODY, mode="attention")
+        socket = Socket(client.app)  # type: ignore[attr-defined]
+        socket.frame({"system": PLANE, "model": "auto"})
+        (frame,), _ = await socket.rest()
+        size = await refused(client, system=LEVEL, observations=ROWS)
+        leads = await refused(client, system={**LEVEL, "dimensions": 64}, observations=[None], horizon=[*range(1, 65)])
+    assert (both["param"], both["code"]) == (frame["error"]["param"], frame["error"]["code"])
+    assert (both["param"], both["code"]) == ("system", "model_and_system")
+    assert (attention["param"], attention["code"]) == ("mode", "no_such_mode") and "graphs" in attention["message"]
+    assert size["param"] == "observations[0]" and "system:" in size["message"]
+    assert (leads["param"], leads["code"]) == ("horizon", "too_large") and "up to 63 leads" in leads["message"]
+
+
+def plain(document: Any) -> Any:
+    """As JSON has it; None where it cannot."""
+    try:
+        return json.loads(json.dumps(document, allow_nan=False, default=lambda array: array.tolist()))
+    except ValueError:
+        return None
+
+
+async def test_what_is_wrong_with_a_system_is_named() -> None:
+    """By the document's own rules, or before them by the types of a request: always the field, never a 500."""
+    async with serving() as client:
+        for document, field, _ in REFUSED:
+            if plain(document) is not None:
+                error = await refused(client, system=plain(document), observations=[[1.0]])
+                assert error["param"].startswith(field), error
+        error = await refused(client, system={"A": [[-1]], "Q": 1, "R": "x"}, observations=[[1.0]])
+        assert error["message"].startswith("system.R: Must be a number, which is that times the identity")
+        unstable = await refused(client, system={"A": [[1]], "Q": 1, "R": 1}, observations=[[1.0]])
+        assert (unstable["param"], unstable["code"]) == ("system.A", "invalid_system")
+
+
+async def test_a_server_without_compiled_code_says_so(connect: Any) -> None:
+    async with connect() as client:
+        error = await refused(client, **BODY)
+    assert (error["param"], error["code"]) == ("system", "no_compiler")
+    async with serving(filter_runtime="onnx") as client:
+        assert (await refused(client, **BODY))["code"] == "no_compiler"
+
+
+def test_every_field_of_a_system_is_described() -> None:
+    fields = SystemRequest.model_json_schema()["properties"]
+    assert all(field.get("description") for field in fields.values())
+    assert FilterRequest.model_validate({"system": PLANE, "observations": [[1, 2]]}).system is not None
+
+
+# What a server keeps.
+
+
+def numbered() -> Iterator[dict[str, Any]]:
+    for k in range(1, 100_000):
+        yield {**LEVEL, "process_noise": k / 1024}
+
+
+async def test_thousands_of_systems_do_not_fill_a_server() -> None:
+    """A live stream goes on meanwhile, as if it were alone; each system that was kept answers as it did."""
+    async with serving() as client:
+        socket = Socket(client.app)  # type: ignore[attr-defined]
+        await socket.start(system=PLANE, seed=1)
+        socket.frame({"t": 0.0, "y": ROWS[0]})
+        first = await socket.reply()
+        documents, found = numbered(), {}
+        for k in range(1_000):
+            document = next(documents)
+            reply = await post(client, system=document, observations=[[1.0], [2.0]], fields=["mean"])
+            if k % 100 == 0:
+                found[k] = document, reply
+        kept = engine_of(client)._systems
+        assert kept.kept <= systems.MOST_KEPT and kept.at_work <= systems.MOST_KEPT + 1
+        assert sum(place.own_bytes for place in kept._kept.values()) <= systems.MOST_KEPT_BYTES
+        for document, reply in found.values():
+            again = await post(client, system=document, observations=[[1.0], [2.0]], fields=["mean"])
+            assert (again["steps"], again["model"]) == (reply["steps"], reply["model"])
+        socket.frame({"t": 0.5, "y": ROWS[1]})
+        second = await socket.reply()
+        await socket.leave()
+        whole = await post(client, system=PLANE, times=[0.0, 0.5], observations=ROWS[:2], seed=1)
+        assert [first, second] == whole["steps"]
+        exposition = (await client.get("/metrics")).text
+    assert "system:" not in exposition and 'model_name="system"' in exposition
+
+
+async def test_large_systems_are_kept_by_their_bytes() -> None:
+    async with serving() as client:
+        for k in range(12):
+            large = {**LEVEL, "dimensions": 40, "process_noise": 1 + k}
+            await post(client, system=large, observations=[[1.0] * 40], fields=["mean"])
+        kept = engine_of(client)._systems
+        held = sum(place.own_bytes for place in kept._kept.values())
+    assert 0 < kept.kept < 12 and held <= systems.MOST_KEPT_BYTES
+
+
+async def test_a_request_leases_what_its_system_takes() -> None:
+    async with serving() as client:
+        engine, budget = engine_of(client), MemoryBudget(1 << 30)
+        choice = await engine.choice(None, SystemRequest.model_validate({**LEVEL, "dimensions": 64}))
+        assert isinstance(choice, systems.SystemPlace)
+        options = FilterOptions(np.zeros(1), np.zeros((1, 64)), np.ones(1), (0.9,))
+        with budget.take(0) as lease:
+            job = engine.filter(choice, options, lease)
+            assert lease.size >= choice.own_bytes + choice.model.state_bytes
+            job.cancel()
+
+
+async def test_systems_are_made_one_at_a_time_and_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(systems, "MOST_WAITING", 3)
+    async with serving() as client:
+        documents = numbered()
+        asked = [client.post("/filter", json={"system": next(documents), "observations": [[1.0]]}) for _ in range(12)]
+        replies = await asyncio.gather(*asked)
+        codes = {reply.status_code for reply in replies}
+        same = [client.post("/filter", json=BODY) for _ in range(3)]
+        assert {reply.status_code for reply in await asyncio.gather(*same)} == {200}
+        assert engine_of(client)._systems._waiting == 0
+    assert codes == {200, 429}
+    refused_ones = [reply for reply in replies if reply.status_code == 429]
+    assert all(
+        reply.json()["error"]["code"] == "systems_full" and reply.headers["retry-after"] for reply in refused_ones
+    )
