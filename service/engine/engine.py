@@ -385,9 +385,7 @@ class Engine:
         model: Language = self._model(self.models.languages, name, "language model")
         return model
 
-    def _filter_job(
-        self, choice: ModelChoice, model: FilterRuntime, options: FilterOptions
-    ) -> FilterJob | SequenceJob:
+    def _filter_job(self, choice: ModelChoice, model: FilterRuntime, options: FilterOptions) -> FilterJob | SequenceJob:
         place = self._place(choice, model)
         return SequenceJob(place.sequences, options) if options.needs_whole else FilterJob(place.filtering, options)
 

@@ -296,3 +296,20 @@ async def test_systems_are_made_one_at_a_time_and_not_without_end(monkeypatch: p
     assert all(
         reply.json()["error"]["code"] == "systems_full" and reply.headers["retry-after"] for reply in refused_ones
     )
+
+
+async def test_many_series_have_a_system_for_all_or_one_each() -> None:
+    observed = {"times": [0.0, 1.0, 2.5], "observations": [[1.0], [1.5], [0.5]]}
+    other = {**LEVEL, "process_noise": 2.0}
+    async with serving() as client:
+        alone = {
+            str(name): await post(client, system=one, **observed, seed=3) for name, one in enumerate((LEVEL, other))
+        }
+        each = {"0": {**observed, "system": LEVEL}, "1": {**observed, "system": other}, "2": {**observed, "system": {}}}
+        found = (await post(client, series=each, seed=3))["series"]
+        for name, reply in alone.items():
+            assert {**found[name], "timings": 0} == {**reply, "timings": 0}
+        assert found["2"]["error"]["param"] == "system.A"
+        shared = await post(client, series={"0": observed}, system=LEVEL, seed=3)
+        assert {**shared["series"]["0"], "timings": 0} == {**alone["0"], "timings": 0}
+        assert shared["model"] == alone["0"]["model"]
