@@ -211,7 +211,7 @@ def bench_load(
         find_scenario(scenario, budgets or SCENARIO_FILE),
         {name: value for name, value in given.items() if value is not None},
     )
-    result, run = run_scenario(wanted, served_bundles(bundles), url, pid)
+    result, run = run_scenario(wanted, served_bundles(bundles, own=frozenset({"RFA_API_KEY"})), url, pid)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")

@@ -12,6 +12,8 @@ from rfa.cli.console import JsonFlag, print_result
 if TYPE_CHECKING:
     from rfa.export.bundle import Bundle
 
+# What a run has once it is finished.
+RECORD_FILE = "train.json"
 BundleName = Annotated[str, typer.Argument(help="Bundle folder, or the name of a default bundle.", metavar="BUNDLE")]
 
 
@@ -28,7 +30,10 @@ def export(
     """Turn a trained run into a bundle: graphs, calibration, golden outputs, hashes."""
     from rfa.model.checkpoint import read_config
 
-    if read_config(run)[0] == "language":
+    family = read_config(run)[0]
+    if not (run / RECORD_FILE).is_file():
+        raise ValueError(f"{run} is not finished: the `rfa train` command that began it goes on from where it stopped")
+    if family == "language":
         from rfa.export.language_export import export_language
 
         bundle: Bundle = export_language(run, out, name=name)

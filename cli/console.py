@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
@@ -48,7 +49,10 @@ def explain(error: Exception) -> str:
         )
     if hasattr(error, "errors") and callable(error.errors):  # pydantic's ValidationError
         first = error.errors()[0]
-        return f"{'.'.join(str(part) for part in first['loc'])}: {_one_line(first['msg'])}"
+        place = ".".join(str(part) for part in first["loc"])
+        # Of settings: a variable has the name that its reader knows.
+        name = f"RFA_{place.upper()}" if getattr(error, "title", None) == "Settings" else place
+        return f"{name}: {_one_line(first['msg'])}"
     if isinstance(error, OSError) and error.strerror:
         return _one_line(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
     text = _one_line(str(error))
@@ -62,11 +66,15 @@ class CommandGroup(TyperGroup):
     """The root group: it turns every exception of a command into one line and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; usage errors exit with 2, other failures with 1."""
+        """Run the command; usage errors exit with 2, other failures with 1, signals with 128 and their number."""
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort, EOFError):
             raise
+        except KeyboardInterrupt as stop:
+            # What saved its work before it left says so, and by which signal it was asked.
+            typer.echo(f"rfa: {str(stop) or 'stopped by Ctrl-C'}", err=True)
+            raise typer.Exit(getattr(stop, "exit_code", 128 + signal.SIGINT)) from None
         except BrokenPipeError:
             # The reader of a pipe has seen enough (`rfa generate … | head`): nobody is left to tell.
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - Python flushes it at exit

@@ -18,7 +18,7 @@ app = typer.Typer(no_args_is_help=True, help="Measure a bundle on data that it h
 def eval_lm(
     bundle: BundleName,
     data: Annotated[Path, typer.Option(help="Folder with test: a folder of .txt files, or test.txt.", metavar="DIR")],
-    limit: Annotated[int | None, typer.Option(min=1, help="Score at most so many tokens.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Score at most so many tokens.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Perplexity and bits per byte, in both modes, at 256, 1,024 and 4,096 tokens of context."""
@@ -37,7 +37,7 @@ def eval_lm(
 def eval_confidence(
     bundle: BundleName,
     data: Annotated[Path, typer.Option(help="Folder with test: a folder of .txt files, or test.txt.", metavar="DIR")],
-    limit: Annotated[int, typer.Option(min=1024, help="Score at most so many tokens.")] = 131_072,
+    limit: Annotated[int, typer.Option(help="Score at most so many tokens.")] = 131_072,
     as_json: JsonFlag = False,
 ) -> None:
     """Whether the confidence of a text's tokens can be believed, in both modes."""

@@ -1,16 +1,14 @@
 """Train a deep filter, fit a structural one, or write the run of a linear one: what `rfa train filter` does.
 
-The loss is the negative one-step predictive log-likelihood of noisy measurements (no true states). Of a deep filter:
-first of the nominal filter alone, then of the head, averaged over both modes, so that one set of weights serves
-attention and recurrence; inputs get outliers and gaps while training. A structural filter is fitted to a CSV by maximum
-likelihood (`rfa.training.structural`) and becomes a linear filter: what reads its run knows only that.
+A deep filter is trained on noisy measurements, without true states (`rfa.training.deep`). A structural filter is fitted
+to a CSV by maximum likelihood (`rfa.training.structural`) and becomes a linear filter: what reads its run knows only
+that.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import time
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,27 +17,25 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.numpy import save_file
-from torch import Tensor
 from tqdm import tqdm
 
 from rfa.data import load_series
 from rfa.model.batch import Batch
 from rfa.model.checkpoint import save_checkpoint
-from rfa.model.config import StrictConfig
-from rfa.model.deep_blocks import DeepFilterConfig
-from rfa.model.deep_filter import DeepFilter, mean_per_component
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.metric_filter import MetricFilter, MetricFilterConfig
 from rfa.model.state_filter import StateFilter
+from rfa.training.corpus import file_hashes
+from rfa.training.deep import DeepTrainer, FilterTrainingConfig, deep_config
 from rfa.training.metric import load_metrics
 from rfa.training.provenance import provenance
+from rfa.training.resuming import LEFT, REQUEST_FILE
 from rfa.training.series import split, windows
 from rfa.training.simulate import NOISE_SETTINGS, Disturbance, simulate_level, simulate_oscillator
 from rfa.training.structural import StructuralConfig, calibration_windows, fit_structural
 
 SIMULATED = "simulate:oscillator"
-METRICS_FILE = "metrics.jsonl"
 VALIDATION_FILE = "validation.safetensors"
 # Of metrics: data with a truth.
 SIMULATED_FILE = "simulated.safetensors"
@@ -56,38 +52,6 @@ DISTURBANCES = (
     Disturbance(missing=0.15),
     Disturbance(outliers=0.05, missing=0.15, is_irregular=True),
 )
-
-
-@dataclass(frozen=True)
-class FilterTrainingConfig(StrictConfig):
-    """How to train. The learning rate is the peak of a cosine with 5 % warm-up, one for the nominal steps and one for
-    the rest.
-
-    outliers, missing: shares of training inputs disturbed on recorded data (simulated data bring their own).
-    noise_settings: (sigma², eta²) of the simulated systems.
-    """
-
-    steps: int = 600
-    batch: int = 48
-    length: int = 96
-    learning_rate: float = 4e-3
-    nominal_steps: int = 150
-    clip: float = 1.0
-    seed: int = 0
-    validate_every: int = 50
-    sequences: int = 4096
-    outliers: float = 0.02
-    missing: float = 0.05
-    noise_settings: tuple[tuple[float, float], ...] = NOISE_SETTINGS
-
-    def __post_init__(self) -> None:
-        settings = tuple((float(sigma2), float(eta2)) for sigma2, eta2 in self.noise_settings)
-        object.__setattr__(self, "noise_settings", settings)
-        for name in ("steps", "batch", "length", "validate_every", "sequences"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
-        if not 0 <= self.outliers < 1 or not 0 <= self.missing < 1:
-            raise ValueError("outliers and missing must be in [0, 1)")
 
 
 FAMILIES = ("linear", "structural", "metric", "deep")
@@ -172,46 +136,6 @@ def load_data(source: str, config: FilterTrainingConfig) -> FilterData:
     return FilterData(windows(train_part, config.length), windows(validation_part, config.length), (Path(source),))
 
 
-def _normalise(model: DeepFilter, batch: Batch) -> None:
-    """Median and interquartile scale per column: outliers do not move them."""
-    flat = batch.observations.reshape(-1, batch.observations.shape[-1])
-    if not np.isfinite(flat).any(axis=0).all():
-        raise ValueError("a column of the training part has no value at all")
-    low, middle, high = np.nanpercentile(flat, [25, 50, 75], axis=0)
-    spread = np.where(high > low, (high - low) / 1.349, np.nanstd(flat, axis=0))
-    model.get_buffer("center").copy_(torch.from_numpy(middle))
-    model.get_buffer("scale").copy_(torch.from_numpy(np.where(spread > 0, spread, 1.0)))
-
-
-def _loss(
-    model: DeepFilter, y: Tensor, present: Tensor, times: Tensor, *, with_blocks: bool
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Mean negative log-likelihood per component over the parts, and the parts."""
-    lags = torch.diff(times, dim=1, prepend=times[:, :1]).float()
-    ones = torch.ones_like(lags)
-    # With the blocks the nominal filter is only read: its parameters are the head's, and learn there.
-    with torch.set_grad_enabled(torch.is_grad_enabled() and not with_blocks):
-        tokens, nominal = model.nominal_scan(y, present, lags, ones)
-    parts = {"nominal": -mean_per_component(nominal, present)}
-    if with_blocks:
-        both = torch.cat([model.context(tokens, times, "attention"), model.context(tokens, times, "recurrent")])
-        head = model.head_scan(y.repeat(2, 1, 1), present.repeat(2, 1, 1), lags.repeat(2, 1), ones.repeat(2, 1), both)
-        for name, log_likelihood in zip(("attention", "recurrent"), head.chunk(2), strict=True):
-            parts[name] = -mean_per_component(log_likelihood, present)
-    trained = [part for name, part in parts.items() if (name == "nominal") != with_blocks]
-    return torch.stack(trained).mean(), parts
-
-
-def _disturb(
-    y: Tensor, present: Tensor, scale: Tensor, config: FilterTrainingConfig, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Recorded data: drop rows, and add outliers to the inputs."""
-    kept = (torch.rand(y.shape[:2], generator=generator) >= config.missing).float()[..., None]
-    hit = (torch.rand(y.shape[:2], generator=generator) < config.outliers).float()[..., None]
-    present = present * kept
-    return (y + hit * 5 * scale * torch.randn(y.shape, generator=generator)) * present, present
-
-
 def train_filter(
     config: str | Path | FilterRun,
     data: str,
@@ -227,6 +151,12 @@ def train_filter(
         config: a config file, or its content.
         data: path of a CSV, or "simulate:oscillator". A linear filter uses it for calibration at export only.
         report: called with every line of metrics.jsonl.
+
+    A directory with progress of a deep filter is resumed, a finished one left as it is; with more steps it goes on.
+
+    Raises:
+        ValueError: the data are not what the config is for, or the directory holds a run of another config.
+        Stopped: a signal came; the run is saved, and the same call goes on.
     """
     run = config if isinstance(config, FilterRun) else FilterRun.from_file(config)
     directory = Path(out)
@@ -239,6 +169,8 @@ def train_filter(
         "length": run.training.length,
         "provenance": provenance(list(source.files), torch.device("cpu")),
     }
+    if run.family != "deep" and (directory / REQUEST_FILE).is_file():
+        raise ValueError(f"{directory} holds a run that was trained; choose another --out")
     if run.family == "linear":
         linear = LinearFilter(LinearFilterConfig.from_dict(run.model))
         size = source.train.observations.shape[-1]
@@ -248,9 +180,38 @@ def train_filter(
     if run.family == "metric":
         metric = MetricFilter(MetricFilterConfig.from_dict(run.model))
         return _written(directory, "metric", metric, record, source.validation, _simulated_metrics(metric.config))
-    model, seconds = _train_deep(run, source, directory, report, show_progress)
-    record |= {"seconds": round(seconds, 1), "steps": run.training.steps}
-    return _written(directory, "deep", model, record, source.validation)
+    return _train_deep(run, source, data, directory, record, report, show_progress)
+
+
+def _train_deep(
+    run: FilterRun,
+    source: FilterData,
+    data: str,
+    directory: Path,
+    record: dict[str, Any],
+    report: Callable[[dict[str, float]], None] | None,
+    show_progress: bool,
+) -> StateFilter:
+    """Train a deep filter to its last step, from where its directory is; one that is there is left as it is."""
+    config = deep_config(run.model, source.train)
+    origin = file_hashes(list(source.files)) or data
+    is_recorded = bool(source.files)
+    trainer = DeepTrainer(
+        directory, config, run.training, source.train, source.validation, origin, is_recorded=is_recorded
+    )
+    finished = directory / RECORD_FILE
+    if trainer.is_extended:
+        finished.unlink(missing_ok=True)  # it is not of the weights to come
+    if trainer.step == trainer.steps and finished.is_file():
+        tqdm.write(LEFT.format(directory), file=sys.stderr)
+        return trainer.model.eval()
+    trainer.train(report, show_progress)
+    record |= {
+        "seconds": round(trainer.seconds, 1),
+        "steps": run.training.steps,
+        "extended_at": trainer.extended_at,
+    }
+    return _written(directory, "deep", trainer.model, record, source.validation)
 
 
 def _simulated_metrics(config: MetricFilterConfig) -> Batch:
@@ -306,82 +267,6 @@ def _fit_structural(run: FilterRun, data: str, directory: Path, show_progress: b
     }
     windowed = calibration_windows(validation, model.state_size, longest)
     return _written(directory, "linear", model, record, windowed)
-
-
-def _model_config(run: FilterRun, train: Batch) -> DeepFilterConfig:
-    """The config with what the data say filled in: number of columns and the median step."""
-    lags = np.diff(train.times, axis=1)
-    step = float(np.median(lags[lags > 0])) if (lags > 0).any() else 1.0
-    known = {"observation_size": train.observations.shape[-1], "time_unit": step}
-    return DeepFilterConfig.from_dict({**known, **run.model})
-
-
-def _train_deep(
-    run: FilterRun,
-    source: FilterData,
-    directory: Path,
-    report: Callable[[dict[str, float]], None] | None,
-    show_progress: bool,
-) -> tuple[DeepFilter, float]:
-    config = run.training
-    torch.manual_seed(config.seed)
-    generator = torch.Generator().manual_seed(config.seed)
-    model = DeepFilter(_model_config(run, source.train))
-    if model.observation_size != source.train.observations.shape[-1]:
-        raise ValueError(
-            f"observation_size is {model.observation_size}, the data have {source.train.observations.shape[-1]}"
-        )
-    _normalise(model, source.train)
-    y, present, times = source.train.tensors()
-    optimiser = torch.optim.Adam(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98))
-    total = config.nominal_steps + config.steps
-    start = time.monotonic()
-    with (
-        (directory / METRICS_FILE).open("w") as metrics,
-        tqdm(total=total, disable=not show_progress, unit="step") as bar,
-    ):
-        for step in range(total):
-            with_blocks = step >= config.nominal_steps
-            rate = _schedule(step, config)
-            for group in optimiser.param_groups:
-                group["lr"] = config.learning_rate * rate
-            rows = torch.randint(len(y), (config.batch,), generator=generator)
-            batch = y[rows], present[rows]
-            if source.files:
-                batch = _disturb(*batch, model.get_buffer("scale"), config, generator)
-            loss, _ = _loss(model, *batch, times[rows], with_blocks=with_blocks)
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
-            if bool(torch.isfinite(norm)):
-                optimiser.step()
-            bar.update()
-            if (step + 1) % config.validate_every == 0 or step + 1 == total:
-                line = {"step": step + 1, "train": float(loss.detach()), **_validate(model, source.validation)}
-                metrics.write(json.dumps(line) + "\n")
-                metrics.flush()
-                bar.set_postfix({key: f"{value:.3f}" for key, value in line.items() if key != "step"})
-                if report is not None:
-                    report(line)
-    return model, time.monotonic() - start
-
-
-def _schedule(step: int, config: FilterTrainingConfig) -> float:
-    """Warm-up over 5 %, then a cosine to 2 %; one for the nominal phase, one for the rest."""
-    is_nominal = step < config.nominal_steps
-    length = config.nominal_steps if is_nominal else config.steps
-    position = step if is_nominal else step - config.nominal_steps
-    warmup = max(1, length // 20)
-    if position < warmup:
-        return (position + 1) / warmup
-    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * (position - warmup) / max(1, length - warmup)))
-
-
-@torch.no_grad()
-def _validate(model: DeepFilter, batch: Batch) -> dict[str, float]:
-    y, present, times = batch.tensors()
-    _, parts = _loss(model, y[:240], present[:240], times[:240], with_blocks=True)
-    return {f"validation_{name}": float(value) for name, value in parts.items()}
 
 
 __all__ = ["FilterRun", "FilterTrainingConfig", "load_data", "simulated", "train_filter"]

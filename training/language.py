@@ -8,6 +8,7 @@ import json
 import math
 import os
 import shutil
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -25,16 +26,18 @@ from tqdm import tqdm
 from rfa.model.checkpoint import load_run, save_checkpoint
 from rfa.model.config import LanguageModelConfig, Mode
 from rfa.model.language import LanguageModel
-from rfa.training.corpus import Blocks, Corpus, prepare_corpus, split_files
+from rfa.training.corpus import Blocks, Corpus, file_hashes, prepare_corpus, split_files
+from rfa.training.device import choose_device
 from rfa.training.optimiser import Optimiser, OptimiserConfig
 from rfa.training.plot import METRICS_FILE, plot_metrics
 from rfa.training.provenance import provenance
+from rfa.training.resuming import LEFT, PROGRESS_FILE, REQUEST_FILE, StopSignals, check_request, written_whole
 
 CONFIGS = Path(__file__).parent / "configs"
 # Overrides of a size config, by the name that math and papers give the model.
 VARIANTS_FILE = CONFIGS / "variants.json"
 OPTIMISER_FILE = "optimiser.safetensors"
-PROGRESS_FILE = "progress.json"
+TOKENIZER_FILE = "tokenizer.json"
 RECORD_FILE = "train.json"
 VALIDATION_TOKENS = 65_536
 
@@ -80,6 +83,10 @@ class LanguageRun:
 
     model: LanguageModelConfig
     training: TrainingConfig
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a config file has it."""
+        return {"model": self.model.to_dict(), "training": self.training.to_dict()}
 
     @classmethod
     def from_file(cls, path: Path, variant: str | None = None) -> LanguageRun:
@@ -160,7 +167,11 @@ def validation_loss(model: LanguageModel, tokens: np.ndarray, context: int, mode
 
 @dataclass
 class Trainer:
-    """One run: a model, how it moves, and where it stands."""
+    """One run: a model, how it moves, and where it stands.
+
+    smooth: running mean of each mode's training loss.
+    extended_at: numbers of steps that were asked for before, and got more: there the schedule jumped.
+    """
 
     run: LanguageRun
     corpus: Corpus
@@ -168,6 +179,8 @@ class Trainer:
     device: torch.device
     step: int = 0
     seconds: float = 0.0
+    smooth: dict[str, float] = field(default_factory=dict)
+    extended_at: list[int] = field(default_factory=list)
     model: LanguageModel = field(init=False)
     optimiser: Optimiser = field(init=False)
 
@@ -187,6 +200,8 @@ class Trainer:
         if is_resumed:
             progress = json.loads((self.out / PROGRESS_FILE).read_text())
             self.step, self.seconds = progress["step"], progress["seconds"]
+            # What runs of earlier versions do not tell.
+            self.smooth, self.extended_at = progress.get("smooth", {}), progress.get("extended_at", [])
             self.optimiser.load_state(load_file(self.out / OPTIMISER_FILE))
 
     @property
@@ -215,9 +230,13 @@ class Trainer:
 
     def save(self) -> None:
         """Model, optimiser and progress: the run continues from here bit for bit."""
-        save_checkpoint(self.out, "language", self.averaged)
-        save_file(self.optimiser.state(), self.out / OPTIMISER_FILE)
-        (self.out / PROGRESS_FILE).write_text(json.dumps({"step": self.step, "seconds": self.seconds}) + "\n")
+        progress = {
+            "step": self.step, "seconds": self.seconds, "smooth": self.smooth, "extended_at": self.extended_at,
+        }  # fmt: skip
+        with written_whole(self.out) as folder:
+            save_checkpoint(folder, "language", self.averaged)
+            save_file(self.optimiser.state(), folder / OPTIMISER_FILE)
+            (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")
 
     def update(self, inputs: Tensor, targets: Tensor, loss_of: Callable[..., Tensor]) -> dict[str, float]:
         """One optimiser step; returns the loss of each mode."""
@@ -241,34 +260,45 @@ class Trainer:
         return {mode: validation_loss(self.averaged, tokens, context, mode, VALIDATION_TOKENS) for mode in self.modes}
 
     def train(self) -> dict[str, float]:
-        """Run to the last step; returns the final validation losses."""
+        """Run to the last step; returns the final validation losses.
+
+        Raises:
+            Stopped: a signal came; the step that it came in is saved.
+        """
         config = self.run.training
         blocks = Blocks(self.corpus.tokens("train"), config.context, config.batch, config.seed)
-        smooth: dict[str, float] = {}
         validation: dict[str, float] = {}
-        with (self.out / METRICS_FILE).open("a") as metrics, tqdm(total=config.steps, initial=self.step) as bar:
+        with (
+            StopSignals() as signals,
+            (self.out / METRICS_FILE).open("a") as metrics,
+            tqdm(total=config.steps, initial=self.step) as bar,
+        ):
             while self.step < config.steps:
                 started = time.perf_counter()
                 inputs, targets = (torch.from_numpy(part).to(self.device) for part in blocks[self.step])
                 losses = self.update(inputs, targets, cross_entropy)
                 self.seconds += time.perf_counter() - started
                 for mode, loss in losses.items():
-                    smooth[mode] = loss if mode not in smooth else 0.98 * smooth[mode] + 0.02 * loss
+                    self.smooth[mode] = loss if mode not in self.smooth else 0.98 * self.smooth[mode] + 0.02 * loss
                 bar.update()
-                bar.set_postfix({mode: f"{loss:.3f}" for mode, loss in smooth.items()})
+                bar.set_postfix({mode: f"{loss:.3f}" for mode, loss in self.smooth.items()})
                 if self.step % config.validate_every == 0 or self.step == config.steps:
                     validation = self.validate()
-                    row = {
-                        "step": self.step,
-                        "tokens": self.step * config.batch * config.context,
-                        "seconds": round(self.seconds, 1),
-                        "train": smooth,
-                        "valid": validation,
-                    }
-                    metrics.write(json.dumps(row) + "\n")
+                    metrics.write(json.dumps(self._row(validation)) + "\n")
                     metrics.flush()
                     self.save()
-        return validation
+                signals.check(self.step, config.steps, self.save)
+        return validation or self.validate()
+
+    def _row(self, validation: dict[str, float]) -> dict[str, Any]:
+        """A line of the metrics file."""
+        return {
+            "step": self.step,
+            "tokens": self.step * self.run.training.batch * self.run.training.context,
+            "seconds": round(self.seconds, 1),
+            "train": self.smooth,
+            "valid": validation,
+        }
 
 
 def train_language(
@@ -278,59 +308,99 @@ def train_language(
     *,
     variant: str | None = None,
     seed: int | None = None,
+    steps: int | None = None,
     corpus_dir: Path | None = None,
     device: str = "auto",
 ) -> dict[str, Any]:
     """Train a language model on a corpus folder into a run directory; a directory with progress is resumed.
+
+    A finished run is left as it is; with more steps it goes on, the schedule of the rates then being that of the new
+    number.
 
     Args:
         config: name of a packaged config or path of a JSON file.
         data: corpus folder with train and valid.
         out: run directory: config.json, model.safetensors, tokenizer.json, metrics.jsonl and its plot, train.json.
         variant: name in `variants.json`.
-        seed: instead of the config's.
+        seed, steps: instead of the config's.
         corpus_dir: where the tokenised corpus is kept, for several runs; default: in `out`.
+        device: auto, cpu or cuda.
 
     Returns:
         the run's record: validation losses, tokens seen, seconds, provenance.
 
     Raises:
-        ValueError: the directory holds a run of another config, or the text is too little for so many tokens.
+        ValueError: the directory holds a run of another config or of other text, the text is too little for so many
+            tokens, or there is no such device.
+        Stopped: a signal came; the run is saved, and the same call goes on.
     """
     path = find_config(config)
     run = LanguageRun.from_file(path, variant)
-    if seed is not None:
-        run = replace(run, training=replace(run.training, seed=seed))
+    given = {name: value for name, value in (("seed", seed), ("steps", steps)) if value is not None}
+    run = replace(run, training=replace(run.training, **given))
+    chosen = choose_device(device)
     out.mkdir(parents=True, exist_ok=True)
-    request = out / "request.json"
-    # By value, not by text: a run goes on after the config has grown a field that its request does not name.
-    if request.is_file() and LanguageRun.from_file(request) != run:
-        raise ValueError(f"{out} holds a run of another config; choose another --out")
-    chosen = torch.device(
-        "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device
-    )
+    request, finished = out / REQUEST_FILE, out / RECORD_FILE
+    is_extended = request.is_file() and _is_extended(out, run)
+    if finished.is_file() and request.is_file() and not is_extended:
+        return _finished(out, data)
     corpus = prepare_corpus(data, corpus_dir or out / "corpus", run.model.vocab_size)
     if (found := corpus.tokenizer.get_vocab_size()) != run.model.vocab_size:  # export would refuse it after training
         raise ValueError(
             f"{path.name}: vocab_size is {run.model.vocab_size}, and the training text gives {found} tokens: "
             "train on more text, or with that vocab_size"
         )
-    snapshot = {"model": run.model.to_dict(), "training": run.training.to_dict()}
-    request.write_text(json.dumps(snapshot, indent=2) + "\n")
-    corpus.tokenizer.save(str(out / "tokenizer.json"))
+    _keep_tokenizer(out, corpus)
     trainer = Trainer(run, corpus, out, chosen)
+    if is_extended:
+        trainer.extended_at.append(json.loads(request.read_text())["training"]["steps"])
+        finished.unlink(missing_ok=True)  # it is not of the weights to come
+        trainer.save()
+    request.write_text(json.dumps(run.to_dict(), indent=2) + "\n")
     validation = trainer.train()
     record = {
-        "config": snapshot,
+        "config": run.to_dict(),
         "config_name": path.stem,
         "variant": variant,
         "validation_loss": validation,
         "bytes_per_token": corpus.bytes_per_token,
         "tokens": trainer.step * run.training.batch * run.training.context,
         "seconds": round(trainer.seconds, 1),
+        "extended_at": trainer.extended_at,
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
-        **provenance([*split_files(data, "train"), *split_files(data, "valid")], chosen),
+        **provenance(_read_files(data), chosen),
     }
-    (out / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
+    finished.write_text(json.dumps(record, indent=2) + "\n")
     plot_metrics(out)
     return record
+
+
+def _is_extended(out: Path, run: LanguageRun) -> bool:
+    """Whether the run that is there asked for fewer steps, and for nothing else.
+
+    By value, not by text: a run goes on after the config has grown a field that its request does not name.
+    """
+    found = LanguageRun.from_file(out / REQUEST_FILE)
+    wanted, earlier = ({**part.model.to_dict(), **part.training.to_dict()} for part in (run, found))
+    return check_request(out, wanted, earlier)
+
+
+def _read_files(data: Path) -> list[Path]:
+    return [*split_files(data, "train"), *split_files(data, "valid")]
+
+
+def _finished(out: Path, data: Path) -> dict[str, Any]:
+    """The record of a run that has nothing left to do."""
+    record: dict[str, Any] = json.loads((out / RECORD_FILE).read_text())
+    if record["data"] != file_hashes(_read_files(data)):
+        raise ValueError(f"{out} holds a run that was trained on other text than {data}; choose another --out")
+    tqdm.write(LEFT.format(out), file=sys.stderr)
+    return record
+
+
+def _keep_tokenizer(out: Path, corpus: Corpus) -> None:
+    """Write the tokenizer, which a run that has begun must not change."""
+    path, text = out / TOKENIZER_FILE, corpus.tokenizer.to_str(pretty=True)
+    if (out / PROGRESS_FILE).is_file() and path.is_file() and json.loads(path.read_text()) != json.loads(text):
+        raise ValueError(f"{out} holds a run that began with other text; choose another --out")
+    path.write_text(text)

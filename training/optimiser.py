@@ -11,7 +11,7 @@ rate, a group of its own for the SDE scalars with beta1 = 0 and a tighter clip. 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -151,6 +151,25 @@ def clip_gradients(module: nn.Module, config: OptimiserConfig) -> None:
         nn.utils.clip_grad_norm_(sde, config.sde_clip)
 
 
+def moments(module: nn.Module, parts: Iterable[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """What torch's optimisers hold of each parameter, by `<what>.<parameter>`."""
+    return {
+        f"{key}.{name}": value
+        for name, parameter in module.named_parameters()
+        for part in parts
+        for key, value in part.state.get(parameter, {}).items()
+    }
+
+
+def load_moments(module: nn.Module, parts: Iterable[torch.optim.Optimizer], tensors: Mapping[str, Tensor]) -> None:
+    """Give it back to optimisers of the same parameters; one that never had a gradient has none."""
+    named = dict(module.named_parameters())
+    part_of = {p: part for part in parts for group in part.param_groups for p in group["params"]}
+    for label, tensor in tensors.items():
+        key, _, name = label.partition(".")
+        part_of[named[name]].state[named[name]][key] = tensor.to(named[name].device)
+
+
 class Optimiser:
     """Moves every parameter of a module once a step, and keeps their running average if the config wants one.
 
@@ -197,22 +216,16 @@ class Optimiser:
 
     def state(self) -> dict[str, Tensor]:
         """All that going on needs beside the saved model, by `<what>.<parameter>`."""
-        tensors: dict[str, Tensor] = {}
-        for name, parameter in self.module.named_parameters():
-            for part in self.parts:
-                for key, value in part.state.get(parameter, {}).items():
-                    tensors[f"{key}.{name}"] = value
-            if self.average is not None:
-                tensors[f"{WEIGHTS}.{name}"] = parameter
+        tensors = moments(self.module, self.parts)
         if self.average is not None:
+            tensors |= {f"{WEIGHTS}.{name}": parameter for name, parameter in self.module.named_parameters()}
             tensors[COUNT] = self.average.n_averaged
         return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
     @torch.no_grad()
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from a `state`; a parameter that never had a gradient has no state."""
-        named = dict(self.module.named_parameters())
-        part_of = {p: part for part in self.parts for group in part.param_groups for p in group["params"]}
+        named, rest = dict(self.module.named_parameters()), {}
         for label, tensor in tensors.items():
             key, _, name = label.partition(".")
             if key == COUNT and self.average is not None:
@@ -220,4 +233,5 @@ class Optimiser:
             elif key == WEIGHTS:
                 named[name].copy_(tensor)
             else:
-                part_of[named[name]].state[named[name]][key] = tensor.to(named[name].device)
+                rest[label] = tensor
+        load_moments(self.module, self.parts, rest)

@@ -22,6 +22,7 @@ import torch
 from rfa.experiments.quality.scores import SCORES_FILE, Scoring, score_run
 from rfa.model.config import LanguageModelConfig
 from rfa.training.corpus import file_hashes, prepare_corpus, split_files
+from rfa.training.device import choose_device
 from rfa.training.language import RECORD_FILE, LanguageRun, TrainingConfig, find_config, train_language
 
 LOG_FILE = "quality.log"
@@ -130,8 +131,7 @@ def perform(job: Job) -> None:
             device=job.device,
         )
     record_of(job)
-    is_cuda = torch.cuda.is_available() if job.device == "auto" else job.device == "cuda"
-    score_run(job.folder, job.data, job.scoring, torch.device("cuda" if is_cuda else "cpu"))
+    score_run(job.folder, job.data, job.scoring, choose_device(job.device))
 
 
 def run_jobs(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, str | None]]:

@@ -25,6 +25,7 @@ from rfa.experiments.quality.speed import measure_speed, speed_lines
 from rfa.measured import origin, write_result
 from rfa.model.config import LanguageModelConfig
 from rfa.training.corpus import SPLITS, file_hashes, split_files
+from rfa.training.device import choose_device
 from rfa.training.language import LanguageRun, TrainingConfig, find_config, load_variants
 
 # The models of the papers, and the recurrent path; recipes and ablations of variants.json are asked for by name.
@@ -78,9 +79,7 @@ class QualityPlan:
     @property
     def torch_device(self) -> torch.device:
         """The device that "auto" stands for."""
-        if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        return torch.device(self.device)
+        return choose_device(self.device)
 
 
 @cache

@@ -1,14 +1,19 @@
 """Simulation, CSV reading and the training loop."""
 
 import json
+import signal
 
 import numpy as np
 import pytest
 import scipy.linalg
+import torch
 
 from rfa.data import load_series
 from rfa.model.checkpoint import load_run
+from rfa.training.deep import DeepTrainer
 from rfa.training.filter import FilterRun, load_data, train_filter
+from rfa.training.language import find_config
+from rfa.training.resuming import Stopped
 from rfa.training.series import split, windows
 from rfa.training.simulate import OSCILLATOR_DRIFT, Disturbance, discretise, simulate_oscillator
 
@@ -68,6 +73,62 @@ def test_training_lowers_the_validation_loss_and_the_run_loads(tmp_path):
     again = load_run(tmp_path)
     assert again.config == model.config
     assert all((a == b).all() for a, b in zip(again.parameters(), model.parameters(), strict=True))
+
+
+@pytest.fixture
+def series(tmp_path):
+    """A file of which training disturbs the inputs: the draws must go on, too."""
+    rng = np.random.default_rng(0)
+    rows = [f"{0.5 * i},{rng.normal()},{rng.normal() + 50}" for i in range(200)]
+    (tmp_path / "series.csv").write_text("t,a,b\n" + "\n".join(rows) + "\n")
+    return str(tmp_path / "series.csv")
+
+
+def train(source, out, **training):
+    run = FilterRun.from_dict({**SMALL, "training": {**SMALL["training"], **training}})
+    return train_filter(run, source, out, show_progress=False)
+
+
+@pytest.mark.parametrize(("step", "number"), [(7, signal.SIGINT), (26, signal.SIGTERM)])
+def test_a_stopped_run_ends_as_if_it_had_not_been(series, tmp_path, monkeypatch, step, number):
+    """In either phase: of the nominal filter, and of the head."""
+    whole, cut, original = tmp_path / "whole", tmp_path / "cut", DeepTrainer.update
+
+    def update(self, *args):
+        loss = original(self, *args)
+        if self.step == step:
+            monkeypatch.setattr(DeepTrainer, "update", original)
+            signal.raise_signal(number)
+        return loss
+
+    train(series, whole)
+    monkeypatch.setattr(DeepTrainer, "update", update)
+    with pytest.raises(Stopped, match=f"{number.name}: stopped and saved at step {step} of 30"):
+        train(series, cut)
+    assert json.loads((cut / "progress.json").read_text())["step"] == step
+    train(series, cut)
+    for name in ("model.safetensors", "metrics.jsonl", "validation.safetensors"):
+        assert (cut / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def test_a_finished_run_is_left_and_goes_on_with_more_steps(series, tmp_path):
+    out = tmp_path / "run"
+    model = train(series, out)
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    again = train(series, out)
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    train(series, out, steps=12)
+    record = json.loads((out / "train.json").read_text())
+    assert (record["steps"], record["extended_at"]) == (12, [6])
+    lines = [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert lines == [15, 30, 36]
+    with pytest.raises(ValueError, match=r"it differs in learning_rate, steps"):
+        train(series, out, learning_rate=0.01)
+    with pytest.raises(ValueError, match=r"it differs in data"):
+        train("simulate:oscillator", out, steps=12)
+    with pytest.raises(ValueError, match="holds a run that was trained"):
+        train_filter(FilterRun.from_file(find_config("linear")), "simulate:oscillator", out)
 
 
 def test_a_csv_with_gaps_trains(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from rfa.training.language import (
     validation_loss,
 )
 from rfa.training.optimiser import Optimiser
+from rfa.training.resuming import Stopped
 
 MODEL = {"vocab_size": 270, "d_model": 24, "n_layers": 2, "n_heads": 2, "head_dim": 6, "n_slots": 2}
 TRAINING = {"steps": 12, "batch": 4, "context": 32, "learning_rate": 0.01, "validate_every": 6, "precision": "fp32"}
@@ -68,27 +70,110 @@ RECIPES = {
 }
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_resume_equals_uninterrupted(recipe, data, tmp_path, monkeypatch):
-    config, corpus = write_config(tmp_path, **RECIPES[recipe]), data / "corpus"
-    train_language(config, data, tmp_path / "whole", corpus_dir=corpus, device="cpu")
-    calls = {"n": 0}
+def stopping_at(step, monkeypatch, number=signal.SIGTERM):
+    """A signal comes while the update of this step runs, once."""
     original = Trainer.update
 
-    def stops(self, *args):
-        calls["n"] += 1
-        if calls["n"] == 9:
-            raise KeyboardInterrupt
+    def update(self, *args):
+        losses = original(self, *args)
+        if self.step == step:
+            monkeypatch.setattr(Trainer, "update", original)
+            signal.raise_signal(number)
+        return losses
+
+    monkeypatch.setattr(Trainer, "update", update)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_resume_equals_uninterrupted(recipe, data, tmp_path, monkeypatch):
+    """A run that a signal stops is saved at that step, between two validations, and ends as if it had not been."""
+    config, corpus = write_config(tmp_path, **RECIPES[recipe]), data / "corpus"
+    train_language(config, data, tmp_path / "whole", corpus_dir=corpus, device="cpu")
+    stopping_at(8, monkeypatch)
+    with pytest.raises(Stopped, match="SIGTERM: stopped and saved at step 8 of 12; the same command goes on"):
+        train_language(config, data, tmp_path / "cut", corpus_dir=corpus, device="cpu")
+    assert json.loads((tmp_path / "cut/progress.json").read_text())["step"] == 8
+    assert not (tmp_path / "cut/train.json").exists()
+    train_language(config, data, tmp_path / "cut", corpus_dir=corpus, device="cpu")
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def assert_same_run(whole, cut):
+    """Weights, and all that the metrics say but the seconds."""
+    weights = [load_run(folder).state_dict() for folder in (whole, cut)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    told = [[{**row, "seconds": 0} for row in rows(folder)] for folder in (whole, cut)]
+    assert told[0] == told[1]
+
+
+def test_a_killed_run_goes_on_from_its_last_validation(data, tmp_path, monkeypatch):
+    config, corpus, original = write_config(tmp_path), data / "corpus", Trainer.update
+
+    def dies(self, *args):
+        if self.step == 9:
+            raise SystemExit
         return original(self, *args)
 
-    monkeypatch.setattr(Trainer, "update", stops)
-    with pytest.raises(KeyboardInterrupt):
+    train_language(config, data, tmp_path / "whole", corpus_dir=corpus, device="cpu")
+    monkeypatch.setattr(Trainer, "update", dies)
+    with pytest.raises(SystemExit):
         train_language(config, data, tmp_path / "cut", corpus_dir=corpus, device="cpu")
     monkeypatch.setattr(Trainer, "update", original)
     train_language(config, data, tmp_path / "cut", corpus_dir=corpus, device="cpu")
-    whole, cut = load_run(tmp_path / "whole").state_dict(), load_run(tmp_path / "cut").state_dict()
-    assert all(torch.equal(whole[name], cut[name]) for name in whole)
-    assert rows(tmp_path / "cut")[-1]["valid"] == rows(tmp_path / "whole")[-1]["valid"]
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_checkpoint_is_whole_or_not_there(data, tmp_path, monkeypatch):
+    config, out = write_config(tmp_path, modes=["attention"]), tmp_path / "run"
+    train_language(config, data, out, corpus_dir=data / "corpus", steps=6, device="cpu")
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.name != "request.json"}
+    del before["train.json"]
+
+    def full(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("rfa.training.language.save_file", full)
+    with pytest.raises(OSError, match="No space"):
+        train_language(config, data, out, corpus_dir=data / "corpus", device="cpu")
+    assert {name: (out / name).read_bytes() for name in before} == before
+    assert not list(out.glob(".checkpoint*"))
+
+
+def test_a_finished_run_is_left_as_it_is(data, tmp_path):
+    config, out = write_config(tmp_path, modes=["attention"]), tmp_path / "run"
+    record = train_language(config, data, out, corpus_dir=data / "corpus", device="cpu")
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    assert train_language(config, data, out, corpus_dir=data / "corpus", device="cpu") == json.loads(json.dumps(record))
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
+    (out / "train.json").unlink()  # it ended before the record was written
+    again = train_language(config, data, out, corpus_dir=data / "corpus", device="cpu")
+    assert again["validation_loss"] == record["validation_loss"] and again["tokens"] == record["tokens"]
+
+
+def test_a_finished_run_goes_on_with_more_steps(data, tmp_path):
+    config, out = write_config(tmp_path, modes=["attention"], schedule="wsd"), tmp_path / "run"
+    train_language(config, data, out, corpus_dir=data / "corpus", device="cpu")
+    record = train_language(config, data, out, corpus_dir=data / "corpus", steps=18, device="cpu")
+    assert [row["step"] for row in rows(out)] == [6, 12, 18]
+    assert (record["tokens"], record["extended_at"]) == (18 * 4 * 32, [12])
+    assert record["config"]["training"]["steps"] == 18
+    assert record["validation_loss"] == rows(out)[-1]["valid"]
+    with pytest.raises(ValueError, match=r"another config \(it differs in steps\); choose another --out"):
+        train_language(config, data, out, corpus_dir=data / "corpus", steps=12, device="cpu")
+
+
+def test_a_run_is_refused_other_text(data, tmp_path):
+    other, out, config = tmp_path / "text", tmp_path / "run", write_config(tmp_path, modes=["attention"])
+    other.mkdir()
+    for split in ("train", "valid"):
+        (other / f"{split}.txt").write_text("when shall we three meet again, in thunder, lightning, or in rain? " * 300)
+    train_language(config, data, out, device="cpu")
+    before = (out / "tokenizer.json").read_bytes()
+    with pytest.raises(ValueError, match="trained on other text"):
+        train_language(config, other, out, device="cpu")
+    with pytest.raises(ValueError, match="began with other text"):
+        train_language(config, other, out, steps=24, device="cpu")
+    assert (out / "tokenizer.json").read_bytes() == before
 
 
 def test_the_average_is_validated_and_saved(data, tmp_path, monkeypatch):
@@ -116,7 +201,7 @@ def test_a_run_goes_on_after_its_config_has_grown_a_field(data, tmp_path):
     request = json.loads((out / "request.json").read_text())
     del request["training"]["ema"]
     (out / "request.json").write_text(json.dumps(request))
-    train_language(config, data, out, corpus_dir=data / "corpus", device="cpu")
+    train_language(config, data, out, corpus_dir=data / "corpus", steps=2, device="cpu")
     assert json.loads((out / "request.json").read_text())["training"]["ema"] == 0.0
 
 
@@ -172,8 +257,8 @@ def test_without_a_compiler_attention_is_eager(data, tmp_path, monkeypatch):
 
 def test_another_config_is_refused_in_the_same_directory(data, tmp_path):
     train_language(write_config(tmp_path, steps=1), data, tmp_path / "run", device="cpu")
-    with pytest.raises(ValueError, match="another config"):
-        train_language(write_config(tmp_path, steps=2), data, tmp_path / "run", device="cpu")
+    with pytest.raises(ValueError, match=r"another config \(it differs in batch, steps\)"):
+        train_language(write_config(tmp_path, steps=2, batch=3), data, tmp_path / "run", device="cpu")
 
 
 def test_a_text_too_small_for_its_vocabulary_is_refused_before_training(data, tmp_path):

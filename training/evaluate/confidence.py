@@ -70,10 +70,12 @@ def spread_windows(tokens: NDArray[Any], limit: int) -> Integers:
     Raises:
         ValueError: the text or the limit is shorter than two windows.
     """
+    if limit < 2 * WINDOW:
+        raise ValueError(f"--limit {limit} is less than two windows; it must be at least {2 * WINDOW}")
     whole = (len(tokens) - 1) // WINDOW
     count = min(whole, limit // WINDOW)
     if count < 2:
-        raise ValueError(f"two windows need {2 * WINDOW + 1} tokens, the text has {len(tokens)}, the limit is {limit}")
+        raise ValueError(f"the text has {len(tokens)} tokens; two windows need {2 * WINDOW + 1}")
     starts = np.linspace(0, whole - 1, count).astype(int) * WINDOW
     return np.asarray(tokens)[starts[:, None] + np.arange(WINDOW + 1)].astype(np.int64)
 

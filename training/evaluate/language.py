@@ -108,7 +108,12 @@ def evaluate_model(
         lengths: context lengths; the scored tokens are cut to a multiple of the longest, so that all lengths share
             them.
         limit: score at most this many tokens.
+
+    Raises:
+        ValueError: the text or the limit is shorter than the longest context.
     """
+    if limit is not None and limit < max(lengths):
+        raise ValueError(f"--limit {limit} is less than the longest context; it must be at least {max(lengths)}")
     model: LanguageModel = load_model(path)
     tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
     tokens = encode_files(tokenizer, files)

@@ -1,0 +1,269 @@
+"""Train a deep filter: first the nominal filter alone, then the head, averaged over both modes, so that one set of
+weights serves attention and recurrence.
+
+The loss is the negative one-step predictive log-likelihood of noisy measurements; inputs get outliers and gaps.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from tqdm import tqdm
+
+from rfa.model.batch import Batch
+from rfa.model.checkpoint import load_run, save_checkpoint
+from rfa.model.config import StrictConfig
+from rfa.model.deep_blocks import DeepFilterConfig
+from rfa.model.deep_filter import DeepFilter, mean_per_component
+from rfa.training.optimiser import load_moments, moments
+from rfa.training.resuming import PROGRESS_FILE, REQUEST_FILE, StopSignals, check_request, written_whole
+from rfa.training.simulate import NOISE_SETTINGS
+
+METRICS_FILE = "metrics.jsonl"
+OPTIMISER_FILE = "optimiser.safetensors"
+# Beside the optimiser's: where the draws of rows and disturbances stand.
+DRAWS = "draws"
+
+
+@dataclass(frozen=True)
+class FilterTrainingConfig(StrictConfig):
+    """How to train. The learning rate is the peak of a cosine with 5 % warm-up, one for the nominal steps and one for
+    the rest.
+
+    outliers, missing: shares of training inputs disturbed on recorded data (simulated data bring their own).
+    noise_settings: (sigma², eta²) of the simulated systems.
+    """
+
+    steps: int = 600
+    batch: int = 48
+    length: int = 96
+    learning_rate: float = 4e-3
+    nominal_steps: int = 150
+    clip: float = 1.0
+    seed: int = 0
+    validate_every: int = 50
+    sequences: int = 4096
+    outliers: float = 0.02
+    missing: float = 0.05
+    noise_settings: tuple[tuple[float, float], ...] = NOISE_SETTINGS
+
+    def __post_init__(self) -> None:
+        settings = tuple((float(sigma2), float(eta2)) for sigma2, eta2 in self.noise_settings)
+        object.__setattr__(self, "noise_settings", settings)
+        for name in ("steps", "batch", "length", "validate_every", "sequences"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        if not 0 <= self.outliers < 1 or not 0 <= self.missing < 1:
+            raise ValueError("outliers and missing must be in [0, 1)")
+
+
+def deep_config(values: Mapping[str, Any], train: Batch) -> DeepFilterConfig:
+    """The config with what the data say filled in: number of columns and the median step.
+
+    Raises:
+        ValueError: it is of another number of columns.
+    """
+    lags = np.diff(train.times, axis=1)
+    step = float(np.median(lags[lags > 0])) if (lags > 0).any() else 1.0
+    columns = train.observations.shape[-1]
+    config = DeepFilterConfig.from_dict({"observation_size": columns, "time_unit": step, **values})
+    if config.observation_size != columns:
+        raise ValueError(f"observation_size is {config.observation_size}, the data have {columns}")
+    return config
+
+
+@dataclass
+class DeepTrainer:
+    """One run: a model, how it moves, and where it stands. A directory with progress is resumed.
+
+    Args:
+        data: what the batches come from, as a request tells it: the hashes of the files, or a name.
+        is_recorded: they come from files, and bring no disturbances of their own.
+        extended_at: numbers of steps that were asked for before, and got more: there the schedule jumped.
+
+    Raises:
+        ValueError: the directory holds another run.
+    """
+
+    out: Path
+    model_config: DeepFilterConfig
+    training: FilterTrainingConfig
+    train_part: Batch
+    validation: Batch
+    data: Any
+    is_recorded: bool
+    step: int = 0
+    seconds: float = 0.0
+    extended_at: list[int] = field(default_factory=list)
+    is_extended: bool = False
+    model: DeepFilter = field(init=False)
+    optimiser: torch.optim.Adam = field(init=False)
+    generator: torch.Generator = field(init=False)
+
+    def __post_init__(self) -> None:
+        request, progress = self.out / REQUEST_FILE, self.out / PROGRESS_FILE
+        if request.is_file():
+            self._check(json.loads(request.read_text()))
+        torch.manual_seed(self.training.seed)
+        self.generator = torch.Generator().manual_seed(self.training.seed)
+        if is_resumed := request.is_file() and progress.is_file():
+            self.model = load_run(self.out).train()
+        else:
+            self.model = DeepFilter(self.model_config)
+            _normalise(self.model, self.train_part)
+        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=self.training.learning_rate, betas=(0.9, 0.98))
+        if is_resumed:
+            where = json.loads(progress.read_text())
+            self.step, self.seconds = where["step"], where["seconds"]
+            self.extended_at = where["extended_at"] + self.extended_at
+            tensors = load_file(self.out / OPTIMISER_FILE)
+            self.generator.set_state(tensors.pop(DRAWS))
+            load_moments(self.model, [self.optimiser], tensors)
+
+    def _check(self, found: dict[str, Any]) -> None:
+        """Refuse a directory of another run, and see whether this one goes beyond it."""
+        if not {"data", "model", "training"} <= set(found):
+            raise ValueError(f"{self.out} holds a run of another kind; choose another --out")
+        earlier = FilterTrainingConfig.from_dict(found["training"])
+        wanted = {**self.model_config.to_dict(), **self.training.to_dict(), "data": self.data}
+        model = DeepFilterConfig.from_dict(found["model"]).to_dict()
+        self.is_extended = check_request(self.out, wanted, {**model, **earlier.to_dict(), "data": found["data"]})
+        if self.is_extended:
+            self.extended_at = [earlier.steps]
+
+    @property
+    def steps(self) -> int:
+        """Those of both phases."""
+        return self.training.nominal_steps + self.training.steps
+
+    def save(self) -> None:
+        """Model, optimiser and progress: the run continues from here bit for bit."""
+        tensors = {name: tensor.contiguous() for name, tensor in moments(self.model, [self.optimiser]).items()}
+        progress = {"step": self.step, "seconds": self.seconds, "extended_at": self.extended_at}
+        with written_whole(self.out) as folder:
+            save_checkpoint(folder, "deep", self.model)
+            save_file(tensors | {DRAWS: self.generator.get_state()}, folder / OPTIMISER_FILE)
+            (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")
+
+    def train(self, report: Callable[[dict[str, float]], None] | None, show_progress: bool) -> DeepFilter:
+        """Run to the last step.
+
+        Args:
+            report: called with every line of the metrics file.
+
+        Raises:
+            Stopped: a signal came; the step that it came in is saved.
+        """
+        self.out.mkdir(parents=True, exist_ok=True)
+        if self.is_extended:
+            self.save()
+        request = {"data": self.data, "model": self.model_config.to_dict(), "training": self.training.to_dict()}
+        (self.out / REQUEST_FILE).write_text(json.dumps(request, indent=2) + "\n")
+        y, present, times = self.train_part.tensors()
+        with (
+            StopSignals() as signals,
+            (self.out / METRICS_FILE).open("a" if self.step else "w") as metrics,
+            tqdm(total=self.steps, initial=self.step, disable=not show_progress, unit="step") as bar,
+        ):
+            while self.step < self.steps:
+                started = time.monotonic()
+                loss = self.update(y, present, times)
+                self.seconds += time.monotonic() - started
+                bar.update()
+                if self.step % self.training.validate_every == 0 or self.step == self.steps:
+                    line = {"step": self.step, "train": loss, **_validate(self.model, self.validation)}
+                    metrics.write(json.dumps(line) + "\n")
+                    metrics.flush()
+                    self.save()
+                    bar.set_postfix({key: f"{value:.3f}" for key, value in line.items() if key != "step"})
+                    if report is not None:
+                        report(line)
+                signals.check(self.step, self.steps, self.save)
+        return self.model
+
+    def update(self, y: Tensor, present: Tensor, times: Tensor) -> float:
+        """One optimiser step; returns the loss."""
+        config = self.training
+        with_blocks = self.step >= config.nominal_steps
+        for group in self.optimiser.param_groups:
+            group["lr"] = config.learning_rate * _schedule(self.step, config)
+        rows = torch.randint(len(y), (config.batch,), generator=self.generator)
+        batch = y[rows], present[rows]
+        if self.is_recorded:
+            batch = _disturb(*batch, self.model.get_buffer("scale"), config, self.generator)
+        loss, _ = _loss(self.model, *batch, times[rows], with_blocks=with_blocks)
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
+        if bool(torch.isfinite(norm)):
+            self.optimiser.step()
+        self.step += 1
+        return float(loss.detach())
+
+
+def _normalise(model: DeepFilter, batch: Batch) -> None:
+    """Median and interquartile scale per column: outliers do not move them."""
+    flat = batch.observations.reshape(-1, batch.observations.shape[-1])
+    if not np.isfinite(flat).any(axis=0).all():
+        raise ValueError("a column of the training part has no value at all")
+    low, middle, high = np.nanpercentile(flat, [25, 50, 75], axis=0)
+    spread = np.where(high > low, (high - low) / 1.349, np.nanstd(flat, axis=0))
+    model.get_buffer("center").copy_(torch.from_numpy(middle))
+    model.get_buffer("scale").copy_(torch.from_numpy(np.where(spread > 0, spread, 1.0)))
+
+
+def _loss(
+    model: DeepFilter, y: Tensor, present: Tensor, times: Tensor, *, with_blocks: bool
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Mean negative log-likelihood per component over the parts, and the parts."""
+    lags = torch.diff(times, dim=1, prepend=times[:, :1]).float()
+    ones = torch.ones_like(lags)
+    # With the blocks the nominal filter is only read: its parameters are the head's, and learn there.
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not with_blocks):
+        tokens, nominal = model.nominal_scan(y, present, lags, ones)
+    parts = {"nominal": -mean_per_component(nominal, present)}
+    if with_blocks:
+        both = torch.cat([model.context(tokens, times, "attention"), model.context(tokens, times, "recurrent")])
+        head = model.head_scan(y.repeat(2, 1, 1), present.repeat(2, 1, 1), lags.repeat(2, 1), ones.repeat(2, 1), both)
+        for name, log_likelihood in zip(("attention", "recurrent"), head.chunk(2), strict=True):
+            parts[name] = -mean_per_component(log_likelihood, present)
+    trained = [part for name, part in parts.items() if (name == "nominal") != with_blocks]
+    return torch.stack(trained).mean(), parts
+
+
+def _disturb(
+    y: Tensor, present: Tensor, scale: Tensor, config: FilterTrainingConfig, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Recorded data: drop rows, and add outliers to the inputs."""
+    kept = (torch.rand(y.shape[:2], generator=generator) >= config.missing).float()[..., None]
+    hit = (torch.rand(y.shape[:2], generator=generator) < config.outliers).float()[..., None]
+    present = present * kept
+    return (y + hit * 5 * scale * torch.randn(y.shape, generator=generator)) * present, present
+
+
+def _schedule(step: int, config: FilterTrainingConfig) -> float:
+    """Warm-up over 5 %, then a cosine to 2 %; one for the nominal phase, one for the rest."""
+    is_nominal = step < config.nominal_steps
+    length = config.nominal_steps if is_nominal else config.steps
+    position = step if is_nominal else step - config.nominal_steps
+    warmup = max(1, length // 20)
+    if position < warmup:
+        return (position + 1) / warmup
+    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * (position - warmup) / max(1, length - warmup)))
+
+
+@torch.no_grad()
+def _validate(model: DeepFilter, batch: Batch) -> dict[str, float]:
+    y, present, times = batch.tensors()
+    _, parts = _loss(model, y[:240], present[:240], times[:240], with_blocks=True)
+    return {f"validation_{name}": float(value) for name, value in parts.items()}

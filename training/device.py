@@ -1,0 +1,22 @@
+"""Where a model is trained or scored."""
+
+from __future__ import annotations
+
+import torch
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def choose_device(name: str) -> torch.device:
+    """The device that a command's `--device` means; "auto" is the GPU where there is one.
+
+    Raises:
+        ValueError: it is none of `DEVICES`, or there is no GPU that torch can use.
+    """
+    if name not in DEVICES:
+        raise ValueError(f"--device takes {', '.join(DEVICES)}, got {name!r}")
+    has_gpu = torch.cuda.is_available()
+    if name == "cuda" and not has_gpu:
+        reason = "finds no NVIDIA GPU" if torch.version.cuda else "is built without CUDA"
+        raise ValueError(f"--device cuda: torch {torch.__version__} {reason}; use --device cpu")
+    return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
