@@ -26,6 +26,7 @@ from starlette.types import Receive, Scope, Send
 from rfa.service.departure import unless_disconnected
 from rfa.service.errors import InvalidRequest, NotReady, PayloadTooLarge, RequestTimeout, UnsupportedMediaType
 from rfa.service.json_cost import JsonCost, JsonCounts, JsonLimits, body_limits
+from rfa.service.json_members import check_members
 from rfa.service.memory import Lease, MemoryBudget, lease_of
 from rfa.service.settings import Settings
 from rfa.service.turns import Turns
@@ -38,20 +39,26 @@ LARGE_BYTES: Final = 4_096
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def decode_json(text: bytes | str, subject: str) -> Any:
-    """Decode strict JSON (RFC 8259, finite numbers, valid Unicode); `subject` is what the message calls it.
+def decode_json(text: bytes | str, subject: str, members: int | None = None) -> Any:
+    """Decode strict JSON (RFC 8259, finite numbers, valid Unicode, no name twice in an object).
+
+    Args:
+        subject: what messages call it.
+        members: how many the text has, where somebody has counted.
 
     Raises:
-        InvalidRequest: with the position of the fault, never with the text around it.
+        InvalidRequest: with the position of the fault or the name, never with the text around it.
     """
     try:
-        return orjson.loads(text)
+        document = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         reason = error.msg.split(":")[0]
         raise InvalidRequest(
             f"{subject} must be valid JSON with finite numbers and valid Unicode: {reason} at character {error.pos}.",
             code="invalid_json",
         ) from None
+    check_members(text, document, subject, members)
+    return document
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,7 @@ async def read_body(
     pieces, counts = await _read_pieces(request, settings, lease, turns, limits)
     is_long = counts.size > LARGE_BYTES
     hold(lease, counts.decoding_bytes())
-    validating = _validated(pieces, model, settings, turns, is_long=is_long)
+    validating = _validated(pieces, counts.members, model, settings, turns, is_long=is_long)
     # Turns are waited for: sixty bodies of clients that had left lay in that queue, to be validated for nobody.
     body = await (unless_disconnected(request, validating) if is_long else validating)
     lease.shrink(lease.size - before - counts.validated_bytes())
@@ -106,9 +113,9 @@ async def read_body(
 
 
 async def _validated(
-    pieces: list[bytes], model: type[Model], settings: Settings, turns: Turns, *, is_long: bool
+    pieces: list[bytes], members: int, model: type[Model], settings: Settings, turns: Turns, *, is_long: bool
 ) -> Model:
-    document = await turns.take(partial(_decode, pieces), is_long=is_long)
+    document = await turns.take(partial(_decode, pieces, members), is_long=is_long)
     check_lengths(document, settings)
     body = await turns.take(partial(validated, model, document, "The body"), is_long=is_long)
     if is_long:
@@ -159,10 +166,10 @@ async def _leased(request: Request, settings: Settings, lease: Lease, largest: i
             yield chunk
 
 
-def _decode(pieces: list[bytes]) -> Any:
+def _decode(pieces: list[bytes], members: int) -> Any:
     body = b"".join(pieces)
     pieces.clear()
-    return decode_json(body, "The body")
+    return decode_json(body, "The body", members)
 
 
 async def _in_time(request: Request, settings: Settings, largest: int) -> AsyncGenerator[bytes]:

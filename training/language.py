@@ -336,8 +336,9 @@ def train_language(
     """
     path = find_config(config)
     run = LanguageRun.from_file(path, variant)
-    given = {name: value for name, value in (("seed", seed), ("steps", steps)) if value is not None}
-    run = replace(run, training=replace(run.training, **given))
+    training = run.training
+    seed, steps = training.seed if seed is None else seed, training.steps if steps is None else steps
+    run = replace(run, training=replace(training, seed=seed, steps=steps))
     chosen = choose_device(device)
     out.mkdir(parents=True, exist_ok=True)
     request, finished = out / REQUEST_FILE, out / RECORD_FILE

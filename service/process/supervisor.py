@@ -209,6 +209,8 @@ class Supervisor:
                 codes = await self._keep_all(directory, reloader) if await self._begin(reloader) else []
         if self._forced is not None:
             return 128 + self._forced
+        if all(codes):
+            logger.info("drained; every process has ended")
         return 0 if all(codes) else 1
 
     def _vitals(self) -> Vitals:
@@ -406,7 +408,12 @@ class Supervisor:
     def _stop(self, number: signal.Signals) -> None:
         if self._stopping.is_set():
             self._forced = signal.Signals(number)
+            logger.warning("%s again: killing all processes", self._forced.name)
             self._kill_all()
+        else:
+            grace = self._settings.shutdown_grace_seconds
+            name = signal.Signals(number).name
+            logger.info("%s: draining; requests under way have %d s; a second signal kills", name, grace)
         self._stopping.set()
         refuse(self._listener)
         if self._reloading is not None:

@@ -18,7 +18,7 @@ from rfa.service.encoding import Long, dumps, items, pieces
 from rfa.service.engine.engine import Engine, ModelChoice
 from rfa.service.engine.filter.alarms import NEVER
 from rfa.service.engine.filter.columns import Columns
-from rfa.service.engine.filter.input import as_array, check_noise, from_columns, known_rows
+from rfa.service.engine.filter.input import as_array, check_noise, from_columns, known_rows, without_bias
 from rfa.service.engine.filter.jobs import Filtered, FilterJob, SequenceJob
 from rfa.service.engine.filter.many import Part
 from rfa.service.engine.filter.model import FilterOptions
@@ -113,8 +113,8 @@ class Asked:
     exchange: StateExchange
 
     async def summary(self, filtered: Filtered) -> FilterSummary:
-        """What is known at the end; observations that a deadline left are given back."""
-        if filtered.finish_reason == "deadline":
+        """What is known at the end; observations that were left are given back."""
+        if filtered.finish_reason != "complete":
             left, record = len(self.job.options.observations) - self.job.taken, record_of(self.request)
             client_of(self.request).spend("observations", -left)
             record.filtered(self.model, -left)
@@ -154,7 +154,7 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
     else:
         observations = as_array(body.observations or (), size, model.name)
     if body.bias is not None:
-        observations = observations - known_rows("bias", body.bias, size, model.name)
+        observations = without_bias(observations, body.bias, model.name)
     rule = NEVER if body.alarm is None else body.alarm.rule()
     model.check_input(rule, resumed, is_given=body.input is not None)
     return FilterOptions(

@@ -36,7 +36,14 @@ from rfa.service.departure import ClientGone
 from rfa.service.encoding import dumps
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter.alarms import NEVER
-from rfa.service.engine.filter.input import LARGEST_OBSERVATION, LEAST_NOISE, MOST_COMPONENTS, MOST_NOISE, check_size
+from rfa.service.engine.filter.input import (
+    LARGEST_OBSERVATION,
+    LEAST_NOISE,
+    MOST_COMPONENTS,
+    MOST_NOISE,
+    bias_out_of_range,
+    check_size,
+)
 from rfa.service.engine.filter.steps import chosen
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob, StreamStep
 from rfa.service.errors import (
@@ -235,6 +242,8 @@ class _Stream:
             check_size("bias", bias, self.size, self.model)
             if y is not None:
                 y = [None if seen is None else seen - known for seen, known in zip(y, bias, strict=True)]
+                if not _is_observation(y):
+                    raise bias_out_of_range("bias")
         self.time = t
         self.index += 1
         return Observed(t, y, 1.0 if noise is None else noise, held)

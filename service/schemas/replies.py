@@ -21,7 +21,7 @@ Item = TypeVar("Item")
 Kind = Literal["lm", "filter"]
 FinishReason = Literal["length", "eos_token", "stop_sequence", "cancelled", "deadline", "error"]
 EndReason = Literal["close", "idle", "drain"]
-FilterFinishReason = Literal["complete", "deadline"]
+FilterFinishReason = Literal["complete", "deadline", "cancelled"]
 MergeMethod = Literal["precision", "covariance_intersection"]
 
 
@@ -380,7 +380,8 @@ class FilterSummary(Reply):
         says(
             "`deadline`: `deadline_ms` passed before the end. The steps are those of the first observations, all else "
             "is of these, `state` goes on after them, and what is made from the end, `smoothed` and the samples of "
-            "`smooth`, is left out"
+            "`smooth`, is left out. `cancelled`: the server went down before the "
+            "end of a streamed series; `state`, asked for or not, goes on elsewhere"
         ),
     ]
     state: State

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import io
 import json
 import logging
 import math
+import os
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -269,3 +273,27 @@ async def test_the_clock_of_the_server_ends_a_series(connect: Any) -> None:
         reply = await answer(client, {"observations": [[float(i), 0.0] for i in range(50)], "deadline_ms": 10})
         assert (await client.post("/filter", json={"observations": [[1, 2]], "deadline_ms": 0})).status_code == 422
     assert reply["finish_reason"] == "deadline" and len(reply["steps"]) <= 3
+
+
+async def test_a_server_that_goes_down_ends_a_streamed_series_with_its_state(connect: Any) -> None:
+    """Its steps are out, and another server goes on from them; a plain one is refused, to be asked for again."""
+    model, keys = FakeFilter(gate=threading.Semaphore(3)), {"state_keys": base64.b64encode(os.urandom(32)).decode()}
+    rows = [[float(i), 1.0] for i in range(5000)]
+    streamed, plain = ({"observations": rows, "seed": 5, "stream": is_streamed} for is_streamed in (True, False))
+    async with connect(fake_models(filter=model), **keys) as client:
+        engine = client.app.state.engine
+        asked = [asyncio.create_task(client.post("/filter", json=document)) for document in (streamed, plain)]
+        while len(model.batches) < 2:
+            await asyncio.sleep(0.001)
+        draining = asyncio.create_task(asyncio.to_thread(engine.drain, 0))
+        while not draining.done():
+            model.gate.release()  # so slowly that the end is far when it is interrupted
+            await asyncio.sleep(0.001)
+        cut, refused = [await task for task in asked]
+    *steps, last = map(json.loads, cut.text.splitlines())
+    assert 0 < len(steps) < len(rows) and (last["done"], last["finish_reason"]) == (True, "cancelled")
+    assert refused.status_code == 503 and refused.json()["error"]["code"] == "not_ready"
+    async with connect(**keys) as client:
+        whole = await answer(client, plain)
+        rest = await answer(client, {**plain, "observations": rows[len(steps) :], "state": last["state"]})
+    assert steps + rest["steps"] == whole["steps"]

@@ -168,6 +168,8 @@ async def test_pipelined_observations_are_answered_in_order(connect: Any) -> Non
         ('{"t": 1}', "y", "missing"),
         ('{"y": [1, 2], "what": 1}', "what", "extra_forbidden"),
         ('{"y": [1, 2], "close": true}', "y", "extra_forbidden"),
+        ('{"y": null, "t": 1, "t": 2}', "t", "duplicate"),
+        ('{"y": [-1e12, 0], "bias": [1e12, 0]}', "bias", "out_of_range"),
         ('{"close": false}', "close", "literal_error"),
         ('{"close": 1}', "close", "bool_type"),
         ('{"y": []}', "y", "too_short"),

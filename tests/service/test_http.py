@@ -72,8 +72,10 @@ async def check_still_works(client: httpx.AsyncClient) -> None:
         (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, "too_deep"),
         (b'"' + b'\\"' * 100_000, "invalid_json"),
         (b'{"' + b"x" * 200_000 + b'": 1, "inputs": "a"}', "extra_forbidden"),
+        (b'{"inputs": "a", "inputs": "a"}', "duplicate"),
+        (b'{"inputs": "a", "parameters": {"seed": 1, "s\\u0065ed": 2}}', "duplicate"),
     ],
-    ids=range(30),
+    ids=range(32),
 )
 async def test_a_bad_body_is_refused_and_never_repeated(connect: Any, body: bytes, code: str) -> None:
     async with connect() as client:

@@ -227,8 +227,13 @@ async def test_the_door_takes_input_and_bias(bundles: Path) -> None:
             ({"bias": [[1.0]] * COUNT}, "bias[0]", "shape_mismatch"),
             ({"input": INPUTS.tolist(), "alarm": {"rate": 0.01, "range": [0, 1]}}, "alarm.range", "range_with_input"),
             ({"model": "oscillator", "input": INPUTS.tolist()}, "input", "no_input"),
+            *(
+                ({"bias": [None, [1e12, 0.0], *[None] * (COUNT - 2)], **mode}, "bias[1]", "out_of_range")
+                for mode in ({}, {"mode": "attention"}, {"smooth": True}, {"stream": True})
+            ),
         ):
-            refused = await client.post("/filter", json=body | {"observations": values.tolist()} | wrong)
+            seen = [values[0].tolist(), [-1e12, 0.0], *values[2:].tolist()]
+            refused = await client.post("/filter", json=body | {"observations": seen} | wrong)
             error = refused.json()["error"]
             assert (refused.status_code, error["param"], error["code"]) == (422, param, code)
 

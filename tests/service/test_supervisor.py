@@ -31,7 +31,7 @@ def test_all_processes_serve_and_end_with_the_signal(tmp_path: Path) -> None:
         assert engines_of(server.metrics()) == {"0", "1", "2"}
         assert server.end() == 0
         assert not any(map(is_alive, children))
-        assert server.log.count(" rfa.supervisor: ") == 1 and " ERROR " not in server.log, server.log
+        assert server.log.count(" rfa.supervisor: ") == 3 and " ERROR " not in server.log, server.log
 
 
 def test_the_document_of_the_interface_is_made_before_anybody_asks(tmp_path: Path) -> None:
@@ -97,6 +97,8 @@ def test_a_stream_under_way_ends_as_it_should(tmp_path: Path, number: signal.Sig
         assert events[-1]["details"]["generated_tokens"] == 40
         assert server.process.wait(PATIENCE) == 0
         assert "Traceback" not in server.log
+        assert f"{number.name}: draining; requests under way have 60 s" in server.log
+        assert "drained; every process has ended" in server.log
 
 
 def test_what_does_not_end_in_the_grace_time_is_told_so(tmp_path: Path) -> None:
@@ -128,6 +130,7 @@ def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGINT)
         wait_until(lambda: sum(map(is_alive, children)) == 1)  # the idle one has drained
         assert server.end(signal.SIGTERM) == 128 + signal.SIGTERM
+        assert "SIGTERM again: killing all processes" in server.log and "drained;" not in server.log
         client.join()
         assert not any(map(is_alive, children))
 

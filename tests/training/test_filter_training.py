@@ -2,6 +2,7 @@
 
 import json
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -85,7 +86,8 @@ def series(tmp_path):
 
 
 def train(source, out, **training):
-    run = FilterRun.from_dict({**SMALL, "training": {**SMALL["training"], **training}})
+    run = FilterRun.from_dict(SMALL)
+    run = replace(run, training=replace(run.training, **training))
     return train_filter(run, source, out, show_progress=False)
 
 

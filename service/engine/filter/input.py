@@ -49,6 +49,19 @@ def known_rows(name: str, rows: Sequence[Sequence[float] | None], size: int, mod
     return np.array([nothing if row is None else row for row in rows], np.float64).reshape(-1, size)
 
 
+def without_bias(observations: np.ndarray, bias: Sequence[Sequence[float] | None], model: str) -> np.ndarray:
+    """Observations `[N, size]` less what the sensor is off by; together they keep to what an observation keeps to."""
+    found = observations - known_rows("bias", bias, observations.shape[1], model)
+    for i in np.flatnonzero((np.abs(found) > LARGEST_OBSERVATION).any(axis=1))[:1].tolist():
+        raise bias_out_of_range(f"bias[{i}]")
+    return found
+
+
+def bias_out_of_range(param: str) -> InvalidRequest:
+    """Refuses what takes an observation out of its range."""
+    return _refused(param, f"must leave the observation at most {LARGEST_OBSERVATION:g} in size")
+
+
 def from_columns(columns: Mapping[str, Sequence[float | None]], size: int, model: str) -> np.ndarray:
     """Columns, one for each component in order, as `[N, size]`, NaN where missing."""
     if len(columns) != size:

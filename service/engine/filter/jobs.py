@@ -27,7 +27,7 @@ class PackedState:
 
 @dataclass(frozen=True)
 class Filtered:
-    """A finished sequence, or one that its deadline cut short; its steps were emitted before."""
+    """A finished sequence, or one that its deadline or the server's end cut short; its steps were emitted before."""
 
     smoothed: list[Any] | None
     log_likelihood: float
@@ -191,6 +191,8 @@ class FilterJob(RecurrentJob):
             if not self.position:
                 self.emit(self.no_steps())
             self._conclude("deadline")
+        elif self.interrupted and self.is_watched and self.position:
+            self._conclude("cancelled")  # its steps are out: the state says where to go on
         elif self.interrupted:
             self.fail(NotReady("The server is shutting down."))
 
@@ -199,7 +201,7 @@ class FilterJob(RecurrentJob):
         return self.filtering.model.no_steps(self.readout)
 
     def _conclude(self, reason: FilterFinishReason) -> None:
-        state = self.pack() if self.options.wants_state else None
+        state = self.pack() if self.options.wants_state or reason == "cancelled" else None
         timings, checks = self.filtering.observe_end(self), self.checks()
         warnings = self.filtering.warn(checks)
         self.finish(Filtered(None, self.log_likelihood, checks, warnings, timings, state, reason))
