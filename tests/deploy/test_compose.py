@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,10 @@ import jsonschema
 import pytest
 import yaml
 
+from rfa.service.access.keys import load_keys
 from rfa.service.settings import Settings
+from rfa.service.state.keys import read_keys
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -29,6 +34,8 @@ def seconds(duration: str) -> int:
 
 def server_settings(service: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """What the server of a service reads from its environment."""
+    for name in [name for name in os.environ if name.startswith("RFA_")]:
+        monkeypatch.delenv(name)
     for name, value in SERVICES[service]["environment"].items():
         monkeypatch.setenv(name, value)
     return Settings()
@@ -51,7 +58,9 @@ def test_every_container_has_least_privilege_and_a_limit(service: str) -> None:
     assert description["read_only"] is True
     assert description["cap_drop"] == ["ALL"]
     assert description["security_opt"] == ["no-new-privileges:true"]
-    assert description["user"].split(":")[0] != "0"
+    # Root owns new volumes. Without a right beyond that, and without a network, it can do no more than fill them.
+    is_root = description["user"].split(":")[0] == "0"
+    assert is_root == (service == "secrets") == (description.get("network_mode") == "none")
     assert {"cpus", "memory", "pids"} <= set(description["deploy"]["resources"]["limits"])
 
 
@@ -60,12 +69,39 @@ def test_images_of_others_are_pinned_by_tag_and_digest(service: str) -> None:
     assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+[\w.-]*@sha256:[0-9a-f]{64}", SERVICES[service]["image"])
 
 
-def test_only_the_server_is_published_and_only_on_this_machine() -> None:
+def interpolated(text: str) -> str:
+    """With the defaults of its variables, as compose reads it where none is set."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
+
+
+def test_everything_is_published_on_this_machine_only() -> None:
     published = {name: description["ports"] for name, description in SERVICES.items() if "ports" in description}
-    assert set(published) == set(SERVERS)
-    port = Settings.model_fields["port"].default
-    for (line,) in published.values():
-        assert re.fullmatch(rf"127\.0\.0\.1:\$\{{\w+:-\d+\}}:{port}", line)
+    assert {name: list(map(interpolated, lines)) for name, lines in published.items()} == {
+        "server": [f"127.0.0.1:8000:{Settings.model_fields['port'].default}"],
+        "server-gpu": [f"127.0.0.1:8001:{Settings.model_fields['port'].default}"],
+        "prometheus": ["127.0.0.1:9090:9090"],
+        "grafana": ["127.0.0.1:3000:3000"],
+    }
+
+
+def test_what_is_published_is_in_a_network_that_is_not_internal_and_leads_nowhere() -> None:
+    for description in SERVICES.values():
+        if "ports" in description:
+            networks = [COMPOSE["networks"][name] for name in description["networks"]]
+            assert [network for network in networks if not network.get("internal")] == [
+                {"driver_opts": {"com.docker.network.bridge.enable_ip_masquerade": "false"}}
+            ]
+
+
+def test_up_alone_starts_the_server_and_what_it_needs() -> None:
+    profiles = {name: description.get("profiles") for name, description in SERVICES.items()}
+    assert profiles == {
+        "secrets": None, "server": None, "redis": None, "server-gpu": ["gpu"],
+        "prometheus": ["watch"], "grafana": ["watch"],
+    }  # fmt: skip
+    for name, description in SERVICES.items():
+        for other in description.get("depends_on", {}):  # compose starts nothing whose own needs are not in force
+            assert profiles[other] is None or profiles[other] == profiles[name]
 
 
 def test_no_network_of_the_server_leads_out() -> None:
@@ -78,7 +114,7 @@ def test_no_network_of_the_server_leads_out() -> None:
 
 def test_the_store_of_sessions_asks_for_a_password_that_the_server_has() -> None:
     file = SERVICES["server"]["environment"]["RFA_SESSIONS_PASSWORD_FILE"]
-    assert Path(file).name in SERVICES["redis"]["secrets"]
+    assert file.startswith("/run/secrets/") and "redis-secrets:/run/secrets:ro" in SERVICES["redis"]["volumes"]
     (command,) = [part for part in SERVICES["redis"]["command"] if "requirepass" in part]
     assert f"cat {file}" in command and "redis-server -" in command
     assert f"cat {file}" in SERVICES["redis"]["healthcheck"]["test"][1]
@@ -94,7 +130,7 @@ def test_probes_have_a_port_that_is_not_published() -> None:
 
 def test_the_store_of_sessions_is_reached_by_the_server_only() -> None:
     assert COMPOSE["networks"]["state"] == {"internal": True}
-    members = {name for name, description in SERVICES.items() if "state" in description["networks"]}
+    members = {name for name, description in SERVICES.items() if "state" in description.get("networks", [])}
     assert members == {"redis", *SERVERS}
     assert SERVICES["redis"]["networks"] == ["state"]
 
@@ -107,8 +143,11 @@ def test_a_service_that_waits_for_health_waits_for_one_that_has_a_check() -> Non
     ]
     assert {(name, other) for name, other, _ in waits} >= {("server", "redis"), ("grafana", "prometheus")}
     for _, other, condition in waits:
-        assert condition == "service_healthy"
-        assert "healthcheck" in SERVICES[other] or other in HEALTH_CHECKED_BY_IMAGE
+        if other == "secrets":
+            assert condition == "service_completed_successfully" and SERVICES[other]["restart"] == "no"
+        else:
+            assert condition == "service_healthy"
+            assert "healthcheck" in SERVICES[other] or other in HEALTH_CHECKED_BY_IMAGE
 
 
 @pytest.mark.parametrize("service", SERVERS)
@@ -117,8 +156,10 @@ def test_the_environment_is_one_that_the_server_reads(service: str, monkeypatch:
     assert ours <= {f"RFA_{name.upper()}" for name in Settings.model_fields}
     settings = server_settings(service, monkeypatch)
     assert settings.sessions.startswith("redis://redis:")
-    cpus = int(SERVICES[service]["deploy"]["resources"]["limits"]["cpus"])
-    assert settings.processes == (1 if settings.device == "cuda" else cpus)
+    # The limit on CPUs says how many processes there are (`rfa.service.machine`), but for a GPU, which takes one.
+    assert "RFA_PROCESSES" not in SERVICES[service]["environment"]
+    assert int(interpolated(SERVICES[service]["deploy"]["resources"]["limits"]["cpus"])) == 2
+    assert settings.processes == 1 or settings.device != "cuda"
     assert not settings.insecure
 
 
@@ -129,29 +170,81 @@ def test_a_server_is_given_time_and_sockets(service: str, monkeypatch: pytest.Mo
     assert SERVICES[service]["ulimits"]["nofile"] > settings.max_connections
 
 
+def made(folder: Path) -> dict[str, dict[str, str]]:
+    """What the service `secrets` makes in a folder: of each volume the files and what is in them."""
+    run = subprocess.run(
+        ["sh", ROOT / "docs" / "deploy" / "secrets.sh", folder], capture_output=True, text=True, timeout=PATIENCE,
+        check=False,
+    )  # fmt: skip
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+    return {
+        volume.name: {file.name: file.read_text() for file in volume.iterdir()} for volume in sorted(folder.iterdir())
+    }
+
+
+def mounted_secrets(service: str) -> str:
+    """The volume of secrets that a service reads, without its ending."""
+    (volume,) = [line for line in SERVICES[service]["volumes"] if "/run/secrets" in line]
+    assert re.fullmatch(r"\w+-secrets:/run/secrets:ro", volume)
+    return volume.split("-")[0]
+
+
 @pytest.mark.parametrize("service", SERVERS)
-def test_keys_come_as_files(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_takes_the_secrets_that_are_made(
+    service: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    secrets = made(tmp_path)
     settings = server_settings(service, monkeypatch)
-    mounted = {Path("/run/secrets") / name for name in SERVICES[service]["secrets"]}
-    assert {settings.api_keys_file, settings.state_keys_file, settings.sessions_password_file} == mounted
-    assert settings.api_keys is None
-    assert settings.state_keys is None
+    assert settings.api_keys is None and settings.state_keys is None
+    files = (settings.api_keys_file, settings.state_keys_file, settings.sessions_password_file)
+    assert all(file is not None and file.parent == Path("/run/secrets") for file in files)
+    assert {file.name for file in files if file is not None} == set(secrets[mounted_secrets(service)])
+    here = {
+        f"{name}_file": tmp_path / "server" / name for name in ("api_keys", "state_keys")
+    } | {"sessions_password_file": tmp_path / "server" / "redis_password"}  # fmt: skip
+    found = settings.model_copy(update=here)
+    assert len(load_keys(found)) == 2 and len(read_keys(found)) == 1
 
 
-def test_prometheus_has_a_key_of_its_own() -> None:
+def test_each_service_has_the_secrets_that_it_names_and_no_other(tmp_path: Path) -> None:
+    secrets = made(tmp_path)
     prometheus = yaml.safe_load((ROOT / "docs" / "deploy" / "prometheus" / "prometheus.yml").read_text())
     key = Path(prometheus["scrape_configs"][0]["authorization"]["credentials_file"])
-    assert SERVICES["prometheus"]["secrets"] == [key.name]
-    assert key.parent == Path("/run/secrets")
+    password = Path(SERVICES["grafana"]["environment"]["GF_SECURITY_ADMIN_PASSWORD__FILE"])
+    assert key.parent == password.parent == Path("/run/secrets")
+    assert set(secrets[mounted_secrets("prometheus")]) == {key.name}
+    assert set(secrets[mounted_secrets("grafana")]) == {password.name}
+    assert secrets[mounted_secrets("redis")] == {"redis_password": secrets["server"]["redis_password"]}
+    assert secrets["prometheus"][key.name] in secrets["server"]["api_keys"].splitlines(keepends=True)
+    filled = {line.split(":")[0] for line in SERVICES["secrets"]["volumes"] if line.split(":")[0] in COMPOSE["volumes"]}
+    assert filled == {f"{volume}-secrets" for volume in secrets}
 
 
-def test_secrets_are_files_that_git_and_the_build_leave_out() -> None:
-    folders = {Path(secret["file"]).parent for secret in COMPOSE["secrets"].values()}
-    assert folders == {Path("secrets")}
+def test_secrets_are_long_and_no_two_alike_and_stay(tmp_path: Path) -> None:
+    first, other = tmp_path / "first", tmp_path / "other"
+    first.mkdir()
+    other.mkdir()
+    secrets = made(first)
+    words = [word for files in secrets.values() for text in files.values() for word in text.split()]
+    assert all(len(word) >= 44 for word in words) and len(set(words)) == 5
+    assert made(first) == secrets
+    assert not set(words) & {word for files in made(other).values() for text in files.values() for word in text.split()}
+
+
+def test_what_was_lost_is_made_again_and_fits_what_is_left(tmp_path: Path) -> None:
+    secrets = made(tmp_path)
+    (tmp_path / "prometheus" / "metrics_key").unlink()
+    (tmp_path / "redis" / "redis_password").write_text("")  # the disk was full
+    again = made(tmp_path)
+    assert again["server"]["state_keys"] == secrets["server"]["state_keys"]
+    assert again["server"]["api_keys"] == secrets["server"]["api_keys"] + again["prometheus"]["metrics_key"]
+    assert again["redis"]["redis_password"] == again["server"]["redis_password"] != secrets["redis"]["redis_password"]
+
+
+def test_secrets_of_ones_own_stay_out_of_git_and_the_build() -> None:
     assert "/secrets/" in (ROOT / ".gitignore").read_text().splitlines()
     assert "!secrets" not in (ROOT / ".dockerignore").read_text().splitlines()
-    used = {name for description in SERVICES.values() for name in description.get("secrets", [])}
-    assert used == set(COMPOSE["secrets"])
+    assert "secrets" not in COMPOSE  # files that somebody would have to make first
 
 
 def test_the_gpu_is_reserved_in_a_profile_of_its_own_and_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +252,6 @@ def test_the_gpu_is_reserved_in_a_profile_of_its_own_and_used(monkeypatch: pytes
     assert server_settings("server-gpu", monkeypatch).device == "cuda"
     assert device["capabilities"] == ["gpu"]
     assert SERVICES["server-gpu"]["profiles"] == ["gpu"]
-    assert all("profiles" not in description for name, description in SERVICES.items() if name != "server-gpu")
 
 
 def test_what_is_mounted_from_the_checkout_is_there_and_volumes_are_named() -> None:
@@ -167,7 +259,7 @@ def test_what_is_mounted_from_the_checkout_is_there_and_volumes_are_named() -> N
         for volume in description.get("volumes", []):
             source, _, options = volume.split(":")[0], volume.split(":")[1], volume.split(":")[2:]
             if source.startswith("."):
-                assert (ROOT / source).is_dir()
+                assert (ROOT / source).exists()
                 assert options == ["ro"]
             else:
                 assert source in COMPOSE["volumes"]

@@ -17,7 +17,8 @@ PAGE = (DEPLOY / "README.md").read_text()
 def test_every_setting_it_names_exists() -> None:
     named = set(re.findall(r"\bRFA_[A-Z_]+", PAGE))
     assert len(named) > 5
-    assert named <= {f"RFA_{name.upper()}" for name in Settings.model_fields}
+    of_compose = set(re.findall(r"\$\{(RFA_[A-Z_]+):-", (ROOT / "docker-compose.yml").read_text()))
+    assert named <= {f"RFA_{name.upper()}" for name in Settings.model_fields} | of_compose
 
 
 def test_it_explains_every_alert_and_no_other() -> None:
@@ -37,15 +38,8 @@ def test_every_file_it_names_is_there() -> None:
     assert not missing
 
 
-def test_it_makes_every_secret_that_compose_mounts() -> None:
-    secrets = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["secrets"]
-    assert set(re.findall(r"> (secrets/\w+)$", PAGE, flags=re.MULTILINE)) == {
-        secret["file"].removeprefix("./") for secret in secrets.values()
-    }
-
-
 def test_the_compose_file_gives_the_same_commands() -> None:
-    commands = re.findall(r"^    ((?:mkdir|openssl|\(openssl|docker compose up).*)$", PAGE, flags=re.MULTILINE)
+    commands = re.findall(r"^    (docker compose [^#|]*?)(?:  +.*)?$", PAGE, flags=re.MULTILINE)
     header = (ROOT / "docker-compose.yml").read_text().split("\nname:")[0]
-    assert len(commands) == 7
+    assert len(commands) >= 3
     assert all(f"#   {command}" in header for command in commands)

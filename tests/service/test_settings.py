@@ -13,6 +13,16 @@ from rfa.service.settings import ConfigurationError, Settings, check_names
 CORES = len(os.sched_getaffinity(0))
 
 
+def kernel(folder: Path, own: str, files: dict[str, str]) -> dict[str, Path]:
+    """The kernel's two folders, as `available_cores` reads them: the groups of this process, and files of groups."""
+    (folder / "proc").mkdir()
+    (folder / "proc" / "cgroup").write_text(own)
+    for name, content in files.items():
+        (folder / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "groups" / name).write_text(content)
+    return {"proc": folder / "proc", "cgroups": folder / "groups"}
+
+
 @pytest.mark.parametrize(
     ("content", "cores"),
     [
@@ -22,16 +32,39 @@ CORES = len(os.sched_getaffinity(0))
         (f"{CORES + 7}00000 100000\n", CORES),
         ("max 100000\n", CORES),
         ("nonsense", CORES),
+        ("0 0\n", CORES),
     ],
 )
 def test_a_quota_of_time_bounds_the_cores(tmp_path: Path, content: str, cores: int) -> None:
-    quota = tmp_path / "cpu.max"
-    quota.write_text(content)
-    assert available_cores(quota) == cores
+    assert available_cores(**kernel(tmp_path, "0::/\n", {"cpu.max": content})) == cores
 
 
-def test_without_a_quota_the_affinity_says(tmp_path: Path) -> None:
-    assert available_cores(tmp_path / "absent") == CORES
+@pytest.mark.parametrize(
+    ("own", "files"),
+    [
+        # A service of systemd has its own group, below the one that it shares with others.
+        ("0::/system.slice/rfa.service\n", {"system.slice/rfa.service/cpu.max": "100000 100000"}),
+        ("0::/rfa.slice/a.scope\n", {"rfa.slice/cpu.max": "50000 50000", "rfa.slice/a.scope/cpu.max": "max 50000"}),
+        # In a container of version 1 the path is the host's, and only the container's group is mounted.
+        ("4:cpu,cpuacct:/docker/abc\n", {"cpu/cpu.cfs_quota_us": "90000", "cpu/cpu.cfs_period_us": "100000"}),
+    ],
+)
+def test_a_quota_is_found_in_every_group_around_the_process(tmp_path: Path, own: str, files: dict[str, str]) -> None:
+    assert available_cores(**kernel(tmp_path, own, files)) == 1
+
+
+@pytest.mark.parametrize(
+    ("own", "files"),
+    [
+        ("0::/\n", {}),
+        ("0::/a\n", {"b/cpu.max": "100000 100000"}),
+        ("4:cpu,cpuacct:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}),
+        ("4:memory:/\n", {"cpu/cpu.cfs_quota_us": "90000", "cpu/cpu.cfs_period_us": "100000"}),
+    ],
+)
+def test_without_a_quota_the_affinity_says(tmp_path: Path, own: str, files: dict[str, str]) -> None:
+    assert available_cores(**kernel(tmp_path, own, files)) == CORES
+    assert available_cores(tmp_path / "absent", tmp_path / "absent") == CORES
 
 
 @pytest.mark.parametrize(
