@@ -103,6 +103,13 @@ def nested() -> set[str]:
     return {str(page.relative_to(DOCS).with_suffix("")) for page in (DOCS / "notes").glob("2*.md")}
 
 
+def test_every_field_of_a_frame_is_described() -> None:
+    frames = dict(http_page.frame_schemas((*http_page.FRAMES_IN, *http_page.FRAMES_OUT)))
+    fields = {f"{name}.{field}": facts for name, kind in frames.items() for field, facts in kind["properties"].items()}
+    assert {"StreamObservation.y", "StreamReady.index", "StreamStepReply.state", "StreamDone.reason"} <= set(fields)
+    assert [field for field, facts in fields.items() if not facts.get("description")] == []
+
+
 def test_the_references_name_everything() -> None:
     paths = openapi_of(create_app(Settings()))["paths"]
     page = http_page.page()

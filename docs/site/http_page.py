@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 from docs.site.schema_tables import cell, fields_table, type_of
 from rfa.service.app import create_app
 from rfa.service.openapi import openapi_of
+from rfa.service.schemas.replies import StreamDone, StreamReady, StreamStepReply
 from rfa.service.schemas.requests import FilterStreamRequest, StreamClose, StreamObservation
 from rfa.service.settings import Settings
 
 # Frames of a live stream: OpenAPI knows no WebSockets.
-FRAMES_IN: tuple[type[BaseModel], ...] = (FilterStreamRequest, StreamObservation, StreamClose)
+FRAMES_IN: tuple[type, ...] = (FilterStreamRequest, StreamObservation, StreamClose)
+FRAMES_OUT: tuple[type, ...] = (StreamReady, StreamStepReply, StreamDone)
 
 
 def _item_of(content: dict[str, Any]) -> dict[str, Any]:
@@ -50,9 +52,14 @@ def _schema(name: str, schema: dict[str, Any]) -> str:
     return f"### {name}\n\n{schema.get('description', '')}\n\n{fields_table(schema) or type_of(schema) + chr(10)}"
 
 
-def _frames() -> Iterator[str]:
-    for model in FRAMES_IN:
-        yield _schema(model.__name__, model.model_json_schema(ref_template="#/{model}"))
+def frame_schemas(frames: tuple[type, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Names of frames, and what is in them; what they refer to is among the document's schemas."""
+    for frame in frames:
+        yield frame.__name__, TypeAdapter(frame).json_schema(ref_template="#/{model}", mode="serialization")
+
+
+def _frames(frames: tuple[type, ...]) -> str:
+    return "\n".join(_schema(name, schema) for name, schema in frame_schemas(frames))
 
 
 def page() -> str:
@@ -63,9 +70,14 @@ def page() -> str:
         for method, operation in operations.items():
             by_tag.setdefault(operation["tags"][0], []).append(_operation(method, path, operation))
     parts = [f"## Paths: {tag}\n\n" + "\n".join(found) for tag, found in by_tag.items()]
-    parts.append("## Frames of a live stream\n\nWhat a client sends on `/filter/stream`.\n\n" + "\n".join(_frames()))
+    parts.append(
+        "## Frames of a live stream\n\nWhat a client sends on `/filter/stream`, the first frame first.\n\n"
+        + _frames(FRAMES_IN)
+        + "\nWhat the server sends: one that it is ready, one for each observation, one at the end. What is wrong ends "
+        "the stream with an ErrorReply in the place of the last.\n\n" + _frames(FRAMES_OUT)
+    )
     listed = document["components"]["schemas"]
-    known = {model.__name__ for model in FRAMES_IN}
+    known = {frame.__name__ for frame in (*FRAMES_IN, *FRAMES_OUT)}
     parts.append(
         "## Schemas\n\n" + "\n".join(_schema(name, listed[name]) for name in sorted(listed) if name not in known)
     )
