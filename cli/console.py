@@ -51,7 +51,7 @@ def explain(error: Exception) -> str:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         # Of settings: a variable has the name that its reader knows.
-        name = f"RFA_{place.upper()}" if getattr(error, "title", None) == "Settings" else place
+        name = f"{place} (RFA_{place.upper()})" if getattr(error, "title", None) == "Settings" else place
         return f"{name}: {_one_line(first['msg'])}"
     if isinstance(error, OSError) and error.strerror:
         return _one_line(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)

@@ -37,7 +37,8 @@ COMPILED_RUNTIME = "service/runtime/compiled_*.py"
 ANY_NUMBERS = "service/runtime/auto.py"
 COMPILED_MODELS = {
     "rfa.model.auto_numba", "rfa.model.compiling", "rfa.model.decoder_numba", "rfa.model.linear_config",
-    "rfa.model.metric_numba", "rfa.model.recurrence", "rfa.model.recurrence.dense_numba", "rfa.model.recurrence.dense_numba_learned",
+    "rfa.model.metric_numba", "rfa.model.recurrence", "rfa.model.recurrence.dense_numba",
+    "rfa.model.recurrence.dense_numba_learned",
     "rfa.model.recurrence.filter_numba", "rfa.model.recurrence.noise_law", "rfa.model.recurrence.observed",
     "rfa.model.system",
 }  # fmt: skip

@@ -83,7 +83,7 @@ def test_a_misspelt_setting(command: tuple[str, ...]) -> None:
 
 def test_a_setting_that_is_no_number_is_named_as_it_was_set() -> None:
     _, line = failure("info", "linear", env={"RFA_PORT": "http"})
-    assert line.startswith("rfa: RFA_PORT: Input should be a valid integer")
+    assert line.startswith("rfa: port (RFA_PORT): Input should be a valid integer")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
