@@ -289,7 +289,8 @@ class Engine:
             held += smoothing_bytes(shape, count, model.state_size, is_streamed=True)
         has_state = options.wants_state or options.state is not None
         held += model.own_bytes + (STATE_COPIES * model.state_bytes if has_state else 0)
-        kept = PART + (0 if options.state is None else model.state_bytes)
+        kept = PART + options.times.nbytes + options.observations.nbytes + options.noise.nbytes
+        kept += 0 if options.state is None else model.state_bytes
         return Part(place, model.name, self._filter_job(model_name, model, options), count * shape.numbers, kept, held)
 
     def filter_many(self, parts: Sequence[Part], deadline_seconds: float | None, lease: Lease | None = None) -> ManyJob:

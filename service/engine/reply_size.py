@@ -24,8 +24,8 @@ JSON_FORECAST: Final = 64
 JSON_LEVEL: Final = 28
 # Columns that there is one of.
 WHOLE_COLUMNS: Final = 8
-# A series that waits for its turn, beside its numbers and its state.
-PART: Final = 6_000
+# A series that waits for its turn, with its request and all that it is to be told, beside its numbers and its state.
+PART: Final = 8_000
 # Columns of a filtered series that no reply tells: what becomes of its forecasts, and of those of each horizon.
 TALLIED_COLUMNS, TALLIED_OF_HORIZON = 40, 8
 # What a smoothed sequence keeps of a step beside its numbers.
@@ -127,7 +127,7 @@ def many_bytes(held: Sequence[int], ahead: int, lanes: int) -> int:
     """
     largest = max(held, default=0)
     # One that is encoded exists three times: as it came, in columns, and as bytes.
-    return min(sum(held), ahead + (lanes + 1) * largest) + 3 * largest + PIECES
+    return min(sum(held), ahead + (lanes + 1) * largest) + 3 * largest + HELD + PIECES
 
 
 def frame_bytes(shape: StepShape) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -70,15 +70,21 @@ async def answer_many(body: FilterRequest, request: Request, engine: Engine, beg
 
 @dataclass(frozen=True)
 class _Series:
-    """A series at work."""
+    """A series at work.
 
-    body: FilterRequest
+    Attributes:
+        names: of its columns; None where it came in rows.
+        request: what is of all series.
+    """
+
+    names: tuple[str, ...] | None
+    request: FilterRequest
     part: Part
     asked: Asked
 
     def columns(self, *told: Any) -> Columns:
         """What is told of it, in columns."""
-        columns = Columns(list(self.body.values or ()), self.body.fields, self.body.horizon)
+        columns = Columns(self.names or (), self.request.fields, self.request.horizon)
         for one in told:
             columns.add(one)
         return columns
@@ -86,7 +92,7 @@ class _Series:
     def no_columns(self) -> dict[str, np.ndarray]:
         """Every column that is told of it, empty."""
         columns = self.columns(self.part.job.no_steps())
-        if self.body.smooth:
+        if self.request.smooth:
             columns.add_smoothed(())
         return columns.arrays()
 
@@ -128,7 +134,9 @@ class _Many:
             await pause()
             try:
                 one = _one(document, shared, request)
-                many.begun[place] = _Series(one, *await begin(one, place))
+                names = None if one.values is None else tuple(one.values)
+                # The request itself is not kept: its lists are longer than the arrays that were made of them.
+                many.begun[place] = _Series(names, body, *await begin(one, place))
             except ServiceError as error:
                 many.refused[place] = error
         return many
@@ -195,11 +203,10 @@ def _one(document: Any, shared: dict[str, Any], request: Request) -> FilterReque
 async def _reply(one: _Series, event: SeriesEnd) -> FilterReply | FilterColumns | ServiceError:
     if isinstance(event.end, ServiceError):
         return event.end
-    body = one.body
     try:
-        if body.values is None:
+        if one.names is None:
             summary = await one.asked.summary(event.end)
-            steps: Any = _Told(event.told, body)  # in JSON it is a list
+            steps: Any = _Told(event.told, one.request.fields)  # in JSON it is a list
             return FilterReply(**vars(summary), steps=steps)
         columns = one.columns(*event.told)
         summary = await one.asked.summary_of_columns(event.end, columns)
@@ -211,9 +218,9 @@ async def _reply(one: _Series, event: SeriesEnd) -> FilterReply | FilterColumns 
 class _Told(Blocks):
     """The steps of a series, made as they are encoded."""
 
-    def __init__(self, told: Sequence[Any], body: FilterRequest) -> None:
+    def __init__(self, told: Sequence[Any], fields: Collection[str] | None) -> None:
         self._told = told
-        self._fields = body.fields
+        self._fields = fields
 
     def blocks(self) -> Iterator[list[Any]]:
         for told in self._told:
@@ -249,7 +256,7 @@ async def _arrow(many: _Many, keys: Keys) -> AsyncIterator[bytes]:
     """The same as record batches, one for each series, with its keys first."""
     some = next(iter(many.begun.values()), None)
     columns = {} if some is None else some.no_columns()
-    writer = SeriesWriter(keys, columns, has_states=some is not None and some.body.return_state is True)
+    writer = SeriesWriter(keys, columns, has_states=many.body.return_state is True)
     begin = writer.begin()
     async with aclosing(many.ended()) as ended:
         async for one in ended:

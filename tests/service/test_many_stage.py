@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
 from rfa.export.bundle import open_bundle
+from rfa.service.app import create_app
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter import many as many_series
 from rfa.service.engine.filter import stages as filtering
@@ -21,13 +25,15 @@ from rfa.service.engine.filter.many import ManyJob, SeriesEnd
 from rfa.service.engine.filter.model import FilterOptions
 from rfa.service.engine.filter.stages import FilterStage
 from rfa.service.engine.filter.stream import Observed
-from rfa.service.engine.reply_size import PART, StepShape, series_bytes
+from rfa.service.engine.reply_size import StepShape, series_bytes
 from rfa.service.errors import InvalidRequest, NotReady
 from rfa.service.memory import MemoryBudget
 from rfa.service.metrics import Metrics
+from rfa.service.routes import filter_many
 from rfa.service.runtime.auto import AutoRuntime
 from rfa.service.runtime.pool import StatePool
 from rfa.service.schemas.replies import FilterTimings
+from rfa.service.settings import Settings
 from tests.service.models import FakeFilter
 from tests.service.test_filter_stage import (
     LIVE,
@@ -254,9 +260,28 @@ async def measured(run: Callable[[], Any]) -> int:
 
 
 @pytest.mark.anyio
-async def test_a_series_that_waits_takes_no_more_than_its_estimate() -> None:
-    async with running() as (engine, _):
-        given = options(1)
-        held, parts = taken(lambda: [engine.filter_part(None, given, place) for place in range(100)])
-        assert held <= 100 * PART
-        assert all(part.kept_bytes == PART for part in parts)
+async def test_a_series_that_waits_takes_no_more_than_its_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its request and all that the route keeps for it."""
+    found, prepare = [], filter_many._Many.of
+
+    async def of(*arguments: Any) -> Any:
+        gc.collect()
+        tracemalloc.start()
+        try:
+            many = await prepare(*arguments)
+            gc.collect()
+            held = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        found.append((held, sum(one.part.kept_bytes for one in many.begun.values())))
+        return many
+
+    monkeypatch.setattr(filter_many._Many, "of", of)
+    app = create_app(Settings(bundles=(), processes=1))
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
+    async with app.router.lifespan_context(app), client:
+        for count, rows in ((500, 1), (20, 1_000)):
+            one = {"times": list(range(rows)), "values": {"y": [1.0] * rows}, "noise": [1.0] * rows}
+            body = {"series": {str(k): one for k in range(count)}, "levels": [0.9], "alarm": {"rate": 0.1}}
+            assert (await client.post("/filter", json=body)).status_code == 200
+    assert all(held <= kept for held, kept in found) and len(found) == 2

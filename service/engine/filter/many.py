@@ -35,7 +35,7 @@ class Part:
         place: which one it is, from 0.
         model: name of what filters it.
         numbers: that its reply holds, more or less.
-        kept_bytes: what it takes until it ends, beside its observations.
+        kept_bytes: what it takes until it ends.
         held_bytes: what it takes from its end until it is encoded.
     """
 
