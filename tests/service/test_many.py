@@ -215,6 +215,33 @@ async def test_lines_are_the_series_as_they_end_and_a_last_one() -> None:
                 read(kind or steps, line.encode())
 
 
+async def test_a_document_with_a_part_replaced_ends_no_server() -> None:
+    """Every answer is a reply to all series, or a refusal in the one error shape."""
+    rng, statuses = random.Random(3), set()
+    odd: list[Any] = [None, True, 0, -1, 2**63, 1e300, "", "x", [], {}, [[]], {"": 1}, [None], "session:a"]
+    async with serving() as client:
+        for _ in range(300):
+            document: Any = json.loads(json.dumps({**ASKED, "series": mixed(), "stream": False}))
+            inner, parents = document, []
+            while isinstance(inner, dict | list) and inner and (not parents or rng.random() < 0.8):
+                parents.append(
+                    (inner, key := rng.choice(list(inner) if isinstance(inner, dict) else range(len(inner))))
+                )
+                inner = inner[key]
+            parent, key = parents[-1]
+            parent[key] = rng.choice(odd)
+            response = await client.post("/filter", json=document)
+            statuses.add(response.status_code)
+            if response.status_code != 200:
+                read(ErrorReply, response.content)
+            elif document.get("stream") is not True and document.get("series"):
+                read(FilterManyReply, response.content)
+                assert response.json()["count"] == len(document["series"])
+        assert client.app.state.memory.leased_bytes == 0
+        assert client.app.state.engine.seats_in_use == 0
+    assert statuses == {200, 422}
+
+
 # Long format.
 
 
