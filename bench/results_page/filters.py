@@ -286,7 +286,46 @@ def _eigenvalues(runs: Iterable[Iterable[Sequence[float]]]) -> str:
     return ", ".join(f"{real:.2f} ± {imaginary:.2f}i".replace("-", "−") for real, imaginary in pairs)
 
 
+def auto_tables(document: Document) -> list[Table]:
+    rows = [
+        (f"{name}, {lead}", one)
+        for name, leads in document["summary"].items()
+        for lead, one in zip(document["leads"], leads, strict=True)
+    ]
+    return [
+        Table(
+            ("set, lags ahead", "series", "coverage", "inside", "outside, warned", "error", "interval score"),
+            [
+                (
+                    title,
+                    str(one["figures"]),
+                    f"{one['coverage']:.3f}",
+                    str(one["inside"]),
+                    f"{one['warned']} of {one['figures'] - one['inside']}",
+                    f"{one['error_over_last']:.3f}",
+                    f"{one['interval_score']:.2f}",
+                )
+                for title, one in rows
+            ],
+            "Series with 500 forecasts or more, their mean coverage, and how many are inside the bar; mean absolute "
+            "error over that of the last value, and interval score over the last value's error one lag ahead, "
+            "geometric means:",
+        )
+    ]
+
+
+def auto_bars(document: Document) -> Iterator[ShownBar]:
+    for column, lead in enumerate(document["leads"]):
+        leads = [one[column] for one in document["summary"].values()]
+        figures = sum(one["figures"] for one in leads)
+        held = sum(one["inside"] + one["warned"] for one in leads)
+        yield ShownBar(
+            f"auto: coverage {lead} ahead inside, or warned of", f"{held} of {figures}", f"{figures}", held == figures
+        )
+
+
 SHOWN = {
+    "auto-coverage": Shown(auto_tables, auto_bars),
     "filter-accuracy": Shown(accuracy_tables, accuracy_bars),
     "filter": Shown(oscillator_tables),
     "filter-adaptive": Shown(adaptive_tables),
