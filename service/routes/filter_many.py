@@ -49,7 +49,7 @@ async def answer_many(body: FilterRequest, request: Request, engine: Engine, beg
         ServiceError: what is wrong with the request as a whole.
     """
     model = engine.filter_model(await engine.choice(body.model, body.system))
-    mode = {} if body.mode == "recurrent" else {"mode": body.mode}
+    mode: dict[str, Any] = {} if body.mode == "recurrent" else {"mode": body.mode}
     model.readout(tuple(body.levels or model.levels), tuple(body.horizon), body.samples, passes=body.passes, **mode)
     many = await unless_disconnected(request, _Many.of(body, request, begin))
     parts = [one.part for one in many.begun.values()]
