@@ -1,6 +1,8 @@
-"""Anybody's recorded series: files as people have them, read into times and numbers."""
+"""Anybody's recorded series: files and tables as people have them, read into times and numbers."""
 
-from rfa.data.load import load_series
+from rfa.data.frame import Key, key_name, read_frame
+from rfa.data.load import load_series, load_table
 from rfa.data.series import Series
+from rfa.data.table import Table
 
-__all__ = ["Series", "load_series"]
+__all__ = ["Key", "Series", "Table", "key_name", "load_series", "load_table", "read_frame"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -37,11 +37,22 @@ HAS_TIME: Final = r"\d[T ]\d{2}:?\d{2}"
 
 @dataclass(frozen=True)
 class Clock:
-    """seconds `[N]` in the order of the rows; note: how the column was read; is_dated: they count from 1970."""
+    """What a column of times says.
 
-    seconds: np.ndarray
+    stamps: `[N]`, seconds since 1970 or numbers as they are; or Arrow's timestamps without a zone, of a clock that hung
+    in `zone`, which are told apart by the order of the rows. note: how the column was read; is_dated: they are moments.
+    """
+
+    stamps: Any
     note: str
     is_dated: bool = True
+    zone: str | None = None
+
+    def seconds(self, rows: slice) -> np.ndarray:
+        """The times of one series, which are next to each other: in seconds, or as they are."""
+        if self.zone is None:
+            return np.asarray(self.stamps[rows], np.float64)
+        return _resolved(self.stamps[rows], self.zone)
 
 
 def zone_of(name: str) -> tzinfo:
@@ -56,6 +67,26 @@ def zone_of(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, IsADirectoryError):
         raise ValueError(f"no time zone is called {name!r}: give one such as Europe/Berlin or UTC") from None
+
+
+def local_seconds(times: np.ndarray, zone: str) -> np.ndarray:
+    """What a clock of the zone shows at some times, both in seconds since 1970."""
+    import pyarrow.compute as pc
+
+    return _seconds(pc.local_timestamp(_stamps(times, zone)))
+
+
+def utc_seconds(shown: np.ndarray, zone: str) -> np.ndarray:
+    """When a clock of the zone shows some times, for the first time where it shows one twice."""
+    import pyarrow.compute as pc
+
+    return _seconds(pc.assume_timezone(_stamps(shown, None), zone, ambiguous="earliest", nonexistent="latest"))
+
+
+def _stamps(times: np.ndarray, zone: str | None) -> Any:
+    import pyarrow as pa
+
+    return pa.array(np.rint(1e6 * times).astype(np.int64)).cast(pa.timestamp("us", zone))
 
 
 def clock_column(columns: dict[str, Any]) -> str | None:
@@ -83,8 +114,14 @@ def _holds_dates(column: Any) -> bool:
     return not cell.isdigit() and bool(_iso(pa.chunked_array([[cell]])) is not None or _formats(cell))
 
 
-def read_clock(column: Any, name: str, *, zone: str, time_format: str | None, first_row: int) -> Clock:
+def read_clock(
+    column: Any, name: str, *, zone: str, time_format: str | None, rows: np.ndarray, begins: np.ndarray | None = None
+) -> Clock:
     """The times of a column: numbers, dates as Arrow has them, or text.
+
+    Args:
+        rows: what the file calls each row, for messages.
+        begins: where another series begins, whose times may be earlier; the first does at 0.
 
     Raises:
         ValueError: a cell is empty or no time, days and months could be either way round, or the zone is unknown.
@@ -92,47 +129,58 @@ def read_clock(column: Any, name: str, *, zone: str, time_format: str | None, fi
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    local = zone_of(zone)
+    zone_of(zone)
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
-        _all_there(column, name, first_row)
-        stamps = column if pa.types.is_timestamp(column.type) else pc.cast(column, pa.timestamp("s"))
-        return Clock(_seconds(stamps, zone), "dates" if stamps.type.tz else f"dates, taken as {zone}")
+        _all_there(column, name, rows)
+        return _stamped(column if pa.types.is_timestamp(column.type) else pc.cast(column, pa.timestamp("s")), "", zone)
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-        _all_there(column, name, first_row)
-        return _numbers(column, name, first_row)
+        _all_there(column, name, rows)
+        return _numbers(column, name, rows)
     if not pa.types.is_string(column.type):
         raise ValueError(f"column {name!r} is {column.type}: neither numbers nor dates")
     cells = pc.utf8_trim_whitespace(column)
-    _all_there(pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells), name, first_row)
+    _all_there(pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells), name, rows)
+    if time_format is None and pc.all(pc.match_substring_regex(cells, r"^(19|20)\d{6}$")).as_py():
+        time_format = "%Y%m%d"
     if time_format is not None:
-        return Clock(_parsed(cells, time_format, local, name, first_row), _told(time_format, zone))
-    if pc.all(pc.match_substring_regex(cells, r"^(19|20)\d{6}$")).as_py():
-        return Clock(_parsed(cells, "%Y%m%d", local, name, first_row), _told("%Y%m%d", zone))
+        return _told(_parsed(cells, time_format, name, rows), time_format, zone)
     for kind in (pa.int64(), pa.float64()):
         try:
-            return _numbers(pc.cast(cells, kind), name, first_row)
+            return _numbers(pc.cast(cells, kind), name, rows)
         except pa.ArrowInvalid:
             pass
     if (stamps := _iso(cells)) is not None:
-        return Clock(_seconds(stamps, zone), "ISO dates" if stamps.type.tz else f"ISO dates, taken as {zone}")
-    return _guessed(cells, name, local, zone, first_row)
+        return _stamped(stamps, "ISO ", zone)
+    return _guessed(cells, name, zone, rows, np.array([], int) if begins is None else begins)
 
 
-def _told(time_format: str, zone: str) -> str:
+def _stamped(stamps: Any, kind: str, zone: str) -> Clock:
+    """Timestamps of Arrow: of a zone, or of a clock that hung in `zone`."""
+    if stamps.type.tz is not None:
+        return Clock(_seconds(stamps), f"{kind}dates")
+    note = f"{kind}dates, taken as {zone}"
+    return Clock(_seconds(stamps), note) if zone == "UTC" else Clock(stamps, note, zone=zone)
+
+
+def _told(stamps: Any, time_format: str, zone: str) -> Clock:
+    return replace(_stamped(stamps, "", zone), note=_note(time_format, zone))
+
+
+def _note(time_format: str, zone: str) -> str:
     return f"dates as {time_format}" + ("" if "%z" in time_format else f", taken as {zone}")
 
 
-def _all_there(column: Any, name: str, first_row: int) -> None:
+def _all_there(column: Any, name: str, rows: np.ndarray) -> None:
     if column.null_count:
-        row = first_row + int(np.argmax(np.asarray(column.is_null().to_numpy(), bool)))
+        row = rows[int(np.argmax(np.asarray(column.is_null().to_numpy(), bool)))]
         raise ValueError(f"row {row}, column {name!r}: no time ({column.null_count} such cells)")
 
 
-def _numbers(column: Any, name: str, first_row: int) -> Clock:
+def _numbers(column: Any, name: str, rows: np.ndarray) -> Clock:
     """Numbers as they are, or seconds where their size says that they count from 1970."""
     numbers = column.to_numpy()
     if not np.isfinite(numbers).all():
-        raise ValueError(f"row {first_row + int(np.argmin(np.isfinite(numbers)))}, column {name!r}: not finite")
+        raise ValueError(f"row {rows[int(np.argmin(np.isfinite(numbers)))]}, column {name!r}: not finite")
     size = float(np.median(np.abs(numbers.astype(np.float64))))
     for least, per_second, unit in EPOCHS:
         if size >= least:
@@ -161,15 +209,21 @@ def _iso(cells: Any) -> Any:
         return None
 
 
-def _seconds(stamps: Any, zone: str) -> np.ndarray:
-    """Seconds of timestamps of any unit; those without a zone are of a clock that hung in `zone`."""
+def _resolved(stamps: Any, zone: str) -> np.ndarray:
+    """Seconds of a clock that hung in `zone`."""
     import pyarrow.compute as pc
 
-    counts, per_second = _counts(stamps), {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[stamps.type.unit]
-    if stamps.type.tz is None and zone != "UTC":
-        early = pc.assume_timezone(stamps, zone, ambiguous="earliest", nonexistent="latest")
-        late = pc.assume_timezone(stamps, zone, ambiguous="latest", nonexistent="latest")
-        counts = _in_order(counts, _counts(early), _counts(late))
+    early = pc.assume_timezone(stamps, zone, ambiguous="earliest", nonexistent="latest")
+    late = pc.assume_timezone(stamps, zone, ambiguous="latest", nonexistent="latest")
+    return _in_seconds(_in_order(_counts(stamps), _counts(early), _counts(late)), stamps.type.unit)
+
+
+def _seconds(stamps: Any) -> np.ndarray:
+    return _in_seconds(_counts(stamps), stamps.type.unit)
+
+
+def _in_seconds(counts: np.ndarray, unit: str) -> np.ndarray:
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
     return np.asarray(counts // per_second + (counts % per_second) / per_second, np.float64)
 
 
@@ -213,43 +267,51 @@ def _fitting(text: str, formats: Iterable[str]) -> Iterator[str]:
             yield made
 
 
-def _parsed(cells: Any, time_format: str, local: tzinfo, name: str, first_row: int) -> np.ndarray:
-    found, before, fold = np.empty(len(cells)), None, 0
-    for k, cell in enumerate(cells.to_pylist()):
+def _parsed(cells: Any, time_format: str, name: str, rows: np.ndarray) -> Any:
+    """Timestamps of text in one format, in UTC where it names a zone."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    # Dates come again and again, and so do times of day: each is read once.
+    encoded = (
+        cells.combine_chunks().dictionary_encode() if isinstance(cells, pa.ChunkedArray) else cells.dictionary_encode()
+    )
+    found = []
+    for k, cell in enumerate(encoded.dictionary.to_pylist()):
         try:
-            moment = datetime.strptime(cell, time_format)
+            found.append(datetime.strptime(cell, time_format))
         except ValueError:
-            raise ValueError(f"row {first_row + k}, column {name!r}: {cell!r} is no time as {time_format}") from None
-        if moment.tzinfo is None:
-            at = moment.replace(tzinfo=local)
-            if at.utcoffset() == at.replace(fold=1).utcoffset():
-                fold = 0
-            elif before is not None and moment < before:
-                fold = 1
-            before, moment = moment, at.replace(fold=fold)
-        found[k] = moment.astimezone(UTC).timestamp()
-    return found
+            row = rows[pc.index(encoded.indices, pa.scalar(k, encoded.indices.type)).as_py()]
+            raise ValueError(f"row {row}, column {name!r}: {cell!r} is no time as {time_format}") from None
+    is_zoned = found[0].tzinfo is not None
+    return pa.array(found, pa.timestamp("us", "UTC" if is_zoned else None)).take(encoded.indices)
 
 
-def _guessed(cells: Any, name: str, local: tzinfo, zone: str, first_row: int) -> Clock:
+def _guessed(cells: Any, name: str, zone: str, rows: np.ndarray, begins: np.ndarray) -> Clock:
     """Text in a known format: the only one that fits every cell, or the only one by which times do not decrease."""
     first = cells[0].as_py()
-    read: dict[str, np.ndarray] = {}
-    problem = f"row {first_row}, column {name!r}: {first!r} is no time that is known; say how it is written with "
+    read: dict[str, Any] = {}
+    problem = f"row {rows[0]}, column {name!r}: {first!r} is no time that is known; say how it is written with "
     problem += "--time-format, such as '%d.%m.%Y %H:%M'"
     for time_format in _formats(first):
         try:
-            read[time_format] = _parsed(cells, time_format, local, name, first_row)
+            read[time_format] = _parsed(cells, time_format, name, rows)
         except ValueError as error:
             problem = str(error)
     if not read:
         raise ValueError(problem)
-    different = {times.tobytes(): made for made, times in reversed(read.items())}
+    different = {_counts(stamps).tobytes(): made for made, stamps in reversed(read.items())}
     if len(different) > 1:
-        rising = {bytes_: made for bytes_, made in different.items() if (np.diff(read[made]) >= 0).all()}
+        rising = {told: made for told, made in different.items() if _rises(_counts(read[made]), begins)}
         if len(rising) != 1:
             told = " or ".join(sorted(different.values()))
             raise ValueError(f"column {name!r}: {first!r} may be {told}; say which with --time-format")
         different = rising
     (made,) = different.values()
-    return Clock(read[made], _told(made, zone))
+    return _told(read[made], made, zone)
+
+
+def _rises(counts: np.ndarray, begins: np.ndarray) -> bool:
+    is_back = np.diff(counts) < 0
+    is_back[begins[begins > 0] - 1] = False
+    return not is_back.any()

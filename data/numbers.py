@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +16,10 @@ PLAIN: Final = rf"^[+-]?(\d+\.?\d*|\.\d+){EXPONENT}$"
 DECIMAL_COMMA: Final = rf"^[+-]?(\d{{1,3}}(\.\d{{3}})+(,\d+)?|\d+(,\d+)?|,\d+){EXPONENT}$"
 THOUSANDS: Final = rf"^[+-]?(\d{{1,3}}(,\d{{3}})+(\.\d*)?|\d+\.?\d*|\.\d+){EXPONENT}$"
 
+SAID: Final = {
+    "": "", "decimal comma": "a comma stands before decimals", "thousands": "commas stand between thousands"
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Numbers:
@@ -26,14 +29,16 @@ class Numbers:
     note: str = ""
 
 
-def read_numbers(column: Any, name: str, separator: str | None, first_row: int) -> Numbers | None:
+def read_numbers(
+    column: Any, name: str, separator: str | None, first_row: int, *, strict: bool = False
+) -> Numbers | None:
     """A column of text as numbers; None: it holds labels (fewer than half of what is there are numbers).
 
     A comma is for decimals where a semicolon or a tab separates the cells, else for thousands, unless only the other
-    reading fits every cell.
+    reading fits every cell. A few cells that are no numbers, or not finite, are missing, and said.
 
     Raises:
-        ValueError: a cell is no number where most are, or is not finite. The message has its row.
+        ValueError: decimal points and commas are mixed; with `strict`, a cell is no number where most are.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -41,29 +46,69 @@ def read_numbers(column: Any, name: str, separator: str | None, first_row: int) 
     cells = pc.utf8_trim_whitespace(column)
     is_missing = pc.is_in(pc.utf8_lower(cells), pa.array(MISSING))
     cells = pc.if_else(is_missing, pa.scalar(None, pa.string()), cells)
-    cells = pc.replace_substring_regex(cells, r"\s*%$", "")
-    cells = pc.replace_substring(cells, "\N{MINUS SIGN}", "-")
-    spaced = pc.replace_substring_regex(cells, rf"(\d){SPACES}(\d{{3}})", r"\1\2")
-    cells = pc.replace_substring_regex(spaced, rf"(\d){SPACES}(\d{{3}})", r"\1\2")  # digits that two of them share
+    if pc.all(pc.match_substring_regex(cells, PLAIN), min_count=0).as_py():
+        return _finite(cells, "", name, first_row, [], strict)
+    texts, cells = cells, _tidied(cells)
     rules = {"": PLAIN, "decimal comma": DECIMAL_COMMA, "thousands": THOUSANDS}
     if separator not in (";", "\t"):
         rules = {"": PLAIN, "thousands": THOUSANDS, "decimal comma": DECIMAL_COMMA}
+    is_number = pc.match_substring_regex(cells, "|".join(f"(?:{pattern})" for pattern in rules.values()))
+    is_odd = pc.fill_null(pc.invert(is_number), False)
+    odd = np.flatnonzero(is_odd.to_numpy())
+    if 2 * len(odd) >= len(cells) - cells.null_count:
+        return None
+    cells = pc.if_else(is_odd, pa.scalar(None, pa.string()), cells)
     for rule, pattern in rules.items():
         if pc.all(pc.match_substring_regex(cells, pattern), min_count=0).as_py():
-            values = _cast(cells, rule)
-            break
-    else:
-        _refuse_unless_labels(cells, name, first_row)
-        return None
-    if not np.isfinite(values[~_nulls(cells)]).all():
-        bad = int(np.flatnonzero(~np.isfinite(values) & ~_nulls(cells))[0])
-        raise ValueError(f"row {first_row + bad}, column {name!r}: not finite")
-    note = {"": "", "decimal comma": "a comma stands before decimals", "thousands": "commas stand between thousands"}
-    return Numbers(values, f"column {name!r}: {note[rule]}" if rule else "")
+            return _finite(cells, rule, name, first_row, [(int(k), texts[int(k)].as_py()) for k in odd], strict)
+    raise ValueError(
+        f"column {name!r}: decimal points and decimal commas are mixed; write one of them, or choose columns with "
+        "--column"
+    )
 
 
-def _nulls(cells: Any) -> np.ndarray:
-    return np.asarray(cells.is_null().to_numpy(), bool)
+def _tidied(cells: Any) -> Any:
+    """Without signs of percent, true minus signs, and spaces between thousands."""
+    import pyarrow.compute as pc
+
+    cells = pc.replace_substring_regex(cells, r"\s*%$", "")
+    cells = pc.replace_substring(cells, "\N{MINUS SIGN}", "-")
+    for _ in range(2):  # digits that two of them share
+        cells = pc.replace_substring_regex(cells, rf"(\d){SPACES}(\d{{3}})", r"\1\2")
+    return cells
+
+
+def _finite(cells: Any, rule: str, name: str, first_row: int, odd: list[tuple[int, str]], strict: bool) -> Numbers:
+    """The numbers of a column, missing where it is odd or no number is so large.
+
+    Args:
+        odd: rows, from 0, and what they hold.
+    """
+    values = _cast(cells, rule)
+    notes = [f"column {name!r}: {SAID[rule]}"] if rule else []
+    if odd:
+        row, text = odd[0]
+        told = "not finite" if text.lower().lstrip("+-") in ("inf", "infinity") else f"{text[:40]!r} is not a number"
+        notes.append(odd_cells(name, first_row + row, told, len(odd), strict=strict))
+    is_large = np.isinf(values)
+    if is_large.any():
+        notes.append(
+            odd_cells(name, first_row + int(np.argmax(is_large)), "not finite", int(is_large.sum()), strict=strict)
+        )
+        values = np.where(is_large, np.nan, values)
+    return Numbers(values, "; ".join(notes))
+
+
+def odd_cells(name: str, row: int, told: str, count: int, *, strict: bool) -> str:
+    """What is said of cells that are no numbers.
+
+    Raises:
+        ValueError: they are not allowed.
+    """
+    said = f"row {row}, column {name!r}: {told} ({count} such cells)"
+    if strict:
+        raise ValueError(f"{said}; leave the cell empty, choose columns with --column, or read without --strict")
+    return f"{said}: read as missing"
 
 
 def _cast(cells: Any, rule: str) -> np.ndarray:
@@ -76,23 +121,3 @@ def _cast(cells: Any, rule: str) -> np.ndarray:
         cells = pc.replace_substring(cells, ",", "")
     bare = pc.replace_substring_regex(cells, r"^\+", "")
     return np.asarray(pc.cast(bare, pa.float64()).to_numpy(), np.float64)
-
-
-def _refuse_unless_labels(cells: Any, name: str, first_row: int) -> None:
-    """A column that is not all numbers holds labels, or numbers and a cell that is none."""
-    texts = [cell for cell in cells.to_pylist() if cell is not None]
-    bad = [cell for cell in texts if not any(re.match(rule, cell) for rule in (PLAIN, DECIMAL_COMMA, THOUSANDS))]
-    if 2 * len(bad) >= len(texts):
-        return
-    if not bad:
-        raise ValueError(
-            f"column {name!r}: decimal points and decimal commas are mixed; write one of them, or choose "
-            "columns with --column"
-        )
-    first = bad[0]
-    row = first_row + cells.to_pylist().index(first)
-    told = "not finite" if first.lower().lstrip("+-") in ("inf", "infinity") else f"{first!r} is not a number"
-    raise ValueError(
-        f"row {row}, column {name!r}: {told} ({len(bad)} such cells); leave the cell empty, or choose columns "
-        "with --column"
-    )

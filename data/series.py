@@ -11,7 +11,8 @@ import numpy as np
 class Series:
     """times `[N]` non-decreasing, in seconds where dates were given, values `[N, P]` (NaN = missing), names of the P
     columns; clock: name of the column of times, None where there was none; is_dated: the times are moments, in seconds
-    since 1970; notes: what was decided or left out while reading, a line each."""
+    since 1970; notes: what was decided or left out while reading, a line each; rows: `[N]`, the row of the table, from
+    0, that each comes from, None where cells of several were put together."""
 
     times: np.ndarray
     values: np.ndarray
@@ -19,6 +20,7 @@ class Series:
     clock: str | None = None
     is_dated: bool = False
     notes: tuple[str, ...] = ()
+    rows: np.ndarray | None = None
 
     def moments(self, times: np.ndarray) -> np.ndarray:
         """Times of the series as dates in UTC, to the microsecond; as they are where it has no dates."""

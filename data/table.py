@@ -26,12 +26,32 @@ DATE: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d{1,4})?([T ].*)?|\d{1,2}:\
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by their names, which differ; first_row: where the file has the first of them, for messages."""
+    """Columns by their names, which differ; first_row: where the file has the first row, for messages; notes: what was
+    decided while reading."""
 
     columns: dict[str, Any]
-    separator: str | None
-    first_row: int
-    notes: tuple[str, ...]
+    separator: str | None = None
+    first_row: int = 1
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Table:
+        """A table of Arrow's.
+
+        Raises:
+            ValueError: a column holds what it may not.
+        """
+        import pyarrow as pa
+
+        try:
+            table.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"the table is damaged: {str(error).splitlines()[0]}") from None
+        names = distinct([str(name) for name in table.column_names])
+        return cls(dict(zip(names, map(_plain, table.columns), strict=True)))
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()))) if self.columns else 0
 
 
 def read_table(content: bytes) -> Table:
@@ -49,11 +69,11 @@ def read_table(content: bytes) -> Table:
         if content.startswith(b"PAR1"):
             from pyarrow import parquet
 
-            return _typed(parquet.read_table(pa.BufferReader(content)))
+            return Table.of(parquet.read_table(pa.BufferReader(content)))
         if content.startswith(b"ARROW1"):
-            return _typed(pa.ipc.open_file(content).read_all())
+            return Table.of(pa.ipc.open_file(content).read_all())
         if content.startswith(b"\xff\xff\xff\xff"):
-            return _typed(pa.ipc.open_stream(content).read_all())
+            return Table.of(pa.ipc.open_stream(content).read_all())
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"the file cannot be read: {str(error).splitlines()[0]}") from None
     return _read_text(*_decoded(content))
@@ -72,12 +92,6 @@ def _unpacked(content: bytes) -> bytes:
     if len(content) >= MAX_BYTES:
         raise ValueError("the file has 2 GiB or more: give a part of it")
     return content
-
-
-def _typed(table: pa.Table) -> Table:
-    table.validate(full=True)
-    names = _distinct([str(name) for name in table.column_names])
-    return Table(dict(zip(names, map(_plain, table.columns), strict=True)), None, 1, ())
 
 
 def _plain(column: Any) -> Any:
@@ -124,7 +138,7 @@ def _read_text(text: str, notes: tuple[str, ...]) -> Table:
     body = text[start:]
     if not body.strip():
         raise ValueError("the file has a header and no rows: it needs at least one row")
-    names = _distinct(names)
+    names = distinct(names)
     ragged: list[Any] = []
 
     def refuse(row: Any) -> str:
@@ -189,7 +203,7 @@ def _is_data(cells: list[str]) -> bool:
     return bool(filled) and all(NUMBER.fullmatch(cell) or DATE.fullmatch(cell) for cell in filled)
 
 
-def _distinct(names: list[str]) -> list[str]:
+def distinct(names: list[str]) -> list[str]:
     """Names that stand twice get a number."""
     found: list[str] = []
     for name in names:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from rfa.data import load_series
+from rfa.data import Key, Series, key_name, load_series, load_table, read_frame
 
 CORPUS = Path(__file__).parent / "corpus"
 CASES: list[dict[str, Any]] = json.loads((CORPUS / "expected.json").read_text(encoding="utf-8"))
@@ -29,26 +30,39 @@ def machine_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 
 def test_every_file_has_its_expectation() -> None:
-    assert {case["file"] for case in CASES} == {path.name for path in CORPUS.iterdir()} - {"expected.json"}
-    assert len(CASES) >= 60
+    files = {case["file"] for case in CASES}
+    assert files == {path.name for path in CORPUS.iterdir()} - {"expected.json"} and len(files) >= 60
 
 
 @pytest.mark.usefixtures("machine_zone")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["file"])
 def test_a_file_is_read_right_or_refused_with_what_to_do(case: dict[str, Any]) -> None:
-    options = case.get("options", {})
+    failed: dict[str, str] = {}
+
+    def read() -> dict[Key, Series]:
+        table = load_table(CORPUS / case["file"])
+        return read_frame(
+            table, refused=lambda key, error: failed.update({key_name(key): str(error)}), **case.get("options", {})
+        )
+
     if "refused" in case:
         with pytest.raises(ValueError, match=re.escape(case["refused"])) as caught:
-            load_series(CORPUS / case["file"], **options)
+            read()
         assert "\n" not in str(caught.value)
         return
-    series = load_series(CORPUS / case["file"], **options)
-    assert series.names == tuple(case["names"])
-    # Seconds since 1970 have seven digits after the point in float64.
-    assert series.times == pytest.approx(case["times"], abs=1e-6, rel=0)
-    wanted = [[math.nan if value is None else value for value in row] for row in case["values"]]
-    assert np.array_equal(series.values, np.array(wanted, np.float64), equal_nan=True)
-    assert case.get("note", "") in " · ".join(series.notes)
+    found = read()
+    wanted = case["series"] if "series" in case else [[[], case["names"], case["times"], case["values"]]]
+    assert list(found) == [tuple(key) for key, *_ in wanted]
+    for series, (_, names, times, values) in zip(found.values(), wanted, strict=True):
+        assert series.names == tuple(names)
+        # Seconds since 1970 have seven digits after the point in float64.
+        assert series.times == pytest.approx(times, abs=1e-6, rel=0)
+        rows = [[math.nan if value is None else value for value in row] for row in values]
+        assert np.array_equal(series.values, np.array(rows, np.float64), equal_nan=True)
+        assert case.get("note", "") in " · ".join(series.notes)
+    assert failed.keys() == case.get("failed", {}).keys()
+    for key, told in case.get("failed", {}).items():
+        assert f"series {key!r}: {told}" in failed[key]
 
 
 def test_a_part_of_a_series_is_named_by_its_times() -> None:
@@ -70,9 +84,62 @@ def test_dates_come_back_as_they_were() -> None:
     assert not plain.is_dated and plain.moments(plain.times) is plain.times
 
 
+def test_a_frame_of_arrow_is_read_as_its_file_is() -> None:
+    when = np.datetime64("2024-03-09T00:00:00.25", "ms") + np.arange(4)
+    table = pa.table({
+        "sensor": pa.array(["b", "a", "b", None]).dictionary_encode(), "hall": [1, 2, 1, 2], "when": when,
+        "level": [1.5, float("inf"), None, 4.0], "is_up": [True, False, True, False],
+    })  # fmt: skip
+    found = read_frame(table, by=["sensor", "hall"], refused=lambda key, error: None)
+    assert list(found) == [("b", 1)]  # a's value is infinite, and the last row has no key
+    series = found["b", 1]
+    assert series.names == ("level",) and series.clock == "when" and series.is_dated
+    assert series.times.tolist() == [1709942400.25, 1709942400.252]
+    assert np.array_equal(series.values, [[1.5], [np.nan]], equal_nan=True)
+    assert series.rows is not None and series.rows.tolist() == [0, 2]
+    with pytest.raises(ValueError, match="series 'a / 2': no row has a value"):
+        read_frame(table, by=["sensor", "hall"])
+    for empty in (table[:0], pa.table({})):
+        with pytest.raises(ValueError, match="no rows"):
+            read_frame(empty)
+
+
+def test_series_of_a_table_are_those_of_a_table_each() -> None:
+    """What is read of one does not depend on the others, nor on the order in which their rows stand."""
+    rng = np.random.default_rng(4)
+    owner, times = rng.integers(0, 30, 2000), np.round(rng.uniform(0, 1e6, 2000))
+    table = pa.table({"owner": owner, "t": times, "y": rng.normal(size=2000)})
+    found = read_frame(table, by=["owner"], every="1h", refused=print)
+    assert sorted(found) == [(k,) for k in range(30)]
+    for (k,), series in found.items():
+        alone = read_frame(table.filter(pa.array(owner == k)).drop(["owner"]), every="1h")[()]
+        assert np.array_equal(series.times, alone.times) and np.array_equal(series.values, alone.values, equal_nan=True)
+
+
+def test_a_regular_clock_has_the_mean_of_each_cell() -> None:
+    rng = np.random.default_rng(5)
+    times = np.sort(rng.uniform(1.7e9, 1.7e9 + 86400, 3000))
+    values = np.where(rng.random(3000) < 0.1, np.nan, 1e6 + rng.normal(size=3000))
+    table = pa.table({"t": times, "y": values})
+    series = read_frame(table, every="10min")[()]
+    assert np.array_equal(np.diff(series.times), np.full(len(series.times) - 1, 600.0)) and series.times[0] % 600 == 0
+    for at, (mean,) in zip(series.times, series.values, strict=True):
+        inside = [
+            y for t, y in zip(times.tolist(), values.tolist(), strict=True) if at <= t < at + 600 and not math.isnan(y)
+        ]
+        # Sums of 25 numbers of 1, above a level that is taken off before.
+        assert mean == pytest.approx(math.fsum(inside) / len(inside), rel=0, abs=1e-9) if inside else math.isnan(mean)
+    # In India an hour begins at half past, in Berlin a day at 22 or 23 o'clock.
+    assert read_frame(table, every="1h", zone="Asia/Kolkata")[()].times[0] % 3600 == 1800
+    year = pa.table({"t": 1.7e9 + 3600.0 * np.arange(9000), "y": np.arange(9000.0)})
+    days = read_frame(year, every="1d", zone="Europe/Berlin")[()]
+    assert set((days.times % 86400 / 3600).tolist()) == {22.0, 23.0}
+    assert set(np.diff(days.times).tolist()) == {82800.0, 86400.0, 90000.0}
+
+
 def test_a_damaged_arrow_file_is_refused(tmp_path: Path) -> None:
     content = (CORPUS / "typed.arrow").read_bytes()
     assert content.count(b"abc") == 1
     (tmp_path / "damaged.arrow").write_bytes(content.replace(b"abc", b"\xff\xfe\xff"))
-    with pytest.raises(ValueError, match=r"the file cannot be read: .*Invalid UTF8"):
+    with pytest.raises(ValueError, match=r"the table is damaged: .*Invalid UTF8"):
         load_series(tmp_path / "damaged.arrow")
