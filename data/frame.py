@@ -13,6 +13,7 @@ from rfa.data.numbers import odd_cells, read_numbers
 from rfa.data.part import between, regular, step_of
 from rfa.data.series import Series
 from rfa.data.table import Table
+from rfa.data.wide import refuse_rows_of_series, unfolded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,7 +77,10 @@ def read_frame(
             raise told from error
         refused(key, told)
 
+    table = unfolded(table, by) if time is None and not columns else table
     groups, notes = _groups(table, by)
+    if not (by or columns):
+        refuse_rows_of_series(table)
     table = _dated(table) if time is None else table
     rest = {name: column for name, column in table.columns.items() if name not in by}
     clock = time if time is not None else clock_column(rest)

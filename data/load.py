@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rfa.data.content import read_table
 from rfa.data.frame import read_frame
 from rfa.data.series import Series
-from rfa.data.table import MAX_BYTES, Table, read_table
+from rfa.data.source import read_source
+from rfa.data.table import Table
 
 
-def load_table(source: str | Path) -> Table:
-    """The table of a file, its cells yet to be read: CSV in any dress, Parquet or Arrow, plain or packed.
+def load_table(source: str | Path, *, sheet: str | None = None) -> Table:
+    """The table of a file, its cells yet to be read: CSV in any dress, Parquet, Arrow or a workbook, plain or packed.
 
     Args:
-        source: a file, or "-" for standard input.
+        source: a file, "-" for standard input, or a URL that fsspec can read, such as https:// or s3://.
+        sheet: of a workbook, by its name; else the first.
 
     Raises:
         ValueError: what the file is, or the row that cannot be read, and what to do.
     """
-    return read_table(_content(source))
+    return read_table(read_source(source), sheet)
 
 
 def load_series(
     source: str | Path,
     *,
+    sheet: str | None = None,
     time: str | None = None,
     columns: Sequence[str] = (),
     zone: str = "UTC",
@@ -41,20 +44,14 @@ def load_series(
         ValueError: what the file is, or the row and column that cannot be read, and what to do.
     """
     (series,) = read_frame(
-        load_table(source), time=time, columns=columns, zone=zone, time_format=time_format, strict=strict, start=start,
-        end=end, every=every,
-    ).values()  # fmt: skip
+        load_table(source, sheet=sheet),
+        time=time,
+        columns=columns,
+        zone=zone,
+        time_format=time_format,
+        strict=strict,
+        start=start,
+        end=end,
+        every=every,
+    ).values()
     return series
-
-
-def _content(source: str | Path) -> bytes:
-    if str(source) == "-":
-        return sys.stdin.buffer.read(MAX_BYTES)
-    path = Path(source)
-    if not path.exists():
-        raise ValueError(f"file {str(path)!r} does not exist")
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder: give a file")
-    if path.stat().st_size >= MAX_BYTES:
-        raise ValueError(f"{path.name} has 2 GiB or more: give a part of it")
-    return path.read_bytes()

@@ -40,7 +40,7 @@ def test_a_file_is_read_right_or_refused_with_what_to_do(case: dict[str, Any]) -
     failed: dict[str, str] = {}
 
     def read() -> dict[Key, Series]:
-        table = load_table(CORPUS / case["file"])
+        table = load_table(CORPUS / case["file"], sheet=case.get("sheet"))
         return read_frame(
             table, refused=lambda key, error: failed.update({key_name(key): str(error)}), **case.get("options", {})
         )
