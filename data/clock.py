@@ -6,15 +6,14 @@ machine's zone is; the hour that a clock shows twice in autumn is told apart by 
 
 from __future__ import annotations
 
-import itertools
-import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, tzinfo
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
+
+from rfa.data.formats import formats_of, parsed
 
 CLOCK_NAMES: Final = (
     "time", "timestamp", "ts", "ds", "date", "datetime", "_time", "date_time", "time_stamp", "date/time",
@@ -22,15 +21,8 @@ CLOCK_NAMES: Final = (
 )  # fmt: skip
 # The least size of a number that counts so many a second since 1970: 1973 on.
 EPOCHS: Final = ((1e17, 1e9, "nanoseconds"), (1e14, 1e6, "microseconds"), (1e11, 1e3, "milliseconds"))
+ISO: Final = "ISO"
 EPOCH_SECONDS: Final = 1e8
-DATE_FORMATS: Final = (
-    "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d", "%Y-%m", "%Y/%m", "%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y",
-    "%d-%m-%Y", "%m-%d-%Y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%m-%d-%y", "%d %b %Y", "%d-%b-%Y", "%d-%b-%y",
-    "%b %d, %Y", "%b %d %Y", "%d %B %Y", "%B %d, %Y", "%d/%b/%Y", "%a, %d %b %Y", "%a %b %d %Y",
-)  # fmt: skip
-TIME_FORMATS: Final = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p", "%H%M", "%H%M%S")
-JOINTS: Final = (" ", "T", ":", ", ")
-ZONES: Final = ("", "%z", " %z")
 ZONED: Final = r"(Z|[+-]\d{2}(:?\d{2})?)$"
 HAS_TIME: Final = r"\d[T ]\d{2}:?\d{2}"
 
@@ -40,13 +32,15 @@ class Clock:
     """What a column of times says.
 
     stamps: `[N]`, seconds since 1970 or numbers as they are; or Arrow's timestamps without a zone, of a clock that hung
-    in `zone`, which are told apart by the order of the rows. note: how the column was read; is_dated: they are moments.
+    in `zone`, which are told apart by the order of the rows. note: how the column was read; is_dated: they are moments;
+    form: how it is written, a format of strptime's, ISO, or how many make a second; None where Arrow has it as times.
     """
 
     stamps: Any
     note: str
     is_dated: bool = True
     zone: str | None = None
+    form: str | float | None = None
 
     def seconds(self, rows: slice) -> np.ndarray:
         """The times of one series, which are next to each other: in seconds, or as they are."""
@@ -99,8 +93,8 @@ def clock_column(columns: dict[str, Any]) -> str | None:
             return lower[name]
     if "t" in columns:  # T is a temperature
         return "t"
-    first = next(iter(columns))
-    return first if _holds_dates(columns[first]) else None
+    first = next(iter(columns), None)
+    return first if first is not None and _holds_dates(columns[first]) else None
 
 
 def _holds_dates(column: Any) -> bool:
@@ -111,7 +105,7 @@ def _holds_dates(column: Any) -> bool:
     if not pa.types.is_string(column.type) or not len(column):
         return False
     cell = (column[0].as_py() or "").strip()
-    return not cell.isdigit() and bool(_iso(pa.chunked_array([[cell]])) is not None or _formats(cell))
+    return not cell.isdigit() and bool(_iso(pa.chunked_array([[cell]])) is not None or formats_of(cell))
 
 
 def read_clock(
@@ -143,14 +137,14 @@ def read_clock(
     if time_format is None and pc.all(pc.match_substring_regex(cells, r"^(19|20)\d{6}$")).as_py():
         time_format = "%Y%m%d"
     if time_format is not None:
-        return _told(_parsed(cells, time_format, name, rows), time_format, zone)
+        return _told(parsed(cells, time_format, name, rows), time_format, zone)
     for kind in (pa.int64(), pa.float64()):
         try:
             return _numbers(pc.cast(cells, kind), name, rows)
         except pa.ArrowInvalid:
             pass
     if (stamps := _iso(cells)) is not None:
-        return _stamped(stamps, "ISO ", zone)
+        return replace(_stamped(stamps, "ISO ", zone), form=ISO)
     return _guessed(cells, name, zone, rows, np.array([], int) if begins is None else begins)
 
 
@@ -163,7 +157,7 @@ def _stamped(stamps: Any, kind: str, zone: str) -> Clock:
 
 
 def _told(stamps: Any, time_format: str, zone: str) -> Clock:
-    return replace(_stamped(stamps, "", zone), note=_note(time_format, zone))
+    return replace(_stamped(stamps, "", zone), note=_note(time_format, zone), form=time_format)
 
 
 def _note(time_format: str, zone: str) -> str:
@@ -185,9 +179,11 @@ def _numbers(column: Any, name: str, rows: np.ndarray) -> Clock:
     for least, per_second, unit in EPOCHS:
         if size >= least:
             whole, part = np.divmod(numbers, numbers.dtype.type(per_second))  # exact where they are integers
-            return Clock(whole.astype(np.float64) + part.astype(np.float64) / per_second, f"{unit} since 1970")
+            seconds = whole.astype(np.float64) + part.astype(np.float64) / per_second
+            return Clock(seconds, f"{unit} since 1970", form=per_second)
     is_dated = size >= EPOCH_SECONDS
-    return Clock(numbers.astype(np.float64), "seconds since 1970" if is_dated else "numbers, as seconds", is_dated)
+    note = "seconds since 1970" if is_dated else "numbers, as seconds"
+    return Clock(numbers.astype(np.float64), note, is_dated, form=1.0)
 
 
 def _iso(cells: Any) -> Any:
@@ -246,56 +242,15 @@ def _in_order(shown: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.nd
     return found
 
 
-def _formats(cell: str) -> list[str]:
-    """The formats that a cell has: those of its date, and where it goes on, of its time of day."""
-    found = list(_fitting(cell, DATE_FORMATS))
-    for joint in JOINTS:
-        for at in (match.start() for match in re.finditer(joint, cell)):
-            times = [f"{time}{zone}" for time, zone in itertools.product(TIME_FORMATS, ZONES)]
-            for date in _fitting(cell[:at], DATE_FORMATS):
-                found += [f"{date}{joint}{time}" for time in _fitting(cell[at + len(joint) :], times)]
-    return list(dict.fromkeys(found))
-
-
-def _fitting(text: str, formats: Iterable[str]) -> Iterator[str]:
-    for made in formats:
-        try:
-            year = datetime.strptime(text, made).year
-        except ValueError:
-            continue
-        if 1900 <= year < 2200:  # a time of day alone is of 1900
-            yield made
-
-
-def _parsed(cells: Any, time_format: str, name: str, rows: np.ndarray) -> Any:
-    """Timestamps of text in one format, in UTC where it names a zone."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    # Dates come again and again, and so do times of day: each is read once.
-    encoded = (
-        cells.combine_chunks().dictionary_encode() if isinstance(cells, pa.ChunkedArray) else cells.dictionary_encode()
-    )
-    found = []
-    for k, cell in enumerate(encoded.dictionary.to_pylist()):
-        try:
-            found.append(datetime.strptime(cell, time_format))
-        except ValueError:
-            row = rows[pc.index(encoded.indices, pa.scalar(k, encoded.indices.type)).as_py()]
-            raise ValueError(f"row {row}, column {name!r}: {cell!r} is no time as {time_format}") from None
-    is_zoned = found[0].tzinfo is not None
-    return pa.array(found, pa.timestamp("us", "UTC" if is_zoned else None)).take(encoded.indices)
-
-
 def _guessed(cells: Any, name: str, zone: str, rows: np.ndarray, begins: np.ndarray) -> Clock:
     """Text in a known format: the only one that fits every cell, or the only one by which times do not decrease."""
     first = cells[0].as_py()
     read: dict[str, Any] = {}
     problem = f"row {rows[0]}, column {name!r}: {first!r} is no time that is known; say how it is written with "
     problem += "--time-format, such as '%d.%m.%Y %H:%M'"
-    for time_format in _formats(first):
+    for time_format in formats_of(first):
         try:
-            read[time_format] = _parsed(cells, time_format, name, rows)
+            read[time_format] = parsed(cells, time_format, name, rows)
         except ValueError as error:
             problem = str(error)
     if not read:

@@ -86,8 +86,9 @@ def read_frame(
     clock = time if time is not None else clock_column(rest)
     values, said = _values(table, [name for name in columns or rest if name != clock], bool(columns), strict)
     times, groups, told = _times(table, clock, groups, zone, time_format, refuse)
+    notes = [*table.notes, told.note, *notes, *said]
     whole = Series(
-        times, _stacked(values), tuple(values), clock, told.is_dated, (*table.notes, told.note, *notes, *said)
+        times, _stacked(values), tuple(values), clock, told.is_dated, tuple(notes), zone=zone, form=told.form
     )
     if not by:
         _refuse_several(table, whole, values)

@@ -12,7 +12,8 @@ class Series:
     """times `[N]` non-decreasing, in seconds where dates were given, values `[N, P]` (NaN = missing), names of the P
     columns; clock: name of the column of times, None where there was none; is_dated: the times are moments, in seconds
     since 1970; notes: what was decided or left out while reading, a line each; rows: `[N]`, the row of the table, from
-    0, that each comes from, None where cells of several were put together."""
+    0, that each comes from, None where cells of several were put together; zone: where its clock hung that names none;
+    form: how that is written, see `rfa.data.clock.Clock`."""
 
     times: np.ndarray
     values: np.ndarray
@@ -21,6 +22,8 @@ class Series:
     is_dated: bool = False
     notes: tuple[str, ...] = ()
     rows: np.ndarray | None = None
+    zone: str = "UTC"
+    form: str | float | None = None
 
     def moments(self, times: np.ndarray) -> np.ndarray:
         """Times of the series as dates in UTC, to the microsecond; as they are where it has no dates."""

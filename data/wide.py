@@ -42,7 +42,7 @@ def unfolded(table: Table, by: Sequence[str]) -> Table:
     stacked = pa.chunked_array([chunk for name in steps for chunk in _chunks(table.columns[name])])
     columns = {**rest, VALUE: stacked.take(step * len(table) + row)}
     if _are_dates(steps):
-        columns[TIME] = pa.array(steps).take(step)
+        columns[TIME] = pa.chunked_array([steps]).take(step)
     note = f"each row is a series, along the columns {steps[0]!r} to {steps[-1]!r}"
     return Table(columns, table.separator, table.first_row, (*table.notes, note))
 

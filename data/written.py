@@ -1,0 +1,113 @@
+"""Times as a file wrote its own."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any, Final
+
+import numpy as np
+
+from rfa.data.clock import ISO, local_seconds
+from rfa.data.formats import parsed
+from rfa.data.series import Series
+
+ISO_TIME: Final = re.compile(
+    r"\d{4}-\d{2}-\d{2}(?P<joint>[T ])?(?:\d{2}:?\d{2}(?P<seconds>:?\d{2}([.,]\d+)?)?)?"
+    r"(?P<zone> ?(?:Z|UTC|GMT|[+-][\d:]+))?"
+)
+OFFSET: Final = re.compile(r"([+-])(\d{2}):?(\d{2})?$")
+
+
+def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:
+    """Times of a series as its clock is written, as an Arrow array.
+
+    Args:
+        times: `[M]`, as the series has them.
+        sample: a cell of its clock, such as the last: an Arrow scalar.
+    """
+    import pyarrow as pa
+
+    kind = sample.type
+    if isinstance(series.form, float):
+        return _numbers(times * series.form, sample)
+    if not pa.types.is_string(kind):
+        zone = kind.tz if pa.types.is_timestamp(kind) else None
+        shown = times if zone else local_seconds(times, series.zone)
+        stamps = pa.array(np.rint(1e6 * shown).astype(np.int64)).cast(pa.timestamp("us", zone))
+        return stamps.cast(kind, safe=False)
+    cell = sample.as_py().strip()
+    written = None if series.form == ISO else _by_format(series, times, cell, str(series.form))
+    return pa.array(_by_iso(series, times, cell) if written is None else written)
+
+
+def _numbers(numbers: np.ndarray, sample: Any) -> Any:
+    import pyarrow as pa
+
+    kind = sample.type
+    if pa.types.is_integer(kind):
+        return pa.array(np.rint(numbers).astype(np.int64)).cast(kind)
+    if pa.types.is_floating(kind):
+        return pa.array(numbers).cast(kind)
+    digits = len(sample.as_py().strip().partition(".")[2])
+    texts = [f"{number:.{digits}f}" for number in numbers.tolist()]
+    exact = [float(text) == number for text, number in zip(texts, numbers.tolist(), strict=True)]
+    return pa.array(texts if all(exact) else [repr(number) for number in numbers.tolist()])
+
+
+def _shown(series: Series, times: np.ndarray, offset: timedelta | None) -> list[datetime]:
+    """What a clock so far ahead of UTC shows, or the series' own."""
+    if offset is None:
+        seconds = local_seconds(times, series.zone)
+    else:
+        seconds = times + offset.total_seconds()
+    return [
+        datetime.fromtimestamp(0, UTC).replace(tzinfo=None) + timedelta(microseconds=round(1e6 * s)) for s in seconds
+    ]
+
+
+def _by_format(series: Series, times: np.ndarray, cell: str, time_format: str) -> list[str] | None:
+    """In a format of strptime's; None: it cannot say these times, as one without seconds cannot say 30 s."""
+    import pyarrow as pa
+
+    offset, zone = None, ""
+    if "%z" in time_format:
+        offset, zone = (
+            datetime.strptime(cell, time_format).utcoffset(),
+            re.sub(r"^.*?(?=(Z|[+-]\d\d:?\d\d)$)", "", cell),
+        )
+    moments = _shown(series, times, offset)
+    if offset is not None:
+        moments = [moment.replace(tzinfo=timezone(offset)) for moment in moments]
+    plain = time_format.removesuffix("%z")
+    texts = [moment.strftime(plain) + (zone if plain != time_format else "") for moment in moments]
+    again = parsed(pa.chunked_array([texts]), time_format, "", np.arange(len(texts)))
+    naive = [moment.replace(tzinfo=None) - (offset or timedelta()) for moment in moments]
+    return texts if again.cast(pa.timestamp("us")).to_pylist() == naive else None
+
+
+def _by_iso(series: Series, times: np.ndarray, cell: str) -> list[str]:
+    """As ISO 8601, as short as the cell and as long as the times need."""
+    found = ISO_TIME.match(cell)
+    zone = (found["zone"] or "") if found else ""
+    moments = _shown(series, times, _offset(zone))
+    has_time = bool(found and found["joint"])
+    if not has_time and all((m.hour, m.minute, m.second, m.microsecond) == (0, 0, 0, 0) for m in moments):
+        return [moment.date().isoformat() for moment in moments]
+    digits = 0 if found is None or found["seconds"] is None else len(re.sub(r"^[^.,]*[.,]?", "", found["seconds"]))
+    if all(moment.microsecond == 0 for moment in moments) and not digits:
+        is_short = has_time and found is not None and found["seconds"] is None
+        unit = "minutes" if is_short and all(moment.second == 0 for moment in moments) else "seconds"
+    else:
+        unit = "milliseconds" if digits <= 3 and all(m.microsecond % 1000 == 0 for m in moments) else "microseconds"
+    joint = (found["joint"] if found else None) or " "
+    return [moment.isoformat(joint, unit) + zone for moment in moments]
+
+
+def _offset(zone: str) -> timedelta | None:
+    """How far ahead of UTC the clock is that a cell's ending names; None: it names none."""
+    if not zone:
+        return None
+    found = OFFSET.search(zone)
+    span = timedelta(hours=int(found[2]), minutes=int(found[3] or 0)) if found else timedelta()
+    return -span if found and found[1] == "-" else span

@@ -1,0 +1,112 @@
+"""The rows that come next, and how their times are written."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, date, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rfa.data import read_frame, times_ahead, write_times
+from rfa.data.formats import DATE_FORMATS, JOINTS, TIME_FORMATS, ZONES, parsed
+from rfa.data.series import Series
+
+
+def series_of(*cells: object, zone: str = "UTC", time_format: str | None = None) -> tuple[Series, pa.Table]:
+    table = pa.table({"time": list(cells), "y": [float(k) for k in range(len(cells))]})
+    return read_frame(table, zone=zone, time_format=time_format)[()], table
+
+
+@pytest.mark.parametrize(
+    ("cells", "horizon", "wanted", "zone"),
+    [
+        (["2024-03-09T00:00Z", "2024-03-09T00:10Z"], "2", ["2024-03-09T00:20Z", "2024-03-09T00:30Z"], "UTC"),
+        (["2024-03-09 00:00:00+01:00", "2024-03-09 06:00:00+01:00"], "12h",
+         ["2024-03-09 12:00:00+01:00", "2024-03-09 18:00:00+01:00"], "UTC"),
+        # A day is a day of the calendar, also where a clock is put forward in it.
+        (["2024-03-29", "2024-03-30"], "3", ["2024-03-31", "2024-04-01", "2024-04-02"], "Europe/Berlin"),
+        (["30.03.2024 06:00", "31.03.2024 06:00"], "2d", ["01.04.2024 06:00", "02.04.2024 06:00"], "Europe/Berlin"),
+        (["2024-03-31 01:00", "2024-03-31 01:30"], "3", ["2024-03-31 03:00", "2024-03-31 03:30", "2024-03-31 04:00"],
+         "Europe/Berlin"),
+        (["2023-12", "2024-01"], "2", ["2024-02", "2024-03"], "UTC"),
+        (["2023-11-30", "2023-12-31", "2024-01-31"], "3", ["2024-02-29", "2024-03-31", "2024-04-30"], "UTC"),
+        (["2023-07-15", "2023-10-15", "2024-01-15"], "2", ["2024-04-15", "2024-07-15"], "UTC"),
+        (["2020-02-29", "2024-02-29"], "1", ["2028-02-29"], "UTC"),
+        ([f"03/{day:02d}/2024" for day in (4, 5, 6, 7, 8, 11, 12, 13, 14, 15)], "3",
+         ["03/18/2024", "03/19/2024", "03/20/2024"], "UTC"),
+        (["2024-03-04", "2024-03-11"], "1", ["2024-03-18"], "UTC"),
+        (["2024-03-09 00:00:00,250 UTC", "2024-03-09 00:00:00,500 UTC"], "1", ["2024-03-09 00:00:00.750 UTC"], "UTC"),
+        (["Mar 09, 2024 11:00 PM", "Mar 09, 2024 11:30 PM"], "1", ["Mar 10, 2024 12:00 AM"], "UTC"),
+        # Half a minute cannot be said without seconds.
+        (["09.03.2024 00:00", "09.03.2024 00:00", "09.03.2024 00:01"], "90s", ["09.03.2024 00:02"], "UTC"),
+        (["10/Mar/2024:00:00:00 +0100", "10/Mar/2024:00:00:01 +0100"], "1", ["10/Mar/2024:00:00:02 +0100"], "UTC"),
+        ([1710025200250, 1710025201250], "2", [1710025202250, 1710025203250], "UTC"),
+        (["1710025200", "1710025260"], "1min", ["1710025320"], "UTC"),
+        ([0.5, 1.0], "1s", [1.5, 2.0], "UTC"),
+        (["0.5", "1.0"], "2", ["1.5", "2.0"], "UTC"),
+        ([datetime(2024, 3, 9), datetime(2024, 3, 10)], "1", [datetime(2024, 3, 11)], "UTC"),
+        ([date(2024, 3, 9), date(2024, 3, 10)], "1", [date(2024, 3, 11)], "Europe/Berlin"),
+    ],
+)  # fmt: skip
+def test_rows_go_on_at_the_pace_of_the_series_and_are_written_as_it_is(
+    cells: list[object], horizon: str, wanted: list[object], zone: str
+) -> None:
+    series, table = series_of(*cells, zone=zone)
+    ahead = times_ahead(series, horizon)
+    assert write_times(series, ahead, table["time"][-1]).to_pylist() == wanted
+    # What is written is what was meant, and so are the times that were there.
+    again, _ = series_of(*cells, *wanted, zone=zone)
+    assert again.times[len(cells) :].tolist() == ahead.tolist()
+
+
+def test_what_a_format_cannot_say_is_written_as_iso() -> None:
+    series, table = series_of("09.03.2024 00:00", "09.03.2024 00:01")
+    assert write_times(series, series.times + 30.5, table["time"][-1]).to_pylist() == [
+        "2024-03-09 00:00:30.500", "2024-03-09 00:01:30.500"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("horizon", ["0", "-1", "1.5", "10001", "soon", "1 month", "nan"])
+def test_what_is_no_horizon_is_refused(horizon: str) -> None:
+    series, _ = series_of(0.0, 1.0)
+    with pytest.raises(ValueError, match="--horizon takes"):
+        times_ahead(series, horizon)
+
+
+def test_a_horizon_that_holds_no_row_or_too_many_is_refused() -> None:
+    series, _ = series_of("2024-03-09", "2024-03-10")
+    with pytest.raises(ValueError, match="--horizon 6h is shorter than the time between two rows, 86400 s"):
+        times_ahead(series, "6h")
+    with pytest.raises(ValueError, match="more than 10,000 rows"):
+        times_ahead(series, "2000w")
+    one, _ = series_of("2024-03-09", "2024-03-09")
+    with pytest.raises(ValueError, match="needs two rows that differ in time"):
+        times_ahead(one, "1")
+
+
+def test_dates_and_times_of_day_read_apart_are_those_read_together() -> None:
+    moments = [datetime(2024, 2, 29, 23, 59, 58), datetime(1999, 1, 5, 0, 7, 1), datetime(2031, 12, 10, 12, 0, 0)]
+    count = 0
+    for day, joint, time, zone in itertools.product(DATE_FORMATS, JOINTS, TIME_FORMATS, ZONES):
+        time_format = f"{day}{joint}{time}{zone}"
+        cells = [moment.replace(tzinfo=UTC).strftime(time_format) for moment in moments]
+        if zone:
+            cells[1] = cells[1].replace("+0000", "-0330")
+        try:
+            wanted = [datetime.strptime(cell, time_format) for cell in cells]
+        except ValueError:  # %Y%m%d:%H%M and the like are cut elsewhere
+            continue
+        found = parsed(pa.chunked_array([cells]), time_format, "time", np.arange(3))
+        plain = [w.replace(tzinfo=None) - (w.utcoffset() or timedelta()) for w in wanted]
+        assert found.cast(pa.timestamp("us")).to_pylist() == plain, time_format
+        assert (found.type.tz is None) == (not zone)
+        count += 1
+    assert count > 2000
+
+
+def test_a_cell_that_is_not_in_the_format_is_named_with_its_row() -> None:
+    cells = pa.chunked_array([["09.03.2024 00:00", "31.02.2024 00:00"], ["09.03.2024"]])
+    with pytest.raises(ValueError, match=r"row 8, column 'Zeit': '31\.02\.2024 00:00' is no time as"):
+        parsed(cells, "%d.%m.%Y %H:%M", "Zeit", np.array([7, 8, 9]))
