@@ -61,12 +61,14 @@ SMALLEST_TERM = 1e-19
 # In the place of the weight, of an observation that is refused.
 BAD_VALUE, BAD_NOISE = -1.0, -2.0
 
-# Fused multiply-adds and zeros without a sign, and no other licence: missing values are NaN.
+# Fused multiply-adds and zeros without a sign, and no other licence: missing values are NaN. Arrays may be made here,
+# which has to be said: what a kernel calls is else compiled with that kernel's options, where it is the first to call.
 COMPILER_OPTIONS: dict[str, Any] = {
     "cache": True,
     "nogil": True,
     "fastmath": {"contract", "nsz"},
     "error_model": "numpy",
+    "_nrt": True,
 }
 _compiled = numba.njit(**COMPILER_OPTIONS)
 # Sizes are constants to the compiler only in code that is laid into the kernel compiled for them.

@@ -105,3 +105,29 @@ def test_a_kernel_that_makes_an_array_is_an_error() -> None:
 
     with pytest.raises(numba.core.errors.NumbaError):
         made(3)
+
+
+KERNEL = """
+import numba, numpy as np
+from rfa.model.compiling import OPTIONS
+from rfa.model.recurrence.dense_numba import COMPILER_OPTIONS
+
+@numba.njit(**{**COMPILER_OPTIONS, "cache": False})
+def total(values):
+    made = np.zeros(len(values))
+    for k in range(len(values)):
+        made[k] = values[k]
+    return made.sum()
+
+@numba.njit(**OPTIONS)
+def kernel(values):
+    return total(values)
+
+assert kernel(np.ones(3)) == 3
+"""
+
+
+def test_what_makes_arrays_may_be_compiled_by_a_kernel_that_makes_none() -> None:
+    """Whichever of them runs first: numba lets what is called take over the options of its caller."""
+    done = subprocess.run([sys.executable, "-c", KERNEL], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
