@@ -32,7 +32,7 @@ def bench_decode(
         print_result(write_decode_gpu(out or RESULTS / "decode_gpu.json"), as_json)
         return
     from rfa.bench.decode import write_decode
-    from rfa.cli.locate import find_bundle
+    from rfa.library.locate import find_bundle
 
     print_result(write_decode(find_bundle(bundle), out or RESULTS / "decode.json"), as_json)
 
@@ -83,8 +83,8 @@ def bench_filter(
     as_json: JsonFlag = False,
 ) -> None:
     """The oscillator at the paper's noise settings: error and coverage beside the exact Kalman filter."""
-    from rfa.cli.locate import find_bundle
     from rfa.experiments.filters.oscillator import markdown, write_filter
+    from rfa.library.locate import find_bundle
 
     document = write_filter(find_bundle(bundle), out, streams=streams, length=length)
     print_table(document, [markdown(document["rows"])], as_json)
@@ -195,7 +195,7 @@ def bench_load(
     from rfa.bench.load.report import BudgetMissed, table
     from rfa.bench.load.run import run_scenario
     from rfa.bench.load.scenario import SCENARIO_FILE, changed, find_scenario
-    from rfa.cli.locate import served_bundles
+    from rfa.library.locate import served_bundles
 
     given = {
         "seconds": seconds,
@@ -262,8 +262,8 @@ def bench_nab(
     as_json: JsonFlag = False,
 ) -> None:
     """Anomalies on NAB's series by its public rules, beside its windowed Gaussian."""
-    from rfa.cli.locate import find_bundle
     from rfa.experiments.nab.benchmark import markdown, write_nab
+    from rfa.library.locate import find_bundle
 
     document = write_nab(find_bundle(bundle), data, out)
     print_table(document, [markdown(document)], as_json)

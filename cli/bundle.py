@@ -64,9 +64,9 @@ def verify(
     installed, its graphs against the model."""
     import asyncio
 
-    from rfa.cli.locate import find_bundle
     from rfa.export.signing import parse_public_keys
     from rfa.export.verify import verify_bundle
+    from rfa.library.locate import find_bundle
     from rfa.service.vetting.vetting import vet
 
     path = find_bundle(bundle)
@@ -107,9 +107,9 @@ def sign(
     as_json: JsonFlag = False,
 ) -> None:
     """Sign a bundle: manifest.json.minisig beside its manifest. Its digest stays what it is."""
-    from rfa.cli.locate import find_bundle
     from rfa.export.bundle import open_bundle
     from rfa.export.signing import SecretKey, sign_bundle
+    from rfa.library.locate import find_bundle
 
     secret, path = SecretKey.parse(key.read_text()), find_bundle(bundle)
     opened = open_bundle(path)
@@ -126,7 +126,7 @@ def _key_text(given: str) -> str:
 
 def info(bundle: BundleName, as_json: JsonFlag = False) -> None:
     """Describe a bundle: what it is, where it comes from, how it is calibrated."""
-    from rfa.cli.locate import find_bundle
     from rfa.export.verify import bundle_info
+    from rfa.library.locate import find_bundle
 
     print_result(bundle_info(find_bundle(bundle)), as_json)

@@ -15,7 +15,7 @@ def compile_kernels(
     ] = None,
 ) -> None:
     """Compile what bundles run, as the first start of `rfa serve` would; kept on disk, for this processor."""
-    from rfa.cli.locate import served_bundles
+    from rfa.library.locate import served_bundles
     from rfa.model.compiling import HAS_COMPILER
     from rfa.service.ahead import compile_ahead
     from rfa.service.settings import Settings

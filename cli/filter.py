@@ -100,8 +100,8 @@ def filter_for(bundle: str | None, series: Series, system: Path | None = None) -
     """
     if system is not None:
         return system_from(system, series.names)
-    from rfa.cli.locate import find_bundle
     from rfa.export.bundle import open_bundle
+    from rfa.library.locate import find_bundle
     from rfa.service.runtime.auto import NAME, AutoRuntime
     from rfa.service.runtime.filter import FilterRuntime
 

@@ -1,8 +1,8 @@
 """Robust Filter Attention: attention that is state estimation, its recurrent twins, and what serves them.
 
-Names are imported when they are asked for. `pip install rfa-server` serves bundles and has none of them yet;
-`LinearFilterConfig`, `LinearStream` and `filter_streams` come with `rfa-server[fast]` (numba), the others with `rfa-server[gpu]` or
-`rfa-server[train]` (torch).
+Names are imported when they are asked for. `filter`, `forecast`, `detect` and `Stream` come with
+`pip install rfa-server`, and are fast with `rfa-server[fast]` (numba); `LinearFilterConfig`, `LinearStream` and
+`filter_streams` need that; the others come with `rfa-server[gpu]` or `rfa-server[train]` (torch).
 """
 
 from importlib import import_module
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rfa.export.loading import load_model
+    from rfa.library.filtering import Detection, detect, filter, forecast
+    from rfa.library.stream import Stream
     from rfa.model.attention.api import robust_filter_attention
     from rfa.model.attention.reference import AttentionResult
     from rfa.model.dynamics import Dynamics
@@ -20,8 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttentionResult",
+    "Detection",
     "Dynamics",
     "IRKFState",
+    "Stream",
+    "detect",
+    "filter",
+    "forecast",
     "irkf_scan",
     "irkf_step",
     "load_model",
@@ -30,10 +37,15 @@ __all__ = [
 
 _HOMES = {
     "AttentionResult": "rfa.model.attention.reference",
+    "Detection": "rfa.library.filtering",
     "Dynamics": "rfa.model.dynamics",
     "IRKFState": "rfa.model.recurrence.irkf",
     "LinearFilterConfig": "rfa.model.linear_config",
     "LinearStream": "rfa.model.recurrence.dense_numba",
+    "Stream": "rfa.library.stream",
+    "detect": "rfa.library.filtering",
+    "filter": "rfa.library.filtering",
+    "forecast": "rfa.library.filtering",
     "filter_streams": "rfa.model.recurrence.dense_numba",
     "irkf_scan": "rfa.model.recurrence.irkf",
     "irkf_step": "rfa.model.recurrence.irkf",

@@ -23,6 +23,13 @@ START_SECONDS = 240
 BLOCK_SECONDS = 240
 # The mark of a block that takes too long for `make test`: it trains or compiles.
 SLOW = "slow: "
+# The mark of a Python block that goes on where the ones before it ended, as a cell of a notebook does.
+GOES_ON = "goes on"
+SESSION = """\
+import contextlib as _contextlib, io as _io
+with _contextlib.redirect_stdout(_io.StringIO()):
+    exec({before!r}, globals())
+"""
 
 
 def environment() -> dict[str, str]:
@@ -81,13 +88,16 @@ class Outcome:
     replies: list[str]
 
 
-def run_block(block: Block, address: str, folder: Path) -> str:
+def run_block(block: Block, address: str, folder: Path, session: str = "") -> str:
     """Its output.
+
+    Args:
+        session: what runs before it.
 
     Raises:
         AssertionError: it failed.
     """
-    body = block.body.replace(DOCUMENTED_ADDRESS, address)
+    body = (session + block.body).replace(DOCUMENTED_ADDRESS, address)
     command = [sys.executable, "-"] if block.language == "python" else ["bash", "-euo", "pipefail"]
     result = subprocess.run(
         command, input=body, env=environment(), cwd=folder, capture_output=True, text=True, timeout=BLOCK_SECONDS
@@ -103,14 +113,17 @@ def run_document(text: str, address: str, folder: Path, *, with_slow: bool) -> O
     """
     output, outcome = None, Outcome([], [])
     blocks = parse_blocks(text)
-    is_left_out = False
+    is_left_out, before = False, ""
     for block, following in zip(blocks, [*blocks[1:], None], strict=True):
         if block.is_run:
             is_left_out = block.mark.startswith(SLOW) and not with_slow
         if block.is_reply and is_left_out:
             outcome.replies.append(block.body)
         elif block.is_run and not is_left_out:
-            output = run_block(block, address, folder)
+            is_cell = block.mark == GOES_ON
+            output = run_block(block, address, folder, SESSION.format(before=before) if is_cell else "")
+            if block.language == "python":
+                before = (before if is_cell else "") + block.body
             is_shown = following is not None and following.is_reply
             assert is_shown or '"error":' not in output, f"line {block.line}: {output}"
         elif block.is_reply:

@@ -16,7 +16,7 @@ import pytest
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("data", "model", "training", "export", "service", "cli", "bench", "experiments")
+ROOMS = ("data", "model", "training", "export", "service", "library", "cli", "bench", "experiments")
 
 # room → the other rooms that it may import.
 ARROWS = {
@@ -25,9 +25,10 @@ ARROWS = {
     "training": {"data", "model"},
     "export": {"model"},
     "service": {"export"},
+    "library": {"data", "export", "service"},
     "bench": {"data", "model", "training", "export", "service"},
     "experiments": {"data", "model", "training", "export", "service", "bench"},
-    "cli": {"data", "model", "training", "export", "service", "bench", "experiments"},
+    "cli": {"data", "model", "training", "export", "service", "library", "bench", "experiments"},
 }
 # Serving on a GPU runs the model itself. These files, which are imported only then, may import it.
 GPU_RUNTIME = "service/runtime/torch_*.py"
@@ -53,6 +54,8 @@ BELOW_THEM = {
     "rfa.model", "rfa.model.config", "rfa.model.linear_config", "rfa.model.recurrence", "rfa.model.recurrence.sampled",
     "rfa.model.recurrence.spectrum",
 }  # fmt: skip
+# `import rfa` says what is compiled, as the commands do.
+COMPILATION = "rfa.model.compiling"
 # `rfa eval` measures bundles as they are served.
 EVALUATION = "training/evaluate/*.py"
 # Of export, the service takes what reads a bundle and what reads its calibration; the rest writes bundles.
@@ -111,6 +114,7 @@ def test_rooms_import_only_along_the_arrows(room: str) -> None:
         for path in sources(room)
         for name in imported(path)
         if not (room == "service" and name.startswith(OF_THE_MODEL_FOR_SERVICE))
+        if not (room == "library" and name.startswith(COMPILATION))
         if name.split(".")[0] == "tests" or room_of(name) not in {None, room} | ARROWS[room] | allowed_beyond(path)
     }
     assert not bad
@@ -155,7 +159,7 @@ def test_the_gpu_runtime_is_imported_only_when_it_is_asked_for() -> None:
     runtime = set(ROOT.glob(GPU_RUNTIME))
     modules = {module_name(path) for path in runtime}
     assert modules
-    others = [path for room in ("service", "cli") for path in sources(room) if path not in runtime]
+    others = [path for room in ("service", "library", "cli") for path in sources(room) if path not in runtime]
     assert not {str(path.relative_to(ROOT)) for path in others if modules & set(imported_at_once(path))}
     assert not {str(path.relative_to(ROOT)) for path in others if "torch" in set(imported_at_once(path))}
 
@@ -266,6 +270,19 @@ def test_a_recorded_series_is_filtered_without_what_only_training_needs(tmp_path
     result = run_without(NOT_INSTALLED_FOR_SERVING, statement)
     assert result.returncode == 0, result.stderr
     assert len((tmp_path / "out.csv").read_text().splitlines()) == 61
+
+
+def test_a_stream_in_the_process_needs_what_serving_needs_and_no_more() -> None:
+    statement = (
+        "import rfa\n"
+        "stream = rfa.Stream()\n"
+        "steps = [stream.update(None, y) for y in (1.0, 1.5, None, 1.2)]\n"
+        "assert steps[2].nis is None and len(stream.forecast(3)) == 3\n"
+        "assert rfa.Stream.resume(stream.state).state == stream.state\n"
+    )
+    result = run_without(NOT_INSTALLED_FOR_SERVING | {"matplotlib", "pandas", "polars"}, statement)
+    assert result.returncode == 0, result.stderr
+    assert "pip install 'rfa-server[fast]'" in result.stderr
 
 
 def test_the_supervisor_is_small() -> None:
@@ -435,8 +452,8 @@ def test_a_mixer_of_the_papers_is_made_in_a_checkout_and_refused_with_a_reason_e
 
 # Callers: what is shipped is called by what is shipped.
 
-SHIPPED = ("model", "training", "export", "service", "cli")
-HELD_TO_CALLERS = ("model", "export", "service")
+SHIPPED = ("model", "training", "export", "service", "library", "cli")
+HELD_TO_CALLERS = ("model", "export", "service", "library")
 # Decorators that give what they decorate to a framework, which calls it; and names that the application reads of each.
 GIVEN_AWAY, READ_OF_EACH = ("router.", "_probe("), {"router"}
 # Modules that are started by their names.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -11,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import rfa
-from docs.site import commands_page, http_page, python_page, settings_page
+from docs.site import commands_page, http_page, notebook, python_page, settings_page
 from rfa.service.app import create_app
 from rfa.service.openapi import openapi_of
 from rfa.service.settings import Settings
-from tests.documented import ROOT, SLOW, furnish, run_document, serving, with_replies
+from tests.documented import GOES_ON, ROOT, SLOW, furnish, run_document, serving, with_replies
 from tests.readme_blocks import parse_blocks
 
 DOCS = ROOT / "docs"
@@ -62,11 +63,25 @@ def test_every_example_runs_and_every_reply_is_the_one_shown(
     assert not outcome.wrong, "\n".join(outcome.wrong)
 
 
+def test_the_notebook_has_the_cells_and_outputs_of_the_page_that_was_run() -> None:
+    made = notebook.notebook(notebook.PAGE.read_text(encoding="utf-8"))
+    if os.environ.get("RFA_UPDATE_DOCS"):
+        notebook.NOTEBOOK.write_text(made, encoding="utf-8")
+    assert notebook.NOTEBOOK.read_text(encoding="utf-8") == made
+    cells = json.loads(made)["cells"]
+    code = [cell["source"] for cell in cells if cell["cell_type"] == "code"]
+    run = [block.body.rstrip() for block in parse_blocks(notebook.PAGE.read_text(encoding="utf-8")) if block.is_run]
+    assert code == run
+    assert not any("```" in cell["source"] for cell in cells)
+
+
 @pytest.mark.parametrize("page", READ, ids=name_of)
 def test_what_is_not_run_says_why(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for block in parse_blocks(text):
-        assert block.mark in ("", "reply") or re.fullmatch(r"(not run|slow): \w.+", block.mark), f"line {block.line}"
+        assert block.mark in ("", "reply", GOES_ON) or re.fullmatch(r"(not run|slow): \w.+", block.mark), (
+            f"line {block.line}"
+        )
     if page != OPERATED:
         commands = re.findall(r"^ {4}(?:rfa|curl|pip|make|python|docker|RFA_\w+=\S+) .*", text, re.MULTILINE)
         assert not commands, "commands stand in fences, where they are run"

@@ -195,6 +195,10 @@ class AutoRuntime(FilterRuntime):
         self._readouts = self._kept_readouts(KEPT_READOUTS)
 
     @property
+    def has_own_steps(self) -> bool:
+        return True
+
+    @property
     def own_bytes(self) -> int:
         """See `FilterRuntime`: a seat, which many columns make large."""
         return self.state_bytes

@@ -94,6 +94,10 @@ class SystemRuntime(FilterRuntime):
         return LABEL
 
     @property
+    def has_own_steps(self) -> bool:
+        return True
+
+    @property
     def own_bytes(self) -> int:
         return self.kept_bytes + self.state_bytes
 

@@ -103,6 +103,11 @@ class FilterRuntime(FilterStates):
         """What advances streams: compiled or onnx."""
         return self.steps.runtime
 
+    @property
+    def has_own_steps(self) -> bool:
+        """Whether its calibrated leads are so many typical lags of a stream, and not times."""
+        return False
+
     def sized(self, size: int) -> FilterRuntime:
         """The same model for observations of so many components."""
         return self
@@ -152,7 +157,7 @@ class FilterRuntime(FilterStates):
         before = {name: array[seats] for name, array in pool.arrays.items()} if may_fail_late else {}
         try:
             for readout, members, chosen, batch in ready:
-                for i, stepped in zip(members, self._stepped(pool, batch, readout, chosen), strict=True):
+                for i, stepped in zip(members, self.stepped(pool, batch, readout, chosen), strict=True):
                     found[i] = stepped
         except Exception:
             for name, values in before.items():
@@ -160,9 +165,10 @@ class FilterRuntime(FilterStates):
             raise
         return found
 
-    def _stepped(
+    def stepped(
         self, pool: StatePool, batch: Batch, readout: Readout, rows: Sequence[Row]
     ) -> Iterator[Stepped | None]:
+        """What `advance` gives, of rows that share a readout and are in the batch already."""
         inputs = None
         if any(row.input is not None for row in rows):
             nothing = [0.0] * self.state_size

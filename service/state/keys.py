@@ -55,10 +55,15 @@ def read_keys(settings: Settings) -> tuple[bytes, ...]:
         return ()
     if not texts:
         raise ValueError(f"{source} holds no key; {_ADVICE}")
-    return tuple(_decode_key(text, f"{source}: key {number}") for number, text in enumerate(texts, 1))
+    return tuple(decode_key(text, f"{source}: key {number}") for number, text in enumerate(texts, 1))
 
 
-def _decode_key(text: str, name: str) -> bytes:
+def decode_key(text: str, name: str) -> bytes:
+    """The bytes of a key; `name` is what messages call it.
+
+    Raises:
+        ValueError: it is not base64 of 32 bytes, or weak. No message shows it.
+    """
     try:
         # Both alphabets are in use for keys; unlike a token, a key has no need of one spelling only.
         key = base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)

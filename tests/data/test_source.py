@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -20,7 +21,7 @@ CORPUS = Path(__file__).parent / "corpus"
 @pytest.fixture
 def web() -> Iterator[str]:
     class Quiet(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *arguments: object) -> None:
+        def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments, directory=str(CORPUS))
 
         def log_message(self, *_: object) -> None:

@@ -17,7 +17,7 @@ from rfa.model.system import MOST_STATES, InvalidSystem, System, system_for
 from tests.model.joint_gaussian import van_loan
 from tests.model.test_modes import DRIFTS, make_noise
 
-VELOCITY = {"A": [[0, 1], [0, 0]], "Q": [[0, 0], [0, 0.1]], "C": [[1, 0]], "R": 0.25, "P0": 100}
+VELOCITY: dict[str, Any] = {"A": [[0, 1], [0, 0]], "Q": [[0, 0], [0, 0.1]], "C": [[1, 0]], "R": 0.25, "P0": 100}
 NOISES = {"process_noise": 0.1, "measurement_noise": 0.25}
 DAMPED = {"A": [[-1, 1], [0, -1]], "Q": 1, "C": [[1, 0]], "R": 1}
 

@@ -32,12 +32,17 @@ pytest.importorskip("numba")
 from rfa.service.runtime.compiled_system import SystemRuntime
 
 pytestmark = pytest.mark.anyio
-LEVEL = {"preset": "level", "process_noise": 0.1, "measurement_noise": 0.5}
-PLANE = {"preset": "constant_velocity", "dimensions": 2, "process_noise": 0.1, "measurement_noise": 0.25}
+LEVEL: dict[str, Any] = {"preset": "level", "process_noise": 0.1, "measurement_noise": 0.5}
+PLANE: dict[str, Any] = {
+    "preset": "constant_velocity",
+    "dimensions": 2,
+    "process_noise": 0.1,
+    "measurement_noise": 0.25,
+}
 NAME = System.from_document(PLANE).name
 TIMES = [0.0, 0.5, 0.5, 2.0, 2.5, 4.0]
-ROWS = [[1.0, 2.0], [1.5, None], None, [3.0, 1.0], [40.0, 1.5], [4.0, 2.0]]
-BODY = {"system": PLANE, "times": TIMES, "observations": ROWS, "horizon": [0.5], "seed": 3}
+ROWS: list[Any] = [[1.0, 2.0], [1.5, None], None, [3.0, 1.0], [40.0, 1.5], [4.0, 2.0]]
+BODY: dict[str, Any] = {"system": PLANE, "times": TIMES, "observations": ROWS, "horizon": [0.5], "seed": 3}
 
 
 @asynccontextmanager
@@ -135,7 +140,7 @@ async def test_a_live_stream_takes_its_system_in_the_first_frame() -> None:
         (*steps, done), _ = await socket.rest()
         assert steps == plain["steps"]
         assert done["log_likelihood"] == plain["log_likelihood"]
-        onward = {"times": [5.0], "observations": [[4.5, 2.0]], "seed": 3, "horizon": [0.5]}
+        onward: dict[str, Any] = {"times": [5.0], "observations": [[4.5, 2.0]], "seed": 3, "horizon": [0.5]}
         after = await post(client, system=PLANE, state=done["state"], **onward)
         whole = await post(client, **{**BODY, "times": [*TIMES, 5.0], "observations": [*ROWS, [4.5, 2.0]]})
     assert after["steps"][0] == whole["steps"][-1]
@@ -299,7 +304,7 @@ async def test_systems_are_made_one_at_a_time_and_not_without_end(monkeypatch: p
 
 
 async def test_many_series_have_a_system_for_all_or_one_each() -> None:
-    observed = {"times": [0.0, 1.0, 2.5], "observations": [[1.0], [1.5], [0.5]]}
+    observed: dict[str, Any] = {"times": [0.0, 1.0, 2.5], "observations": [[1.0], [1.5], [0.5]]}
     other = {**LEVEL, "process_noise": 2.0}
     async with serving() as client:
         alone = {

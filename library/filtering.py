@@ -1,0 +1,342 @@
+"""Recorded data in the process: filtered, forecast, and watched for what is rare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any, Final, Generic, SupportsIndex, TypeVar
+
+import numpy as np
+
+from rfa.data import Key, Series
+from rfa.library.ahead import forecasts_from
+from rfa.library.frames import New
+from rfa.library.models import find_model, told_of_compilation
+from rfa.library.reading import Table, read
+from rfa.library.spans import Span, rows_ahead
+from rfa.library.wanted import LEVELS, AlarmRule, wanted
+from rfa.service.engine.filter.alarms import NEVER, count_alarms
+from rfa.service.engine.filter.columns import Columns
+from rfa.service.engine.filter.doubts import doubts
+from rfa.service.engine.filter.forecast_checks import ALARMS, ASKED, EXPECTED, summarise
+from rfa.service.engine.filter.input import LARGEST_OBSERVATION, level_name
+from rfa.service.engine.filter.model import FilterOptions
+from rfa.service.runtime.filter import FilterRuntime
+from rfa.service.runtime.filter_sequence import FilteredSequence
+from rfa.service.schemas.requests import FilterStreamRequest
+
+Frame = TypeVar("Frame")
+# A row is an outlier if so many are nearer to the filter's estimate where the filter is right.
+OUTLIER: Final = 0.999
+
+
+def filter(
+    data: Frame,
+    *,
+    time: Any = None,
+    columns: Sequence[str] | str = (),
+    by: Sequence[str] | str = (),
+    model: str | Path = "auto",
+    system: Mapping[str, Any] | None = None,
+    levels: Sequence[float] = LEVELS,
+    alarm: AlarmRule | None = None,
+    smooth: bool = False,
+    tz: str = "UTC",
+    time_format: str | None = None,
+    strict: bool = False,
+) -> Frame:
+    """The data with what a filter believes of each row beside it, given the rows before and at its time.
+
+    Args:
+        data: a frame of pandas or polars, a table of Arrow or what gives one, or an array `[N]`, `[N, P]` or with
+            fields. Rows may be in any order, and stay where they are.
+        time: the column that is the clock; of an array, the times themselves `[N]`. Else the index of dates, or the
+            first column that is called like a clock or holds dates; else rows are counted.
+        columns: to filter; else all that hold numbers.
+        by: the columns whose cells together are the key of a row's series; each series is filtered by itself.
+        model: "auto" suits any numbers, each column by itself; else the name of a default bundle, or a bundle's folder.
+        system: in the place of `model`: a linear system by its matrices or as a preset, see the guide to systems.
+        levels: of the intervals.
+        alarm: a rate such as "1/day" or 0.001 (of the rows), or all that the server takes as `alarm`; None is none.
+        smooth: also the states given all rows, earlier and later.
+        tz: where the clock hung whose times name no zone.
+        time_format: how times of text are written, as `datetime.strptime` has it.
+        strict: refuse rows that run backwards and cells that are no numbers; else they are sorted, and missing.
+
+    Returns:
+        The same kind of frame (of an array: one with fields), with these columns added. Of each column x: `x_mean`,
+        `x_std`, `x_low90`, `x_high90` (a pair for each level), the estimate of the level behind it; with `smooth`
+        `x_smooth_mean`, `x_smooth_std`. Of each row: `weight`, the share of it that was used; `nis`; `anomaly`, 1 minus
+        the probability of so strange a row on this series; `confidence`; with `alarm` also `alarm`; and `outlier`,
+        beyond the 0.999 gate of the filter.
+
+    Raises:
+        ValueError: what is wrong with which argument, column or row, and what to do.
+        FileNotFoundError: there is no such bundle.
+    """
+    request = wanted(levels, (), alarm)
+    table = read(data, time, columns, by, tz, time_format, strict=strict)
+    runtime = find_model(model, table.columns, system).runtime
+
+    def work(key: Key, series: Series) -> New:
+        return _told(series, _filtered(table, runtime, key, series, request, smooth=smooth), request)
+
+    with told_of_compilation():
+        found = table.each(work)
+    names = list(dict.fromkeys(name for told in found.values() for name in told))
+    return table.data.joined({name: _in_place(table, found, name) for name in names})
+
+
+def forecast(
+    data: Frame,
+    horizon: SupportsIndex | Span,
+    *,
+    time: Any = None,
+    columns: Sequence[str] | str = (),
+    by: Sequence[str] | str = (),
+    model: str | Path = "auto",
+    system: Mapping[str, Any] | None = None,
+    levels: Sequence[float] = LEVELS,
+    tz: str = "UTC",
+    time_format: str | None = None,
+    strict: bool = False,
+) -> Frame:
+    """The rows to come, of each series.
+
+    Args:
+        horizon: so many rows, 24, or all rows in a span of time, "6h": the usual step of the series apart.
+        data, time, columns, by, model, system, levels, tz, time_format, strict: see `rfa.filter`.
+
+    Returns:
+        The same kind of frame (of an array: one with fields), with a row for each time: the keys, the clock (where it
+        was the index, as such; where there was none, rows are counted on), and of each column x the forecast of a
+        measurement, `x_mean`, `x_std`, `x_low90`, `x_high90` (a pair for each level).
+
+    Raises:
+        ValueError: what is wrong with which argument, column or row, and what to do.
+        FileNotFoundError: there is no such bundle.
+    """
+    request = wanted(levels)
+    table = read(data, time, columns, by, tz, time_format, strict=strict)
+    runtime = find_model(model, table.columns, system).runtime
+
+    def work(key: Key, series: Series) -> tuple[Series, np.ndarray, New]:
+        step = usual_step(series)
+        leads = tuple(k * step for k in range(1, rows_ahead(horizon, step) + 1))
+        followed = request.model_copy(update={"horizon": list(_followed(runtime, step, leads[-1]))})
+        result = _filtered(table, runtime, key, series, followed)
+        ahead = forecasts_from(runtime, result.state, tuple(request.levels or ()), leads)
+        columns: dict[str, np.ndarray] = {}
+        for a, name in enumerate(series.names):
+            columns |= {f"{name}_mean": ahead.moments[:, 0, a], f"{name}_std": ahead.moments[:, 1, a]}
+            for number, level in enumerate(request.levels or ()):
+                columns |= dict(zip(ends(name, level), ahead.bands[:, number, a].T, strict=True))
+        return series, series.times[-1] + np.array(leads), columns
+
+    with told_of_compilation():
+        found = list(table.each(work).values())
+    rows = np.concatenate([np.repeat(_rows(series)[-1], len(times)) for series, times, _ in found])
+    series = found[0][0]
+    clock = table.clock(series, np.concatenate([times for _, times, _ in found]))
+    new = {name: np.concatenate([told[name] for _, _, told in found]) for name in found[0][2]}
+    return table.data.made(table.by, rows, clock, new)
+
+
+@dataclass(frozen=True, repr=False)
+class Detection(Generic[Frame]):
+    """What `rfa.detect` found.
+
+    Attributes:
+        rows: those that are alarms: the data's own columns; of each column x `x_expected`, what was forecast for it,
+            with `x_expected_low90` and `x_expected_high90` (a pair for each level); and `anomaly`, 1 minus the
+            probability of so strange a row on this series.
+        raised: how many.
+        expected: how many the rate asks for of these rows.
+        observations: rows that could be one.
+        bound: what the rate may be by these rows, 95 %, a share of the observations; None where there were none.
+    """
+
+    rows: Frame
+    raised: int
+    expected: float
+    observations: int
+    bound: tuple[float, float] | None
+
+    def __str__(self) -> str:
+        return f"{self.observations:,} observations, {self.raised} of them alarms, {self.expected:.3g} expected"
+
+    def __repr__(self) -> str:
+        return f"{self}\n{self.rows!r}"
+
+
+def detect(
+    data: Frame,
+    rate: float | str = 0.001,
+    *,
+    quiet: int = 0,
+    direction: str = "both",
+    min_deviation: float = 0.0,
+    range: tuple[float | None, float | None] | None = None,
+    time: Any = None,
+    columns: Sequence[str] | str = (),
+    by: Sequence[str] | str = (),
+    model: str | Path = "auto",
+    system: Mapping[str, Any] | None = None,
+    levels: Sequence[float] = LEVELS,
+    tz: str = "UTC",
+    time_format: str | None = None,
+    strict: bool = False,
+) -> Detection[Frame]:
+    """The rows that are as rare on their series as a rate says, by what it had shown before each.
+
+    Args:
+        rate: a share of the rows such as 0.001, or a number per second, minute, hour, day or week: "1/day". It holds on
+            series that stay as they are.
+        quiet: for so many rows after an alarm only what is rarer by far is another.
+        direction: "up" above what was expected, "down" below it, or "both".
+        min_deviation: no alarm nearer to what was expected.
+        range: lowest and highest value, None is no limit: what lies outside is an alarm however rare it is.
+        data, time, columns, by, model, system, levels, tz, time_format, strict: see `rfa.filter`.
+
+    Returns:
+        The rows, and beside them how many were expected.
+
+    Raises:
+        ValueError: what is wrong with which argument, column or row, and what to do.
+        FileNotFoundError: there is no such bundle.
+    """
+    rule = {"rate": rate, "quiet": quiet, "direction": direction, "min_deviation": float(min_deviation)}
+    limits = None if range is None else [None if limit is None else float(limit) for limit in range]
+    request = wanted(levels, (), {**rule, "range": limits})
+    table = read(data, time, columns, by, tz, time_format, strict=strict)
+    runtime = find_model(model, table.columns, system).runtime
+
+    def work(key: Key, series: Series) -> tuple[np.ndarray, New, np.ndarray]:
+        step = usual_step(series)
+        asked = request.model_copy(update={"horizon": [step]})
+        result = _filtered(table, runtime, key, series, asked)
+        told = _columns(series, result, (step,))
+        at = np.flatnonzero(told["alarm"] == 1)
+        return _rows(series)[at], _expected(series, told, step, at, request), result.tally
+
+    with told_of_compilation():
+        found = list(table.each(work).values())
+    rows = np.concatenate([rows for rows, _, _ in found])
+    new = {name: np.concatenate([told[name] for _, told, _ in found]) for name in found[0][1]}
+    order = np.argsort(rows, kind="stable")
+    sums = np.sum([tally for _, _, tally in found], axis=0)
+    checks = count_alarms(sums[ASKED], sums[EXPECTED], sums[ALARMS])
+    return Detection(
+        table.data.joined({name: values[order] for name, values in new.items()}, rows[order]),
+        int(sums[ALARMS]), float(sums[EXPECTED]), int(sums[ASKED]), None if checks is None else checks.bound,
+    )  # fmt: skip
+
+
+def ends(name: str, level: float) -> tuple[str, str]:
+    """What the ends of a column's interval are called: those of 0.9 `x_low90` and `x_high90`."""
+    share = f"{100 * level:.12g}"
+    return f"{name}_low{share}", f"{name}_high{share}"
+
+
+def usual_step(series: Series) -> float:
+    """The usual time from row to row; 1 where there is none."""
+    lags = np.diff(series.times)
+    return float(np.median(lags[lags > 0])) if (lags > 0).any() else 1.0
+
+
+def beyond_gate(nis: np.ndarray, seen: np.ndarray, flag: float) -> np.ndarray:
+    """Whether the nis `[N]` of a row is rarer than 1 - flag where the filter is right, which is chi-square of the
+    components seen `[N]` (Wilson and Hilferty 1931)."""
+    spread = 2 / (9 * np.maximum(seen, 1))
+    gate: np.ndarray = nis > seen * (1 - spread + NormalDist().inv_cdf(flag) * np.sqrt(spread)) ** 3
+    return gate
+
+
+def _filtered(
+    table: Table, runtime: FilterRuntime, key: Key, series: Series, request: FilterStreamRequest, *,
+    smooth: bool = False,
+) -> FilteredSequence:  # fmt: skip
+    rule = NEVER if request.alarm is None else request.alarm.rule()
+    if rule.per_time and series.clock is None:
+        raise ValueError(
+            "the rate of alarms is per time, and the data have no column of times: give a share of the rows, 0.001"
+        )
+    for row, a in np.argwhere(np.abs(series.values) > LARGEST_OBSERVATION)[:1].tolist():
+        place = f"row {_rows(series)[row] + 1}, column {series.names[a]!r}"
+        raise ValueError(f"{place}: at most {LARGEST_OBSERVATION:g} in size is taken")
+    options = FilterOptions(
+        series.times, series.values, np.ones(len(series.times)), tuple(request.levels or ()), tuple(request.horizon),
+        alarm=rule, smooth=smooth,
+    )  # fmt: skip
+    result = FilteredSequence.collect(runtime.work(options))
+    size, horizon = runtime.observation_size, options.horizon
+    if found := doubts(runtime.name, summarise(result.tally, runtime.levels, size, horizon, is_fresh=True)):
+        table.doubted[key] = found
+    return result
+
+
+def _columns(series: Series, result: FilteredSequence, horizon: tuple[float, ...] = ()) -> dict[str, np.ndarray]:
+    found = Columns(series.names, None, horizon)
+    for piece in result.pieces:
+        found.add(piece)
+    if result.smoothed is not None:
+        found.add_smoothed(result.smoothed)
+    return found.arrays()
+
+
+def _told(series: Series, result: FilteredSequence, request: FilterStreamRequest) -> New:
+    told = _columns(series, result)
+    new: dict[str, np.ndarray] = {}
+    for name in series.names:
+        new |= {f"{name}_mean": told[f"mean.{name}"], f"{name}_std": told[f"std.{name}"]}
+        for level in request.levels or ():
+            low, high = ends(name, level)
+            new |= {low: told[f"lower.{level_name(level)}.{name}"], high: told[f"upper.{level_name(level)}.{name}"]}
+        if result.smoothed is not None:
+            new |= {f"{name}_smooth_{part}": told[f"smoothed.{part}.{name}"] for part in ("mean", "std")}
+    new |= {name: told[name] for name in ("weight", "nis", "anomaly", "confidence")}
+    if request.alarm is not None:
+        new["alarm"] = told["alarm"] == 1
+    new["outlier"] = beyond_gate(told["nis"], (~np.isnan(series.values)).sum(axis=1), OUTLIER)
+    return new
+
+
+def _expected(
+    series: Series, told: dict[str, np.ndarray], step: float, at: np.ndarray, request: FilterStreamRequest
+) -> New:
+    """What was forecast for these rows. The width of its interval is that of a usual step."""
+    new: dict[str, np.ndarray] = {}
+    before, is_first = np.maximum(at - 1, 0), at == 0
+    for a, name in enumerate(series.names):
+        expected = series.values[at, a] - told[f"innovation.{name}"][at]
+        new[f"{name}_expected"] = np.where(is_first, np.nan, expected)
+        for level in request.levels or ():
+            lower, upper = (told[f"forecast.{step!r}.{end}.{level_name(level)}.{name}"] for end in ("lower", "upper"))
+            half = (upper - lower)[before] / 2
+            low, high = ends(f"{name}_expected", level)
+            new |= {low: new[f"{name}_expected"] - half, high: new[f"{name}_expected"] + half}
+    new["anomaly"] = told["anomaly"][at]
+    return new
+
+
+def _followed(runtime: FilterRuntime, step: float, furthest: float) -> tuple[float, ...]:
+    """The leads that the model is calibrated at, up to the one nearest to the furthest."""
+    leads = runtime.readout((0.9,), (), 0).calibration.horizons * (step if runtime.has_own_steps else 1.0)
+    nearest = int(np.argmin(np.abs(np.log(leads / furthest))))
+    return tuple(leads[: nearest + 1].tolist())
+
+
+def _rows(series: Series) -> np.ndarray:
+    assert series.rows is not None  # of a frame
+    return series.rows
+
+
+def _in_place(table: Table, found: dict[Any, New], name: str) -> np.ndarray:
+    """A column of all rows: NaN, or not so, in those of no series."""
+    kind = next(told[name].dtype for told in found.values() if name in told)
+    column = np.full(len(table.data.table), False if kind.kind == "b" else np.nan, kind)
+    for key, told in found.items():
+        column[_rows(table.series[key])] = told[name]
+    return column

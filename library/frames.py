@@ -1,0 +1,288 @@
+"""Data as callers have them: pandas, polars, Arrow, NumPy; read as one table, and answered in kind.
+
+A frame's library is imported where a frame of it was given, and so is there. Rows stay where they were, and all that a
+frame has beside the numbers (labels, index, time zones) stays as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+# What an array without names has: its columns, and its clock where times are given.
+ARRAY_NAME: Final = "y"
+CLOCK_NAME: Final = "t"
+
+Column: TypeAlias = "np.ndarray | pa.Array"
+New = Mapping[str, Column]
+
+
+class Data(Protocol):
+    """Data of one kind.
+
+    Attributes:
+        table: of columns, as `rfa.data` reads it.
+        time: the column that is the clock; None: it is to be found.
+    """
+
+    table: pa.Table
+    time: str | None
+
+    def joined(self, new: New, rows: np.ndarray | None = None) -> Any:
+        """The data with more columns; of some rows alone, by their numbers."""
+        ...
+
+    def made(self, keys: Sequence[str], rows: np.ndarray, clock: tuple[str, Column], new: New) -> Any:
+        """Other rows: keys as they are in `rows` of the data, times with the name of their column, and columns."""
+        ...
+
+
+def data_of(data: Any, time: Any, by: Sequence[str]) -> Data:
+    """The data as one table.
+
+    Args:
+        time: the name of a column; or the times themselves, of the rows of an array.
+        by: the columns that are keys.
+
+    Raises:
+        ValueError: they are of no kind that is known.
+    """
+    pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")
+    if pandas is not None and isinstance(data, pandas.Series):
+        data = data.to_frame(ARRAY_NAME if data.name is None else data.name)
+    if polars is not None and isinstance(data, polars.Series):
+        data = data.to_frame(data.name or ARRAY_NAME)
+    if polars is not None and isinstance(data, polars.LazyFrame):
+        raise ValueError("data is a LazyFrame: collect() it first")
+    if isinstance(data, str | Path):
+        raise ValueError("data is a path: read the file first, such as with pandas.read_csv; or `rfa filter FILE`")
+    if not (hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")):
+        return ArrayData(data, time)
+    if time is not None and not isinstance(time, str):
+        raise ValueError(f"time takes the name of a column, got {type(time).__name__}")
+    if pandas is not None and isinstance(data, pandas.DataFrame):
+        return PandasData(data, time, by)
+    if polars is not None and isinstance(data, polars.DataFrame):
+        return PolarsData(data, time)
+    return ArrowData(data, time)
+
+
+def check_free(taken: Sequence[str], new: New) -> None:
+    """Refuse to answer under a name that the data have.
+
+    Raises:
+        ValueError: naming it.
+    """
+    for name in new:
+        if name in taken:
+            raise ValueError(f"the data have a column {name!r}, which is what the answer has: rename it")
+
+
+def column_of(values: Column) -> pa.Array:
+    """As Arrow has it: NaN is what there is not."""
+    return values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, from_pandas=True)
+
+
+class ArrowData:
+    """A table, a batch, or what gives one by the PyCapsule interface of Arrow; answered by tables."""
+
+    def __init__(self, data: Any, time: str | None) -> None:
+        self.time = time
+        self.table: pa.Table = pa.table(data) if not isinstance(data, pa.RecordBatchReader) else data.read_all()
+
+    def joined(self, new: New, rows: np.ndarray | None = None) -> pa.Table:
+        """See `Data`."""
+        check_free(self.table.column_names, new)
+        table = self.table if rows is None else self.table.take(rows)
+        for name, values in new.items():
+            table = table.append_column(name, column_of(values))
+        return table
+
+    def made(self, keys: Sequence[str], rows: np.ndarray, clock: tuple[str, Column], new: New) -> pa.Table:
+        """See `Data`."""
+        return _made(self.table, keys, rows, clock, new)
+
+
+class PolarsData:
+    """A frame of polars, answered by such."""
+
+    def __init__(self, data: Any, time: str | None) -> None:
+        self.time = time
+        self._frame = data
+        self.table: pa.Table = data.to_arrow()
+
+    def joined(self, new: New, rows: np.ndarray | None = None) -> Any:
+        """See `Data`."""
+        import polars
+
+        check_free(self._frame.columns, new)
+        frame = self._frame if rows is None else self._frame[rows]
+        return frame.hstack(polars.DataFrame(pa.table({name: column_of(values) for name, values in new.items()})))
+
+    def made(self, keys: Sequence[str], rows: np.ndarray, clock: tuple[str, Column], new: New) -> Any:
+        """See `Data`."""
+        import polars
+
+        made = polars.DataFrame(_made(self.table, [], rows, clock, new))
+        return self._frame[rows].select(keys).hstack(made) if keys else made
+
+
+class PandasData:
+    """A frame of pandas, answered by such.
+
+    A level of its index counts as a column where it holds dates and no other column is the clock, or where it is named
+    as the clock or a key; answers have it in their index.
+    """
+
+    def __init__(self, frame: Any, time: str | None, by: Sequence[str]) -> None:
+        self._frame = frame
+        self.time = time
+        self._labels = {str(label): number for number, label in reversed(list(enumerate(frame.columns)))}
+        self._levels = self._used_levels(by)
+        columns = {name: self._level(name) for name in self._levels}
+        columns |= {name: frame.iloc[:, number] for name, number in reversed(self._labels.items())}
+        arrays = {name: _arrow_of(values) for name, values in columns.items()}
+        self.table = pa.table({name: values for name, values in arrays.items() if values is not None})
+
+    def joined(self, new: New, rows: np.ndarray | None = None) -> Any:
+        """See `Data`."""
+        import pandas
+
+        check_free(list(self._labels), new)
+        frame = self._frame if rows is None else self._frame.iloc[rows]
+        columns = {name: _pandas_of(values) for name, values in new.items()}
+        return pandas.concat([frame, pandas.DataFrame(columns, index=frame.index)], axis=1)
+
+    def made(self, keys: Sequence[str], rows: np.ndarray, clock: tuple[str, Column], new: New) -> Any:
+        """See `Data`. Where rows are counted on and were numbered, they are numbered on."""
+        import pandas
+
+        columns: dict[str, Any] = {}
+        for key in keys:
+            values = self._level(key) if key in self._levels else self._frame.iloc[:, self._labels[key]]
+            columns[key] = values.take(rows).array
+        name, times = clock
+        columns[name] = _pandas_of(times)
+        check_free(list(columns), new)
+        frame = pandas.DataFrame(columns | {name: _pandas_of(values) for name, values in new.items()})
+        names = self._frame.index.names
+        if levels := [level for level in self._levels if level in columns]:
+            frame = frame.set_index(levels)
+            frame.index.names = [names[self._levels[level]] for level in levels]
+        elif name not in self._labels and not keys and isinstance(self._frame.index, pandas.RangeIndex):
+            frame = frame.set_index(name).rename_axis(names[0])
+        return frame
+
+    def _used_levels(self, by: Sequence[str]) -> dict[str, int]:
+        """The levels of the index that count as columns, by the names of these; sets the clock if one is."""
+        import pandas
+
+        index, used = self._frame.index, {}
+        for number, label in enumerate(index.names):
+            is_dated = isinstance(index.get_level_values(number), pandas.DatetimeIndex | pandas.PeriodIndex)
+            name = next(free for free in ("time", "time_index") if free not in self._labels) if label is None else label
+            is_clock = is_dated and self.time is None
+            if is_clock or (label is not None and str(name) in (self.time, *by) and str(name) not in self._labels):
+                used[str(name)] = number
+                self.time = str(name) if is_clock else self.time
+        if index.nlevels > 1 and len(used) < index.nlevels:
+            left = [label for number, label in enumerate(index.names) if number not in used.values()]
+            raise ValueError(f"the index has a level {left[0]!r}: name it in `by`, or take it out with reset_index()")
+        return used
+
+    def _level(self, name: str) -> Any:
+        import pandas
+
+        level = self._frame.index.get_level_values(self._levels[name])
+        return level.to_timestamp() if isinstance(level, pandas.PeriodIndex) else level
+
+
+class ArrayData:
+    """Numbers `[N]` or `[N, P]`, or an array with named fields; answered by arrays with named fields.
+
+    Args:
+        time: of the rows, `[N]`, numbers or dates; or the name of a field.
+    """
+
+    def __init__(self, data: Any, time: Any) -> None:
+        array = np.asarray(data)
+        self.time = time if isinstance(time, str) else None
+        if array.dtype.names is None:
+            array = _numbers(array)
+            names = [ARRAY_NAME] if array.ndim == 1 else [f"{ARRAY_NAME}{k}" for k in range(array.shape[1])]
+            fields = {name: array if array.ndim == 1 else array[:, k] for k, name in enumerate(names)}
+        elif array.ndim == 1:
+            fields = {name: array[name] for name in array.dtype.names}
+        else:
+            raise ValueError(f"data has {array.ndim} dimensions: an array with named fields takes one")
+        if time is not None and not isinstance(time, str):
+            clock = np.asarray(time)
+            if clock.shape != array.shape[:1]:
+                raise ValueError(f"time has {clock.shape[0] if clock.ndim else 1} values, data {len(array)} rows")
+            check_free(list(fields), {CLOCK_NAME: clock})
+            self.time, fields = CLOCK_NAME, {CLOCK_NAME: clock, **fields}
+        self._fields = fields
+        try:
+            self.table = pa.table({name: column_of(np.ascontiguousarray(values)) for name, values in fields.items()})
+        except pa.ArrowException as error:
+            raise ValueError(f"the array holds what is neither numbers nor dates: {error}") from None
+
+    def joined(self, new: New, rows: np.ndarray | None = None) -> np.ndarray:
+        """See `Data`."""
+        check_free(list(self._fields), new)
+        chosen = {name: values if rows is None else values[rows] for name, values in self._fields.items()}
+        return _structured({**chosen, **new})
+
+    def made(self, keys: Sequence[str], rows: np.ndarray, clock: tuple[str, Column], new: New) -> np.ndarray:
+        """See `Data`."""
+        columns: dict[str, Any] = {key: self._fields[key][rows] for key in keys} | dict([clock])
+        check_free(list(columns), new)
+        return _structured({**columns, **new})
+
+
+def _numbers(array: np.ndarray) -> np.ndarray:
+    if array.ndim not in (1, 2):
+        raise ValueError(f"data has {array.ndim} dimensions: an array takes [N] or [N, P]; or give a frame")
+    if array.dtype.kind not in "iufbO":
+        raise ValueError(f"data holds {array.dtype}: give numbers, or a frame")
+    try:
+        return array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise ValueError("data holds what is no number: give numbers, or a frame") from None
+
+
+def _structured(columns: New) -> np.ndarray:
+    plain = {
+        name: values if isinstance(values, np.ndarray) else values.to_numpy(zero_copy_only=False)
+        for name, values in columns.items()
+    }
+    length = len(next(iter(plain.values())))
+    found = np.empty(length, [(name, values.dtype) for name, values in plain.items()])
+    for name, values in plain.items():
+        found[name] = values
+    return found
+
+
+def _made(table: pa.Table, keys: Sequence[str], rows: np.ndarray, clock: tuple[str, Column], new: New) -> pa.Table:
+    name, times = clock
+    columns = {key: table[key].take(rows) for key in keys} | {name: column_of(times)}
+    check_free(list(columns), new)
+    return pa.table(columns | {name: column_of(values) for name, values in new.items()})
+
+
+def _arrow_of(values: Any) -> pa.Array | None:
+    """A column of pandas; None: it holds objects that no table does."""
+    try:
+        found = pa.array(values, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError):
+        return None
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+
+def _pandas_of(values: Column) -> Any:
+    return values if isinstance(values, np.ndarray) else values.to_pandas().array

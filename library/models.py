@@ -1,0 +1,101 @@
+"""The filter that a caller means, and what is said once where it is slow."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rfa.export.bundle import open_bundle
+from rfa.library.locate import find_bundle
+from rfa.model.compiling import HAS_COMPILER, telling_of_compilation
+from rfa.model.system import System
+from rfa.service.errors import InvalidRequest
+from rfa.service.runtime import auto
+from rfa.service.runtime.filter import FilterRuntime
+
+COMPILING = "rfa: compiling this filter for this processor: up to half a minute, once.\n"
+UNCOMPILED = "numba is not installed: filters run a hundred times slower; pip install 'rfa-server[fast]'"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A filter for some columns.
+
+    Attributes:
+        name: of a default bundle, or its folder; "auto" is no bundle.
+        digest: what its states belong to.
+        system: the document of a system that was given in the place of a name.
+    """
+
+    name: str
+    runtime: FilterRuntime
+    digest: str
+    system: Mapping[str, Any] | None = None
+
+
+def find_model(model: str | Path, columns: int | None, system: Mapping[str, Any] | None = None) -> Model:
+    """The model of this name for so many columns; None are as many as a bundle has, and one of `auto`.
+
+    Args:
+        system: in the place of a name, see `rfa.model.system`.
+
+    Raises:
+        ValueError: it takes another number of columns, or is no filter.
+        FileNotFoundError: there is no such bundle.
+    """
+    name = str(model)
+    if system is not None:
+        if name != auto.NAME:
+            raise ValueError("system stands in the place of model: give one of them")
+        return _system_model(system, columns)
+    if name == auto.NAME:
+        size = 1 if columns is None else columns
+        if size < 1:
+            raise ValueError(f"columns must be at least 1, got {size}")
+        with plain_errors():
+            return Model(name, auto.AutoRuntime.of(size), auto.digest())
+    bundle = open_bundle(find_bundle(name))
+    return _checked(Model(name, FilterRuntime(bundle), bundle.digest), columns)
+
+
+def _system_model(document: Mapping[str, Any], columns: int | None) -> Model:
+    if not HAS_COMPILER:
+        raise ValueError("system needs numba: pip install 'rfa-server[fast]'")
+    from rfa.service.runtime.compiled_system import SystemRuntime
+
+    system = System.from_document(document)
+    runtime = SystemRuntime(system)
+    return _checked(Model(system.name, runtime, runtime.digest, system.document), columns)
+
+
+def _checked(model: Model, columns: int | None) -> Model:
+    size = model.runtime.observation_size
+    if columns not in (None, size):
+        raise ValueError(
+            f"model {model.name!r} takes {size} columns, not {columns}: choose them with `columns`, or leave "
+            f"`{'model' if model.system is None else 'system'}` out for what suits any number"
+        )
+    return model
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """What is refused is a ValueError, as callers in Python know it."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise ValueError(error.message) from None
+
+
+@contextmanager
+def told_of_compilation() -> Iterator[None]:
+    """Say on stderr that something is compiled, before that takes half a minute; and that nothing can be."""
+    if not HAS_COMPILER:
+        warnings.warn(UNCOMPILED, RuntimeWarning, stacklevel=4)
+    with telling_of_compilation(lambda: sys.stderr.write(COMPILING)):
+        yield

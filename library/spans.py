@@ -1,0 +1,67 @@
+"""How far ahead: rows, or spans of time such as "6h"."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Final, SupportsIndex
+
+import numpy as np
+
+from rfa.data.durations import SECONDS, duration
+
+Span = str | timedelta | np.timedelta64
+# Rows, a span, or leads in units of the times.
+Ahead = SupportsIndex | Span | Sequence[float | Span]
+MOST_AHEAD: Final = 10_000
+# Of a step: rounding of times takes no row away.
+SLACK: Final = 1e-6
+
+
+def seconds_of(span: Span) -> float:
+    """A span in seconds.
+
+    Raises:
+        ValueError: it is no time above 0.
+    """
+    if isinstance(span, str):
+        number, unit = duration(span) or (0.0, None)
+        seconds = number * SECONDS[unit] if unit is not None else 0.0
+    else:
+        seconds = span.total_seconds() if isinstance(span, timedelta) else float(span / np.timedelta64(1, "s"))
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"horizon takes a time above 0 such as '30min', '6h' or '1d', got {span!r}")
+    return seconds
+
+
+def leads_of(horizon: Sequence[float | Span]) -> tuple[float, ...]:
+    """Leads in units of the times, where spans are seconds.
+
+    Raises:
+        ValueError: one is none.
+    """
+    if isinstance(horizon, str) or not isinstance(horizon, Iterable):
+        raise ValueError("horizon takes leads in units of the times, or spans such as '6h': a list of them")
+    return tuple(seconds_of(lead) if isinstance(lead, Span) else float(lead) for lead in horizon)
+
+
+def rows_ahead(horizon: SupportsIndex | Span, step: float) -> int:
+    """How many rows of so long a step a horizon reaches; a span is in seconds.
+
+    Raises:
+        ValueError: none, or more than MOST_AHEAD.
+    """
+    if isinstance(horizon, Span):
+        rows = math.floor(min(seconds_of(horizon) / step + SLACK, 2.0 * MOST_AHEAD))
+        if not rows:
+            raise ValueError(f"horizon {horizon!r} is shorter than the step from row to row, {step:g} s")
+    else:
+        try:
+            rows = operator.index(horizon)
+        except TypeError:
+            raise ValueError(f"horizon takes rows such as 24, or a span such as '6h', got {horizon!r}") from None
+    if not 1 <= rows <= MOST_AHEAD:
+        raise ValueError(f"horizon must be 1 to {MOST_AHEAD} rows, got {rows if rows < 1 else 'more'}")
+    return rows

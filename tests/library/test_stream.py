@@ -1,0 +1,277 @@
+"""`rfa.Stream`: the same numbers as the server's, bit for bit; states that go on; refusals that leave it as it was."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from starlette.testclient import TestClient
+
+import rfa
+from rfa.service.state.keys import ephemeral_key
+from tests.library.keys import API_KEY, STATE_KEY
+
+ROWS = 200
+
+
+def measured(columns: int = 1, rows: int = ROWS) -> tuple[np.ndarray, np.ndarray]:
+    """Times at a step that varies, and walks with a gap, spikes and a missing number."""
+    draw = np.random.default_rng(3)
+    values = 20 + draw.normal(size=(rows, columns)).cumsum(axis=0)
+    values[50:55] = np.nan
+    values[70 % rows, 0], values[90 % rows, -1] = 60, np.nan
+    return 60.0 * np.arange(rows) + draw.uniform(0, 20, rows), values
+
+
+def as_rows(values: np.ndarray) -> list[list[float | None] | None]:
+    return [None if np.isnan(row).all() else [None if x != x else x for x in row.tolist()] for row in values]  # noqa: PLR0124
+
+
+def shown(step: Any) -> dict[str, Any]:
+    """A step as JSON has it."""
+    return {
+        **vars(step),
+        "forecast": [vars(point) for point in step.forecast],
+        "samples": [list(sample) for sample in step.samples],
+    }
+
+
+def asked(server: TestClient, request: dict[str, Any]) -> Any:
+    reply = server.post("/filter", json=request)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+@pytest.mark.parametrize(("model", "columns"), [("auto", 1), ("auto", 3), ("linear", 2)])
+def test_a_stream_tells_what_the_server_tells(server: TestClient, model: str, columns: int) -> None:
+    times, values = measured(columns)
+    stream = rfa.Stream(
+        columns, model=model, levels=(0.5, 0.9), horizon=[60.0, "1h"], alarm="50/day", seed=7, samples=2
+    )
+    steps = [shown(stream.update(t, y)) for t, y in zip(times.tolist(), values, strict=True)]
+    request = {
+        "model": model, "times": times.tolist(), "observations": as_rows(values), "levels": [0.5, 0.9], "seed": 7,
+        "horizon": [60.0, 3600.0], "alarm": {"rate": "50/day"}, "samples": 2,
+    }  # fmt: skip
+    reply = asked(server, request)
+    assert steps == reply["steps"]
+    assert (stream.count, stream.time, stream.columns) == (ROWS, times[-1], columns)
+    checks = stream.calibration
+    assert checks.coverage == reply["calibration"]["coverage"]
+    assert checks.alarms is not None and checks.alarms.raised == reply["calibration"]["alarms"]["raised"]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 60, 199])
+def test_a_stream_that_was_kept_as_bytes_goes_on_as_if_it_had_not(cut: int) -> None:
+    times, values = measured(2)
+    options: Any = {"horizon": [60.0], "alarm": {"rate": 0.01, "quiet": 5}, "levels": (0.8,)}
+    whole, first = rfa.Stream(2, **options), rfa.Stream(2, **options)
+    for t, y in zip(times[:cut], values[:cut], strict=True):
+        assert shown(whole.update(t, y)) == shown(first.update(t, y))
+    kept = first.state
+    again = rfa.Stream.resume(kept)
+    assert again.state == kept and again.count == cut
+    for t, y in zip(times[cut:], values[cut:], strict=True):
+        assert shown(again.update(t, y)) == shown(whole.update(t, y))
+    assert again.state == whole.state and first.state == kept
+
+
+def test_a_stream_goes_to_the_server_and_back_bit_for_bit(server: TestClient) -> None:
+    times, values = measured(2)
+    whole, here = rfa.Stream(2), rfa.Stream(2)
+    expected = [shown(whole.update(t, y)) for t, y in zip(times.tolist(), values, strict=True)]
+    found = [shown(here.update(t, y)) for t, y in zip(times[:80].tolist(), values[:80], strict=True)]
+    request = {
+        "times": times[80:150].tolist(), "observations": as_rows(values[80:150]), "levels": [0.5, 0.9],
+        "state": here.token(STATE_KEY, api_key=API_KEY), "return_state": True,
+    }  # fmt: skip
+    reply = asked(server, request)
+    back = rfa.Stream.from_token(reply["state"], f"{ephemeral_key()},{STATE_KEY}", 2, api_key=API_KEY)
+    found += reply["steps"] + [
+        shown(back.update(t, y)) for t, y in zip(times[150:].tolist(), values[150:], strict=True)
+    ]
+    assert found == expected
+    assert back.state == whole.state
+
+
+def test_a_token_goes_on_over_the_websocket(server: TestClient) -> None:
+    times, values = measured(2, 40)
+    here = rfa.Stream(model="linear")
+    for t, y in zip(times[:20], values[:20], strict=True):
+        here.update(t, y)
+    token = here.token(STATE_KEY, api_key=API_KEY)
+    with server.websocket_connect("/filter/stream", headers={"X-API-Key": API_KEY}) as socket:
+        socket.send_json({"model": "linear", "state": token, "levels": [0.5, 0.9]})
+        assert socket.receive_json()["index"] == 20
+        for t, y in zip(times[20:].tolist(), as_rows(values[20:]), strict=True):
+            socket.send_json({"t": t, "y": y})
+            assert socket.receive_json() == shown(here.update(t, y))
+
+
+def test_a_token_opens_where_it_belongs_only() -> None:
+    stream = rfa.Stream(2)
+    stream.update(0.0, [1.0, 2.0])
+    token = stream.token(STATE_KEY)
+    assert rfa.Stream.from_token(token, STATE_KEY, 2).state == stream.state
+    wrong: list[tuple[str, str, dict[str, Any]]] = [
+        (token, ephemeral_key(), {}), (token[:-1], STATE_KEY, {}), (token, STATE_KEY, {"api_key": API_KEY}),
+        (token, STATE_KEY, {"audience": "other"}), (token, STATE_KEY, {"columns": 1}), ("", STATE_KEY, {}),
+        (token, STATE_KEY, {"model": "linear"}), (stream.token(STATE_KEY, seconds=0), STATE_KEY, {}),
+    ]  # fmt: skip
+    for text, key, options in wrong:
+        with pytest.raises(ValueError, match="state"):
+            rfa.Stream.from_token(text, key, **{"columns": 2, **options})
+    with pytest.raises(ValueError, match="openssl rand -base64 32"):
+        stream.token("secret")
+
+
+def test_a_forecast_from_the_present_state_changes_nothing(server: TestClient) -> None:
+    times, values = measured()
+    stream = rfa.Stream(horizon=["1h"])
+    for t, y in zip(times, values[:, 0], strict=True):
+        stream.update(t, y)
+    before = stream.state
+    points = stream.forecast([60.0, 600.0, "1h"])
+    assert stream.state == before
+    assert [point.t - times[-1] for point in points] == pytest.approx([60, 600, 3600])
+    # The server, asked for the same with an observation that is missing.
+    request = {
+        "times": [float(times[-1])], "observations": [None], "levels": [0.5, 0.9], "horizon": [60.0, 600.0, 3600.0],
+        "state": stream.token(STATE_KEY, api_key=API_KEY),
+    }  # fmt: skip
+    assert asked(server, request)["steps"][0]["forecast"] == [vars(point) for point in points]
+
+
+def test_a_forecast_is_that_of_the_step_where_no_season_was_seen() -> None:
+    stream = rfa.Stream(horizon=[1.0, 5.0])
+    for t in range(60):
+        step = stream.update(float(t), 3.0 * t + math.sin(t * t))
+    assert [vars(point) for point in stream.forecast([1.0, 5.0])] == [vars(point) for point in step.forecast]
+
+
+def test_a_horizon_is_rows_or_a_span() -> None:
+    stream = rfa.Stream()
+    for k in range(50):
+        stream.update(1800.0 * k, k % 3)
+    assert [point.t for point in stream.forecast(3)] == [1800.0 * k for k in (50, 51, 52)]
+    assert [point.t for point in stream.forecast("2h")] == [1800.0 * k for k in (50, 51, 52, 53)]
+    assert stream.forecast(timedelta(hours=2)) == stream.forecast("2h") == stream.forecast(np.int64(4))
+    for wrong, told in (
+        (0, "1 to 10000"), (10_001, "1 to 10000"), ("1min", "shorter than the step"), ("soon", "'6h'"),
+        (0.5, "rows such as 24"), ("0h", "above 0"), ([-1.0], "horizon"), (["x"], "'6h'"), (None, "rows such as 24"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=told):
+            stream.forecast(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="an observation first"):
+        rfa.Stream().forecast(3)
+
+
+def test_times_may_be_dates_or_counted() -> None:
+    start = datetime(2024, 3, 31, 1, 30, tzinfo=UTC)
+    seconds, dates, counted, rows = rfa.Stream(), rfa.Stream(), rfa.Stream(), rfa.Stream()
+    for k in range(5):
+        at = start + timedelta(minutes=k)
+        here = (at, at.replace(tzinfo=None), np.datetime64(at.replace(tzinfo=None)), pd.Timestamp(at), at)[k]
+        assert shown(dates.update(here, k)) == shown(seconds.update(at.timestamp(), k))
+        assert shown(counted.update(None, k)) == shown(rows.update(k, k))
+
+
+def test_missing_is_none_or_nan_in_any_dress() -> None:
+    for nothing in (None, math.nan, [None], [math.nan], np.array([math.nan]), np.float64(math.nan)):
+        stream = rfa.Stream()
+        stream.update(None, 1)
+        step = stream.update(None, nothing)
+        assert step.nis is None and step.anomaly is None and step.mean == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("t", "y", "told"),
+    [
+        (6.0, math.inf, "y\\[0\\] must be finite"), (6.0, [-math.inf], "y\\[0\\] must be finite"),
+        (6.0, 1e13, "at most 1e\\+12"), (6.0, [1.0, 2.0], "2 values, the stream takes 1"), (6.0, [], "0 values"),
+        (6.0, "1", "takes a number"), (6.0, {1: 2}.items(), "takes a number"), (6.0, [[1.0]], "takes a number"),
+        (4.0, 1.0, "before it: 4.0 comes after 5.0"), (math.nan, 1.0, "t must be finite"), (math.inf, 1.0, "t must be"),
+        (1e16, 1.0, "at most 1e\\+15"), ("noon", 1.0, "t takes a number or a date"), ([1], 1.0, "t takes a number"),
+        (6.0, pd.NA, "takes a number"), (6.0, [object()], "takes a number"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_leaves_the_stream_as_it_was(t: Any, y: Any, told: str) -> None:
+    stream = rfa.Stream(alarm=0.01)
+    for k in range(6):
+        stream.update(float(k), 2.0 * k)
+    before = stream.state
+    with pytest.raises(ValueError, match=told):
+        stream.update(t, y)
+    assert stream.state == before
+    stream.update(6.0, 12.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"columns": 0}, "at least 1"), ({"columns": 65}, "up to 64 columns"), ({"levels": ()}, "levels must not"),
+        ({"levels": (0.5, 0.5)}, "levels\\[1\\]"), ({"levels": (1.5,)}, "levels\\[0\\]"),
+        ({"horizon": [0.0]}, "horizon\\[0\\]"),
+        ({"horizon": 3.0}, "a list of them"), ({"horizon": "6h"}, "a list of them"), ({"alarm": "often"}, "alarm.rate"),
+        ({"alarm": {"rate": 0.1, "what": 1}}, "alarm.what"), ({"seed": -1}, "seed"), ({"samples": -1}, "samples"),
+        ({"model": "linear", "columns": 3}, "takes 2 columns"), ({"model": "books"}, "not a filter"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_named(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        rfa.Stream(**options)
+
+
+def test_an_unknown_bundle_is_told_which_there_are() -> None:
+    with pytest.raises(FileNotFoundError, match="linear"):
+        rfa.Stream(model="nothing")
+
+
+def test_an_alarm_by_the_clock_needs_a_clock() -> None:
+    with pytest.raises(ValueError, match="t is needed"):
+        rfa.Stream(alarm="1/day").update(None, 1.0)
+
+
+def test_bytes_that_are_no_state_are_refused() -> None:
+    stream = rfa.Stream()
+    stream.update(None, 1.0)
+    state = stream.state
+    for wrong in (b"", b"RFAP\x01", state[:-1], state[:40], b"X" + state[1:], state.replace(b"auto", b"auta"),
+                  state.replace(b'"columns": 1', b'"columns": 2'), state + b"0"):  # fmt: skip
+        with pytest.raises((ValueError, FileNotFoundError)):
+            rfa.Stream.resume(wrong)
+    with pytest.raises(ValueError, match="no state"):
+        rfa.Stream.resume("text")  # type: ignore[arg-type]
+    digest = state.index(b'"digest": "') + len(b'"digest": "')
+    with pytest.raises(ValueError, match="another version"):
+        rfa.Stream.resume(state[:digest] + b"00" + state[digest + 2 :])
+
+
+MOTION = {"preset": "constant_velocity", "process_noise": 0.1, "measurement_noise": 0.25}
+
+
+def test_a_stream_has_a_system_of_its_own_and_keeps_it(server: TestClient) -> None:
+    values = [0.1, 1.2, 2.1, 9.0, 4.1, 5.2]
+    stream, steps = rfa.Stream(system=MOTION), []
+    for number, value in enumerate(values):
+        steps.append(stream.update(float(number), value))
+        stream = rfa.Stream.resume(stream.state)
+    reply = server.post(
+        "/filter", json={"system": MOTION, "times": [0, 1, 2, 3, 4, 5], "observations": [[v] for v in values]}
+    ).json()
+    assert [step.mean for step in steps] == [step["mean"] for step in reply["steps"]]
+    with pytest.raises(ValueError, match="in the place of model"):
+        rfa.Stream(model="linear", system=MOTION)
+    with pytest.raises(ValueError, match=r"system\.measurement_noise is needed"):
+        rfa.Stream(system={"preset": "level", "process_noise": 1})
+
+
+def test_a_stream_whose_intervals_fail_says_so() -> None:
+    stream = rfa.Stream()
+    for k in range(600):
+        stream.update(float(k), 1.0)
+    assert [warning.code for warning in stream.warnings] == ["high_coverage"]
