@@ -28,7 +28,7 @@ from rfa.measured import HOME
 
 FIGURES = HOME / "docs" / "figures"
 SERIES = HOME / "docs" / "oscillator.csv"
-STREAM = ("filter", str(SERIES), "--bundle", "linear", "--horizon", "0.5")
+STREAM = ("filter", str(SERIES), "--bundle", "linear", "--lead", "0.5")
 PROMPT = "It was the"
 TOKENS = ("generate", PROMPT, "--max-new-tokens", "110", "--seed", "7")
 BUNDLE = HOME / "bundles" / "books"

@@ -1,17 +1,12 @@
-"""`rfa filter`: the states behind a recorded series, as a table, a JSON document, a picture."""
+"""`rfa filter`: the states behind recorded series and what comes next, as a table, a JSON document, a picture."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import math
-import re
-import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,251 +14,24 @@ import typer
 from rfa.cli.console import JsonFlag, print_json
 
 if TYPE_CHECKING:
-    import numpy as np
+    import pyarrow as pa
 
-    from rfa.data import Series
-    from rfa.service.engine.filter.alarms import Alarm
-    from rfa.service.runtime.filter import FilterRuntime
-    from rfa.service.runtime.filter_sequence import FilteredSequence
-    from rfa.service.schemas.replies import ForecastChecks
+    from rfa.cli.filter_run import Filtered, Task
+    from rfa.data import Key, Series, Table
 
 OUTLIER = 0.999
-LEVELS = (0.5, 0.9)
-COMPILING = "Compiling this filter for this processor: up to half a minute, once."
-WIDE = "0.9"
-BEYOND = 1.5  # typical lags: from there on it is further ahead than a step
-SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-# Parts of a table's columns, and what they are called in `Columns`.
-PARTS = {"mean": "mean", "std": "std", "low90": f"lower.{WIDE}", "high90": f"upper.{WIDE}"}
-
-
-def run_filter(
-    runtime: FilterRuntime,
-    series: Series,
-    horizon: list[float],
-    *,
-    smooth: bool = False,
-    lag: int | None = None,
-    alarm: Alarm | None = None,
-) -> FilteredSequence:
-    """Filter a series, with a progress bar.
-
-    Args:
-        smooth: also the states given all rows, or those up to `lag` rows later.
-        alarm: when a row is one; None is never.
-
-    Raises:
-        ValueError: the series has another number of columns than the bundle takes.
-    """
-    import numpy as np
-    from tqdm import tqdm
-
-    from rfa.model.compiling import telling_of_compilation
-    from rfa.service.engine.filter.alarms import NEVER
-    from rfa.service.engine.filter.model import FilterOptions
-    from rfa.service.runtime.filter_sequence import FilteredSequence
-
-    if series.values.shape[1] != runtime.observation_size:
-        raise ValueError(
-            f"the file has {series.values.shape[1]} columns of values ({', '.join(series.names)}), "
-            f"bundle {runtime.name!r} takes {runtime.observation_size}; "
-            "`rfa train filter --data CSV` makes a filter that fits"
-        )
-    values, times = np.asarray(series.values, np.float64), np.asarray(series.times, np.float64)
-    options = FilterOptions(
-        times, values, np.ones(len(times)), LEVELS, tuple(horizon), alarm=alarm or NEVER, smooth=smooth, lag=lag
-    )
-    # To smooth, a tick for each piece that is filtered, for each row looked back at, and for each row told.
-    total = 2 * len(times) - (-len(times) // runtime.piece_rows) if smooth else len(times)
-    with (
-        tqdm(total=total, unit="row", disable=None, leave=False) as bar,
-        telling_of_compilation(lambda: bar.write(COMPILING, file=sys.stderr)),
-    ):
-        return FilteredSequence.collect(runtime.work(options), bar.update)
-
-
-def beyond_gate(nis: np.ndarray, seen: np.ndarray, flag: float) -> list[int]:
-    """Rows (from 0) whose nis is rarer than 1 - flag where the filter is right, which is chi-square of the components
-    seen (Wilson and Hilferty 1931)."""
-    import numpy as np
-
-    spread = 2 / (9 * np.maximum(seen, 1))
-    gate = seen * (1 - spread + NormalDist().inv_cdf(flag) * np.sqrt(spread)) ** 3
-    return np.flatnonzero(nis > gate).tolist()  # type: ignore[no-any-return]
-
-
-def filter_for(bundle: str | None, series: Series, system: Path | None = None) -> FilterRuntime:
-    """The filter that is named, that of a file, or `auto`. What describes a system runs only where it is named.
-
-    Raises:
-        OSError, ValueError: it cannot be had.
-    """
-    if system is not None:
-        return system_from(system, series.names)
-    from rfa.export.bundle import open_bundle
-    from rfa.library.locate import find_bundle
-    from rfa.service.runtime.auto import NAME, AutoRuntime
-    from rfa.service.runtime.filter import FilterRuntime
-
-    if bundle in (None, NAME):
-        return AutoRuntime.of(len(series.names))
-    return FilterRuntime(open_bundle(find_bundle(str(bundle))))
-
-
-def held(checks: ForecastChecks) -> str:
-    """How often the values were inside their interval, one step and further ahead; nothing where none was scored."""
-    shares = {"one step": checks.coverage.get(WIDE)}
-    shares |= {
-        f"{lead.steps:.3g} steps": lead.coverage.get(WIDE) for lead in checks.leads if (lead.steps or 0) >= BEYOND
-    }
-    told = [f"{100 * share:.1f} % {ahead} ahead" for ahead, share in shares.items() if share is not None]
-    return f"{100 * float(WIDE):g} % intervals held {', '.join(told)}, " if told else ""
-
-
-def system_from(path: Path, names: Sequence[str]) -> FilterRuntime:
-    """The filter of the system in a JSON file, or of the one that the file has for the column of this name.
-
-    Raises:
-        OSError, ValueError: it cannot be had, or numba is not installed.
-    """
-    from rfa.model.compiling import HAS_COMPILER
-    from rfa.model.system import InvalidSystem, system_for
-
-    if not HAS_COMPILER:
-        raise ValueError("--system needs numba: pip install 'rfa-server[fast]'")
-    from rfa.service.runtime.compiled_system import SystemRuntime
-
-    try:
-        return SystemRuntime(system_for(json.loads(path.read_text(encoding="utf-8")), names))
-    except InvalidSystem as error:
-        raise ValueError(f"{path.name}: {error}") from None
-    except ValueError as error:
-        raise ValueError(f"{path.name} is no JSON document: {error}") from None
-
-
-def lead(text: str, row: float) -> float:
-    """How far ahead, in units of the times; seconds where it has a unit.
-
-    Args:
-        row: what a number without one counts, the usual time between two rows of a dated file.
-
-    Raises:
-        ValueError: it is no time above 0.
-    """
-    found = re.fullmatch(r"(\d+\.?\d*|\.\d+)(e-?\d+)? *(s|min|h|d|w)?", text.strip())
-    ahead = float(f"{found[1]}{found[2] or ''}") * (SECONDS[found[3]] if found[3] else row) if found else 0.0
-    if not 0 < ahead < math.inf:
-        raise ValueError(f"--horizon takes a time above 0 such as 0.5, 30min, 6h or 1d, got {text!r}")
-    return ahead
-
-
-def row_time(series: Series) -> float:
-    """The usual time between two rows of a dated file; 1 where times are numbers, or there are not two."""
-    import numpy as np
-
-    lags = np.diff(series.times)
-    return float(np.median(lags[lags > 0])) if series.is_dated and (lags > 0).any() else 1.0
-
-
-def alarm_at(rate: str, quiet: int) -> Alarm:
-    """An alarm by its rate, a share of the rows or a number per time.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    from rfa.service.engine.filter.alarms import LARGEST_RATE, RATE_PATTERN, alarm
-
-    if re.match(RATE_PATTERN, rate):
-        return alarm(rate, quiet=quiet)
-    try:
-        share = float(rate)
-    except ValueError:
-        share = math.nan
-    if not 0 < share <= LARGEST_RATE:
-        raise ValueError(
-            f"--alarm takes a share of the rows, above 0 and at most {LARGEST_RATE}, or a number per second, minute, "
-            f"hour, day or week such as 1/day, got {rate!r}"
-        )
-    return alarm(share, quiet=quiet)
-
-
-def as_table(
-    series: Series,
-    columns: dict[str, np.ndarray],
-    outliers: list[int],
-    horizon: Sequence[float] = (),
-    *,
-    is_smoothed: bool = False,
-) -> str:
-    """CSV: time, in UTC where it is a date, per component the observation, mean, std and 0.9 interval, the row's
-    scores, the forecasts, and the smoothed states."""
-    import numpy as np
-    import orjson
-
-    table: dict[str, np.ndarray] = {"t": columns["t"]}
-    if series.is_dated and series.clock is not None:
-        moments = series.moments(columns["t"])
-        seconds = moments.astype("datetime64[s]")
-        shown = seconds if (seconds == moments).all() else moments
-        table = {series.clock: np.char.add(np.datetime_as_string(shown), "Z")}
-    for k, name in enumerate(series.names):
-        table[name] = series.values[:, k]
-        table |= {f"{name}_{part}": columns[f"{key}.{name}"] for part, key in PARTS.items()}
-    table |= {name: columns[name] for name in ("weight", "nis", "anomaly", "confidence")}
-    if not np.isnan(columns["alarm"]).all():
-        table["alarm"] = columns["alarm"]
-    table["outlier"] = np.zeros(len(series.times), np.int64)
-    table["outlier"][outliers] = 1
-    for lead in horizon:
-        for name in series.names:
-            ahead = {part: columns[f"forecast.{lead!r}.{key}.{name}"] for part, key in PARTS.items()}
-            table |= {f"{name}_ahead{lead:g}_{part}": column for part, column in ahead.items()}
-    if is_smoothed:
-        for name in series.names:
-            table |= {f"{name}_smooth_{part}": columns[f"smoothed.{part}.{name}"] for part in ("mean", "std")}
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow(table)
-    # Numbers and dates: as JSON they are written ten times as fast, and as short. What there is not is null there.
-    rows = zip(*(column.tolist() for column in table.values()), strict=True)
-    body = orjson.dumps(list(rows))[2:-2].replace(b"],[", b"\n").replace(b"null", b"")
-    return buffer.getvalue() + body.decode() + "\n"
-
-
-def as_document(
-    model: str,
-    series: Series,
-    result: FilteredSequence,
-    checks: ForecastChecks,
-    flag: float,
-    outliers: list[int],
-) -> dict[str, Any]:
-    """Everything, as JSON has it."""
-    from rfa.service.engine.filter.doubts import doubts
-
-    steps = [
-        {**vars(step), "forecast": [asdict(point) for point in step.forecast], "samples": step.samples.tolist()}
-        for step in result.steps
-    ]
-    return {
-        "model": model,
-        "columns": list(series.names),
-        "steps": steps,
-        "smoothed": None if result.smoothed is None else [asdict(state) for state in result.smoothed],
-        "log_likelihood": result.log_likelihood,
-        "flag": flag,
-        "outliers": outliers,
-        "calibration": asdict(checks),
-        "warnings": [asdict(warning) for warning in doubts(model, checks)],
-        "alarms": None if checks.alarms is None else asdict(checks.alarms),
-    }
+# Lines of one kind that are said about many series.
+SAID = 8
 
 
 def filter_series(
     data: Annotated[
-        Path,
+        list[str],
         typer.Argument(
-            help="CSV, Parquet or Arrow, packed or not, or - for standard input. A column called like a clock, or the "
-            "first that holds dates, is the clock; empty cells are missing; columns without numbers are left out.",
+            help="CSV, Excel, Parquet or Arrow, packed or not; a URL such as https:// or s3://; or - for standard "
+            "input. A column called like a clock, or the first that holds dates, is the clock; empty cells are "
+            "missing; columns without numbers are left out.",
+            metavar="FILE...",
         ),
     ],
     bundle: Annotated[
@@ -284,18 +52,40 @@ def filter_series(
     column: Annotated[
         list[str] | None, typer.Option(help="A column to filter; repeatable. All that hold numbers unless given.")
     ] = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A column that tells series apart; repeatable. Each is filtered by itself. Where each row is a "
+            "series, the column of their names."
+        ),
+    ] = None,
+    sheet: Annotated[str | None, typer.Option(help="Sheet of a workbook; the first unless given.")] = None,
     zone: Annotated[str, typer.Option("--tz", help="Where the clock hung whose times name no zone.")] = "UTC",
     time_format: Annotated[
         str | None, typer.Option(help="How times are written, such as '%d.%m.%Y %H:%M' (as strptime has it).")
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse rows that run backwards, do not sort them.")] = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Refuse rows that run backwards and cells that are no numbers: else they are sorted, and missing.",
+        ),
+    ] = False,
     start: Annotated[str | None, typer.Option("--from", help="Only rows from then on, such as 2024-03-31.")] = None,
     end: Annotated[str | None, typer.Option("--to", help="Only rows before then.")] = None,
+    every: Annotated[
+        str | None,
+        typer.Option(help="Put each series on a regular clock, such as 5min or 1d, by the mean of what each step has."),
+    ] = None,
     horizon: Annotated[
+        str | None,
+        typer.Option(help="Forecast the rows that come next: so many, such as 24, or all up to 30min, 6h, 1d later."),
+    ] = None,
+    lead: Annotated[
         list[str] | None,
         typer.Option(
-            help="Forecast so far ahead: rows such as 24, or a time such as 30min, 6h, 1d; repeatable. Without dates a "
-            "number is in units of the times."
+            help="Also the forecast that each row made so far ahead, to judge forecasts by: rows such as 24, or a "
+            "time; without dates a number is in units of the times. Repeatable."
         ),
     ] = None,
     smooth: Annotated[
@@ -323,78 +113,231 @@ def filter_series(
             min=0.5, max=1 - 1e-12, help="A row is an outlier if so many are nearer to the filter's estimate."
         ),
     ] = OUTLIER,
-    plot: Annotated[Path | None, typer.Option(help="Draw estimate, bands and outliers into this image.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the table there: .csv, or .json for everything.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw estimates, bands, outliers, alarms and forecast into this image.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write the table there: .csv, .parquet, .arrow or .jsonl; or .json for everything."),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Estimate the states behind a recorded series; without --out, --plot or --json the table goes to stdout."""
-    import numpy as np
+    """Estimate the states behind recorded series; without --out, --plot or --json the table goes to stdout.
 
-    from rfa.data import load_series
+    The table has the columns of the file, in the order of time, and beside them what is told; with --horizon the rows
+    that come next stand at its end. Where series fail alone the others are written, they are named, and the exit code
+    is 1.
+    """
+    from rfa.cli.filter_output import DOCUMENT, TABLES, check_output
+    from rfa.cli.filter_run import Task, alarm_at, filter_for, system_from
+    from rfa.cli.filter_run import lead as lead_of
+    from rfa.data.future import horizon as horizon_of
     from rfa.service.engine.filter.alarms import NEVER
-    from rfa.service.engine.filter.columns import Columns
-    from rfa.service.engine.filter.doubts import doubts
-    from rfa.service.engine.filter.forecast_checks import summarise
 
-    if out is not None and out.suffix not in (".csv", ".json"):
-        raise ValueError(f"--out must end in .csv or .json, got {out.name!r}")
-    for text in horizon or []:
-        lead(text, 1.0)  # what is wrong with it is said before the file is read
+    if out is not None:
+        check_output("--out", out, (*TABLES, DOCUMENT), data)
+    if plot is not None:
+        from rfa.cli.plot import ENDINGS
+
+        check_output("--plot", plot, ENDINGS, data)
+    # What is wrong with these is said before a file is read.
     if bundle is not None and system is not None:
         raise ValueError("--system stands in the place of --bundle: give one of them")
+    choose = filter_for(bundle) if system is None else system_from(system)
+    for text in lead or []:
+        lead_of(text, 1.0)
+    if horizon is not None:
+        horizon_of(horizon)
     rule = NEVER if alarm is None else alarm_at(alarm, quiet)
     if quiet and alarm is None:
         raise ValueError("--quiet is of alarms: give --alarm a rate, such as 1/day")
-    series = load_series(
-        data, time=time, columns=column or [], zone=zone, time_format=time_format, strict=strict, start=start, end=end
-    )
-    for note in series.notes:
-        typer.echo(f"{data.name}: {note}", err=True)
-    leads = [lead(text, row_time(series)) for text in horizon or []]
-    if rule.per_time and series.clock is None:
-        raise ValueError(
-            f"--alarm {alarm} is per time, and {data.name} has no column of times; give a share of the rows"
-        )
-    runtime = filter_for(bundle, series, system)
-    result = run_filter(runtime, series, leads, smooth=smooth or lag is not None, lag=lag, alarm=rule)
-    found = Columns(series.names, None, leads)
-    for told in result.pieces:
-        found.add(told)
-    if result.smoothed is not None:
-        found.add_smoothed(result.smoothed)
-    columns = found.arrays()
-    seen = (~np.isnan(np.asarray(series.values, np.float64))).sum(axis=1)
-    outliers = beyond_gate(columns["nis"], seen, flag)
-    checks = summarise(result.tally, runtime.levels, runtime.observation_size, leads, is_fresh=True)
-    for warning in doubts(runtime.name, checks):
-        typer.echo(f"warning: {warning.message}", err=True)
+    task = Task(choose, lead or [], horizon, rule, flag, smooth or lag is not None, lag)
+    reading = {
+        "time": time, "columns": column or [], "by": by or [], "zone": zone, "time_format": time_format,
+        "strict": strict, "start": start, "end": end, "every": every,
+    }  # fmt: skip
+    work = _Work(data, sheet, reading, task)
+    work.run()
+    _write(work, plot, out, flag, as_json=as_json)
+    if work.failed:
+        raise typer.Exit(1)
 
-    def table() -> str:
-        return as_table(series, columns, outliers, leads, is_smoothed=result.smoothed is not None)
+
+@dataclass
+class _Work:
+    """Files, and what became of their series.
+
+    Attributes:
+        reading: how tables are read, see `rfa.data.read_frame`.
+        tables: of the series in `found`, one each.
+        failed: series or files that could not be filtered, and why.
+    """
+
+    sources: Sequence[str]
+    sheet: str | None
+    reading: dict[str, Any]
+    task: Task
+    found: list[Filtered] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_one(self) -> bool:
+        """Whether there is one series, whatever its file has."""
+        return len(self.sources) == 1 and not self.reading["by"]
+
+    def run(self) -> None:
+        """Filter every series of every file.
+
+        Raises:
+            ValueError: none could be filtered.
+        """
+        from rfa.library.models import plain_errors
+
+        for source, name in zip(self.sources, _names(self.sources), strict=True):
+            for table, key, series in self._series(source, name):
+                try:
+                    with plain_errors():
+                        found = self.task.run(name, key, series)
+                except ValueError as error:
+                    self._fail(name, key, error)
+                    continue
+                self.found.append(found)
+                self.tables.append(table)
+        self._say_warnings()
+        if not self.found:
+            told = next(iter(self.failed.values()))
+            raise ValueError(f"no series could be filtered; the first of {len(self.failed)}: {told}")
+
+    def _series(self, source: str, name: str) -> Iterator[tuple[Table, Key, Series]]:
+        from rfa.data import load_table, read_frame
+        from rfa.data.wide import unfolded
+
+        by = self.reading["by"]
+        try:
+            table = unfolded(load_table(source, sheet=self.sheet), by)
+            refused: list[tuple[Key, ValueError]] = []
+            read = read_frame(table, **self.reading, refused=lambda key, error: refused.append((key, error)))
+        except ValueError as error:
+            self._fail(name, (), error)
+            return
+        for key, reason in refused:
+            self._fail(name, key, reason)
+        _say_notes(name, read)
+        for key, series in read.items():
+            yield table, key, series
+
+    def _fail(self, name: str, key: Key, error: ValueError) -> None:
+        from rfa.data import key_name
+
+        if self.is_one:
+            raise error
+        label = f"{name}: {key_name(key)}" if key else name
+        self.failed[label] = told = str(error).removeprefix(f"series {key_name(key)!r}: ")
+        typer.echo(f"failed: {label}: {told}", err=True)
+
+    def _say_warnings(self) -> None:
+        lines = [
+            f"warning: {'' if self.is_one else found.label + ': '}{warning.message}"
+            for found in self.found
+            for warning in found.warnings
+        ]
+        for line in _first(lines):
+            typer.echo(line, err=True)
+
+
+def _names(sources: Sequence[str]) -> list[str]:
+    """What files are called: by their names, or where two have the same as they were given."""
+    from rfa.data.source import name_of
+
+    names = [name_of(source) for source in sources]
+    return [name if names.count(name) == 1 else source for name, source in zip(names, sources, strict=True)]
+
+
+def _say_notes(name: str, read: dict[Key, Series]) -> None:
+    """What was decided while reading: once where it is of every series of a file."""
+    from rfa.data import key_name
+
+    counts = Counter(note for series in read.values() for note in series.notes)
+    lines = [f"{name}: {note}" for note, count in counts.items() if count == len(read)]
+    for line in lines:
+        typer.echo(line, err=True)
+    own = [
+        f"{name}: {key_name(key)}: {note}"
+        for key, series in read.items()
+        for note in series.notes
+        if counts[note] < len(read)
+    ]
+    for line in _first(own):
+        typer.echo(line, err=True)
+
+
+def _first(lines: list[str]) -> list[str]:
+    return lines if len(lines) <= SAID else [*lines[:SAID], f"and {len(lines) - SAID} more of these"]
+
+
+def _write(work: _Work, plot: Path | None, out: Path | None, flag: float, *, as_json: bool) -> None:
+    from rfa.cli.filter_output import DOCUMENT, as_csv, as_document, as_documents, write_table
+
+    by = work.reading["by"]
 
     def document() -> dict[str, Any]:
-        return {
-            **as_document(runtime.name, series, result, checks, flag, outliers),
-            "notes": list(series.notes),
-        }
+        return as_document(work.found[0], flag) if work.is_one else as_documents(work.found, work.failed, flag, by)
 
-    if out is not None:
-        is_json = out.suffix == ".json"
-        out.write_text(json.dumps(document(), allow_nan=False) + "\n" if is_json else table())
+    if out is not None and out.suffix.lower() == DOCUMENT:
+        out.write_text(json.dumps(document(), allow_nan=False) + "\n")
+    elif out is not None:
+        write_table(_table(work), out)
     if plot is not None:
-        from rfa.cli.plot import draw_series
+        from rfa.cli.plot import draw
 
-        draw_series(series, result.steps, outliers, plot, title=f"{data.name} · {runtime.name}")
+        draw(work.found, plot, title=" · ".join([*dict.fromkeys(found.file for found in work.found)][:3]))
+    summary = _summary(work) + "".join(f" → {path}" for path in (out, plot) if path is not None)
     if as_json:
         print_json(document())
     elif out is None and plot is None:
-        typer.echo(table(), nl=False)
+        typer.echo(as_csv(_table(work)), nl=False)  # bytes
+        typer.echo(summary, err=True)
     else:
-        alarms = checks.alarms
-        typer.echo(
-            f"{len(series.times)} rows, {len(outliers)} outliers, "
-            + ("" if alarms is None else f"{alarms.raised} alarms of {alarms.expected:.2g} expected, ")
-            + held(checks)
-            + f"log-likelihood {result.log_likelihood:.6g}"
-            + "".join(f" → {path}" for path in (out, plot) if path is not None)
+        typer.echo(summary)
+
+
+def _table(work: _Work) -> pa.Table:
+    """All series, one after the other in the order of their files and keys."""
+    import pyarrow as pa
+
+    from rfa.cli.filter_table import as_table
+
+    parts = [
+        as_table(
+            table, found, work.reading["by"], names_file=len(work.sources) > 1, has_future=work.task.horizon is not None
         )
+        for table, found in zip(work.tables, work.found, strict=True)
+    ]
+    try:
+        return parts[0] if len(parts) == 1 else pa.concat_tables(parts, promote_options="permissive")
+    except pa.ArrowException as error:  # one file has as text what another has as numbers
+        raise ValueError(
+            f"the files do not make one table ({str(error).splitlines()[0]}): filter them one by one"
+        ) from None
+
+
+def _summary(work: _Work) -> str:
+    from rfa.cli.filter_run import held
+
+    found = work.found
+    ahead = sum(len(one.ahead) for one in found)
+    alarms = [one.checks.alarms for one in found if one.checks.alarms is not None]
+    told = [f"{len(found)} series"] if not work.is_one else []
+    told.append(f"{sum(len(one.series.times) for one in found):,} rows".replace(",", "" if work.is_one else ","))
+    told.append(f"{sum(len(one.outliers) for one in found)} outliers")
+    if alarms:
+        told.append(f"{sum(one.raised for one in alarms)} alarms of {sum(one.expected for one in alarms):.2g} expected")
+    if ahead:
+        told.append(f"{ahead} rows ahead")
+    if work.is_one:
+        told.append(f"{held(found[0].checks)}log-likelihood {found[0].result.log_likelihood:.6g}")
+    else:
+        doubted = sum(bool(one.warnings) for one in found)
+        told += [f"{doubted} with warnings"] * bool(doubted) + [f"{len(work.failed)} failed"] * bool(work.failed)
+    return ", ".join(told)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Key = tuple[Any, ...]
 MOST_SERIES: Final = 100_000
+DATE: Final = "date"  # what a clock of two columns is called
 # Share of rows whose times differ, at most, where a table has several series.
 MOST_DISTINCT: Final = 0.6
 # Columns that number the rows of the table they were written from.
@@ -77,18 +78,27 @@ def read_frame(
             raise told from error
         refused(key, told)
 
-    table = unfolded(table, by) if time is None and not columns else table
+    table = unfolded(table, by)
     groups, notes = _groups(table, by)
     if not (by or columns):
         refuse_rows_of_series(table)
-    table = _dated(table) if time is None else table
+    joined = _dated(table) if time is None else ()
+    table = _joined(table, joined) if joined else table
     rest = {name: column for name, column in table.columns.items() if name not in by}
     clock = time if time is not None else clock_column(rest)
     values, said = _values(table, [name for name in columns or rest if name != clock], bool(columns), strict)
     times, groups, told = _times(table, clock, groups, zone, time_format, refuse)
     notes = [*table.notes, told.note, *notes, *said]
     whole = Series(
-        times, _stacked(values), tuple(values), clock, told.is_dated, tuple(notes), zone=zone, form=told.form
+        times,
+        _stacked(values),
+        tuple(values),
+        clock,
+        told.is_dated,
+        tuple(notes),
+        clock_columns=joined if joined and clock == DATE else () if clock is None else (clock,),
+        zone=zone,
+        form=told.form,
     )
     if not by:
         _refuse_several(table, whole, values)
@@ -152,23 +162,27 @@ def _combined(column: Any) -> Any:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _dated(table: Table) -> Table:
-    """A date in one column and the time of day in another are one clock."""
+def _dated(table: Table) -> tuple[str, ...]:
+    """A date in one column and the time of day in another; nothing where there are not both."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     lower = {name.strip().lower(): name for name in table.columns}
-    if not {"date", "time"} <= lower.keys():
-        return table
-    date, time = (table.columns[lower[name]] for name in ("date", "time"))
-    if not (pa.types.is_string(date.type) and pa.types.is_string(time.type)):
-        return table
-    if not pc.all(pc.match_substring_regex(time, r"^\s*\d{1,2}:\d{2}")).as_py():
-        return table
-    joined = pc.binary_join_element_wise(pc.utf8_trim_whitespace(date), pc.utf8_trim_whitespace(time), " ")
-    rest = {name: column for name, column in table.columns.items() if name not in (lower["date"], lower["time"])}
+    names = tuple(lower[name] for name in ("date", "time") if name in lower)
+    if len(names) < 2 or not all(pa.types.is_string(table.columns[name].type) for name in names):
+        return ()
+    is_of_day = pc.match_substring_regex(table.columns[names[1]], r"^\s*\d{1,2}:\d{2}")
+    return names if pc.all(is_of_day).as_py() else ()
+
+
+def _joined(table: Table, names: tuple[str, ...]) -> Table:
+    """Date and time of day as one clock."""
+    import pyarrow.compute as pc
+
+    cells = pc.binary_join_element_wise(*(pc.utf8_trim_whitespace(table.columns[name]) for name in names), " ")
+    rest = {name: column for name, column in table.columns.items() if name not in names}
     notes = (*table.notes, "date and time of day are two columns: joined")
-    return replace(table, columns={"date": joined, **rest}, notes=notes)
+    return replace(table, columns={DATE: cells, **rest}, notes=notes)
 
 
 def _times(

@@ -35,17 +35,9 @@ def horizon(text: str) -> tuple[int, float]:
 
 
 def usual_step(series: Series) -> float:
-    """The usual time between two rows: 1 where there is no clock.
-
-    Raises:
-        ValueError: no two rows differ in time.
-    """
+    """The usual time between two rows; 0 where none differ in time."""
     lags = np.diff(series.times)
-    if not (lags > 0).any():
-        if series.clock is None:
-            return 1.0
-        raise ValueError("--horizon needs two rows that differ in time, to know when the next ones come")
-    return float(np.median(lags[lags > 0]))
+    return float(np.median(lags[lags > 0])) if (lags > 0).any() else 0.0
 
 
 def times_ahead(series: Series, text: str) -> np.ndarray:
@@ -58,7 +50,9 @@ def times_ahead(series: Series, text: str) -> np.ndarray:
         ValueError: no row comes so soon, or too many do.
     """
     rows, seconds = horizon(text)
-    step = usual_step(series)
+    step = usual_step(series) or (1.0 if series.clock is None else 0.0)
+    if not step:
+        raise ValueError("--horizon needs two rows that differ in time, to know when the next ones come")
     if not rows:
         if seconds / step > MOST_AHEAD:
             raise ValueError(f"--horizon {text} is more than {MOST_AHEAD:,} rows, which are {step:g} s apart")

@@ -12,8 +12,9 @@ class Series:
     """times `[N]` non-decreasing, in seconds where dates were given, values `[N, P]` (NaN = missing), names of the P
     columns; clock: name of the column of times, None where there was none; is_dated: the times are moments, in seconds
     since 1970; notes: what was decided or left out while reading, a line each; rows: `[N]`, the row of the table, from
-    0, that each comes from, None where cells of several were put together; zone: where its clock hung that names none;
-    form: how that is written, see `rfa.data.clock.Clock`."""
+    0, that each comes from, None where cells of several were put together; clock_columns: those of the table that are
+    the clock, two where date and time of day are apart; zone: where it hung if it names none; form: how it is written,
+    see `rfa.data.clock.Clock`."""
 
     times: np.ndarray
     values: np.ndarray
@@ -22,6 +23,7 @@ class Series:
     is_dated: bool = False
     notes: tuple[str, ...] = ()
     rows: np.ndarray | None = None
+    clock_columns: tuple[str, ...] = ()
     zone: str = "UTC"
     form: str | float | None = None
 

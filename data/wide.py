@@ -32,6 +32,8 @@ def unfolded(table: Table, by: Sequence[str]) -> Table:
     steps = steps_of([name for name in table.columns if name not in by])
     if not by or len(steps) < FEWEST_STEPS or not _is_distinct(table, by):
         return table
+    if clock_column({name: column for name, column in table.columns.items() if name not in (*by, *steps)}) is not None:
+        return table
     if len(steps) * len(table) > MOST_VALUES:
         raise ValueError(f"the table has more than {MOST_VALUES:,} values: give a part of it")
     is_there = np.stack([_is_there(table.columns[name]) for name in steps])  # [steps, rows]

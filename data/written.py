@@ -11,12 +11,28 @@ import numpy as np
 from rfa.data.clock import ISO, local_seconds
 from rfa.data.formats import parsed
 from rfa.data.series import Series
+from rfa.data.table import Table
 
 ISO_TIME: Final = re.compile(
     r"\d{4}-\d{2}-\d{2}(?P<joint>[T ])?(?:\d{2}:?\d{2}(?P<seconds>:?\d{2}([.,]\d+)?)?)?"
     r"(?P<zone> ?(?:Z|UTC|GMT|[+-][\d:]+))?"
 )
 OFFSET: Final = re.compile(r"([+-])(\d{2}):?(\d{2})?$")
+
+
+def write_clock(table: Table, series: Series, times: np.ndarray) -> dict[str, Any]:
+    """Times of a series as the columns of its table that are the clock; one called t where there is none."""
+    import pyarrow as pa
+
+    if not series.clock_columns:
+        return {"t": pa.array(times)}
+    row = 0 if series.rows is None else int(series.rows[-1])
+    cells = [table.columns[name][row] for name in series.clock_columns]
+    if len(cells) == 1:
+        return {series.clock_columns[0]: write_times(series, times, cells[0])}
+    joined = pa.scalar(" ".join(cell.as_py().strip() for cell in cells))
+    parts = [text.partition(" ") for text in write_times(series, times, joined).to_pylist()]
+    return dict(zip(series.clock_columns, (pa.array([part[k] for part in parts]) for k in (0, 2)), strict=True))
 
 
 def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:

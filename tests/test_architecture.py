@@ -54,8 +54,8 @@ BELOW_THEM = {
     "rfa.model", "rfa.model.config", "rfa.model.linear_config", "rfa.model.recurrence", "rfa.model.recurrence.sampled",
     "rfa.model.recurrence.spectrum",
 }  # fmt: skip
-# `import rfa` says what is compiled, as the commands do.
-COMPILATION = "rfa.model.compiling"
+# `import rfa` says what is compiled, as the commands do, and takes systems as requests do.
+COMPILATION = ("rfa.model.compiling", "rfa.model.system")
 # `rfa eval` measures bundles as they are served.
 EVALUATION = "training/evaluate/*.py"
 # Of export, the service takes what reads a bundle and what reads its calibration; the rest writes bundles.

@@ -165,9 +165,7 @@ class FilterRuntime(FilterStates):
             raise
         return found
 
-    def stepped(
-        self, pool: StatePool, batch: Batch, readout: Readout, rows: Sequence[Row]
-    ) -> Iterator[Stepped | None]:
+    def stepped(self, pool: StatePool, batch: Batch, readout: Readout, rows: Sequence[Row]) -> Iterator[Stepped | None]:
         """What `advance` gives, of rows that share a readout and are in the batch already."""
         inputs = None
         if any(row.input is not None for row in rows):

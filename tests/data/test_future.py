@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rfa.data import read_frame, times_ahead, write_times
+from rfa.data import read_frame, times_ahead
 from rfa.data.formats import DATE_FORMATS, JOINTS, TIME_FORMATS, ZONES, parsed
 from rfa.data.series import Series
+from rfa.data.written import write_times
 
 
 def series_of(*cells: object, zone: str = "UTC", time_format: str | None = None) -> tuple[Series, pa.Table]:

@@ -135,7 +135,7 @@ def test_every_kind_is_answered_in_kind_with_the_same_numbers(kind: str) -> None
         (rfa.detect(frame, 0.01).rows, lambda data: rfa.detect(data, 0.01).rows),
     ):
         found: Any = work(given)
-        assert isinstance(found, KINDS[kind]) and len(found) == len(answer) > 0
+        assert len(found) == len(answer) > 0 and isinstance(found, KINDS[kind])
         for name in answer.columns:
             if name not in frame.columns:
                 same(column(found, name), answer[name].to_numpy(float))

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rfa.cli.filter import beyond_gate
 from rfa.export.bundle import open_bundle
+from rfa.library.filtering import beyond_gate
 from rfa.service.engine.filter.doubts import ENOUGH, FAR_OFF, SELDOM, doubts
 from rfa.service.engine.filter.forecast_checks import OUTLIERS, columns, summarise
 from rfa.service.runtime.auto import AutoRuntime
@@ -227,7 +227,7 @@ def test_outliers_are_those_beyond_the_gate() -> None:
     rows = [[None if value != value else value for value in row] for row in values.tolist()]  # noqa: PLR0124
     found = AutoRuntime.of(2).filter(list(range(3000)), rows)
     seen = (~np.isnan(values)).sum(axis=1)
-    outliers = [row for row in beyond_gate(told(found, "nis"), seen, 0.999) if row > 0]
+    outliers = [row for row in np.flatnonzero(beyond_gate(told(found, "nis"), seen, 0.999)) if row > 0]
     assert found.tally[OUTLIERS] == len(outliers) > 20
 
 

@@ -1,0 +1,306 @@
+"""What `rfa filter` does with one series: filter it, forecast what comes next, check what was said."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rfa.data import key_name, times_ahead, usual_step
+from rfa.data.durations import SECONDS, duration
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from rfa.data import Key, Series
+    from rfa.service.engine.filter.alarms import Alarm
+    from rfa.service.engine.filter.steps import Steps
+    from rfa.service.runtime.filter import FilterRuntime
+    from rfa.service.runtime.filter_sequence import FilteredSequence
+    from rfa.service.schemas.replies import FilterWarning, ForecastChecks
+
+LEVELS = (0.5, 0.9)
+COMPILING = "Compiling this filter for this processor: up to half a minute, once."
+WIDE = "0.9"
+BEYOND = 1.5  # typical lags: from there on it is further ahead than a step
+# Forecasts that one step is asked for at a time.
+TOGETHER = 256
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """A series and what is told about it.
+
+    Attributes:
+        file, key: where it comes from, and by which cells of its table.
+        columns: what is told of each row, by the names of `Columns`.
+        outliers: rows, from 0.
+        leads: forecasts that are told of each row, in units of the times.
+        ahead: times of the rows that come next, `[M]`.
+        forecast: what is told of these, in the order of `ahead`.
+    """
+
+    file: str
+    key: Key
+    series: Series
+    model: str
+    result: FilteredSequence
+    columns: dict[str, np.ndarray]
+    outliers: list[int]
+    leads: list[float]
+    checks: ForecastChecks
+    warnings: list[FilterWarning]
+    ahead: np.ndarray
+    forecast: list[Steps]
+
+    @property
+    def label(self) -> str:
+        """How it is called among others."""
+        return f"{self.file}: {key_name(self.key)}" if self.key else self.file
+
+    def ahead_of(self, level: str) -> list[list[np.ndarray]]:
+        """Of each column mean, std, and both ends of an interval, of the rows that come next."""
+        import numpy as np
+
+        moments = np.concatenate([told.told.moments[0] for told in self.forecast])  # [M, 2, P]
+        bands = np.concatenate([told.told.bands[0, :, told.readout.names.index(level)] for told in self.forecast])
+        return [
+            [moments[:, 0, a], moments[:, 1, a], bands[:, a, 0], bands[:, a, 1]] for a in range(len(self.series.names))
+        ]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to do with each series.
+
+    Attributes:
+        runtime: makes the filter of a series.
+        leads: forecasts of each row, as they were written.
+        horizon: rows that come next, as it was written; None is none.
+        alarm: when a row is one.
+        flag: a row is an outlier if so many are nearer.
+        smooth: also the states given all rows, or those up to `lag` rows later.
+    """
+
+    runtime: Callable[[Series], FilterRuntime]
+    leads: Sequence[str]
+    horizon: str | None
+    alarm: Alarm
+    flag: float
+    smooth: bool
+    lag: int | None
+
+    def run(self, file: str, key: Key, series: Series) -> Filtered:
+        """Filter a series.
+
+        Raises:
+            ValueError: it does not fit the filter, or what is asked for cannot be told of it.
+        """
+        import numpy as np
+
+        from rfa.library.filtering import beyond_gate
+        from rfa.service.engine.filter.doubts import doubts
+        from rfa.service.engine.filter.forecast_checks import summarise
+
+        if self.alarm.per_time and series.clock is None:
+            raise ValueError(f"--alarm is per time, and {file} has no column of times; give a share of the rows")
+        runtime = self.runtime(series)
+        leads = [lead(text, row_time(series)) for text in self.leads]
+        ahead = np.empty(0) if self.horizon is None else times_ahead(series, self.horizon)
+        # How forecasts as far ahead came true so far is checked on the way.
+        checked = [*leads, *(float(at - series.times[-1]) for at in ahead[-1:])]
+        result = run_filter(runtime, series, checked, smooth=self.smooth, lag=self.lag, alarm=self.alarm)
+        columns = columns_of(series, result, checked)
+        seen = (~np.isnan(series.values)).sum(axis=1)
+        checks = summarise(result.tally, runtime.levels, runtime.observation_size, checked, is_fresh=True)
+        return Filtered(
+            file,
+            key,
+            series,
+            runtime.name,
+            result,
+            columns,
+            np.flatnonzero(beyond_gate(columns["nis"], seen, self.flag)).tolist(),
+            leads,
+            checks,
+            doubts(runtime.name, checks),
+            ahead,
+            forecasts(runtime, series, result, ahead),
+        )
+
+
+def run_filter(
+    runtime: FilterRuntime,
+    series: Series,
+    horizon: Sequence[float],
+    *,
+    smooth: bool = False,
+    lag: int | None = None,
+    alarm: Alarm | None = None,
+) -> FilteredSequence:
+    """Filter a series, with a progress bar.
+
+    Args:
+        smooth: also the states given all rows, or those up to `lag` rows later.
+        alarm: when a row is one; None is never.
+
+    Raises:
+        ValueError: the series has another number of columns than the bundle takes.
+    """
+    import numpy as np
+    from tqdm import tqdm
+
+    from rfa.model.compiling import telling_of_compilation
+    from rfa.service.engine.filter.alarms import NEVER
+    from rfa.service.engine.filter.model import FilterOptions
+    from rfa.service.runtime.filter_sequence import FilteredSequence
+
+    if series.values.shape[1] != runtime.observation_size:
+        raise ValueError(
+            f"the file has {series.values.shape[1]} columns of values ({', '.join(series.names)}), "
+            f"bundle {runtime.name!r} takes {runtime.observation_size}; "
+            "`rfa train filter --data CSV` makes a filter that fits"
+        )
+    values, times = np.asarray(series.values, np.float64), np.asarray(series.times, np.float64)
+    options = FilterOptions(
+        times, values, np.ones(len(times)), LEVELS, tuple(horizon), alarm=alarm or NEVER, smooth=smooth, lag=lag
+    )
+    # To smooth, a tick for each piece that is filtered, for each row looked back at, and for each row told.
+    total = 2 * len(times) - (-len(times) // runtime.piece_rows) if smooth else len(times)
+    with (
+        tqdm(total=total, unit="row", disable=None, leave=False) as bar,
+        telling_of_compilation(lambda: bar.write(COMPILING, file=sys.stderr)),
+    ):
+        return FilteredSequence.collect(runtime.work(options), bar.update)
+
+
+def columns_of(series: Series, result: FilteredSequence, horizon: Sequence[float]) -> dict[str, np.ndarray]:
+    """What is told of each row, by the names of `Columns`."""
+    from rfa.service.engine.filter.columns import Columns
+
+    found = Columns(series.names, None, horizon)
+    for told in result.pieces:
+        found.add(told)
+    if result.smoothed is not None:
+        found.add_smoothed(result.smoothed)
+    return found.arrays()
+
+
+def forecasts(runtime: FilterRuntime, series: Series, result: FilteredSequence, ahead: np.ndarray) -> list[Steps]:
+    """What is told of the rows that come next: a step that sees nothing more, asked for some of them at a time."""
+    import numpy as np
+
+    from rfa.service.engine.filter.model import FilterOptions
+    from rfa.service.runtime.filter_sequence import FilteredSequence
+
+    last, nothing = series.times[-1:], np.full((1, series.values.shape[1]), np.nan)
+    found = []
+    for begin in range(0, len(ahead), TOGETHER):
+        horizon = tuple((ahead[begin : begin + TOGETHER] - last[0]).tolist())
+        options = FilterOptions(last, nothing, np.ones(1), LEVELS, horizon, state=result.state)
+        found += FilteredSequence.collect(runtime.work(options)).pieces
+    return found
+
+
+def filter_for(bundle: str | None) -> Callable[[Series], FilterRuntime]:
+    """Makes filters of `auto` for series, or gives that of a bundle to each. What describes a system runs only by its
+    name.
+
+    Raises:
+        FileNotFoundError, ValueError: it cannot be had.
+    """
+    from rfa.service.runtime.auto import NAME, AutoRuntime
+
+    if bundle in (None, NAME):
+        return lambda series: AutoRuntime.of(len(series.names))
+    from rfa.export.bundle import open_bundle
+    from rfa.library.locate import find_bundle
+    from rfa.service.runtime.filter import FilterRuntime
+
+    runtime = FilterRuntime(open_bundle(find_bundle(str(bundle))))
+    return lambda series: runtime
+
+
+def system_from(path: Path) -> Callable[[Series], FilterRuntime]:
+    """Makes the filters of the system in a JSON file, or of those that it has for columns or series of a name.
+
+    Raises:
+        OSError, ValueError: it cannot be had, or numba is not installed.
+    """
+    from rfa.model.compiling import HAS_COMPILER
+    from rfa.model.system import InvalidSystem, system_for
+
+    if not HAS_COMPILER:
+        raise ValueError("--system needs numba: pip install 'rfa-server[fast]'")
+    from rfa.service.runtime.compiled_system import SystemRuntime
+
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path.name} is no JSON document: {error}") from None
+
+    def runtime(series: Series) -> FilterRuntime:
+        try:
+            return SystemRuntime(system_for(document, series.names))
+        except InvalidSystem as error:
+            raise ValueError(f"{path.name}: {error}") from None
+
+    return runtime
+
+
+def held(checks: ForecastChecks) -> str:
+    """How often the values were inside their interval, one step and further ahead; nothing where none was scored."""
+    shares = {"one step": checks.coverage.get(WIDE)}
+    shares |= {
+        f"{lead.steps:.3g} steps": lead.coverage.get(WIDE) for lead in checks.leads if (lead.steps or 0) >= BEYOND
+    }
+    told = [f"{100 * share:.1f} % {ahead} ahead" for ahead, share in shares.items() if share is not None]
+    return f"{100 * float(WIDE):g} % intervals held {', '.join(told)}, " if told else ""
+
+
+def lead(text: str, row: float) -> float:
+    """How far ahead each row is forecast, in units of the times; seconds where it has a unit.
+
+    Args:
+        row: what a number without one counts, the usual time between two rows of a dated file.
+
+    Raises:
+        ValueError: it is no time above 0.
+    """
+    found = duration(text)
+    ahead = math.inf if found is None else found[0] * (row if found[1] is None else SECONDS[found[1]])
+    if not ahead < math.inf:
+        raise ValueError(f"--lead takes a time above 0 such as 0.5, 30min, 6h or 1d, got {text!r}")
+    return ahead
+
+
+def row_time(series: Series) -> float:
+    """The usual time between two rows of a dated file; 1 where times are numbers, or there are not two."""
+    return usual_step(series) or 1.0 if series.is_dated else 1.0
+
+
+def alarm_at(rate: str, quiet: int) -> Alarm:
+    """An alarm by its rate, a share of the rows or a number per time.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    from rfa.service.engine.filter.alarms import LARGEST_RATE, RATE_PATTERN, alarm
+
+    if re.match(RATE_PATTERN, rate):
+        return alarm(rate, quiet=quiet)
+    try:
+        share = float(rate)
+    except ValueError:
+        share = math.nan
+    if not 0 < share <= LARGEST_RATE:
+        raise ValueError(
+            f"--alarm takes a share of the rows, above 0 and at most {LARGEST_RATE}, or a number per second, minute, "
+            f"hour, day or week such as 1/day, got {rate!r}"
+        )
+    return alarm(share, quiet=quiet)

@@ -1,0 +1,153 @@
+"""What `rfa filter` writes: the user's columns and times, the rows that come next, many series, and in which form."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from rfa.cli.plot import gaps, labelled
+from tests.cli.test_cli import rfa, rfa_json
+
+
+def table_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(text.splitlines()))
+
+
+def readings(path: Path, rows: int = 60, *, seed: int = 1) -> Path:
+    """A sensor's log as people have it: local times, a label, a gap."""
+    draw = np.random.default_rng(seed)
+    lines = ["when,temp_c,door"]
+    for k in range(rows):
+        value = "" if 20 <= k < 24 else f"{20 + np.sin(k / 4) + 0.1 * draw.normal():.2f}"
+        lines.append(f"2026-03-{1 + k // 24:02d} {k % 24:02d}:00,{value},{'open' if k % 5 else 'shut'}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_the_table_has_the_columns_and_times_of_the_file_and_the_rows_to_come(tmp_path: Path) -> None:
+    path = readings(tmp_path / "room.csv")
+    code, out, err = rfa("filter", path, "--horizon", "6h")
+    assert code == 0, err
+    given, rows = table_of(path.read_text()), table_of(out)
+    assert [{name: row[name] for name in ("when", "door")} for row in rows[:60]] == [
+        {name: row[name] for name in ("when", "door")} for row in given
+    ]
+    assert [row["kind"] for row in rows] == ["estimate"] * 60 + ["forecast"] * 6
+    assert [row["when"] for row in rows[60:]] == [f"2026-03-03 {hour}:00" for hour in range(12, 18)]
+    assert all(row["temp_c"] == row["door"] == row["anomaly"] == "" for row in rows[60:])
+    for row in rows[60:]:
+        assert float(row["temp_c_low90"]) < float(row["temp_c_mean"]) < float(row["temp_c_high90"])
+    document = rfa_json("filter", path, "--horizon", "6")
+    assert [point["mean"][0] for point in document["forecast"]] == [float(row["temp_c_mean"]) for row in rows[60:]]
+
+
+def test_a_forecast_is_that_of_python(tmp_path: Path) -> None:
+    import pandas as pd
+
+    import rfa as library
+
+    path = readings(tmp_path / "room.csv")
+    frame = library.forecast(pd.read_csv(path, parse_dates=["when"])[["when", "temp_c"]], 6)
+    rows = table_of(rfa("filter", path, "--horizon", "6")[1])[60:]
+    assert [float(row["temp_c_mean"]) for row in rows] == frame["temp_c_mean"].tolist()
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".arrow", ".jsonl"])
+def test_every_form_holds_the_same_table(tmp_path: Path, ending: str) -> None:
+    path, out = readings(tmp_path / "room.csv"), tmp_path / f"out{ending}"
+    assert rfa("filter", path, "--out", out)[0] == 0
+    rows: list[dict[str, Any]]
+    if ending == ".csv":
+        rows = [{name: cell or None for name, cell in row.items()} for row in table_of(out.read_text())]
+    elif ending == ".jsonl":
+        rows = [json.loads(line) for line in out.read_text().splitlines()]
+    else:
+        found = parquet.read_table(out) if ending == ".parquet" else pa.ipc.open_file(out.read_bytes()).read_all()
+        rows = found.to_pylist()
+    expected = table_of(rfa("filter", path)[1])
+    assert list(rows[0]) == list(expected[0]) and len(rows) == 60
+    for row, wanted in zip(rows, expected, strict=True):
+        assert [None if x is None else float(x) for x in (row["temp_c"], row["temp_c_mean"])] == [
+            float(x) if x else None for x in (wanted["temp_c"], wanted["temp_c_mean"])
+        ]
+
+
+def test_series_by_key_and_from_several_files_are_each_as_alone(tmp_path: Path) -> None:
+    one, other = readings(tmp_path / "one.csv"), readings(tmp_path / "other.csv", 40, seed=2)
+    alone = {path.name: table_of(rfa("filter", path)[1]) for path in (one, other)}
+    code, out, err = rfa("filter", one, other)
+    assert code == 0, err
+    for name, rows in alone.items():
+        found = [row for row in table_of(out) if row["file"] == name]
+        assert [{k: v for k, v in row.items() if k != "file"} for row in found] == rows
+    both = [f"{line},{name}" for name, path in (("a", one), ("b", other)) for line in path.read_text().splitlines()[1:]]
+    (tmp_path / "long.csv").write_text("when,temp_c,door,room\n" + "\n".join(both) + "\n2026-01-01 00:00,1e300,x,c\n")
+    code, out, err = rfa("filter", tmp_path / "long.csv", "--by", "room")
+    assert code == 1 and "failed: long.csv: c: observations[0][0] must be finite" in err
+    for key, name in (("a", "one.csv"), ("b", "other.csv")):
+        means = [row["temp_c_mean"] for row in table_of(out) if row["room"] == key]
+        assert means == [row["temp_c_mean"] for row in alone[name]]
+
+
+def test_what_cannot_be_written_is_said_before_the_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "nothing there.csv"
+    for option, target, told in (
+        ("--out", tmp_path / "no" / "x.csv", "there is no folder"),
+        ("--out", tmp_path, "must end in"),
+        ("--plot", tmp_path / "x.gif", "must end in"),
+        ("--out", tmp_path / "x.txt", ".parquet"),
+    ):
+        code, _, err = rfa("filter", path, option, target)
+        assert code != 0 and told in err and option in err, err
+    if os.geteuid() != 0:  # who may do anything may write anywhere
+        (tmp_path / "locked").mkdir(mode=0o500)
+        assert "may not be written" in rfa("filter", path, "--out", tmp_path / "locked" / "x.csv")[2]
+    own = readings(tmp_path / "room.csv")
+    assert "is the file to filter" in rfa("filter", own, "--out", own)[2]
+
+
+def test_a_regular_clock_has_the_mean_of_each_step(tmp_path: Path) -> None:
+    path = readings(tmp_path / "room.csv")
+    rows = table_of(rfa("filter", path, "--every", "2h")[1])
+    given = [float(row["temp_c"] or "nan") for row in table_of(path.read_text())]
+    assert len(rows) == 30 and rows[1]["when"] == "2026-03-01 02:00"
+    assert float(rows[3]["temp_c"]) == pytest.approx(np.mean(given[6:8])) and rows[10]["temp_c"] == ""
+
+
+def test_a_system_is_a_file(tmp_path: Path) -> None:
+    path, system = readings(tmp_path / "room.csv"), tmp_path / "level.json"
+    system.write_text('{"preset": "level", "process_noise": 1e-4, "measurement_noise": 0.01}')
+    assert rfa_json("filter", path, "--system", system)["model"].startswith("system:")
+    assert "give one of them" in rfa("filter", path, "--system", system, "--bundle", "linear")[2]
+    system.write_text('{"series": {"temp_c": {"preset": "level", "process_noise": 1, "measurement_noise": -1}}}')
+    assert "level.json: system.measurement_noise must be above 0" in rfa("filter", path, "--system", system)[2]
+
+
+def test_a_picture_has_a_panel_a_column_units_and_a_fan(tmp_path: Path) -> None:
+    path, picture = readings(tmp_path / "room.csv"), tmp_path / "room.svg"
+    code, _, err = rfa("filter", path, "--horizon", "12", "--alarm", "0.1", "--plot", picture)
+    assert code == 0, err
+    drawn = picture.read_text()
+    for text in ("temp [°C]", "UTC", "forecast, 90%", "nothing measured", "room.csv"):
+        assert f"<!-- {text} -->" in drawn, text
+
+
+def test_names_tell_units_and_gaps_are_found() -> None:
+    names = {
+        "latency (ms)": "latency [ms]",
+        "power [kW]": "power [kW]",
+        "temp_c": "temp [°C]",
+        "c": "c",
+        "count": "count",
+    }
+    assert {name: labelled(name) for name in names} == names
+    assert gaps(np.array([True, False, True, True, False, True])) == [(0, 1), (1, 4), (4, 5)]
+    assert gaps(np.array([False, False])) == []
