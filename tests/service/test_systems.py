@@ -196,6 +196,19 @@ def test_looking_back_and_drawing_need_no_graphs() -> None:
     assert found.steps[-1].samples.shape == (3, 2)
 
 
+@pytest.mark.parametrize("preset", ["level", "constant_velocity"])
+def test_a_preset_begins_wherever_the_numbers_are(preset: str) -> None:
+    """A billion standard deviations of a measurement from 0: of the first, which has its whole weight, the part
+    1 / (1 + 1e12) is not believed; then the stream is followed as it is near 0."""
+    document = {"preset": preset, "process_noise": 0.1, "measurement_noise": 1.0}
+    near = 0.3 * np.arange(30)[:, None]
+    here, far = (run(runtime(document), np.arange(30.0), near + offset) for offset in (0.0, 1e9))
+    assert told(far, "weight")[0] == 1.0
+    assert told(far, "mean")[0, 0] == pytest.approx(1e9, abs=2e-3)
+    np.testing.assert_allclose(told(far, "mean")[1:] - 1e9, told(here, "mean")[1:], atol=0.01)
+    np.testing.assert_allclose(told(far, "std"), told(here, "std"), rtol=1e-12)
+
+
 # What it may take.
 
 
