@@ -17,7 +17,8 @@ _CELL = re.compile(
 
 def notebook(page: str) -> str:
     """The notebook of a page, of which every block of code has a reply, as JSON of nbformat 4.5."""
-    cells, end = [], 0
+    cells: list[dict[str, Any]] = []
+    end = 0
     for cell in _CELL.finditer(page):
         cells += [_words(page[end : cell.start()], len(cells)), _code(cell["code"], cell["output"], len(cells) + 1)]
         end = cell.end()
@@ -32,5 +33,5 @@ def _words(text: str, number: int) -> dict[str, Any]:
 
 def _code(code: str, output: str, number: int) -> dict[str, Any]:
     told = {"name": "stdout", "output_type": "stream", "text": output}
-    cell = {"cell_type": "code", "execution_count": None, "id": f"cell-{number}", "metadata": {}}
+    cell: dict[str, Any] = {"cell_type": "code", "execution_count": None, "id": f"cell-{number}", "metadata": {}}
     return cell | {"outputs": [told], "source": code.rstrip("\n")}
