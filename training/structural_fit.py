@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import torch
 from scipy.optimize import minimize
 
-from rfa.training.structural_model import Structure, bands, constrain, parameters, raw_bounds, raw_start, sensor
-from rfa.training.structural_scan import Bands, Measurement, Scan, gradient, scan_series
+from rfa.training.structural_model import Standing, Structure, constrain, parameters, raw_bounds, raw_start
+from rfa.training.structural_scan import Scan, gradient, scan_series
 from rfa.training.structural_seasons import strongest_rate
 
 # Nats of the whole validation part: less than this is noise.
@@ -72,8 +71,7 @@ class Fit:
     tried: list[dict[str, object]] = field(default_factory=list)
 
     def values(self) -> dict[str, float]:
-        constrained = constrain(self.structure, torch.from_numpy(self.raw))
-        return {name: float(value) for name, value in constrained.items()}
+        return constrain(self.structure, self.raw)
 
 
 def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -> Column:
@@ -113,46 +111,21 @@ class Likelihood:
 
     def __init__(self, column: Column, structure: Structure, inner: int) -> None:
         self.column, self.structure, self.inner = column, structure, inner
-        self.lags = torch.from_numpy(column.lags)
-        self.sensor = sensor(structure)
         self.count = int(np.isfinite(column.y[: column.fitted]).sum())
+        places = np.cumsum(np.where(np.arange(len(column.y)) > 0, column.lags[column.step], 0.0))
+        self.system = Standing(structure, column.lags, places)
 
     def scan(self, raw: np.ndarray, length: int) -> Scan:
         """Filter the first `length` values."""
-        with torch.no_grad():
-            values = constrain(self.structure, torch.from_numpy(raw))
-            tensors = bands(self.structure, values, self.lags)
-        return scan_series(
-            self.column.y[:length], self.column.step[:length], _arrays(tensors), self._measurement(values)
-        )
+        y, step = self.column.y[:length], self.column.step[:length]
+        return scan_series(y, step, self.system.tables(raw), self.system.measurement(raw, self.inner))
 
     def loss(self, raw: np.ndarray) -> tuple[float, np.ndarray]:
         """Mean negative log likelihood of the training part, and its gradient."""
-        free = torch.from_numpy(raw).requires_grad_()
-        values = constrain(self.structure, free)
-        tensors = bands(self.structure, values, self.lags)
-        arrays, measurement = _arrays(tensors), self._measurement(values)
         y, step = self.column.y[: self.column.fitted], self.column.step[: self.column.fitted]
-        scan = scan_series(y, step, arrays, measurement)
-        found = gradient(y, step, arrays, measurement, scan)
-        scalars = torch.stack([values[name] for name in SCALARS])
-        ends = [(t, torch.from_numpy(g)) for t, g in zip(tensors, found.bands, strict=True) if t.requires_grad]
-        ends.append((scalars, torch.from_numpy(found.scalars)))
-        outputs, weights = zip(*ends, strict=True)
-        (slope,) = torch.autograd.grad(outputs, free, weights)
-        return -float(scan.log_likelihood.sum()) / self.count, -slope.numpy() / self.count
-
-    def _measurement(self, values: dict[str, torch.Tensor]) -> Measurement:
-        offset, variance, inverse_nu, contamination, scale = (float(values[name].detach()) for name in SCALARS)
-        return Measurement(self.sensor, offset, variance, inverse_nu, contamination, scale, self.inner)
-
-
-# In the order of `Measurement` and of `Gradient.scalars`.
-SCALARS = ("offset", "noise", "inverse_nu", "contamination", "outlier_scale")
-
-
-def _arrays(tensors: tuple[torch.Tensor, ...]) -> Bands:
-    return Bands(*(np.ascontiguousarray(tensor.detach().numpy()) for tensor in tensors))
+        tables = self.system.tables(raw)
+        found = gradient(y, step, tables, self.system.measurement(raw, self.inner), self.system.turning)
+        return -found.log_likelihood / self.count, -self.system.slope(raw, found) / self.count
 
 
 def fit_structure(column: Column, structure: Structure, limits: Limits, known: dict[str, float] | None = None) -> Fit:

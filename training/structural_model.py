@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 from scipy.linalg import block_diag
-from torch import Tensor
+
+from rfa.training.structural_scan import Gradient, Measurement, Tables
 
 Level = Literal["random_walk", "damped"]
 
@@ -123,91 +123,160 @@ def _raw(name: str, value: float) -> float:
     return value if name == "offset" else math.log(value)
 
 
-def constrain(structure: Structure, raw: Tensor) -> dict[str, Tensor]:
+def constrain(structure: Structure, raw: np.ndarray) -> dict[str, float]:
     """Raw vector → constrained parameters by name: exp of all but the offset."""
-    names = list(parameters(structure))
-    return {name: raw[i] if name == "offset" else torch.exp(raw[i]) for i, name in enumerate(names)}
+    return {
+        name: float(x) if name == "offset" else math.exp(x) for name, x in zip(parameters(structure), raw, strict=True)
+    }
 
 
 class Mode(NamedTuple):
-    """A block of one or two states: damped oscillator (ω), relaxation (no ω) or random walk (no decay).
+    """A block of one or two states, by the names of its parameters: damped oscillator (with a rate omega, a number or
+    a name), relaxation (no omega) or random walk (no decay).
 
     The trend is a block of its own kind: `noise` drives the level, `trend` (decay, noise) the second state.
     """
 
-    noise: Tensor
-    decay: Tensor | None = None
-    omega: Tensor | None = None
-    trend: tuple[Tensor, Tensor] | None = None
+    noise: str
+    decay: str | None = None
+    omega: float | str | None = None
+    trend: tuple[str, str] | None = None
+
+    @property
+    def width(self) -> int:
+        return 1 if self.omega is None and self.trend is None else 2
 
 
-def modes(structure: Structure, values: dict[str, Tensor]) -> list[Mode]:
+def modes(structure: Structure) -> list[Mode]:
     """The blocks, in the order of the state."""
-    level_trend = (values["trend_decay"], values["trend_noise"]) if structure.has_trend else None
-    found = [Mode(values["level_noise"], values.get("level_decay"), None, level_trend)]
-    found += [
-        Mode(values[f"relaxation{i}_noise"], values[f"relaxation{i}_decay"]) for i in range(structure.relaxations)
-    ]
+    level_decay = "level_decay" if structure.level == "damped" else None
+    found = [Mode("level_noise", level_decay, None, ("trend_decay", "trend_noise") if structure.has_trend else None)]
+    found += [Mode(f"relaxation{i}_noise", f"relaxation{i}_decay") for i in range(structure.relaxations)]
     for i, (season, omega) in enumerate(structure.harmonics()):
-        rate = torch.tensor(omega, dtype=torch.float64)
-        found.append(Mode(values[f"harmonic{i}_noise"], values[f"season{season}_decay"], rate))
-    for i in range(structure.cycles):
-        noise, decay, rate = (values[f"cycle{i}_{part}"] for part in ("noise", "decay", "omega"))
-        found.append(Mode(noise, decay, rate))
+        found.append(Mode(f"harmonic{i}_noise", f"season{season}_decay", omega))
+    found += [Mode(f"cycle{i}_noise", f"cycle{i}_decay", f"cycle{i}_omega") for i in range(structure.cycles)]
     return found
 
 
-def bands(structure: Structure, values: dict[str, Tensor], lags: Tensor) -> tuple[Tensor, ...]:
-    """Discretisation over every lag `[U]` and the prior, as in `structural_scan.Bands`, differentiable."""
-    zero = torch.zeros_like(lags)
-    columns: list[tuple[Tensor, ...]] = []
-    prior: list[Tensor] = []
-    for mode in modes(structure, values):
-        blocks, variances = _discretise(mode, lags, zero)
-        columns += blocks
-        prior += variances
-    return (*(torch.stack(column, dim=1) for column in zip(*columns, strict=True)), torch.stack(prior))
+class Standing:
+    """A structure in the coordinates of `structural_scan`, in which F is diagonal, at the rows of one series.
+
+    An oscillator turns with its own frequency, so it only decays, and the sensor turns: c = (cos ωt, -sin ωt). Of a
+    trend the second state is as it was and the first is where the level will end, l + s: a random walk.
+
+    Args:
+        lags: the distinct lags `[U]` in steps.
+        places: the times `[N]` of the rows in steps from the first.
+    """
+
+    def __init__(self, structure: Structure, lags: np.ndarray, places: np.ndarray) -> None:
+        self.structure, self.lags, self.places = structure, lags[:, None], places
+        self.names = list(parameters(structure))
+        self.modes = modes(structure)
+        index = {name: i for i, name in enumerate(self.names)}
+        each = [(mode, k) for mode in self.modes for k in range(mode.width)]
+        # Of every state, which parameters drive and damp it; -1 is none.
+        self._noise = np.array([index[mode.trend[1] if mode.trend and k else mode.noise] for mode, k in each])
+        self._decay = np.array([index.get(_decay(mode, k), -1) for mode, k in each])
+        self._is_damped = self._decay >= 0
+        self.turning = 2 * structure.cycles
+        self._sensor = np.zeros((len(places), len(each)))
+        column = 0
+        for mode in self.modes:
+            if isinstance(mode.omega, float):
+                self._turn(column, mode.omega)
+            elif mode.omega is None:
+                self._sensor[:, column] = 1.0
+                if mode.trend:
+                    self._sensor[:, column + 1] = -1.0
+            column += mode.width
+
+    def _turn(self, column: int, omega: float) -> None:
+        np.cos(omega * self.places, out=self._sensor[:, column])
+        np.sin(-omega * self.places, out=self._sensor[:, column + 1])
+
+    def tables(self, raw: np.ndarray) -> Tables:
+        """The system at the raw parameters; of a season's modes the sensor is shared with every other call."""
+        rate, noise = self._rates(raw), np.exp(raw[self._noise])
+        for i in range(self.structure.cycles):
+            omega = math.exp(raw[self.names.index(f"cycle{i}_omega")])
+            self._turn(len(rate) - self.turning + 2 * i, omega)
+        prior = np.full(len(rate), PRIOR)
+        prior[self._is_damped] = _bounded(noise[self._is_damped] / (2 * rate[self._is_damped]))
+        table, cross, prior_cross = noise * _decayed(2 * rate, self.lags), np.zeros(len(self.lags)), np.zeros(1)
+        if self.structure.has_trend:
+            cross = noise[1] * _decayed(rate[1:2], self.lags)[:, 0]
+            table[:, 0] += noise[1] * self.lags[:, 0]
+            prior[0] += prior[1]
+            prior_cross[0] = prior[1]
+        return Tables(np.exp(-rate * self.lags), table, cross, prior, prior_cross, self._sensor)
+
+    def slope(self, raw: np.ndarray, found: Gradient) -> np.ndarray:
+        """Derivatives by the raw parameters, from those by the tables."""
+        rate, noise, lags = self._rates(raw), np.exp(raw[self._noise]), self.lags
+        by, damped = found.tables, self._is_damped
+        by_prior = by.prior.copy()
+        double = _decayed(2 * rate, lags)
+        by_intensity = (by.noise * double).sum(axis=0)
+        by_rate = (by.decay * -lags * np.exp(-rate * lags)).sum(axis=0)
+        by_rate += (by.noise * noise * 2 * _decayed_slope(2 * rate, lags)).sum(axis=0)
+        if self.structure.has_trend:
+            by_prior[1] += by.prior[0] + by.prior_cross[0]
+            by_intensity[1] += (by.noise[:, 0] * lags[:, 0]).sum()
+            by_intensity[1] += (by.cross * _decayed(rate[1:2], lags)[:, 0]).sum()
+            by_rate[1] += noise[1] * (by.cross * _decayed_slope(rate[1:2], lags)[:, 0]).sum()
+        variance = noise[damped] / (2 * rate[damped])
+        by_variance = by_prior[damped] * (PRIOR / (variance + PRIOR)) ** 2
+        by_intensity[damped] += by_variance / (2 * rate[damped])
+        by_rate[damped] -= by_variance * variance / rate[damped]
+        slope = np.zeros(len(raw))
+        np.add.at(slope, self._noise, by_intensity * noise)
+        np.add.at(slope, self._decay[damped], by_rate[damped] * rate[damped])
+        for i, (cosine, sine) in enumerate(zip(by.sensor.T[::2], by.sensor.T[1::2], strict=True)):
+            at = self.names.index(f"cycle{i}_omega")
+            turned = math.exp(raw[at]) * self.places[: len(cosine)]
+            slope[at] = -(turned * (cosine * np.sin(turned) + sine * np.cos(turned))).sum()
+        scalars = [self.names.index(name) for name in SCALARS]
+        slope[scalars] += found.scalars * np.where(np.array(SCALARS) == "offset", 1.0, np.exp(raw[scalars]))
+        return slope
+
+    def measurement(self, raw: np.ndarray, inner: int) -> Measurement:
+        offset, *others = (raw[self.names.index(name)] for name in SCALARS)
+        return Measurement(float(offset), *(math.exp(x) for x in others), inner)
+
+    def _rates(self, raw: np.ndarray) -> np.ndarray:
+        return np.where(self._is_damped, np.exp(raw[self._decay]), 0.0)
 
 
-def _discretise(mode: Mode, lags: Tensor, zero: Tensor) -> tuple[list[tuple[Tensor, ...]], list[Tensor]]:
-    """One block: per state (F diagonal, F upper, F lower, Q diagonal, Q upper), and its prior variances."""
-    if mode.decay is None:
-        level = (torch.ones_like(lags), zero, zero, mode.noise * lags, zero)
-        free = torch.full_like(mode.noise, PRIOR)
-        if mode.trend is None:
-            return [level], [free]
-        decay, noise = mode.trend
-        kept = torch.exp(-decay * lags)
-        once, twice = -torch.expm1(-decay * lags) / decay, -torch.expm1(-2 * decay * lags) / (2 * decay)
-        # ∫ (1 - e^{-φu})², ∫ (1 - e^{-φu}) e^{-φu} and ∫ e^{-2φu} over the lag.
-        level = (
-            level[0],
-            1 - kept,
-            zero,
-            mode.noise * lags + noise * (lags - 2 * once + twice),
-            noise * (once - twice),
-        )
-        return [level, (kept, zero, zero, noise * twice, zero)], [free, _bounded(noise / (2 * decay))]
-    kept = torch.exp(-mode.decay * lags)
-    noise = mode.noise * -torch.expm1(-2 * mode.decay * lags) / (2 * mode.decay)
-    prior = _bounded(mode.noise / (2 * mode.decay))
-    if mode.omega is None:
-        return [(kept, zero, zero, noise, zero)], [prior]
-    turn = mode.omega * lags
-    across = kept * torch.sin(turn)
-    along = kept * torch.cos(turn)
-    return [(along, -across, across, noise, zero), (along, zero, zero, noise, zero)], [prior, prior]
+# In the order of `Measurement` and of `Gradient.scalars`.
+SCALARS = ("offset", "noise", "inverse_nu", "contamination", "outlier_scale")
 
 
-def _bounded(variance: Tensor) -> Tensor:
+def _decay(mode: Mode, k: int) -> str:
+    name = mode.trend[0] if mode.trend and k else mode.decay
+    return name or ""
+
+
+def _decayed(rate: np.ndarray, lags: np.ndarray) -> np.ndarray:
+    """∫ e^{-rate u} du over the lags, `[U, n]`."""
+    safe = np.where(rate > 0, rate, 1.0)
+    return np.where(rate > 0, -np.expm1(-safe * lags) / safe, lags)
+
+
+def _decayed_slope(rate: np.ndarray, lags: np.ndarray) -> np.ndarray:
+    """The derivative of `_decayed` by the rate, 0 where that is 0."""
+    safe = np.where(rate > 0, rate, 1.0)
+    return np.where(rate > 0, (lags * np.exp(-safe * lags) - _decayed(safe, lags)) / safe, 0.0)
+
+
+def _bounded(variance: np.ndarray) -> np.ndarray:
     """The stationary variance, smoothly kept below `PRIOR`."""
     return variance * PRIOR / (variance + PRIOR)
 
 
 def sensor(structure: Structure) -> np.ndarray:
     """Row c `[n]`: 1 at the first state of every mode."""
-    widths = [1 + structure.has_trend] + [1] * structure.relaxations
-    widths += [2] * (len(structure.harmonics()) + structure.cycles)
+    widths = [mode.width for mode in modes(structure)]
     row = np.zeros(structure.state_size)
     row[np.cumsum([0, *widths[:-1]])] = 1
     return row
@@ -227,33 +296,34 @@ class Matrices(NamedTuple):
 
 def matrices(structure: Structure, raw: np.ndarray, *, step: float, center: float, spread: float) -> Matrices:
     """The system at `raw`, for time steps of `step` and values center + spread · y."""
-    with torch.no_grad():
-        values = constrain(structure, torch.from_numpy(raw))
-        found = modes(structure, values)
-        prior = bands(structure, values, torch.zeros(1, dtype=torch.float64))[-1].numpy()
-    drifts, noises = zip(*(_generator(mode) for mode in found), strict=True)
+    values = constrain(structure, raw)
+    drifts, noises, priors = zip(*(_block(mode, values) for mode in modes(structure)), strict=True)
     variance = spread**2
     return Matrices(
         block_diag(*drifts) / step,
         block_diag(*noises) * variance / step,
-        np.diag(prior) * variance,
+        np.diag(np.concatenate(priors)) * variance,
         sensor(structure),
-        float(values["noise"]) * variance,
-        center + spread * float(values["offset"]),
+        values["noise"] * variance,
+        center + spread * values["offset"],
     )
 
 
-def _generator(mode: Mode) -> tuple[np.ndarray, np.ndarray]:
-    """A and Q of one block."""
-    noise = float(mode.noise)
+def _block(mode: Mode, values: dict[str, float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A, Q and the prior variances of one block."""
+    noise, free = values[mode.noise], np.array([PRIOR])
     if mode.trend is not None:
-        decay, trend = (float(x) for x in mode.trend)
-        return np.array([[0.0, decay], [0.0, -decay]]), np.diag([noise, trend])
-    decay = 0.0 if mode.decay is None else float(mode.decay)
+        decay, trend = (values[name] for name in mode.trend)
+        prior = np.concatenate([free, _bounded(np.array([trend / (2 * decay)]))])
+        return np.array([[0.0, decay], [0.0, -decay]]), np.diag([noise, trend]), prior
+    if mode.decay is None:
+        return np.zeros((1, 1)), np.array([[noise]]), free
+    decay = values[mode.decay]
+    prior = _bounded(np.full(mode.width, noise / (2 * decay)))
     if mode.omega is None:
-        return np.array([[-decay]]), np.array([[noise]])
-    omega = float(mode.omega)
-    return np.array([[-decay, -omega], [omega, -decay]]), noise * np.eye(2)
+        return np.array([[-decay]]), np.array([[noise]]), prior
+    omega = values[mode.omega] if isinstance(mode.omega, str) else mode.omega
+    return np.array([[-decay, -omega], [omega, -decay]]), noise * np.eye(2), prior
 
 
 def robustness(structure: Structure, raw: np.ndarray) -> dict[str, Any]:
@@ -270,6 +340,6 @@ def robustness(structure: Structure, raw: np.ndarray) -> dict[str, Any]:
 
 
 __all__ = [
-    "Matrices", "Structure", "bands", "constrain", "matrices", "parameters", "raw_bounds", "raw_start", "robustness",
+    "Matrices", "Standing", "Structure", "constrain", "matrices", "parameters", "raw_bounds", "raw_start", "robustness",
     "sensor",
 ]  # fmt: skip

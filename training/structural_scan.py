@@ -1,16 +1,21 @@
 """Exact likelihood of one series under a structural model, with its gradient by the adjoint of the filter.
 
-    m⁻ = F m,  P⁻ = F P Fᵀ + Q          e = y - cᵀm⁻ - b,  s = cᵀP⁻c,  S = s + r
+    m⁻ = d ∘ m,  P⁻ = d dᵀ ∘ P + Q      e = y - cᵀm⁻ - b,  s = cᵀP⁻c,  S = s + r
     W = s + r/w,  h = P⁻c               m = m⁻ + h e/W,    P = P⁻ - h hᵀ/W
     log p(y) = log[(1 - ε) N(e; 0, S) + ε N(e; 0, k² S)]
 
 w is the capped Student-t weight (docs/MATH.md §2, K passes), so this is the filter that is served, in float64: with
-1/nu = 0 and ε = 0 the Kalman filter and its likelihood. A missing value is a prediction without an update. F and Q are
-block-diagonal with blocks of one or two states, so three diagonals of F and two of Q hold them and a step costs O(n²).
+1/nu = 0 and ε = 0 the Kalman filter and its likelihood. A missing value is a prediction without an update. The state is
+written so that F is diagonal (`structural_model.py`): an oscillator stands still in coordinates that turn with it, and
+the sensor c turns instead. So a step is two passes over P.
 
-The gradient runs the same equations backwards once (reverse mode): its cost does not grow with the number of
-parameters, unlike that of forward sensitivities or differences.
+The gradient runs the same equations backwards (reverse mode): its cost does not grow with the number of parameters,
+unlike that of forward sensitivities or differences. Covariances are kept for `SEGMENT` rows at a time, which the
+processor's cache holds, and made again from the first of each segment.
 """
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
@@ -21,26 +26,29 @@ import numpy as np
 from numba import njit
 
 LOG_2PI = math.log(2 * math.pi)
+# Rows whose covariances are kept at a time.
+SEGMENT = 32
+
+# Sums in any order; missing values are NaN.
+_compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
 
 
-class Bands(NamedTuple):
-    """F and Q of every distinct lag, `[U, n]` each: F's diagonal, F[i, i + 1], F[i + 1, i], Q's diagonal, Q[i, i + 1].
+class Tables(NamedTuple):
+    """The system at every row: decay d and noise (the diagonal of Q) `[U, n]` and cross `[U]` (Q[0, 1]) of every
+    distinct lag, prior variances `[n]` and their [0, 1] `[1]` before the first value, whose mean is zero, and the
+    sensor c `[N, n]` of every row."""
 
-    The last column of the off-diagonals is zero. prior `[n]`: variances before the first value, whose mean is zero.
-    """
-
-    diagonal: np.ndarray
-    upper: np.ndarray
-    lower: np.ndarray
+    decay: np.ndarray
     noise: np.ndarray
-    noise_upper: np.ndarray
+    cross: np.ndarray
     prior: np.ndarray
+    prior_cross: np.ndarray
+    sensor: np.ndarray
 
 
 class Measurement(NamedTuple):
-    """sensor c `[n]`, offset b, variance r, 1/nu, contamination ε, outlier_scale k and the passes K."""
+    """Offset b, variance r, 1/nu, contamination ε, outlier_scale k and the passes K."""
 
-    sensor: np.ndarray
     offset: float
     variance: float
     inverse_nu: float
@@ -50,25 +58,24 @@ class Measurement(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """Per value `[N]`: log_likelihood (0 where missing), innovation e, total S, weight w; predicted m⁻ `[N, n]` and P⁻
-    `[N, n, n]`."""
+    """Per value `[N]`: log_likelihood (0 where missing), innovation e, total S, weight w."""
 
     log_likelihood: np.ndarray
     innovation: np.ndarray
     total: np.ndarray
     weight: np.ndarray
-    mean: np.ndarray
-    covariance: np.ndarray
 
 
 class Gradient(NamedTuple):
-    """Derivatives of the sum of the log likelihoods; bands like `Bands`, scalars (b, r, 1/nu, ε, k) `[5]`."""
+    """The sum of the log likelihoods, and its derivatives: tables like `Tables` (of the sensor those by the last
+    `turning` states), scalars (b, r, 1/nu, ε, k) `[5]`."""
 
-    bands: Bands
+    log_likelihood: float
+    tables: Tables
     scalars: np.ndarray
 
 
-@njit(cache=True)
+@_compiled
 def _weight(e, s, r, a, inner):  # type: ignore[no-untyped-def]
     """w of the capped rule with a = 1/nu, and its derivatives by e, s, r and a."""
     w, w_e, w_s, w_r, w_a = 1.0, 0.0, 0.0, 0.0, 0.0
@@ -99,7 +106,7 @@ def _weight(e, s, r, a, inner):  # type: ignore[no-untyped-def]
     return w, w_e, w_s, w_r, w_a
 
 
-@njit(cache=True)
+@_compiled
 def _density(e, total, contamination, k):  # type: ignore[no-untyped-def]
     """The log density, and its derivatives by nis = e²/S (S in the determinant apart), ε and k."""
     nis = e * e / total
@@ -116,184 +123,203 @@ def _density(e, total, contamination, k):  # type: ignore[no-untyped-def]
     return value, by_nis, share / contamination - (1 - share) / (1 - contamination), by_k
 
 
-@njit(cache=True)
-def _times_band(x, d, u, l, out):  # type: ignore[no-untyped-def]  # noqa: E741
-    """out = x Fᵀ of a symmetric or square x `[n, n]`; with u and l exchanged, x F."""
-    n = len(d)
+@_compiled
+def _first(prior, prior_cross, mean, covariance):
+    n = len(prior)
     for i in range(n):
+        mean[i] = 0.0
         for j in range(n):
-            out[i, j] = x[i, j] * d[j]
-        for j in range(n - 1):
-            out[i, j] += x[i, j + 1] * u[j]
-        for j in range(n - 1):
-            out[i, j + 1] += x[i, j] * l[j]
+            covariance[i, j] = 0.0
+        covariance[i, i] = prior[i]
+    if n > 1:
+        covariance[0, 1] = prior_cross[0]
+        covariance[1, 0] = prior_cross[0]
 
 
-@njit(cache=True)
-def _band_times(x, d, u, l, out):  # type: ignore[no-untyped-def]  # noqa: E741
-    """out = F x of x `[n, n]`; with u and l exchanged, Fᵀ x."""
-    n = len(d)
-    for i in range(n):
-        for j in range(n):
-            out[i, j] = d[i] * x[i, j]
-        if i > 0 and l[i - 1] != 0:
-            for j in range(n):
-                out[i, j] += l[i - 1] * x[i - 1, j]
-        if i < n - 1 and u[i] != 0:
-            for j in range(n):
-                out[i, j] += u[i] * x[i + 1, j]
-
-
-@njit(cache=True)
-def _band_vector(x, d, u, l, out):  # type: ignore[no-untyped-def]  # noqa: E741
-    n = len(d)
-    for i in range(n):
-        out[i] = d[i] * x[i]
-        if i > 0:
-            out[i] += l[i - 1] * x[i - 1]
-        if i < n - 1:
-            out[i] += u[i] * x[i + 1]
-
-
-@njit(cache=True, fastmath={"reassoc", "contract"})
-def _dot(x, y):  # type: ignore[no-untyped-def]
-    """Inline: at these sizes a call of BLAS costs more than the sum."""
-    total = 0.0
-    for i in range(len(x)):
-        total += x[i] * y[i]
-    return total
-
-
-@njit(cache=True)
-def _apply(matrix, x, out):  # type: ignore[no-untyped-def]
-    for i in range(len(x)):
-        out[i] = _dot(matrix[i], x)
-
-
-@njit(cache=True)
-def _condition(mean, covariance, h, e, wide, mean_out, covariance_out):  # type: ignore[no-untyped-def]
-    """The update with innovation e, variance W = wide and h = P⁻c."""
+@_compiled
+def _observe(mean, covariance, sensor, y, measurement, h, told):
+    """Into h = P c and told (log likelihood, e, S, w, W)."""
+    offset, r, a, contamination, k, inner = measurement
     n = len(mean)
+    h[:] = 0.0
     for i in range(n):
-        mean_out[i] = mean[i] + h[i] * e / wide
+        c = sensor[i]
         for j in range(n):
-            covariance_out[i, j] = covariance[i, j] - h[i] * h[j] / wide
+            h[j] += c * covariance[i, j]
+    e, s = y - offset, 0.0
+    for i in range(n):
+        e -= sensor[i] * mean[i]
+        s += sensor[i] * h[i]
+    w = _weight(e, s, r, a, inner)[0]
+    told[0] = _density(e, s + r, contamination, k)[0]
+    told[1] = e
+    told[2] = s + r
+    told[3] = w
+    told[4] = s + r / w
 
 
-@njit(cache=True)
-def _scan(y, step, bands, measurement):  # type: ignore[no-untyped-def]
-    d, u, l, noise, noise_upper, prior = bands  # noqa: E741
-    sensor, offset, r, a, contamination, k, inner = measurement
+@_compiled
+def _move(decay, noise, cross, h, along, wide, mean, covariance):
+    """Condition on an innovation, m + h along and P - h hᵀ/wide (nothing where wide is 0), and go over the lag."""
+    n = len(mean)
+    inverse = 1 / wide if wide > 0 else 0.0
+    for i in range(n):
+        mean[i] = decay[i] * (mean[i] + h[i] * along)
+        own, part = decay[i], h[i] * inverse
+        for j in range(n):
+            covariance[i, j] = own * decay[j] * (covariance[i, j] - part * h[j])
+        covariance[i, i] += noise[i]
+    if n > 1:
+        covariance[0, 1] += cross
+        covariance[1, 0] += cross
+
+
+@_compiled
+def _scan(y, step, tables, measurement, starts):
+    """All rows; where `starts` (means, covariances) has room, the predictions at the first row of every segment."""
+    decay, noise, cross, prior, prior_cross, sensor = tables
+    means, covariances = starts
     length, n = len(y), len(prior)
-    values, innovations, totals, weights = np.zeros(length), np.zeros(length), np.ones(length), np.ones(length)
-    means, covariances = np.zeros((length, n)), np.zeros((length, n, n))
-    mean, covariance, half, h = np.zeros(n), np.diag(prior), np.zeros((n, n)), np.zeros(n)
-    for i in range(length):
-        if i == 0:
-            covariances[0] = covariance
+    told = np.zeros((length, 5))
+    mean, covariance, h = np.zeros(n), np.zeros((n, n)), np.zeros(n)
+    _first(prior, prior_cross, mean, covariance)
+    for t in range(length):
+        if t > 0:
+            g = step[t]
+            wide = told[t - 1, 4]
+            along = told[t - 1, 1] / wide if wide > 0 else 0.0
+            _move(decay[g], noise[g], cross[g], h, along, wide, mean, covariance)
+        if t % SEGMENT == 0 and len(means) > 0:
+            means[t // SEGMENT] = mean
+            covariances[t // SEGMENT] = covariance
+        if np.isnan(y[t]):
+            h[:] = 0.0
+            told[t, 2] = 1.0
+            told[t, 3] = 1.0
         else:
-            g = step[i]
-            _band_vector(mean, d[g], u[g], l[g], means[i])
-            _band_times(covariance, d[g], u[g], l[g], half)
-            _times_band(half, d[g], u[g], l[g], covariances[i])
-            for j in range(n):
-                covariances[i, j, j] += noise[g, j]
-                if j < n - 1:
-                    covariances[i, j, j + 1] += noise_upper[g, j]
-                    covariances[i, j + 1, j] += noise_upper[g, j]
-        if np.isnan(y[i]):
-            mean[:] = means[i]
-            covariance[:] = covariances[i]
-            continue
-        _apply(covariances[i], sensor, h)
-        e = y[i] - _dot(sensor, means[i]) - offset
-        s = _dot(sensor, h)
-        w = _weight(e, s, r, a, inner)[0]
-        values[i] = _density(e, s + r, contamination, k)[0]
-        innovations[i], totals[i], weights[i] = e, s + r, w
-        _condition(means[i], covariances[i], h, e, s + r / w, mean, covariance)
-    return values, innovations, totals, weights, means, covariances
+            _observe(mean, covariance, sensor[t], y[t], measurement, h, told[t])
+    return told
 
 
-@njit(cache=True)
-def _adjoint(y, step, bands, measurement, scan):  # type: ignore[no-untyped-def]
-    d, u, l, noise, _, prior = bands  # noqa: E741
-    sensor, _, r, a, contamination, k, inner = measurement
-    _, innovations, totals, weights, means, covariances = scan
+@_compiled
+def _adjoint(y, step, tables, measurement, turning):
+    decay, noise, cross, prior, _, sensor = tables
+    _, r, a, contamination, k, inner = measurement
     length, n = len(y), len(prior)
-    by_d, by_u, by_l = np.zeros_like(d), np.zeros_like(d), np.zeros_like(d)
-    by_noise, by_noise_upper, scalars = np.zeros_like(noise), np.zeros_like(noise), np.zeros(5)
-    mean_bar, next_mean_bar = np.zeros(n), np.zeros(n)
-    bar, half = np.zeros((n, n)), np.zeros((n, n))
-    mean, covariance = np.zeros(n), np.zeros((n, n))
-    h, v = np.zeros(n), np.zeros(n)
-    for i in range(length - 1, -1, -1):
-        if not np.isnan(y[i]):
-            e, total = innovations[i], totals[i]
-            s = total - r
+    segments = (length + SEGMENT - 1) // SEGMENT
+    starts = np.empty((segments, n)), np.empty((segments, n, n))
+    told = _scan(y, step, tables, measurement, starts)
+    by_decay, by_noise, by_cross = np.zeros_like(decay), np.zeros_like(noise), np.zeros_like(cross)
+    by_sensor, scalars = np.zeros((length, turning)), np.zeros(5)
+    mean_bar, bar, h_bar, v = np.zeros(n), np.zeros((n, n)), np.zeros(n), np.zeros(n)
+    means, covariances, hs = np.empty((SEGMENT, n)), np.empty((SEGMENT, n, n)), np.empty((SEGMENT, n))
+    for segment in range(segments - 1, -1, -1):
+        first = segment * SEGMENT
+        stop = min(first + SEGMENT, length)
+        means[0] = starts[0][segment]
+        covariances[0] = starts[1][segment]
+        for t in range(first, stop):
+            at = t - first
+            if t > first:
+                g = step[t]
+                wide = told[t - 1, 4]
+                along = told[t - 1, 1] / wide if wide > 0 else 0.0
+                means[at] = means[at - 1]
+                covariances[at] = covariances[at - 1]
+                _move(decay[g], noise[g], cross[g], hs[at - 1], along, wide, means[at], covariances[at])
+            hs[at] = 0.0
+            if not np.isnan(y[t]):
+                for i in range(n):
+                    c = sensor[t, i]
+                    for j in range(n):
+                        hs[at, j] += c * covariances[at, i, j]
+        for t in range(stop - 1, first - 1, -1):
+            mean, covariance, h, c = means[t - first], covariances[t - first], hs[t - first], sensor[t]
+            is_seen = told[t, 4] > 0
+            wide = told[t, 4] if is_seen else 1.0
+            along_h = told[t, 1] / wide if is_seen else 0.0
+            v[:] = 0.0
+            if t + 1 < length:
+                # Back over the lag to the next row: from what holds of its prediction to what holds of P and m here.
+                d = decay[step[t + 1]]
+                g = step[t + 1]
+                if n > 1:
+                    by_cross[g] += 2 * bar[0, 1]
+                for i in range(n):
+                    own, part, total = d[i], h[i] / wide, 0.0
+                    by_noise[g, i] += bar[i, i]
+                    for j in range(n):
+                        x = bar[i, j] * d[j]
+                        total += x * (covariance[i, j] - part * h[j])
+                        bar[i, j] = x * own
+                    by_decay[g, i] += 2 * total + mean_bar[i] * (mean[i] + h[i] * along_h)
+                for i in range(n):
+                    mean_bar[i] *= d[i]
+                    for j in range(n):
+                        v[j] += h[i] * bar[i, j]
+            if not is_seen:
+                continue
+            e, total_variance = told[t, 1], told[t, 2]
+            s = total_variance - r
             w, w_e, w_s, w_r, w_a = _weight(e, s, r, a, inner)
-            _, by_nis, by_contamination, by_k = _density(e, total, contamination, k)
-            wide = s + r / w
-            _apply(covariances[i], sensor, h)
-            _apply(bar, h, v)
-            along = _dot(mean_bar, h)
-            by_wide = (_dot(h, v) - along * e) / (wide * wide)
+            _, by_nis, by_contamination, by_k = _density(e, total_variance, contamination, k)
+            along, squared = 0.0, 0.0
+            for i in range(n):
+                along += mean_bar[i] * h[i]
+                squared += h[i] * v[i]
+            by_wide = (squared - along * e) / (wide * wide)
             by_w = -by_wide * r / (w * w)
-            by_total = -0.5 / total - by_nis * e * e / (total * total)
-            by_e = along / wide + by_w * w_e + by_nis * 2 * e / total
+            by_total = -0.5 / total_variance - by_nis * e * e / (total_variance * total_variance)
+            by_e = along / wide + by_w * w_e + by_nis * 2 * e / total_variance
             by_s = by_wide + by_w * w_s + by_total
             scalars[0] -= by_e
             scalars[1] += by_wide / w + by_w * w_r + by_total
             scalars[2] += by_w * w_a
             scalars[3] += by_contamination
             scalars[4] += by_k
-            h_bar = mean_bar * e / wide - 2 * v / wide + by_s * sensor
-            for p in range(n):
-                mean_bar[p] -= by_e * sensor[p]
-                for q in range(n):
-                    bar[p, q] += 0.5 * (h_bar[p] * sensor[q] + sensor[p] * h_bar[q])
-        if i == 0:
-            break
-        # The posterior before the transition, from what the scan kept.
-        if np.isnan(y[i - 1]):
-            mean[:] = means[i - 1]
-            covariance[:] = covariances[i - 1]
-        else:
-            before = totals[i - 1] - r + r / weights[i - 1]
-            _apply(covariances[i - 1], sensor, h)
-            _condition(means[i - 1], covariances[i - 1], h, innovations[i - 1], before, mean, covariance)
-        g = step[i]
-        # half = P Fᵀ, so that the rows of bar and half give the entries of 2 bar F P that F has.
-        _times_band(covariance, d[g], u[g], l[g], half)
-        for p in range(n):
-            by_noise[g, p] += bar[p, p]
-            by_d[g, p] += 2 * _dot(bar[p], half[p]) + mean_bar[p] * mean[p]
-            # Between two blocks, and at lag 0, nothing depends on a parameter.
-            if p < n - 1 and (u[g, p] != 0 or l[g, p] != 0):
-                by_noise_upper[g, p] += 2 * bar[p, p + 1]
-                by_u[g, p] += 2 * _dot(bar[p], half[p + 1]) + mean_bar[p] * mean[p + 1]
-                by_l[g, p] += 2 * _dot(bar[p + 1], half[p]) + mean_bar[p + 1] * mean[p]
-        _band_vector(mean_bar, d[g], l[g], u[g], next_mean_bar)
-        mean_bar[:] = next_mean_bar
-        _band_times(bar, d[g], l[g], u[g], half)
-        _times_band(half, d[g], l[g], u[g], bar)
-    return by_d, by_u, by_l, by_noise, by_noise_upper, np.diag(bar).copy(), scalars
+            for i in range(n):
+                h_bar[i] = mean_bar[i] * along_h - 2 * v[i] / wide
+            for i in range(turning):
+                p = n - turning + i
+                found = 2 * by_s * h[p] - by_e * mean[p]
+                for j in range(n):
+                    found += covariance[p, j] * h_bar[j]
+                by_sensor[t, i] = found
+            for i in range(n):
+                h_bar[i] += by_s * c[i]
+            for i in range(n):
+                mean_bar[i] -= by_e * c[i]
+                left, right = 0.5 * h_bar[i], 0.5 * c[i]
+                for j in range(n):
+                    bar[i, j] += left * c[j] + right * h_bar[j]
+    by_prior, by_prior_cross = np.zeros(n), np.zeros(1)
+    for i in range(n):
+        by_prior[i] = bar[i, i]
+    if n > 1:
+        by_prior_cross[0] = 2 * bar[0, 1]
+    return told, (by_decay, by_noise, by_cross, by_prior, by_prior_cross, by_sensor), scalars
 
 
-def scan_series(y: np.ndarray, step: np.ndarray, bands: Bands, measurement: Measurement) -> Scan:
+def scan_series(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Measurement) -> Scan:
     """Filter a series.
 
     Args:
         y: values `[N]`, NaN where missing.
-        step: `[N]`, which row of the bands is the lag before each value; the first is not used.
+        step: `[N]`, which row of the tables is the lag before each value; the first is not used.
     """
-    return Scan(*_scan(y, step, tuple(bands), tuple(measurement)))
+    n = len(tables.prior)
+    told = _scan(y, step, tuple(tables), tuple(measurement), (np.empty((0, n)), np.empty((0, n, n))))
+    return Scan(*(np.ascontiguousarray(told[:, i]) for i in range(4)))
 
 
-def gradient(y: np.ndarray, step: np.ndarray, bands: Bands, measurement: Measurement, scan: Scan) -> Gradient:
-    """Derivatives of `scan.log_likelihood.sum()`."""
-    *parts, scalars = _adjoint(y, step, tuple(bands), tuple(measurement), tuple(scan))
-    return Gradient(Bands(*parts), scalars)
+def gradient(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Measurement, turning: int = 0) -> Gradient:
+    """The log likelihood and its derivatives.
+
+    Args:
+        turning: for so many states, the last ones, the derivatives by the sensor are wanted.
+    """
+    told, parts, scalars = _adjoint(y, step, tuple(tables), tuple(measurement), turning)
+    return Gradient(float(told[:, 0].sum()), Tables(*parts), scalars)
 
 
-__all__ = ["Bands", "Gradient", "Measurement", "Scan", "gradient", "scan_series"]
+__all__ = ["Gradient", "Measurement", "Scan", "Tables", "gradient", "scan_series"]

@@ -37,15 +37,13 @@ from rfa.training.structural_fit import (
 )
 from rfa.training.structural_model import (
     Structure,
-    bands,
-    constrain,
     matrices,
     parameters,
     raw_bounds,
     raw_start,
     sensor,
 )
-from rfa.training.structural_scan import Bands, Measurement, scan_series
+from rfa.training.structural_scan import SEGMENT, scan_series
 from rfa.training.structural_seasons import candidate_periods, strongest_rate
 
 RICH = Structure(has_trend=True, seasons=((24.0, 2), (60.0, 1)), relaxations=1, cycles=1)
@@ -72,7 +70,11 @@ def system(structure, raw):
     return matrices(structure, raw, step=1.0, center=0.0, spread=1.0)
 
 
-def irregular(n=80, seed=1):
+# Rows of several segments of the gradient, the last not full.
+ROWS = 2 * SEGMENT + 16
+
+
+def irregular(n=ROWS, seed=1):
     """Times, values with gaps."""
     rng = np.random.default_rng(seed)
     times = np.cumsum(rng.exponential(1.0, n))
@@ -86,24 +88,6 @@ def column(y, times=None):
     times = np.arange(len(y), dtype=float) if times is None else times
     lags, step = np.unique(np.diff(times, prepend=times[0]), return_inverse=True)
     return Column("y", y, step, lags, len(y), 0.0, 1.0, 1.0)
-
-
-@pytest.mark.parametrize("structure", [RICH, DAMPED])
-def test_bands_are_the_matrix_exponential_of_the_served_matrices(structure):
-    raw = random_raw(structure)
-    found = system(structure, raw)
-    lags = torch.tensor([0.0, 0.3, 1.0, 17.0], dtype=torch.float64)
-    with torch.no_grad():
-        d, u, low, q, q_upper, prior = bands(structure, constrain(structure, torch.from_numpy(raw)), lags)
-    for i, lag in enumerate(lags.tolist()):
-        f, noise = van_loan(found.drift, found.process, lag)
-        banded = np.diag(d[i]) + np.diag(u[i, :-1], 1) + np.diag(low[i, :-1], -1)
-        banded_noise = np.diag(q[i]) + np.diag(q_upper[i, :-1], 1) + np.diag(q_upper[i, :-1], -1)
-        # expm of the doubled system grows like e^{2 decay lag} before it cancels.
-        tolerance = 1e-12 * np.abs(scipy.linalg.expm(-found.drift * lag)).max()
-        assert np.allclose(banded, f, atol=tolerance)
-        assert np.allclose(banded_noise, noise, atol=tolerance)
-    assert np.allclose(np.diag(prior), found.prior)
 
 
 @pytest.mark.parametrize("structure", [RICH, DAMPED])
@@ -121,12 +105,10 @@ def test_gaussian_likelihood_is_that_of_statsmodels_with_missing_values(structur
     model.initialize_known(np.zeros(len(found.drift)), found.prior)
     expected = model.filter().llf_obs
 
-    lags, step = np.unique(np.diff(times, prepend=times[0]), return_inverse=True)
-    with torch.no_grad():
-        values = constrain(structure, torch.from_numpy(raw))
-        arrays = Bands(*(t.numpy() for t in bands(structure, values, torch.from_numpy(lags))))
-    plain = Measurement(sensor(structure), found.offset, found.variance, 0.0, 0.0, 10.0, 3)
-    assert np.abs(scan_series(y, step, arrays, plain).log_likelihood - expected).max() <= 1e-8
+    likelihood = Likelihood(column(y, times), structure, 3)
+    plain = likelihood.system.measurement(raw, 3)._replace(inverse_nu=0.0, contamination=0.0)
+    scan = scan_series(y, likelihood.column.step, likelihood.system.tables(raw), plain)
+    assert np.abs(scan.log_likelihood - expected).max() <= 1e-8
 
 
 @pytest.mark.parametrize("inner", [1, 3])
