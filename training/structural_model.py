@@ -241,8 +241,9 @@ class Standing:
         return slope
 
     def measurement(self, raw: np.ndarray, inner: int) -> Measurement:
-        offset, *others = (raw[self.names.index(name)] for name in SCALARS)
-        return Measurement(float(offset), *(math.exp(x) for x in others), inner)
+        offset, *others = (float(raw[self.names.index(name)]) for name in SCALARS)
+        variance, inverse_nu, contamination, scale = map(math.exp, others)
+        return Measurement(offset, variance, inverse_nu, contamination, scale, inner)
 
     def _rates(self, raw: np.ndarray) -> np.ndarray:
         return np.where(self._is_damped, np.exp(raw[self._decay]), 0.0)
