@@ -1,6 +1,6 @@
 """Replies against the truth: every number by a hash of its exact decimal form, every time, index and count.
 
-What differs by design is left out of the hash: `state`, timings, and times, which are compared by themselves. So many
+What differs by design is left out of the hash: `state`, warnings, timings, and times, which are compared by themselves. So many
 streams can send the same series, each in a time of its own, and a reply that reaches the wrong stream is seen.
 """
 
@@ -29,8 +29,8 @@ def digest(document: Any) -> bytes:
 
 
 def step_digest(step: dict[str, Any]) -> bytes:
-    """Hash of a filter step without its times, index and state."""
-    kept = {name: value for name, value in step.items() if name not in ("t", "index", "state", "timings")}
+    """Hash of a filter step without its times, index, state, and what it warns of with each state."""
+    kept = {name: value for name, value in step.items() if name not in ("t", "index", "state", "warnings", "timings")}
     if kept.get("forecast"):
         kept["forecast"] = [{name: value for name, value in point.items() if name != "t"} for point in kept["forecast"]]
     return digest(kept)

@@ -99,8 +99,13 @@ def test_training_that_is_stopped(
         return losses
 
     monkeypatch.setattr(Trainer, "update", update)
+    # What runs in the background of a shell is started with SIGINT ignored, which is respected.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     command = ("train", "lm", "--data", text, "--config", text / "tiny.json", "--out", text / "run", "--device", "cpu")
-    found, line = failure(*command)
+    try:
+        found, line = failure(*command)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert found == code
     assert line == f"rfa: {number.name}: stopped and saved at step 3 of 4; the same command goes on from there"
     _, line = failure("export", text / "run", "--out", text / "bundle")
