@@ -1,7 +1,7 @@
 """Replies against the truth: every number by a hash of its exact decimal form, every time, index and count.
 
-What differs by design is left out of the hash: `state`, warnings, timings, and times, which are compared by themselves. So many
-streams can send the same series, each in a time of its own, and a reply that reaches the wrong stream is seen.
+What differs by design is left out of the hash: `state`, warnings, timings, and times, which are compared by themselves.
+So many streams can send the same series, each in a time of its own, and a reply that reaches the wrong stream is seen.
 """
 
 from __future__ import annotations
