@@ -50,7 +50,10 @@ def eval_confidence(
 @app.command("filter")
 def eval_filter(
     bundle: BundleName,
-    data: Annotated[str, typer.Option(help="A CSV, of which the last fifth is scored, or simulate:oscillator.")],
+    data: Annotated[
+        str,
+        typer.Option(help="A file as rfa filter reads it, of which the last fifth is scored, or simulate:oscillator."),
+    ],
     as_json: JsonFlag = False,
 ) -> None:
     """One-step forecasts: error beside the last value's, likelihood, and how often the intervals hold."""

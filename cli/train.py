@@ -49,7 +49,7 @@ def train_lm(
 @app.command("filter")
 def train_filter(
     data: Annotated[
-        str, typer.Option(help="A CSV file with a header, or simulate:oscillator.", metavar="CSV|simulate:NAME")
+        str, typer.Option(help="A file as rfa filter reads it, or simulate:oscillator.", metavar="FILE|simulate:NAME")
     ],
     out: Out,
     config: Annotated[

@@ -19,7 +19,6 @@ import torch
 from safetensors.numpy import save_file
 from tqdm import tqdm
 
-from rfa.data import load_series
 from rfa.model.batch import Batch
 from rfa.model.checkpoint import save_checkpoint
 from rfa.model.linear_config import LinearFilterConfig
@@ -30,6 +29,7 @@ from rfa.training.corpus import file_hashes
 from rfa.training.deep import DeepTrainer, FilterTrainingConfig, deep_config
 from rfa.training.metric import load_metrics
 from rfa.training.provenance import provenance
+from rfa.training.recorded import load_recorded
 from rfa.training.resuming import LEFT, REQUEST_FILE
 from rfa.training.series import split, windows
 from rfa.training.simulate import NOISE_SETTINGS, Disturbance, simulate_level, simulate_oscillator
@@ -131,7 +131,7 @@ def load_data(source: str, config: FilterTrainingConfig) -> FilterData:
         raise ValueError(f"unknown simulation {source!r}; known is {SIMULATED!r}")
     if Path(source).is_dir():
         return FilterData(*load_metrics(Path(source), config.length))
-    series = load_series(source)
+    series = load_recorded(source)
     train_part, validation_part, _ = split(series)
     return FilterData(windows(train_part, config.length), windows(validation_part, config.length), (Path(source),))
 
@@ -247,7 +247,7 @@ def _fit_structural(run: FilterRun, data: str, directory: Path, show_progress: b
     if data.startswith("simulate:"):
         raise ValueError(f"a structural model is fitted to a CSV, not to {data!r}")
     config = StructuralConfig.from_dict(run.model)
-    train, validation, _ = split(load_series(data))
+    train, validation, _ = split(load_recorded(data))
     with tqdm(disable=not show_progress, unit="fit") as bar:
 
         def advance(line: str) -> None:

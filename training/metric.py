@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rfa.data import Series, load_series
+from rfa.data import Series
 from rfa.model.batch import Batch
+from rfa.training.recorded import load_folder
 from rfa.training.series import windows
 
 # Share of each series that may be seen, and the share of that part which is not calibrated on.
@@ -29,8 +30,7 @@ def load_metrics(folder: Path, length: int) -> tuple[Batch, Batch, tuple[Path, .
         raise ValueError(f"{folder} has no .csv")
     fit: list[Batch] = []
     held: list[Batch] = []
-    for path in files:
-        series = load_series(path)
+    for path, series in zip(files, load_folder(files), strict=True):
         if series.values.shape[1] != 1:
             raise ValueError(f"{path.name} has {series.values.shape[1]} columns of values, a metric has one")
         end = int(READ * len(series.times))

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from rfa.data import load_series
 from rfa.export.bundle import open_bundle
 from rfa.model.batch import Batch
 from rfa.service.runtime.filter import FilterRuntime
+from rfa.training.recorded import load_recorded
 from rfa.training.series import split
 from rfa.training.simulate import Disturbance, simulate_oscillator
 
@@ -37,7 +37,7 @@ def load_test_data(source: str) -> Batch:
         return simulate_oscillator(SIMULATED_STREAMS, SIMULATED_LENGTH, disturbance=disturbance, seed=SIMULATED_SEED)
     if source.startswith("simulate:"):
         raise ValueError(f"unknown simulation {source!r}; known is {SIMULATED!r}")
-    test = split(load_series(source))[2]
+    test = split(load_recorded(source))[2]
     return Batch(test.times[None], test.values[None])
 
 

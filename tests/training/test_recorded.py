@@ -1,0 +1,45 @@
+"""What is said of files that are learned from, and which are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rfa.training.evaluate.filter import load_test_data
+from rfa.training.filter import FilterTrainingConfig, load_data
+from rfa.training.metric import load_metrics
+
+BACKWARDS = "times ran backwards in 1 places (first at row 33): rows were sorted"
+
+
+def write(path: Path, order: list[int]) -> Path:
+    path.write_text("Zeit;Temp\n" + "".join(f"{k};{k / 7:.3f}\n".replace(".", ",") for k in order))
+    return path
+
+
+def test_what_was_decided_in_reading_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "room.csv", [*range(30), 31, 30, *range(32, 60)])
+    batches = load_data(str(path), FilterTrainingConfig(length=5)), load_test_data(str(path))
+    assert batches[1].times.tolist() == [[float(k) for k in range(48, 60)]]
+    told = capsys.readouterr().err.splitlines()
+    assert told[: len(told) // 2] == told[len(told) // 2 :]
+    for note in ("times: column 'Zeit', numbers, as seconds", "a comma stands before decimals", BACKWARDS):
+        assert sum(line.startswith("room.csv: ") and note in line for line in told) == 2, note
+
+
+def test_what_was_decided_of_many_files_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "a.csv", [*range(30), 31, 30, *range(32, 60)])
+    write(tmp_path / "b.csv", list(range(60)))
+    load_metrics(tmp_path, 5)
+    told = capsys.readouterr().err.splitlines()
+    assert "2 of 2 files: times: column 'Zeit', numbers, as seconds" in told and f"1 of 2 files: {BACKWARDS}" in told
+    (tmp_path / "b.csv").write_text("t,y\n")
+    with pytest.raises(ValueError, match=r"b\.csv: the file has a header and no rows"):
+        load_metrics(tmp_path, 5)
+
+
+@pytest.mark.parametrize("source", ["-", "https://example.org/room.csv"])
+def test_what_is_no_file_is_refused_before_it_is_read(source: str) -> None:
+    with pytest.raises(ValueError, match="are a file, whose hash is kept; save"):
+        load_data(source, FilterTrainingConfig(length=5))
