@@ -156,7 +156,7 @@ def filter_series(
         "time": time, "columns": column or [], "by": by or [], "zone": zone, "time_format": time_format,
         "strict": strict, "start": start, "end": end, "every": every,
     }  # fmt: skip
-    work = _Work(data, sheet, reading, task)
+    work = _Work(data, sheet, reading, task, is_drawn=plot is not None)
     work.run()
     _write(work, plot, out, flag, as_json=as_json)
     if work.failed:
@@ -169,6 +169,7 @@ class _Work:
 
     Attributes:
         reading: how tables are read, see `rfa.data.read_frame`.
+        is_drawn: there is a picture to come, of all their columns.
         tables: of the series in `found`, one each.
         failed: series or files that could not be filtered, and why.
     """
@@ -177,6 +178,8 @@ class _Work:
     sheet: str | None
     reading: dict[str, Any]
     task: Task
+    is_drawn: bool
+    columns: int = 0
     found: list[Filtered] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
@@ -224,6 +227,11 @@ class _Work:
         for key, reason in refused:
             self._fail(name, key, reason)
         _say_notes(name, read)
+        self.columns += sum(len(series.names) for series in read.values())
+        if self.is_drawn:
+            from rfa.cli.plot import check_panels
+
+            check_panels(self.columns)
         for key, series in read.items():
             yield table, key, series
 
@@ -293,13 +301,12 @@ def _write(work: _Work, plot: Path | None, out: Path | None, flag: float, *, as_
 
         draw(work.found, plot, title=" · ".join([*dict.fromkeys(found.file for found in work.found)][:3]))
     summary = _summary(work) + "".join(f" → {path}" for path in (out, plot) if path is not None)
+    is_table = not as_json and out is None and plot is None
     if as_json:
         print_json(document())
-    elif out is None and plot is None:
+    elif is_table:
         typer.echo(as_csv(_table(work)), nl=False)  # bytes
-        typer.echo(summary, err=True)
-    else:
-        typer.echo(summary)
+    typer.echo(summary, err=as_json or is_table)
 
 
 def _table(work: _Work) -> pa.Table:
@@ -329,7 +336,7 @@ def _summary(work: _Work) -> str:
     ahead = sum(len(one.ahead) for one in found)
     alarms = [one.checks.alarms for one in found if one.checks.alarms is not None]
     told = [f"{len(found)} series"] if not work.is_one else []
-    told.append(f"{sum(len(one.series.times) for one in found):,} rows".replace(",", "" if work.is_one else ","))
+    told.append(f"{sum(len(one.series.times) for one in found):,} rows")
     told.append(f"{sum(len(one.outliers) for one in found)} outliers")
     if alarms:
         told.append(f"{sum(one.raised for one in alarms)} alarms of {sum(one.expected for one in alarms):.2g} expected")

@@ -34,9 +34,10 @@ def as_table(table: Table, found: Filtered, by: Sequence[str], *, names_file: bo
     if has_future:
         rows.append((_given_ahead(table, found, by), _told_ahead(found), "forecast"))
     parts = []
+    file = distinct([*rows[0][0], FILE])[-1]
     for given, told, kind in rows:
         count = len(next(iter(told.values())))
-        before = {FILE: pa.array([found.file] * count)} if names_file else {}
+        before = {file: pa.array([found.file] * count)} if names_file else {}
         after = {KIND: pa.array([kind] * count)} if has_future else {}
         parts.append(({**before, **given}, {**after, **told}))
     # What the file calls like a result keeps its name; the result gets a number.

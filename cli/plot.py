@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+
+from rfa.data.clock import zone_of
 
 if TYPE_CHECKING:
     from rfa.cli.filter_run import Filtered
@@ -18,6 +22,14 @@ MOST_PANELS: Final = 64
 WIDTH, TALLEST, LOWEST = 11.0, 2.8, 1.3
 # Points of a line, beyond which it is thinned: an image has no more columns.
 POINTS: Final = 20_000
+# A forecast that has less than such a part of the rows is drawn again, after so many times its rows, or so many rows.
+SHORT, BEFORE, FEWEST = 10, 4, 48
+# A clock is even where most steps are as long as the usual one; a gap has as many usual steps, more on an uneven clock.
+EVEN, MOSTLY, LONGER, LONGER_BY_FAR = 0.05, 0.9, 1.5, 10.0
+# Sizes of marks: smaller the more there are.
+SMALLEST, CROWD = 3.5, 60.0
+# A column is marked that is off by such a part of what the furthest is.
+AS_FAR = 0.5
 LEVELS: Final = (("0.9", 0.15), ("0.5", 0.3))
 # Units as names have them: `latency (ms)`, `power [kW]`, `temp_c`.
 IN_BRACKETS: Final = re.compile(r"^(.*?)[ _]*[(\[]([^()\[\]]{1,12})[)\]]$")
@@ -30,46 +42,54 @@ UNITS: Final = {
 }  # fmt: skip
 
 
-def draw(found: Sequence[Filtered], path: Path, *, title: str) -> None:
-    """A panel for every column of every series: measurements, estimate and its bands, outliers, alarms, spans without a
-    measurement, and the forecast as a fan at the end.
-
-    The format follows the suffix of `path`.
+def check_panels(count: int) -> None:
+    """Refuse more columns than a picture can show, before they are filtered.
 
     Raises:
-        ValueError: there are more than `MOST_PANELS` columns.
+        ValueError: there are more than `MOST_PANELS`.
     """
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    count = sum(len(one.series.names) for one in found)
     if count > MOST_PANELS:
-        raise ValueError(f"--plot draws up to {MOST_PANELS} columns, these are {count}: choose some with --column")
+        raise ValueError(
+            f"--plot draws up to {MOST_PANELS} columns, these are {count:,}: choose some with --column, or fewer series"
+        )
+
+
+def draw(found: Sequence[Filtered], path: Path, *, title: str) -> None:
+    """A panel for every column of every series: measurements, estimate and its bands, outliers, alarms, spans without a
+    measurement, and the forecast as a fan at the end, beside which the last rows stand alone where it is short.
+
+    The format follows the suffix of `path`.
+    """
+    count = sum(len(one.series.names) for one in found)
+    has_ends = any(_end(one) for one in found)
     height = max(LOWEST, min(TALLEST, 40 / count))
-    figure, grid = pyplot.subplots(
-        count, 1, sharex=len(found) == 1, squeeze=False, figsize=(WIDTH, 1.2 + height * count), layout="constrained"
+    figure = Figure(figsize=(WIDTH + has_ends * WIDTH / 2, 1.2 + height * count), layout="constrained")
+    grid = figure.subplots(
+        count,
+        1 + has_ends,
+        sharex="col" if len(found) == 1 else "none",
+        squeeze=False,
+        gridspec_kw={"width_ratios": (2, 1)[: 1 + has_ends]},
     )
-    panels = iter(grid[:, 0])
+    panels = iter(grid)
     for one in found:
+        is_off = furthest_off(one)
         for k in range(len(one.series.names)):
-            axes = next(panels)
-            _panel(axes, one, k)
-            axes.set_ylabel(labelled(one.series.names[k]))
-            axes.grid(alpha=0.3)
-            axes.margins(x=0.01)
+            row = next(panels)
+            for axes, begin in zip(row, (0, _end(one)), strict=False):
+                _panel(axes, one, k, begin, is_off[:, k])
+            row[0].set_ylabel(labelled(one.series.names[k]))
             if len(found) > 1 and k == 0:
-                axes.set_title(one.label, fontsize="medium", loc="left")
-        axes.set_xlabel("UTC" if one.series.is_dated else one.series.clock or "row")
+                row[0].set_title(one.label, fontsize="medium", loc="left")
+        for axes in row:
+            axes.set_xlabel(one.series.zone if one.series.is_dated else one.series.clock or "row")
     figure.suptitle(title)
     shown: dict[str, Any] = {}
-    for axes in grid[:, 0]:
+    for axes in grid.flat:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             shown.setdefault(label, handle)
     figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=5, frameon=False)
     figure.savefig(path, dpi=120)
-    pyplot.close(figure)
 
 
 def labelled(name: str) -> str:
@@ -80,51 +100,96 @@ def labelled(name: str) -> str:
     return f"{stem} [{UNITS[unit.lower()]}]" if stem and unit.lower() in UNITS else name
 
 
-def _panel(axes: Any, one: Filtered, k: int) -> None:
+def _end(one: Filtered) -> int:
+    """The row from which on the end is drawn again, so that a short forecast can be seen; 0: it can be."""
+    rows, ahead = len(one.series.times), len(one.ahead)
+    return max(0, rows - max(BEFORE * ahead, FEWEST)) if 0 < SHORT * ahead < rows else 0
+
+
+def _panel(axes: Any, one: Filtered, k: int, begin: int, is_off: np.ndarray) -> None:
+    """A column of a series from a row on; outliers and alarms are marked where it is off."""
     series, columns, name = one.series, one.columns, one.series.names[k]
-    every = slice(None, None, max(1, len(series.times) // POINTS))
-    times = series.moments(series.times)
-    values = series.values[:, k]
+    rows = len(series.times)
+    every = slice(begin, None, max(1, (rows - begin) // POINTS))
+    times, values = series.moments(series.times), series.values[:, k]
     for level, alpha in LEVELS:
         low, high = (columns[f"{end}.{level}.{name}"][every] for end in ("lower", "upper"))
         label = f"{float(level):.0%} interval"
         axes.fill_between(times[every], low, high, color="tab:blue", alpha=alpha, linewidth=0, label=label)
     axes.plot(times[every], columns[f"mean.{name}"][every], color="tab:blue", linewidth=1.2, label="estimate")
     axes.plot(times[every], values[every], ".", color="0.35", markersize=3, label="measured")
-    for number, (begin, end) in enumerate(gaps(np.isnan(values))):
-        axes.axvspan(
-            times[begin], times[end], color="0.85", linewidth=0, label="nothing measured" if not number else None
-        )
-    if one.outliers:
-        where = np.array(one.outliers)
-        axes.plot(times[where], values[where], "o", color="tab:red", fillstyle="none", label="outlier")
-    alarms = np.flatnonzero(columns["alarm"] == 1)
-    if len(alarms):
-        axes.plot(times[alarms], values[alarms], "v", color="tab:orange", markersize=8, label="alarm")
+    _spans(axes, times[begin:], gaps(series.times[begin:], np.isnan(values[begin:])))
+    is_outlier = np.zeros(rows, bool)
+    is_outlier[one.outliers] = True
+    marks = (
+        ("outlier", is_outlier, "o", "tab:red", "none", 6),
+        ("alarm", columns["alarm"] == 1, "v", "tab:orange", "full", 8),
+    )
+    for label, is_marked, marker, color, fill, largest in marks:
+        where = begin + np.flatnonzero((is_marked & is_off)[begin:])
+        if len(where):
+            size = min(largest, max(SMALLEST, CROWD / len(where) ** 0.5))
+            axes.plot(times[where], values[where], marker, color=color, fillstyle=fill, markersize=size, label=label)
     for number, lead in enumerate(one.leads):
         ahead = series.moments(series.times + lead)
         mean = columns[f"forecast.{lead!r}.mean.{name}"]
-        axes.plot(
-            ahead[every], mean[every], "--", linewidth=0.9, color=f"C{number + 2}", label=f"forecast {lead:g} ahead"
-        )
+        label = f"forecast {lead:g} ahead"
+        axes.plot(ahead[every], mean[every], "--", linewidth=0.9, color=f"C{number + 2}", label=label)
     if len(one.ahead):
         _fan(axes, one, k)
+    axes.grid(alpha=0.3)
+    axes.margins(x=0.01)
+    if series.is_dated:
+        zone = zone_of(series.zone)
+        locator = AutoDateLocator(zone)
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, zone))
 
 
 def _fan(axes: Any, one: Filtered, k: int) -> None:
-    """The rows that come next."""
-    times = one.series.moments(one.ahead)
+    """The rows that come next, from the last estimate on."""
+    name, columns = one.series.names[k], one.columns
+    times = one.series.moments(np.concatenate((one.series.times[-1:], one.ahead)))
     for level, alpha in LEVELS:
-        mean, _, low, high = one.ahead_of(level)[k]
+        last = (columns[f"{part}.{name}"][-1:] for part in ("mean", f"lower.{level}", f"upper.{level}"))
+        mean, low, high = (
+            np.concatenate(parts) for parts in zip(last, (one.ahead_of(level)[k][at] for at in (0, 2, 3)), strict=True)
+        )
         axes.fill_between(
             times, low, high, color="tab:green", alpha=alpha, linewidth=0, label=f"forecast, {float(level):.0%}"
         )
     axes.plot(times, mean, color="tab:green", linewidth=1.2, label="forecast")
 
 
-def gaps(is_missing: np.ndarray) -> list[tuple[int, int]]:
-    """Spans without a measurement: the rows before and after each, or the first and last of all."""
-    edges = np.diff(np.concatenate(([False], is_missing, [False])).astype(np.int8))
-    begins, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
-    last = len(is_missing) - 1
-    return [(max(int(begin) - 1, 0), min(int(end), last)) for begin, end in zip(begins, ends, strict=True)]
+def _spans(axes: Any, times: np.ndarray, found: list[tuple[int, int]]) -> None:
+    """Spans between rows, from the top of a panel to its bottom."""
+    if not found:
+        return
+    edges = times[np.array([(begin, end, end) for begin, end in found])].ravel()
+    is_within = np.tile([True, True, False], len(found))
+    across = axes.get_xaxis_transform()
+    axes.fill_between(
+        edges, 0, 1, where=is_within, transform=across, color="0.85", linewidth=0, label="nothing measured"
+    )
+
+
+def furthest_off(one: Filtered) -> np.ndarray:
+    """Whether a column is among those furthest off in a row, by what each is off by usually, `[N, P]`: outliers and
+    alarms are of rows."""
+    off = np.abs(np.stack([one.columns[f"innovation.{name}"] for name in one.series.names], axis=1))
+    usual = [float(np.median(column[~np.isnan(column)])) if not np.isnan(column).all() else 0.0 for column in off.T]
+    off = np.nan_to_num(off / [scale or 1.0 for scale in usual])
+    return np.asarray(off >= AS_FAR * off.max(axis=1, keepdims=True))
+
+
+def gaps(times: np.ndarray, is_missing: np.ndarray) -> list[tuple[int, int]]:
+    """Spans without a measurement, each by the rows at its ends: longer than the usual step, where nearly all are as
+    long, else longer by far."""
+    steps = np.diff(times)
+    if not (steps > 0).any():
+        return []
+    usual = float(np.median(steps[steps > 0]))
+    is_even = np.mean(np.abs(steps - usual) < EVEN * usual) > MOSTLY
+    rows = np.unique(np.concatenate(([0], np.flatnonzero(~is_missing), [len(times) - 1])))
+    is_long = np.diff(times[rows]) > (LONGER if is_even else LONGER_BY_FAR) * usual
+    return [(int(rows[at]), int(rows[at + 1])) for at in np.flatnonzero(is_long)]

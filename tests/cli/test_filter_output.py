@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from rfa.cli.plot import gaps, labelled
+from rfa.cli.filter_run import Task, filter_for
+from rfa.cli.plot import MOST_PANELS, furthest_off, gaps, labelled
+from rfa.data import load_series
+from rfa.service.engine.filter.alarms import NEVER
 from tests.cli.test_cli import rfa, rfa_json
 
 
@@ -97,6 +101,18 @@ def test_series_by_key_and_from_several_files_are_each_as_alone(tmp_path: Path) 
         assert means == [row["temp_c_mean"] for row in alone[name]]
 
 
+def test_columns_called_like_a_result_keep_their_names(tmp_path: Path) -> None:
+    lines = [f"{k},log,7,{k % 3}" for k in range(5)]
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text("t,file,kind,y\n" + "\n".join(lines) + "\n")
+    code, out, err = rfa("filter", tmp_path / "a.csv", tmp_path / "b.csv", "--column", "y", "--horizon", "1")
+    assert code == 0, err
+    rows = table_of(out)
+    assert [row["file_2"] for row in rows] == ["a.csv"] * 6 + ["b.csv"] * 6
+    assert [row["kind_2"] for row in rows] == [*["estimate"] * 5, "forecast"] * 2
+    assert [(row["file"], row["kind"]) for row in rows[:6]] == [*[("log", "7")] * 5, ("", "")]
+
+
 def test_what_cannot_be_written_is_said_before_the_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "nothing there.csv"
     for option, target, told in (
@@ -140,7 +156,44 @@ def test_a_picture_has_a_panel_a_column_units_and_a_fan(tmp_path: Path) -> None:
         assert f"<!-- {text} -->" in drawn, text
 
 
-def test_names_tell_units_and_gaps_are_found() -> None:
+def test_a_short_forecast_is_drawn_again_beside_a_long_series(tmp_path: Path) -> None:
+    path, picture = readings(tmp_path / "room.csv", 600), tmp_path / "room.svg"
+    widths = []
+    for horizon in ("59", "61"):
+        assert rfa("filter", path, "--horizon", horizon, "--plot", picture)[0] == 0
+        widths.append(float(picture.read_text().split('width="')[1].split("pt")[0]))
+    assert widths[0] > widths[1]
+
+
+def test_outliers_are_marked_in_the_columns_that_are_off(tmp_path: Path) -> None:
+    draw = np.random.default_rng(8)
+    values = np.stack([0.1 * draw.normal(size=300), 100 + 20 * draw.normal(size=300)], axis=1)
+    values[200, 0] += 5.0  # fifty of its deviations, a quarter of one of the other's
+    path = tmp_path / "two.csv"
+    path.write_text("t,small,large\n" + "".join(f"{k},{a},{b}\n" for k, (a, b) in enumerate(values)))
+    task = Task(filter_for(None), [], None, NEVER, 0.999, smooth=False, lag=None)
+    found = task.run("two.csv", (), load_series(path))
+    assert 200 in found.outliers
+    assert furthest_off(found)[200].tolist() == [True, False]
+    assert furthest_off(task.run("", (), load_series(path, columns=["small"]))).all()
+
+
+def test_what_cannot_be_drawn_is_said_before_the_file_is_filtered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, picture = tmp_path / "many.csv", tmp_path / "many.png"
+    count = MOST_PANELS // 2 + 1
+    path.write_text("t,host,a,b\n" + "".join(f"{k},h{host},1,2\n" for host in range(count) for k in range(3)))
+    code, _, err = rfa("filter", path, "--by", "host", "--plot", picture, "--bundle", "oscillator")
+    assert code == 1 and f"--plot draws up to {MOST_PANELS} columns, these are {2 * count}" in err
+    assert not picture.exists() and "failed" not in err
+    for name in [name for name in sys.modules if name.startswith(("matplotlib", "rfa.cli.plot"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "rfa-server[plot]" in rfa("filter", tmp_path / "not there.csv", "--plot", picture)[2]
+
+
+def test_names_tell_units() -> None:
     names = {
         "latency (ms)": "latency [ms]",
         "power [kW]": "power [kW]",
@@ -149,5 +202,18 @@ def test_names_tell_units_and_gaps_are_found() -> None:
         "count": "count",
     }
     assert {name: labelled(name) for name in names} == names
-    assert gaps(np.array([True, False, True, True, False, True])) == [(0, 1), (1, 4), (4, 5)]
-    assert gaps(np.array([False, False])) == []
+
+
+def test_gaps_are_where_nothing_was_measured_or_no_row_is() -> None:
+    def found(times: list[float], missing: tuple[int, ...] = ()) -> list[tuple[int, int]]:
+        return gaps(np.array(times), np.isin(np.arange(len(times)), missing))
+
+    even = [float(k) for k in range(40)]
+    assert found(even) == found([0.0]) == found([3.0, 3.0]) == []
+    assert found(even, (2, 3, 10)) == [(1, 4), (9, 11)]
+    assert found(even, (0, 1, 38, 39)) == [(0, 2), (37, 39)]
+    assert found([*even[:20], *even[25:]]) == [(19, 20)]
+    # At uneven times twice the usual step is nothing.
+    uneven = np.cumsum(np.tile([1.0, 2.0, 0.5, 1.5, 3.0], 8)).tolist()
+    assert found(uneven, (3,)) == []
+    assert found([*uneven, uneven[-1] + 50]) == [(39, 40)]
