@@ -114,7 +114,7 @@ def as_document(found: Filtered, flag: float) -> dict[str, Any]:
         "columns": list(found.series.names),
         "steps": steps,
         "smoothed": None if smoothed is None else [asdict(state) for state in smoothed],
-        "forecast": [asdict(point) for told in found.forecast for step in told.replies() for point in step.forecast],
+        "forecast": [] if found.forecast is None else [asdict(point) for point in found.forecast.points],
         "log_likelihood": found.result.log_likelihood,
         "flag": flag,
         "outliers": found.outliers,

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rfa.data import Key, Series
+    from rfa.library.ahead import Ahead
     from rfa.service.engine.filter.alarms import Alarm
-    from rfa.service.engine.filter.steps import Steps
     from rfa.service.runtime.filter import FilterRuntime
     from rfa.service.runtime.filter_sequence import FilteredSequence
     from rfa.service.schemas.replies import FilterWarning, ForecastChecks
@@ -28,8 +28,6 @@ LEVELS = (0.5, 0.9)
 COMPILING = "Compiling this filter for this processor: up to half a minute, once."
 WIDE = "0.9"
 BEYOND = 1.5  # typical lags: from there on it is further ahead than a step
-# Forecasts that one step is asked for at a time.
-TOGETHER = 256
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Filtered:
         outliers: rows, from 0.
         leads: forecasts that are told of each row, in units of the times.
         ahead: times of the rows that come next, `[M]`.
-        forecast: what is told of these, in the order of `ahead`.
+        forecast: what is told of these, in the order of `ahead`; None where none were asked for.
     """
 
     file: str
@@ -56,7 +54,7 @@ class Filtered:
     checks: ForecastChecks
     warnings: list[FilterWarning]
     ahead: np.ndarray
-    forecast: list[Steps]
+    forecast: Ahead | None
 
     @property
     def label(self) -> str:
@@ -64,11 +62,9 @@ class Filtered:
         return f"{self.file}: {key_name(self.key)}" if self.key else self.file
 
     def ahead_of(self, level: str) -> list[list[np.ndarray]]:
-        """Of each column mean, std, and both ends of an interval, of the rows that come next."""
-        import numpy as np
-
-        moments = np.concatenate([told.told.moments[0] for told in self.forecast])  # [M, 2, P]
-        bands = np.concatenate([told.told.bands[0, :, told.readout.names.index(level)] for told in self.forecast])
+        """Of each column mean, std, and both ends of an interval, of the rows that come next, which were asked for."""
+        assert self.forecast is not None
+        moments, bands = self.forecast.moments, self.forecast.bands[:, LEVELS.index(float(level))]
         return [
             [moments[:, 0, a], moments[:, 1, a], bands[:, a, 0], bands[:, a, 1]] for a in range(len(self.series.names))
         ]
@@ -103,6 +99,7 @@ class Task:
         """
         import numpy as np
 
+        from rfa.library.ahead import followed, forecasts_from
         from rfa.library.filtering import beyond_gate
         from rfa.service.engine.filter.doubts import doubts
         from rfa.service.engine.filter.forecast_checks import summarise
@@ -112,8 +109,9 @@ class Task:
         runtime = self.runtime(series)
         leads = [lead(text, row_time(series)) for text in self.leads]
         ahead = np.empty(0) if self.horizon is None else times_ahead(series, self.horizon)
-        # How forecasts as far ahead came true so far is checked on the way.
-        checked = [*leads, *(float(at - series.times[-1]) for at in ahead[-1:])]
+        distances = (ahead - series.times[-1]).tolist()
+        on_the_way = followed(runtime, usual_step(series) or 1.0, distances[-1]) if distances else []
+        checked = [*leads, *(lead for lead in on_the_way if lead not in leads)]
         result = run_filter(runtime, series, checked, smooth=self.smooth, lag=self.lag, alarm=self.alarm)
         columns = columns_of(series, result, checked)
         seen = (~np.isnan(series.values)).sum(axis=1)
@@ -130,7 +128,7 @@ class Task:
             checks,
             doubts(runtime.name, checks),
             ahead,
-            forecasts(runtime, series, result, ahead),
+            forecasts_from(runtime, result.state, LEVELS, distances) if distances else None,
         )
 
 
@@ -189,22 +187,6 @@ def columns_of(series: Series, result: FilteredSequence, horizon: Sequence[float
     if result.smoothed is not None:
         found.add_smoothed(result.smoothed)
     return found.arrays()
-
-
-def forecasts(runtime: FilterRuntime, series: Series, result: FilteredSequence, ahead: np.ndarray) -> list[Steps]:
-    """What is told of the rows that come next: a step that sees nothing more, asked for some of them at a time."""
-    import numpy as np
-
-    from rfa.service.engine.filter.model import FilterOptions
-    from rfa.service.runtime.filter_sequence import FilteredSequence
-
-    last, nothing = series.times[-1:], np.full((1, series.values.shape[1]), np.nan)
-    found = []
-    for begin in range(0, len(ahead), TOGETHER):
-        horizon = tuple((ahead[begin : begin + TOGETHER] - last[0]).tolist())
-        options = FilterOptions(last, nothing, np.ones(1), LEVELS, horizon, state=result.state)
-        found += FilteredSequence.collect(runtime.work(options)).pieces
-    return found
 
 
 def filter_for(bundle: str | None) -> Callable[[Series], FilterRuntime]:

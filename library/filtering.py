@@ -10,12 +10,12 @@ from typing import Any, Final, Generic, SupportsIndex, TypeVar
 
 import numpy as np
 
-from rfa.data import Key, Series
-from rfa.library.ahead import forecasts_from
-from rfa.library.frames import New
+from rfa.data import Key, Series, usual_step
+from rfa.library.ahead import followed, forecasts_from
+from rfa.library.frames import Clock, New, concatenated
 from rfa.library.models import find_model, told_of_compilation
 from rfa.library.reading import Table, read
-from rfa.library.spans import Span, rows_ahead
+from rfa.library.spans import Span, as_written
 from rfa.library.wanted import LEVELS, AlarmRule, wanted
 from rfa.service.engine.filter.alarms import NEVER, count_alarms
 from rfa.service.engine.filter.columns import Columns
@@ -106,13 +106,14 @@ def forecast(
     """The rows to come, of each series.
 
     Args:
-        horizon: so many rows, 24, or all rows in a span of time, "6h": the usual step of the series apart.
+        horizon: so many rows, 24, or all rows in a span of time, "6h": the usual step of the series apart; where days,
+            weeks or months are, by the calendar of `tz`, and without weekends where there were none.
         data, time, columns, by, model, system, levels, tz, time_format, strict: see `rfa.filter`.
 
     Returns:
-        The same kind of frame (of an array: one with fields), with a row for each time: the keys, the clock (where it
-        was the index, as such; where there was none, rows are counted on), and of each column x the forecast of a
-        measurement, `x_mean`, `x_std`, `x_low90`, `x_high90` (a pair for each level).
+        The same kind of frame (of an array: one with fields), with a row for each time: the keys; the clock as it was
+        written, where it was the index as such, where there was none rows are counted on in `t`; and of each column x
+        the forecast of a measurement, `x_mean`, `x_std`, `x_low90`, `x_high90` (a pair for each level).
 
     Raises:
         ValueError: what is wrong with which argument, column or row, and what to do.
@@ -122,24 +123,25 @@ def forecast(
     table = read(data, time, columns, by, tz, time_format, strict=strict)
     runtime = find_model(model, table.columns, system).runtime
 
-    def work(key: Key, series: Series) -> tuple[Series, np.ndarray, New]:
-        step = usual_step(series)
-        leads = tuple(k * step for k in range(1, rows_ahead(horizon, step) + 1))
-        followed = request.model_copy(update={"horizon": list(_followed(runtime, step, leads[-1]))})
-        result = _filtered(table, runtime, key, series, followed)
-        ahead = forecasts_from(runtime, result.state, tuple(request.levels or ()), leads)
-        columns: dict[str, np.ndarray] = {}
+    written = as_written(horizon)
+
+    def work(key: Key, series: Series) -> tuple[np.ndarray, Clock, New]:
+        times = table.times_ahead(series, written)
+        leads = (times - series.times[-1]).tolist()
+        asked = request.model_copy(update={"horizon": followed(runtime, usual_step(series) or 1.0, leads[-1])})
+        result = _filtered(table, runtime, key, series, asked)
+        ahead = forecasts_from(runtime, result.state, request.levels or (), leads)
+        new: dict[str, np.ndarray] = {}
         for a, name in enumerate(series.names):
-            columns |= {f"{name}_mean": ahead.moments[:, 0, a], f"{name}_std": ahead.moments[:, 1, a]}
+            new |= {f"{name}_mean": ahead.moments[:, 0, a], f"{name}_std": ahead.moments[:, 1, a]}
             for number, level in enumerate(request.levels or ()):
-                columns |= dict(zip(ends(name, level), ahead.bands[:, number, a].T, strict=True))
-        return series, series.times[-1] + np.array(leads), columns
+                new |= dict(zip(ends(name, level), ahead.bands[:, number, a].T, strict=True))
+        return np.repeat(_rows(series)[-1], len(times)), table.clock(series, times), new
 
     with told_of_compilation():
         found = list(table.each(work).values())
-    rows = np.concatenate([np.repeat(_rows(series)[-1], len(times)) for series, times, _ in found])
-    series = found[0][0]
-    clock = table.clock(series, np.concatenate([times for _, times, _ in found]))
+    rows = np.concatenate([rows for rows, _, _ in found])
+    clock = {name: concatenated([times[name] for _, times, _ in found]) for name in found[0][1]}
     new = {name: np.concatenate([told[name] for _, _, told in found]) for name in found[0][2]}
     return table.data.made(table.by, rows, clock, new)
 
@@ -214,7 +216,7 @@ def detect(
     runtime = find_model(model, table.columns, system).runtime
 
     def work(key: Key, series: Series) -> tuple[np.ndarray, New, np.ndarray]:
-        step = usual_step(series)
+        step = usual_step(series) or 1.0
         asked = request.model_copy(update={"horizon": [step]})
         result = _filtered(table, runtime, key, series, asked)
         told = _columns(series, result, (step,))
@@ -238,12 +240,6 @@ def ends(name: str, level: float) -> tuple[str, str]:
     """What the ends of a column's interval are called: those of 0.9 `x_low90` and `x_high90`."""
     share = f"{100 * level:.12g}"
     return f"{name}_low{share}", f"{name}_high{share}"
-
-
-def usual_step(series: Series) -> float:
-    """The usual time from row to row; 1 where there is none."""
-    lags = np.diff(series.times)
-    return float(np.median(lags[lags > 0])) if (lags > 0).any() else 1.0
 
 
 def beyond_gate(nis: np.ndarray, seen: np.ndarray, flag: float) -> np.ndarray:
@@ -319,13 +315,6 @@ def _expected(
             new |= {low: new[f"{name}_expected"] - half, high: new[f"{name}_expected"] + half}
     new["anomaly"] = told["anomaly"][at]
     return new
-
-
-def _followed(runtime: FilterRuntime, step: float, furthest: float) -> tuple[float, ...]:
-    """The leads that the model is calibrated at, up to the one nearest to the furthest."""
-    leads = runtime.readout((0.9,), (), 0).calibration.horizons * (step if runtime.has_own_steps else 1.0)
-    nearest = int(np.argmin(np.abs(np.log(leads / furthest))))
-    return tuple(leads[: nearest + 1].tolist())
 
 
 def _rows(series: Series) -> np.ndarray:

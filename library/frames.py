@@ -20,6 +20,8 @@ CLOCK_NAME: Final = "t"
 
 Column: TypeAlias = "np.ndarray | pa.Array"
 New = Mapping[str, Column]
+# The columns that are the clock: two where date and time of day are apart.
+Clock = Mapping[str, Column]
 
 
 class Data(Protocol):
@@ -37,8 +39,8 @@ class Data(Protocol):
         """The data with more columns; of some rows alone, by their numbers."""
         ...
 
-    def made(self, keys: Sequence[str], rows: np.ndarray, clock: tuple[str, Column], new: New) -> Any:
-        """Other rows: keys as they are in `rows` of the data, times with the name of their column, and columns."""
+    def made(self, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> Any:
+        """Other rows: keys as they are in `rows` of the data, and columns."""
         ...
 
 
@@ -88,6 +90,13 @@ def column_of(values: Column) -> pa.Array:
     return values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, from_pandas=True)
 
 
+def concatenated(parts: Sequence[Column]) -> Column:
+    """One column after the other."""
+    if all(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate(parts)
+    return pa.concat_arrays(parts)
+
+
 class ArrowData:
     """A table, a batch, or what gives one by the PyCapsule interface of Arrow; answered by tables."""
 
@@ -103,7 +112,7 @@ class ArrowData:
             table = table.append_column(name, column_of(values))
         return table
 
-    def made(self, keys: Sequence[str], rows: np.ndarray, clock: tuple[str, Column], new: New) -> pa.Table:
+    def made(self, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> pa.Table:
         """See `Data`."""
         return _made(self.table, keys, rows, clock, new)
 
@@ -124,7 +133,7 @@ class PolarsData:
         frame = self._frame if rows is None else self._frame[rows]
         return frame.hstack(polars.DataFrame(pa.table({name: column_of(values) for name, values in new.items()})))
 
-    def made(self, keys: Sequence[str], rows: np.ndarray, clock: tuple[str, Column], new: New) -> Any:
+    def made(self, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> Any:
         """See `Data`."""
         import polars
 
@@ -158,7 +167,7 @@ class PandasData:
         columns = {name: _pandas_of(values) for name, values in new.items()}
         return pandas.concat([frame, pandas.DataFrame(columns, index=frame.index)], axis=1)
 
-    def made(self, keys: Sequence[str], rows: np.ndarray, clock: tuple[str, Column], new: New) -> Any:
+    def made(self, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> Any:
         """See `Data`. Where rows are counted on and were numbered, they are numbered on."""
         import pandas
 
@@ -166,16 +175,15 @@ class PandasData:
         for key in keys:
             values = self._level(key) if key in self._levels else self._frame.iloc[:, self._labels[key]]
             columns[key] = values.take(rows).array
-        name, times = clock
-        columns[name] = _pandas_of(times)
+        columns |= {name: _pandas_of(times) for name, times in clock.items()}
         check_free(list(columns), new)
         frame = pandas.DataFrame(columns | {name: _pandas_of(values) for name, values in new.items()})
         names = self._frame.index.names
         if levels := [level for level in self._levels if level in columns]:
             frame = frame.set_index(levels)
             frame.index.names = [names[self._levels[level]] for level in levels]
-        elif name not in self._labels and not keys and isinstance(self._frame.index, pandas.RangeIndex):
-            frame = frame.set_index(name).rename_axis(names[0])
+        elif not (clock.keys() & self._labels.keys()) and not keys and isinstance(self._frame.index, pandas.RangeIndex):
+            frame = frame.set_index(list(clock)).rename_axis(names[0])
         return frame
 
     def _used_levels(self, by: Sequence[str]) -> dict[str, int]:
@@ -238,9 +246,9 @@ class ArrayData:
         chosen = {name: values if rows is None else values[rows] for name, values in self._fields.items()}
         return _structured({**chosen, **new})
 
-    def made(self, keys: Sequence[str], rows: np.ndarray, clock: tuple[str, Column], new: New) -> np.ndarray:
+    def made(self, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> np.ndarray:
         """See `Data`."""
-        columns: dict[str, Any] = {key: self._fields[key][rows] for key in keys} | dict([clock])
+        columns: dict[str, Any] = {key: self._fields[key][rows] for key in keys} | dict(clock)
         check_free(list(columns), new)
         return _structured({**columns, **new})
 
@@ -268,9 +276,9 @@ def _structured(columns: New) -> np.ndarray:
     return found
 
 
-def _made(table: pa.Table, keys: Sequence[str], rows: np.ndarray, clock: tuple[str, Column], new: New) -> pa.Table:
-    name, times = clock
-    columns = {key: table[key].take(rows) for key in keys} | {name: column_of(times)}
+def _made(table: pa.Table, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> pa.Table:
+    columns = {key: table[key].take(rows) for key in keys}
+    columns |= {name: column_of(times) for name, times in clock.items()}
     check_free(list(columns), new)
     return pa.table(columns | {name: column_of(values) for name, values in new.items()})
 

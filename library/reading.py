@@ -10,16 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 
-from rfa.data import Key, Series, key_name, read_frame
-from rfa.data.clock import local_seconds
-from rfa.library.frames import CLOCK_NAME, Column, Data, data_of
+from rfa.data import Key, Series, key_name, read_frame, times_ahead, write_clock
+from rfa.data import Table as LoadedTable
+from rfa.library.frames import CLOCK_NAME, Clock, Data, data_of
 from rfa.library.models import plain_errors
 from rfa.service.schemas.replies import FilterWarning
 
 # What is always said, and nothing to look into.
-PLAIN: Final = ("times: ", "no column of times", "left out, as they hold no measurements", "rows were in reverse")
+PLAIN: Final = (
+    "times: ", "no column of times", "left out, as they hold no measurements", "rows were in reverse",
+    "date and time of day are two columns",
+)  # fmt: skip
 
 # Series whose doubts are told.
 MOST_DOUBTED: Final = 5
@@ -30,6 +32,7 @@ class Table:
     """A caller's data with the series that are in it.
 
     Attributes:
+        read: the same as the loader has it.
         series: by their keys; () where all rows are one.
         by: the columns that are keys.
         failed: the series that could not be had, and why.
@@ -37,9 +40,9 @@ class Table:
     """
 
     data: Data
+    read: LoadedTable
     series: dict[Key, Series]
     by: tuple[str, ...]
-    zone: str
     failed: dict[Key, str] = field(default_factory=dict)
     doubted: dict[Key, list[FilterWarning]] = field(default_factory=dict)
 
@@ -83,12 +86,16 @@ class Table:
                 warnings.warn(text, UserWarning, stacklevel=4)
         return found
 
-    def clock(self, series: Series, times: np.ndarray) -> tuple[str, Column]:
-        """Times of a series as its clock has them: dates of the same kind and zone, numbers of the same size."""
+    def times_ahead(self, series: Series, horizon: str) -> np.ndarray:
+        """The times of the rows that come next; the errors are those of the loader's."""
+        with _arguments():
+            return times_ahead(series, horizon)
+
+    def clock(self, series: Series, times: np.ndarray) -> Clock:
+        """Times of a series as its clock is written; whole numbers where rows are counted."""
         if series.clock is None:
-            return CLOCK_NAME, np.rint(times).astype(np.int64)
-        column = self.data.table[series.clock] if series.clock in self.data.table.column_names else None
-        return series.clock, _as_clock(times, column, series, self.zone)
+            return {CLOCK_NAME: np.rint(times).astype(np.int64)}
+        return write_clock(self.read, series, times)
 
 
 def read(
@@ -114,11 +121,12 @@ def read(
         failed[key] = str(error)
 
     with _arguments():
+        source = LoadedTable.of(given.table)
         found = read_frame(
-            given.table, time=given.time, columns=columns, by=by, zone=zone, time_format=time_format, strict=strict,
+            source, time=given.time, columns=columns, by=by, zone=zone, time_format=time_format, strict=strict,
             refused=refused if by else None,
         )  # fmt: skip
-    table = Table(given, found, by, zone, {key: _in_python(text) for key, text in failed.items()})
+    table = Table(given, source, found, by, {key: _in_python(text) for key, text in failed.items()})
     notes: dict[str, Key] = {}
     for key, series in found.items():
         for note in series.notes:
@@ -140,32 +148,3 @@ def _arguments() -> Any:
         yield
     except ValueError as error:
         raise ValueError(_in_python(str(error))) from None
-
-
-def _as_clock(times: np.ndarray, column: Any, series: Series, zone: str) -> Column:
-    kind = None if column is None else column.type
-    if kind is not None and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        last = int(series.rows[-1]) if series.rows is not None else 0
-        counts = times * _per_second(float(column[last].as_py()), float(series.times[-1]))
-        if pa.types.is_integer(kind) and np.allclose(counts, np.rint(counts), rtol=0, atol=1e-3):
-            return np.rint(counts).astype(np.int64)
-        return counts
-    if not series.is_dated:
-        return times
-    if kind is not None and pa.types.is_date(kind):
-        days = local_seconds(times, zone) / 86_400
-        if np.allclose(days, np.rint(days), rtol=0, atol=1e-6):
-            return pa.array(np.rint(days).astype(np.int32), pa.int32()).cast(pa.date32())
-    unit, shown = (kind.unit, kind.tz) if kind is not None and pa.types.is_timestamp(kind) else ("us", zone)
-    seconds = local_seconds(times, zone) if shown is None and zone != "UTC" else times
-    stamps = pa.array(np.rint(1e6 * seconds).astype(np.int64)).cast(pa.timestamp("us", shown))
-    try:
-        return stamps.cast(pa.timestamp(unit, shown))
-    except pa.ArrowInvalid:  # whole seconds were enough for the rows that there are
-        return stamps
-
-
-def _per_second(written: float, seconds: float) -> float:
-    """How many units of a clock of numbers are a second."""
-    ratio = written / seconds if seconds else 1.0
-    return float(10.0 ** (3 * round(np.log10(ratio) / 3))) if ratio > 1.5 else 1.0

@@ -11,11 +11,11 @@ from typing import Final, SupportsIndex
 import numpy as np
 
 from rfa.data.durations import SECONDS, duration
+from rfa.data.future import MOST_AHEAD
 
 Span = str | timedelta | np.timedelta64
 # Rows, a span, or leads in units of the times.
 Ahead = SupportsIndex | Span | Sequence[float | Span]
-MOST_AHEAD: Final = 10_000
 # Of a step: rounding of times takes no row away.
 SLACK: Final = 1e-6
 
@@ -34,6 +34,22 @@ def seconds_of(span: Span) -> float:
     if not 0 < seconds < math.inf:
         raise ValueError(f"horizon takes a time above 0 such as '30min', '6h' or '1d', got {span!r}")
     return seconds
+
+
+def as_written(horizon: SupportsIndex | Span) -> str:
+    """Rows or a span, as the loader reads them.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if isinstance(horizon, str):
+        return horizon
+    if isinstance(horizon, Span):
+        return f"{seconds_of(horizon)!r}s"
+    try:
+        return str(operator.index(horizon))
+    except TypeError:
+        raise ValueError(f"horizon takes rows such as 24, or a span such as '6h', got {horizon!r}") from None
 
 
 def leads_of(horizon: Sequence[float | Span]) -> tuple[float, ...]:
@@ -58,10 +74,7 @@ def rows_ahead(horizon: SupportsIndex | Span, step: float) -> int:
         if not rows:
             raise ValueError(f"horizon {horizon!r} is shorter than the step from row to row, {step:g} s")
     else:
-        try:
-            rows = operator.index(horizon)
-        except TypeError:
-            raise ValueError(f"horizon takes rows such as 24, or a span such as '6h', got {horizon!r}") from None
+        rows = int(as_written(horizon))
     if not 1 <= rows <= MOST_AHEAD:
         raise ValueError(f"horizon must be 1 to {MOST_AHEAD} rows, got {rows if rows < 1 else 'more'}")
     return rows

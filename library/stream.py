@@ -182,10 +182,12 @@ class Stream:
         state = self._runtime.get(self._pool, self._seat, self._seed)
         if isinstance(horizon, Sequence) and not isinstance(horizon, str):
             leads = leads_of(horizon)
+            if not leads:
+                raise ValueError("horizon must not be empty: give rows such as 24, or leads")
         else:
             step = state.step or 1.0
             leads = tuple(k * step for k in range(1, rows_ahead(horizon, step) + 1))
-        return list(forecasts_from(self._runtime, state, tuple(self._request.levels or ()), leads))
+        return forecasts_from(self._runtime, state, self._request.levels or (), leads).points
 
     @property
     def state(self) -> bytes:

@@ -59,9 +59,14 @@ def test_a_forecast_is_that_of_python(tmp_path: Path) -> None:
     import rfa as library
 
     path = readings(tmp_path / "room.csv")
-    frame = library.forecast(pd.read_csv(path, parse_dates=["when"])[["when", "temp_c"]], 6)
-    rows = table_of(rfa("filter", path, "--horizon", "6")[1])[60:]
-    assert [float(row["temp_c_mean"]) for row in rows] == frame["temp_c_mean"].tolist()
+    given = pd.read_csv(path)
+    frame, rows = library.forecast(given, "30h"), table_of(rfa("filter", path, "--horizon", "30h")[1])[60:]
+    assert [row["when"] for row in rows] == frame["when"].tolist()
+    for name in ("mean", "std", "low90", "high90"):
+        assert [float(row[f"temp_c_{name}"]) for row in rows] == frame[f"temp_c_{name}"].tolist()
+    estimates, rows = library.filter(given), table_of(rfa("filter", path)[1])
+    for name in ("temp_c_mean", "temp_c_low90", "anomaly", "confidence"):
+        assert [float(row[name] or "nan") for row in rows] == pytest.approx(estimates[name], rel=0, abs=0, nan_ok=True)
 
 
 @pytest.mark.parametrize("ending", [".csv", ".parquet", ".arrow", ".jsonl"])

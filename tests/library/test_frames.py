@@ -345,17 +345,35 @@ def clocks() -> dict[str, tuple[Any, list[Any]]]:
         "nanoseconds": ([1711756800 * 10**9 + 10**9 * k for k in range(3)], [1711756803 * 10**9, 1711756804 * 10**9]),
         "days": ([datetime.date(2024, 2, day) for day in (26, 27, 28)], [datetime.date(2024, 2, 29)]),
         "naive": ([moment(2024, 2, 28, hour) for hour in (21, 22, 23)], [moment(2024, 2, 29)]),
-        "text": (["2024-02-28", "2024-02-29", "2024-03-01"], [moment(2024, 3, 2, tzinfo=datetime.UTC)]),
+        "months": ([datetime.date(2024, month, 1) for month in (1, 2, 3)], [datetime.date(2024, 4, 1)]),
+        "ends of months": ([moment(2024, 1, 31), moment(2024, 2, 29)], [moment(2024, 3, 31), moment(2024, 4, 30)]),
+        "German text": (["30.01.2024 10:00", "30.01.2024 10:30"], ["30.01.2024 11:00", "30.01.2024 11:30"]),
+        "text": (["2024-02-28", "2024-02-29", "2024-03-01"], ["2024-03-02", "2024-03-03"]),
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("clock", clocks())
 def test_a_clock_goes_on_as_it_was_written(clock: str) -> None:
     times, after = clocks()[clock]
-    found = rfa.forecast(pa.table({"time": times, "x": [1.0, 2.0, 3.0]}), len(after))
+    found = rfa.forecast(pa.table({"time": times, "x": [1.0, 2.0, 3.0][: len(times)]}), len(after))
     assert found["time"].to_pylist() == after
-    if clock != "text":
-        assert found["time"].type == pa.array(times).type
+    assert found["time"].type == pa.array(times).type
+
+
+def test_a_clock_of_two_columns_goes_on_in_two() -> None:
+    frame = pl.DataFrame({"date": ["2024-02-28"] * 2, "time": ["23:00", "23:30"], "x": [1.0, 2.0]})
+    assert rfa.forecast(frame, 1).select("date", "time").rows() == [("2024-02-29", "00:00")]
+
+
+def test_working_days_go_on_after_the_weekend() -> None:
+    days = pd.bdate_range("2024-03-04", periods=15)  # to Friday the 22nd
+    found = rfa.forecast(pd.DataFrame({"x": np.arange(15.0)}, days), 6)
+    assert found.index.tolist() == pd.bdate_range("2024-03-25", periods=6).tolist()
+
+
+def test_one_row_tells_no_step() -> None:
+    with pytest.raises(ValueError, match="horizon needs two rows that differ in time"):
+        rfa.forecast(pd.DataFrame({"x": [1.0]}, pd.DatetimeIndex(["2024-03-04"])), 6)
 
 
 def test_a_naive_clock_hung_where_it_is_said_and_stays_there() -> None:
@@ -440,13 +458,11 @@ def test_what_cannot_be_filtered_is_said_with_what_to_do(
 @pytest.mark.parametrize(
     ("horizon", "told"),
     [
-        (0, "1 to 10000"),
-        ("1min", "shorter than the step"),
-        (2.5, "rows such as 24"),
-        ("", "'6h'"),
-        (None, "rows such as"),
+        (0, "'0'"), ("1min", "shorter than the time between two rows, 1800 s"), (2.5, "rows such as 24"),
+        ("", "got ''"), (None, "rows such as"), (10_001, "at most 10,000 rows"), ("9999d", "more than 10,000 rows"),
+        (datetime.timedelta(0), "above 0"),
     ],
-)
+)  # fmt: skip
 def test_a_horizon_that_is_none_is_refused(horizon: Any, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         rfa.forecast(readings(), horizon)
