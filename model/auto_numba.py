@@ -41,6 +41,7 @@ import numpy as np
 
 from rfa.model.compiling import merged, part
 from rfa.model.recurrence.observed import LOG_LIKELIHOOD, NIS, PRECISION, WEIGHT, predictive_log_density
+from rfa.model.recurrence.student import normal_square, stretching, widening
 
 # In typical lags, ascending; the first is one.
 LEADS = np.array([1.0, 4.0, 12.0, 24.0, 48.0, 168.0, 336.0])
@@ -101,8 +102,8 @@ ABSENT = 3e38
 OUTLIERS = (0.02, 10.0)
 
 # Numbers of a state, in their order.
-COUNT, ROWS, ORIGIN, ELAPSED, DEVIATION, CENTRE, GAIN, NEXT_SEARCH, LARGEST = range(9)
-PERIOD = 9
+COUNT, ROWS, ORIGIN, ELAPSED, DEVIATION, CENTRE, GAIN, NEXT_SEARCH, LARGEST, VARIANCE = range(10)
+PERIOD = 10
 USED = PERIOD + PROFILES  # slots of a profile; 0 is none
 BEGUN = USED + PROFILES  # whether it has come round
 SPREAD = BEGUN + PROFILES
@@ -370,18 +371,38 @@ def _gain(state, total, noise):
 
 @part
 def _filtered(state, total):
-    """The mean of what the filters say of now, by the weights of one step ahead."""
+    """The mean of what the filters say of now, by the weights of one step ahead, and how they differ, squared."""
     for i in range(KINDS):
         mean = 0.0
         for j in range(PROFILES):
             e = j * KINDS + i
-            mean += state[WEIGHTS + e] * (state[ADDED + e] + state[BASE + e])
+            state[FORESEEN + e] = state[ADDED + e] + state[BASE + e]
+            mean += state[WEIGHTS + e] * state[FORESEEN + e]
         state[SUM + i] = mean
+    mean = _sum_of(state, SUM) / total
+    return mean, _difference(state, mean, total)
+
+
+@part
+def _difference(state, mean, total):
+    """Mean square of what forecasts differ by from their mean."""
+    for i in range(KINDS):
+        square = 0.0
+        for j in range(PROFILES):
+            off = state[FORESEEN + j * KINDS + i] - mean
+            square += state[WEIGHTS + j * KINDS + i] * off * off
+        state[SUM + i] = square
     return _sum_of(state, SUM) / total
 
 
+@part
+def _few(state):
+    """One over the errors that were scored, one at least."""
+    return 1 / max(state[COUNT] - 1, 1.0)
+
+
 @merged
-def _observe_column(state, due, memory, value, lag, unit, scale, out, a):
+def _observe_column(state, due, memory, value, lag, unit, scale, out, few, a):
     """Condition a column on a value, NaN where missing; nis, weight and log-determinant of it."""
     is_seen, noise = value == value, scale * scale
     is_first = state[COUNT] == 0
@@ -402,11 +423,13 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, a):
     error = _mixture_error(state, tau, low, share)
     usual = (MEAN_TO_STD * error) ** 2
     spread = usual * (gain + (1 - gain) * noise)
-    prior = gain * usual
+    few[0, a] = few[1, a] = _few(state)
+    wide = widening(1.0, few[0, a]) ** 2
+    prior = max(gain * usual * wide, state[VARIANCE])
     innovation = rest - mean if is_seen and not is_first else 0.0
     out.innovation[a] = innovation
     spread = max(spread, (innovation / FURTHEST_OFF) ** 2)
-    nis, weight, after = innovation * innovation / spread, 1.0, prior
+    square, weight, after = innovation * innovation / spread, 1.0, prior
     filtered = mean
     _score_waiting(state, due, memory, rest, is_seen, lag, unit)
     if is_seen:
@@ -418,24 +441,29 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, a):
             _score(state, 0, rest, FORESEEN)
             _score_mixture(state, 0, abs(innovation) * _mixture_error(state, 1.0, 0, 0.0) / error)
         _update(state, rest, noise)
-        filtered = _filtered(state, total)
-        after = prior * (1 - gain) * noise / (gain + (1 - gain) * noise) if gain < 1 else 0.0
-        after = max(after, 1e-6 * spread)
+        filtered, doubt = _filtered(state, total)
         size = min(state[COUNT] + 1, 10 * FILTER_MEMORY)
         state[DEVIATION] += (abs(rest - state[CENTRE]) - state[DEVIATION]) / size
         state[CENTRE] += (rest - state[CENTRE]) / size
         state[GAIN] = gain
         state[COUNT] += 1
+        # By the errors with this one; and the filters may differ in what they make of it.
+        few[1, a] = _few(state)
+        usual = (MEAN_TO_STD * _mixture_error(state, tau, low, share)) ** 2
+        after = usual * gain * (1 - gain) * noise / (gain + (1 - gain) * noise) if gain < 1 else 0.0
+        after = max(after + doubt, 1e-6 * spread) * widening(1.0, few[1, a]) ** 2
+    state[VARIANCE] = after
     state[ROWS] += 1
     state[REST] = rest if is_seen else mean
     out.mean[a] = state[ORIGIN] + filtered
-    out.covariance[a, a], out.innovation_covariance[a, a] = after, spread
+    out.covariance[a, a], out.innovation_covariance[a, a] = after, spread * wide
     out.predicted_mean[a], out.predicted_covariance[a, a] = state[ORIGIN] + mean, prior
-    return nis, weight, np.log(spread), is_seen and not is_first
+    log_det = np.log(spread * stretching(square, few[0, a]))
+    return normal_square(square, few[0, a]), weight, log_det, is_seen and not is_first
 
 
 @part
-def observe(state, due, memory, values, lag, unit, scale, out):
+def observe(state, due, memory, values, lag, unit, scale, out, few):
     """Condition the columns of a stream on values `[P]`, NaN where missing.
 
     Args:
@@ -444,10 +472,13 @@ def observe(state, due, memory, values, lag, unit, scale, out):
         memory: `[P, MEMORY]`.
         lag, unit: since the observation before, and the typical one.
         scale: factor on the deviation of the noise.
+        few: of innovation and state, `[2, P]`, as of student.py; set here.
     """
     nis, weight, log_det, count, precision = 0.0, 0.0, 0.0, 0, 0.0
     for a in range(len(values)):
-        one, trust, size, is_scored = _observe_column(state[a], due[a], memory[a], values[a], lag, unit, scale, out, a)
+        one, trust, size, is_scored = _observe_column(
+            state[a], due[a], memory[a], values[a], lag, unit, scale, out, few, a
+        )
         precision += out.covariance[a, a]
         if is_scored:
             nis, weight, log_det, count = nis + one, weight + trust, log_det + size, count + 1
@@ -472,16 +503,18 @@ def is_finite(state):
 
 
 @part
-def forecast(state, memory, horizon, unit, mean, covariance):
-    """Mean `[P]` and variances, on the diagonal of `[P, P]`, of an observation to come after `horizon`."""
+def forecast(state, memory, horizon, unit, mean, covariance, few):
+    """Mean `[P]` and variances, on the diagonal of `[P, P]`, of an observation to come after `horizon`, and how few
+    errors they rest on, `[P]`."""
     steps = horizon / unit
     low, share = _between(steps)
     for a in range(len(mean)):
         _set_reach(state[a], steps)
         _foresee(state[a], memory[a], horizon)
-        middle, _ = _mix(state[a], low, share)
+        middle, total = _mix(state[a], low, share)
         mean[a] = state[a, ORIGIN] + middle
-        deviation = MEAN_TO_STD * _mixture_error(state[a], steps, low, share)
+        few[a] = _few(state[a])
+        deviation = MEAN_TO_STD * _mixture_error(state[a], steps, low, share) * widening(1.0, few[a])
         covariance[a, a] = deviation * deviation
 
 

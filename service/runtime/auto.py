@@ -21,6 +21,7 @@ import rfa.model.recurrence.observed as told_of_one
 from rfa.export.surprise import SURPRISE_CAP
 from rfa.model import auto_numba
 from rfa.model.compiling import kernel, settle
+from rfa.model.recurrence import student
 from rfa.model.recurrence.observed import observed
 from rfa.service.engine.filter import adaptive, conclude, forecast_checks, learned_normal, learned_tail
 from rfa.service.engine.filter.adaptive import Leads, typical_step
@@ -52,7 +53,8 @@ STATE, MEMORY = "auto.state", "auto.memory"
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _MADE_OF = (
-    adaptive, auto_numba, conclude, filter_steps, forecast_checks, learned_normal, learned_tail, told_of_one,
+    adaptive, auto_numba, conclude, filter_steps, forecast_checks, learned_normal, learned_tail, student,
+    told_of_one,
 )  # fmt: skip
 _NORMAL = NormalDist()
 
@@ -95,12 +97,13 @@ def _take_rows(out, state, memory, followed, batch, told, trace, known, room, af
                 for k in range(auto_numba.SMALL):
                     after[a, k] = state[seat, a, k]
         lag = lag if lag >= SHORTEST_LAG else 0.0
-        auto_numba.observe(after, state[seat], memory[seat], values[row], lag, unit, noise[row], out)
+        auto_numba.observe(after, state[seat], memory[seat], values[row], lag, unit, noise[row], out, known.few)
         is_finite = auto_numba.is_finite(after)
         for h in range(horizon):
             auto_numba.forecast(
-                after, memory[seat], wanted.horizon[h], unit, known.forecast_mean[h], known.forecast_covariance[h]
-            )
+                after, memory[seat], wanted.horizon[h], unit, known.forecast_mean[h], known.forecast_covariance[h],
+                known.forecast_few[h],
+            )  # fmt: skip
         if not conclude.conclude(
             streams, leads, tables, wanted, seat, times[row], values[row], known, is_finite, told, row, room
         ):
@@ -131,7 +134,7 @@ class AutoSteps:
     """
 
     runtime = "compiled"
-    magic = b"RFAA\x02"
+    magic = b"RFAA\x03"
     rows = 512
 
     def __init__(self, size: int, leads: Leads) -> None:

@@ -21,7 +21,7 @@ from rfa.export.bundle import Bundle
 from rfa.model import metric_numba
 from rfa.model.compiling import kernel, merged, settle
 from rfa.model.linear_config import LinearFilterConfig
-from rfa.model.recurrence import dense_numba, dense_numba_learned, filter_numba, noise_law
+from rfa.model.recurrence import dense_numba, dense_numba_learned, filter_numba, noise_law, student
 from rfa.model.recurrence import observed as told_of_one
 from rfa.model.recurrence.dense_numba import CompiledSystem
 from rfa.model.recurrence.filter_numba import LinearSystem, load_sensor
@@ -48,7 +48,7 @@ STATE = "compiled.state"
 KEPT_MOVES = 64
 _MADE_OF = (
     adaptive, conclude, dense_numba, dense_numba_learned, filter_numba, filter_steps, forecast_checks, learned_normal,
-    learned_tail, metric_numba, noise_law, told_of_one,
+    learned_tail, metric_numba, noise_law, student, told_of_one,
 )  # fmt: skip
 
 

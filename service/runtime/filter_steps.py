@@ -72,7 +72,7 @@ def room_of_known(out: Observed, horizon: int) -> Known:
     size = out.mean.shape[0]
     return Known(
         out.mean, out.covariance, out.innovation, out.innovation_covariance, np.zeros((horizon, size)),
-        np.zeros((horizon, size, size)), out.scalars,
+        np.zeros((horizon, size, size)), out.scalars, np.zeros((2, size)), np.zeros((horizon, size)),
     )  # fmt: skip
 
 

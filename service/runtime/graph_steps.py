@@ -17,6 +17,7 @@ import numpy as np
 
 from rfa.export.bundle import Bundle
 from rfa.model.compiling import kernel, settle
+from rfa.model.recurrence import student
 from rfa.service.engine.filter import adaptive, conclude, forecast_checks, learned_normal, learned_tail
 from rfa.service.engine.filter.adaptive import Leads
 from rfa.service.engine.filter.conclude import Known, Told
@@ -40,7 +41,7 @@ RESCUES = (1e2, 1e4, 1e8, 1e-3, 1e-6)
 _SCALARS = ("precision", "weight", "nis", "log_likelihood")
 _KNOWN = ("mean", "covariance", "innovation", "innovation_covariance")
 _TRACED = ("transition", "predicted_mean", "predicted_covariance")
-_MADE_OF = adaptive, conclude, forecast_checks, learned_normal, learned_tail
+_MADE_OF = adaptive, conclude, forecast_checks, learned_normal, learned_tail, student
 
 
 @functools.cache
@@ -54,7 +55,7 @@ def _conclude() -> Any:
             row = rows[i]
             one = Known(
                 known.mean[i], known.covariance[i], known.innovation[i], known.innovation_covariance[i],
-                known.forecast_mean[i], known.forecast_covariance[i], known.scalars[i],
+                known.forecast_mean[i], known.forecast_covariance[i], known.scalars[i], known.few, known.forecast_few,
             )  # fmt: skip
             conclude.conclude(
                 streams, leads, tables, wanted, seats[row], times[row], values[row], one, is_finite[i], told, row, room
@@ -201,7 +202,8 @@ class GraphSteps:
         parts = [outputs[name][:count].astype(np.float64) for name in _KNOWN]
         scalars = np.stack([outputs[name][:count] for name in _SCALARS], axis=1).astype(np.float64)
         mean, covariance, innovation, spread = parts
-        known = Known(mean, covariance, innovation, spread, means, covariances, scalars)
+        few = np.zeros((2, self.size)), np.zeros((len(readout.horizon), self.size))
+        known = Known(mean, covariance, innovation, spread, means, covariances, scalars, *few)
         streams, tables = streams_of(pool), readout.calibration.tables
         room = conclude.scratch(streams, tables, readout.wanted)
         followed = streams, self._leads, tables, readout.wanted

@@ -27,6 +27,11 @@ SHORTEST = 1e-300
 TAIL_GRID, FURTHEST = 0.01, 37.0
 
 
+def normal_squares(levels: Sequence[float]) -> Array:
+    """Squares of the normal's quantiles at the ends of intervals of these levels."""
+    return np.array([_NORMAL.inv_cdf((1 + level) / 2) ** 2 for level in levels])
+
+
 class Between(NamedTuple):
     """Multipliers of any levels as weighted sums of two calibrated ones.
 
@@ -73,7 +78,9 @@ class Tables(NamedTuple):
         log_horizons, lines: of the forecasts' multipliers per model std, which at a lead between two horizons are the
             first and so many times the second of its lines, `[horizons, 2, levels]`.
         miss_rates: of the calibrated levels.
-        pit_columns, pit_weights: as `Between` has them, of the intervals PIT_LEVELS of a step.
+        squares: of the normal's quantiles at the calibrated levels.
+        pit_columns, pit_weights, pit_squares: as `Between` and `squares` have them, of the intervals PIT_LEVELS of a
+            step.
         surprise, inside: the table of the confidence.
         trust: of the precision.
     """
@@ -81,8 +88,10 @@ class Tables(NamedTuple):
     log_horizons: Array
     lines: Array
     miss_rates: Array
+    squares: Array
     pit_columns: Array
     pit_weights: Array
+    pit_squares: Array
     rarity: Rarity
     surprise: Array
     inside: Array
@@ -108,8 +117,10 @@ class Calibration:
             self._log_horizons,
             np.stack([self._forecast, slopes], axis=1),
             1 - np.array(self.levels),
+            self._quantiles**2,
             pit.columns,
             pit.weights[0, 0],
+            normal_squares(PIT_LEVELS),
             _rarity(**document["anomaly"]),
             np.array(confidence["surprise"], np.float64),
             np.array(confidence["inside"], np.float64),

@@ -19,6 +19,8 @@ import numpy as np
 
 from rfa.export.surprise import SURPRISE_CAP, SURPRISE_RATE
 from rfa.model.compiling import kept_part, merged, part
+from rfa.model.recurrence import student
+from rfa.model.recurrence.student import stretched
 from rfa.service.engine.filter import adaptive, forecast_checks, learned_normal, learned_tail
 from rfa.service.engine.filter.adaptive import (
     Tracks,
@@ -101,6 +103,7 @@ class Wanted(NamedTuple):
         multipliers: of the forecasts' intervals at the calibrated levels, `[H, calibrated]`.
         lead: that a horizon is followed as, `[H]`; found anew for each observation where leads are own steps.
         columns, weights: the intervals of the levels as sums of two calibrated ones, `[2 levels]`, `[H, 2 levels]`.
+        squares: of the normal's quantiles at the levels, `[levels]`.
         scale: calibrated std of the forecasts per model std, `[H]`.
         alarm: when an observation is one.
     """
@@ -112,6 +115,7 @@ class Wanted(NamedTuple):
     lead: Array
     columns: Array
     weights: Array
+    squares: Array
     scale: Array
     alarm: Alarm
 
@@ -119,7 +123,10 @@ class Wanted(NamedTuple):
 class Known(NamedTuple):
     """What the filter knows of an observation: mean and covariance of the state, innovation (0 where missing) and its
     covariance, `[P]` and `[P, P]`, and of the forecasts mean `[H, P]` and covariance `[H, P, P]`; all in units of the
-    observation. scalars `[4]`: the model's precision, weight, nis, log-likelihood."""
+    observation. scalars `[4]`: the model's precision, weight, nis, log-likelihood.
+
+    few `[2, P]`, of innovation and state, and forecast_few `[H, P]` tell of how few numbers their deviations were
+    learned, as of student.py: their intervals are Student's t, whose 68 % a deviation holds."""
 
     mean: Array
     covariance: Array
@@ -128,6 +135,8 @@ class Known(NamedTuple):
     forecast_mean: Array
     forecast_covariance: Array
     scalars: Array
+    few: Array
+    forecast_few: Array
 
 
 class Told(NamedTuple):
@@ -337,10 +346,14 @@ def _follow_step(tables, lag, known, weighted_nis, told, row, room):
         room.is_above[a] = innovation > 0
         room.scores[a] = abs(innovation) / np.sqrt(max(known.innovation_covariance[a, a], LEAST_VARIANCE))
         radii(room.multipliers, room.shift[0, a], room.widths[a])
+        few = known.few[0, a]
+        for edge in range(room.edges.shape[1]):
+            band = _band(room.widths[a], tables.pit_columns, tables.pit_weights, edge)
+            room.edges[a, edge] = band * stretched(tables.pit_squares[edge], few)
+        for level in range(room.widths.shape[1]):
+            room.widths[a, level] *= stretched(tables.squares[level], few)
         if room.is_scored[a]:
             score_step(room.shift[0, a], room.widths[a], room.scores[a], tables.miss_rates)
-        for edge in range(room.edges.shape[1]):
-            room.edges[a, edge] = _band(room.widths[a], tables.pit_columns, tables.pit_weights, edge)
     tally(room.is_scored, weighted_nis, room.is_above, room.scores, room.edges, room.widths, told.tally[row])
 
 
@@ -358,23 +371,24 @@ def _find_columns(wanted, leads, unit, room):
 
 
 @part
-def _forecast(wanted, known, told, row, room):
+def _forecast(wanted, tables, known, told, row, room):
     """Moments and intervals of the forecasts; whether all are finite."""
     total = 0.0
     for h in range(len(wanted.horizon)):
         for a in range(len(room.scores)):
             mean, variance = known.forecast_mean[h, a], known.forecast_covariance[h, a, a]
-            deviation = np.sqrt(max(variance, 0.0))
+            deviation, few = np.sqrt(max(variance, 0.0)), known.forecast_few[h, a]
             radii(wanted.multipliers[h], room.shift[room.lead[h], a], room.radius[h, a])
             told.moments[row, h, 0, a] = mean
             told.moments[row, h, 1, a] = deviation * wanted.scale[h]
             for level in range(told.bands.shape[2]):
                 half = deviation * _band(room.radius[h, a], wanted.columns, wanted.weights[h], level)
+                half *= stretched(wanted.squares[level], few)
                 told.bands[row, h, level, a, 0] = mean - half
                 told.bands[row, h, level, a, 1] = mean + half
                 total += half
             for level in range(room.radius.shape[2]):
-                room.radius[h, a, level] *= deviation
+                room.radius[h, a, level] *= deviation * stretched(tables.squares[level], few)
             total += mean + variance
     return total
 
@@ -423,7 +437,7 @@ def _wait(leads, tracks, wanted, seat, now, unit, count, known, room):
 
 
 # Kept: it takes longer than the rest of most kernels.
-@kept_part(adaptive, forecast_checks, learned_normal, learned_tail)
+@kept_part(adaptive, forecast_checks, learned_normal, learned_tail, student)
 def conclude(streams, leads, tables, wanted, seat, now, value, known, is_finite, told, row, room):
     """Tell about an observation, and commit what its stream learned if all of it is finite.
 
@@ -454,7 +468,7 @@ def conclude(streams, leads, tables, wanted, seat, now, value, known, is_finite,
         for b in range(len(value)):
             total += known.covariance[a, b] + known.innovation_covariance[a, b]
         for level in range(told.interval.shape[1]):
-            half = deviation * wanted.state[level]
+            half = deviation * wanted.state[level] * stretched(wanted.squares[level], known.few[1, a])
             told.interval[row, level, a, 0] = known.mean[a] - half
             told.interval[row, level, a, 1] = known.mean[a] + half
     surprise, p, columns_of_tail = _score(streams, tables, seat, room.is_scored, seen, max(nis, 0.0), told, row, room)
@@ -477,7 +491,7 @@ def conclude(streams, leads, tables, wanted, seat, now, value, known, is_finite,
     told.alarm[row] = np.nan
     if seen > 0 and (wanted.alarm.rate > 0 or wanted.alarm.per_time > 0):
         _alarm(wanted.alarm, lag, p, value, known.innovation, told, row, room)
-    total += _forecast(wanted, known, told, row, room)
+    total += _forecast(wanted, tables, known, told, row, room)
     for k in range(COLUMNS):
         total += room.normal[k]
     total += surprise + told.anomaly[row] + precision + weight + nis + log_likelihood

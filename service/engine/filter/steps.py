@@ -13,7 +13,7 @@ import numpy as np
 
 from rfa.service.encoding import PIECE_NUMBERS, Blocks
 from rfa.service.engine.filter.alarms import Alarm
-from rfa.service.engine.filter.calibration import Calibration
+from rfa.service.engine.filter.calibration import Calibration, normal_squares
 from rfa.service.engine.filter.conclude import Told, Wanted, room
 from rfa.service.engine.filter.input import level_name
 from rfa.service.schemas.replies import FilterStepReply, ForecastPoint
@@ -123,6 +123,7 @@ class Readout:
             leads,
             between.columns,
             np.ascontiguousarray(between.weights[:, 0]),
+            normal_squares(levels),
             calibration.forecast_scale(horizon),
             alarm,
         )
