@@ -90,13 +90,21 @@ PROFILE_GAIN = 0.15
 LARGEST_ERROR, LEAST_SHARE = 8.0, 0.01
 MEAN_TO_STD = np.sqrt(np.pi / 2)
 # Of |y|: the error before a second observation, and the least one.
-FIRST_GUESS, RESOLUTION, TINY = 0.1, 1e-12, 1e-150
+FIRST_GUESS, RESOLUTION, TINY = 0.25, 1e-12, 1e-150
 # Errors as small as this share of the deviation are alike: profiles have seven digits.
 SAME = 1e-6
 # Deviations that an innovation counts for, at most: of a column that stood still nothing says how far it may go.
 FURTHEST_OFF = 1e3
+TIED = 0.1
 # Of an error's square a typical lag ahead, what is left no time ahead.
 LEAST_GROWTH = 0.05
+POWER = 12
+# Errors apart that tell how far off forecasts of a lead are, and how many a forecast counts for.
+ENOUGH = 3.0
+OVERLAP = np.minimum(1.5 * STRIDES / LEADS, 1.0)
+# Of a walk so many errors are taken as seen beforehand.
+WALKS = 1.0
+LINES = 3.0
 # A forecast that there was none of.
 ABSENT = 3e38
 OUTLIERS = (0.02, 10.0)
@@ -238,6 +246,10 @@ def _mix(state, low, share):
         ratio = max(least / state[WEIGHTS + e], LEAST_RATIO)
         cube = ratio * ratio * ratio
         state[WEIGHTS + e] = (cube * cube) * (cube * cube)
+    if state[COUNT] <= POWER:
+        # So few errors do not tell filters apart any better.
+        for e in range(BANK):
+            state[WEIGHTS + e] **= (state[COUNT] - 1) / POWER if state[COUNT] > 1 else 0.0
     for i in range(KINDS):
         total, mean = 0.0, 0.0
         for j in range(PROFILES):
@@ -250,17 +262,44 @@ def _mix(state, low, share):
 
 
 @part
+def _apart(state, lead):
+    """Errors of the mixture that far ahead that are apart: those of overlapping forecasts are alike."""
+    return state[MIXED + lead] * OVERLAP[lead]
+
+
+@part
+def _growth(steps, walk, line):
+    """Of an error's square, over that one step ahead: of a level, of a walk's share and of a line's slope."""
+    return max(1 + (steps - 1) * walk + max(steps * steps - 1, 0.0) * line, LEAST_GROWTH)
+
+
+@part
 def _mixture_error(state, steps, low, share):
-    """Mean absolute error of the mixture so many steps ahead, which lie between two leads."""
-    growth = state[GAIN] * state[GAIN]
+    """Mean absolute error of the mixture so many steps ahead, which lie between two leads; one over the errors that it
+    rests on; and what share of it nothing was scored of."""
+    count = max(state[COUNT] - 1, 1.0)
+    walk = (count * state[GAIN] * state[GAIN] + WALKS) / (count + WALKS)
+    line = LINES / (count + 1) ** 3
     known = low
-    while known > 0 and state[MIXED + known] < 5:
+    while known > 0 and _apart(state, known) < ENOUGH:
         known -= 1
-    spread = max(1 + (steps - 1) * growth, LEAST_GROWTH)
-    error = state[MIXTURE + known] * np.sqrt(spread / (1 + (LEADS[known] - 1) * growth))
-    if known == low and share > 0 and state[MIXED + low + 1] >= 5:
-        error = state[MIXTURE + low] + share * (state[MIXTURE + low + 1] - state[MIXTURE + low])
-    return max(error, RESOLUTION * state[LARGEST] + TINY)
+    error, reach, rests, lacking = state[MIXTURE + known], LEADS[known], count, 0.0
+    if known > 0:
+        rests = _apart(state, known)
+    while known < low:
+        known += 1
+        there, grown = _apart(state, known) / ENOUGH, _growth(LEADS[known], walk, line) / _growth(reach, walk, line)
+        error = np.sqrt((1 - there) * error * error * grown + there * state[MIXTURE + known] ** 2)
+        reach, rests, lacking = LEADS[known], min(rests, ENOUGH), 1 - there
+    if steps != reach:
+        there = min(_apart(state, low + 1) / ENOUGH, 1.0) if share > 0 else 0.0
+        between = error + share * (state[MIXTURE + low + 1] - error) if there > 0 else 0.0
+        grown = _growth(steps, walk, line) / _growth(reach, walk, line)
+        error = np.sqrt((1 - there) * error * error * grown + there * between * between)
+        if steps > reach:
+            lacking = max(lacking, 1 - there)
+            rests = min(rests, max(_apart(state, low + 1), ENOUGH) if there > 0 else ENOUGH)
+    return max(error, RESOLUTION * state[LARGEST] + TINY), 1 / rests, lacking
 
 
 @part
@@ -283,11 +322,12 @@ def _score(state, lead, value, forecasts):
 
 
 @part
-def _score_mixture(state, lead, error):
+def _score_mixture(state, lead, error, stands):
     count = min(state[MIXED + lead] + 1, MIXTURE_MEMORY)
     mean, floor = state[MIXTURE + lead], LEAST_SHARE * state[DEVIATION]
     bounded = min(error, LARGEST_ERROR * max(mean, floor)) if count > YOUNG else error
-    state[MIXED + lead], state[MIXTURE + lead] = count, mean + (bounded - mean) / count
+    after = TIED * mean if stands else mean + (bounded - mean) / count
+    state[MIXED + lead], state[MIXTURE + lead] = count, after
 
 
 @part
@@ -307,7 +347,7 @@ def _score_waiting(state, due, memory, value, is_seen, lag, unit):
                 for e in range(BANK):
                     state[THREE + e] = memory[at + e]
                 _score(state, lead, value, THREE)
-                _score_mixture(state, lead, abs(value - np.float64(memory[at + BANK])))
+                _score_mixture(state, lead, abs(value - np.float64(memory[at + BANK])), False)
 
 
 @part
@@ -420,15 +460,17 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, few, a):
     mean, total = _mix(state, 0, 0.0)
     gain = _gain(state, total, noise)
     low, share = _between(tau)
-    error = _mixture_error(state, tau, low, share)
+    error, few[0, a], _ = _mixture_error(state, tau, low, share)
     usual = (MEAN_TO_STD * error) ** 2
     spread = usual * (gain + (1 - gain) * noise)
-    few[0, a] = few[1, a] = _few(state)
+    few[1, a] = _few(state)
     wide = widening(1.0, few[0, a]) ** 2
     prior = max(gain * usual * wide, state[VARIANCE])
     innovation = rest - mean if is_seen and not is_first else 0.0
     out.innovation[a] = innovation
-    spread = max(spread, (innovation / FURTHEST_OFF) ** 2)
+    stood = state[DEVIATION] == 0
+    furthest = min(state[COUNT], FURTHEST_OFF) if stood else FURTHEST_OFF
+    spread = max(spread, (innovation / max(furthest, 1.0)) ** 2)
     square, weight, after = innovation * innovation / spread, 1.0, prior
     filtered = mean
     _score_waiting(state, due, memory, rest, is_seen, lag, unit)
@@ -439,7 +481,8 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, few, a):
                 if state[SEASON + j] == ABSENT:
                     state[FORESEEN + j * KINDS] = ABSENT
             _score(state, 0, rest, FORESEEN)
-            _score_mixture(state, 0, abs(innovation) * _mixture_error(state, 1.0, 0, 0.0) / error)
+            usual_error, _, _ = _mixture_error(state, 1.0, 0, 0.0)
+            _score_mixture(state, 0, abs(innovation) * usual_error / error, stood and rest == 0)
         _update(state, rest, noise)
         filtered, doubt = _filtered(state, total)
         size = min(state[COUNT] + 1, 10 * FILTER_MEMORY)
@@ -449,7 +492,8 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, few, a):
         state[COUNT] += 1
         # By the errors with this one; and the filters may differ in what they make of it.
         few[1, a] = _few(state)
-        usual = (MEAN_TO_STD * _mixture_error(state, tau, low, share)) ** 2
+        error, _, _ = _mixture_error(state, tau, low, share)
+        usual = (MEAN_TO_STD * error) ** 2
         after = usual * gain * (1 - gain) * noise / (gain + (1 - gain) * noise) if gain < 1 else 0.0
         after = max(after + doubt, 1e-6 * spread) * widening(1.0, few[1, a]) ** 2
     state[VARIANCE] = after
@@ -513,9 +557,11 @@ def forecast(state, memory, horizon, unit, mean, covariance, few):
         _foresee(state[a], memory[a], horizon)
         middle, total = _mix(state[a], low, share)
         mean[a] = state[a, ORIGIN] + middle
-        few[a] = _few(state[a])
-        deviation = MEAN_TO_STD * _mixture_error(state[a], steps, low, share) * widening(1.0, few[a])
-        covariance[a, a] = deviation * deviation
+        error, few[a], lacking = _mixture_error(state[a], steps, low, share)
+        variance = (MEAN_TO_STD * error) ** 2
+        if lacking > 0:
+            variance += lacking * _difference(state[a], middle, total)
+        covariance[a, a] = variance * widening(1.0, few[a]) ** 2
 
 
 @part
