@@ -104,7 +104,7 @@ ENOUGH = 3.0
 OVERLAP = np.minimum(1.5 * STRIDES / LEADS, 1.0)
 # Of a walk so many errors are taken as seen beforehand.
 WALKS = 1.0
-LINES = 3.0
+LINES = 6.0
 # A forecast that there was none of.
 ABSENT = 3e38
 OUTLIERS = (0.02, 10.0)
@@ -279,7 +279,7 @@ def _mixture_error(state, steps, low, share):
     rests on; and what share of it nothing was scored of."""
     count = max(state[COUNT] - 1, 1.0)
     walk = (count * state[GAIN] * state[GAIN] + WALKS) / (count + WALKS)
-    line = LINES / (count + 1) ** 3
+    line = LINES / (count + 2) ** 3
     known = low
     while known > 0 and _apart(state, known) < ENOUGH:
         known -= 1
@@ -490,12 +490,14 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, few, a):
         state[CENTRE] += (rest - state[CENTRE]) / size
         state[GAIN] = gain
         state[COUNT] += 1
-        # By the errors with this one; and the filters may differ in what they make of it.
+        # By the errors with this one; where the filters are further apart by that; and it may have been an outlier.
         few[1, a] = _few(state)
         error, _, _ = _mixture_error(state, tau, low, share)
-        usual = (MEAN_TO_STD * error) ** 2
-        after = usual * gain * (1 - gain) * noise / (gain + (1 - gain) * noise) if gain < 1 else 0.0
-        after = max(after + doubt, 1e-6 * spread) * widening(1.0, few[1, a]) ** 2
+        kept = gain / (gain + (1 - gain) * noise) if gain < 1 else 1.0
+        left = (MEAN_TO_STD * error) ** 2 * (1 - gain) * noise * kept
+        trust = _weight(innovation, error)
+        after = max(left, doubt, 1e-6 * spread) + trust * (1 - trust) * (kept * innovation) ** 2
+        after *= widening(1.0, few[1, a]) ** 2
     state[VARIANCE] = after
     state[ROWS] += 1
     state[REST] = rest if is_seen else mean
