@@ -4,8 +4,9 @@ Where a scale was learned from ν numbers the error over it is Student's t with 
 
     z = c √(ν log(1 + t² / ν))                  c = (8ν + 1) / (8ν + 3)
 
-is about a standard normal: within 1 % of its quantiles from ν = 3 on, and at ν = 1 on the wide side. Here `few` is 1/ν,
-and 0 where the scale is known.
+is about a standard normal: from ν = 2 on within 2 % of the quantiles up to 90 %, and wider further out and at ν = 1. Here
+`few` is 1/ν, and 0 where the scale is known. Of more than a thousand numbers it counts as known: t is 0.2 % wider at
+99 % there.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -17,6 +18,8 @@ import numpy as np
 
 from rfa.model.compiling import part
 
+LEAST = 1e-3
+
 
 @part
 def stretched(square, few):
@@ -25,13 +28,13 @@ def stretched(square, few):
     Args:
         square: of the normal quantile.
     """
-    return widening(square, few) / widening(1.0, few) if few > 0 else 1.0
+    return widening(square, few) / widening(1.0, few) if few > LEAST else 1.0
 
 
 @part
 def widening(square, few):
     """t over z where t is as far out as z, whose square this is."""
-    if few <= 0 or square <= 0:
+    if few <= LEAST or square <= 0:
         return 1.0
     root = (8 + 3 * few) / (8 + few)
     return np.sqrt(np.expm1(square * root * root * few) / (square * few))
@@ -40,7 +43,7 @@ def widening(square, few):
 @part
 def normal_square(square, few):
     """z² of a t²."""
-    if few <= 0:
+    if few <= LEAST:
         return square
     root = (8 + few) / (8 + 3 * few)
     return root * root * np.log1p(square * few) / few
@@ -53,7 +56,7 @@ def stretching(square, few):
     Args:
         square: t².
     """
-    if few <= 0:
+    if few <= LEAST:
         return 1.0
     root = (8 + few) / (8 + 3 * few)
     share = normal_square(square, few) / square if square > 0 else root * root

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rfa.model.auto_numba import FEWEST_SLOTS, LAGS_AT_ONCE, dominant_period
-from rfa.service.engine.filter.forecast_checks import INSIDE, SCORED
+from rfa.service.engine.filter.forecast_checks import INSIDE, OUTLIERS, SCORED
 from rfa.service.errors import InvalidRequest
 from rfa.service.runtime.auto import MOST_COLUMNS, AutoRuntime
 from rfa.service.runtime.filter_sequence import FilteredSequence
@@ -170,6 +170,64 @@ def test_it_learns_from_what_is_there() -> None:
 def test_few_rows_are_enough(values: list[float | None]) -> None:
     found = AutoRuntime.of(1).filter(range(len(values)), [[value] for value in values], horizon=(1.0, 1e9), samples=2)
     assert np.isfinite(told(found, "moments")).all() and found.steps[-1].samples.shape == (2, 1)
+
+
+def shares_inside(values: np.ndarray, after: int) -> tuple[np.ndarray, float]:
+    """Of many series `[N, rows]`, how often the next value is inside its 50, 90 and 99 % intervals after so many rows;
+    and how many of them were called outliers up to there."""
+    levels, inside, outliers = (0.5, 0.9, 0.99), np.zeros(3), 0.0
+    for series in values:
+        found = run(np.arange(float(after)), series[:after], (1.0,), levels=levels)
+        ends = told(found, "bands")[-1, 0, :, 0]
+        inside += (ends[:, 0] <= series[after]) & (series[after] <= ends[:, 1])
+        outliers += found.tally[OUTLIERS]
+    return inside / len(values), outliers / len(values)
+
+
+@pytest.mark.parametrize("after", [2, 3, 5, 10])
+@pytest.mark.parametrize("kind", ["white", "walk"])
+def test_intervals_hold_on_the_first_rows(kind: str, after: int) -> None:
+    """At any scale and offset: the scale is learned from so few errors, which the interval must allow for."""
+    series = 600
+    noise = random(after).normal(size=(series, after + 1))
+    values = 1000 + 0.01 * (noise.cumsum(axis=1) if kind == "walk" else noise)
+    found, outliers = shares_inside(values, after)
+    level = np.array([0.5, 0.9, 0.99])
+    # Three deviations of what chance makes of so many series, and a hundredth or two of its own.
+    assert (found > level - 3 * np.sqrt(level * (1 - level) / series) - [0.06, 0.015, 0.01]).all()
+    assert outliers < 0.01 * after
+
+
+def test_a_jump_is_doubted_while_little_is_known() -> None:
+    """Whether it is an outlier or a new level: both are inside, and a missing value does not make it surer."""
+    values = [120.4, 118.9, 123, None, 121.7, 260, None]
+    found = AutoRuntime.of(1).filter(range(len(values)), [[value] for value in values], horizon=(1.0,), levels=(0.9,))
+    for row in (5, 6):
+        low, high = found.steps[row].interval["0.9"][0]
+        assert low < 120 and high > 260
+    low, high = found.steps[4].forecast[0].interval["0.9"][0]
+    assert 105 < low < 118 and 124 < high < 140
+    assert found.steps[6].std[0] >= found.steps[5].std[0]
+
+
+def test_where_much_is_known_a_jump_is_doubted_too() -> None:
+    values = random(9).normal(size=900)
+    values[800] = 12
+    deviation = told(run(np.arange(900.0), values), "std")[:, 0]
+    assert deviation[800] > 1.2 * deviation[799] and deviation[830] < 1.2 * deviation[799]
+
+
+@pytest.mark.parametrize("values", [[5.0, 5, 5, 6], [3.0, 9, 4], [21.4, 21.4, 21.4, 21.5, 21.9], [0.0, 0, 1, 0, 0, 3]])
+def test_of_few_values_none_is_an_outlier(values: list[float]) -> None:
+    found = run(np.arange(float(len(values))), np.array(values))
+    assert found.tally[OUTLIERS] == 0
+
+
+def test_two_values_alike_do_not_make_a_constant() -> None:
+    found = run(np.arange(30.0), np.full(30, 5.0), (1.0,))
+    half = np.diff(told(found, "bands")[:, 0, 1, 0], axis=-1)[:, 0] / 2
+    assert half[1] > 0.5 and (np.diff(half) < 0).all()
+    assert half[-1] < 1e-9
 
 
 @pytest.mark.parametrize(("noise", "rows"), [(0.0, 3), (1e-9, 20), (1e-3, 20)])

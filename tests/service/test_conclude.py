@@ -6,7 +6,9 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -16,10 +18,11 @@ from rfa.experiments.filters import adaptive_rows, checks_rows, normal_rows
 from rfa.experiments.filters.rare import RareTail
 from rfa.export.bundle import open_bundle
 from rfa.export.surprise import running_surprise
+from rfa.model.recurrence.student import LEAST
 from rfa.service.engine.filter.adaptive import FIELDS
 from rfa.service.engine.filter.calibration import SHORTEST, Calibration
 from rfa.service.engine.filter.conclude import LEAST_VARIANCE, Known, Told, room, scratch
-from rfa.service.engine.filter.forecast_checks import OUTLIERS, columns
+from rfa.service.engine.filter.forecast_checks import OUTLIERS, PIT_LEVELS, columns
 from rfa.service.engine.filter.learned_normal import COLUMNS, FIELD, interpolate
 from rfa.service.engine.filter.learned_tail import FIRST
 from rfa.service.engine.filter.steps import Readout
@@ -36,6 +39,8 @@ ROUNDING = 1e-12
 # v and the learned normal are kept as float32: the last bit of what is added may turn one of theirs, and what follows
 # from them is up to some times steeper.
 KEPT = 2.0**-22
+# One over the numbers that a deviation was learned from.
+FEW = (0.0, 1e-4, 0.01, 0.2, 1.0)
 
 
 class Rows:
@@ -68,10 +73,15 @@ class Rows:
         logs = np.log(np.maximum(lags, SHORTEST))
         lines = [np.interp(logs, tables.log_horizons, column) for column in tables.lines[:, 0].T]
         multipliers = np.stack(lines, axis=1)
+        before = tracks.shift.copy()
         widths = adaptive_rows.score_step(tracks.shift, multipliers, scores, scored, tables.miss_rates)
         below, above = np.split(tables.pit_columns, 2)
         low, high = np.split(tables.pit_weights, 2)
-        edges = widths[..., below] * low + widths[..., above] * high
+        edges = (widths[..., below] * low + widths[..., above] * high) * stretched(PIT_LEVELS, known.few[:, 0])
+        widths = widths * stretched(self.calibration.levels, known.few[:, 0])
+        first = before[:, 0].astype(np.float64)
+        after = adaptive_rows.follow(first, widths < scores[..., None], tables.miss_rates)
+        tracks.shift[:, 0] = np.where(scored[..., None], after, first)
         weighted = known.scalars[:, 1] * nis
         tally = checks_rows.tally(scored, weighted, known.innovation > 0, scores, edges, widths)
         radii = adaptive_rows.radii(wanted.multipliers[:, None], tracks.shift[:, wanted.lead])
@@ -79,6 +89,8 @@ class Rows:
         below, above = np.split(wanted.columns, 2)
         low, high = np.split(wanted.weights[:, None], 2, axis=-1)
         halves = deviation[..., None] * (radii[..., below] * low + radii[..., above] * high)
+        halves = halves * stretched(LEVELS, known.forecast_few)
+        radii = radii * stretched(self.calibration.levels, known.forecast_few)
         followed = np.array([1, 2, 3])  # the first is a step, no two others have the same lead
         lead, ahead = wanted.lead[followed], wanted.horizon[followed]
         assert (np.diff([0, *lead]) > 0).all()
@@ -122,7 +134,18 @@ def invented(rng: np.random.Generator) -> Known:
         rng.normal(size=(STREAMS, len(HORIZON), SIZE)),
         ahead[..., None] * np.eye(SIZE),
         scalars.T.copy(),
+        rng.choice(FEW, (STREAMS, 2, SIZE)),
+        rng.choice(FEW, (STREAMS, len(HORIZON), SIZE)),
     )
+
+
+def stretched(levels: Sequence[float], few: np.ndarray) -> np.ndarray:
+    """By what Student's t is wider at these levels than at one deviation, of 1/ν `[...]`, `[..., levels]`."""
+    squares, few = np.array([NormalDist().inv_cdf((1 + level) / 2) ** 2 for level in levels]), few[..., None]
+    with np.errstate(invalid="ignore"):
+        scaled = ((8 + 3 * few) / (8 + few)) ** 2 * few
+        ratio = np.sqrt(np.expm1(scaled * squares) / squares / np.expm1(scaled))
+    return np.where(few > LEAST, ratio, 1.0)
 
 
 def test_a_row_is_told_what_many_rows_are() -> None:
