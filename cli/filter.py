@@ -329,6 +329,10 @@ def _table(work: _Work) -> pa.Table:
         ) from None
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def _summary(work: _Work) -> str:
     from rfa.cli.filter_run import held
 
@@ -336,12 +340,12 @@ def _summary(work: _Work) -> str:
     ahead = sum(len(one.ahead) for one in found)
     alarms = [one.checks.alarms for one in found if one.checks.alarms is not None]
     told = [f"{len(found)} series"] if not work.is_one else []
-    told.append(f"{sum(len(one.series.times) for one in found):,} rows")
-    told.append(f"{sum(len(one.outliers) for one in found)} outliers")
+    told.append(_counted(sum(len(one.series.times) for one in found), "row"))
+    told.append(_counted(sum(len(one.outliers) for one in found), "outlier"))
     if alarms:
-        told.append(f"{sum(one.raised for one in alarms)} alarms of {sum(one.expected for one in alarms):.2g} expected")
+        told.append(f"{_counted(sum(one.raised for one in alarms), 'alarm')} of {sum(one.expected for one in alarms):.2g} expected")
     if ahead:
-        told.append(f"{ahead} rows ahead")
+        told.append(f"{_counted(ahead, 'row')} ahead")
     if work.is_one:
         told.append(f"{held(found[0].checks)}log-likelihood {found[0].result.log_likelihood:.6g}")
     else:

@@ -126,7 +126,7 @@ class Task:
             np.flatnonzero(beyond_gate(columns["nis"], seen, self.flag)).tolist(),
             leads,
             checks,
-            doubts(runtime.name, checks),
+            doubts(runtime.name, checks, is_whole=True),
             ahead,
             forecasts_from(runtime, result.state, LEVELS, distances) if distances else None,
         )

@@ -268,7 +268,8 @@ def _filtered(
     )  # fmt: skip
     result = FilteredSequence.collect(runtime.work(options))
     size, horizon = runtime.observation_size, options.horizon
-    if found := doubts(runtime.name, summarise(result.tally, runtime.levels, size, horizon, is_fresh=True)):
+    checks = summarise(result.tally, runtime.levels, size, horizon, is_fresh=True)
+    if found := doubts(runtime.name, checks, is_whole=True):
         table.doubted[key] = found
     return result
 

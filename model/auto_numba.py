@@ -9,7 +9,8 @@ tau is the lag over the typical lag of the stream. The gain is that under the St
 innovation over the filter's own mean error; the two fastest levels have none, so that what stood still and moves is
 followed. Profiles are none, of the day, of the week (of times in seconds; where a stream has other ones they are never
 repeated, and so never used), and of a period that the autocorrelation of the last observations shows. A profile has a
-number for each slot of its period, the mean of what was seen there less the level.
+number for each slot of its period, the mean of what was seen there less the level; what does not fit counts by its
+weight, unless it did not the last time either.
 
 How good a filter is depends on how far ahead it looks. So for each lead of LEADS (in typical lags) every filter's mean
 absolute error E_l,e of forecasts so far ahead is followed, and what is told is the mean of all forecasts by the weights
@@ -86,6 +87,8 @@ SAME_PERIOD = 0.02
 FILTER_MEMORY, MIXTURE_MEMORY, YOUNG = 100.0, 200.0, 20.0
 INVERSE_NU = 0.05
 PROFILE_GAIN = 0.15
+# The weight of an observation that does not fit.
+ODD = 0.5
 # Times a mean error that an error counts for, at most; and the least of such errors, of the deviation of the column.
 LARGEST_ERROR, LEAST_SHARE = 8.0, 0.01
 MEAN_TO_STD = np.sqrt(np.pi / 2)
@@ -110,8 +113,8 @@ ABSENT = 3e38
 OUTLIERS = (0.02, 10.0)
 
 # Numbers of a state, in their order.
-COUNT, ROWS, ORIGIN, ELAPSED, DEVIATION, CENTRE, GAIN, NEXT_SEARCH, LARGEST, VARIANCE = range(10)
-PERIOD = 10
+COUNT, ROWS, ORIGIN, ELAPSED, DEVIATION, CENTRE, GAIN, NEXT_SEARCH, LARGEST, VARIANCE, TRUST = range(11)
+PERIOD = 11
 USED = PERIOD + PROFILES  # slots of a profile; 0 is none
 BEGUN = USED + PROFILES  # whether it has come round
 SPREAD = BEGUN + PROFILES
@@ -188,7 +191,7 @@ def _foresee(state, memory, ahead):
             season = ABSENT
             if state[BEGUN + j] > 0:
                 slot, slots = _slot(state, j, ahead), int(state[USED + j])
-                if memory[PROFILE[j] + slots + slot] > 0:
+                if memory[PROFILE[j] + slots + slot] != 0:
                     season = np.float64(memory[PROFILE[j] + slot])
         state[SEASON + j] = season
         _spread_out(state, ADDED, j, season if season != ABSENT else 0.0)
@@ -475,7 +478,7 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, few, a):
     filtered = mean
     _score_waiting(state, due, memory, rest, is_seen, lag, unit)
     if is_seen:
-        weight = _weight(innovation, error) if state[COUNT] > YOUNG else 1.0
+        weight = state[TRUST] = _weight(innovation, error) if state[COUNT] > YOUNG else 1.0
         if not is_first:
             for j in range(PROFILES):
                 if state[SEASON + j] == ABSENT:
@@ -630,8 +633,12 @@ def _visit(state, memory, rest, unit):
             memory[place] = above
             memory[visits] = 1
             continue
-        memory[place] += max(1 / (memory[visits] + 1), least) * (above - memory[place])
-        memory[visits] = min(memory[visits] + 1, 1 / least)
+        count, is_odd = abs(memory[visits]), state[TRUST] < ODD
+        # What does not fit is no season, unless it was so the last time, too.
+        trust = 1.0 if is_odd and memory[visits] < 0 else state[TRUST]
+        memory[place] += trust * max(1 / (count + 1), least) * (above - memory[place])
+        count = min(count + 1, 1 / least)
+        memory[visits] = -count if is_odd else count
 
 
 @part

@@ -22,6 +22,12 @@ PLAIN_WORDS = {
     "model_type": "Must be a JSON object",
     "int_type": "Must be an integer of at most 64 bits",
 }
+# Of what is a row, and was given as the one number in it.
+ROW_WORDS = {
+    "observations": "Must be a list with a number for each column, also where there is one: "
+    '"observations": [[21.4], [21.5]], or "values": {"y": [21.4, 21.5]}',
+    "y": 'Must be a list with a number for each column, also where there is one: "y": [21.4]',
+}
 
 
 def check_lengths(document: Any, settings: Settings) -> None:
@@ -92,6 +98,8 @@ def validation_failure(details: Sequence[Mapping[str, Any]], document: str = "Th
     param = field_path(first["loc"])
     code = first["type"].replace("model_attributes_type", "model_type")
     expected = PLAIN_WORDS.get(code, first["msg"])
+    if code == "list_type" and (names := [part for part in first["loc"] if isinstance(part, str)]):
+        expected = ROW_WORDS.get(names[-1], expected)
     more = f" ({len(details) - 1} more)" if len(details) > 1 else ""
     return InvalidRequest(f"{param or document}: {expected}.{more}", param=param or None, code=code)
 

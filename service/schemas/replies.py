@@ -334,7 +334,7 @@ class ForecastChecks(Reply):
     components: Annotated[list[ComponentChecks], says("of each component of the observations, in their order")]
 
 
-WarningCode = Literal["low_coverage", "high_coverage", "many_outliers"]
+WarningCode = Literal["low_coverage", "high_coverage", "many_outliers", "few_rows"]
 
 
 @dataclass(frozen=True)
@@ -344,7 +344,8 @@ class FilterWarning(Reply):
     code: Annotated[
         WarningCode,
         says(
-            "fewer values were inside their 0.9 interval than should be, or more; or many are outliers to this filter"
+            "fewer values were inside their 0.9 interval than should be, or more; many are outliers to this filter; or "
+            "a filter that learns from its series alone had few rows of it"
         ),
     ]
     horizon: Annotated[float | None, says("of the forecasts that it is about; null is one step")]

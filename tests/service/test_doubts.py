@@ -74,6 +74,16 @@ def test_what_has_failed_is_told(checks: ForecastChecks, told: list[tuple[str, f
     assert codes(doubts("linear", checks)) == told
 
 
+@pytest.mark.parametrize(("scored", "rows"), [(0, "one row at most"), (5, "6 rows"), (19, "20 rows"), (20, "")])
+def test_few_rows_are_told_of_a_whole_series(scored: int, rows: str) -> None:
+    """Of `auto` alone, for others know something beforehand; not of what goes on or is still coming."""
+    checks = checked(0.9, scored)
+    found = doubts("auto", checks, is_whole=True)
+    assert [warning.code for warning in found] == ["few_rows"] * bool(rows)
+    assert all(f"rest on {rows}," in warning.message for warning in found)
+    assert doubts("auto", checks) == doubts("linear", checks, is_whole=True) == []
+
+
 def test_values_of_columns_at_one_time_are_one() -> None:
     """Of seven columns that may move together."""
     assert codes(doubts("auto", checked(0.7, 7 * 40))) == [("low_coverage", None)]
@@ -258,3 +268,17 @@ async def test_every_form_of_a_reply_warns_alike() -> None:
     ]  # fmt: skip
     assert [lead["scored"] for lead in whole["calibration"]["leads"]] == [598, 587]
     assert 'rfa_filter_warnings_total{code="high_coverage",model_name="auto"} 5.0' in metrics
+
+
+@pytest.mark.anyio
+async def test_a_short_series_is_told_to_be_one() -> None:
+    """Where it comes whole: what goes on from a state was longer."""
+    body: dict[str, Any] = {"observations": [[120.4], [118.9], [123], None, [121.7], [260]], "return_state": True}
+    async with serving() as client:
+        whole = await answer(client, body)
+        lines = (await client.post("/filter", json={**body, "stream": True})).text.splitlines()
+        more = await answer(client, {"observations": [[122]], "times": [6], "state": whole["state"]})
+        other = await answer(client, {"observations": [[1.0, 0.2]], "model": "linear"})
+    assert [warning["code"] for warning in whole["warnings"]] == ["few_rows"]
+    assert json.loads(lines[-1])["warnings"] == whole["warnings"]
+    assert more["warnings"] == other["warnings"] == []

@@ -11,6 +11,9 @@ probability of at most
 (Chernoff 1952; Hoeffding 1963), which is shared by all that is looked at. Adaptive intervals keep closer to their level
 than chance would: theirs is a false warning still more seldom. But 500 forecasts 48 steps ahead, of a thousand rows,
 are no more than 20 that are apart: one walk in 14 fails the bar there, though nothing is wrong with its intervals.
+
+`auto` knows nothing but the series: of fewer than LEAST rows that could be scored it says so. Not of a live stream, whose
+first frames are always few, nor of one that goes on.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ LEVEL: Final = "0.9"
 # What a sound filter's coverage stays within, one step and further ahead, and of how many values that can be asked.
 FAR_OFF: Final = (0.02, 0.03)
 ENOUGH: Final = 500
-# Of fewer forecasts nothing is said: a stream has just begun to learn.
+# Of fewer forecasts nothing is said of their coverage: a stream has just begun to learn.
 LEAST: Final = 20
 # False warnings a sound reply, by chance alone.
 SELDOM: Final = 1e-3
@@ -38,10 +41,18 @@ NAMED: Final = 6
 FIT: Final = "fit a filter to it with `rfa train filter --data FILE`"
 
 
-def doubts(model: str, checks: ForecastChecks) -> list[FilterWarning]:
-    """What speaks against the reply of a model; nothing where it is sound."""
+def doubts(model: str, checks: ForecastChecks, *, is_whole: bool = False) -> list[FilterWarning]:
+    """What speaks against the reply of a model; nothing where it is sound.
+
+    Args:
+        is_whole: whether the checks are of a recorded series from its first row to its last.
+    """
     found = []
     observations = sum(checks.weighted_nis_bins)
+    if is_whole and model == NAME and observations < LEAST:
+        # The first was scored by nothing.
+        rows = f"{observations + 1} rows" if observations else "one row at most"
+        found.append(_warning(model, "few_rows", f"intervals rest on {rows}, and are wide for it"))
     seldom = SELDOM / (2 + len(checks.components) + sum(lead.scored > 0 for lead in checks.leads))
     share = checks.outliers / observations if observations else 0.0
     if share > MANY_OUTLIERS and _is_seldom(share, MANY_OUTLIERS, observations, seldom):
@@ -132,6 +143,8 @@ def _warning(
         advice = f"they are too wide, as where values stand still or repeat: leave such stretches out, or {FIT}"
     elif code == "low_coverage":
         advice = f"the series changes faster than its intervals learn: send more of its past first, or {FIT}"
+    elif code == "few_rows":
+        advice = "send more of the series' past, if there is any"
     else:
         advice = f"where they are errors of the sensor send null for them, else {FIT}"
     return FilterWarning(code, horizon, components, f"{what}; {advice}")

@@ -203,7 +203,7 @@ class FilterJob(RecurrentJob):
     def _conclude(self, reason: FilterFinishReason) -> None:
         state = self.pack() if self.options.wants_state or reason == "cancelled" else None
         timings, checks = self.filtering.observe_end(self), self.checks()
-        warnings = self.filtering.warn(checks)
+        warnings = self.filtering.warn(checks, is_whole=self._is_fresh and reason == "complete")
         self.finish(Filtered(None, self.log_likelihood, checks, warnings, timings, state, reason))
 
 

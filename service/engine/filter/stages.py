@@ -119,9 +119,9 @@ class FilterStage:
         """Count a finished request."""
         return observe_end(job, self._metrics, self.model.label)
 
-    def warn(self, checks: ForecastChecks) -> list[FilterWarning]:
+    def warn(self, checks: ForecastChecks, *, is_whole: bool = False) -> list[FilterWarning]:
         """What a reply warns of, counted."""
-        return warn(checks, self._metrics, self.model.name)
+        return warn(checks, self._metrics, self.model.name, is_whole=is_whole)
 
     def _advance(self, jobs: Sequence[RecurrentJob], done: _Done) -> None:
         """One observation of each job; a job whose numbers are not finite fails alone."""
@@ -219,7 +219,7 @@ class SequenceStage:
         is_fresh = resumed is None or not resumed.count
         size, horizon = self.model.observation_size, job.options.horizon
         checks = summarise(result.tally, self.model.levels, size, horizon, is_fresh=is_fresh)
-        warnings = warn(checks, self._metrics, self.model.name)
+        warnings = warn(checks, self._metrics, self.model.name, is_whole=is_fresh and not result.is_cut)
         reason: FilterFinishReason = "deadline" if result.is_cut else "complete"
         if not job.steps:
             job.emit(job.no_steps())
@@ -267,9 +267,9 @@ def observe_end(job: Job, metrics: Metrics, name: str) -> FilterTimings:
     )
 
 
-def warn(checks: ForecastChecks, metrics: Metrics, name: str) -> list[FilterWarning]:
-    """What a reply of a filter warns of, counted."""
-    found = doubts(name, checks)
+def warn(checks: ForecastChecks, metrics: Metrics, name: str, *, is_whole: bool = False) -> list[FilterWarning]:
+    """What a reply of a filter warns of, counted; `is_whole` is of `doubts`."""
+    found = doubts(name, checks, is_whole=is_whole)
     for code in {warning.code for warning in found}:
         metrics.filter_warnings.labels(name, code).inc()
     return found
