@@ -343,7 +343,8 @@ def _summary(work: _Work) -> str:
     told.append(_counted(sum(len(one.series.times) for one in found), "row"))
     told.append(_counted(sum(len(one.outliers) for one in found), "outlier"))
     if alarms:
-        told.append(f"{_counted(sum(one.raised for one in alarms), 'alarm')} of {sum(one.expected for one in alarms):.2g} expected")
+        raised, expected = sum(one.raised for one in alarms), sum(one.expected for one in alarms)
+        told.append(f"{_counted(raised, 'alarm')} of {expected:.2g} expected")
     if ahead:
         told.append(f"{_counted(ahead, 'row')} ahead")
     if work.is_one:

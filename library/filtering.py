@@ -268,8 +268,7 @@ def _filtered(
     )  # fmt: skip
     result = FilteredSequence.collect(runtime.work(options))
     size, horizon = runtime.observation_size, options.horizon
-    checks = summarise(result.tally, runtime.levels, size, horizon, is_fresh=True)
-    if found := doubts(runtime.name, checks, is_whole=True):
+    if found := doubts(runtime.name, summarise(result.tally, runtime.levels, size, horizon, is_fresh=True)):
         table.doubted[key] = found
     return result
 

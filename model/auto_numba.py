@@ -42,7 +42,7 @@ import numpy as np
 
 from rfa.model.compiling import merged, part
 from rfa.model.recurrence.observed import LOG_LIKELIHOOD, NIS, PRECISION, WEIGHT, predictive_log_density
-from rfa.model.recurrence.student import normal_square, stretching, widening
+from rfa.model.student import normal_square, stretching, widening
 
 # In typical lags, ascending; the first is one.
 LEADS = np.array([1.0, 4.0, 12.0, 24.0, 48.0, 168.0, 336.0])
@@ -506,7 +506,8 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, few, a):
     state[REST] = rest if is_seen else mean
     out.mean[a] = state[ORIGIN] + filtered
     out.covariance[a, a], out.innovation_covariance[a, a] = after, spread * wide
-    out.predicted_mean[a], out.predicted_covariance[a, a] = state[ORIGIN] + mean, prior
+    # What a surprise adds was unknown before it, too: looking back is never less sure.
+    out.predicted_mean[a], out.predicted_covariance[a, a] = state[ORIGIN] + mean, max(prior, after)
     log_det = np.log(spread * stretching(square, few[0, a]))
     return normal_square(square, few[0, a]), weight, log_det, is_seen and not is_first
 

@@ -41,13 +41,14 @@ COMPILED_MODELS = {
     "rfa.model.metric_numba", "rfa.model.recurrence", "rfa.model.recurrence.dense_numba",
     "rfa.model.recurrence.dense_numba_learned",
     "rfa.model.recurrence.filter_numba", "rfa.model.recurrence.noise_law", "rfa.model.recurrence.observed",
+    "rfa.model.student",
     "rfa.model.system",
 }  # fmt: skip
 # What is told of an observation is compiled as well; how that is done stands with the first that was. And beliefs are
 # merged, inputs answered, any numbers filtered, and systems checked, by the model's formulas, which need NumPy alone.
 OF_THE_MODEL_FOR_SERVICE = (
     "rfa.model.auto_numba", "rfa.model.compiling", "rfa.model.driven", "rfa.model.fusion",
-    "rfa.model.recurrence.observed", "rfa.model.system",
+    "rfa.model.recurrence.observed", "rfa.model.student", "rfa.model.system",
 )  # fmt: skip
 # What these are made of.
 BELOW_THEM = {

@@ -308,8 +308,8 @@ def auto_tables(document: Document) -> list[Table]:
                 for title, one in rows
             ],
             "Series with 500 forecasts or more, their mean coverage, and how many are inside the bar; mean absolute "
-            "error over that of the last value, and interval score over the last value's error one lag ahead, "
-            "geometric means:",
+            "error over that of the last value, and interval score, from the 50th row on, over the last value's error "
+            "one lag ahead, geometric means:",
         )
     ]
 

@@ -1,25 +1,24 @@
 """Whether the intervals of `auto` hold on the first rows of a series.
 
-    python -m rfa.experiments.filters.auto_few [--out FILE]     prints a table; FILE has every figure as JSON
+    python -m rfa.experiments.filters.auto_few     prints a table
 
 Of every kind SERIES short series are simulated, of any scale and offset, and filtered by the runtime that the server
 runs. After so many rows (AFTER) three intervals are held against what was drawn: of the next observation, of that 12
-rows ahead, and of the level itself, where the kind has one. Told are shares inside, mean over the kinds and the worst
-of them, and how many rows of a hundred are called outliers, where none is one.
+rows ahead, and of the level itself, where the kind has one. Told are the shares inside, how wide intervals are, and how
+many rows of a hundred are called outliers. Nothing can foretell a step or a spike that is still to come.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from rfa.measured import origin, write_result
 from rfa.service.engine.filter.forecast_checks import outlier_gate
 from rfa.service.runtime.auto import AutoRuntime
 
@@ -32,11 +31,10 @@ FAR = 10.0
 
 
 class Simulated(NamedTuple):
-    """values and level `[SERIES, LENGTH + LONGEST_LEAD]`; no level is NaN. Whether rows of it are strange."""
+    """values and level `[SERIES, LENGTH + LONGEST_LEAD]`; no level is NaN."""
 
     values: Array
     level: Array
-    is_strange: bool = False
 
 
 def kinds(rng: np.random.Generator) -> Iterator[tuple[str, Simulated]]:
@@ -70,15 +68,15 @@ def kinds(rng: np.random.Generator) -> Iterator[tuple[str, Simulated]]:
     scale = 10.0 ** rng.uniform(-3, 3, (SERIES, 1))
     offset = scale * rng.standard_normal((SERIES, 1)) * rng.choice([1.0, 100.0], (SERIES, 1))
     for name, (values, level) in found.items():
-        yield name, Simulated(offset + scale * values, offset + scale * level, name in ("step", "spike"))
+        yield name, Simulated(offset + scale * values, offset + scale * level)
     yield "counts", Simulated(poisson, none)
     yield "numbers alike", Simulated(np.tile(rng.integers(0, 9, (SERIES, 1)), shape[1]).astype(float), none)
 
 
 class Shares(NamedTuple):
     """inside `[3, after, levels]` of the next, of 12 ahead, of the level; width of the 0.9 interval of these over the
-    deviation of the series' steps, geometric mean `[3, after]`; outliers of a hundred rows `[after]`, of those up to
-    it since the one before."""
+    mean step of the series, geometric mean `[3, after]`; outliers of a hundred rows `[after]`, from that row on up to
+    the next."""
 
     inside: Array
     width: Array
@@ -105,7 +103,7 @@ def measure(series: Simulated) -> Shares:
             logs[k] += np.log((ends[:, 1, 1] - ends[:, 1, 0]) / unit + 1e-9)
         outliers += np.concatenate([one.nis for one in told]) > outlier_gate(1)
     ends = np.array([*AFTER, LENGTH])
-    called = [100 * outliers[low:high].mean() / len(series.values) for low, high in zip(ends, ends[1:], strict=False)]
+    called = [100 * outliers[low:high].mean() / len(series.values) for low, high in itertools.pairwise(ends)]
     has_level = not np.isnan(series.level).any()
     inside /= len(series.values)
     return Shares(
@@ -137,17 +135,10 @@ def _row(numbers: Sequence[float] | Array) -> str:
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     rng = np.random.default_rng(SEED)
     found = {name: measure(one) for name, one in tqdm(kinds(rng), unit="kind", disable=None)}
     sys.stdout.write(table(found) + "\n")
-    if given.out is not None:
-        rows: dict[str, Any] = {name: {key: part.tolist() for key, part in one._asdict().items()}
-                                for name, one in found.items()}  # fmt: skip
-        command = "python -m rfa.experiments.filters.auto_few --out FILE"
-        write_result(given.out, {**origin(command), "levels": LEVELS, "leads": LEADS, "after": AFTER, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -19,9 +19,8 @@ import numpy as np
 
 import rfa.model.recurrence.observed as told_of_one
 from rfa.export.surprise import SURPRISE_CAP
-from rfa.model import auto_numba
+from rfa.model import auto_numba, student
 from rfa.model.compiling import kernel, settle
-from rfa.model.recurrence import student
 from rfa.model.recurrence.observed import observed
 from rfa.service.engine.filter import adaptive, conclude, forecast_checks, learned_normal, learned_tail
 from rfa.service.engine.filter.adaptive import Leads, typical_step

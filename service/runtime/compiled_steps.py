@@ -18,10 +18,10 @@ from typing import Any, Self
 import numpy as np
 
 from rfa.export.bundle import Bundle
-from rfa.model import metric_numba
+from rfa.model import metric_numba, student
 from rfa.model.compiling import kernel, merged, settle
 from rfa.model.linear_config import LinearFilterConfig
-from rfa.model.recurrence import dense_numba, dense_numba_learned, filter_numba, noise_law, student
+from rfa.model.recurrence import dense_numba, dense_numba_learned, filter_numba, noise_law
 from rfa.model.recurrence import observed as told_of_one
 from rfa.model.recurrence.dense_numba import CompiledSystem
 from rfa.model.recurrence.filter_numba import LinearSystem, load_sensor

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+import rfa.model.student as students_t
 from rfa.export.bundle import Bundle
 from rfa.model.compiling import kernel, settle
-from rfa.model.recurrence import student
 from rfa.service.engine.filter import adaptive, conclude, forecast_checks, learned_normal, learned_tail
 from rfa.service.engine.filter.adaptive import Leads
 from rfa.service.engine.filter.conclude import Known, Told
@@ -41,7 +41,7 @@ RESCUES = (1e2, 1e4, 1e8, 1e-3, 1e-6)
 _SCALARS = ("precision", "weight", "nis", "log_likelihood")
 _KNOWN = ("mean", "covariance", "innovation", "innovation_covariance")
 _TRACED = ("transition", "predicted_mean", "predicted_covariance")
-_MADE_OF = adaptive, conclude, forecast_checks, learned_normal, learned_tail, student
+_MADE_OF = adaptive, conclude, forecast_checks, learned_normal, learned_tail, students_t
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from rfa.model.recurrence.student import LEAST, normal_square, stretched, stretching, widening
+from rfa.model.student import LEAST, normal_square, stretched, stretching, widening
 
 
 @pytest.mark.parametrize(("freedom", "near"), [(2, 0.02), (3, 0.006), (10, 0.002), (100, 1e-4), (999, 1e-5)])

@@ -18,7 +18,7 @@ from rfa.experiments.filters import adaptive_rows, checks_rows, normal_rows
 from rfa.experiments.filters.rare import RareTail
 from rfa.export.bundle import open_bundle
 from rfa.export.surprise import running_surprise
-from rfa.model.recurrence.student import LEAST
+from rfa.model.student import LEAST
 from rfa.service.engine.filter.adaptive import FIELDS
 from rfa.service.engine.filter.calibration import SHORTEST, Calibration
 from rfa.service.engine.filter.conclude import LEAST_VARIANCE, Known, Told, room, scratch

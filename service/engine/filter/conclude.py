@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import rfa.model.student as students_t
 from rfa.export.surprise import SURPRISE_CAP, SURPRISE_RATE
 from rfa.model.compiling import kept_part, merged, part
-from rfa.model.recurrence import student
-from rfa.model.recurrence.student import stretched
+from rfa.model.student import stretched
 from rfa.service.engine.filter import adaptive, forecast_checks, learned_normal, learned_tail
 from rfa.service.engine.filter.adaptive import (
     Tracks,
@@ -437,7 +437,7 @@ def _wait(leads, tracks, wanted, seat, now, unit, count, known, room):
 
 
 # Kept: it takes longer than the rest of most kernels.
-@kept_part(adaptive, forecast_checks, learned_normal, learned_tail, student)
+@kept_part(adaptive, forecast_checks, learned_normal, learned_tail, students_t)
 def conclude(streams, leads, tables, wanted, seat, now, value, known, is_finite, told, row, room):
     """Tell about an observation, and commit what its stream learned if all of it is finite.
 

@@ -12,8 +12,9 @@ probability of at most
 than chance would: theirs is a false warning still more seldom. But 500 forecasts 48 steps ahead, of a thousand rows,
 are no more than 20 that are apart: one walk in 14 fails the bar there, though nothing is wrong with its intervals.
 
-`auto` knows nothing but the series: of fewer than LEAST rows that could be scored it says so. Not of a live stream, whose
-first frames are always few, nor of one that goes on.
+`auto` knows nothing but the series: where fewer than LEAST rows of it could be scored, a reply says so. Not of a live
+stream, whose first frames are always few, nor of one that goes on, nor in Python, where a warning is of what is wrong,
+and short series are common: their intervals are as wide as that makes them.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Where a scale was learned from ν numbers the error over it is Student's t with 
 
     z = c √(ν log(1 + t² / ν))                  c = (8ν + 1) / (8ν + 3)
 
-is about a standard normal: from ν = 2 on within 2 % of the quantiles up to 90 %, and wider further out and at ν = 1. Here
-`few` is 1/ν, and 0 where the scale is known. Of more than a thousand numbers it counts as known: t is 0.2 % wider at
-99 % there.
+is about a standard normal: from ν = 2 on within 2 % of the quantiles up to 90 %, and wider further out and at ν = 1.
+Here `few` is 1/ν, and 0 where the scale is known. Of more than a thousand numbers it counts as known: t is 0.2 % wider
+at 99 % there.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -18,6 +18,7 @@ import numpy as np
 
 from rfa.model.compiling import part
 
+# Of the scale of more numbers than one over this nothing is in doubt.
 LEAST = 1e-3
 
 
