@@ -85,6 +85,7 @@ async def test_smoothing_covers_the_sequence(connect: Any) -> None:
     [
         ({"observations": [[1, 2], [1, 2], [1, 2, 3], None]}, "observations[2]", "shape_mismatch"),
         ({"observations": []}, "observations", "too_short"),
+        ({"observations": [1, 2, None, 3]}, "observations[0]", "list_type"),
         ({"observations": [[1, "2"], None, None, None]}, "observations[0][1]", "float_type"),
         ({"observations": [[1, True], None, None, None]}, "observations[0][1]", "float_type"),
         ({"observations": [[1, 1e13], None, None, None]}, "observations[0][1]", "less_than_equal"),
@@ -116,6 +117,8 @@ async def test_a_bad_field_is_named(connect: Any, change: dict[str, Any], param:
     error = response.json()["error"]
     assert (error["param"], error["code"], error["type"]) == (param, code, "invalid_request")
     assert param.partition("[")[0] in error["message"]
+    # Of one column each number is a row all the same.
+    assert code != "list_type" or '"observations": [[21.4], [21.5]]' in error["message"]
     assert [step["mean"] for step in after.json()["steps"]] == MEANS
 
 
