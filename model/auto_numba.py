@@ -18,9 +18,18 @@ absolute error E_l,e of forecasts so far ahead is followed, and what is told is 
     w_l,e ∝ (E_l,e / min_e E_l,e)^(-12)
 
 between two leads by E interpolated in log time. The mean absolute error of that mixture, A_l, gives the deviation,
-√(π/2) A_l. Where none was scored it grows from the last lead that was, as a local level's with the mixture's gain k:
-1 + (h - 1) k²; by this an error after a shorter lag counts as one after the typical lag. Of the variance of an
-innovation the state has before the observation a share k, after it k (1 - k).
+√(π/2) A_l, of Student's t (student.py) with as many degrees of freedom as errors lie apart: n of one lag, 1.5 n s / h
+of n forecasts h lags ahead that begin s lags apart. Up to ENOUGH of them what is missing is made up for by the lead
+before, which grows from one lag ahead as
+
+    1 + (h - 1) κ + (h² - 1) LINES / (n + 2)³           κ = (n k² + WALKS) / (n + WALKS)
+
+a local level's with the mixture's gain k, a walk's, and that of a line whose slope so few rows leave open; and by what
+the filters differ among themselves there. An error after a shorter lag counts as one after the typical lag by it. Of
+fewer than 12 errors the weights are E^(-n), the likelihood of a scale that nothing is known of.
+
+Of the variance of an innovation the state has before the observation a share k, after it k (1 - k) by the errors with
+this one, or the variance among the filters where that is more; and w (1 - w) k² e² for what may have been an outlier.
 
 Numbers are held less the first observation. What is found is the same for times that are shifted, and for y times a it
 is a times the same. A stream's state has SMALL numbers, which an observation changes in a copy until it is taken, the
@@ -96,18 +105,17 @@ MEAN_TO_STD = np.sqrt(np.pi / 2)
 FIRST_GUESS, RESOLUTION, TINY = 0.25, 1e-12, 1e-150
 # Errors as small as this share of the deviation are alike: profiles have seven digits.
 SAME = 1e-6
-# Deviations that an innovation counts for, at most: of a column that stood still nothing says how far it may go.
-FURTHEST_OFF = 1e3
-TIED = 0.1
+# Deviations that an innovation counts for, at most: of a column that stood still nothing says how far it may go, and as
+# many as values stood. What is left of its error by each of those.
+FURTHEST_OFF, TIED = 1e3, 0.1
 # Of an error's square a typical lag ahead, what is left no time ahead.
 LEAST_GROWTH = 0.05
+# Errors by which a lead is known, and for how many of them an error of forecasts that overlap counts.
+ENOUGH, OVERLAP = 3.0, np.minimum(1.5 * STRIDES / LEADS, 1.0)
+# Errors of a walk that are taken as seen beforehand, and the variance of a slope by n³ rows; half a least-squares line's.
+WALKS, LINES = 1.0, 6.0
+# Of the ratio of errors, in the weights.
 POWER = 12
-# Errors apart that tell how far off forecasts of a lead are, and how many a forecast counts for.
-ENOUGH = 3.0
-OVERLAP = np.minimum(1.5 * STRIDES / LEADS, 1.0)
-# Of a walk so many errors are taken as seen beforehand.
-WALKS = 1.0
-LINES = 6.0
 # A forecast that there was none of.
 ABSENT = 3e38
 OUTLIERS = (0.02, 10.0)
@@ -326,6 +334,7 @@ def _score(state, lead, value, forecasts):
 
 @part
 def _score_mixture(state, lead, error, stands):
+    """Follow the mixture's error; of a column that stands still an error of 0 tells of its resolution alone."""
     count = min(state[MIXED + lead] + 1, MIXTURE_MEMORY)
     mean, floor = state[MIXTURE + lead], LEAST_SHARE * state[DEVIATION]
     bounded = min(error, LARGEST_ERROR * max(mean, floor)) if count > YOUNG else error
@@ -440,7 +449,7 @@ def _difference(state, mean, total):
 
 @part
 def _few(state):
-    """One over the errors that were scored, one at least."""
+    """One over the errors that were scored, of which one at least is counted."""
     return 1 / max(state[COUNT] - 1, 1.0)
 
 
@@ -472,8 +481,8 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, few, a):
     innovation = rest - mean if is_seen and not is_first else 0.0
     out.innovation[a] = innovation
     stood = state[DEVIATION] == 0
-    furthest = min(state[COUNT], FURTHEST_OFF) if stood else FURTHEST_OFF
-    spread = max(spread, (innovation / max(furthest, 1.0)) ** 2)
+    furthest = max(min(state[COUNT], FURTHEST_OFF), 1.0) if stood else FURTHEST_OFF
+    spread = max(spread, (innovation / furthest) ** 2)
     square, weight, after = innovation * innovation / spread, 1.0, prior
     filtered = mean
     _score_waiting(state, due, memory, rest, is_seen, lag, unit)
