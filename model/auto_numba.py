@@ -112,7 +112,7 @@ FURTHEST_OFF, TIED = 1e3, 0.1
 LEAST_GROWTH = 0.05
 # Errors by which a lead is known, and for how many of them an error of forecasts that overlap counts.
 ENOUGH, OVERLAP = 3.0, np.minimum(1.5 * STRIDES / LEADS, 1.0)
-# Errors of a walk that are taken as seen beforehand, and the variance of a slope by n³ rows; half a least-squares line's.
+# Errors of a walk that are taken as seen beforehand; variance of a slope times n³, half a least-squares line's.
 WALKS, LINES = 1.0, 6.0
 # Of the ratio of errors, in the weights.
 POWER = 12
