@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import onnx_ir
 import onnxscript.optimizer
 import torch
 from onnx import TensorProto
-from onnxscript import opset20
+from onnxscript import opset18
 from torch import Tensor, nn
 
 from rfa.export.bundle import Graph, Initializer
@@ -55,19 +56,8 @@ def export_graph(
     sizes = {name: torch.export.Dim(name) for dims in dynamic.values() for name in dims.values()}
     shapes = tuple({dim: sizes[name] for dim, name in dynamic.get(key, {}).items()} for key in inputs)
     with _quiet(), torch.no_grad():
-        program = torch.onnx.export(
-            module.eval(),
-            tuple(inputs.values()),
-            input_names=list(inputs),
-            output_names=list(outputs),
-            dynamic_shapes=shapes,
-            dynamo=True,
-            optimize=False,
-            verbose=False,
-            custom_translation_table={torch.ops.aten.scalar_tensor.default: _exact_scalar},
-        )
-        if program is None:
-            raise ValueError("the exporter returned no graph")
+        captured = torch.export.export(module.eval(), tuple(inputs.values()), dynamic_shapes=shapes)
+        program = _translate(captured, shapes, list(inputs), list(outputs))
         weights = _weights_to_inputs(program.model, set(module.state_dict()))
         onnxscript.optimizer.optimize(program.model)
     model = onnx_ir.serde.serialize_model(program.model)
@@ -86,6 +76,34 @@ def export_graph(
     return Graph(model.SerializeToString(deterministic=True), tuple(sorted(entries, key=lambda entry: entry.name)))
 
 
+def _translate(
+    captured: torch.export.ExportedProgram, shapes: tuple[dict[int, Any], ...], inputs: list[str], outputs: list[str]
+) -> Any:
+    """The ONNX program of what was captured.
+
+    The exporter would trace all of it again, to take apart the operators that it has no translation of: half of its
+    time. With `TRANSLATIONS` our filters have none of these; where there is one, or one that writes to its input, all
+    is decomposed after all.
+    """
+    names: dict[str, Any] = {"input_names": inputs, "output_names": outputs, "dynamic_shapes": shapes}
+    options = {"dynamo": True, "optimize": False, "verbose": False, "custom_translation_table": TRANSLATIONS, **names}
+    if not _writes(captured):
+        as_it_is = copy(captured)
+        as_it_is.run_decompositions = lambda _table=None: as_it_is  # type: ignore[method-assign]
+        try:
+            return torch.onnx.export(as_it_is, **options)
+        except torch.onnx.OnnxExporterError:
+            pass
+    return torch.onnx.export(captured, **options)
+
+
+def _writes(captured: torch.export.ExportedProgram) -> bool:
+    """Whether an operator changes a tensor in place."""
+    parts = [part for part in captured.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
+    targets = {node.target for part in parts for node in part.graph.nodes}
+    return any(isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable for target in targets)
+
+
 def _exact_scalar(
     value: float, dtype: int = TensorProto.FLOAT, layout: str = "", device: str = "", pin_memory: bool = False
 ) -> Any:
@@ -95,7 +113,54 @@ def _exact_scalar(
     wrapped phase loses 0.03 rad at position 10^6.
     """
     array = np.array(value, onnx_ir.DataType(dtype).numpy())
-    return opset20.Constant(value=onnx.numpy_helper.from_array(array))
+    return opset18.Constant(value=onnx.numpy_helper.from_array(array))
+
+
+def _square(self: Any) -> Any:
+    return opset18.Mul(self, self)
+
+
+def _subtract_from(self: Any, other: float, alpha: float = 1) -> Any:
+    return opset18.Sub(other, opset18.Mul(self, alpha) if alpha != 1 else self)
+
+
+def _transpose(self: Any) -> Any:
+    *others, row, column = range(len(self.shape))
+    return opset18.Transpose(self, perm=[*others, column, row])
+
+
+def _and(self: Any, other: Any) -> Any:
+    return opset18.And(self, other)
+
+
+def _cast(
+    self: Any, dtype: int, non_blocking: bool = False, copy: bool = False, memory_format: str | None = None
+) -> Any:
+    return opset18.Cast(self, to=dtype)
+
+
+def _eye(n: int, dtype: int = TensorProto.FLOAT, layout: str = "", device: str = "", pin_memory: bool = False) -> Any:
+    return opset18.EyeLike(opset18.ConstantOfShape(opset18.Constant(value_ints=[n, n])), dtype=dtype)
+
+
+def _diag_embed(self: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
+    if (offset, dim1, dim2) != (0, -2, -1):
+        raise ValueError("only a matrix of the last two dimensions, with its own diagonal, is translated")
+    is_diagonal = opset18.Cast(_eye(self.shape[-1]), to=TensorProto.BOOL)
+    return opset18.Where(is_diagonal, opset18.Unsqueeze(self, [-2]), opset18.CastLike(0.0, self))
+
+
+# Beside the exporter's own.
+TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.ops.aten.scalar_tensor.default: _exact_scalar,
+    torch.ops.aten.square.default: _square,
+    torch.ops.aten.rsub.Scalar: _subtract_from,
+    torch.ops.aten.mT.default: _transpose,
+    torch.ops.aten.__and__.Tensor: _and,
+    torch.ops.aten.to.dtype: _cast,
+    torch.ops.aten.eye.default: _eye,
+    torch.ops.aten.diag_embed.default: _diag_embed,
+}
 
 
 @contextmanager
