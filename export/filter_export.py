@@ -113,7 +113,9 @@ def build_graph(source: GraphSource) -> Graph:
     forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     source.module.forward = forward
     with torch.no_grad():
-        return export_graph(source.module, source.inputs, source.outputs, dynamic=source.dynamic, prefix="model.")
+        return export_graph(
+            source.module, source.inputs, source.outputs, dynamic=source.dynamic, prefix="model.", decompose=False
+        )
 
 
 def graph_sources(model: StateFilter) -> dict[str, GraphSource]:

@@ -13,7 +13,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,7 @@ def export_graph(
     *,
     dynamic: Mapping[str, Mapping[int, str]],
     prefix: str = "",
+    decompose: bool = True,
 ) -> Graph:
     """Export `module(*inputs)` with named inputs and outputs.
 
@@ -46,18 +46,30 @@ def export_graph(
         outputs: names of the flat tuple that `forward` returns.
         dynamic: per input, which dims vary and what they are called; the same name means the same size.
         prefix: what this module's `state_dict` puts before the names of model.safetensors, for example "model.".
+        decompose: whether the module has operators that must be taken apart. The exporter traces all of it again for
+            that, through AOT autograd: half of its time. Without, it has a translation of each, with those of `PLAIN`.
 
     Returns:
         the graph, and which tensors it needs: those of the `state_dict` that it uses.
 
     Raises:
-        ValueError: a constant too large to be anything but a weight is left in the graph.
+        ValueError: a constant too large to be anything but a weight is left in the graph, or an operator that is not
+            taken apart changes its input.
+        torch.onnx.OnnxExporterError: an operator has no translation.
     """
     sizes = {name: torch.export.Dim(name) for dims in dynamic.values() for name in dims.values()}
     shapes = tuple({dim: sizes[name] for dim, name in dynamic.get(key, {}).items()} for key in inputs)
+    options: dict[str, Any] = {"input_names": list(inputs), "output_names": list(outputs), "dynamic_shapes": shapes}
+    options |= {"dynamo": True, "optimize": False, "verbose": False}
     with _quiet(), torch.no_grad():
-        captured = torch.export.export(module.eval(), tuple(inputs.values()), dynamic_shapes=shapes)
-        program = _translate(captured, shapes, list(inputs), list(outputs))
+        examples = tuple(inputs.values())
+        if decompose:
+            program = torch.onnx.export(module.eval(), examples, **options, custom_translation_table=EXACT)
+        else:
+            captured = _captured(module.eval(), examples, shapes)
+            program = torch.onnx.export(captured, **options, custom_translation_table=EXACT | PLAIN)
+        if program is None:
+            raise ValueError("the exporter returned no graph")
         weights = _weights_to_inputs(program.model, set(module.state_dict()))
         onnxscript.optimizer.optimize(program.model)
     model = onnx_ir.serde.serialize_model(program.model)
@@ -76,32 +88,18 @@ def export_graph(
     return Graph(model.SerializeToString(deterministic=True), tuple(sorted(entries, key=lambda entry: entry.name)))
 
 
-def _translate(
-    captured: torch.export.ExportedProgram, shapes: tuple[dict[int, Any], ...], inputs: list[str], outputs: list[str]
-) -> Any:
-    """The ONNX program of what was captured.
-
-    The exporter would trace all of it again, to take apart the operators that it has no translation of: half of its
-    time. With `TRANSLATIONS` our filters have none of these; where there is one, or one that writes to its input, all
-    is decomposed after all.
-    """
-    names: dict[str, Any] = {"input_names": inputs, "output_names": outputs, "dynamic_shapes": shapes}
-    options = {"dynamo": True, "optimize": False, "verbose": False, "custom_translation_table": TRANSLATIONS, **names}
-    if not _writes(captured):
-        as_it_is = copy(captured)
-        as_it_is.run_decompositions = lambda _table=None: as_it_is  # type: ignore[method-assign]
-        try:
-            return torch.onnx.export(as_it_is, **options)
-        except torch.onnx.OnnxExporterError:
-            pass
-    return torch.onnx.export(captured, **options)
-
-
-def _writes(captured: torch.export.ExportedProgram) -> bool:
-    """Whether an operator changes a tensor in place."""
-    parts = [part for part in captured.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
+def _captured(
+    module: nn.Module, inputs: tuple[Tensor, ...], shapes: tuple[dict[int, Any], ...]
+) -> torch.export.ExportedProgram:
+    """A program that the exporter translates as it was captured."""
+    program = torch.export.export(module, inputs, dynamic_shapes=shapes)
+    parts = [part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
     targets = {node.target for part in parts for node in part.graph.nodes}
-    return any(isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable for target in targets)
+    for target in targets:
+        if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
+            raise ValueError(f"{target} changes a tensor in place, and in a graph nothing does")
+    program.run_decompositions = lambda _table=None: program  # type: ignore[method-assign]
+    return program
 
 
 def _exact_scalar(
@@ -116,6 +114,7 @@ def _exact_scalar(
     return opset18.Constant(value=onnx.numpy_helper.from_array(array))
 
 
+# Of version 18, which the exporter writes and then raises: later versions have attributes that say nothing new.
 def _square(self: Any) -> Any:
     return opset18.Mul(self, self)
 
@@ -150,9 +149,9 @@ def _diag_embed(self: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> A
     return opset18.Where(is_diagonal, opset18.Unsqueeze(self, [-2]), opset18.CastLike(0.0, self))
 
 
-# Beside the exporter's own.
-TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
-    torch.ops.aten.scalar_tensor.default: _exact_scalar,
+# Instead of the exporter's own; and what it would take apart.
+EXACT: dict[Callable[..., Any], Callable[..., Any]] = {torch.ops.aten.scalar_tensor.default: _exact_scalar}
+PLAIN: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.ops.aten.square.default: _square,
     torch.ops.aten.rsub.Scalar: _subtract_from,
     torch.ops.aten.mT.default: _transpose,
