@@ -1,4 +1,4 @@
-"""The inverse by sweeps of `dense.spd_inverse`, written once for a loop of an exported graph.
+"""The inverse by sweeps of `inverse.spd_inverse`, written once for a loop of an exported graph.
 
 Unrolled, a sweep is some 25 nodes of the graph, and the attention mode of a filter of n states inverts four [n, n]
 matrices: at n = 25 that is 2,500 nodes, which the exporter takes minutes over. Here they are one Scan each, over the

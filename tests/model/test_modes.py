@@ -10,6 +10,7 @@ from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.recurrence import dense, modes
+from rfa.model.recurrence.inverse import spd_inverse
 from rfa.model.recurrence.modes import Chains, Eigenpairs, backward, seen_from_now, transition
 from rfa.model.recurrence.spectrum import EXTRA_NODES, mode_arrays, spectrum, stationary, threshold
 from tests.model.oracles import filterpy_filter
@@ -154,9 +155,9 @@ def test_an_inverse_in_place_is_the_one_with_a_gradient():
     root = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 9, 12))).float()
     matrix = root @ root.mT
     before = matrix.clone()
-    in_place = dense.spd_inverse(matrix)
+    in_place = spd_inverse(matrix)
     assert torch.equal(matrix, before)
-    for found, expected in zip(in_place, dense.spd_inverse(matrix.requires_grad_()), strict=True):
+    for found, expected in zip(in_place, spd_inverse(matrix.requires_grad_()), strict=True):
         assert expected.requires_grad and torch.equal(found, expected)
 
 
