@@ -55,7 +55,7 @@ def spd_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _swept_in_place(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The sweeps of `spd_inverse`, bit for bit, in three passes over the matrix each and not a dozen; no gradient goes through."""
+    """The sweeps of `spd_inverse` bit for bit, for no gradient: three passes over the matrix each, not a dozen."""
     swept, outer = matrix.clone(), torch.empty_like(matrix)
     log_det = torch.zeros_like(matrix[..., 0, 0])
     for k in range(matrix.shape[-1]):
