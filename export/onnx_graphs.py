@@ -128,6 +128,10 @@ def _transpose(self: Any) -> Any:
     return opset18.Transpose(self, perm=[*others, column, row])
 
 
+def _reverse_axes(self: Any) -> Any:
+    return opset18.Transpose(self, perm=list(reversed(range(len(self.shape)))))
+
+
 def _and(self: Any, other: Any) -> Any:
     return opset18.And(self, other)
 
@@ -149,16 +153,26 @@ def _diag_embed(self: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> A
     return opset18.Where(is_diagonal, opset18.Unsqueeze(self, [-2]), opset18.CastLike(0.0, self))
 
 
+def _difference(self: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    if n != 1 or append is not None:
+        raise ValueError("only first differences, with nothing at the end, are translated")
+    joined = self if prepend is None else opset18.Concat(prepend, self, axis=dim)
+    later = opset18.Slice(joined, [1], [np.iinfo(np.int64).max], [dim])
+    return opset18.Sub(later, opset18.Slice(joined, [0], [-1], [dim]))
+
+
 # Instead of the exporter's own; and what it would take apart.
 EXACT: dict[Callable[..., Any], Callable[..., Any]] = {torch.ops.aten.scalar_tensor.default: _exact_scalar}
 PLAIN: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.ops.aten.square.default: _square,
     torch.ops.aten.rsub.Scalar: _subtract_from,
     torch.ops.aten.mT.default: _transpose,
+    torch.ops.aten.numpy_T.default: _reverse_axes,
     torch.ops.aten.__and__.Tensor: _and,
     torch.ops.aten.to.dtype: _cast,
     torch.ops.aten.eye.default: _eye,
     torch.ops.aten.diag_embed.default: _diag_embed,
+    torch.ops.aten.diff.default: _difference,
 }
 
 

@@ -71,11 +71,12 @@ def test_computes_with_the_weights_it_is_given(graph: Graph) -> None:
 class Plain(nn.Module):
     """Every operator that is translated here rather than taken apart."""
 
-    def forward(self, x: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Tensor, count: Tensor) -> tuple[Tensor, ...]:
         is_inside = (x > -1) & (x < 1)
         kept = torch.diag_embed(1 - x.square())
         turned = torch.rsub(x, 0.25, alpha=3)
-        return kept @ kept.mT - torch.eye(3), torch.where(is_inside, turned, x), count.to(torch.float32)
+        steps = torch.diff(x, dim=1, prepend=torch.zeros_like(x[:, :1]))
+        return kept @ kept.mT - torch.eye(3), x.T, torch.where(is_inside, turned, steps), count.to(torch.float32)
 
 
 class InPlace(nn.Module):
@@ -90,7 +91,7 @@ class Determinant(nn.Module):
 
 def test_operators_are_translated_as_they_would_be_taken_apart() -> None:
     inputs = {"x": torch.zeros(2, 3), "count": torch.zeros(2, dtype=torch.int64)}
-    names, dynamic = ("matrix", "chosen", "real"), {name: {0: "batch"} for name in inputs}
+    names, dynamic = ("matrix", "reversed", "chosen", "real"), {name: {0: "batch"} for name in inputs}
     rng = np.random.default_rng(0)
     given = {"x": rng.normal(size=(5, 3)).astype(np.float32), "count": np.arange(5)}
     expected = Plain()(*(torch.from_numpy(array) for array in given.values()))
