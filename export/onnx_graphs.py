@@ -28,6 +28,9 @@ from rfa.export.bundle import Graph, Initializer
 from rfa.export.graph_check import EXTERNAL_PLACE, MAX_EMBEDDED_BYTES
 
 TRANSPOSED_SUFFIX = ".T"
+# The version that the exporter writes and then raises: later ones have attributes that say nothing new. Its types do
+# not know that Python's numbers and lists become constants.
+OPSET: Any = opset18
 
 
 def export_graph(
@@ -111,54 +114,53 @@ def _exact_scalar(
     wrapped phase loses 0.03 rad at position 10^6.
     """
     array = np.array(value, onnx_ir.DataType(dtype).numpy())
-    return opset18.Constant(value=onnx.numpy_helper.from_array(array))
+    return OPSET.Constant(value=onnx.numpy_helper.from_array(array))
 
 
-# Of version 18, which the exporter writes and then raises: later versions have attributes that say nothing new.
 def _square(self: Any) -> Any:
-    return opset18.Mul(self, self)
+    return OPSET.Mul(self, self)
 
 
 def _subtract_from(self: Any, other: float, alpha: float = 1) -> Any:
-    return opset18.Sub(other, opset18.Mul(self, alpha) if alpha != 1 else self)
+    return OPSET.Sub(other, OPSET.Mul(self, alpha) if alpha != 1 else self)
 
 
 def _transpose(self: Any) -> Any:
     *others, row, column = range(len(self.shape))
-    return opset18.Transpose(self, perm=[*others, column, row])
+    return OPSET.Transpose(self, perm=[*others, column, row])
 
 
 def _reverse_axes(self: Any) -> Any:
-    return opset18.Transpose(self, perm=list(reversed(range(len(self.shape)))))
+    return OPSET.Transpose(self, perm=list(reversed(range(len(self.shape)))))
 
 
 def _and(self: Any, other: Any) -> Any:
-    return opset18.And(self, other)
+    return OPSET.And(self, other)
 
 
 def _cast(
     self: Any, dtype: int, non_blocking: bool = False, copy: bool = False, memory_format: str | None = None
 ) -> Any:
-    return opset18.Cast(self, to=dtype)
+    return OPSET.Cast(self, to=dtype)
 
 
 def _eye(n: int, dtype: int = TensorProto.FLOAT, layout: str = "", device: str = "", pin_memory: bool = False) -> Any:
-    return opset18.EyeLike(opset18.ConstantOfShape(opset18.Constant(value_ints=[n, n])), dtype=dtype)
+    return OPSET.EyeLike(OPSET.ConstantOfShape(OPSET.Constant(value_ints=[n, n])), dtype=dtype)
 
 
 def _diag_embed(self: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
     if (offset, dim1, dim2) != (0, -2, -1):
         raise ValueError("only a matrix of the last two dimensions, with its own diagonal, is translated")
-    is_diagonal = opset18.Cast(_eye(self.shape[-1]), to=TensorProto.BOOL)
-    return opset18.Where(is_diagonal, opset18.Unsqueeze(self, [-2]), opset18.CastLike(0.0, self))
+    is_diagonal = OPSET.Cast(_eye(self.shape[-1]), to=TensorProto.BOOL)
+    return OPSET.Where(is_diagonal, OPSET.Unsqueeze(self, [-2]), OPSET.CastLike(0.0, self))
 
 
 def _difference(self: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
     if n != 1 or append is not None:
         raise ValueError("only first differences, with nothing at the end, are translated")
-    joined = self if prepend is None else opset18.Concat(prepend, self, axis=dim)
-    later = opset18.Slice(joined, [1], [np.iinfo(np.int64).max], [dim])
-    return opset18.Sub(later, opset18.Slice(joined, [0], [-1], [dim]))
+    joined = self if prepend is None else OPSET.Concat(prepend, self, axis=dim)
+    later = OPSET.Slice(joined, [1], [np.iinfo(np.int64).max], [dim])
+    return OPSET.Sub(later, OPSET.Slice(joined, [0], [-1], [dim]))
 
 
 # Instead of the exporter's own; and what it would take apart.
