@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,7 +115,9 @@ def build_graph(source: GraphSource) -> Graph:
     forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     source.module.forward = forward
     with torch.no_grad():
-        return export_graph(source.module, source.inputs, source.outputs, dynamic=source.dynamic, prefix="model.")
+        return export_graph(
+            source.module, source.inputs, source.outputs, dynamic=source.dynamic, prefix="model.", decompose=False
+        )
 
 
 def graph_sources(model: StateFilter) -> dict[str, GraphSource]:
@@ -214,6 +218,17 @@ def load_batch(path: Path) -> Batch:
     return Batch(arrays["times"], arrays["observations"], arrays.get("truth"))
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """What a filter computes in a step is small: on a machine that is busy, threads wait for each other longer."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def export_filter(run: str | Path, out: str | Path, *, name: str | None = None) -> Bundle:
     """Write the bundle of a filter run.
 
@@ -227,7 +242,8 @@ def export_filter(run: str | Path, out: str | Path, *, name: str | None = None) 
     record = json.loads((source / RECORD_FILE).read_text())
     validation = load_batch(source / VALIDATION_FILE)
     simulated = load_batch(source / SIMULATED_FILE) if (source / SIMULATED_FILE).is_file() else None
-    calibration = calibrate(model, validation, tuple(sorted({*LEADS, *record.get("leads", [])})), simulated)
+    with _one_thread():
+        calibration = calibrate(model, validation, tuple(sorted({*LEADS, *record.get("leads", [])})), simulated)
     graphs, weights = build_graphs(model), bundle_weights(model)
     state = [TensorSpec(key, "float32", tuple(tensor.shape[1:])) for key, tensor in model.init_state(1).items()]
     document = json.loads((source / CONFIG_FILE).read_text())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,13 +21,16 @@ import onnx_ir
 import onnxscript.optimizer
 import torch
 from onnx import TensorProto
-from onnxscript import opset20
+from onnxscript import opset18
 from torch import Tensor, nn
 
 from rfa.export.bundle import Graph, Initializer
 from rfa.export.graph_check import EXTERNAL_PLACE, MAX_EMBEDDED_BYTES
 
 TRANSPOSED_SUFFIX = ".T"
+# The version that the exporter writes and then raises: later ones have attributes that say nothing new. Its types do
+# not know that Python's numbers and lists become constants.
+OPSET: Any = opset18
 
 
 def export_graph(
@@ -37,6 +40,7 @@ def export_graph(
     *,
     dynamic: Mapping[str, Mapping[int, str]],
     prefix: str = "",
+    decompose: bool = True,
 ) -> Graph:
     """Export `module(*inputs)` with named inputs and outputs.
 
@@ -45,27 +49,28 @@ def export_graph(
         outputs: names of the flat tuple that `forward` returns.
         dynamic: per input, which dims vary and what they are called; the same name means the same size.
         prefix: what this module's `state_dict` puts before the names of model.safetensors, for example "model.".
+        decompose: whether the module has operators that must be taken apart. The exporter traces all of it again for
+            that, through AOT autograd: half of its time. Without, it has a translation of each, with those of `PLAIN`.
 
     Returns:
         the graph, and which tensors it needs: those of the `state_dict` that it uses.
 
     Raises:
-        ValueError: a constant too large to be anything but a weight is left in the graph.
+        ValueError: a constant too large to be anything but a weight is left in the graph, or an operator that is not
+            taken apart changes its input.
+        torch.onnx.OnnxExporterError: an operator has no translation.
     """
     sizes = {name: torch.export.Dim(name) for dims in dynamic.values() for name in dims.values()}
     shapes = tuple({dim: sizes[name] for dim, name in dynamic.get(key, {}).items()} for key in inputs)
+    options: dict[str, Any] = {"input_names": list(inputs), "output_names": list(outputs), "dynamic_shapes": shapes}
+    options |= {"dynamo": True, "optimize": False, "verbose": False}
     with _quiet(), torch.no_grad():
-        program = torch.onnx.export(
-            module.eval(),
-            tuple(inputs.values()),
-            input_names=list(inputs),
-            output_names=list(outputs),
-            dynamic_shapes=shapes,
-            dynamo=True,
-            optimize=False,
-            verbose=False,
-            custom_translation_table={torch.ops.aten.scalar_tensor.default: _exact_scalar},
-        )
+        examples = tuple(inputs.values())
+        if decompose:
+            program = torch.onnx.export(module.eval(), examples, **options, custom_translation_table=EXACT)
+        else:
+            captured = _captured(module.eval(), examples, shapes)
+            program = torch.onnx.export(captured, **options, custom_translation_table=EXACT | PLAIN)
         if program is None:
             raise ValueError("the exporter returned no graph")
         weights = _weights_to_inputs(program.model, set(module.state_dict()))
@@ -86,6 +91,20 @@ def export_graph(
     return Graph(model.SerializeToString(deterministic=True), tuple(sorted(entries, key=lambda entry: entry.name)))
 
 
+def _captured(
+    module: nn.Module, inputs: tuple[Tensor, ...], shapes: tuple[dict[int, Any], ...]
+) -> torch.export.ExportedProgram:
+    """A program that the exporter translates as it was captured."""
+    program = torch.export.export(module, inputs, dynamic_shapes=shapes)
+    parts = [part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
+    targets = {node.target for part in parts for node in part.graph.nodes}
+    for target in targets:
+        if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
+            raise ValueError(f"{target} changes a tensor in place, and in a graph nothing does")
+    program.run_decompositions = lambda _table=None: program  # type: ignore[method-assign]
+    return program
+
+
 def _exact_scalar(
     value: float, dtype: int = TensorProto.FLOAT, layout: str = "", device: str = "", pin_memory: bool = False
 ) -> Any:
@@ -95,7 +114,68 @@ def _exact_scalar(
     wrapped phase loses 0.03 rad at position 10^6.
     """
     array = np.array(value, onnx_ir.DataType(dtype).numpy())
-    return opset20.Constant(value=onnx.numpy_helper.from_array(array))
+    return OPSET.Constant(value=onnx.numpy_helper.from_array(array))
+
+
+def _square(self: Any) -> Any:
+    return OPSET.Mul(self, self)
+
+
+def _subtract_from(self: Any, other: float, alpha: float = 1) -> Any:
+    return OPSET.Sub(other, OPSET.Mul(self, alpha) if alpha != 1 else self)
+
+
+def _transpose(self: Any) -> Any:
+    *others, row, column = range(len(self.shape))
+    return OPSET.Transpose(self, perm=[*others, column, row])
+
+
+def _reverse_axes(self: Any) -> Any:
+    return OPSET.Transpose(self, perm=list(reversed(range(len(self.shape)))))
+
+
+def _and(self: Any, other: Any) -> Any:
+    return OPSET.And(self, other)
+
+
+def _cast(
+    self: Any, dtype: int, non_blocking: bool = False, copy: bool = False, memory_format: str | None = None
+) -> Any:
+    return OPSET.Cast(self, to=dtype)
+
+
+def _eye(n: int, dtype: int = TensorProto.FLOAT, layout: str = "", device: str = "", pin_memory: bool = False) -> Any:
+    return OPSET.EyeLike(OPSET.ConstantOfShape(OPSET.Constant(value_ints=[n, n])), dtype=dtype)
+
+
+def _diag_embed(self: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
+    if (offset, dim1, dim2) != (0, -2, -1):
+        raise ValueError("only a matrix of the last two dimensions, with its own diagonal, is translated")
+    is_diagonal = OPSET.Cast(_eye(self.shape[-1]), to=TensorProto.BOOL)
+    return OPSET.Where(is_diagonal, OPSET.Unsqueeze(self, [-2]), OPSET.CastLike(0.0, self))
+
+
+def _difference(self: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    if n != 1 or append is not None:
+        raise ValueError("only first differences, with nothing at the end, are translated")
+    joined = self if prepend is None else OPSET.Concat(prepend, self, axis=dim)
+    later = OPSET.Slice(joined, [1], [np.iinfo(np.int64).max], [dim])
+    return OPSET.Sub(later, OPSET.Slice(joined, [0], [-1], [dim]))
+
+
+# Instead of the exporter's own; and what it would take apart.
+EXACT: dict[Callable[..., Any], Callable[..., Any]] = {torch.ops.aten.scalar_tensor.default: _exact_scalar}
+PLAIN: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.ops.aten.square.default: _square,
+    torch.ops.aten.rsub.Scalar: _subtract_from,
+    torch.ops.aten.mT.default: _transpose,
+    torch.ops.aten.numpy_T.default: _reverse_axes,
+    torch.ops.aten.__and__.Tensor: _and,
+    torch.ops.aten.to.dtype: _cast,
+    torch.ops.aten.eye.default: _eye,
+    torch.ops.aten.diag_embed.default: _diag_embed,
+    torch.ops.aten.diff.default: _difference,
+}
 
 
 @contextmanager

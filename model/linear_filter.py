@@ -28,8 +28,8 @@ from rfa.model.recurrence.dense import (
     Suspicion,
     in_pass,
     robust_weight,
-    spd_inverse,
 )
+from rfa.model.recurrence.inverse import spd_inverse
 from rfa.model.recurrence.modes import Chains, Drift, seen_from_now, transition
 from rfa.model.recurrence.noise_law import NOISE_FACTORS, PRIOR_COUNTS
 from rfa.model.recurrence.spectrum import mode_arrays, spectrum

@@ -46,6 +46,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rfa.model.recurrence.inverse import spd_inverse
 from rfa.model.recurrence.noise_law import (
     AGREEMENT,
     KEPT_PRIOR,
@@ -58,8 +59,6 @@ from rfa.model.recurrence.noise_law import (
 
 # |l_j + l_k*| below which the integral over the lag is the lag itself.
 RESONANCE = 1e-9
-# Sweeps of `spd_inverse` that an exported graph has one by one; more are a loop.
-MOST_UNROLLED = 4
 
 
 class Eigenpairs(NamedTuple):
@@ -185,47 +184,6 @@ def modal_noise(drift: Eigenpairs, lag: Tensor) -> tuple[Tensor, Tensor]:
 def propagate(mean: Tensor, covariance: Tensor, f: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     """Mean `[..., n]` and covariance after a transition."""
     return (f @ mean[..., None])[..., 0], f @ covariance @ f.mT + q
-
-
-def _inverse_2x2(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The closed form: a fifth of the operations of the sweeps, and most systems have two components."""
-    a, b, d = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
-    # The Schur complement keeps the digits that a d - b² loses when the components are nearly collinear.
-    schur = d - b * b / a
-    corner = 1 / schur
-    off = -b / a * corner
-    top = 1 / a - b / a * off
-    inverse = torch.stack([torch.stack([top, off], -1), torch.stack([off, corner], -1)], -2)
-    return inverse, torch.log(a) + torch.log(schur)
-
-
-def spd_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Inverse and log determinant of a symmetric positive definite `[..., p, p]`, by sweeps over a fixed small p.
-
-    (There is no inverse or Cholesky operator in ONNX; p is the number of observed components.)
-    """
-    size = matrix.shape[-1]
-    if size == 1:  # the sweeps would square it, and a variance in the unit of the data may be 1e20
-        return 1 / matrix, torch.log(matrix[..., 0, 0])
-    if size == 2:
-        return _inverse_2x2(matrix)
-    if size > MOST_UNROLLED and torch.compiler.is_exporting():
-        # Brings in a part of torch that only the exporter needs.
-        from rfa.model.recurrence.scanned_inverse import scanned_inverse
-
-        return scanned_inverse(matrix)
-    log_det = torch.zeros_like(matrix[..., 0, 0])
-    eye = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
-    for k in range(size):
-        pivot = matrix[..., k : k + 1, k : k + 1]
-        row, column = matrix[..., k : k + 1, :], matrix[..., :, k : k + 1]
-        unit_row, unit_column = eye[k : k + 1], eye[:, k : k + 1]
-        # Every entry outside row and column k; then the row, the column and the pivot itself.
-        inside = (matrix - column * row / pivot) * ((1 - unit_row) * (1 - unit_column))
-        edges = (1 - unit_row) * unit_column * row / pivot - (1 - unit_column) * unit_row * column / pivot
-        matrix = inside + edges + unit_row * unit_column / pivot
-        log_det = log_det + torch.log(pivot[..., 0, 0])
-    return (matrix + matrix.mT) / 2, log_det
 
 
 def _quadratic(matrix: Tensor, x: Tensor) -> Tensor:

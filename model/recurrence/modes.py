@@ -18,6 +18,7 @@ tolerances below.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -51,13 +52,29 @@ class Chains(NamedTuple):
 
 
 Drift = Eigenpairs | Chains
+# Numbers of all matrices of lags above which equal lags are looked for.
+WORTH_SORTING = 1 << 12
 
 
 def transition(drift: Drift, lag: Tensor) -> tuple[Tensor, Tensor]:
     """F(lag) and Q(lag), `[..., n, n]` for a lag `[...]` >= 0."""
-    if isinstance(drift, Eigenpairs):
-        return dense.transition(drift, lag)
-    return _chain_propagator(drift, lag), _chain_noise(drift, lag)
+
+    def found(lag: Tensor) -> tuple[Tensor, Tensor]:
+        if isinstance(drift, Eigenpairs):
+            return dense.transition(drift, lag)
+        return _chain_propagator(drift, lag), _chain_noise(drift, lag)
+
+    return _of_distinct(found, drift, lag)
+
+
+def _of_distinct(found: Callable[[Tensor], tuple[Tensor, Tensor]], drift: Drift, lag: Tensor) -> tuple[Tensor, Tensor]:
+    """`found(lag)`, worked out once for lags that are equal: on a grid of times a few of them are all there are."""
+    is_plain = lag.device.type == "cpu" and not lag.requires_grad and not torch.compiler.is_compiling()
+    if not is_plain or lag.numel() * drift.basis_re.numel() < WORTH_SORTING:
+        return found(lag)
+    distinct, place = torch.unique(lag, return_inverse=True)
+    first, second = found(distinct)
+    return first[place], second[place]
 
 
 def backward(drift: Drift, lag: Tensor) -> Tensor:
@@ -73,15 +90,19 @@ def seen_from_now(drift: Drift, matrix: Tensor, lag: Tensor) -> tuple[Tensor, Te
 
     In the eigenbasis n² operations a lag; F and Q themselves are n³, and attention has a lag for every pair.
     """
-    if isinstance(drift, Chains):
-        seen = matrix @ backward(drift, lag)
-        return seen, seen @ transition(drift, lag)[1] @ seen.mT
-    c_re, c_im = matrix @ drift.basis_re, matrix @ drift.basis_im
-    e_re, e_im = dense.exponentials(-drift.rate_re, -drift.rate_im, lag)
-    w_re, w_im = c_re * e_re - c_im * e_im, c_re * e_im + c_im * e_re
-    g_re, g_im = dense.modal_noise(drift, lag)
-    x_re, x_im = w_re @ g_re - w_im @ g_im, w_re @ g_im + w_im @ g_re
-    return w_re @ drift.dual_re - w_im @ drift.dual_im, x_re @ w_re.mT + x_im @ w_im.mT
+
+    def found(lag: Tensor) -> tuple[Tensor, Tensor]:
+        if isinstance(drift, Chains):
+            seen = matrix @ backward(drift, lag)
+            return seen, seen @ transition(drift, lag)[1] @ seen.mT
+        c_re, c_im = matrix @ drift.basis_re, matrix @ drift.basis_im
+        e_re, e_im = dense.exponentials(-drift.rate_re, -drift.rate_im, lag)
+        w_re, w_im = c_re * e_re - c_im * e_im, c_re * e_im + c_im * e_re
+        g_re, g_im = dense.modal_noise(drift, lag)
+        x_re, x_im = w_re @ g_re - w_im @ g_im, w_re @ g_im + w_im @ g_re
+        return w_re @ drift.dual_re - w_im @ drift.dual_im, x_re @ w_re.mT + x_im @ w_im.mT
+
+    return _of_distinct(found, drift, lag)
 
 
 def _decayed_power(rate: Tensor, lag: Tensor, k: int) -> Tensor:

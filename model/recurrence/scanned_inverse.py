@@ -1,4 +1,4 @@
-"""The inverse by sweeps of `dense.spd_inverse`, written once for a loop of an exported graph.
+"""The inverse by sweeps of `inverse.spd_inverse`, written once for a loop of an exported graph.
 
 Unrolled, a sweep is some 25 nodes of the graph, and the attention mode of a filter of n states inverts four [n, n]
 matrices: at n = 25 that is 2,500 nodes, which the exporter takes minutes over. Here they are one Scan each, over the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.scan import scan_op
 
 
 def scanned_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -26,7 +26,8 @@ def scanned_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
         return inside + edges + unit_row * unit_column / pivot, torch.log(pivot[..., 0, 0])
 
     units = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
-    swept, logs = scan(sweep, matrix.contiguous(), units, dim=0)
+    # Not its front door `scan`, which compiles the sweep first: half a second a loop, and nothing of it is kept.
+    swept, logs = scan_op(sweep, [matrix.contiguous()], [units], ())
     return (swept + swept.mT) / 2, logs.sum(0)
 
 

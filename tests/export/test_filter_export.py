@@ -8,7 +8,14 @@ import torch
 
 from rfa.export.bundle import open_bundle, open_session
 from rfa.export.filter_calibration import conformal, doubt, evaluate
-from rfa.export.filter_export import build_graphs, bundle_weights, export_filter, golden_outputs
+from rfa.export.filter_export import (
+    build_graph,
+    build_graphs,
+    bundle_weights,
+    export_filter,
+    golden_outputs,
+    graph_sources,
+)
 from rfa.model.deep_blocks import DeepFilterConfig
 from rfa.model.deep_filter import DeepFilter
 from rfa.model.linear_config import LinearFilterConfig
@@ -169,6 +176,15 @@ def test_deep_graphs_follow_the_model_for_a_thousand_steps():
         state = {name: found[f"next.{name.removeprefix('state.')}"] for name in state}
         for name, rows in cache.items():
             rows[:, i] = found[f"row.{name.removeprefix('cache.')}"]
+
+
+def test_a_deep_filter_has_nothing_to_take_apart():
+    """A step and a look back: what they ask for is translated as it stands, which training finds out minutes later."""
+    torch.manual_seed(0)
+    model = DeepFilter(DeepFilterConfig(observation_size=2, time_unit=0.1, d_model=8, n_heads=2, head_dim=2)).eval()
+    sources, weights = graph_sources(model), bundle_weights(model)
+    for name in ("step", "prefill"):
+        assert open_session(build_graph(sources[name]), weights)
 
 
 def test_an_exact_kalman_filter_exports_too():

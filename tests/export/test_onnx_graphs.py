@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.onnx import OnnxExporterError
 
 from rfa.export.bundle import Graph, Initializer, open_session
 from rfa.export.onnx_graphs import export_graph
@@ -65,6 +66,50 @@ def test_computes_with_the_weights_it_is_given(graph: Graph) -> None:
         expected = module(torch.from_numpy(token), torch.from_numpy(position))
     np.testing.assert_allclose(logits, expected[0], atol=1e-5)
     np.testing.assert_allclose(phase, expected[1], atol=1e-6)
+
+
+class Plain(nn.Module):
+    """Every operator that is translated here rather than taken apart."""
+
+    def forward(self, x: Tensor, count: Tensor) -> tuple[Tensor, ...]:
+        is_inside = (x > -1) & (x < 1)
+        kept = torch.diag_embed(1 - x.square())
+        turned = torch.rsub(x, 0.25, alpha=3)
+        steps = torch.diff(x, dim=1, prepend=torch.zeros_like(x[:, :1]))
+        return kept @ kept.mT - torch.eye(3), x.T, torch.where(is_inside, turned, steps), count.to(torch.float32)
+
+
+class InPlace(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (2 * x).add_(1)
+
+
+class Determinant(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.linalg.slogdet(x[..., None] * x[..., None, :] + torch.eye(3))[1]
+
+
+def test_operators_are_translated_as_they_would_be_taken_apart() -> None:
+    inputs = {"x": torch.zeros(2, 3), "count": torch.zeros(2, dtype=torch.int64)}
+    names, dynamic = ("matrix", "reversed", "chosen", "real"), {name: {0: "batch"} for name in inputs}
+    rng = np.random.default_rng(0)
+    given = {"x": rng.normal(size=(5, 3)).astype(np.float32), "count": np.arange(5)}
+    expected = Plain()(*(torch.from_numpy(array) for array in given.values()))
+    for decompose in (False, True):
+        made = export_graph(Plain(), inputs, names, dynamic=dynamic, decompose=decompose)
+        found = open_session(made, {}).run(list(names), given)
+        for actual, wanted in zip(found, expected, strict=True):
+            # Products of three numbers, in any order.
+            np.testing.assert_allclose(actual, wanted.numpy(), rtol=4 * 2**-24, atol=4 * 2**-24)
+
+
+@pytest.mark.parametrize(
+    ("module", "error", "reason"),
+    [(InPlace(), ValueError, "add_.Tensor changes a tensor"), (Determinant(), OnnxExporterError, "ONNX")],
+)
+def test_what_would_have_to_be_taken_apart_is_refused(module: nn.Module, error: type[Exception], reason: str) -> None:
+    with pytest.raises(error, match=reason):
+        export_graph(module, {"x": torch.zeros(2, 3)}, ["y"], dynamic={"x": {0: "batch"}}, decompose=False)
 
 
 def test_leaves_no_traces_of_the_machine(graph: Graph) -> None:

@@ -8,7 +8,7 @@ from torch import nn
 
 from rfa.export.bundle import open_session
 from rfa.export.onnx_graphs import export_graph
-from rfa.model.recurrence.dense import MOST_UNROLLED, spd_inverse
+from rfa.model.recurrence.inverse import MOST_UNROLLED, spd_inverse
 
 
 class Inverse(nn.Module):

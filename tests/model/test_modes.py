@@ -10,6 +10,7 @@ from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.recurrence import dense, modes
+from rfa.model.recurrence.inverse import spd_inverse
 from rfa.model.recurrence.modes import Chains, Eigenpairs, backward, seen_from_now, transition
 from rfa.model.recurrence.spectrum import EXTRA_NODES, mode_arrays, spectrum, stationary, threshold
 from tests.model.oracles import filterpy_filter
@@ -126,6 +127,38 @@ def test_what_an_earlier_observation_sees_of_now(drift):
         expected = matrix @ np.linalg.inv(f)
         assert gap(seen[place], expected) < 1e-11
         assert gap(process[place], expected @ q @ expected.T, 1.0) < 1e-10
+
+
+@pytest.mark.parametrize("drift", [blocks(TURN, [[-0.4]]) - 0.2 * np.eye(3), PLANE])
+def test_lags_that_are_equal_are_worked_out_once(drift, monkeypatch):
+    """A batch on a grid has as many lags as the grid has steps, and each gives what it gives alone."""
+    n = len(drift)
+    modes_, matrix = built(drift, make_noise(n)), torch.tensor(np.random.default_rng(5).normal(size=(2, n)))
+    grid = torch.tensor([0.0, 0.3, 2.0, 9.0], dtype=torch.float64)
+    place = torch.from_numpy(np.random.default_rng(6).integers(0, 4, (40, 30)))
+    alone = [transition(modes_, lag) + seen_from_now(modes_, matrix, lag) for lag in grid[:, None]]
+    asked = []
+    for module, name in ((dense, "transition"), (dense, "modal_noise"), (modes, "_chain_noise")):
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda d, lag, real=real: asked.append(lag.numel()) or real(d, lag))
+    together = transition(modes_, grid[place]) + seen_from_now(modes_, matrix, grid[place])
+    assert asked and max(asked) == len(grid)
+    for part, *each in zip(together, *alone, strict=True):
+        # A product of matrices may be summed in another order beside others.
+        assert torch.allclose(part, torch.cat(each)[place], rtol=1e-12, atol=1e-12)
+    # What has a gradient is not sorted.
+    transition(modes_, grid[place].requires_grad_())[1].sum().backward()
+    assert max(asked) == place.numel()
+
+
+def test_an_inverse_in_place_is_the_one_with_a_gradient():
+    root = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 9, 12))).float()
+    matrix = root @ root.mT
+    before = matrix.clone()
+    in_place = spd_inverse(matrix)
+    assert torch.equal(matrix, before)
+    for found, expected in zip(in_place, spd_inverse(matrix.requires_grad_()), strict=True):
+        assert expected.requires_grad and torch.equal(found, expected)
 
 
 def test_constant_velocity_is_the_textbooks_polynomials():

@@ -1,0 +1,72 @@
+"""Inverses of small symmetric positive definite matrices, by sweeps: ONNX has no inverse, and no Cholesky.
+
+One arithmetic in four places: written out for a gradient and for a graph of few sweeps, in place where neither is asked
+for, a loop of an exported graph (scanned_inverse.py), and the closed form of a pair.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Sweeps of `spd_inverse` that an exported graph has one by one; more are a loop.
+MOST_UNROLLED = 4
+
+
+def _inverse_2x2(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The closed form: a fifth of the operations of the sweeps, and most systems have two components."""
+    a, b, d = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
+    # The Schur complement keeps the digits that a d - b² loses when the components are nearly collinear.
+    schur = d - b * b / a
+    corner = 1 / schur
+    off = -b / a * corner
+    top = 1 / a - b / a * off
+    inverse = torch.stack([torch.stack([top, off], -1), torch.stack([off, corner], -1)], -2)
+    return inverse, torch.log(a) + torch.log(schur)
+
+
+def spd_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Inverse and log determinant of a symmetric positive definite `[..., p, p]`, by sweeps over a fixed p: that of
+    observed components, or of states."""
+    size = matrix.shape[-1]
+    if size == 1:  # the sweeps would square it, and a variance in the unit of the data may be 1e20
+        return 1 / matrix, torch.log(matrix[..., 0, 0])
+    if size == 2:
+        return _inverse_2x2(matrix)
+    if size > MOST_UNROLLED and torch.compiler.is_exporting():
+        # Brings in a part of torch that only the exporter needs.
+        from rfa.model.recurrence.scanned_inverse import scanned_inverse
+
+        return scanned_inverse(matrix)
+    if size > MOST_UNROLLED and not matrix.requires_grad and not torch.compiler.is_compiling():
+        return _swept_in_place(matrix)
+    log_det = torch.zeros_like(matrix[..., 0, 0])
+    eye = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
+    for k in range(size):
+        pivot = matrix[..., k : k + 1, k : k + 1]
+        row, column = matrix[..., k : k + 1, :], matrix[..., :, k : k + 1]
+        unit_row, unit_column = eye[k : k + 1], eye[:, k : k + 1]
+        # Every entry outside row and column k; then the row, the column and the pivot itself.
+        inside = (matrix - column * row / pivot) * ((1 - unit_row) * (1 - unit_column))
+        edges = (1 - unit_row) * unit_column * row / pivot - (1 - unit_column) * unit_row * column / pivot
+        matrix = inside + edges + unit_row * unit_column / pivot
+        log_det = log_det + torch.log(pivot[..., 0, 0])
+    return (matrix + matrix.mT) / 2, log_det
+
+
+def _swept_in_place(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The sweeps of `spd_inverse` bit for bit, for no gradient: three passes over the matrix each, not a dozen."""
+    swept, outer = matrix.clone(), torch.empty_like(matrix)
+    log_det = torch.zeros_like(matrix[..., 0, 0])
+    for k in range(matrix.shape[-1]):
+        pivot = swept[..., k : k + 1, k : k + 1].clone()
+        row, column = swept[..., k : k + 1, :].clone(), swept[..., :, k : k + 1].clone()
+        swept -= torch.mul(column, row, out=outer).div_(pivot)
+        swept[..., k : k + 1, :] = row / pivot
+        swept[..., :, k : k + 1] = -column / pivot
+        swept[..., k : k + 1, k : k + 1] = 1 / pivot
+        log_det += torch.log(pivot[..., 0, 0])
+    return (swept + swept.mT) / 2, log_det
+
+
+__all__ = ["MOST_UNROLLED", "spd_inverse"]
