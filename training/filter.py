@@ -33,7 +33,7 @@ from rfa.training.recorded import load_recorded
 from rfa.training.resuming import LEFT, REQUEST_FILE
 from rfa.training.series import calibration_windows, split, windows
 from rfa.training.simulate import NOISE_SETTINGS, Disturbance, simulate_level, simulate_oscillator
-from rfa.training.structural import StructuralConfig, fit_structural
+from rfa.training.structural import SHARES, StructuralConfig, fit_structural
 from rfa.training.structural_kept import Kept
 
 SIMULATED = "simulate:oscillator"
@@ -44,8 +44,6 @@ SIMULATED_METRICS, SIMULATED_ROWS = 100, 300
 RECORD_FILE = "train.json"
 # Columns that a structural fit has finished, until all are.
 FITTED_FILE = "fitted.jsonl"
-# A bar of work that is not counted in things.
-SHARES = "{l_bar}{bar}| {elapsed}<{remaining}{postfix}"
 # Seeds of the simulated splits; tests and the bench use others.
 SEEDS = {"train": 1, "validation": 2}
 VALIDATION_SEQUENCES = 480

@@ -9,10 +9,7 @@ thread each: what is compiled needs no lock. NumPy, SciPy and numba: no torch.
 
 from __future__ import annotations
 
-import os
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,6 +19,7 @@ from scipy.linalg import block_diag
 from rfa.data import Series
 from rfa.model.config import StrictConfig
 from rfa.model.linear_config import LinearFilterConfig
+from rfa.training.structural_each import fit_each
 from rfa.training.structural_fit import MIN_GAIN, Column, Fit, Likelihood, Limits, Report, fit_column, make_column
 from rfa.training.structural_joint import Robust, joint_log_likelihood
 from rfa.training.structural_kept import Kept
@@ -30,6 +28,8 @@ from rfa.training.structural_seasons import candidate_periods
 
 Shared = Literal["nothing", "measurement", "measurement and level"]
 
+# A bar of work that is not counted in things.
+SHARES = "{l_bar}{bar}| {elapsed}<{remaining}{postfix}"
 # Correlations that columns with this many common values or fewer get are 0.
 MIN_COMMON = 20
 # Innovations beyond so many standard deviations count as that many in a correlation.
@@ -101,54 +101,31 @@ def fit_structural(
     count = len(train.times)
     columns = [make_column(name, times, values[:, i], count) for i, name in enumerate(train.names)]
     limits = Limits(config.max_harmonics, config.max_free_modes, config.iterations, config.inner)
-    periods = [_periods(column, train.times, train.values[:, i], config) for i, column in enumerate(columns)]
+    periods = [periods_of(column, train.times, train.values[:, i], config) for i, column in enumerate(columns)]
     fits = _fit_all(columns, periods, limits, report, kept)
     start = time.monotonic()
     chosen, shared, gains = _join(columns, fits, config.inner)
-    record = [_describe(column, fit) for column, fit in zip(columns, fits, strict=True)]
+    record = [describe_fit(column, fit) for column, fit in zip(columns, fits, strict=True)]
     joint = {"shared_noise": shared, "validation": gains, "seconds": round(time.monotonic() - start, 1)}
     seasons = {period for fit in fits for period, _ in fit.structure.seasons}
     return StructuralFit(chosen, tuple(sorted(seasons)), record, joint)
 
 
 def _fit_all(
-    columns: list[Column],
-    periods: list[list[float]],
-    limits: Limits,
-    report: Report | None,
-    kept: Kept | None,
+    columns: list[Column], periods: list[list[float]], limits: Limits, report: Report | None, kept: Kept | None
 ) -> list[Fit]:
-    """The fit of every column; where one fails, or the caller is interrupted, the others end at their next fit."""
-    lock, is_over = threading.Lock(), threading.Event()
+    items = {column.name: (column, own) for column, own in zip(columns, periods, strict=True)}
+    if len(items) < len(columns):
+        raise ValueError("two columns have one name: name each differently")
 
-    def told(line: str, share: float) -> None:
-        if is_over.is_set():
-            raise InterruptedError
-        if report is not None:
-            with lock:
-                report(line, share)
+    def fit(item: tuple[Column, list[float]], tell: Report) -> dict[str, Any]:
+        return fit_column(*item, limits, tell).to_document()
 
-    def fit(column: Column, periods: list[float]) -> Fit:
-        if kept is not None and (document := kept.get(column.name)) is not None:
-            told(f"{column.name}: was fitted before", 1.0)
-            return Fit.from_document(document)
-        found = fit_column(column, periods, limits, told)
-        if kept is not None:
-            with lock:
-                kept.add(column.name, found.to_document())
-        return found
-
-    with ThreadPoolExecutor(min(len(columns), os.cpu_count() or 1)) as pool:
-        futures = [pool.submit(fit, *one) for one in zip(columns, periods, strict=True)]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            is_over.set()
-            pool.shutdown(cancel_futures=True)
-            raise
+    found = fit_each(items, fit, report=report, kept=kept)
+    return [Fit.from_document(document) for document in found.values()]
 
 
-def _periods(column: Column, times: np.ndarray, values: np.ndarray, config: StructuralConfig) -> list[float]:
+def periods_of(column: Column, times: np.ndarray, values: np.ndarray, config: StructuralConfig) -> list[float]:
     """Candidate seasons in steps."""
     if isinstance(config.seasons, str):
         return candidate_periods(times, values)
@@ -158,7 +135,8 @@ def _periods(column: Column, times: np.ndarray, values: np.ndarray, config: Stru
     return periods
 
 
-def _describe(column: Column, fit: Fit) -> dict[str, Any]:
+def describe_fit(column: Column, fit: Fit) -> dict[str, Any]:
+    """What a run tells of a column, as JSON."""
     return {
         "name": column.name,
         "structure": fit.structure.describe(),
@@ -256,4 +234,7 @@ def joint_config(
     )
 
 
-__all__ = ["StructuralConfig", "StructuralFit", "fit_structural", "innovation_correlation", "joint_config"]
+__all__ = [
+    "SHARES", "StructuralConfig", "StructuralFit", "describe_fit", "fit_structural", "innovation_correlation",
+    "joint_config", "periods_of",
+]  # fmt: skip

@@ -90,7 +90,7 @@ class Fit:
 
 
 def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -> Column:
-    """Normalise a column by its first `fitted` values.
+    """Normalise a column by its first `fitted` values; the others validate, if there are any.
 
     Raises:
         ValueError: they hold too little to fit a model to: names the column and says what.
@@ -102,7 +102,7 @@ def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -
         raise ValueError(
             f"column {name!r} has {known.size} values in the training part; a structural model needs {MIN_VALUES}"
         )
-    if not np.isfinite(values[fitted:]).any():
+    if fitted < len(values) and not np.isfinite(values[fitted:]).any():
         raise ValueError(f"column {name!r} has no value in the validation part")
     low, middle, high = np.percentile(known, [25, 50, 75])
     spread = (high - low) / 1.349 if high > low else float(known.std())
@@ -200,7 +200,7 @@ def fit_column(column: Column, periods: list[float], limits: Limits, report: Rep
         if report is not None:
             # As many parts as stages, one for the first fit and one to converge.
             done = (reached + 1) / (len(stages) + 2)
-            report(f"{column.name}: {line}", done - told)
+            report(line, done - told)
             told = done
 
     def attempt(structure: Structure, known: dict[str, float] | None) -> Fit:
