@@ -22,8 +22,8 @@ from scipy.optimize import minimize
 
 from rfa.model.calendar import DAY_SECONDS, WEEKDAYS, Days, Nodes
 
-# Nodes of a day, at most: half-hours.
-MOST_NODES = 48
+# Nodes of a day, at most: half-hours, and hours where the scales are found.
+MOST_NODES, OF_SCALES = 48, 24
 # Days that a pattern needs: each weekday twice in what it is fitted to.
 LEAST_DAYS = 3 * WEEKDAYS
 # Hours over which the pattern of all days, the differences between days (a short and a long one) and a holiday's
@@ -102,7 +102,7 @@ def fit_pattern(times: np.ndarray, y: np.ndarray, days: Days) -> np.ndarray:
         per_row = weight[day] * min(OF_A_DAY, typical) / (typical * variance)
         information, evidence = _normal(y, nodes, per_row, size)
         if step == 1:
-            scales = _scales(prior, information, evidence, scales)
+            scales = _scales(times[seen], y, per_row, days, scales)
         pattern, _ = _posterior(prior, information, evidence, scales)
     return pattern
 
@@ -141,7 +141,12 @@ def _posterior(
     return root @ solved, 2 * float(np.log(np.diag(factor[0])).sum()) - float(seen @ solved)
 
 
-def _scales(prior: Prior, information: np.ndarray, evidence: np.ndarray, start: np.ndarray) -> np.ndarray:
+def _scales(times: np.ndarray, y: np.ndarray, weight: np.ndarray, days: Days, start: np.ndarray) -> np.ndarray:
+    """How much there is of each part, by the marginal likelihood of a pattern of hours: that of half-hours costs eight
+    times as much."""
+    hourly = Days(days.zone, min(days.slots, OF_SCALES), days.holidays)
+    prior, size = Prior(hourly), hourly.types * hourly.slots
+    information, evidence = _normal(y, hourly.nodes(times), weight, size)
     bounds = [(math.log(x) - SCALE_RANGE, math.log(x) + SCALE_RANGE) for x in SCALES[: prior.count]]
     found: np.ndarray = minimize(
         lambda x: _posterior(prior, information, evidence, x)[1], start, method="L-BFGS-B", bounds=bounds,

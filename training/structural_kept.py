@@ -28,7 +28,7 @@ class Kept:
         self.path = path
         found = hashlib.sha256(json.dumps(asked, sort_keys=True).encode())
         for array in arrays:
-            found.update(np.ascontiguousarray(array))
+            found.update(np.ascontiguousarray(array).tobytes())
         self._digest = found.hexdigest()
         self._parts: dict[str, Any] = {}
         # Of the file, what is of this fit and whole.

@@ -152,7 +152,7 @@ class SystemRuntime(FilterRuntime):
             return super().step(pool, batch, readout, inputs, memory, traced=traced)
         leads = np.array([0.0, *readout.horizon])
         times = batch.times[:, None] + leads
-        known = is_moment(times).all(axis=1)
+        known: np.ndarray = np.logical_and.reduce(is_moment(times), axis=1)
         pattern = np.zeros((*times.shape, self.observation_size))
         pattern[known] = self.calendar.at(times[known].ravel()).reshape(-1, *pattern.shape[1:])
         seen, ahead = pattern[:, 0], pattern[:, 1:]

@@ -185,8 +185,8 @@ def _draw_trajectories(
         for paths in draw_paths(traces, readout.calibration.state_scale, readout.samples, seed, first):
             found.append(paths @ runtime.readout_matrix.T + runtime.readout_offset)
             yield
-    paths = [path for block in found[::-1] for path in block]
-    return [path + at for path, at in zip(paths, beside, strict=False)]
+    in_order = (path for block in found[::-1] for path in block)
+    return [path + at for path, at in zip(in_order, beside, strict=False)]
 
 
 class Memory:

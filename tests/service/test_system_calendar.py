@@ -1,5 +1,7 @@
 """Systems with a calendar: the filter of what is left, with the pattern put back on."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -37,7 +39,7 @@ def moved(times):
 
 def test_what_is_told_is_that_of_what_is_left_with_the_pattern_on_it():
     own, plain = SystemRuntime(System.from_document(WITH)), SystemRuntime(System.from_document(PLAIN))
-    wanted = {"horizon": LEADS, "samples": 3, "smooth": True}
+    wanted: dict[str, Any] = {"horizon": LEADS, "samples": 3, "smooth": True}
     found = own.filter(list(TIMES), rows(VALUES), **wanted)
     left = plain.filter(list(TIMES), rows(VALUES - CALENDAR.at(TIMES)), **wanted)
     pattern = moved(TIMES)
@@ -47,13 +49,14 @@ def test_what_is_told_is_that_of_what_is_left_with_the_pattern_on_it():
         assert step.nis == other.nis and step.anomaly == other.anomaly
         assert np.allclose(step.interval["0.9"], np.add(other.interval["0.9"], at))
         assert np.allclose(step.samples, np.add(other.samples, at))
-        for ahead, before in zip(step.forecast, other.forecast, strict=True):
+        for ahead, left_ahead in zip(step.forecast, other.forecast, strict=True):
             beside = moved([ahead.t])[0]
-            assert ahead.mean[0] == pytest.approx(before.mean[0] + beside, abs=1e-9) and ahead.std == before.std
-            assert np.allclose(ahead.interval["0.9"], np.add(before.interval["0.9"], beside))
+            assert ahead.mean[0] == pytest.approx(left_ahead.mean[0] + beside, abs=1e-9)
+            assert ahead.std == left_ahead.std
+            assert np.allclose(ahead.interval["0.9"], np.add(left_ahead.interval["0.9"], beside))
     assert found.smoothed is not None and left.smoothed is not None
-    for step, other, at in zip(found.smoothed, left.smoothed, pattern, strict=True):
-        assert step.mean[0] == pytest.approx(other.mean[0] + at, abs=1e-9) and step.std == other.std
+    for late, before, at in zip(found.smoothed, left.smoothed, pattern, strict=True):
+        assert late.mean[0] == pytest.approx(before.mean[0] + at, abs=1e-9) and late.std == before.std
 
 
 def test_segments_are_the_whole_bit_for_bit():
