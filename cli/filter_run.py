@@ -215,7 +215,8 @@ def system_from(path: Path) -> Callable[[Key, Series], FilterRuntime]:
         OSError, ValueError: it cannot be had, or numba is not installed.
     """
     from rfa.model.compiling import HAS_COMPILER
-    from rfa.model.system import InvalidSystem, system_for
+    from rfa.model.fitted import system_for
+    from rfa.model.system import InvalidSystem
 
     if not HAS_COMPILER:
         raise ValueError("--system needs numba: pip install 'rfa-server[fast]'")

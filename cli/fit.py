@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rfa.cli.console import JsonFlag, print_result
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from rfa.data import Key, Series
-    from rfa.training.structural_kept import Kept
 
 # Lines of models that are shown, and of series that failed.
 SHOWN = 8
-# What is finished stands beside the models until all are.
-FITTED = ".fitted"
 
 
 def fit(
@@ -64,19 +59,14 @@ def fit(
     --system MODELS` uses the models. Series that fail alone are named, and the exit code is 1.
     """
     import json
-    import os
 
-    # Series are fitted side by side. Threads of the linear algebra beside them wait for each other, four times as long
-    # as the work takes. It is read when NumPy is first imported.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from tqdm import tqdm
 
     from rfa.cli.filter_output import DOCUMENT, check_output
     from rfa.data import key_name, load_table, read_frame
     from rfa.data.wide import unfolded
-    from rfa.training.fit import fit_series
+    from rfa.training.fit import fit_to
     from rfa.training.structural import SHARES, StructuralConfig
-    from rfa.training.structural_kept import Kept
 
     check_output("--out", out, (DOCUMENT,), [data])
     chosen = StructuralConfig.from_dict({} if config is None else json.loads(config.read_text(encoding="utf-8")))
@@ -87,11 +77,6 @@ def fit(
         every=every, refused=lambda key, error: failed.update({key_name(key): str(error)}),
     )  # fmt: skip
     _say_notes(series)
-    beside = out.with_name(out.name + FITTED)
-
-    def kept(asked: Any, arrays: list[np.ndarray]) -> Kept:
-        return Kept(beside, asked, arrays)
-
     count = sum(len(one.names) for one in series.values())
     with tqdm(total=count, disable=None, bar_format=SHARES) as bar:
 
@@ -99,11 +84,9 @@ def fit(
             bar.set_postfix_str(line, refresh=False)
             bar.update(share)
 
-        models = fit_series(
-            series, zone=zone, country=country, holidays=holiday or [], config=chosen, report=advance, kept=kept
+        models = fit_to(
+            out, series, zone=zone, country=country, holidays=holiday or [], config=chosen, report=advance
         )
-    models.save(out)
-    beside.unlink(missing_ok=True)
     failed |= models.failed
     for name, reason in list(failed.items())[:SHOWN]:
         typer.echo(f"failed: {name}: {reason}", err=True)

@@ -7,7 +7,7 @@ A system is a document of `rfa.model.system`, so `rfa filter --system FILE` take
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -67,4 +67,34 @@ class Models(Mapping[str, dict[str, Any]]):
         return cls(dict(series), dict(document.get("fits", {})))
 
 
-__all__ = ["Models"]
+def system_for(document: object, names: Sequence[str], key: str = "") -> System:
+    """Of a file that holds one system, or `{"series": {"name": system, …}}`: the one, or that of a series.
+
+    Args:
+        names: of the columns of the series.
+        key: what it is called among others, where a table has several.
+
+    Raises:
+        InvalidSystem: there is none, or it is wrong.
+    """
+    if not isinstance(document, Mapping) or "series" not in document:
+        return System.from_document(document)
+    found = document["series"]
+    if not set(document) <= {"series", "fits"} or not isinstance(found, Mapping) or not found:
+        raise InvalidSystem("series", "must hold systems by the names of their series; only fits may stand beside it")
+    labels = [series_label(key, names[0], is_only=is_only) for is_only in (True, False)] if len(names) == 1 else []
+    for label in labels:
+        if label in found:
+            return System.from_document(found[label])
+    shown = ", ".join(map(repr, list(found)[:8])) + (", …" if len(found) > 8 else "")
+    asked = ", ".join(map(repr, labels[:1] or names))
+    raise InvalidSystem("series", f"has systems of {shown}, not of {asked}" + ("" if labels else ": choose one column"))
+
+
+def series_label(key: str, column: str, *, is_only: bool) -> str:
+    """What a column is called among the series of a table: by its name, by the key, or where a key has several columns
+    by both."""
+    return (key if is_only else f"{key} / {column}") if key else column
+
+
+__all__ = ["Models", "series_label", "system_for"]

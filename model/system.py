@@ -155,36 +155,6 @@ class System:
         return f"system:{self.digest[:8]}"
 
 
-def system_for(document: object, names: Sequence[str], key: str = "") -> System:
-    """Of a file that holds one system, or `{"series": {"name": system, …}}`: the one, or that of a series.
-
-    Args:
-        names: of the columns of the series.
-        key: what it is called among others, where a table has several.
-
-    Raises:
-        InvalidSystem: there is none, or it is wrong.
-    """
-    if not isinstance(document, Mapping) or "series" not in document:
-        return System.from_document(document)
-    found = document["series"]
-    if not set(document) <= {"series", "fits"} or not isinstance(found, Mapping) or not found:
-        raise InvalidSystem("series", "must hold systems by the names of their series; only fits may stand beside it")
-    labels = [series_label(key, names[0], is_only=is_only) for is_only in (True, False)] if len(names) == 1 else []
-    for label in labels:
-        if label in found:
-            return System.from_document(found[label])
-    shown = ", ".join(map(repr, list(found)[:8])) + (", …" if len(found) > 8 else "")
-    asked = ", ".join(map(repr, labels[:1] or names))
-    raise InvalidSystem("series", f"has systems of {shown}, not of {asked}" + ("" if labels else ": choose one column"))
-
-
-def series_label(key: str, column: str, *, is_only: bool) -> str:
-    """What a column is called among the series of a table: by its name, by the key, or where a key has several columns
-    by both."""
-    return (key if is_only else f"{key} / {column}") if key else column
-
-
 def _renamed(document: object) -> dict[str, Any]:
     """The document with one name for each field."""
     if not isinstance(document, Mapping) or not all(isinstance(name, str) for name in document):
@@ -466,4 +436,4 @@ def _refusal(reason: str, *, is_step: bool, name: str = "") -> InvalidSystem:
     return InvalidSystem(name, told)
 
 
-__all__ = ["InvalidSystem", "System", "series_label", "system_for"]
+__all__ = ["InvalidSystem", "System"]

@@ -8,17 +8,18 @@ than seasons of the model. Then both are fitted again to all of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rfa.data import Key, Series, key_name
 from rfa.model.calendar import DAY_SECONDS, Calendar, Days
-from rfa.model.fitted import Models
-from rfa.model.system import System, series_label
+from rfa.model.fitted import Models, series_label
+from rfa.model.system import System
 from rfa.training.structural import StructuralConfig, describe_fit, joint_config, periods_of
 from rfa.training.structural_calendar import days_for, fit_pattern, pattern_at
 from rfa.training.structural_each import fit_each
@@ -42,6 +43,8 @@ FITTED_SHARE = 0.75
 MOST_HARMONICS, BESIDE_CALENDAR = 8, 4
 # Holidays are listed up to so many years after the last row.
 YEARS_AHEAD = 10
+# Name of what is kept beside models until all are there.
+FITTED = ".fitted"
 
 
 def fit_series(
@@ -52,7 +55,7 @@ def fit_series(
     holidays: Sequence[str] = (),
     config: StructuralConfig | None = None,
     report: Report | None = None,
-    kept: Callable[[Any, list[np.ndarray]], Kept] | None = None,
+    keep: Path | None = None,
 ) -> Models:
     """Fit a model to every column of every series.
 
@@ -63,7 +66,7 @@ def fit_series(
         holidays: more such dates, as 2026-12-24.
         config: how to fit.
         report: called after every step with a line of progress, and the series' worth of work that is done.
-        kept: makes what keeps finished series, of what was asked and of what.
+        keep: a file where finished series are kept until all are, so that the same call goes on after a stop.
 
     Raises:
         ValueError: an argument is wrong, or nothing could be fitted: the first reason.
@@ -85,15 +88,29 @@ def fit_series(
 
     asked = [asdict(chosen), zone, listed, sorted(items)]
     arrays = [array for _, one in sorted(items.items()) for array in (one.times, one.values)]
-    keeper = None if kept is None else kept(asked, arrays)
+    kept = None if keep is None else Kept(keep, asked, arrays)
     failed: dict[str, str] = {}
     found = fit_each(
-        items, fit, report=report, kept=keeper, refused=lambda name, error: failed.update({name: str(error)})
+        items, fit, report=report, kept=kept, refused=lambda name, error: failed.update({name: str(error)})
     )
     if not found:
         raise ValueError(next(iter(failed.values()), "there is no series to fit"))
     parts = {part: {name: one[part] for name, one in found.items()} for part in ("system", "fit")}
     return Models(parts["system"], parts["fit"], failed)
+
+
+def fit_to(out: Path, series: Mapping[Key, Series], **how: Any) -> Models:
+    """Fit, and write the models; what a stop leaves is kept beside them, and the same call goes on.
+
+    Args:
+        out: a file of JSON.
+        how: see `fit_series`.
+    """
+    keep = out.with_name(out.name + FITTED)
+    models = fit_series(series, keep=keep, **how)
+    models.save(out)
+    keep.unlink(missing_ok=True)
+    return models
 
 
 def _holidays(series: Sequence[Series], country: str | None, more: Sequence[str]) -> tuple[str, ...]:
@@ -181,4 +198,4 @@ def _system(column: Column, fit: Fit, inner: int) -> dict[str, Any]:
     return dict(System.of(config).document)
 
 
-__all__ = ["fit_series"]
+__all__ = ["fit_series", "fit_to"]

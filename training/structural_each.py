@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
+from threadpoolctl import threadpool_limits
+
 from rfa.training.resuming import Stopped, StopSignals
 from rfa.training.structural_fit import Report
 from rfa.training.structural_kept import Kept
@@ -73,7 +75,9 @@ def fit_each(
                 kept.add(name, found)
         return found
 
-    with StopSignals() as signals, ThreadPoolExecutor(max(1, min(len(items), os.cpu_count() or 1))) as pool:
+    workers = max(1, min(len(items), os.cpu_count() or 1))
+    # Threads of the linear algebra beside these wait for each other, four times as long as the work takes.
+    with StopSignals() as signals, threadpool_limits(1, "blas"), ThreadPoolExecutor(workers) as pool:
         futures = {name: pool.submit(run, name, item) for name, item in items.items()}
         try:
             while not _settled(futures, stop_at_failure=refused is None):

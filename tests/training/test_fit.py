@@ -9,8 +9,8 @@ import pytest
 
 from rfa.data import Series
 from rfa.model.calendar import Calendar
-from rfa.model.fitted import Models
-from rfa.model.system import InvalidSystem, System, system_for
+from rfa.model.fitted import Models, system_for
+from rfa.model.system import InvalidSystem, System
 from rfa.service.runtime.compiled_system import SystemRuntime
 from rfa.training.fit import fit_series
 from rfa.training.structural import StructuralConfig
