@@ -28,7 +28,8 @@ def check_output(option: str, path: Path, endings: Sequence[str], sources: Seque
         ValueError: the ending is not known, there is no such folder, it may not be written, or it is a source.
     """
     if path.suffix.lower() not in endings:
-        raise ValueError(f"{option} must end in {', '.join(endings[:-1])} or {endings[-1]}, got {path.name!r}")
+        known = " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
+        raise ValueError(f"{option} must end in {known}, got {path.name!r}")
     folder = path.parent
     if not folder.is_dir():
         raise ValueError(f"{option}: there is no folder {str(folder)!r}")

@@ -83,7 +83,7 @@ class Task:
         smooth: also the states given all rows, or those up to `lag` rows later.
     """
 
-    runtime: Callable[[Series], FilterRuntime]
+    runtime: Callable[[Key, Series], FilterRuntime]
     leads: Sequence[str]
     horizon: str | None
     alarm: Alarm
@@ -106,7 +106,7 @@ class Task:
 
         if self.alarm.per_time and series.clock is None:
             raise ValueError(f"--alarm is per time, and {file} has no column of times; give a share of the rows")
-        runtime = self.runtime(series)
+        runtime = self.runtime(key, series)
         leads = [lead(text, row_time(series)) for text in self.leads]
         ahead = np.empty(0) if self.horizon is None else times_ahead(series, self.horizon)
         distances = (ahead - series.times[-1]).tolist()
@@ -189,7 +189,7 @@ def columns_of(series: Series, result: FilteredSequence, horizon: Sequence[float
     return found.arrays()
 
 
-def filter_for(bundle: str | None) -> Callable[[Series], FilterRuntime]:
+def filter_for(bundle: str | None) -> Callable[[Key, Series], FilterRuntime]:
     """Makes filters of `auto` for series, or gives that of a bundle to each. What describes a system runs only by its
     name.
 
@@ -199,23 +199,24 @@ def filter_for(bundle: str | None) -> Callable[[Series], FilterRuntime]:
     from rfa.service.runtime.auto import NAME, AutoRuntime
 
     if bundle in (None, NAME):
-        return lambda series: AutoRuntime.of(len(series.names))
+        return lambda key, series: AutoRuntime.of(len(series.names))
     from rfa.export.bundle import open_bundle
     from rfa.library.locate import find_bundle
     from rfa.service.runtime.filter import FilterRuntime
 
     runtime = FilterRuntime(open_bundle(find_bundle(str(bundle))))
-    return lambda series: runtime
+    return lambda key, series: runtime
 
 
-def system_from(path: Path) -> Callable[[Series], FilterRuntime]:
+def system_from(path: Path) -> Callable[[Key, Series], FilterRuntime]:
     """Makes the filters of the system in a JSON file, or of those that it has for columns or series of a name.
 
     Raises:
         OSError, ValueError: it cannot be had, or numba is not installed.
     """
     from rfa.model.compiling import HAS_COMPILER
-    from rfa.model.system import InvalidSystem, system_for
+    from rfa.model.fitted import system_for
+    from rfa.model.system import InvalidSystem
 
     if not HAS_COMPILER:
         raise ValueError("--system needs numba: pip install 'rfa-server[fast]'")
@@ -226,11 +227,14 @@ def system_from(path: Path) -> Callable[[Series], FilterRuntime]:
     except ValueError as error:
         raise ValueError(f"{path.name} is no JSON document: {error}") from None
 
-    def runtime(series: Series) -> FilterRuntime:
+    def runtime(key: Key, series: Series) -> FilterRuntime:
         try:
-            return SystemRuntime(system_for(document, series.names))
+            system = system_for(document, series.names, key_name(key))
         except InvalidSystem as error:
             raise ValueError(f"{path.name}: {error}") from None
+        if system.calendar is not None and not series.is_dated:
+            raise ValueError(f"{path.name} has a calendar, and the times of the file are no dates; name them by --time")
+        return SystemRuntime(system)
 
     return runtime
 

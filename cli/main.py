@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from rfa.cli import bench, bundle, compile, evaluate, filter, generate, serve, train
+from rfa.cli import bench, bundle, compile, evaluate, filter, fit, generate, serve, train
 from rfa.cli.console import CommandGroup
 
 app = typer.Typer(
@@ -42,6 +42,7 @@ app.command("serve")(serve.serve)
 app.command("compile")(compile.compile_kernels)
 app.command("generate")(generate.generate)
 app.command("filter")(filter.filter_series)
+app.command("fit")(fit.fit)
 app.add_typer(train.app, name="train")
 app.command("export")(bundle.export)
 app.command("verify")(bundle.verify)

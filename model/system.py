@@ -9,6 +9,8 @@ leaves behind:
     {"F": [[1, 0.5], [0, 1]], "dt": 0.5, "Q": …, "H": [[1, 0]], "R": 0.25, "P0": 1e6}
     {"preset": "constant_velocity", "dimensions": 2, "process_noise": 0.1, "measurement_noise": 0.25}
 
+With `calendar` the measurements also have a known pattern of the week (`rfa.model.calendar`).
+
 `SHARED`, `MATRICES` and `PRESETS` say which fields there are, `LinearFilterConfig` what they mean. Q is noise per unit
 time beside A, and the noise of one step of `dt` beside F. A number in the place of Q, R or P0 is that times the
 identity. numpy alone: no torch, nothing compiled.
@@ -27,6 +29,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
+from rfa.model.calendar import Calendar
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.recurrence.sampled import drift_of, noise_rate
 from rfa.model.recurrence.spectrum import spectrum
@@ -51,6 +54,7 @@ MATRICES: Final = {"A": "drift", "Q": "process_noise", "C": "observation", "R": 
 # Other names of the same fields, and what stands in the place of A.
 ALSO: Final = {"H": "C", "bias": "offset"}
 PER_STEP: Final = ("F", "dt")
+CALENDAR: Final = "calendar"
 # Fields where null is a choice, and not left out: without robust weights, and without jumps.
 NULL_SAYS: Final = ("nu", "reacquire")
 
@@ -102,11 +106,13 @@ class System:
 
     Attributes:
         config: what filters run.
+        calendar: what every measurement has beside, by the time of the week; None is nothing.
         document: the same as the document that was given, by one name a field, with what was left out.
     """
 
     config: LinearFilterConfig
     document: Mapping[str, Any]
+    calendar: Calendar | None = None
 
     @classmethod
     def from_document(cls, document: object) -> Self:
@@ -116,8 +122,13 @@ class System:
             InvalidSystem: the field, and what is wrong with it.
         """
         given = _renamed(document)
+        pattern = given.pop(CALENDAR, None)
         whole = _preset(given) if "preset" in given else _given(given)
-        return cls(_config(whole), whole)
+        config = _config(whole)
+        if pattern is None:
+            return cls(config, whole)
+        calendar = _calendar(pattern, len(config.measurement_noise))
+        return cls(config, {**whole, CALENDAR: calendar.to_document()}, calendar)
 
     @classmethod
     def of(cls, config: LinearFilterConfig) -> Self:
@@ -144,25 +155,6 @@ class System:
         return f"system:{self.digest[:8]}"
 
 
-def system_for(document: object, names: Sequence[str]) -> System:
-    """Of a file that holds one system, or `{"series": {"name": system, …}}`: the one, or that of these columns.
-
-    Raises:
-        InvalidSystem: there is none, or it is wrong.
-    """
-    if not isinstance(document, Mapping) or "series" not in document:
-        return System.from_document(document)
-    found = document["series"]
-    if set(document) != {"series"} or not isinstance(found, Mapping) or not found:
-        raise InvalidSystem("series", "must hold systems by the names of their series, and nothing may stand beside it")
-    if len(names) != 1 or names[0] not in found:
-        shown = ", ".join(map(repr, list(found)[:8])) + (", …" if len(found) > 8 else "")
-        raise InvalidSystem(
-            "series", f"has systems of {shown}, not of {', '.join(map(repr, names))}: choose one column"
-        )
-    return System.from_document(found[names[0]])
-
-
 def _renamed(document: object) -> dict[str, Any]:
     """The document with one name for each field."""
     if not isinstance(document, Mapping) or not all(isinstance(name, str) for name in document):
@@ -177,6 +169,20 @@ def _renamed(document: object) -> dict[str, Any]:
         name: value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value for name, value in given.items()
     }
     return {name: value for name, value in plain.items() if value is not None or name in NULL_SAYS}
+
+
+def _calendar(document: Any, size: int) -> Calendar:
+    """Of so many components."""
+    try:
+        calendar = Calendar.from_document(document)
+    except ValueError as error:
+        field, _, reason = str(error).partition(" ")
+        raise InvalidSystem(field, reason) from None
+    if len(calendar.pattern) != size:
+        raise InvalidSystem(
+            f"{CALENDAR}.pattern", f"has {len(calendar.pattern)} columns, and the system measures {size} components"
+        )
+    return calendar
 
 
 def _check_names(given: Mapping[str, Any], known: Sequence[str], whose: str) -> None:
@@ -430,4 +436,4 @@ def _refusal(reason: str, *, is_step: bool, name: str = "") -> InvalidSystem:
     return InvalidSystem(name, told)
 
 
-__all__ = ["InvalidSystem", "System", "system_for"]
+__all__ = ["InvalidSystem", "System"]

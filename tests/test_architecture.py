@@ -41,14 +41,13 @@ COMPILED_MODELS = {
     "rfa.model.metric_numba", "rfa.model.recurrence", "rfa.model.recurrence.dense_numba",
     "rfa.model.recurrence.dense_numba_learned",
     "rfa.model.recurrence.filter_numba", "rfa.model.recurrence.noise_law", "rfa.model.recurrence.observed",
-    "rfa.model.student",
-    "rfa.model.system",
+    "rfa.model.calendar", "rfa.model.student", "rfa.model.system",
 }  # fmt: skip
 # What is told of an observation is compiled as well; how that is done stands with the first that was. And beliefs are
 # merged, inputs answered, any numbers filtered, and systems checked, by the model's formulas, which need NumPy alone.
 OF_THE_MODEL_FOR_SERVICE = (
     "rfa.model.auto_numba", "rfa.model.compiling", "rfa.model.driven", "rfa.model.fusion",
-    "rfa.model.recurrence.observed", "rfa.model.student", "rfa.model.system",
+    "rfa.model.recurrence.observed", "rfa.model.calendar", "rfa.model.student", "rfa.model.system",
 )  # fmt: skip
 # What these are made of.
 BELOW_THEM = {
@@ -56,7 +55,7 @@ BELOW_THEM = {
     "rfa.model.recurrence.spectrum",
 }  # fmt: skip
 # `import rfa` says what is compiled, as the commands do, and takes systems as requests do.
-COMPILATION = ("rfa.model.compiling", "rfa.model.system")
+COMPILATION = ("rfa.model.compiling", "rfa.model.calendar", "rfa.model.system")
 # `rfa eval` measures bundles as they are served.
 EVALUATION = "training/evaluate/*.py"
 # Of export, the service takes what reads a bundle and what reads its calibration; the rest writes bundles.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,10 @@ from rfa.training.metric import load_metrics
 from rfa.training.provenance import provenance
 from rfa.training.recorded import load_recorded
 from rfa.training.resuming import LEFT, REQUEST_FILE
-from rfa.training.series import split, windows
+from rfa.training.series import calibration_windows, split, windows
 from rfa.training.simulate import NOISE_SETTINGS, Disturbance, simulate_level, simulate_oscillator
-from rfa.training.structural import StructuralConfig, calibration_windows, fit_structural
+from rfa.training.structural import SHARES, StructuralConfig, fit_structural
+from rfa.training.structural_kept import Kept
 
 SIMULATED = "simulate:oscillator"
 VALIDATION_FILE = "validation.safetensors"
@@ -41,6 +42,8 @@ VALIDATION_FILE = "validation.safetensors"
 SIMULATED_FILE = "simulated.safetensors"
 SIMULATED_METRICS, SIMULATED_ROWS = 100, 300
 RECORD_FILE = "train.json"
+# Columns that a structural fit has finished, until all are.
+FITTED_FILE = "fitted.jsonl"
 # Seeds of the simulated splits; tests and the bench use others.
 SEEDS = {"train": 1, "validation": 2}
 VALIDATION_SEQUENCES = 480
@@ -248,13 +251,15 @@ def _fit_structural(run: FilterRun, data: str, directory: Path, show_progress: b
         raise ValueError(f"a structural model is fitted to a CSV, not to {data!r}")
     config = StructuralConfig.from_dict(run.model)
     train, validation, _ = split(load_recorded(data))
-    with tqdm(disable=not show_progress, unit="fit") as bar:
+    arrays = (part for piece in (train, validation) for part in (piece.times, piece.values))
+    kept = Kept(directory / FITTED_FILE, [asdict(config), *train.names], arrays)
+    with tqdm(total=len(train.names), disable=not show_progress, bar_format=SHARES) as bar:
 
-        def advance(line: str) -> None:
-            bar.set_postfix_str(line)
-            bar.update()
+        def advance(line: str, share: float) -> None:
+            bar.set_postfix_str(line, refresh=False)
+            bar.update(share)
 
-        found = fit_structural(train, validation, config, report=advance)
+        found = fit_structural(train, validation, config, report=advance, kept=kept)
     model = LinearFilter(found.config)
     longest = max(found.seasons, default=0.0)
     record = {
@@ -266,7 +271,9 @@ def _fit_structural(run: FilterRun, data: str, directory: Path, show_progress: b
         "provenance": provenance([Path(data)], torch.device("cpu")),
     }
     windowed = calibration_windows(validation, model.state_size, longest)
-    return _written(directory, "linear", model, record, windowed)
+    written = _written(directory, "linear", model, record, windowed)
+    kept.remove()
+    return written
 
 
 __all__ = ["FilterRun", "FilterTrainingConfig", "load_data", "simulated", "train_filter"]

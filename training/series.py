@@ -9,6 +9,10 @@ from rfa.model.batch import Batch
 
 # Chronological shares of training and validation; the rest is for tests.
 SPLIT = (0.6, 0.2)
+# Calibration filters windows of the validation part from the prior, in attention mode too: states² · rows² over all
+# windows, and the numbers that a step holds, states² · rows over all windows, stay below these.
+WINDOW_WORK, WINDOW_NUMBERS = 2e9, 2e7
+MIN_WINDOW = 96
 
 
 def split(series: Series) -> tuple[Series, Series, Series]:
@@ -30,4 +34,24 @@ def windows(series: Series, length: int) -> Batch:
     return Batch(
         np.stack([series.times[s : s + length] for s in starts]),
         np.stack([series.values[s : s + length] for s in starts]),
+    )
+
+
+def calibration_windows(validation: Series, states: int, longest: float) -> Batch:
+    """Windows of the validation part for export: two of the longest period, as many as calibration can afford.
+
+    Args:
+        states: of the filter.
+        longest: period in steps, 0 without a season.
+    """
+    rows = len(validation.times)
+    length = min(rows, max(MIN_WINDOW, 2 * round(longest)))
+    starts = np.arange(0, rows - length + 1, max(1, length // 2))
+    affordable = min(WINDOW_WORK / (states**2 * length**2), WINDOW_NUMBERS / (states**2 * length))
+    most = max(2, int(affordable))
+    if len(starts) > most:
+        starts = starts[np.linspace(0, len(starts) - 1, most).round().astype(int)]
+    return Batch(
+        np.stack([validation.times[s : s + length] for s in starts]),
+        np.stack([validation.values[s : s + length] for s in starts]),
     )

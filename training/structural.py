@@ -3,39 +3,37 @@
 Each column gets its own modes (`structural_fit`); the filter's state is all of them one after the other. What the
 columns share is then estimated from the correlation of their one-step innovations in the training part, as measurement
 noise (R dense) or as measurement and level noise, and kept where the validation likelihood of the joint filter gains.
-A row with missing components updates every column's state through what it has.
+A row with missing components updates every column's state through what it has. Columns are fitted side by side, a
+thread each: what is compiled needs no lock. NumPy, SciPy and numba: no torch.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from scipy.linalg import block_diag
 
 from rfa.data import Series
-from rfa.model.batch import Batch
 from rfa.model.config import StrictConfig
 from rfa.model.linear_config import LinearFilterConfig
-from rfa.model.linear_filter import LinearFilter
-from rfa.training.structural_fit import MIN_GAIN, Column, Fit, Likelihood, Limits, fit_column, make_column
+from rfa.training.structural_each import fit_each
+from rfa.training.structural_fit import MIN_GAIN, Column, Fit, Likelihood, Limits, Report, fit_column, make_column
+from rfa.training.structural_joint import Robust, joint_log_likelihood
+from rfa.training.structural_kept import Kept
 from rfa.training.structural_model import Matrices, matrices, robustness
 from rfa.training.structural_seasons import candidate_periods
 
 Shared = Literal["nothing", "measurement", "measurement and level"]
 
+# A bar of work that is not counted in things.
+SHARES = "{l_bar}{bar}| {elapsed}<{remaining}{postfix}"
 # Correlations that columns with this many common values or fewer get are 0.
 MIN_COMMON = 20
 # Innovations beyond so many standard deviations count as that many in a correlation.
 CLIP = 3.0
-# Calibration filters windows of the validation part from the prior, in attention mode too: states² · rows² over all
-# windows, and the numbers that a step holds, states² · rows over all windows, stay below these.
-WINDOW_WORK, WINDOW_NUMBERS = 2e9, 2e7
-MIN_WINDOW = 96
 
 
 @dataclass(frozen=True)
@@ -80,14 +78,20 @@ class StructuralFit:
 
 
 def fit_structural(
-    train: Series, validation: Series, config: StructuralConfig, *, report: Callable[[str], None] | None = None
+    train: Series,
+    validation: Series,
+    config: StructuralConfig,
+    *,
+    report: Report | None = None,
+    kept: Kept | None = None,
 ) -> StructuralFit:
     """Fit every column, then what they share.
 
     Args:
         train, validation: consecutive parts of one series; parameters are fitted on the first, modes chosen by the
             likelihood of the second.
-        report: called with a line of progress after every fit.
+        report: called after every fit with a line of progress, and the columns' worth of work that is done.
+        kept: where columns that are finished are kept, and not fitted again.
 
     Raises:
         ValueError: a column is constant or (nearly) empty.
@@ -97,18 +101,31 @@ def fit_structural(
     count = len(train.times)
     columns = [make_column(name, times, values[:, i], count) for i, name in enumerate(train.names)]
     limits = Limits(config.max_harmonics, config.max_free_modes, config.iterations, config.inner)
-    fits = []
-    for i, column in enumerate(columns):
-        fits.append(fit_column(column, _periods(column, train.times, train.values[:, i], config), limits, report))
+    periods = [periods_of(column, train.times, train.values[:, i], config) for i, column in enumerate(columns)]
+    fits = _fit_all(columns, periods, limits, report, kept)
     start = time.monotonic()
-    chosen, shared, gains = _join(columns, fits, times, values, config.inner, report)
-    record = [_describe(column, fit) for column, fit in zip(columns, fits, strict=True)]
+    chosen, shared, gains = _join(columns, fits, config.inner)
+    record = [describe_fit(column, fit) for column, fit in zip(columns, fits, strict=True)]
     joint = {"shared_noise": shared, "validation": gains, "seconds": round(time.monotonic() - start, 1)}
     seasons = {period for fit in fits for period, _ in fit.structure.seasons}
     return StructuralFit(chosen, tuple(sorted(seasons)), record, joint)
 
 
-def _periods(column: Column, times: np.ndarray, values: np.ndarray, config: StructuralConfig) -> list[float]:
+def _fit_all(
+    columns: list[Column], periods: list[list[float]], limits: Limits, report: Report | None, kept: Kept | None
+) -> list[Fit]:
+    items = {column.name: (column, own) for column, own in zip(columns, periods, strict=True)}
+    if len(items) < len(columns):
+        raise ValueError("two columns have one name: name each differently")
+
+    def fit(item: tuple[Column, list[float]], tell: Report) -> dict[str, Any]:
+        return fit_column(*item, limits, tell).to_document()
+
+    found = fit_each(items, fit, report=report, kept=kept)
+    return [Fit.from_document(document) for document in found.values()]
+
+
+def periods_of(column: Column, times: np.ndarray, values: np.ndarray, config: StructuralConfig) -> list[float]:
     """Candidate seasons in steps."""
     if isinstance(config.seasons, str):
         return candidate_periods(times, values)
@@ -118,7 +135,8 @@ def _periods(column: Column, times: np.ndarray, values: np.ndarray, config: Stru
     return periods
 
 
-def _describe(column: Column, fit: Fit) -> dict[str, Any]:
+def describe_fit(column: Column, fit: Fit) -> dict[str, Any]:
+    """What a run tells of a column, as JSON."""
     return {
         "name": column.name,
         "structure": fit.structure.describe(),
@@ -138,34 +156,28 @@ def _short(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _join(
-    columns: list[Column],
-    fits: list[Fit],
-    times: np.ndarray,
-    values: np.ndarray,
-    inner: int,
-    report: Callable[[str], None] | None,
-) -> tuple[LinearFilterConfig, Shared, dict[str, float]]:
+def _join(columns: list[Column], fits: list[Fit], inner: int) -> tuple[LinearFilterConfig, Shared, dict[str, float]]:
     """The joint filter, what its columns share, and the validation log likelihoods that decided it."""
     systems = [
         matrices(fit.structure, fit.raw, step=column.time_step, center=column.center, spread=column.spread)
         for column, fit in zip(columns, fits, strict=True)
     ]
-    robust = _joint_robustness(fits)
+    robust, one = _joint_robustness(fits), np.eye(len(columns))
     if len(columns) == 1:
-        return joint_config(systems, np.eye(1), "nothing", robust, inner), "nothing", {}
+        return joint_config(systems, one, "nothing", robust, inner), "nothing", {}
     correlation = innovation_correlation(columns, fits, inner)
-    choices: tuple[Shared, ...] = ("nothing", "measurement", "measurement and level")
+    noises: dict[Shared, tuple[np.ndarray, np.ndarray]] = {
+        "nothing": (one, one), "measurement": (correlation, one), "measurement and level": (correlation, correlation),
+    }  # fmt: skip
+    inverse = 0.0 if robust["nu"] is None else 1 / robust["nu"]
+    weighing = Robust(inverse, robust["contamination"], robust["outlier_scale"], inner)
     gains: dict[str, float] = {}
-    best, chosen = choices[0], joint_config(systems, correlation, choices[0], robust, inner)
-    for shared in choices:
-        config = joint_config(systems, correlation, shared, robust, inner)
-        gains[shared] = joint_log_likelihood(config, times, values, columns[0].fitted)
-        if report is not None:
-            report(f"columns share {shared}")
+    best: Shared = "nothing"
+    for shared, pair in noises.items():
+        gains[shared] = joint_log_likelihood(columns, fits, pair, weighing, columns[0].fitted)
         if gains[shared] > gains[best] + MIN_GAIN:
-            best, chosen = shared, config
-    return chosen, best, gains
+            best = shared
+    return joint_config(systems, correlation, best, robust, inner), best, gains
 
 
 def _joint_robustness(fits: list[Fit]) -> dict[str, Any]:
@@ -222,51 +234,7 @@ def joint_config(
     )
 
 
-def _exact(config: LinearFilterConfig) -> LinearFilter:
-    """The filter with its constants in float64."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        return LinearFilter(config)
-    finally:
-        torch.set_default_dtype(before)
-
-
-@torch.no_grad()
-def joint_log_likelihood(config: LinearFilterConfig, times: np.ndarray, values: np.ndarray, skip: int) -> float:
-    """Log likelihood of the rows from `skip` on under the filter as served, in float64, rows before it filtered too."""
-    model = _exact(config)
-    seen = np.isfinite(values)
-    parts = (np.where(seen, values, 0.0), seen.astype(np.float64), times)
-    observation, present, clock = (torch.from_numpy(part)[None] for part in parts)
-    total = 0.0
-    for i, (output, _) in enumerate(model.walk(observation, present, clock)):
-        if i >= skip:
-            total += float(output.log_likelihood)
-    return total
-
-
-def calibration_windows(validation: Series, states: int, longest: float) -> Batch:
-    """Windows of the validation part for export: two of the longest period, as many as calibration can afford.
-
-    Args:
-        states: of the filter.
-        longest: period in steps, 0 without a season.
-    """
-    rows = len(validation.times)
-    length = min(rows, max(MIN_WINDOW, 2 * round(longest)))
-    starts = np.arange(0, rows - length + 1, max(1, length // 2))
-    affordable = min(WINDOW_WORK / (states**2 * length**2), WINDOW_NUMBERS / (states**2 * length))
-    most = max(2, int(affordable))
-    if len(starts) > most:
-        starts = starts[np.linspace(0, len(starts) - 1, most).round().astype(int)]
-    return Batch(
-        np.stack([validation.times[s : s + length] for s in starts]),
-        np.stack([validation.values[s : s + length] for s in starts]),
-    )
-
-
 __all__ = [
-    "StructuralConfig", "StructuralFit", "calibration_windows", "fit_structural", "innovation_correlation",
-    "joint_config", "joint_log_likelihood",
+    "SHARES", "StructuralConfig", "StructuralFit", "describe_fit", "fit_structural", "innovation_correlation",
+    "joint_config", "periods_of",
 ]  # fmt: skip

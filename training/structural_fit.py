@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
@@ -26,6 +27,9 @@ from rfa.training.structural_seasons import strongest_rate
 MIN_GAIN = 2.0
 # Relative change of the mean log likelihood at which the search of one fit stops.
 TOLERANCE = 1e-8
+
+# Called after every fit with a line of progress, and the share of a column's work that it was.
+Report = Callable[[str, float], None]
 # Step of the raw parameters that the Hessian is differenced over, and the standard error of one above which it is not
 # determined by the data.
 HESSIAN_STEP, WORST_ERROR = 1e-4, 3.0
@@ -73,9 +77,20 @@ class Fit:
     def values(self) -> dict[str, float]:
         return constrain(self.structure, self.raw)
 
+    def to_document(self) -> dict[str, Any]:
+        """JSON of it."""
+        return {**asdict(self), "raw": self.raw.tolist()}
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> Fit:
+        """From JSON."""
+        structure = dict(document["structure"])
+        structure["seasons"] = tuple((period, count) for period, count in structure["seasons"])
+        return cls(**{**document, "structure": Structure(**structure), "raw": np.array(document["raw"])})
+
 
 def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -> Column:
-    """Normalise a column by its first `fitted` values.
+    """Normalise a column by its first `fitted` values; the others validate, if there are any.
 
     Raises:
         ValueError: they hold too little to fit a model to: names the column and says what.
@@ -87,7 +102,7 @@ def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -
         raise ValueError(
             f"column {name!r} has {known.size} values in the training part; a structural model needs {MIN_VALUES}"
         )
-    if not np.isfinite(values[fitted:]).any():
+    if fitted < len(values) and not np.isfinite(values[fitted:]).any():
         raise ValueError(f"column {name!r} has no value in the validation part")
     low, middle, high = np.percentile(known, [25, 50, 75])
     spread = (high - low) / 1.349 if high > low else float(known.std())
@@ -168,29 +183,36 @@ def standard_errors(column: Column, fit: Fit, inner: int) -> dict[str, float | N
     return found
 
 
-def fit_column(
-    column: Column, periods: list[float], limits: Limits, report: Callable[[str], None] | None = None
-) -> Fit:
+def fit_column(column: Column, periods: list[float], limits: Limits, report: Report | None = None) -> Fit:
     """Choose the modes of a column by validation likelihood, then fit these to convergence.
 
     Args:
         periods: candidate seasons in steps, strongest first.
-        report: called with a line of progress after every fit.
+        report: called after every fit; the shares of one column come to 1.
     """
     start = time.monotonic()
     tried: list[dict[str, object]] = []
+    stages = list(_stages(periods, limits))
+    reached, told = 0, 0.0
+
+    def tell(line: str) -> None:
+        nonlocal told
+        if report is not None:
+            # As many parts as stages, one for the first fit and one to converge.
+            done = (reached + 1) / (len(stages) + 2)
+            report(line, done - told)
+            told = done
 
     def attempt(structure: Structure, known: dict[str, float] | None) -> Fit:
         fit = fit_structure(column, structure, limits, known)
         tried.append(
             {"structure": structure.describe(), "validation": fit.validation, "seconds": round(fit.seconds, 2)}
         )
-        if report is not None:
-            report(f"{column.name}: {structure.describe()}")
+        tell(structure.describe())
         return fit
 
     best = attempt(Structure(relaxations=min(1, limits.free_modes)), None)
-    for candidates in _stages(periods, limits):
+    for reached, candidates in enumerate(stages, start=1):  # noqa: B007 - `tell` reads it
         for change in candidates:
             structure = change(best.structure)
             if structure is None or structure == best.structure:
@@ -203,8 +225,8 @@ def fit_column(
             best = found
     final = fit_structure(column, best.structure, limits, best.values())
     errors = standard_errors(column, final, limits.inner)
-    if report is not None:
-        report(f"{column.name}: {best.structure.describe()}, to convergence")
+    reached = len(stages) + 1
+    tell(f"{best.structure.describe()}, to convergence")
     return replace(final, seconds=time.monotonic() - start, errors=errors, tried=tried)
 
 

@@ -240,6 +240,10 @@ class Standing:
         slope[scalars] += found.scalars * np.where(np.array(SCALARS) == "offset", 1.0, np.exp(raw[scalars]))
         return slope
 
+    def level(self, raw: np.ndarray) -> tuple[float, float]:
+        """How fast the level decays, and the noise that drives it."""
+        return float(self._rates(raw)[0]), math.exp(raw[self.names.index("level_noise")])
+
     def measurement(self, raw: np.ndarray, inner: int) -> Measurement:
         offset, *others = (float(raw[self.names.index(name)]) for name in SCALARS)
         variance, inverse_nu, contamination, scale = map(math.exp, others)

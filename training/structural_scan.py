@@ -30,7 +30,7 @@ LOG_2PI = math.log(2 * math.pi)
 SEGMENT = 32
 
 # Sums in any order; missing values are NaN.
-_compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
+compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
 
 
 class Tables(NamedTuple):
@@ -75,7 +75,7 @@ class Gradient(NamedTuple):
     scalars: np.ndarray
 
 
-@_compiled
+@compiled
 def _weight(e, s, r, a, inner):  # type: ignore[no-untyped-def]
     """w of the capped rule with a = 1/nu, and its derivatives by e, s, r and a."""
     w, w_e, w_s, w_r, w_a = 1.0, 0.0, 0.0, 0.0, 0.0
@@ -106,7 +106,7 @@ def _weight(e, s, r, a, inner):  # type: ignore[no-untyped-def]
     return w, w_e, w_s, w_r, w_a
 
 
-@_compiled
+@compiled
 def _density(e, total, contamination, k):  # type: ignore[no-untyped-def]
     """The log density, and its derivatives by nis = e²/S (S in the determinant apart), ε and k."""
     nis = e * e / total
@@ -123,7 +123,7 @@ def _density(e, total, contamination, k):  # type: ignore[no-untyped-def]
     return value, by_nis, share / contamination - (1 - share) / (1 - contamination), by_k
 
 
-@_compiled
+@compiled
 def _first(prior, prior_cross, mean, covariance):
     n = len(prior)
     for i in range(n):
@@ -136,7 +136,7 @@ def _first(prior, prior_cross, mean, covariance):
         covariance[1, 0] = prior_cross[0]
 
 
-@_compiled
+@compiled
 def _observe(mean, covariance, sensor, y, measurement, h, told):
     """Into h = P c and told (log likelihood, e, S, w, W)."""
     offset, r, a, contamination, k, inner = measurement
@@ -158,7 +158,7 @@ def _observe(mean, covariance, sensor, y, measurement, h, told):
     told[4] = s + r / w
 
 
-@_compiled
+@compiled
 def _move(decay, noise, cross, h, along, wide, mean, covariance):
     """Condition on an innovation, m + h along and P - h hᵀ/wide (nothing where wide is 0), and go over the lag."""
     n = len(mean)
@@ -174,7 +174,7 @@ def _move(decay, noise, cross, h, along, wide, mean, covariance):
         covariance[1, 0] += cross
 
 
-@_compiled
+@compiled
 def _scan(y, step, tables, measurement, starts):
     """All rows; where `starts` (means, covariances) has room, the predictions at the first row of every segment."""
     decay, noise, cross, prior, prior_cross, sensor = tables
@@ -201,7 +201,7 @@ def _scan(y, step, tables, measurement, starts):
     return told
 
 
-@_compiled
+@compiled
 def _adjoint(y, step, tables, measurement, turning):
     decay, noise, cross, prior, _, sensor = tables
     _, r, a, contamination, k, inner = measurement
@@ -322,4 +322,4 @@ def gradient(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Measu
     return Gradient(float(told[:, 0].sum()), Tables(*parts), scalars)
 
 
-__all__ = ["Gradient", "Measurement", "Scan", "Tables", "gradient", "scan_series"]
+__all__ = ["LOG_2PI", "Gradient", "Measurement", "Scan", "Tables", "compiled", "gradient", "scan_series"]

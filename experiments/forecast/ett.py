@@ -94,7 +94,8 @@ def filter_forecasts(
     """Fit the column, and forecast every row; also what was fitted and the seconds it took."""
     bounds = parts(len(series.times))
     train, validation = (column(series, index, rows) for rows in (bounds.train, bounds.validation))
-    found = fit_structural(train, validation, CONFIG, report=report)
+    told = None if report is None else lambda line, share: report(line)
+    found = fit_structural(train, validation, CONFIG, report=told)
     model = LinearFilter(found.config).eval()
     batch = Batch(series.times[None], series.values[None, :, index : index + 1])
     start = time.monotonic()

@@ -1,5 +1,8 @@
 """A system that came with its request, or from a file: the compiled linear filter, and no bundle.
 
+With a calendar the filter takes its pattern for the known bias of the sensor: it is taken from what comes, and put back
+on to what is told.
+
 Its intervals begin as a normal's and become the stream's own, as those of `auto` do. It has no graphs, and so no
 attention mode. The kernels are those of every linear filter: `warm` compiles them at the load of a server.
 """
@@ -7,35 +10,47 @@ attention mode. The kernels are those of every linear filter: `warm` compiles th
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
 from rfa.model import auto_numba
+from rfa.model.calendar import is_moment
 from rfa.model.compiling import Task
 from rfa.model.recurrence import filter_numba
 from rfa.model.system import System
 from rfa.service.engine.filter.adaptive import Leads
-from rfa.service.engine.filter.alarms import Alarm
+from rfa.service.engine.filter.alarms import NEVER, Alarm
 from rfa.service.engine.filter.calibration import Calibration
+from rfa.service.engine.filter.conclude import Told
 from rfa.service.engine.filter.learned_normal import normal_fields
 from rfa.service.engine.filter.model import FilterOptions
-from rfa.service.engine.filter.steps import Readout
+from rfa.service.engine.filter.steps import Readout, Steps
 from rfa.service.errors import InvalidRequest
 from rfa.service.runtime.auto import calibration
 from rfa.service.runtime.compiled_steps import CompiledSteps
 from rfa.service.runtime.driven import MOST_STATES, DrivenSystem
 from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.filter_state import FilterStates
+from rfa.service.runtime.filter_sequence import FilterResult, Memory
+from rfa.service.runtime.filter_state import FilterState, FilterStates
+from rfa.service.runtime.filter_steps import Batch, Traced
 from rfa.service.runtime.passes import PassesRange
+from rfa.service.runtime.pool import StatePool
 from rfa.service.schemas.base import Mode
 
 if TYPE_CHECKING:
+    from rfa.model.calendar import Calendar
     from rfa.service.runtime.graph_steps import GraphSteps
 
 # Readouts, sets of horizons and lags of inputs that one of many systems keeps.
 KEPT: Final = 2
 KEPT_LAGS: Final = 256
+NO_MOMENTS: Final = (
+    "times: a system with a calendar takes times in seconds since 1970, from 1971 on, and those of rows: without times "
+    "rows are counted, and no day is known."
+)
 # What metrics call all of them.
 LABEL: Final = "system"
 # Of states and components up to so many a call takes many observations; others are taken one by one.
@@ -64,6 +79,7 @@ class SystemRuntime(FilterRuntime):
 
     def __init__(self, system: System) -> None:
         config = system.config
+        self.calendar: Calendar | None = system.calendar
         self.name, self._family = system.name, "linear"
         version = CompiledSteps.magic + repr(calibration()).encode()
         self.digest = hashlib.sha256(version + system.digest.encode()).hexdigest()
@@ -107,12 +123,64 @@ class SystemRuntime(FilterRuntime):
         n, p = self.state_size, self.observation_size
         moves, leads = 16 * n**2, KEPT * min(MOST_HORIZONS, MOST_STEP_WORK // self._cube)
         driven = 0 if self._driven is None else KEPT_LAGS * (moves + LAG_BYTES) + leads * 16 * n * p
-        return OBJECTS_BYTES + (leads + MODES) * moves + driven
+        pattern = 0 if self.calendar is None else 2 * self.calendar.pattern.nbytes
+        return pattern + OBJECTS_BYTES + (leads + MODES) * moves + driven
 
     def piece_rows_of(self, options: FilterOptions) -> int:
         """See `FilterRuntime`; fewer with many forecasts, so that nobody waits for long."""
         work = (1 + len(options.horizon)) * self._cube
         return max(1, min(super().piece_rows_of(options), PIECE_WORK // work))
+
+    def work(self, options: FilterOptions, deadline: float = math.inf) -> Generator[Steps | None, None, FilterResult]:
+        """See `run_sequence`.
+
+        Raises:
+            InvalidRequest: also where a calendar has no such time.
+        """
+        if self.calendar is not None:
+            ends = np.array([*options.times[:1], *options.times[-1:]])
+            if not is_moment(ends).all():
+                raise InvalidRequest(NO_MOMENTS, param="times", code="no_dates")
+        return super().work(options, deadline)
+
+    def step(
+        self, pool: StatePool, batch: Batch, readout: Readout, inputs: np.ndarray | None = None,
+        memory: Memory | None = None, *, traced: bool,
+    ) -> tuple[Told, Traced]:  # fmt: skip
+        """See `FilterRuntime`. Where a calendar has no such time, the observation is refused as one out of range is."""
+        if self.calendar is None:
+            return super().step(pool, batch, readout, inputs, memory, traced=traced)
+        leads = np.array([0.0, *readout.horizon])
+        times = batch.times[:, None] + leads
+        known: np.ndarray = np.logical_and.reduce(is_moment(times), axis=1)
+        pattern = np.zeros((*times.shape, self.observation_size))
+        pattern[known] = self.calendar.at(times[known].ravel()).reshape(-1, *pattern.shape[1:])
+        seen, ahead = pattern[:, 0], pattern[:, 1:]
+        values = np.where(known[:, None], batch.values - seen, np.inf)
+        told, trace = super().step(pool, batch._replace(values=values), readout, inputs, memory, traced=traced)
+        told.mean[:] += seen
+        told.interval[:] += seen[:, None, :, None]
+        told.moments[:, :, 0] += ahead
+        told.bands[:] += ahead[:, :, None, :, None]
+        return told, trace
+
+    def pattern_at(self, times: np.ndarray) -> np.ndarray | None:
+        """See `FilterRuntime`."""
+        return None if self.calendar is None else self.calendar.at(times)
+
+    def check_input(self, alarm: Alarm, state: FilterState | None, *, is_given: bool) -> None:
+        """See `FilterRuntime`; a range is of all that is measured, the calendar with it."""
+        if self.calendar is not None and (alarm.low, alarm.high) != (NEVER.low, NEVER.high):
+            message = "alarm.range cannot be had with a system that has a calendar: leave one of them out."
+            raise InvalidRequest(message, param="alarm.range", code="range_with_calendar")
+        super().check_input(alarm, state, is_given=is_given)
+
+    def check_merges(self) -> None:
+        """See `FilterRuntime`."""
+        if self.calendar is not None:
+            message = "system has a calendar, whose beliefs are of what it leaves: they are not merged."
+            raise InvalidRequest(message, param="system", code="no_merge")
+        super().check_merges()
 
     def _make_readout(
         self,

@@ -338,6 +338,10 @@ class FilterRuntime(FilterStates):
         """See `run_sequence`."""
         return run_sequence(self, options, deadline)
 
+    def pattern_at(self, times: Array) -> Array | None:
+        """What measurements have at these times beside what the state makes of them, `[N, P]`; None is nothing."""
+        return None
+
     def no_steps(self, readout: Readout) -> Steps:
         """What is told where no observation was taken."""
         return Steps.none(readout, self.observation_size)

@@ -153,27 +153,31 @@ def _look_back(
     """The states given later observations, and samples of every step or none."""
     first, traces = int(pieces[0].told.position[0]), Traces.joined(pieces_of_traces)
     pieces_of_traces.clear()  # they are large
-    smoothed = yield from _smooth(runtime, traces, readout, options.lag, first, options.times)
-    return smoothed, (yield from _draw_trajectories(runtime, traces, readout, options.seed, first))
+    pattern = runtime.pattern_at(options.times[: traces.steps])
+    beside = np.zeros((traces.steps, runtime.observation_size)) if pattern is None else pattern
+    smoothed = yield from _smooth(runtime, traces, readout, options, first, beside)
+    return smoothed, (yield from _draw_trajectories(runtime, traces, readout, options.seed, first, beside))
 
 
 def _smooth(
-    runtime: FilterRuntime, traces: Traces, readout: Readout, lag: int | None, first: int, times: Array
+    runtime: FilterRuntime, traces: Traces, readout: Readout, options: FilterOptions, first: int, beside: Array
 ) -> Generator[None, None, list[SmoothedStep]]:
-    scale, matrix = readout.calibration.state_scale, runtime.readout_matrix
-    blocks: list[tuple[list[list[float]], list[list[float]]]] = []
+    scale, matrix, lag = readout.calibration.state_scale, runtime.readout_matrix, options.lag
+    blocks: list[tuple[Array, list[list[float]]]] = []
     for mean, covariance in smooth(traces) if lag is None else fixed_lag(traces, lag):
         variance = np.maximum(np.diagonal(matrix @ covariance @ matrix.T, axis1=1, axis2=2), 0.0)
         seen = mean @ matrix.T + runtime.readout_offset
-        blocks.append((seen.tolist(), (scale * np.sqrt(variance)).tolist()))
+        blocks.append((seen, (scale * np.sqrt(variance)).tolist()))
         yield
     in_order = blocks[::-1] if lag is None else blocks
-    told = [step for block in in_order for step in zip(*block, strict=True)]
-    return [SmoothedStep(first + i, t, *step) for i, (t, step) in enumerate(zip(times.tolist(), told, strict=False))]
+    means = (np.concatenate([seen for seen, _ in in_order]) + beside).tolist()
+    deviations = [deviation for _, block in in_order for deviation in block]
+    told = zip(options.times.tolist(), means, deviations, strict=False)
+    return [SmoothedStep(first + i, *step) for i, step in enumerate(told)]
 
 
 def _draw_trajectories(
-    runtime: FilterRuntime, traces: Traces, readout: Readout, seed: int, first: int
+    runtime: FilterRuntime, traces: Traces, readout: Readout, seed: int, first: int, beside: Array
 ) -> Generator[None, None, list[Array]]:
     """Samples of every step, `[samples, P]`, or none."""
     found: list[Array] = []
@@ -181,7 +185,8 @@ def _draw_trajectories(
         for paths in draw_paths(traces, readout.calibration.state_scale, readout.samples, seed, first):
             found.append(paths @ runtime.readout_matrix.T + runtime.readout_offset)
             yield
-    return [path for block in found[::-1] for path in block]
+    in_order = (path for block in found[::-1] for path in block)
+    return [path + at for path, at in zip(in_order, beside, strict=False)]
 
 
 class Memory:

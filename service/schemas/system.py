@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from rfa.model.calendar import MOST_COLUMNS, MOST_DATES, MOST_SLOTS, WEEKDAYS
 from rfa.model.system import LARGEST, MOST_COMPONENTS, MOST_PASSES, MOST_STATES
 from rfa.service.neutral import OneOf
 from rfa.service.schemas.base import Request
@@ -17,6 +18,27 @@ Matrix = Annotated[list[Row], Field(min_length=1, max_length=max(MOST_STATES, MO
 Square = Annotated[
     Number | Matrix, OneOf("a number, which is that times the identity, or a matrix: a list of its rows")
 ]
+
+
+class CalendarRequest(Request):
+    """What measurements have beside by the time of the week, as a fit found it: straight lines between nodes of a day.
+    Times are then seconds since 1970."""
+
+    zone: str = Field(max_length=64, description="time zone of its days, such as Europe/Berlin, or UTC")
+    slots: int = Field(ge=1, le=MOST_SLOTS, description="nodes of a day, from midnight on, evenly apart")
+    holidays: list[Annotated[str, Field(max_length=10)]] = Field(
+        default=[], max_length=MOST_DATES, description="dates such as 2026-12-25 that are days of the eighth type"
+    )
+    pattern: list[
+        Annotated[
+            list[Annotated[list[Number], Field(min_length=1, max_length=MOST_SLOTS)]],
+            Field(min_length=WEEKDAYS, max_length=WEEKDAYS + 1),
+        ]
+    ] = Field(
+        min_length=1,
+        max_length=MOST_COLUMNS,
+        description="values [P, types of days, slots]: Monday to Sunday, and where there are holidays theirs",
+    )
 
 
 class SystemRequest(Request):
@@ -110,6 +132,10 @@ class SystemRequest(Request):
         default=6,
         description="after so many rejected observations in a row that agree the state is taken to have jumped; null "
         "is never",
+    )
+
+    calendar: CalendarRequest | None = Field(
+        default=None, description="what measurements have beside by the time of the week; null is nothing"
     )
 
     def document(self) -> dict[str, Any]:

@@ -10,10 +10,11 @@ import pytest
 import scipy.linalg
 from filterpy.common import Q_continuous_white_noise, Q_discrete_white_noise
 
+from rfa.model.fitted import system_for
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.recurrence.sampled import drift_of, gathered, moved, noise_rate
 from rfa.model.recurrence.spectrum import spectrum
-from rfa.model.system import MOST_STATES, InvalidSystem, System, system_for
+from rfa.model.system import MOST_STATES, InvalidSystem, System
 from tests.model.joint_gaussian import van_loan
 from tests.model.test_modes import DRIFTS, make_noise
 

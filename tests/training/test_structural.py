@@ -18,16 +18,11 @@ from rfa.model.state_filter import Token
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.training.filter import FilterRun, train_filter
 from rfa.training.language import find_config
-from rfa.training.series import split
-from rfa.training.structural import (
-    StructuralConfig,
-    calibration_windows,
-    fit_structural,
-    joint_config,
-    joint_log_likelihood,
-)
+from rfa.training.series import calibration_windows, split
+from rfa.training.structural import StructuralConfig, fit_structural, joint_config
 from rfa.training.structural_fit import (
     Column,
+    Fit,
     Likelihood,
     Limits,
     fit_column,
@@ -35,6 +30,8 @@ from rfa.training.structural_fit import (
     make_column,
     standard_errors,
 )
+from rfa.training.structural_joint import Robust, joint_log_likelihood
+from rfa.training.structural_kept import Kept
 from rfa.training.structural_model import (
     Structure,
     matrices,
@@ -341,27 +338,102 @@ def two_columns(correlation, n=500, seed=0):
     return Series(np.arange(float(n)), values * np.array([1.0, 30.0]) + np.array([0.0, 500.0]), ("a", "b"))
 
 
-def test_partial_rows_count_in_the_joint_likelihood():
-    series = two_columns(0.7, 120)
+def two_fits(series, structures):
+    """Columns of a series, and parameters of them that nobody fitted."""
+    columns = [make_column(name, series.times, series.values[:, i], 80) for i, name in enumerate(series.names)]
+    return columns, [Fit(one, random_raw(one, seed=i), 0.0, 0.0) for i, one in enumerate(structures)]
+
+
+def config_of(columns, fits, correlation, robust, inner):
     systems = [
-        matrices(Structure(relaxations=1), random_raw(Structure(relaxations=1), seed=i), step=1.0, center=c, spread=s)
-        for i, (c, s) in enumerate(((0.0, 1.0), (500.0, 30.0)))
+        matrices(fit.structure, fit.raw, step=column.time_step, center=column.center, spread=column.spread)
+        for column, fit in zip(columns, fits, strict=True)
     ]
+    return joint_config(systems, correlation, "measurement and level", robust, inner)
+
+
+PAIRS = [(Structure(relaxations=1), DAMPED), (RICH, Structure(has_trend=True)), (DAMPED, RICH)]
+
+
+@pytest.mark.parametrize("structures", PAIRS)
+def test_partial_rows_count_in_the_joint_likelihood(structures):
+    series = two_columns(0.7, 120)
+    series.times[60:] += 0.5
+    columns, fits = two_fits(series, structures)
+    correlation = np.array([[1, 0.7], [0.7, 1]])
     gaussian = {"nu": None, "contamination": 0.0, "outlier_scale": 10.0}
-    config = joint_config(systems, np.array([[1, 0.7], [0.7, 1]]), "measurement and level", gaussian, 1)
-    model = KalmanFilter(k_endog=2, k_states=4)
+    config = config_of(columns, fits, correlation, gaussian, 1)
+    n = len(config.drift)
+    model = KalmanFilter(k_endog=2, k_states=n)
     model.bind(series.values)
-    f, q = van_loan(np.array(config.drift), np.array(config.process_noise), 1.0)
+    steps = [van_loan(np.array(config.drift), np.array(config.process_noise), lag) for lag in np.diff(series.times)]
+    steps.append((np.eye(n),) * 2)
     model["design"], model["obs_cov"] = np.array(config.observation), np.array(config.measurement_noise)
-    model["obs_intercept"], model["selection"] = np.array(config.offset), np.eye(4)
-    model["transition"], model["state_cov"] = f, q
-    model.initialize_known(np.zeros(4), np.array(config.initial_covariance))
+    model["obs_intercept"], model["selection"] = np.array(config.offset), np.eye(n)
+    model["transition"] = np.stack([f for f, _ in steps], axis=-1)
+    model["state_cov"] = np.stack([q for _, q in steps], axis=-1)
+    model.initialize_known(np.zeros(n), np.array(config.initial_covariance))
     expected = model.filter().llf_obs
     partial = np.isfinite(series.values).sum(1) == 1
     assert partial.sum() > 10
-    found = joint_log_likelihood(config, series.times, series.values, 40)
+    found = joint_log_likelihood(columns, fits, (correlation, correlation), Robust(0.0, 0.0, 10.0, 1), 40)
     assert abs(found - expected[40:].sum()) <= 1e-8 * len(expected)
-    assert abs(config.process_noise[0][2]) > 0
+    assert abs(config.process_noise[0][structures[0].state_size]) > 0
+
+
+@pytest.mark.parametrize("inner", [1, 3])
+def test_the_robust_joint_likelihood_is_that_of_the_served_filter(inner):
+    series = two_columns(0.7, 120)
+    series.values[50] += 40.0
+    columns, fits = two_fits(series, PAIRS[1])
+    correlation = np.array([[1, 0.7], [0.7, 1]])
+    config = config_of(columns, fits, correlation, {"nu": 4.0, "contamination": 0.05, "outlier_scale": 4.0}, inner)
+    torch.set_default_dtype(torch.float64)
+    try:
+        # The fit knows no jumps of the state, which the served filter follows.
+        model = LinearFilter(replace(config, reacquire=None))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    seen = np.isfinite(series.values)
+    output, _ = model(
+        torch.from_numpy(np.where(seen, series.values, 0.0))[None],
+        torch.from_numpy(seen * 1.0)[None],
+        torch.from_numpy(series.times)[None],
+    )
+    assert output.weight.min() < 0.5
+    expected = float((output.log_likelihood[0].numpy() * seen.any(1))[40:].sum())
+    found = joint_log_likelihood(columns, fits, (correlation, correlation), Robust(0.25, 0.05, 4.0, inner), 40)
+    assert abs(found - expected) <= 1e-8 * len(seen)
+
+
+def test_a_fit_that_was_stopped_goes_on_with_the_columns_that_are_left(tmp_path):
+    train, validation, _ = split(two_columns(0.0))
+    config = StructuralConfig(seasons=(), max_free_modes=1, iterations=30)
+    whole = fit_structural(train, validation, config)
+
+    def kept(asked="this"):
+        return Kept(tmp_path / "run" / "fitted.jsonl", asked, [train.values])
+
+    class Stopped(Exception):
+        pass
+
+    def stop(line, share):
+        if line.startswith("b") and len(kept()):
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        fit_structural(train, validation, config, report=stop, kept=kept())
+    assert len(kept()) == 1 and kept().get("a") is not None
+    with kept().path.open("a") as file:  # the machine stopped in the middle of a line
+        file.write('{"name": "b", "fou')
+    lines = []
+    again = fit_structural(
+        train, validation, config, report=lambda line, share: lines.append((line, share)), kept=kept()
+    )
+    assert again.config == whole.config
+    assert [line for line, _ in lines if line.startswith("a")] == ["a: was fitted before"]
+    assert sum(share for _, share in lines) == pytest.approx(2)
+    assert len(kept()) == 2 and len(kept("other")) == 0
 
 
 def test_columns_share_noise_only_where_it_helps():

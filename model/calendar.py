@@ -1,0 +1,190 @@
+"""A weekly pattern by the clock on the wall: what a series adds on a day of the week at a time of the day, by column.
+
+    value(t) = pattern[type of the day, time of the day]     straight lines between the nodes of a day
+
+The type of a day is its weekday, or that of a holiday for the dates that are listed. Days are those of a time zone: a
+pattern stays with the local time when daylight saving begins and ends. A filter takes it as the known bias of its
+sensor: it is taken from an observation and put back on to forecasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+DAY_SECONDS: Final = 86_400
+WEEKDAYS: Final = 7
+# Nodes of a day, a quarter of an hour apart, columns, and listed dates: what a document may hold.
+MOST_SLOTS, MOST_COLUMNS, MOST_DATES = 96, 64, 1_000
+LARGEST: Final = 1e30
+# From 1971, before which numbers of rows lie, and what a date of four digits tells.
+FIRST_MOMENT, LAST_MOMENT = 365 * DAY_SECONDS, 253_402_300_799 - DAY_SECONDS
+_EPOCH = date(1970, 1, 1)
+
+
+class Nodes(NamedTuple):
+    """Where moments lie: between the nodes `before` and `after` `[N]`, type of day times slots plus slot, at `share`
+    `[N]` of the way."""
+
+    before: np.ndarray
+    after: np.ndarray
+    share: np.ndarray
+
+
+@dataclass(frozen=True)
+class Days:
+    """The clock of a calendar: time zone, how many nodes a day has, and which dates are holidays.
+
+    Raises:
+        ValueError: the zone is not known, or a number or date is not one.
+    """
+
+    zone: str
+    slots: int
+    holidays: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.zone, str) or not _is_zone(self.zone):
+            raise ValueError(f"zone must be the name of a time zone, like Europe/Berlin or UTC, got {self.zone!r}")
+        if not isinstance(self.slots, int) or isinstance(self.slots, bool) or not 1 <= self.slots <= MOST_SLOTS:
+            raise ValueError(f"slots must be an integer from 1 to {MOST_SLOTS}, got {self.slots!r}")
+        if len(self.holidays) > MOST_DATES:
+            raise ValueError(f"holidays must be a list of at most {MOST_DATES} dates")
+        object.__setattr__(self, "holidays", tuple(sorted(set(map(_checked_date, self.holidays)))))
+        object.__setattr__(self, "_holidays", np.array([_day(day) for day in self.holidays], dtype=np.int64))
+
+    @property
+    def types(self) -> int:
+        """Types of days: the weekdays, and holidays where there are any."""
+        return WEEKDAYS + bool(self.holidays)
+
+    def nodes(self, times: np.ndarray) -> Nodes:
+        """Where `times` `[N]` lie, in seconds since 1970.
+
+        Raises:
+            ValueError: a time is none of `is_moment`.
+        """
+        if not is_moment(times).all():
+            raise ValueError("a calendar takes times in seconds since 1970, of the years 1971 to 9999")
+        day, rest = self._local(times)
+        place = rest * (self.slots / (DAY_SECONDS * 1e6))
+        slot = np.floor(place).astype(np.int64)
+        following = slot + 1 == self.slots
+        after = self._type(day + following) * self.slots + np.where(following, 0, slot + 1)
+        return Nodes(self._type(day) * self.slots + slot, after, place - slot)
+
+    def dates(self, times: np.ndarray) -> np.ndarray:
+        """The day of each time, numbered from 1970 on."""
+        return self._local(times)[0]
+
+    def is_holiday(self, dates: np.ndarray) -> np.ndarray:
+        """Which of these days are listed."""
+        listed: np.ndarray = getattr(self, "_holidays")  # noqa: B009 - set in __post_init__, no field
+        return np.isin(dates, listed)
+
+    def _local(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Day, and microseconds since it began by the clock on the wall."""
+        micros = np.rint(1e6 * np.asarray(times, dtype=np.float64)).astype(np.int64)
+        local = pc.local_timestamp(pa.array(micros, pa.timestamp("us", tz=self.zone))).to_numpy(zero_copy_only=False)
+        day, rest = np.divmod(local.astype(np.int64), DAY_SECONDS * 1_000_000)
+        return day, rest
+
+    def _type(self, day: np.ndarray) -> np.ndarray:
+        weekday = (day + _EPOCH.weekday()) % WEEKDAYS
+        return np.where(self.is_holiday(day), WEEKDAYS, weekday)
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """days, and their pattern `[P, types of days, slots]`, Monday first and holidays last.
+
+    Raises:
+        ValueError: the pattern has other sizes, too many columns, or a value that is no finite number.
+    """
+
+    days: Days
+    pattern: np.ndarray
+
+    def __post_init__(self) -> None:
+        pattern = np.asarray(self.pattern, dtype=np.float64)
+        expected = self.days.types, self.days.slots
+        if pattern.ndim != 3 or pattern.shape[1:] != expected or not 1 <= len(pattern) <= MOST_COLUMNS:
+            shape = f"[1 to {MOST_COLUMNS} columns, {expected[0]} types of days, {expected[1]} slots]"
+            raise ValueError(f"pattern must be {shape}, got {list(pattern.shape)}")
+        if not (np.abs(pattern) <= LARGEST).all():
+            raise ValueError(f"pattern must be of finite numbers, at most {LARGEST:g} in size")
+        object.__setattr__(self, "pattern", pattern)
+
+    def at(self, times: np.ndarray) -> np.ndarray:
+        """The pattern at `times` `[N]`, seconds since 1970: `[N, P]`."""
+        before, after, share = self.days.nodes(times)
+        flat = self.pattern.reshape(len(self.pattern), -1)
+        return (flat[:, before] + share * (flat[:, after] - flat[:, before])).T
+
+    def to_document(self) -> dict[str, Any]:
+        """JSON of it."""
+        days = self.days
+        return {
+            "zone": days.zone, "slots": days.slots, "holidays": list(days.holidays), "pattern": self.pattern.tolist()
+        }  # fmt: skip
+
+    @classmethod
+    def from_document(cls, document: Any) -> Calendar:
+        """From JSON.
+
+        Raises:
+            ValueError: names the entry and what is wrong with it.
+        """
+        if not isinstance(document, Mapping):
+            raise ValueError("calendar must be an object with zone, slots and pattern")
+        if unknown := set(document) - {"zone", "slots", "holidays", "pattern"}:
+            raise ValueError(f"calendar has unknown entries {sorted(unknown)}; it takes zone, slots, holidays, pattern")
+        if missing := {"zone", "slots", "pattern"} - set(document):
+            raise ValueError(f"calendar needs {sorted(missing)}")
+        try:
+            listed = document.get("holidays") or ()
+            if not isinstance(listed, (list, tuple)):
+                raise ValueError("holidays must be a list of dates like 2026-12-25")
+            days = Days(document["zone"], document["slots"], tuple(listed))
+            try:
+                pattern = np.asarray(document["pattern"], dtype=np.float64)
+            except (TypeError, ValueError):
+                raise ValueError("pattern must be numbers, a list of types of days for each column") from None
+            return cls(days, pattern)
+        except ValueError as error:
+            raise ValueError(f"calendar.{error}") from None
+
+
+@lru_cache(64)
+def _is_zone(name: str) -> bool:
+    try:
+        pc.local_timestamp(pa.array([0], pa.timestamp("us", tz=name)))
+    except (pa.ArrowException, ValueError):
+        return False
+    return bool(name)
+
+
+def _checked_date(text: Any) -> str:
+    try:
+        return date.fromisoformat(text).isoformat()
+    except (TypeError, ValueError):
+        raise ValueError(f"holidays must be dates like 2026-12-25, got {text!r}") from None
+
+
+def _day(text: str) -> int:
+    return (date.fromisoformat(text) - _EPOCH) // timedelta(days=1)
+
+
+def is_moment(times: np.ndarray) -> np.ndarray:
+    """Which times may be seconds since 1970: not those that count rows, and none beyond four digits of years."""
+    return (times >= FIRST_MOMENT) & (times <= LAST_MOMENT)
+
+
+__all__ = ["Calendar", "Days", "Nodes", "is_moment"]
