@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -30,3 +31,7 @@ class Series:
     def moments(self, times: np.ndarray) -> np.ndarray:
         """Times of the series as dates in UTC, to the microsecond; as they are where it has no dates."""
         return np.rint(1e6 * times).astype("datetime64[us]") if self.is_dated else times
+
+    def by_column(self) -> list[Self]:
+        """A series for each column."""
+        return [replace(self, values=self.values[:, [a]], names=(name,)) for a, name in enumerate(self.names)]

@@ -13,10 +13,11 @@ import numpy as np
 from rfa.data import Key, Series, usual_step
 from rfa.library.ahead import followed, forecasts_from
 from rfa.library.frames import Clock, New, concatenated
-from rfa.library.models import find_model, told_of_compilation
+from rfa.library.models import runtimes, told_of_compilation
 from rfa.library.reading import Table, read
 from rfa.library.spans import Span, as_written
 from rfa.library.wanted import LEVELS, AlarmRule, wanted
+from rfa.model.fitted import Models
 from rfa.service.engine.filter.alarms import NEVER, count_alarms
 from rfa.service.engine.filter.columns import Columns
 from rfa.service.engine.filter.doubts import doubts
@@ -57,7 +58,8 @@ def filter(
         columns: to filter; else all that hold numbers.
         by: the columns whose cells together are the key of a row's series; each series is filtered by itself.
         model: "auto" suits any numbers, each column by itself; else the name of a default bundle, or a bundle's folder.
-        system: in the place of `model`: a linear system by its matrices or as a preset, see the guide to systems.
+        system: in the place of `model`: a linear system by its matrices or as a preset, see the guide to systems; or
+            the models that `rfa.fit` gave, of which each series takes its own.
         levels: of the intervals.
         alarm: a rate such as "1/day" or 0.001 (of the rows), or all that the server takes as `alarm`; None is none.
         smooth: also the states given all rows, earlier and later.
@@ -78,10 +80,10 @@ def filter(
     """
     request = wanted(levels, (), alarm)
     table = read(data, time, columns, by, tz, time_format, strict=strict)
-    runtime = find_model(model, table.columns, system).runtime
+    runtime_of = runtimes(model, table.columns, system)
 
     def work(key: Key, series: Series) -> New:
-        return _told(series, _filtered(table, runtime, key, series, request, smooth=smooth), request)
+        return _told(series, _filtered(table, runtime_of(key, series), key, series, request, smooth=smooth), request)
 
     with told_of_compilation():
         found = table.each(work)
@@ -121,13 +123,12 @@ def forecast(
     """
     request = wanted(levels)
     table = read(data, time, columns, by, tz, time_format, strict=strict)
-    runtime = find_model(model, table.columns, system).runtime
+    runtime_of = runtimes(model, table.columns, system)
 
     written = as_written(horizon)
 
-    def work(key: Key, series: Series) -> tuple[np.ndarray, Clock, New]:
-        times = table.times_ahead(series, written)
-        leads = (times - series.times[-1]).tolist()
+    def ahead_of(key: Key, series: Series, leads: list[float]) -> New:
+        runtime = runtime_of(key, series)
         asked = request.model_copy(update={"horizon": followed(runtime, usual_step(series) or 1.0, leads[-1])})
         result = _filtered(table, runtime, key, series, asked)
         ahead = forecasts_from(runtime, result.state, request.levels or (), leads)
@@ -136,6 +137,13 @@ def forecast(
             new |= {f"{name}_mean": ahead.moments[:, 0, a], f"{name}_std": ahead.moments[:, 1, a]}
             for number, level in enumerate(request.levels or ()):
                 new |= dict(zip(ends(name, level), ahead.bands[:, number, a].T, strict=True))
+        return new
+
+    def work(key: Key, series: Series) -> tuple[np.ndarray, Clock, New]:
+        times = table.times_ahead(series, written)
+        leads = (times - series.times[-1]).tolist()
+        parts = series.by_column() if isinstance(system, Models) else [series]
+        new = {name: told for part in parts for name, told in ahead_of(key, part, leads).items()}
         return np.repeat(_rows(series)[-1], len(times)), table.clock(series, times), new
 
     with told_of_compilation():
@@ -213,12 +221,12 @@ def detect(
     limits = None if range is None else [None if limit is None else float(limit) for limit in range]
     request = wanted(levels, (), {**rule, "range": limits})
     table = read(data, time, columns, by, tz, time_format, strict=strict)
-    runtime = find_model(model, table.columns, system).runtime
+    runtime_of = runtimes(model, table.columns, system)
 
     def work(key: Key, series: Series) -> tuple[np.ndarray, New, np.ndarray]:
         step = usual_step(series) or 1.0
         asked = request.model_copy(update={"horizon": [step]})
-        result = _filtered(table, runtime, key, series, asked)
+        result = _filtered(table, runtime_of(key, series), key, series, asked)
         told = _columns(series, result, (step,))
         at = np.flatnonzero(told["alarm"] == 1)
         return _rows(series)[at], _expected(series, told, step, at, request), result.tally
@@ -269,7 +277,7 @@ def _filtered(
     result = FilteredSequence.collect(runtime.work(options))
     size, horizon = runtime.observation_size, options.horizon
     if found := doubts(runtime.name, summarise(result.tally, runtime.levels, size, horizon, is_fresh=True)):
-        table.doubted[key] = found
+        table.doubted.setdefault(key, []).extend(found)
     return result
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rfa.data import Key, Series, key_name
 from rfa.export.bundle import open_bundle
 from rfa.library.locate import find_bundle
 from rfa.model.compiling import HAS_COMPILER, telling_of_compilation
+from rfa.model.fitted import Models, system_for
 from rfa.model.system import System
 from rfa.service.errors import InvalidRequest
 from rfa.service.runtime import auto
@@ -50,8 +52,7 @@ def find_model(model: str | Path, columns: int | None, system: Mapping[str, Any]
     """
     name = str(model)
     if system is not None:
-        if name != auto.NAME:
-            raise ValueError("system stands in the place of model: give one of them")
+        _check_for_system(model)
         return _system_model(system, columns)
     if name == auto.NAME:
         size = 1 if columns is None else columns
@@ -63,9 +64,32 @@ def find_model(model: str | Path, columns: int | None, system: Mapping[str, Any]
     return _checked(Model(name, FilterRuntime(bundle), bundle.digest), columns)
 
 
-def _system_model(document: Mapping[str, Any], columns: int | None) -> Model:
+def runtimes(
+    model: str | Path, columns: int, system: Mapping[str, Any] | None = None
+) -> Callable[[Key, Series], FilterRuntime]:
+    """Gives each series its filter: all the same, or where `system` are models of series each its own.
+
+    Raises:
+        ValueError, FileNotFoundError: see `find_model`. What it makes raises a ValueError where a series has no model.
+    """
+    if not isinstance(system, Models) and "series" not in (system or ()):
+        runtime = find_model(model, columns, system).runtime
+        return lambda key, series: runtime
+    _check_for_system(model)
+    from rfa.service.runtime.compiled_system import SystemRuntime
+
+    document = {"series": system.systems} if isinstance(system, Models) else system
+    return lambda key, series: SystemRuntime(system_for(document, series.names, key_name(key)))
+
+
+def _check_for_system(model: str | Path) -> None:
+    if str(model) != auto.NAME:
+        raise ValueError("system stands in the place of model: give one of them")
     if not HAS_COMPILER:
         raise ValueError("system needs numba: pip install 'rfa-server[fast]'")
+
+
+def _system_model(document: Mapping[str, Any], columns: int | None) -> Model:
     from rfa.service.runtime.compiled_system import SystemRuntime
 
     system = System.from_document(document)

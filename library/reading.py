@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -66,13 +66,10 @@ class Table:
                 if not self.by:
                     raise
                 self.failed[key] = str(error)
-        first = next(iter(self.failed.items()), None)
-        if first is not None:
-            told = f"series {key_name(first[0])!r}: {first[1].removeprefix(f'series {key_name(first[0])!r}: ')}"
-            more = f" (and {len(self.failed) - 1} more)" if len(self.failed) > 1 else ""
+        if left_out := told_of({key_name(key): reason for key, reason in self.failed.items()}):
             if not found:
-                raise ValueError(told + more)
-            warnings.warn(f"left out: {told}{more}", UserWarning, stacklevel=4)
+                raise ValueError(left_out)
+            warnings.warn(f"left out: {left_out}", UserWarning, stacklevel=4)
         for number, (key, doubts) in enumerate(self.doubted.items()):
             if number == MOST_DOUBTED:
                 warnings.warn(
@@ -96,6 +93,14 @@ class Table:
         if series.clock is None:
             return {CLOCK_NAME: np.rint(times).astype(np.int64)}
         return write_clock(self.read, series, times)
+
+
+def told_of(failed: Mapping[str, str]) -> str:
+    """The first of the series that failed, why, and how many more there are; nothing where there is none."""
+    for name, reason in failed.items():
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        return f"series {name!r}: {reason.removeprefix(f'series {name!r}: ')}{more}"
+    return ""
 
 
 def read(

@@ -2,7 +2,8 @@
 
 Names are imported when they are asked for. `filter`, `forecast`, `detect` and `Stream` come with
 `pip install rfa-server`, and are fast with `rfa-server[fast]` (numba); `LinearFilterConfig`, `LinearStream` and
-`filter_streams` need that; the others come with `rfa-server[gpu]` or `rfa-server[train]` (torch).
+`filter_streams` need that; `fit` comes with `rfa-server[fit]`; the others come with `rfa-server[gpu]` or
+`rfa-server[train]` (torch).
 """
 
 from importlib import import_module
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rfa.export.loading import load_model
     from rfa.library.filtering import Detection, detect, filter, forecast
+    from rfa.library.fitting import fit
     from rfa.library.stream import Stream
     from rfa.model.attention.api import robust_filter_attention
     from rfa.model.attention.reference import AttentionResult
     from rfa.model.dynamics import Dynamics
+    from rfa.model.fitted import Models
     from rfa.model.linear_config import LinearFilterConfig as LinearFilterConfig
     from rfa.model.recurrence.dense_numba import LinearStream as LinearStream
     from rfa.model.recurrence.dense_numba import filter_streams as filter_streams
@@ -25,9 +28,11 @@ __all__ = [
     "Detection",
     "Dynamics",
     "IRKFState",
+    "Models",
     "Stream",
     "detect",
     "filter",
+    "fit",
     "forecast",
     "irkf_scan",
     "irkf_step",
@@ -42,9 +47,11 @@ _HOMES = {
     "IRKFState": "rfa.model.recurrence.irkf",
     "LinearFilterConfig": "rfa.model.linear_config",
     "LinearStream": "rfa.model.recurrence.dense_numba",
+    "Models": "rfa.model.fitted",
     "Stream": "rfa.library.stream",
     "detect": "rfa.library.filtering",
     "filter": "rfa.library.filtering",
+    "fit": "rfa.library.fitting",
     "forecast": "rfa.library.filtering",
     "filter_streams": "rfa.model.recurrence.dense_numba",
     "irkf_scan": "rfa.model.recurrence.irkf",
@@ -52,6 +59,8 @@ _HOMES = {
     "load_model": "rfa.export.loading",
     "robust_filter_attention": "rfa.model.attention.api",
 }
+# What `rfa-server[fit]` brings.
+OF_FITTING = {"numba", "scipy", "threadpoolctl"}
 
 
 def __getattr__(name: str) -> Any:
@@ -60,6 +69,8 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
+        if name == "fit" and error.name in OF_FITTING:
+            raise ImportError(f"rfa.fit needs {error.name}: pip install 'rfa-server[fit]'") from None
         if error.name != "torch":
             raise
         raise ImportError(f"rfa.{name} needs torch: pip install 'rfa-server[train]', or 'rfa-server[gpu]'") from None

@@ -55,7 +55,9 @@ BELOW_THEM = {
     "rfa.model.recurrence.spectrum",
 }  # fmt: skip
 # `import rfa` says what is compiled, as the commands do, and takes systems as requests do.
-COMPILATION = ("rfa.model.compiling", "rfa.model.calendar", "rfa.model.system")
+COMPILATION = ("rfa.model.compiling", "rfa.model.calendar", "rfa.model.fitted", "rfa.model.system")
+# And it fits models as `rfa fit` does, which needs no torch.
+FITTING = ("library/fitting.py", ("rfa.training.fit", "rfa.training.structural"))
 # `rfa eval` measures bundles as they are served.
 EVALUATION = "training/evaluate/*.py"
 # Of export, the service takes what reads a bundle and what reads its calibration; the rest writes bundles.
@@ -115,6 +117,7 @@ def test_rooms_import_only_along_the_arrows(room: str) -> None:
         for name in imported(path)
         if not (room == "service" and name.startswith(OF_THE_MODEL_FOR_SERVICE))
         if not (room == "library" and name.startswith(COMPILATION))
+        if not (path == ROOT / FITTING[0] and name.startswith(FITTING[1]))
         if name.split(".")[0] == "tests" or room_of(name) not in {None, room} | ARROWS[room] | allowed_beyond(path)
     }
     assert not bad
@@ -285,6 +288,18 @@ def test_a_stream_in_the_process_needs_what_serving_needs_and_no_more() -> None:
     assert "pip install 'rfa-server[fast]'" in result.stderr
 
 
+def test_a_fit_needs_no_torch() -> None:
+    statement = (
+        "import numpy as np, rfa\n"
+        "values = np.random.default_rng(0).normal(size=100).cumsum()\n"
+        "found = rfa.fit(values, config={'max_free_modes': 0, 'iterations': 5})\n"
+        "print(rfa.forecast(values, 2, system=found)['y_mean'])\n"
+    )
+    missing = NOT_INSTALLED_FOR_SERVING - {"numba", "scipy"} | {"matplotlib", "pandas", "polars", "holidays"}
+    result = run_without(missing, statement)
+    assert result.returncode == 0, result.stderr
+
+
 def test_the_supervisor_is_small() -> None:
     """It watches processes that compute and answers their probes: it starts at once, and takes no memory of a model."""
     statement = "import rfa.service.server, rfa.service.process.health, rfa.service.process.supervisor"
@@ -309,7 +324,8 @@ def test_compiled_texts_need_numba_and_nothing_else_that_training_needs() -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "missing", "extra"), [("Dynamics", "torch", "train"), ("LinearStream", "numba", "fast")]
+    ("name", "missing", "extra"),
+    [("Dynamics", "torch", "train"), ("LinearStream", "numba", "fast"), ("fit", "scipy", "fit")],
 )
 def test_a_name_whose_extra_is_missing_says_which(name: str, missing: str, extra: str) -> None:
     result = run_without({missing}, f"from rfa import {name}")

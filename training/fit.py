@@ -75,11 +75,11 @@ def fit_series(
     chosen = StructuralConfig() if config is None else config
     items: dict[str, Series] = {}
     for key, one in series.items():
-        for i, column in enumerate(one.names):
-            label = series_label(key_name(key), column, is_only=len(one.names) == 1)
+        for part in one.by_column():
+            label = series_label(key_name(key), part.names[0], is_only=len(one.names) == 1)
             if label in items:
                 raise ValueError(f"two series are called {label!r}")
-            items[label] = replace(one, values=one.values[:, i : i + 1], names=(column,))
+            items[label] = part
     listed = _holidays(list(items.values()), country, holidays)
     clock = Days(zone, 1, listed)  # checks them
 

@@ -1,0 +1,70 @@
+"""Models fitted to recorded data in the process; needs what `pip install 'rfa-server[fit]'` brings, no torch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from rfa.data import key_name
+from rfa.library.models import told_of_compilation
+from rfa.library.reading import read, told_of
+from rfa.model.fitted import Models
+from rfa.training.fit import fit_series, fit_to
+from rfa.training.structural import SHARES, StructuralConfig
+
+
+def fit(
+    data: Any,
+    *,
+    time: Any = None,
+    columns: Sequence[str] | str = (),
+    by: Sequence[str] | str = (),
+    tz: str = "UTC",
+    country: str | None = None,
+    holidays: Sequence[str] = (),
+    config: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    time_format: str | None = None,
+    strict: bool = False,
+) -> Models:
+    """Fit level, trend, cycles, seasons and a calendar to every column of every series, as `rfa fit` does.
+
+    Args:
+        tz: where the clock hung whose times name no zone; days and weeks of a calendar are those of this place.
+        country: whose holidays are days of their own: "US", or "DE-BY" for a part of a country.
+        holidays: more such days, "2026-12-24".
+        config: how to fit: `seasons`, `max_harmonics`, `max_free_modes`, `iterations`, see the guide to training.
+        out: a file of JSON for the models. Beside it what is finished is kept until all is, so that after a stop the
+            same call goes on.
+        data, time, columns, by, time_format, strict: see `rfa.filter`.
+
+    Returns:
+        The models by the names of their series: of one column its name, of many series the key, of several columns of
+        many series both, "key / column". `rfa.filter`, `forecast` and `detect` take them whole as `system`, which is
+        each series' own, and `Stream` takes one of them. `fits` tells how each was found, `failed` what could not be.
+
+    Raises:
+        ValueError: what is wrong with which argument, column or row, and what to do; or nothing could be fitted.
+    """
+    chosen = StructuralConfig.from_dict(dict(config or {}))
+    table = read(data, time, columns, by, tz, time_format, strict=strict)
+    how: dict[str, Any] = {"zone": tz, "country": country, "holidays": holidays, "config": chosen}
+    with (
+        told_of_compilation(),
+        tqdm(total=len(table.series) * table.columns, disable=None, bar_format=SHARES) as bar,
+    ):
+
+        def advance(line: str, share: float) -> None:
+            bar.set_postfix_str(line, refresh=False)
+            bar.update(share)
+
+        how["report"] = advance
+        found = fit_series(table.series, **how) if out is None else fit_to(Path(out), table.series, **how)
+    found.failed.update({key_name(key): reason for key, reason in table.failed.items()})
+    if left_out := told_of(found.failed):
+        warnings.warn(f"left out: {left_out}", UserWarning, stacklevel=2)
+    return found
