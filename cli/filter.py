@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -170,7 +171,7 @@ class _Work:
     Attributes:
         reading: how tables are read, see `rfa.data.read_frame`.
         is_drawn: there is a picture to come, of all their columns.
-        tables: of the series in `found`, one each.
+        tables: of each series that was filtered.
         failed: series or files that could not be filtered, and why.
     """
 
@@ -186,8 +187,13 @@ class _Work:
 
     @property
     def is_one(self) -> bool:
-        """Whether there is one series, whatever its file has."""
+        """Whether there is one series in one file."""
         return len(self.sources) == 1 and not self.reading["by"]
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is one series, and its columns were not filtered each by itself."""
+        return self.is_one and len(self.found) == 1
 
     def run(self) -> None:
         """Filter every series of every file.
@@ -205,12 +211,16 @@ class _Work:
                 except ValueError as error:
                     self._fail(name, key, error)
                     continue
-                self.found.append(found)
+                self.found += found
                 self.tables.append(table)
         self._say_warnings()
         if not self.found:
             told = next(iter(self.failed.values()))
             raise ValueError(f"no series could be filtered; the first of {len(self.failed)}: {told}")
+
+    def by_series(self) -> list[list[Filtered]]:
+        """What was found, together where it is of columns of one series."""
+        return [list(parts) for _, parts in groupby(self.found, key=lambda found: (found.file, found.key))]
 
     def _series(self, source: str, name: str) -> Iterator[tuple[Table, Key, Series]]:
         from rfa.data import load_table, read_frame
@@ -246,7 +256,7 @@ class _Work:
 
     def _say_warnings(self) -> None:
         lines = [
-            f"warning: {'' if self.is_one else found.label + ': '}{warning.message}"
+            f"warning: {'' if self.is_alone else found.label + ': '}{warning.message}"
             for found in self.found
             for warning in found.warnings
         ]
@@ -290,7 +300,7 @@ def _write(work: _Work, plot: Path | None, out: Path | None, flag: float, *, as_
     by = work.reading["by"]
 
     def document() -> dict[str, Any]:
-        return as_document(work.found[0], flag) if work.is_one else as_documents(work.found, work.failed, flag, by)
+        return as_document(work.found[0], flag) if work.is_alone else as_documents(work.found, work.failed, flag, by)
 
     if out is not None and out.suffix.lower() == DOCUMENT:
         out.write_text(json.dumps(document(), allow_nan=False) + "\n")
@@ -319,7 +329,7 @@ def _table(work: _Work) -> pa.Table:
         as_table(
             table, found, work.reading["by"], names_file=len(work.sources) > 1, has_future=work.task.horizon is not None
         )
-        for table, found in zip(work.tables, work.found, strict=True)
+        for table, found in zip(work.tables, work.by_series(), strict=True)
     ]
     try:
         return parts[0] if len(parts) == 1 else pa.concat_tables(parts, promote_options="permissive")
@@ -339,7 +349,7 @@ def _summary(work: _Work) -> str:
     found = work.found
     ahead = sum(len(one.ahead) for one in found)
     alarms = [one.checks.alarms for one in found if one.checks.alarms is not None]
-    told = [f"{len(found)} series"] if not work.is_one else []
+    told = [f"{len(found)} series"] if not work.is_alone else []
     told.append(_counted(sum(len(one.series.times) for one in found), "row"))
     told.append(_counted(sum(len(one.outliers) for one in found), "outlier"))
     if alarms:
@@ -347,7 +357,7 @@ def _summary(work: _Work) -> str:
         told.append(f"{_counted(raised, 'alarm')} of {expected:.2g} expected")
     if ahead:
         told.append(f"{_counted(ahead, 'row')} ahead")
-    if work.is_one:
+    if work.is_alone:
         told.append(f"{held(found[0].checks)}log-likelihood {found[0].result.log_likelihood:.6g}")
     else:
         doubted = sum(bool(one.warnings) for one in found)

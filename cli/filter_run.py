@@ -6,7 +6,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from rfa.data import Key, Series
     from rfa.library.ahead import Ahead
+    from rfa.library.models import Filters
     from rfa.service.engine.filter.alarms import Alarm
     from rfa.service.runtime.filter import FilterRuntime
     from rfa.service.runtime.filter_sequence import FilteredSequence
@@ -36,6 +37,7 @@ class Filtered:
 
     Attributes:
         file, key: where it comes from, and by which cells of its table.
+        is_part: it is one of several columns of these, each filtered by itself.
         columns: what is told of each row, by the names of `Columns`.
         outliers: rows, from 0.
         leads: forecasts that are told of each row, in units of the times.
@@ -55,11 +57,13 @@ class Filtered:
     warnings: list[FilterWarning]
     ahead: np.ndarray
     forecast: Ahead | None
+    is_part: bool
 
     @property
     def label(self) -> str:
         """How it is called among others."""
-        return f"{self.file}: {key_name(self.key)}" if self.key else self.file
+        parts = [key_name(self.key)] * bool(self.key) + [*self.series.names] * self.is_part
+        return ": ".join([self.file, *parts])
 
     def ahead_of(self, level: str) -> list[list[np.ndarray]]:
         """Of each column mean, std, and both ends of an interval, of the rows that come next, which were asked for."""
@@ -75,7 +79,7 @@ class Task:
     """What to do with each series.
 
     Attributes:
-        runtime: makes the filter of a series.
+        filters: what filters a series, or its columns each by itself.
         leads: forecasts of each row, as they were written.
         horizon: rows that come next, as it was written; None is none.
         alarm: when a row is one.
@@ -83,7 +87,7 @@ class Task:
         smooth: also the states given all rows, or those up to `lag` rows later.
     """
 
-    runtime: Callable[[Key, Series], FilterRuntime]
+    filters: Filters
     leads: Sequence[str]
     horizon: str | None
     alarm: Alarm
@@ -91,12 +95,18 @@ class Task:
     smooth: bool
     lag: int | None
 
-    def run(self, file: str, key: Key, series: Series) -> Filtered:
-        """Filter a series.
+    def run(self, file: str, key: Key, series: Series) -> list[Filtered]:
+        """Filter a series, or its columns each by itself.
 
         Raises:
             ValueError: it does not fit the filter, or what is asked for cannot be told of it.
         """
+        if self.alarm.per_time and series.clock is None:
+            raise ValueError(f"--alarm is per time, and {file} has no column of times; give a share of the rows")
+        parts = self.filters(key, series)
+        return [self._run(file, key, part, runtime, is_part=len(parts) > 1) for part, runtime in parts]
+
+    def _run(self, file: str, key: Key, series: Series, runtime: FilterRuntime, *, is_part: bool) -> Filtered:
         import numpy as np
 
         from rfa.library.ahead import followed, forecasts_from
@@ -104,9 +114,6 @@ class Task:
         from rfa.service.engine.filter.doubts import doubts
         from rfa.service.engine.filter.forecast_checks import summarise
 
-        if self.alarm.per_time and series.clock is None:
-            raise ValueError(f"--alarm is per time, and {file} has no column of times; give a share of the rows")
-        runtime = self.runtime(key, series)
         leads = [lead(text, row_time(series)) for text in self.leads]
         ahead = np.empty(0) if self.horizon is None else times_ahead(series, self.horizon)
         distances = (ahead - series.times[-1]).tolist()
@@ -129,6 +136,7 @@ class Task:
             doubts(runtime.name, checks, is_whole=True),
             ahead,
             forecasts_from(runtime, result.state, LEVELS, distances) if distances else None,
+            is_part,
         )
 
 
@@ -189,9 +197,8 @@ def columns_of(series: Series, result: FilteredSequence, horizon: Sequence[float
     return found.arrays()
 
 
-def filter_for(bundle: str | None) -> Callable[[Key, Series], FilterRuntime]:
-    """Makes filters of `auto` for series, or gives that of a bundle to each. What describes a system runs only by its
-    name.
+def filter_for(bundle: str | None) -> Filters:
+    """Filters of `auto`, or of a bundle. What describes a system runs only by its name.
 
     Raises:
         FileNotFoundError, ValueError: it cannot be had.
@@ -199,24 +206,25 @@ def filter_for(bundle: str | None) -> Callable[[Key, Series], FilterRuntime]:
     from rfa.service.runtime.auto import NAME, AutoRuntime
 
     if bundle in (None, NAME):
-        return lambda key, series: AutoRuntime.of(len(series.names))
+        return lambda key, series: [(series, AutoRuntime.of(len(series.names)))]
     from rfa.export.bundle import open_bundle
     from rfa.library.locate import find_bundle
     from rfa.service.runtime.filter import FilterRuntime
 
     runtime = FilterRuntime(open_bundle(find_bundle(str(bundle))))
-    return lambda key, series: runtime
+    return lambda key, series: [(series, runtime)]
 
 
-def system_from(path: Path) -> Callable[[Key, Series], FilterRuntime]:
-    """Makes the filters of the system in a JSON file, or of those that it has for columns or series of a name.
+def system_from(path: Path) -> Filters:
+    """Filters of the system in a JSON file, or of those that it has for columns or series of a name.
 
     Raises:
         OSError, ValueError: it cannot be had, or numba is not installed.
     """
+    from rfa.library.models import own_filters
     from rfa.model.compiling import HAS_COMPILER
-    from rfa.model.fitted import system_for
-    from rfa.model.system import InvalidSystem
+    from rfa.model.fitted import are_models
+    from rfa.model.system import InvalidSystem, System
 
     if not HAS_COMPILER:
         raise ValueError("--system needs numba: pip install 'rfa-server[fast]'")
@@ -226,17 +234,18 @@ def system_from(path: Path) -> Callable[[Key, Series], FilterRuntime]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path.name} is no JSON document: {error}") from None
+    own = own_filters(document) if are_models(document) else None
 
-    def runtime(key: Key, series: Series) -> FilterRuntime:
+    def filters(key: Key, series: Series) -> list[tuple[Series, SystemRuntime]]:
         try:
-            system = system_for(document, series.names, key_name(key))
+            found = [(series, SystemRuntime(System.from_document(document)))] if own is None else own(key, series)
         except InvalidSystem as error:
             raise ValueError(f"{path.name}: {error}") from None
-        if system.calendar is not None and not series.is_dated:
+        if not series.is_dated and any(runtime.calendar is not None for _, runtime in found):
             raise ValueError(f"{path.name} has a calendar, and the times of the file are no dates; name them by --time")
-        return SystemRuntime(system)
+        return found
 
-    return runtime
+    return filters
 
 
 def held(checks: ForecastChecks) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rfa.cli.filter_run import WIDE, Filtered
 from rfa.data import Table, write_clock
 from rfa.data.table import distinct
+from rfa.library.filtering import SCORES, each_own
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,49 +16,57 @@ if TYPE_CHECKING:
 
 # Parts of a table's columns, and what they are called in `Columns`.
 PARTS = {"mean": "mean", "std": "std", "low90": f"lower.{WIDE}", "high90": f"upper.{WIDE}"}
-SCORES = ("weight", "nis", "anomaly", "confidence")
 FILE, KIND = "file", "kind"
 
 
-def as_table(table: Table, found: Filtered, by: Sequence[str], *, names_file: bool, has_future: bool) -> pa.Table:
+def as_table(
+    table: Table, parts: Sequence[Filtered], by: Sequence[str], *, names_file: bool, has_future: bool
+) -> pa.Table:
     """The columns of the file as it has them, those that were filtered as numbers; then the estimate of each with its
     0.9 interval, the row's scores, forecasts of each row, and smoothed states. With `has_future` a column tells
     estimates from the forecasts of the rows that come next, which stand at the end.
 
     Args:
+        parts: of a series; several where its columns were filtered each by itself, and then its scores are of each.
         by: the columns of its key.
         names_file: the first column is the file.
     """
     import pyarrow as pa
 
-    rows = [(_given(table, found, by), _told(found), "estimate")]
+    found = parts[0]
+    rows = [(_given(table, parts, by), _told_of(parts), "estimate")]
     if has_future:
-        rows.append((_given_ahead(table, found, by), _told_ahead(found), "forecast"))
-    parts = []
+        ahead = {name: column for part in parts for name, column in _told_ahead(part).items()}
+        rows.append((_given_ahead(table, found, by), ahead, "forecast"))
+    tables = []
     file = distinct([*rows[0][0], FILE])[-1]
     for given, told, kind in rows:
         count = len(next(iter(told.values())))
         before = {file: pa.array([found.file] * count)} if names_file else {}
         after = {KIND: pa.array([kind] * count)} if has_future else {}
-        parts.append(({**before, **given}, {**after, **told}))
+        tables.append(({**before, **given}, {**after, **told}))
     # What the file calls like a result keeps its name; the result gets a number.
-    given, told = parts[0]
+    given, told = tables[0]
     names = distinct([*given, *told])
     renamed = dict(zip(told, names[len(given) :], strict=True))
     return pa.concat_tables(
-        [pa.table({**given, **{renamed[name]: column for name, column in told.items()}}) for given, told in parts],
+        [pa.table({**given, **{renamed[name]: column for name, column in told.items()}}) for given, told in tables],
         promote_options="default",
     )
 
 
-def _given(table: Table, found: Filtered, by: Sequence[str]) -> dict[str, Any]:
+def _given(table: Table, parts: Sequence[Filtered], by: Sequence[str]) -> dict[str, Any]:
     """The file's columns, in the order of the series' rows."""
     import numpy as np
 
-    series = found.series
-    values = {name: numbers(column) for name, column in zip(series.names, series.values.T, strict=True)}
+    series = parts[0].series
+    values = {
+        name: numbers(column)
+        for part in parts
+        for name, column in zip(part.series.names, part.series.values.T, strict=True)
+    }
     if series.rows is None:
-        return {**_keys(table, found, by, len(series.times)), **write_clock(table, series, series.times), **values}
+        return {**_keys(table, parts[0], by, len(series.times)), **write_clock(table, series, series.times), **values}
     clock = {} if series.clock_columns else write_clock(table, series, series.times)
     is_whole = np.array_equal(series.rows, np.arange(len(table)))
     rest = {name: column if is_whole else column.take(series.rows) for name, column in table.columns.items()}
@@ -72,6 +81,13 @@ def _keys(table: Table, found: Filtered, by: Sequence[str], count: int) -> dict[
     import pyarrow as pa
 
     return {name: pa.array([cell] * count, table.columns[name].type) for name, cell in zip(by, found.key, strict=True)}
+
+
+def _told_of(parts: Sequence[Filtered]) -> dict[str, Any]:
+    """What is told of each row; where parts are several, of their columns."""
+    if len(parts) == 1:
+        return _told(parts[0])
+    return {name: told for part in parts for name, told in each_own(part.series.names[0], _told(part)).items()}
 
 
 def _told(found: Filtered) -> dict[str, Any]:

@@ -13,11 +13,10 @@ import numpy as np
 from rfa.data import Key, Series, usual_step
 from rfa.library.ahead import followed, forecasts_from
 from rfa.library.frames import Clock, New, concatenated
-from rfa.library.models import runtimes, told_of_compilation
+from rfa.library.models import filters, told_of_compilation
 from rfa.library.reading import Table, read
 from rfa.library.spans import Span, as_written
 from rfa.library.wanted import LEVELS, AlarmRule, wanted
-from rfa.model.fitted import Models
 from rfa.service.engine.filter.alarms import NEVER, count_alarms
 from rfa.service.engine.filter.columns import Columns
 from rfa.service.engine.filter.doubts import doubts
@@ -31,6 +30,7 @@ from rfa.service.schemas.requests import FilterStreamRequest
 Frame = TypeVar("Frame")
 # A row is an outlier if so many are nearer to the filter's estimate where the filter is right.
 OUTLIER: Final = 0.999
+SCORES: Final = ("weight", "nis", "anomaly", "confidence")
 
 
 def filter(
@@ -80,10 +80,15 @@ def filter(
     """
     request = wanted(levels, (), alarm)
     table = read(data, time, columns, by, tz, time_format, strict=strict)
-    runtime_of = runtimes(model, table.columns, system)
+    parts_of = filters(model, table.columns, system)
 
     def work(key: Key, series: Series) -> New:
-        return _told(series, _filtered(table, runtime_of(key, series), key, series, request, smooth=smooth), request)
+        new: dict[str, np.ndarray] = {}
+        parts = parts_of(key, series)
+        for part, runtime in parts:
+            told = _told(part, _filtered(table, runtime, key, part, request, smooth=smooth), request)
+            new |= told if len(parts) == 1 else each_own(part.names[0], told)
+        return new
 
     with told_of_compilation():
         found = table.each(work)
@@ -123,27 +128,22 @@ def forecast(
     """
     request = wanted(levels)
     table = read(data, time, columns, by, tz, time_format, strict=strict)
-    runtime_of = runtimes(model, table.columns, system)
+    parts_of = filters(model, table.columns, system)
 
     written = as_written(horizon)
-
-    def ahead_of(key: Key, series: Series, leads: list[float]) -> New:
-        runtime = runtime_of(key, series)
-        asked = request.model_copy(update={"horizon": followed(runtime, usual_step(series) or 1.0, leads[-1])})
-        result = _filtered(table, runtime, key, series, asked)
-        ahead = forecasts_from(runtime, result.state, request.levels or (), leads)
-        new: dict[str, np.ndarray] = {}
-        for a, name in enumerate(series.names):
-            new |= {f"{name}_mean": ahead.moments[:, 0, a], f"{name}_std": ahead.moments[:, 1, a]}
-            for number, level in enumerate(request.levels or ()):
-                new |= dict(zip(ends(name, level), ahead.bands[:, number, a].T, strict=True))
-        return new
 
     def work(key: Key, series: Series) -> tuple[np.ndarray, Clock, New]:
         times = table.times_ahead(series, written)
         leads = (times - series.times[-1]).tolist()
-        parts = series.by_column() if isinstance(system, Models) else [series]
-        new = {name: told for part in parts for name, told in ahead_of(key, part, leads).items()}
+        new: dict[str, np.ndarray] = {}
+        for part, runtime in parts_of(key, series):
+            asked = request.model_copy(update={"horizon": followed(runtime, usual_step(part) or 1.0, leads[-1])})
+            result = _filtered(table, runtime, key, part, asked)
+            ahead = forecasts_from(runtime, result.state, request.levels or (), leads)
+            for a, name in enumerate(part.names):
+                new |= {f"{name}_mean": ahead.moments[:, 0, a], f"{name}_std": ahead.moments[:, 1, a]}
+                for number, level in enumerate(request.levels or ()):
+                    new |= dict(zip(ends(name, level), ahead.bands[:, number, a].T, strict=True))
         return np.repeat(_rows(series)[-1], len(times)), table.clock(series, times), new
 
     with told_of_compilation():
@@ -221,12 +221,15 @@ def detect(
     limits = None if range is None else [None if limit is None else float(limit) for limit in range]
     request = wanted(levels, (), {**rule, "range": limits})
     table = read(data, time, columns, by, tz, time_format, strict=strict)
-    runtime_of = runtimes(model, table.columns, system)
+    parts_of = filters(model, table.columns, system)
 
     def work(key: Key, series: Series) -> tuple[np.ndarray, New, np.ndarray]:
         step = usual_step(series) or 1.0
         asked = request.model_copy(update={"horizon": [step]})
-        result = _filtered(table, runtime_of(key, series), key, series, asked)
+        parts = parts_of(key, series)
+        if len(parts) > 1:
+            raise ValueError(f"each column has a model of its own: choose one, such as columns={series.names[0]!r}")
+        result = _filtered(table, parts[0][1], key, series, asked)
         told = _columns(series, result, (step,))
         at = np.flatnonzero(told["alarm"] == 1)
         return _rows(series)[at], _expected(series, told, step, at, request), result.tally
@@ -248,6 +251,13 @@ def ends(name: str, level: float) -> tuple[str, str]:
     """What the ends of a column's interval are called: those of 0.9 `x_low90` and `x_high90`."""
     share = f"{100 * level:.12g}"
     return f"{name}_low{share}", f"{name}_high{share}"
+
+
+def each_own(column: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    """What is told of a column that is filtered by itself: what is of the row elsewhere is of this column, by its
+    name."""
+    of_row = (*SCORES, "alarm", "outlier")
+    return {f"{column}_{name}" if name in of_row else name: values for name, values in told.items()}
 
 
 def beyond_gate(nis: np.ndarray, seen: np.ndarray, flag: float) -> np.ndarray:
@@ -300,7 +310,7 @@ def _told(series: Series, result: FilteredSequence, request: FilterStreamRequest
             new |= {low: told[f"lower.{level_name(level)}.{name}"], high: told[f"upper.{level_name(level)}.{name}"]}
         if result.smoothed is not None:
             new |= {f"{name}_smooth_{part}": told[f"smoothed.{part}.{name}"] for part in ("mean", "std")}
-    new |= {name: told[name] for name in ("weight", "nis", "anomaly", "confidence")}
+    new |= {name: told[name] for name in SCORES}
     if request.alarm is not None:
         new["alarm"] = told["alarm"] == 1
     new["outlier"] = beyond_gate(told["nis"], (~np.isnan(series.values)).sum(axis=1), OUTLIER)

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rfa.data import Key, Series, key_name
 from rfa.export.bundle import open_bundle
 from rfa.library.locate import find_bundle
 from rfa.model.compiling import HAS_COMPILER, telling_of_compilation
-from rfa.model.fitted import Models, system_for
+from rfa.model.fitted import are_models, system_for
 from rfa.model.system import System
 from rfa.service.errors import InvalidRequest
 from rfa.service.runtime import auto
 from rfa.service.runtime.filter import FilterRuntime
 
+if TYPE_CHECKING:
+    from rfa.service.runtime.compiled_system import SystemRuntime
+
+# What filters a series of this key: its columns, each with those that are filtered with it.
+Filters = Callable[[Key, Series], Sequence[tuple[Series, FilterRuntime]]]
 COMPILING = "rfa: compiling this filter for this processor: up to half a minute, once.\n"
 UNCOMPILED = "numba is not installed: filters run a hundred times slower; pip install 'rfa-server[fast]'"
 
@@ -64,22 +69,31 @@ def find_model(model: str | Path, columns: int | None, system: Mapping[str, Any]
     return _checked(Model(name, FilterRuntime(bundle), bundle.digest), columns)
 
 
-def runtimes(
-    model: str | Path, columns: int, system: Mapping[str, Any] | None = None
-) -> Callable[[Key, Series], FilterRuntime]:
-    """Gives each series its filter: all the same, or where `system` are models of series each its own.
+def filters(model: str | Path, columns: int, system: Mapping[str, Any] | None = None) -> Filters:
+    """What filters series: all the same, or where `system` is models of series their columns by their own.
 
     Raises:
-        ValueError, FileNotFoundError: see `find_model`. What it makes raises a ValueError where a series has no model.
+        ValueError, FileNotFoundError: see `find_model`.
     """
-    if not isinstance(system, Models) and "series" not in (system or ()):
-        runtime = find_model(model, columns, system).runtime
-        return lambda key, series: runtime
-    _check_for_system(model)
+    if are_models(system):
+        _check_for_system(model)
+        return own_filters(system)
+    runtime = find_model(model, columns, system).runtime
+    return lambda key, series: [(series, runtime)]
+
+
+def own_filters(models: object) -> Callable[[Key, Series], list[tuple[Series, SystemRuntime]]]:
+    """What filters every column of a series by the system that it has among models; a ValueError where it has none."""
     from rfa.service.runtime.compiled_system import SystemRuntime
 
-    document = {"series": system.systems} if isinstance(system, Models) else system
-    return lambda key, series: SystemRuntime(system_for(document, series.names, key_name(key)))
+    def parts(key: Key, series: Series) -> list[tuple[Series, SystemRuntime]]:
+        is_only = len(series.names) == 1
+        columns = [(part, part.names[0]) for part in series.by_column()]
+        return [
+            (part, SystemRuntime(system_for(models, name, key_name(key), is_only=is_only))) for part, name in columns
+        ]
+
+    return parts
 
 
 def _check_for_system(model: str | Path) -> None:

@@ -7,7 +7,7 @@ A system is a document of `rfa.model.system`, so `rfa filter --system FILE` take
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -67,28 +67,31 @@ class Models(Mapping[str, dict[str, Any]]):
         return cls(dict(series), dict(document.get("fits", {})))
 
 
-def system_for(document: object, names: Sequence[str], key: str = "") -> System:
-    """Of a file that holds one system, or `{"series": {"name": system, …}}`: the one, or that of a series.
+def are_models(document: object) -> bool:
+    """Whether it is models, or what stands in their file, and no single system."""
+    return isinstance(document, Models) or (isinstance(document, Mapping) and "series" in document)
+
+
+def system_for(document: object, column: str, key: str = "", *, is_only: bool = True) -> System:
+    """The system of one column of a series, of models or what stands in their file.
 
     Args:
-        names: of the columns of the series.
-        key: what it is called among others, where a table has several.
+        key: what the series is called among others, where a table has several.
+        is_only: the series has no other columns. Of such a one the file may have had more, and does by both names.
 
     Raises:
         InvalidSystem: there is none, or it is wrong.
     """
-    if not isinstance(document, Mapping) or "series" not in document:
-        return System.from_document(document)
-    found = document["series"]
-    if not set(document) <= {"series", "fits"} or not isinstance(found, Mapping) or not found:
+    whole = {"series": document.systems} if isinstance(document, Models) else document
+    found = whole.get("series") if isinstance(whole, Mapping) and set(whole) <= {"series", "fits"} else None
+    if not isinstance(found, Mapping) or not found:
         raise InvalidSystem("series", "must hold systems by the names of their series; only fits may stand beside it")
-    labels = [series_label(key, names[0], is_only=is_only) for is_only in (True, False)] if len(names) == 1 else []
+    labels = [series_label(key, column, is_only=is_only), series_label(key, column, is_only=False)]
     for label in labels:
         if label in found:
             return System.from_document(found[label])
     shown = ", ".join(map(repr, list(found)[:8])) + (", …" if len(found) > 8 else "")
-    asked = ", ".join(map(repr, labels[:1] or names))
-    raise InvalidSystem("series", f"has systems of {shown}, not of {asked}" + ("" if labels else ": choose one column"))
+    raise InvalidSystem("series", f"has systems of {shown}, not of {labels[0]!r}")
 
 
 def series_label(key: str, column: str, *, is_only: bool) -> str:
@@ -97,4 +100,4 @@ def series_label(key: str, column: str, *, is_only: bool) -> str:
     return (key if is_only else f"{key} / {column}") if key else column
 
 
-__all__ = ["Models", "series_label", "system_for"]
+__all__ = ["Models", "are_models", "series_label", "system_for"]

@@ -92,6 +92,42 @@ def test_each_series_takes_its_own_model(rows: pd.DataFrame, models: rfa.Models)
     assert wednesday - night == pytest.approx(10, abs=4 * math.sqrt(2))  # noise of single rows is 1
 
 
+def test_columns_with_models_of_their_own_are_filtered_each_by_itself(
+    rows: pd.DataFrame, models: rfa.Models, tmp_path: Path
+) -> None:
+    """In Python and by the command, the same numbers; what is of a row elsewhere is of each column."""
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    models.save(tmp_path / "models.json")
+    told, picture = tmp_path / "told.csv", tmp_path / "told.svg"
+    code, said, err = command(
+        "filter", tmp_path / "rows.csv", "--by", "site", "--tz", "Europe/Berlin", "--system", tmp_path / "models.json",
+        "--horizon", "3", "--out", told, "--plot", picture,
+    )  # fmt: skip
+    assert code == 0, err
+    assert said.startswith("4 series, 2,880 rows")
+    table = pd.read_csv(told)
+    assert list(table.columns[:6]) == ["time", "site", "load", "heat", "kind", "load_mean"]
+    assert len(table) == len(rows) + 2 * 3
+    assert picture.stat().st_size > 10_000
+    found = rfa.filter(rows, by="site", tz="Europe/Berlin", system=models)
+    ahead = rfa.forecast(rows, 3, by="site", tz="Europe/Berlin", system=models)
+    for name in ("load_mean", "load_high90", "load_weight", "load_outlier", "heat_mean", "heat_nis", "heat_anomaly"):
+        np.testing.assert_array_equal(table[table["kind"] == "estimate"][name], found[name])
+        alone = rfa.filter(rows, columns=name[:4], by="site", tz="Europe/Berlin", system=models)
+        own = name if name.endswith(("mean", "high90")) else name[5:]
+        np.testing.assert_array_equal(found[name], alone[own])
+    for name in ("load_mean", "heat_low90"):
+        np.testing.assert_array_equal(table[table["kind"] == "forecast"][name], ahead[name])
+    assert "weight" not in found
+    # Everything, a document for each column.
+    code, said, err = command(
+        "filter", tmp_path / "rows.csv", "--by", "site", "--system", tmp_path / "models.json", "--json"
+    )
+    assert [(one["key"], one["columns"]) for one in json.loads(said)["series"]] == [
+        ({"site": site}, [column]) for site in ("north", "south") for column in ("load", "heat")
+    ]
+
+
 def test_a_document_that_was_read_from_the_file_is_taken_as_it_is(rows: pd.DataFrame, models: rfa.Models) -> None:
     north = rows[rows["site"] == "north"]
     kept = {"series": {"load": models["north / load"]}, "fits": {}}
@@ -101,8 +137,8 @@ def test_a_document_that_was_read_from_the_file_is_taken_as_it_is(rows: pd.DataF
 
 
 def test_what_has_no_model_is_refused_with_what_to_do(rows: pd.DataFrame, models: rfa.Models) -> None:
-    with pytest.raises(ValueError, match="choose one column"):
-        rfa.filter(rows, by="site", system=models)
+    with pytest.raises(ValueError, match="each column has a model of its own: choose one"):
+        rfa.detect(rows, 0.01, by="site", system=models)
     with pytest.raises(ValueError, match=r"has systems of 'north / load', .*not of 'load'"):
         rfa.filter(rows[rows["site"] == "north"], columns="load", system=models)
     with pytest.raises(ValueError, match="give one of them"):

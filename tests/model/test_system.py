@@ -10,7 +10,7 @@ import pytest
 import scipy.linalg
 from filterpy.common import Q_continuous_white_noise, Q_discrete_white_noise
 
-from rfa.model.fitted import system_for
+from rfa.model.fitted import are_models, system_for
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.recurrence.sampled import drift_of, gathered, moved, noise_rate
 from rfa.model.recurrence.spectrum import spectrum
@@ -158,16 +158,21 @@ def test_a_config_becomes_a_document_and_comes_back(nu: float | None) -> None:
         System.of(learned)
 
 
-def test_a_file_holds_one_system_or_one_for_each_series() -> None:
+def test_a_column_has_its_system_among_models() -> None:
     level = {"preset": "level", **NOISES}
-    assert system_for(level, ["a", "b"]).digest == System.from_document(level).digest
-    many = {"series": {"a": level, "b": VELOCITY}}
-    assert system_for(many, ["b"]).digest == System.from_document(VELOCITY).digest
-    for names in (["c"], ["a", "b"]):
-        with pytest.raises(InvalidSystem, match="has systems of 'a', 'b'"):
-            system_for(many, names)
-    with pytest.raises(InvalidSystem, match=r"system\.series must hold"):
-        system_for({"series": {}}, ["a"])
+    many = {"series": {"a": level, "b": VELOCITY, "b / x": level}}
+    assert are_models(many) and not are_models(level)
+    found = {
+        ("b", "", True): VELOCITY, ("x", "b", True): VELOCITY, ("x", "b", False): level, ("a", "", False): level
+    }  # fmt: skip
+    for (column, key, is_only), document in found.items():
+        assert system_for(many, column, key, is_only=is_only).digest == System.from_document(document).digest
+    assert system_for({"series": {"b / x": level}}, "x", "b").digest == System.from_document(level).digest
+    with pytest.raises(InvalidSystem, match="has systems of 'a', 'b', 'b / x', not of 'c'"):
+        system_for(many, "c")
+    for broken in ({"series": {}}, {"series": 3}, {"series": {"a": level}, "more": 1}):
+        with pytest.raises(InvalidSystem, match=r"system\.series must hold"):
+            system_for(broken, "a")
 
 
 REFUSED: list[tuple[Any, str, str]] = [

@@ -9,8 +9,8 @@ import pytest
 
 from rfa.data import Series
 from rfa.model.calendar import Calendar
-from rfa.model.fitted import Models, system_for
-from rfa.model.system import InvalidSystem, System
+from rfa.model.fitted import Models
+from rfa.model.system import System
 from rfa.service.runtime.compiled_system import SystemRuntime
 from rfa.training.fit import fit_series
 from rfa.training.structural import StructuralConfig
@@ -121,18 +121,6 @@ def test_models_go_to_a_file_and_back(fitted, tmp_path):
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(ValueError, match=message):
             Models.load(tmp_path / "bad.json")
-
-
-def test_series_find_their_system_by_key_and_column():
-    level = {"preset": "level", "process_noise": 1, "measurement_noise": 1}
-    wide = {**level, "measurement_noise": 9}
-    document = {"series": {"north": level, "south / x": wide}, "fits": {}}
-    assert system_for(document, ["x"], "north").digest == System.from_document(level).digest
-    assert system_for(document, ["x"], "south").digest == System.from_document(wide).digest
-    with pytest.raises(InvalidSystem, match="has systems of 'north', 'south / x', not of 'east'"):
-        system_for(document, ["x"], "east")
-    with pytest.raises(InvalidSystem, match="choose one column"):
-        system_for(document, ["x", "y"], "north")
 
 
 def test_several_columns_and_one_series():
