@@ -1,0 +1,1 @@
+"""What a network for any series learns from, and how it is judged."""

@@ -1,0 +1,108 @@
+"""Chaos: flows, maps and a delay."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rfa.training.synthetic.clock import Clock
+from rfa.training.synthetic.priors import choose, log_uniform
+from rfa.training.synthetic.recursions import compiled
+from rfa.training.synthetic.systems import (
+    DUFFING,
+    HINDMARSH_ROSE,
+    LORENZ,
+    ROSSLER,
+    THOMAS,
+    System,
+    simulate,
+)
+
+FLOWS = (
+    System(LORENZ, 3, ((10, 10), (26, 45), (8 / 3, 8 / 3)), (1, 1, 25), 0.7, seen=(0, 1, 2)),
+    System(ROSSLER, 2, ((0.18, 0.22), (0.2, 0.2), (5, 9)), (1, 1, 1), 6, seen=(0, 1, 2), resolution=120),
+    System(DUFFING, 2, ((0.15, 0.3), (0.28, 0.45), (1, 1.2)), (0.5, 0, 0), 6, seen=(0, 1)),
+    System(HINDMARSH_ROSE, 2, ((2.8, 3.4), (0.002, 0.01), (4, 4)), (-1, 0, 2), 12, resolution=240),
+    System(THOMAS, 1, ((0.12, 0.19), (0, 0), (0, 0)), (1, 0.5, 0), 12, seen=(0, 1, 2)),
+)  # fmt: skip
+KINDS = {"flow": 65, "map": 20, "delay": 15}
+LOGISTIC, HENON, IKEDA = 0, 1, 2
+# Steps that a map and a delay run before they are shown; integration steps of a delay.
+BURN_IN, DELAY_STEPS = 100, 40
+
+
+def chaos(rng: np.random.Generator, clock: Clock) -> np.ndarray:
+    """`[B, N]` a variable of a chaotic system on its attractor; no noise.
+
+    Flows: Lorenz, Rössler, Duffing (driven), Hindmarsh and Rose (bursts), Thomas, with 8 to N/2 values in a cycle.
+    Maps in whole steps: logistic x' = r x (1 - x), r in 3.6..4; Hénon x' = 1 - a x² + y, y' = .3 x, a in 1.2..1.4;
+    Ikeda. A delay: Mackey and Glass, x' = .2 x(t - τ) / (1 + x(t - τ)^10) - .1 x, τ in 17..40.
+    """
+    count = clock.count
+    kind = choose(rng, KINDS, count)
+    out = np.empty_like(clock.steps)
+    rows = np.flatnonzero(kind == "flow")
+    if len(rows):
+        out[rows] = simulate(rng, FLOWS, clock.steps[rows], clock.length)
+    rows = np.flatnonzero(kind == "map")
+    if len(rows):
+        out[rows] = _maps(rng, clock[rows])
+    rows = np.flatnonzero(kind == "delay")
+    if len(rows):
+        out[rows] = _delays(rng, clock[rows])
+    return out
+
+
+def _maps(rng: np.random.Generator, clock: Clock) -> np.ndarray:
+    kind = rng.integers(0, 3, clock.count)
+    low, high = np.array([3.6, 1.2, 0.82])[kind], np.array([4.0, 1.4, 0.9])[kind]
+    values = iterate(kind, rng.uniform(low, high), rng.uniform(0.1, 0.4, clock.count), clock.grid_length + BURN_IN)
+    return clock.from_grid(values[:, BURN_IN:])
+
+
+@compiled
+def iterate(system, parameter, start, length):
+    """`[B, N]` first variable of a map `[B]` from `[B]`."""
+    out = np.empty((len(system), length))
+    for b in range(len(system)):
+        x, y, p = start[b], 0.1, parameter[b]
+        for n in range(length):
+            if system[b] == LOGISTIC:
+                x = p * x * (1 - x)
+            elif system[b] == HENON:
+                x, y = 1 - p * x * x + y, 0.3 * x
+            else:
+                turn = 0.4 - 6 / (1 + x * x + y * y)
+                x, y = 1 + p * (x * np.cos(turn) - y * np.sin(turn)), p * (x * np.sin(turn) + y * np.cos(turn))
+            out[b, n] = x
+    return out
+
+
+def _delays(rng: np.random.Generator, clock: Clock) -> np.ndarray:
+    # A cycle takes about three delays.
+    delay = rng.uniform(17, 40, clock.count)
+    unit = 3 * delay / log_uniform(rng, 8, clock.length / 4, clock.count)
+    return mackey_glass(clock.lags * unit[:, None], delay, rng.uniform(0.5, 1.3, clock.count), DELAY_STEPS, BURN_IN)
+
+
+@compiled
+def mackey_glass(durations, delay, start, pieces, delays_before):
+    """`[B, N]` x after each duration `[B, N]`; Heun's method, `pieces` steps to a delay `[B]`, linear between them."""
+    out = np.empty_like(durations)
+    for b in range(durations.shape[0]):
+        dt = delay[b] / pieces
+        kept = np.full(pieces, start[b])
+        x, before, now, at = start[b], start[b], 0.0, 0
+        wanted = delays_before * delay[b]
+        for n in range(durations.shape[1]):
+            wanted += durations[b, n]
+            while now < wanted:
+                lagged, following = kept[at], kept[(at + 1) % pieces]
+                first = 0.2 * lagged / (1 + lagged**10) - 0.1 * x
+                second = 0.2 * following / (1 + following**10) - 0.1 * (x + dt * first)
+                kept[at] = x
+                before, x = x, x + dt / 2 * (first + second)
+                at = (at + 1) % pieces
+                now += dt
+            share = (now - wanted) / dt
+            out[b, n] = x + share * (before - x)
+    return out

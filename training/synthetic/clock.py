@@ -1,0 +1,169 @@
+"""When the values of a series are taken.
+
+A clock has a step, from a second to a week, and a start on the calendar, so that days, weeks, months and years have the
+periods that they have in recorded data of that step: 24 and 168 values for hours, 288 and 2016 for five minutes, 7 and
+365.25 for days. One series in seven has no calendar: its values are counted, a second apart from the epoch on.
+
+Most clocks are regular. The others jitter, fire at random (exponential lags), lose rows and whole stretches, or come in
+bursts. Series are evaluated at these times: nothing is resampled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from rfa.training.synthetic.priors import choose, log_uniform
+
+MINUTE, HOUR, DAY, WEEK, YEAR = 60.0, 3600.0, 86400.0, 604800.0, 365.25 * 86400.0
+MONTH = YEAR / 12
+# Seconds of a step → its share among the clocks with a calendar.
+STEPS = {
+    1.0: 3, 10.0: 4, MINUTE: 8, 5 * MINUTE: 14, 10 * MINUTE: 7, 15 * MINUTE: 10, 30 * MINUTE: 7, HOUR: 24, DAY: 14, WEEK: 9,
+}  # fmt: skip
+WITHOUT_CALENDAR = 1 / 7
+# 2000-01-01 and 2030-01-01, in seconds of the epoch.
+FIRST_START, LAST_START = 946_684_800.0, 1_893_456_000.0
+KINDS = {"regular": 80, "jittered": 6, "random": 5, "dropped": 6, "bursts": 3}
+# What people see in a series: seconds of a cycle → how often a season has it, where the step and the length show it.
+CYCLES = {MINUTE: 0.4, HOUR: 0.8, DAY / 2: 0.3, DAY: 3.0, WEEK: 1.5, MONTH: 0.3, YEAR: 1.5}
+SHORTEST_PERIOD = 3.0
+# Periods of series whose clock nobody knows.
+COMMON_PERIODS = np.array([4, 5, 6, 7, 10, 12, 12, 20, 24, 24, 24, 30, 48, 52, 60, 96, 100, 144, 168, 288, 365])
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Times of series.
+
+    Args:
+        times: `[B, N]` seconds since the epoch, increasing.
+        step: `[B]` seconds of a nominal step; the mean lag, but where rows were dropped.
+        has_calendar: `[B]` whether days and weeks mean something.
+    """
+
+    times: np.ndarray
+    step: np.ndarray
+    has_calendar: np.ndarray
+
+    def __getitem__(self, rows: np.ndarray) -> Clock:
+        return Clock(self.times[rows], self.step[rows], self.has_calendar[rows])
+
+    @property
+    def count(self) -> int:
+        return int(self.times.shape[0])
+
+    @property
+    def length(self) -> int:
+        return int(self.times.shape[1])
+
+    @cached_property
+    def steps(self) -> np.ndarray:
+        """`[B, N]` nominal steps since the first value."""
+        return (self.times - self.times[:, :1]) / self.step[:, None]
+
+    @cached_property
+    def lags(self) -> np.ndarray:
+        """`[B, N]` steps since the value before; 0 for the first."""
+        return np.diff(self.steps, axis=1, prepend=0.0)
+
+    @cached_property
+    def _nearest(self) -> np.ndarray:
+        return np.rint(self.steps).astype(np.int64)
+
+    @property
+    def grid_length(self) -> int:
+        """Whole steps that cover every series."""
+        return int(self._nearest.max()) + 1
+
+    def from_grid(self, values: np.ndarray) -> np.ndarray:
+        """`[B, N]` what a process in whole steps, `[B, G]`, is at the whole step nearest to each time."""
+        if values.shape[1] == self.length and self.is_regular:
+            return values
+        return np.take_along_axis(values, self._nearest, axis=1)
+
+    @cached_property
+    def is_regular(self) -> bool:
+        return bool((self._nearest == np.arange(self.length)).all())
+
+    def periods(self, rng: np.random.Generator) -> np.ndarray:
+        """`[B]` steps of a season: mostly one of the calendar that step and length show, else any."""
+        cycles, weights = np.array(list(CYCLES)), np.array(list(CYCLES.values()))
+        found = cycles / self.step[:, None]
+        is_shown = (found >= SHORTEST_PERIOD) & (found <= self.length) & self.has_calendar[:, None]
+        chances = np.cumsum(np.where(is_shown, weights, 0.0), axis=1)
+        index = (rng.random(self.count)[:, None] * chances[:, -1:] >= chances).sum(axis=1)
+        period = np.take_along_axis(found, np.minimum(index, len(cycles) - 1)[:, None], axis=1)[:, 0]
+        free = log_uniform(rng, SHORTEST_PERIOD, self.length / 2, self.count)
+        is_common = ~self.has_calendar & (rng.random(self.count) < 0.5)
+        free = np.where(is_common, rng.choice(COMMON_PERIODS, self.count), free)
+        is_free = ~is_shown.any(axis=1) | (rng.random(self.count) < 0.2)
+        return np.where(is_free, free, period)
+
+    def days(self, rng: np.random.Generator) -> np.ndarray:
+        """`[B, N]` days since the epoch, a Thursday; without a calendar a day is any season, and starts anywhere."""
+        period = np.where(self.has_calendar, 1.0, self.periods(rng))[:, None]
+        phase = rng.uniform(0, 7, self.count)[:, None]
+        return np.where(self.has_calendar[:, None], self.times / DAY, self.steps / period + phase)
+
+
+def draw_clock(rng: np.random.Generator, count: int, length: int) -> Clock:
+    """Clocks of `count` series of `length` values."""
+    has_calendar = rng.random(count) >= WITHOUT_CALENDAR
+    step = np.where(has_calendar, choose(rng, STEPS, count), 1.0)
+    start = rng.uniform(FIRST_START, LAST_START, count)
+    unit = np.minimum(step, DAY)
+    start = np.where(has_calendar, np.floor(start / unit) * unit, 0.0)
+    kind = choose(rng, KINDS, count)
+    steps = np.tile(np.arange(length, dtype=np.float64), (count, 1))
+    for name, irregular in IRREGULAR.items():
+        rows = np.flatnonzero(kind == name)
+        if len(rows):
+            steps[rows] = irregular(rng, len(rows), length)
+    return Clock(start[:, None] + steps * step[:, None], step, has_calendar)
+
+
+def regular_clock(count: int, length: int, step: float = HOUR, start: float = FIRST_START) -> Clock:
+    """The same regular clock for every series; without a calendar where the step is 0."""
+    times = start + np.arange(length) * (step or 1.0)
+    return Clock(np.tile(times, (count, 1)), np.full(count, step or 1.0), np.full(count, step > 0))
+
+
+def _jittered(rng: np.random.Generator, count: int, length: int) -> np.ndarray:
+    """A regular clock, each tick late or early by up to .45 steps."""
+    width = log_uniform(rng, 0.005, 0.45, count)[:, None]
+    return np.arange(length) + width * rng.uniform(-1, 1, (count, length))
+
+
+def _random(rng: np.random.Generator, count: int, length: int) -> np.ndarray:
+    """Exponential lags of mean one: a Poisson process."""
+    return _cumulated(rng.standard_exponential((count, length - 1)))
+
+
+def _dropped(rng: np.random.Generator, count: int, length: int) -> np.ndarray:
+    """Whole steps of which a share is lost, and in some series one to three stretches."""
+    lags = rng.geometric(rng.uniform(0.6, 0.98, count)[:, None], (count, length - 1)).astype(np.float64)
+    for row in np.flatnonzero(rng.random(count) < 0.4):
+        gaps = rng.integers(1, 4)
+        lags[row, rng.integers(0, length - 1, gaps)] += np.rint(log_uniform(rng, 2, 0.1 * length + 2, gaps))
+    return np.concatenate([np.zeros((count, 1)), np.cumsum(lags, axis=1)], axis=1)
+
+
+def _bursts(rng: np.random.Generator, count: int, length: int) -> np.ndarray:
+    """Short lags, and a long one at every fifth to fiftieth value."""
+    lags = rng.standard_exponential((count, length - 1)) + 0.2
+    is_long = rng.random(lags.shape) < log_uniform(rng, 0.02, 0.2, count)[:, None]
+    return _cumulated(np.where(is_long, lags * log_uniform(rng, 5, 50, count)[:, None], lags))
+
+
+def _cumulated(lags: np.ndarray) -> np.ndarray:
+    """`[B, N]` times whose lags `[B, N-1]` have mean one."""
+    steps = np.concatenate([np.zeros((len(lags), 1)), np.cumsum(lags, axis=1)], axis=1)
+    # A lag has at least a thousandth of a step: seconds of the epoch tell them apart.
+    steps += 1e-3 * np.arange(steps.shape[1])
+    return steps * ((steps.shape[1] - 1) / steps[:, -1:])
+
+
+IRREGULAR = {"jittered": _jittered, "random": _random, "dropped": _dropped, "bursts": _bursts}

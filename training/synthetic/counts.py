@@ -1,0 +1,48 @@
+"""Counts, and demand that comes now and then: what is seen of a rate."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rfa.training.synthetic.priors import chance, log_uniform
+
+# Rates that no count exceeds by much.
+LARGEST_RATE = 1e6
+
+
+def counted(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Counts and their rate, `[B, N]` each, of a latent of mean 0 and variance 1.
+
+    log λ = m + s latent with e^m log-uniform on .1 to 300, s on .2 to 1.2; half of the series are Poisson, the others
+    negative binomial: λ times Gamma(k) of mean 1, k log-uniform on .5 to 50.
+    """
+    count = len(latent)
+    rate = log_uniform(rng, 0.1, 300, (count, 1)) * np.exp(log_uniform(rng, 0.2, 1.2, (count, 1)) * latent)
+    rate = np.minimum(rate, LARGEST_RATE)
+    drawn = rate.copy()
+    rows = np.flatnonzero(rng.random(count) < 0.5)
+    shape = log_uniform(rng, 0.5, 50, (len(rows), 1))
+    drawn[rows] *= rng.standard_gamma(np.broadcast_to(shape, drawn[rows].shape)) / shape
+    return rng.poisson(drawn).astype(np.float64), rate
+
+
+def intermittent(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Zeros, and now and then a demand; values and their mean, `[B, N]` each, of a latent of mean 0 and variance 1.
+
+    The chance of a demand is 1/(1 + e^-(l + s latent)), l the logit of a share log-uniform on .01 to .5, s = 0 in two
+    of five series, else up to 1.5; its size is 1 plus a geometric number, or lognormal (Croston, 1972; Syntetos and
+    Boylan, 2005: lumpy and slow demand).
+    """
+    count = len(latent)
+    share = log_uniform(rng, 0.01, 0.5, (count, 1))
+    follows = chance(rng, 0.6, count) * rng.uniform(0.2, 1.5, (count, 1))
+    probability = 1 / (1 + (1 - share) / share * np.exp(-follows * latent))
+    is_whole = chance(rng, 0.6, count) > 0
+    more = log_uniform(rng, 0.05, 20, (count, 1))
+    spread = rng.uniform(0.1, 1, (count, 1))
+    shape = latent.shape
+    # A geometric number of mean `more`, from an exponential one.
+    whole = 1 + np.floor(rng.standard_exponential(shape) / np.log1p(1 / more))
+    sizes = np.where(is_whole, whole, np.exp(spread * rng.standard_normal(shape)))
+    mean = np.where(is_whole, 1 + more, np.exp(spread**2 / 2))
+    return np.where(rng.random(shape) < probability, sizes, 0.0), probability * mean

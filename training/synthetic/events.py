@@ -1,0 +1,93 @@
+"""Events: trains that leave a response behind them, and quantities that fill and are emptied."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rfa.training.synthetic.clock import Clock
+from rfa.training.synthetic.priors import chance, choose, log_uniform
+from rfa.training.synthetic.recursions import BOX, DECAY, PULSE, TRIANGLE, interpolate, superpose
+
+ARRIVALS = {"random": 40, "periodic": 35, "clustered": 25}
+RESPONSES = {DECAY: 40, PULSE: 25, BOX: 25, TRIANGLE: 10}
+MARKS = {"same": 40, "exponential": 25, "lognormal": 35}
+# Most events of a series: with more it is noise.
+EVENTS = 256
+
+
+def events(rng: np.random.Generator, clock: Clock) -> np.ndarray:
+    """`[B, N]` x(t) = Σ_k m_k r((t - t_k)/d): shot noise, as of jobs, orders, rain, spikes.
+
+    Events come at random (a Poisson process), periodically with a jitter of 0 to .2 (periods of the calendar, too), or
+    in clusters: each event of a Poisson process has a geometric number of others after it, at exponential lags (Neyman
+    and Scott's process). Marks are equal, exponential or lognormal; r is a decay, a pulse, a box or a triangle of a tenth
+    of a step to a third of the mean interval; in a fifth of the series every mark has a random sign.
+    """
+    count = clock.count
+    every, arrivals = arriving(rng, clock, choose(rng, ARRIVALS, count))
+    kind = choose(rng, MARKS, count)[:, None]
+    shape = arrivals.shape
+    spread = rng.uniform(0.3, 1.2, (count, 1))
+    lognormal = np.exp(spread * rng.standard_normal(shape))
+    marks = np.where(kind == "same", 1.0, np.where(kind == "lognormal", lognormal, rng.standard_exponential(shape)))
+    marks = np.where((chance(rng, 0.2, count) > 0) & (rng.random(shape) < 0.5), -marks, marks)
+    response = choose(rng, RESPONSES, count)
+    duration = every * log_uniform(rng, 0.01, 0.33, count)
+    shortest = np.where((response == BOX) | (response == TRIANGLE), 1.01, 0.1)
+    return superpose(clock.steps, arrivals, marks, np.maximum(duration, shortest), response)
+
+
+def arriving(rng: np.random.Generator, clock: Clock, kind: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mean interval `[B]` and the increasing times `[B, K]` of events, in steps; infinite where there are no more.
+
+    The first may lie before the series: what it left is still seen.
+    """
+    count = clock.count
+    span = clock.steps[:, -1]
+    every = np.where(kind == "periodic", clock.periods(rng), log_uniform(rng, 4, clock.length / 3, count))
+    every = np.maximum(every, 1.5 * span / EVENTS)
+    jitter = chance(rng, 0.6, count) * log_uniform(rng, 0.005, 0.2, (count, 1))
+    ticks = every[:, None] * (
+        np.arange(EVENTS) + rng.random((count, 1)) + jitter * rng.standard_normal((count, EVENTS))
+    )
+    lags = every[:, None] * rng.standard_exponential((count, EVENTS))
+    # Within a cluster events follow each other fast; the mean interval stays what it is.
+    others = log_uniform(rng, 1, 10, (count, 1))
+    is_within = rng.random((count, EVENTS)) < others / (1 + others)
+    fast = rng.uniform(0.01, 0.2, (count, 1))
+    clustered = lags * np.where(is_within, fast, 1 + others * (1 - fast))
+    times = np.where(kind[:, None] == "clustered", np.cumsum(clustered, axis=1), np.cumsum(lags, axis=1))
+    times = np.sort(np.where(kind[:, None] == "periodic", ticks, times), axis=1) - 2 * every[:, None]
+    return every, np.where(times <= span[:, None], times, np.inf)
+
+
+def resets(rng: np.random.Generator, clock: Clock) -> np.ndarray:
+    """`[B, N]` a quantity that fills to a threshold and is emptied, over and over: tanks, memory, batteries, heating.
+
+    Each cycle rises for u p and falls for (1 - u) p, between thresholds that vary from cycle to cycle; the fall takes no
+    time in half of the series (a sawtooth). The duration of a cycle varies by up to a half. The way from one threshold
+    to the other is straight, or bent as y = (1 - e^(-c s)) / (1 - e^-c), as of heat and charge.
+    """
+    count = clock.count
+    period = np.where(rng.random(count) < 0.5, clock.periods(rng), log_uniform(rng, 5, clock.length / 2, count))
+    cycles = int(np.ceil(1.5 * clock.steps.max() / period.min())) + 4
+    shape = (count, cycles)
+    share = np.where(chance(rng, 0.5, count) > 0, 1.0, rng.uniform(0.1, 0.95, (count, 1)))
+    vary = chance(rng, 0.7, count) * log_uniform(rng, 0.01, 0.5, (count, 1))
+    lasts = period[:, None] * np.exp(vary * rng.standard_normal(shape) - vary**2 / 2)
+    rising, falling = share * lasts, np.maximum((1 - share) * lasts, 1e-6 * period[:, None])
+    nodes = np.cumsum(np.stack([rising, falling], axis=2).reshape(count, -1), axis=1)
+    nodes = np.concatenate([np.zeros((count, 1)), nodes], axis=1) - rng.random((count, 1)) * period[:, None]
+    blur = chance(rng, 0.6, count) * log_uniform(rng, 0.01, 0.4, (count, 1))
+    full, empty = 1 + blur * rng.standard_normal(shape), blur * rng.standard_normal(shape)
+    levels = np.concatenate([np.zeros((count, 1)), np.stack([full, empty], axis=2).reshape(count, -1)], axis=1)
+    # Where on the way between two thresholds, 0 to 1, bent, and then between the two.
+    place = interpolate(clock.steps, nodes, np.tile(np.arange(nodes.shape[1], dtype=np.float64), (count, 1)))
+    index = np.minimum(place.astype(np.int64), nodes.shape[1] - 2)
+    way = np.clip(place - index, 0, 1)
+    bent = np.flatnonzero(rng.random(count) < 0.5)
+    bend = log_uniform(rng, 0.3, 6, (len(bent), 1)) * rng.choice([-1.0, 1.0, 1.0], (len(bent), 1))
+    way[bent] = np.expm1(-bend * way[bent]) / np.expm1(-bend)
+    before = np.take_along_axis(levels, index, axis=1)
+    out = before + way * (np.take_along_axis(levels, index + 1, axis=1) - before)
+    return out * rng.choice([-1.0, 1.0, 1.0], (count, 1))

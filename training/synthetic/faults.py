@@ -1,0 +1,69 @@
+"""What goes wrong on the way: outliers, sensors that stick, values that are missing, histories that are short."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rfa.training.synthetic.clock import Clock
+from rfa.training.synthetic.priors import choose, log_uniform
+
+OUTLIERS, STUCK, FLAT, MISSING, SHORT = 0.15, 0.03, 0.01, 0.2, 0.35
+HOW_MISSING = {"single": 40, "blocks": 40, "periodic": 20}
+# Values that a short history has at least.
+SHORTEST = 96
+
+
+def disturb(rng: np.random.Generator, values: np.ndarray) -> None:
+    """Outliers and stuck sensors, in place, in values `[B, N]`.
+
+    Outliers are single or patches of up to 12, one to a fiftieth of the series, 3 to 100 deviations away; in a third of
+    the series they replace a value by 0 or by one far number. A stuck sensor repeats a value for up to a quarter of the
+    series; a flat one shows anything else only for a while, if at all.
+    """
+    count, length = values.shape
+    spread = values.std(axis=1)
+    for row in np.flatnonzero(rng.random(count) < OUTLIERS):
+        number = int(log_uniform(rng, 1, max(2, length / 50), ()))
+        at = rng.integers(0, length, number)
+        if rng.random() < 0.25:
+            long = int(rng.integers(2, 13))
+            at = np.unique(np.minimum((at[: 1 + number // long, None] + np.arange(long)).ravel(), length - 1))
+        if rng.random() < 1 / 3:
+            values[row, at] = rng.choice([0.0, values[row].max() + spread[row] * log_uniform(rng, 1, 100, ())])
+        else:
+            sign = rng.choice([-1.0, 1.0], at.shape) if rng.random() < 0.5 else rng.choice([-1.0, 1.0, 1.0])
+            values[row, at] += sign * spread[row] * log_uniform(rng, 3, 30, ()) * rng.uniform(0.3, 1, at.shape)
+    for row in np.flatnonzero(rng.random(count) < STUCK):
+        for _ in range(int(rng.integers(1, 4))):
+            begin = int(rng.integers(0, length))
+            end = begin + int(log_uniform(rng, 4, length / 4, ()))
+            values[row, begin:end] = values[row, begin]
+    for row in np.flatnonzero(rng.random(count) < FLAT):
+        begin = int(rng.integers(0, length))
+        end = begin + int(log_uniform(rng, 1, length / 4, ()))
+        values[row, :begin] = values[row, begin]
+        values[row, end:] = values[row, begin]
+
+
+def lose(rng: np.random.Generator, values: np.ndarray, clock: Clock) -> None:
+    """Missing values become NaN, in place, in values `[B, N]`.
+
+    In a fifth of the series: single ones (.2 to 30 % of all), one to five blocks of up to an eighth, or a part of every
+    cycle, as of nights and weekends. A third of the series are short: they begin late, with 96 values or more.
+    """
+    count, length = values.shape
+    rows = np.flatnonzero(rng.random(count) < MISSING)
+    kind = choose(rng, HOW_MISSING, len(rows))
+    period, share = clock[rows].periods(rng), rng.uniform(0.05, 0.5, len(rows))
+    for i, row in enumerate(rows):
+        if kind[i] == "single":
+            is_lost = rng.random(length) < log_uniform(rng, 0.002, 0.3, ())
+        elif kind[i] == "periodic":
+            is_lost = (clock.steps[row] / period[i] + rng.random()) % 1 < share[i]
+        else:
+            is_lost = np.zeros(length, bool)
+            for begin in rng.integers(0, length, rng.integers(1, 6)):
+                is_lost[begin : begin + int(log_uniform(rng, 2, length / 8, ()))] = True
+        values[row, is_lost] = np.nan
+    for row in np.flatnonzero(rng.random(count) < SHORT):
+        values[row, : rng.integers(0, max(1, length - SHORTEST))] = np.nan

@@ -1,0 +1,67 @@
+"""Physical systems by linear stochastic differential equations, exact at any times."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rfa.training.synthetic.clock import Clock
+from rfa.training.synthetic.priors import choose, log_uniform
+from rfa.training.synthetic.recursions import relax, rotate
+
+PARTS = {1: 50, 2: 30, 3: 20}
+# Ornstein-Uhlenbeck, a damped oscillator, and a body whose velocity is an Ornstein-Uhlenbeck process.
+SYSTEMS = {"relaxing": 35, "oscillator": 45, "body": 20}
+
+
+def linear_sde(rng: np.random.Generator, clock: Clock) -> np.ndarray:
+    """`[B, N]` one to three of: relaxation, oscillators, bodies that move.
+
+        dz = (-μ + iω) z dt + sqrt(2μ) dW,  x = Re z        E[x(t) x(s)] = e^(-μ|t-s|) cos ω(t - s)
+        dv = -v/τ dt + sqrt(2/τ) dW,  dx = v dt
+
+    1/μ of a relaxation (ω = 0) and τ are from 2 steps to three times the series; an oscillator has a period of seasons
+    and turns .3 to 100 times before it forgets, so it is also a season that changes.
+    """
+    count = clock.count
+    out = np.zeros_like(clock.steps)
+    parts = choose(rng, PARTS, count)
+    for k in PARTS:
+        kind = choose(rng, SYSTEMS, count)
+        size = log_uniform(rng, 0.3, 1, (count, 1))
+        lasting = log_uniform(rng, 2, 3 * clock.length, count)
+        rows = np.flatnonzero((parts >= k) & (kind != "body"))
+        turning = kind[rows] == "oscillator"
+        period = np.where(turning, clock.periods(rng)[rows], np.inf)
+        forgets = np.where(turning, period * log_uniform(rng, 0.3, 100, len(rows)), lasting[rows])
+        out[rows] += size[rows] * oscillators(rng, clock.lags[rows], forgets, period)
+        rows = np.flatnonzero((parts >= k) & (kind == "body"))
+        track = bodies(rng, clock.lags[rows], lasting[rows])
+        out[rows] += size[rows] * track / (track.std(axis=1, keepdims=True) + 1e-9)
+    return out
+
+
+def oscillators(rng: np.random.Generator, lags: np.ndarray, forgets: np.ndarray, period: np.ndarray) -> np.ndarray:
+    """`[B, N]` stationary, of unit variance; lags `[B, N]`, 1/μ and 2π/ω `[B]` in the same unit, ω = 0 for an infinite period."""
+    decay = np.exp(-lags / forgets[:, None])
+    spread = np.sqrt(1 - decay**2)
+    spread[:, 0] = 1.0
+    angle = 2 * np.pi * lags / period[:, None]
+    real, imaginary = spread * rng.standard_normal(lags.shape), spread * rng.standard_normal(lags.shape)
+    return rotate(decay, np.cos(angle), np.sin(angle), real, imaginary)
+
+
+def bodies(rng: np.random.Generator, lags: np.ndarray, lasting: np.ndarray) -> np.ndarray:
+    """`[B, N]` positions from 0 on, of velocities of unit variance that last `[B]`; exact for lags `[B, N]`."""
+    tau = lasting[:, None]
+    h = lags / tau
+    decay = np.exp(-h)
+    one, two = rng.standard_normal(lags.shape), rng.standard_normal(lags.shape)
+    spread = np.sqrt(1 - decay**2)
+    # Of the noise of velocity and position over a lag: the correlation's part, and what is left of the variance.
+    shared = tau * (1 - decay) ** 2 / np.where(spread > 0, spread, 1)
+    left = np.maximum(tau**2 * (2 * h - 3 + 4 * decay - decay**2) - shared**2, 0)
+    drive = spread * one
+    drive[:, 0] = one[:, 0]
+    velocity = relax(decay, drive)
+    before = np.concatenate([np.zeros((len(lags), 1)), velocity[:, :-1]], axis=1)
+    return np.cumsum(tau * (1 - decay) * before + shared * one + np.sqrt(left) * two, axis=1)

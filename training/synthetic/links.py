@@ -1,0 +1,76 @@
+"""From a signal on the whole line to what an instrument shows: links, scales, offsets and grids."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rfa.training.synthetic.priors import chance, choose, log_uniform
+
+LINKS = {
+    "none": 64, "exp": 13, "softplus": 4, "floor": 6, "ceiling": 2, "share": 6, "square": 2, "absolute": 2, "binary": 1,
+}  # fmt: skip
+# Of these zero is a value of its own, which an offset would move.
+WITH_ZERO = ("exp", "softplus", "floor", "share", "square", "absolute", "binary")
+SMALLEST_SCALE, LARGEST_SCALE = 1e-3, 1e6
+
+
+def link(rng: np.random.Generator, values: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values and truth, `[B, N]`, through one link for each series; and `[B]` whether its zero is a value of its own.
+
+    e^(s x), log(1 + e^x), max(x, c), min(x, c), 1/(1 + e^-(a + s x)), x², |x|, 1 where x > c else 0; or x itself. Of the
+    values below `c` the floor is as if nothing was sold, or nothing measured.
+    """
+    kind = choose(rng, LINKS, len(values))
+    both = np.stack([values, truth])
+    for name in LINKS:
+        rows = np.flatnonzero(kind == name)
+        if len(rows) and name != "none":
+            both[:, rows] = _linked(rng, name, both[:, rows])
+    return both[0], both[1], np.isin(kind, WITH_ZERO)
+
+
+def _linked(rng: np.random.Generator, name: str, x: np.ndarray) -> np.ndarray:
+    shape = (x.shape[1], 1)
+    if name == "exp":
+        return np.exp(np.clip(log_uniform(rng, 0.2, 1.2, shape) * x, -12, 7))
+    if name == "softplus":
+        return np.logaddexp(0, log_uniform(rng, 1, 4, shape) * x)
+    if name == "floor":
+        lowest = rng.uniform(-1.2, 0.8, shape)
+        return np.maximum(x, lowest) - lowest
+    if name == "ceiling":
+        return np.minimum(x, rng.uniform(0, 1.5, shape))
+    if name == "share":
+        return 1 / (1 + np.exp(-np.clip(rng.normal(0, 2, shape) + log_uniform(rng, 0.3, 3, shape) * x, -50, 50)))
+    if name == "square":
+        return x**2
+    if name == "absolute":
+        return np.abs(x)
+    return (x > rng.uniform(-1, 1.5, shape)).astype(np.float64)
+
+
+def in_units(
+    rng: np.random.Generator, values: np.ndarray, truth: np.ndarray, has_zero: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Both in units of an instrument: scales over nine decades, offsets, and in a third of the series a grid.
+
+    An offset makes all values positive (most physical quantities), with a coefficient of variation from .03 to 1, or is up
+    to a hundred deviations either way, or is none. The grid is 1, 2 or 5 times a power of ten, with one to a thousand
+    points in a deviation; the truth keeps its digits.
+    """
+    count = len(values)
+    spread = values.std(axis=1, keepdims=True)
+    spread = np.where(spread > 1e-9, spread, 1.0)
+    kind = rng.random((count, 1))
+    above = -values.min(axis=1, keepdims=True) + spread * log_uniform(rng, 0.05, 30, (count, 1))
+    apart = rng.choice([-1.0, 1.0], (count, 1)) * spread * log_uniform(rng, 0.1, 100, (count, 1))
+    offset = np.where(kind < 0.55, above, np.where(kind < 0.8, apart, 0.0))
+    offset = np.where(has_zero[:, None] & (rng.random((count, 1)) < 0.85), 0.0, offset)
+    scale = log_uniform(rng, SMALLEST_SCALE, LARGEST_SCALE, (count, 1)) / spread
+    values, truth = (values + offset) * scale, (truth + offset) * scale
+    coarse = chance(rng, 0.35, count)[:, 0] > 0
+    finest = (spread * scale)[coarse] / log_uniform(rng, 1, 1000, (int(coarse.sum()), 1))
+    grid = 10.0 ** np.floor(np.log10(finest))
+    grid *= np.select([finest / grid < 2, finest / grid < 5], [1.0, 2.0], 5.0)
+    values[coarse] = np.rint(values[coarse] / grid) * grid
+    return values, truth

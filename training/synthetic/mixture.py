@@ -1,0 +1,224 @@
+"""Series as they come: families mixed, seen through links, noise and faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from rfa.training.synthetic.autoregression import autoregression, long_memory
+from rfa.training.synthetic.chaos import chaos
+from rfa.training.synthetic.clock import Clock, draw_clock
+from rfa.training.synthetic.counts import counted, intermittent
+from rfa.training.synthetic.events import events, resets
+from rfa.training.synthetic.faults import disturb, lose
+from rfa.training.synthetic.gaussian import features, gaussian, rbf_frequencies
+from rfa.training.synthetic.linear_sde import linear_sde
+from rfa.training.synthetic.links import in_units, link
+from rfa.training.synthetic.noise import noise
+from rfa.training.synthetic.nonlinear_sde import nonlinear_sde
+from rfa.training.synthetic.priors import choose, log_uniform
+from rfa.training.synthetic.regimes import regimes
+from rfa.training.synthetic.seasons import calendar, daylight, harmonic, profile
+from rfa.training.synthetic.signals import modulated, pulses
+from rfa.training.synthetic.trends import breaks, trend, walk
+
+Family = Callable[[np.random.Generator, Clock], np.ndarray]
+Split = Literal["training", "validation"]
+
+# What a signal is made of: `[B, N]` at the times of a clock, in no unit.
+FAMILIES: dict[str, Family] = {
+    "calendar": calendar,
+    "daylight": daylight,
+    "harmonic": harmonic,
+    "profile": profile,
+    "pulses": pulses,
+    "modulated": modulated,
+    "trend": trend,
+    "breaks": breaks,
+    "walk": walk,
+    "gaussian": gaussian,
+    "autoregression": autoregression,
+    "long_memory": long_memory,
+    "regimes": regimes,
+    "linear_sde": linear_sde,
+    "nonlinear_sde": nonlinear_sde,
+    "chaos": chaos,
+    "events": events,
+    "resets": resets,
+}
+# What is seen of a rate in the place of the signal with noise.
+OBSERVED = {"counted": counted, "intermittent": intermittent}
+
+SEASONS = {"calendar": 45, "harmonic": 25, "profile": 22, "daylight": 4, "linear_sde": 4}
+LEVELS = {"trend": 25, "breaks": 12, "walk": 35, "gaussian": 28}
+PROCESSES = {
+    "autoregression": 30,
+    "long_memory": 15,
+    "linear_sde": 20,
+    "gaussian": 12,
+    "regimes": 10,
+    "nonlinear_sde": 8,
+    "walk": 5,
+}
+WALKS = {"walk": 40, "autoregression": 18, "long_memory": 10, "linear_sde": 12, "gaussian": 10, "regimes": 10}
+SIGNALS = {"pulses": 35, "modulated": 15, "chaos": 20, "nonlinear_sde": 20, "linear_sde": 10}
+EVENTS = {"events": 45, "resets": 30, "regimes": 25}
+
+
+class Recipe(NamedTuple):
+    """How series of one sort are made.
+
+    Args:
+        weight: its share.
+        slots: the families that each component is drawn from, and the chance that the series has it.
+        clean: the share of series without noise.
+        noise: deviations of noise over that of the signal, log-uniform between two.
+    """
+
+    weight: float
+    slots: tuple[tuple[Mapping[str, float], float], ...]
+    clean: float
+    noise: tuple[float, float]
+
+
+RECIPES = {
+    "seasonal": Recipe(50, ((SEASONS, 1), (SEASONS, 0.4), (SEASONS, 0.1), (LEVELS, 0.75), (PROCESSES, 0.3), (EVENTS, 0.12)), 0.06, (0.01, 1.5)),
+    "walking": Recipe(22, ((WALKS, 1), (LEVELS, 0.4), (SEASONS, 0.2)), 0.5, (0.01, 1)),
+    "signal": Recipe(10, ((SIGNALS, 1), (SIGNALS, 0.15), (LEVELS, 0.3)), 0.4, (0.003, 0.3)),
+    "eventful": Recipe(10, ((EVENTS, 1), (EVENTS, 0.2), (SEASONS, 0.35), (LEVELS, 0.3)), 0.2, (0.01, 0.5)),
+    "counted": Recipe(5, ((SEASONS, 0.7), (LEVELS, 0.6), (PROCESSES, 0.3), (EVENTS, 0.15)), 1, (1, 1)),
+    "intermittent": Recipe(3, ((SEASONS, 0.6), (LEVELS, 0.5)), 1, (1, 1)),
+}  # fmt: skip
+# Of series with a level their seasons grow and shrink with it; of others they do so by themselves.
+MULTIPLIED, SWELLS = 0.25, 0.25
+SHORTEST_LENGTH = 64
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A batch of series.
+
+    Args:
+        times: `[B, N]` float64, seconds since the epoch, increasing.
+        values: `[B, N]` float64; NaN where missing, and before a short history begins.
+        truth: `[B, N]` float64: the signal in the units of the values, without noise, grid, outliers and gaps; of counts
+            and demand their mean.
+        step: `[B]` seconds of a nominal step.
+        has_calendar: `[B]` whether the times are moments, and not counts.
+        families: of each series, what it is made of.
+    """
+
+    times: np.ndarray
+    values: np.ndarray
+    truth: np.ndarray
+    step: np.ndarray
+    has_calendar: np.ndarray
+    families: tuple[tuple[str, ...], ...]
+
+
+def draw(seed: int, count: int, length: int = 1088, *, index: int = 0, split: Split = "training") -> Drawn:
+    """Series `count` in number; the batch is a function of all five arguments, bit for bit, and of nothing else.
+
+    Args:
+        seed: of a run.
+        count: series B.
+        length: values N of each.
+        index: of the batch.
+        split: batches of the two have no random number in common, whatever their seeds.
+
+    Raises:
+        ValueError: a number is negative, there is no series, or they are too short.
+    """
+    if seed < 0 or index < 0 or count < 1:
+        raise ValueError("seed and index must not be negative, and count must be positive")
+    if length < SHORTEST_LENGTH:
+        raise ValueError(f"length must be at least {SHORTEST_LENGTH}")
+    key = (0 if split == "training" else 1,)
+    rng = np.random.default_rng(np.random.SeedSequence((seed, index), spawn_key=key))
+    clock = draw_clock(rng, count, length)
+    recipe = choose(rng, {name: one.weight for name, one in RECIPES.items()}, count)
+    signal, families = compose(rng, clock, recipe)
+    values, truth = _seen(rng, clock, recipe, signal)
+    disturb(rng, values)
+    lose(rng, values, clock)
+    names = tuple(
+        (*found, name) if name in OBSERVED else found for found, name in zip(families, recipe.tolist(), strict=True)
+    )
+    return Drawn(clock.times, values, truth, clock.step, clock.has_calendar, names)
+
+
+def compose(
+    rng: np.random.Generator, clock: Clock, recipe: np.ndarray
+) -> tuple[np.ndarray, tuple[tuple[str, ...], ...]]:
+    """`[B, N]` signals of mean 0 and variance 1 by the recipes `[B]`, and the families in them."""
+    seasonal, other = np.zeros((2, clock.count, clock.length))
+    families: list[list[str]] = [[] for _ in range(clock.count)]
+    for name, slot, rows in _components(rng, recipe):
+        component = standard(FAMILIES[name](rng, clock[rows]))
+        size = np.exp(0.7 * rng.standard_normal((len(rows), 1))) * rng.choice([-1.0, 1.0, 1.0, 1.0], (len(rows), 1))
+        (seasonal if slot is SEASONS else other)[rows] += size * component
+        for row in rows:
+            families[row].append(name)
+    is_multiplied = rng.random(clock.count) < MULTIPLIED
+    rows = np.flatnonzero(is_multiplied)
+    seasonal[rows] *= np.exp(rng.uniform(0.2, 0.8, (len(rows), 1)) * np.tanh(standard(other[rows])))
+    rows = np.flatnonzero(~is_multiplied & (rng.random(clock.count) < SWELLS / (1 - MULTIPLIED)))
+    slow = rbf_frequencies(rng, log_uniform(rng, clock.length / 10, clock.length, len(rows)), 8)
+    seasonal[rows] *= np.exp(rng.uniform(0.1, 0.7, (len(rows), 1)) * features(rng, clock.steps[rows], slow))
+    return standard(seasonal + other), tuple(map(tuple, families))
+
+
+def _components(rng: np.random.Generator, recipe: np.ndarray) -> list[tuple[str, Mapping[str, float], np.ndarray]]:
+    """Families, the slot that each fills, and the rows that have it: as few calls of families as there are both."""
+    found: dict[tuple[str, bool], list[np.ndarray]] = {}
+    for name, one in RECIPES.items():
+        rows = np.flatnonzero(recipe == name)
+        for slot, probability in one.slots:
+            chosen = rows[rng.random(len(rows)) < probability]
+            family = choose(rng, slot, len(chosen))
+            for each in slot:
+                found.setdefault((each, slot is SEASONS), []).append(chosen[family == each])
+    out = []
+    for (name, is_season), parts in found.items():
+        # A series with the same family twice has two rows of it.
+        for layer in _layers(parts):
+            if len(layer):
+                out.append((name, SEASONS if is_season else LEVELS, layer))
+    return out
+
+
+def _layers(parts: list[np.ndarray]) -> list[np.ndarray]:
+    """Rows without repetition: the first of each, then what is left."""
+    rows = np.concatenate(parts)
+    _, first = np.unique(rows, return_index=True)
+    once = np.sort(first)
+    rest = np.delete(rows, once)
+    return [rows[once], rest] if len(np.unique(rest)) == len(rest) else [rows[once], *_layers([rest])]
+
+
+def standard(values: np.ndarray) -> np.ndarray:
+    """`[B, N]` of mean 0 and variance 1; zeros where nothing varies."""
+    centred = values - values.mean(axis=1, keepdims=True)
+    spread = centred.std(axis=1, keepdims=True)
+    return np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 1e-9)
+
+
+def _seen(
+    rng: np.random.Generator, clock: Clock, recipe: np.ndarray, signal: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Values and truth `[B, N]` of signals: through noise, links and units, or as counts and demand."""
+    values, truth = np.empty_like(signal), np.empty_like(signal)
+    rows = np.flatnonzero(~np.isin(recipe, list(OBSERVED)))
+    lowest, highest = np.array([RECIPES[name].noise for name in recipe[rows]]).reshape(-1, 2).T
+    size = np.exp(rng.uniform(np.log(lowest), np.log(highest)))
+    size[rng.random(len(rows)) < np.array([RECIPES[name].clean for name in recipe[rows]])] = 0.0
+    noisy = signal[rows] + size[:, None] * noise(rng, clock[rows], signal[rows])
+    values[rows], truth[rows] = in_units(rng, *link(rng, noisy, signal[rows]))
+    for name, observe in OBSERVED.items():
+        rows = np.flatnonzero(recipe == name)
+        if len(rows):
+            values[rows], truth[rows] = observe(rng, signal[rows])
+    return values, truth

@@ -1,0 +1,145 @@
+"""What goes from one value to the next, in compiled code: one series after the other, all in float64."""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
+    """A function of arrays in machine code, made once: views are copied, for each layout would be compiled anew."""
+    kernel = njit(cache=True, nogil=True, error_model="numpy")(function)
+
+    @wraps(function)
+    def called(*arguments: Any) -> np.ndarray:
+        return kernel(*(np.ascontiguousarray(one) if isinstance(one, np.ndarray) else one for one in arguments))
+
+    return called
+
+
+# Responses of `superpose`: what an event leaves behind it.
+DECAY, PULSE, BOX, TRIANGLE = 0, 1, 2, 3
+# A response ends after so many of its times: e^-9 of it is left.
+RESPONSE_ENDS = 9.0
+
+
+@compiled
+def autoregress(innovation, coefficients, lag):
+    """y[n] = Σ_p c[p] y[n - p lag] + e[n].
+
+    Args:
+        innovation: `[B, N]` e.
+        coefficients: `[B, P]` c.
+        lag: `[B]` 1, or the season of a seasonal autoregression.
+    """
+    out = np.empty_like(innovation)
+    for b in range(innovation.shape[0]):
+        for n in range(innovation.shape[1]):
+            total = innovation[b, n]
+            for p in range(coefficients.shape[1]):
+                before = n - (p + 1) * lag[b]
+                if before < 0:
+                    break
+                total += coefficients[b, p] * out[b, before]
+            out[b, n] = total
+    return out
+
+
+@compiled
+def rotate(decay, cosine, sine, real, imaginary):
+    """z[n] = d[n] (c[n] + i s[n]) z[n-1] + w[n], of which the real part; all `[B, N]`."""
+    out = np.empty_like(real)
+    for b in range(real.shape[0]):
+        x, y = 0.0, 0.0
+        for n in range(real.shape[1]):
+            turn, across = decay[b, n] * cosine[b, n], decay[b, n] * sine[b, n]
+            x, y = turn * x - across * y + real[b, n], across * x + turn * y + imaginary[b, n]
+            out[b, n] = x
+    return out
+
+
+@compiled
+def relax(decay, drive):
+    """y[n] = d[n] y[n-1] + u[n], from y[0] = u[0]; all `[B, N]`."""
+    out = np.empty_like(drive)
+    for b in range(drive.shape[0]):
+        y = 0.0
+        for n in range(drive.shape[1]):
+            y = (decay[b, n] * y if n else 0.0) + drive[b, n]
+            out[b, n] = y
+    return out
+
+
+@compiled
+def segment_of(steps, boundaries):
+    """`[B, N]` how many of the increasing boundaries `[B, K]` lie at or before each increasing time `[B, N]`."""
+    out = np.empty(steps.shape, np.int64)
+    for b in range(steps.shape[0]):
+        k = 0
+        for n in range(steps.shape[1]):
+            while k < boundaries.shape[1] and boundaries[b, k] <= steps[b, n]:
+                k += 1
+            out[b, n] = k
+    return out
+
+
+@compiled
+def superpose(steps, arrivals, marks, duration, response):
+    """`[B, N]` Σ marks · r((t - arrival) / duration) over the events before t: shot noise.
+
+    r(u) is e^-u, u e^(1-u), 1 until u = 1, or the triangle 1 - |2 u - 1|, all from u = 0 on.
+
+    Args:
+        steps: `[B, N]`, increasing.
+        arrivals: `[B, K]`, increasing; infinite where there is none.
+        marks: `[B, K]` heights.
+        duration: `[B]` steps.
+        response: `[B]` one of `DECAY`, `PULSE`, `BOX`, `TRIANGLE`.
+    """
+    out = np.zeros_like(steps)
+    length = steps.shape[1]
+    for b in range(steps.shape[0]):
+        begin = 0
+        ends = RESPONSE_ENDS if response[b] <= PULSE else 1.0
+        for k in range(arrivals.shape[1]):
+            arrival = arrivals[b, k]
+            while begin < length and steps[b, begin] < arrival:
+                begin += 1
+            for n in range(begin, length):
+                u = (steps[b, n] - arrival) / duration[b]
+                if u >= ends:
+                    break
+                if response[b] == DECAY:
+                    r = np.exp(-u)
+                elif response[b] == PULSE:
+                    r = u * np.exp(1 - u)
+                elif response[b] == BOX:
+                    r = 1.0
+                else:
+                    r = 1 - abs(2 * u - 1)
+                out[b, n] += marks[b, k] * r
+    return out
+
+
+@compiled
+def interpolate(at, nodes, values):
+    """`[B, N]` linear between the points of nodes `[B, K]`, which increase as the times `[B, N]` do; held beyond them."""
+    out = np.empty_like(at)
+    last = nodes.shape[1] - 1
+    for b in range(at.shape[0]):
+        k = 0
+        for n in range(at.shape[1]):
+            while k < last and nodes[b, k + 1] <= at[b, n]:
+                k += 1
+            share = 0.0
+            if k < last:
+                share = min(1.0, max(0.0, (at[b, n] - nodes[b, k]) / (nodes[b, k + 1] - nodes[b, k])))
+            out[b, n] = values[b, k] + (share * (values[b, k + 1] - values[b, k]) if share else 0.0)
+    return out

@@ -1,0 +1,69 @@
+"""Series that switch between states: machines, traffic, climates."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rfa.training.synthetic.clock import Clock
+from rfa.training.synthetic.priors import chance, log_uniform
+from rfa.training.synthetic.recursions import relax, segment_of
+
+STATES = 5
+# Visits to a state that are drawn; what is left of a longer series stays in the last.
+VISITS = 400
+
+
+def regimes(rng: np.random.Generator, clock: Clock) -> np.ndarray:
+    """`[B, N]` x' = (m_s - x)/τ + noise of state s: two to five states with a mean and a deviation of their own.
+
+    The states follow each other at random, never twice the same; in a third of the series there are two, on and off. A
+    visit lasts Gamma(k) of a mean of 4 steps to a third of the series, k from 1 (Markov) to 100 (a duty cycle). A change
+    takes no time or, in a third of the series, τ up to a third of a visit. Deviations are small against the means
+    in three of four series; in the others the means are one and the deviations tell the states apart.
+    """
+    count = clock.count
+    mean, spread = rng.standard_normal((count, STATES)), log_uniform(rng, 0.01, 0.5, (count, STATES))
+    told_by_spread = rng.random(count) < 0.25
+    mean[told_by_spread] *= 0.1
+    spread[told_by_spread] = log_uniform(rng, 0.1, 2, (int(told_by_spread.sum()), STATES))
+    approach = np.where(rng.random(count) < 1 / 3, log_uniform(rng, 1, 30, count), 0.0)
+    return switching(rng, clock, visited(rng, clock.steps, *_plan(rng, clock)), mean, spread, approach)
+
+
+def switching(
+    rng: np.random.Generator,
+    clock: Clock,
+    state: np.ndarray,
+    mean: np.ndarray,
+    spread: np.ndarray,
+    approach: np.ndarray,
+) -> np.ndarray:
+    """`[B, N]` values in states `[B, N]` of means and deviations `[B, K]`; a mean is approached in `[B]` steps, at once for 0."""
+    count = clock.count
+    level = np.take_along_axis(mean, state, axis=1)
+    slow = np.flatnonzero(approach)
+    decay = np.exp(-clock.lags[slow] / approach[slow, None])
+    drive = (1 - decay) * level[slow]
+    drive[:, 0] = level[slow, 0]
+    level[slow] = relax(decay, drive)
+    decay = np.exp(-clock.lags / log_uniform(rng, 0.2, 20, (count, 1)))
+    noise = relax(decay, np.sqrt(1 - decay**2) * rng.standard_normal(decay.shape))
+    return level + np.take_along_axis(spread, state, axis=1) * noise
+
+
+def _plan(rng: np.random.Generator, clock: Clock) -> tuple[np.ndarray, np.ndarray]:
+    """How long each visit lasts, `[B, K]` steps, and in which state it is, `[B, K]`."""
+    count = clock.count
+    visit = log_uniform(rng, 4, clock.length / 3, (count, 1)) * log_uniform(rng, 0.4, 2.5, (count, STATES))
+    shape = np.where(chance(rng, 0.5, count) > 0, 1.0, log_uniform(rng, 1, 100, (count, 1)))
+    states = np.where(rng.random(count) < 1 / 3, 2, rng.integers(2, STATES + 1, count))[:, None]
+    moves = 1 + np.floor(rng.random((count, VISITS)) * (states - 1)).astype(np.int64)
+    state = np.cumsum(moves, axis=1) % states
+    lasts = np.take_along_axis(visit, state, axis=1) * rng.standard_gamma(shape, (count, VISITS)) / shape
+    return lasts, state
+
+
+def visited(rng: np.random.Generator, steps: np.ndarray, lasts: np.ndarray, state: np.ndarray) -> np.ndarray:
+    """`[B, N]` the state at each time, of visits `[B, K]` of which the first is seen from some moment of it on."""
+    ends = np.cumsum(lasts, axis=1) - rng.random((len(lasts), 1)) * lasts[:, :1]
+    return np.take_along_axis(state, np.minimum(segment_of(steps, ends), state.shape[1] - 1), axis=1)

@@ -1,0 +1,107 @@
+"""Signals without a calendar: pulses as of a heart, and modulated waves."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rfa.training.synthetic.clock import Clock
+from rfa.training.synthetic.priors import chance, choose, cosine, log_uniform, read
+from rfa.training.synthetic.recursions import interpolate, relax
+
+# Points of one beat, and waves of which it is made: a heart has five.
+POINTS = 256
+WAVES = 5
+PARTIALS = 3
+SHAPES = {"sine": 50, "square": 15, "triangle": 15, "ramp": 20}
+
+
+def pulses(rng: np.random.Generator, clock: Clock) -> np.ndarray:
+    """`[B, N]` x(t) = a_k W(φ), φ = (t - b_k) / (b_(k+1) - b_k): a waveform from beat to beat.
+
+    W is a sum of one to five Gaussians of the phase, two of which are tall and narrow at most (the shape of McSharry et
+    al., A dynamical model for generating synthetic electrocardiogram signals, 2003; here of random sizes). The
+    intervals b_(k+1) - b_k are p e^v, v an AR(1) of deviation .003 to .15; in a fifth of the series single beats come
+    early or are missed. The sizes a_k vary by up to a third.
+    """
+    count = clock.count
+    period = log_uniform(rng, 6, clock.length / 5, count)
+    phase = beating(rng, clock.steps, period, log_uniform(rng, 0.003, 0.15, count), chance(rng, 0.2, count)[:, 0])
+    beat = np.floor(phase).astype(np.int64)
+    shape = (count, int(beat.max()) + 1)
+    sizes = np.exp(chance(rng, 0.5, count) * log_uniform(rng, 0.01, 0.3, (count, 1)) * rng.standard_normal(shape))
+    return read(_beat(rng, count), phase) * np.take_along_axis(sizes, beat, axis=1)
+
+
+def beating(
+    rng: np.random.Generator, steps: np.ndarray, period: np.ndarray, spread: np.ndarray, is_odd: np.ndarray
+) -> np.ndarray:
+    """`[B, N]` beats until each time, of which the first is seen from some moment of it on.
+
+    Args:
+        steps: `[B, N]` times.
+        period: `[B]` median interval in steps.
+        spread: `[B]` deviation of the logarithm of an interval.
+        is_odd: `[B]` 1 where three beats of a hundred come early or are missed, else 0.
+    """
+    count = len(steps)
+    shape = (count, int(np.ceil(2 * steps.max() / period.min())) + 4)
+    kept = np.broadcast_to(rng.uniform(0, 0.95, (count, 1)), shape)
+    varied = relax(kept, np.sqrt(1 - kept**2) * rng.standard_normal(shape))
+    intervals = period[:, None] * np.exp(spread[:, None] * varied)
+    odd = rng.choice([0.6, 0.75, 1.5, 2.0], shape)
+    intervals *= np.where((rng.random(shape) < 0.03) & (is_odd[:, None] > 0), odd, 1.0)
+    ends = np.cumsum(intervals, axis=1) - intervals[:, :1] * rng.random((count, 1))
+    nodes = np.concatenate([ends[:, :1] - intervals[:, :1], ends], axis=1)
+    return interpolate(steps, nodes, np.tile(np.arange(nodes.shape[1], dtype=np.float64), (count, 1)))
+
+
+def _beat(rng: np.random.Generator, count: int) -> np.ndarray:
+    """`[B, M]` a waveform of Gaussians about the cycle."""
+    u = np.arange(POINTS) / POINTS
+    out = np.zeros((count, POINTS))
+    waves = rng.integers(1, WAVES + 1, (count, 1))
+    for k in range(WAVES):
+        away = (u - rng.random((count, 1)) + 0.5) % 1 - 0.5
+        low, high = (0.008, 0.05) if k < 2 else (0.02, 0.2)
+        width = log_uniform(rng, low, high, (count, 1))
+        size = (1.0 if k == 0 else rng.normal(0, 0.4, (count, 1))) * (waves > k)
+        out += size * np.exp(-0.5 * (away / width) ** 2)
+    return out
+
+
+def modulated(rng: np.random.Generator, clock: Clock) -> np.ndarray:
+    """`[B, N]` x(t) = Σ_i A_i(t) w(φ_i(t)), i ≤ 3: waves whose amplitude and frequency change.
+
+    φ' = f e^(r t) (1 + m cos 2π g t): a chirp of up to two octaves, and frequency modulation; A = a (1 + b cos 2π g' t)
+    with g' up to f/4, so that beats form. w is a sine, a square, a triangle or a ramp.
+    """
+    count = clock.count
+    out = np.zeros_like(clock.steps)
+    waves = rng.integers(1, PARTIALS + 1, count)
+    kind = choose(rng, SHAPES, count)
+    span = clock.length
+    for i in range(PARTIALS):
+        rows = np.flatnonzero(waves > i)
+        shape = (len(rows), 1)
+        steps = clock.steps[rows]
+        frequency = 1 / log_uniform(rng, 4, span / 3, shape)
+        octaves = np.where(rng.random(shape) < 0.25, rng.uniform(-2, 2, shape), 1e-3)
+        rate = octaves * np.log(2) / span
+        phase = frequency * np.expm1(rate * steps) / rate
+        slow = frequency * log_uniform(rng, 0.02, 0.25, shape)
+        depth = np.where(rng.random(shape) < 0.3, rng.uniform(0.05, 0.9, shape), 0.0)
+        phase += depth * frequency / (2 * np.pi * slow) * cosine(slow * steps + rng.random(shape))
+        swell = np.where(rng.random(shape) < 0.5, rng.uniform(0.1, 1, shape), 0.0)
+        size = log_uniform(rng, 0.2, 1, shape) * (1 + swell * cosine(slow * steps + rng.random(shape)))
+        out[rows] += size * _wave(kind[rows], phase + rng.random(shape))
+    return out
+
+
+def _wave(kind: np.ndarray, phase: np.ndarray) -> np.ndarray:
+    """`[B, N]` one of the shapes for each series."""
+    out = cosine(phase)
+    out[kind == "square"] = np.sign(out[kind == "square"])
+    out[kind == "triangle"] = 2 / np.pi * np.arcsin(np.clip(out[kind == "triangle"], -1, 1))
+    ramp = phase[kind == "ramp"]
+    out[kind == "ramp"] = 2 * (ramp - np.floor(ramp)) - 1
+    return out
