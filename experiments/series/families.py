@@ -29,7 +29,7 @@ DPI, COLOURS = 80, 32
 
 
 class Panel(NamedTuple):
-    """A series of a picture: times in steps and values `[N]`, a title, and the truth behind the values if it is shown."""
+    """A series of a picture: times in steps and values `[N]`, a title, and the truth if it is shown."""
 
     steps: np.ndarray
     values: np.ndarray

@@ -50,9 +50,8 @@ def main() -> None:
     lines = ["| drawn | series a second |", "| --- | ---: |"]
     lines += [f"| {name} | {found:,.0f} |" for name, found in rates().items()]
     machine = hardware()
-    sys.stdout.write(
-        "\n".join(lines) + f"\n\nCommit {git_commit()}, one core of {machine['cpu']}, {machine['date']}.\n"
-    )
+    lines += ["", f"Commit {git_commit()}, one core of {machine['cpu']}, {machine['date']}."]
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ def autoregression(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """`[B, N]` φ(B) Φ(B^s) y = θ(B) e: ARMA(p ≤ 5, q ≤ 2), with a season s in a third of the series.
 
     The partial autocorrelations are drawn and not the coefficients (Barndorff-Nielsen and Schou, 1973), so every series
-    is stationary: the first is -.9 to .999, mostly near 1, the others fall. Φ is .3 to .98 for a season of the calendar.
-    Innovations are normal or Student's t.
+    is stationary: the first is -.9 to .999, mostly near 1, the others fall. Φ is .3 to .98. Innovations are normal or
+    Student's t.
     """
     count = clock.count
     shape = (count, clock.grid_length + BURN_IN)

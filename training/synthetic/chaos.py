@@ -1,5 +1,8 @@
 """Chaos: flows, maps and a delay."""
 
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
 from __future__ import annotations
 
 import numpy as np

@@ -21,7 +21,8 @@ MINUTE, HOUR, DAY, WEEK, YEAR = 60.0, 3600.0, 86400.0, 604800.0, 365.25 * 86400.
 MONTH = YEAR / 12
 # Seconds of a step → its share among the clocks with a calendar.
 STEPS = {
-    1.0: 3, 10.0: 4, MINUTE: 8, 5 * MINUTE: 14, 10 * MINUTE: 7, 15 * MINUTE: 10, 30 * MINUTE: 7, HOUR: 24, DAY: 14, WEEK: 9,
+    1.0: 3, 10.0: 4, MINUTE: 8, 5 * MINUTE: 14, 10 * MINUTE: 7, 15 * MINUTE: 10, 30 * MINUTE: 7,
+    HOUR: 24, DAY: 14, WEEK: 9,
 }  # fmt: skip
 WITHOUT_CALENDAR = 1 / 7
 # 2000-01-01 and 2030-01-01, in seconds of the epoch.
@@ -146,7 +147,7 @@ def _dropped(rng: np.random.Generator, count: int, length: int) -> np.ndarray:
     """Whole steps of which a share is lost, and in some series one to three stretches."""
     lags = rng.geometric(rng.uniform(0.6, 0.98, count)[:, None], (count, length - 1)).astype(np.float64)
     for row in np.flatnonzero(rng.random(count) < 0.4):
-        gaps = rng.integers(1, 4)
+        gaps = int(rng.integers(1, 4))
         lags[row, rng.integers(0, length - 1, gaps)] += np.rint(log_uniform(rng, 2, 0.1 * length + 2, gaps))
     return np.concatenate([np.zeros((count, 1)), np.cumsum(lags, axis=1)], axis=1)
 

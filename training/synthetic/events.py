@@ -20,8 +20,8 @@ def events(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
     Events come at random (a Poisson process), periodically with a jitter of 0 to .2 (periods of the calendar, too), or
     in clusters: each event of a Poisson process has a geometric number of others after it, at exponential lags (Neyman
-    and Scott's process). Marks are equal, exponential or lognormal; r is a decay, a pulse, a box or a triangle of a tenth
-    of a step to a third of the mean interval; in a fifth of the series every mark has a random sign.
+    and Scott's process). Marks are equal, exponential or lognormal, in a fifth of the series of either sign; r is a
+    decay, a pulse, a box or a triangle of up to a third of the mean interval.
     """
     count = clock.count
     every, arrivals = arriving(rng, clock, choose(rng, ARRIVALS, count))
@@ -64,9 +64,9 @@ def arriving(rng: np.random.Generator, clock: Clock, kind: np.ndarray) -> tuple[
 def resets(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """`[B, N]` a quantity that fills to a threshold and is emptied, over and over: tanks, memory, batteries, heating.
 
-    Each cycle rises for u p and falls for (1 - u) p, between thresholds that vary from cycle to cycle; the fall takes no
-    time in half of the series (a sawtooth). The duration of a cycle varies by up to a half. The way from one threshold
-    to the other is straight, or bent as y = (1 - e^(-c s)) / (1 - e^-c), as of heat and charge.
+    Each cycle rises for u p and falls for (1 - u) p, between thresholds that vary from cycle to cycle; the fall takes
+    no time in half of the series (a sawtooth). The duration of a cycle varies by up to a half. The way from one
+    threshold to the other is straight, or bent as y = (1 - e^(-c s)) / (1 - e^-c), as of heat and charge.
     """
     count = clock.count
     period = np.where(rng.random(count) < 0.5, clock.periods(rng), log_uniform(rng, 5, clock.length / 2, count))

@@ -28,7 +28,6 @@ def gaussian(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     series, periods those of seasons.
     """
     count = clock.count
-    shape = (count, FEATURES)
     frequency = _part(rng, clock)
     parts = choose(rng, PARTS, count)
     for k in (2, 3):
@@ -38,12 +37,11 @@ def gaussian(rng: np.random.Generator, clock: Clock) -> np.ndarray:
         is_kept = rng.random((len(rows), FEATURES)) < rng.uniform(0.2, 0.8, (len(rows), 1))
         one = frequency[rows]
         frequency[rows] = np.where(is_product, one + other, np.where(is_kept, one, other))
-    assert frequency.shape == shape
     return features(rng, clock.steps, frequency)
 
 
 def features(rng: np.random.Generator, steps: np.ndarray, frequency: np.ndarray) -> np.ndarray:
-    """`[B, N]` Σ_d a_d cos 2π (f_d t + φ_d), a_d² exponential of mean 2/D: of unit variance and E[x(t) x(s)] = E[cos 2π f (t - s)].
+    """`[B, N]` x(t) = Σ_d a_d cos 2π (f_d t + φ_d), a_d² exponential of mean 2/D: E[x(t) x(s)] = E[cos 2π f (t - s)].
 
     Args:
         steps: `[B, N]` t.
@@ -92,7 +90,7 @@ def rational_quadratic_frequencies(rng: np.random.Generator, scale: np.ndarray, 
 
 
 def periodic_frequencies(rng: np.random.Generator, period: np.ndarray, narrow: np.ndarray, count: int) -> np.ndarray:
-    """`[B, D]` of k(τ) = e^(-2 sin²(π τ/p)/ℓ²): the harmonic h has the weight 2 e^(-1/ℓ²) I_h(1/ℓ²), the mean half of it."""
+    """`[B, D]` of k(τ) = e^(-2 sin²(π τ/p)/ℓ²), whose harmonic h weighs 2 e^(-1/ℓ²) I_h(1/ℓ²), the mean half."""
     harmonics = np.arange(HARMONICS)
     weights = ive(harmonics, 1 / narrow[:, None] ** 2) * np.where(harmonics > 0, 2, 1)
     chances = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)

@@ -41,7 +41,7 @@ def linear_sde(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def oscillators(rng: np.random.Generator, lags: np.ndarray, forgets: np.ndarray, period: np.ndarray) -> np.ndarray:
-    """`[B, N]` stationary, of unit variance; lags `[B, N]`, 1/μ and 2π/ω `[B]` in the same unit, ω = 0 for an infinite period."""
+    """`[B, N]` stationary, of variance 1, for lags `[B, N]`, 1/μ `[B]` and 2π/ω `[B]` in steps, infinite for ω = 0."""
     decay = np.exp(-lags / forgets[:, None])
     spread = np.sqrt(1 - decay**2)
     spread[:, 0] = 1.0

@@ -17,8 +17,7 @@ SMALLEST_SCALE, LARGEST_SCALE = 1e-3, 1e6
 def link(rng: np.random.Generator, values: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Values and truth, `[B, N]`, through one link for each series; and `[B]` whether its zero is a value of its own.
 
-    e^(s x), log(1 + e^x), max(x, c), min(x, c), 1/(1 + e^-(a + s x)), x², |x|, 1 where x > c else 0; or x itself. Of the
-    values below `c` the floor is as if nothing was sold, or nothing measured.
+    e^(s x), log(1 + e^(s x)), max(x, c) - c, min(x, c), 1/(1 + e^-(a + s x)), x², |x|, 1 where x > c else 0; or x.
     """
     kind = choose(rng, LINKS, len(values))
     both = np.stack([values, truth])
@@ -54,8 +53,8 @@ def in_units(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Both in units of an instrument: scales over nine decades, offsets, and in a third of the series a grid.
 
-    An offset makes all values positive (most physical quantities), with a coefficient of variation from .03 to 1, or is up
-    to a hundred deviations either way, or is none. The grid is 1, 2 or 5 times a power of ten, with one to a thousand
+    An offset makes all values positive (most physical quantities), or is up to a hundred deviations either way, or is
+    none. The grid is 1, 2 or 5 times a power of ten, with one to a thousand
     points in a deviation; the truth keeps its digits.
     """
     count = len(values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -85,7 +85,11 @@ class Recipe(NamedTuple):
 
 
 RECIPES = {
-    "seasonal": Recipe(50, ((SEASONS, 1), (SEASONS, 0.4), (SEASONS, 0.1), (LEVELS, 0.75), (PROCESSES, 0.3), (EVENTS, 0.12)), 0.06, (0.01, 1.5)),
+    "seasonal": Recipe(
+        50,
+        ((SEASONS, 1), (SEASONS, 0.4), (SEASONS, 0.1), (LEVELS, 0.75), (PROCESSES, 0.3), (EVENTS, 0.12)),
+        0.06, (0.01, 1.5),
+    ),
     "walking": Recipe(22, ((WALKS, 1), (LEVELS, 0.4), (SEASONS, 0.2)), 0.5, (0.01, 1)),
     "signal": Recipe(10, ((SIGNALS, 1), (SIGNALS, 0.15), (LEVELS, 0.3)), 0.4, (0.003, 0.3)),
     "eventful": Recipe(10, ((EVENTS, 1), (EVENTS, 0.2), (SEASONS, 0.35), (LEVELS, 0.3)), 0.2, (0.01, 0.5)),
@@ -104,8 +108,8 @@ class Drawn:
     Args:
         times: `[B, N]` float64, seconds since the epoch, increasing.
         values: `[B, N]` float64; NaN where missing, and before a short history begins.
-        truth: `[B, N]` float64: the signal in the units of the values, without noise, grid, outliers and gaps; of counts
-            and demand their mean.
+        truth: `[B, N]` float64: the signal in the units of the values, without noise, grid, outliers and gaps; of
+            counts and demand their mean.
         step: `[B]` seconds of a nominal step.
         has_calendar: `[B]` whether the times are moments, and not counts.
         families: of each series, what it is made of.
@@ -156,10 +160,10 @@ def compose(
     """`[B, N]` signals of mean 0 and variance 1 by the recipes `[B]`, and the families in them."""
     seasonal, other = np.zeros((2, clock.count, clock.length))
     families: list[list[str]] = [[] for _ in range(clock.count)]
-    for name, slot, rows in _components(rng, recipe):
+    for name, is_season, rows in _components(rng, recipe):
         component = standard(FAMILIES[name](rng, clock[rows]))
         size = np.exp(0.7 * rng.standard_normal((len(rows), 1))) * rng.choice([-1.0, 1.0, 1.0, 1.0], (len(rows), 1))
-        (seasonal if slot is SEASONS else other)[rows] += size * component
+        (seasonal if is_season else other)[rows] += size * component
         for row in rows:
             families[row].append(name)
     is_multiplied = rng.random(clock.count) < MULTIPLIED
@@ -171,8 +175,8 @@ def compose(
     return standard(seasonal + other), tuple(map(tuple, families))
 
 
-def _components(rng: np.random.Generator, recipe: np.ndarray) -> list[tuple[str, Mapping[str, float], np.ndarray]]:
-    """Families, the slot that each fills, and the rows that have it: as few calls of families as there are both."""
+def _components(rng: np.random.Generator, recipe: np.ndarray) -> Iterator[tuple[str, bool, np.ndarray]]:
+    """Families, whether they are a season, and the rows that have them: as few calls of families as there are both."""
     found: dict[tuple[str, bool], list[np.ndarray]] = {}
     for name, one in RECIPES.items():
         rows = np.flatnonzero(recipe == name)
@@ -181,13 +185,11 @@ def _components(rng: np.random.Generator, recipe: np.ndarray) -> list[tuple[str,
             family = choose(rng, slot, len(chosen))
             for each in slot:
                 found.setdefault((each, slot is SEASONS), []).append(chosen[family == each])
-    out = []
     for (name, is_season), parts in found.items():
         # A series with the same family twice has two rows of it.
         for layer in _layers(parts):
             if len(layer):
-                out.append((name, SEASONS if is_season else LEVELS, layer))
-    return out
+                yield name, is_season, layer
 
 
 def _layers(parts: list[np.ndarray]) -> list[np.ndarray]:

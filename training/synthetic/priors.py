@@ -47,7 +47,7 @@ def cosine(cycles: np.ndarray) -> np.ndarray:
 
 
 def read(table: np.ndarray, cycles: np.ndarray, is_held: np.ndarray | None = None) -> np.ndarray:
-    """A cycle `[B, M]` at phases `[B, N]` in cycles: linear between its points, or the point before where held `[B]`."""
+    """A cycle `[B, M]` at phases `[B, N]` in cycles: linear, or the point before where held `[B]`."""
     points = table.shape[1]
     position = (cycles - np.floor(cycles)) * points
     index = np.minimum(position.astype(np.int64), points - 1)

@@ -130,7 +130,7 @@ def superpose(steps, arrivals, marks, duration, response):
 
 @compiled
 def interpolate(at, nodes, values):
-    """`[B, N]` linear between the points of nodes `[B, K]`, which increase as the times `[B, N]` do; held beyond them."""
+    """`[B, N]` linear between nodes `[B, K]`, which increase as the times `at` `[B, N]` do; held beyond them."""
     out = np.empty_like(at)
     last = nodes.shape[1] - 1
     for b in range(at.shape[0]):

@@ -16,10 +16,10 @@ VISITS = 400
 def regimes(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """`[B, N]` x' = (m_s - x)/τ + noise of state s: two to five states with a mean and a deviation of their own.
 
-    The states follow each other at random, never twice the same; in a third of the series there are two, on and off. A
-    visit lasts Gamma(k) of a mean of 4 steps to a third of the series, k from 1 (Markov) to 100 (a duty cycle). A change
-    takes no time or, in a third of the series, τ up to a third of a visit. Deviations are small against the means
-    in three of four series; in the others the means are one and the deviations tell the states apart.
+    The states follow each other at random, never twice the same; in a third of the series there are two, on and
+    off. A visit lasts Gamma(k) of a mean of 4 steps to a third of the series, k from 1 (Markov) to 100 (a duty cycle).
+    A change takes no time or, in a third of the series, τ of 1 to 30 steps. In three of four series the means tell the
+    states apart, in the others the deviations.
     """
     count = clock.count
     mean, spread = rng.standard_normal((count, STATES)), log_uniform(rng, 0.01, 0.5, (count, STATES))
@@ -38,7 +38,7 @@ def switching(
     spread: np.ndarray,
     approach: np.ndarray,
 ) -> np.ndarray:
-    """`[B, N]` values in states `[B, N]` of means and deviations `[B, K]`; a mean is approached in `[B]` steps, at once for 0."""
+    """`[B, N]` values in states `[B, N]`, of means and deviations `[B, K]`, reached in `[B]` steps or at once."""
     count = clock.count
     level = np.take_along_axis(mean, state, axis=1)
     slow = np.flatnonzero(approach)

@@ -107,24 +107,24 @@ def calendar(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     )
     week = _week(rng, count)
     out = read(week, (weekday + (days - whole)) / 7)
-    out *= _sizes(rng, days, 0.5)
     year = read(profiles(rng, count, 52), of_year + rng.random((count, 1)))
     has_modulated = np.flatnonzero(rng.random(count) < 0.25)
     out[has_modulated] *= 1 + rng.uniform(0.1, 0.6, (len(has_modulated), 1)) * np.tanh(year[has_modulated])
     step = np.where(clock.has_calendar, clock.step, HOUR)[:, None]
     yearly = np.where(step > DAY, 1.0, chance(rng, 0.5, count) * log_uniform(rng, 0.1, 3, (count, 1)))
-    out += yearly * year
+    slow = yearly * year
     for row in np.flatnonzero(clock.has_calendar & (clock.step >= HOUR) & (rng.random(count) < 0.15)):
         table = rng.standard_normal((1, 32)) * (rng.random((1, 32)) < 0.15)
-        out[row] += rng.uniform(0.3, 1.5) * table[0, _day_of_month(clock.times[row])]
-    return out
+        slow[row] += rng.uniform(0.3, 1.5) * table[0, _day_of_month(clock.times[row])]
+    return out * _sizes(rng, days, 0.5) + slow
 
 
 def daylight(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """`[B, N]` x(t) = c(t) max(0, sin φ sin δ + cos φ cos δ cos h)^q: what the sun gives under clouds.
 
-    h is the hour's angle, noon where the step is too long to show hours, δ the sun's declination over the year, φ a latitude, q ~ U(.7, 1.5). The clouds
-    c = 1/(1 + e^-z) are an Ornstein-Uhlenbeck process z of an hour to three days, in half of the series about a clear sky.
+    h is the hour's angle, noon where the step is too long to show hours, δ the sun's declination over the year, φ a
+    latitude, q ~ U(.7, 1.5). The clouds c = 1/(1 + e^-z) are an Ornstein-Uhlenbeck process z of an hour to three days,
+    in half of the series about a clear sky.
     """
     count = clock.count
     days = clock.days(rng)
@@ -153,7 +153,9 @@ def _week(rng: np.random.Generator, count: int) -> np.ndarray:
     lower = is_rest * np.where(
         rng.random((count, 1)) < 0.8, rng.uniform(0, 2.5, (count, 1)), -rng.uniform(0, 2, (count, 1))
     )
-    each = chance(rng, 0.6, count) * log_uniform(rng, 0.02, 0.5, (count, 1)) * rng.standard_normal((count, 7))
+    # Days differ in three of five series, and where no day is one of rest.
+    each = np.maximum(chance(rng, 0.6, count), ~is_rest.any(axis=1, keepdims=True))
+    each = each * log_uniform(rng, 0.02, 0.5, (count, 1)) * rng.standard_normal((count, 7))
     size = (1 - is_rest * rng.uniform(-0.2, 0.9, (count, 1)))[:, :, None]
     hours = size * (work + mixed[:, :, None] * (rest - work))
     return (each[:, :, None] - lower[:, :, None] + hours).reshape(count, -1)

@@ -106,8 +106,8 @@ class System(NamedTuple):
 def simulate(rng: np.random.Generator, systems: tuple[System, ...], steps: np.ndarray, length: int) -> np.ndarray:
     """`[B, N]` a variable of a system, at steps `[B, N]` of which a cycle has 8 to `length / 2`.
 
-    The first 10 cycles are not shown: what is drawn lies on the attractor. Noise is log-uniform over a decade and a half below
-    that of the system.
+    The first 10 cycles are not shown: what is drawn lies on the attractor. Noise is that of the system,
+    or down to a thirtieth of it.
     """
     count = len(steps)
     index = choose(rng, {i: one.weight for i, one in enumerate(systems)}, count)

@@ -66,9 +66,9 @@ def walk(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """`[B, N]` dy = (b - κ y) dt + σ(t) dW + jumps: random walks, as of prices, stocks and levels.
 
     Increments over a lag have the variance σ² lag, are normal or Student's t, and drift by b (half of the series, up to
-    2 σ / √T). κ is 0 or 1/κ is a third to three times the series (a fifth). log σ is itself a slow walk in two of five
-    series (stochastic volatility), rare jumps are in a tenth, and in an eighth the walk is integrated once more: a local
-    linear trend.
+    2 σ / √T). κ is 0 or 1/κ is a third to three times the series (a fifth). log σ is itself a slow process in two of
+    five series (stochastic volatility), rare jumps are in a tenth, and in an eighth the walk is integrated once more: a
+    local linear trend.
     """
     count, length = clock.count, clock.length
     lags = clock.lags
@@ -87,7 +87,7 @@ def walk(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def volatility(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """`[B, N]` e^v of median 1, v an Ornstein-Uhlenbeck process of deviation .3 to 1 and time 10 steps to the series."""
+    """`[B, N]` e^v of median 1, v an Ornstein-Uhlenbeck process of deviation .3 to 1 that lasts 10 steps to N."""
     count = clock.count
     decay = np.exp(-clock.lags / log_uniform(rng, 10, clock.length, (count, 1)))
     drive = np.sqrt(1 - decay**2) * rng.standard_normal(decay.shape)
