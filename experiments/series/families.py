@@ -89,9 +89,9 @@ def draw_panels(panels: Sequence[Panel], path: Path) -> None:
 
 def _draw(axes: Any, panel: Panel) -> None:
     axes.set_facecolor(GROUND)
-    axes.plot(panel.steps, panel.values, color=INK, linewidth=0.6)
+    axes.plot(panel.steps, panel.values, color=INK, linewidth=0.5, zorder=3)
     if panel.truth is not None:
-        axes.plot(panel.steps, panel.truth, color=TRUTH, linewidth=0.8)
+        axes.plot(panel.steps, panel.truth, color=TRUTH, linewidth=1.6)
         # What is far away is cut, so that the rest is seen.
         seen = panel.values[np.isfinite(panel.values)]
         low, high = np.quantile(np.concatenate([seen, panel.truth]), [0.002, 0.998])
