@@ -57,7 +57,8 @@ def filter(
             first column that is called like a clock or holds dates; else rows are counted.
         columns: to filter; else all that hold numbers.
         by: the columns whose cells together are the key of a row's series; each series is filtered by itself.
-        model: "auto" suits any numbers, each column by itself; else the name of a default bundle, or a bundle's folder.
+        model: "auto" suits any numbers, each column by itself; "auto-joint" judges rows by the correlation of their
+            columns; else the name of a default bundle, or a bundle's folder.
         system: in the place of `model`: a linear system by its matrices or as a preset, see the guide to systems; or
             the models that `rfa.fit` gave, of which each series takes its own.
         levels: of the intervals.
