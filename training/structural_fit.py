@@ -99,15 +99,20 @@ def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -
     if not known.size:
         raise ValueError(f"column {name!r} has no value in the training part")
     if known.size < MIN_VALUES:
+        held = f"{known.size} value{'' if known.size == 1 else 's'}"
+        raise ValueError(f"column {name!r} has {held} in the training part; a structural model needs {MIN_VALUES}")
+    if np.nanmax(np.abs(values)) > MOST_SIZE:
         raise ValueError(
-            f"column {name!r} has {known.size} values in the training part; a structural model needs {MIN_VALUES}"
+            f"column {name!r} has values beyond {MOST_SIZE:g} in size, which filters do not take: give other units"
         )
     if fitted < len(values) and not np.isfinite(values[fitted:]).any():
         raise ValueError(f"column {name!r} has no value in the validation part")
     low, middle, high = np.percentile(known, [25, 50, 75])
     spread = (high - low) / 1.349 if high > low else float(known.std())
-    if spread <= 1e-12 * max(1.0, abs(middle)):
+    if spread <= 1e-12 * abs(middle):
         raise ValueError(f"column {name!r} is constant in the training part")
+    if spread < LEAST_SPREAD:
+        raise ValueError(f"column {name!r} varies by less than {LEAST_SPREAD:g}: give other units")
     gaps = np.diff(times)
     if not (gaps > 0).any():
         raise ValueError("the times of the training part do not advance")
@@ -119,6 +124,8 @@ def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -
 
 # Values that a column needs in its training part: a few for every parameter of the smallest structure.
 MIN_VALUES = 40
+# Size of a value that filters take, and a spread whose square is one that they compute with.
+MOST_SIZE, LEAST_SPREAD = 1e12, 1e-60
 
 
 class Likelihood:
