@@ -157,6 +157,13 @@ def test_series_that_fail_are_named_and_cost_the_others_nothing(rows: pd.DataFra
         rfa.fit(rows, by="site", config={"seasonality": 3})
 
 
+def test_what_cannot_be_written_is_found_before_the_work(rows: pd.DataFrame, tmp_path: Path) -> None:
+    for out in (tmp_path, tmp_path / "nowhere" / "models.json"):
+        with pytest.raises(ValueError, match="may not be written"):
+            rfa.fit(rows, by="site", out=out)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_fit_goes_on(tmp_path: Path, number: signal.Signals) -> None:
     """Sent once a first series is kept; what was finished is not done again."""
