@@ -4,8 +4,8 @@ The likelihood is that of the filter as it is served (capped Student-t weights, 
 the contamination are fitted with the rest and outliers in the data do not spoil the noises. L-BFGS on the raw
 parameters with the exact gradient. Modes are added one kind at a time, each fitted from the best parameters so far (a
 cycle from the strongest frequency that the innovations have left), and kept where the log likelihood of the validation
-part gains more than `MIN_GAIN`. The modes that were chosen are fitted to convergence, and the inverse of the observed
-information, the Hessian there, gives the parameters' standard errors.
+part gains more than `MIN_GAIN`. The modes that were chosen are fitted on while that part gains, and the inverse of the
+observed information, the Hessian there, gives the parameters' standard errors.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from rfa.training.structural_seasons import strongest_rate
 
 # Nats of the whole validation part: less than this is noise.
 MIN_GAIN = 2.0
+# How often what was chosen is fitted on, at most.
+MORE_FITS = 4
 # Relative change of the mean log likelihood at which the search of one fit stops.
 TOLERANCE = 1e-8
 
@@ -191,7 +193,7 @@ def standard_errors(column: Column, fit: Fit, inner: int) -> dict[str, float | N
 
 
 def fit_column(column: Column, periods: list[float], limits: Limits, report: Report | None = None) -> Fit:
-    """Choose the modes of a column by validation likelihood, then fit these to convergence.
+    """Choose the modes of a column by validation likelihood, and fit these on while it gains.
 
     Args:
         periods: candidate seasons in steps, strongest first.
@@ -205,7 +207,7 @@ def fit_column(column: Column, periods: list[float], limits: Limits, report: Rep
     def tell(line: str) -> None:
         nonlocal told
         if report is not None:
-            # As many parts as stages, one for the first fit and one to converge.
+            # As many parts as stages, one for the first fit and one for what follows.
             done = (reached + 1) / (len(stages) + 2)
             report(line, done - told)
             told = done
@@ -230,11 +232,22 @@ def fit_column(column: Column, periods: list[float], limits: Limits, report: Rep
             if found.validation <= best.validation + needed:
                 break
             best = found
-    final = fit_structure(column, best.structure, limits, best.values())
+    final = _fitted_on(column, best, limits)
     errors = standard_errors(column, final, limits.inner)
     reached = len(stages) + 1
-    tell(f"{best.structure.describe()}, to convergence")
+    tell(f"{best.structure.describe()}, fitted on")
     return replace(final, seconds=time.monotonic() - start, errors=errors, tried=tried)
+
+
+def _fitted_on(column: Column, best: Fit, limits: Limits) -> Fit:
+    """A fit that is gone on with while that gains on the validation part: its iterations may end far from the maximum,
+    and the maximum may fit what only the training part has."""
+    for _ in range(MORE_FITS):
+        further = fit_structure(column, best.structure, limits, best.values())
+        if further.validation <= best.validation:
+            break
+        best = further
+    return best
 
 
 Change = Callable[[Structure], Structure | None]
