@@ -58,7 +58,7 @@ class Task(NamedTuple):
     windows: list[Window]
 
 
-class Forecast(NamedTuple):
+class Quantiles(NamedTuple):
     """quantiles `[h, 9]` and intervals `[h, 5, 2]`, those of COVERED."""
 
     quantiles: Array
@@ -107,14 +107,14 @@ def ett_windows(times: Array, columns: Array, horizon: int) -> list[Window]:
     ]
 
 
-def naive(window: Window, season: int) -> Forecast:
+def naive(window: Window, season: int) -> Quantiles:
     """The last season again; its intervals are its points."""
     horizon = len(window.came)
     points = np.tile(window.known[-season:], horizon // season + 1)[:horizon]
-    return Forecast(np.repeat(points[:, None], 9, axis=1), np.repeat(points[:, None, None], 10, 1).reshape(-1, 5, 2))
+    return Quantiles(np.repeat(points[:, None], 9, axis=1), np.repeat(points[:, None, None], 10, 1).reshape(-1, 5, 2))
 
 
-def naive_normal(window: Window, season: int) -> Forecast:
+def naive_normal(window: Window, season: int) -> Quantiles:
     """The same with a normal's intervals, as GIFT-Eval has it: the variance of a seasonal walk, which grows by that of
     its errors with each season."""
     horizon = len(window.came)
@@ -125,13 +125,13 @@ def naive_normal(window: Window, season: int) -> Forecast:
     z = np.array([normal.inv_cdf(q) for q in QUANTILES])
     half = np.array([normal.inv_cdf((1 + level) / 2) for level in COVERED])
     ends = spread[:, None] * half
-    return Forecast(
+    return Quantiles(
         points[:, None] + spread[:, None] * z,
         np.stack([points[:, None] - ends, points[:, None] + ends], axis=2),
     )
 
 
-def auto(window: Window, season: int) -> Forecast:
+def auto(window: Window, season: int) -> Quantiles:
     """What a user gets who names no model; it is not told the season."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -143,15 +143,15 @@ def auto(window: Window, season: int) -> Forecast:
     pairs = [ends(level) for level in LEVELS]
     lower, upper = [low for low, _ in pairs[::-1]], [high for _, high in pairs]
     quantiles = np.stack([*lower, np.asarray(told["y_mean"], float), *upper], axis=1)
-    return Forecast(quantiles, np.stack([np.stack(ends(level), axis=1) for level in COVERED], axis=1))
+    return Quantiles(quantiles, np.stack([np.stack(ends(level), axis=1) for level in COVERED], axis=1))
 
 
-MODELS: Final[dict[str, Callable[[Window, int], Forecast]]] = {
+MODELS: Final[dict[str, Callable[[Window, int], Quantiles]]] = {
     "seasonal naive": naive_normal, "its points alone": naive, "auto": auto
 }  # fmt: skip
 
 
-def score(task: Task, forecasts: list[Forecast]) -> Score:
+def score(task: Task, forecasts: list[Quantiles]) -> Score:
     """Of all windows of a task."""
     scaled, loss, size, inside = [], np.zeros(9), 0.0, []
     for window, forecast in zip(task.windows, forecasts, strict=True):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rfa.experiments.series.gift import COVERED, Forecast, Task, Window, auto, ett_windows, naive_normal, score, tasks
+from rfa.experiments.series.gift import COVERED, Quantiles, Task, Window, auto, ett_windows, naive_normal, score, tasks
 
 HOURS = np.datetime64("2024-01-01T00:00:00") + np.timedelta64(3_600, "s") * np.arange(17_420)
 
@@ -28,7 +28,7 @@ def test_scores_by_hand() -> None:
     window = Window(HOURS[:4], np.array([0.0, 1.0, 3.0, 6.0]), np.array([7.0, 9.0]))
     quantiles = np.tile(np.arange(3.0, 12.0), (2, 1))  # the median is 7
     ends = np.stack([np.full((2, 5), 6.0), np.array([[8.0] * 5, [8.0, 8.5, 9.0, 9.5, 10.0]])], axis=2)
-    found = score(Task("x", 1, [window]), [Forecast(quantiles, ends)])
+    found = score(Task("x", 1, [window]), [Quantiles(quantiles, ends)])
     assert found.mase == pytest.approx((0 + 2) / 2 / 2)  # errors of a season were 1, 2, 3
     losses = [
         2 * sum(max(q * (y - x), (q - 1) * (y - x)) for y in (7.0, 9.0))
