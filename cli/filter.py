@@ -39,7 +39,7 @@ def filter_series(
         str | None,
         typer.Option(
             help="Bundle folder, or the name of a default bundle; unless given what suits any numbers, each column by "
-            "itself."
+            "itself. With auto-joint rows are judged by the correlation of their columns."
         ),
     ] = None,
     system: Annotated[

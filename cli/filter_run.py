@@ -203,10 +203,10 @@ def filter_for(bundle: str | None) -> Filters:
     Raises:
         FileNotFoundError, ValueError: it cannot be had.
     """
-    from rfa.service.runtime.auto import NAME, AutoRuntime
+    from rfa.service.runtime.auto import NAME, NAMES, AutoRuntime
 
-    if bundle in (None, NAME):
-        return lambda key, series: [(series, AutoRuntime.of(len(series.names)))]
+    if bundle is None or bundle in NAMES:
+        return lambda key, series: [(series, AutoRuntime.of(len(series.names), bundle or NAME))]
     from rfa.export.bundle import open_bundle
     from rfa.library.locate import find_bundle
     from rfa.service.runtime.filter import FilterRuntime

@@ -148,16 +148,18 @@ def _recurrent(
 ) -> Read:
     """Tokens read so far, and the logits `[windows, V]` there, piece by piece."""
     count = len(tokens)
-    state = [np.repeat(weights[f"initial.{name}"][None], count, axis=0) for name in ("means", "precisions")]
+    carried = {name.removeprefix("initial."): part for name, part in weights.items() if name.startswith("initial.")}
+    state = {name: np.repeat(part[None], count, axis=0) for name, part in carried.items()}
+    asked = ["logits", *(f"next_{name}" for name in state)]
     for start in range(0, tokens.shape[1] - piece + 1, piece):
         inputs = {
             "tokens": tokens[:, start : start + piece],
             "length": np.full(count, piece),
             "position": np.full(count, start),
-            "means": state[0],
-            "precisions": state[1],
+            **state,
         }
-        logits, *state = sessions["prefill"].run(["logits", "next_means", "next_precisions"], inputs)
+        logits, *parts = sessions["prefill"].run(asked, inputs)
+        state = dict(zip(state, parts, strict=True))
         yield start + piece, logits
 
 

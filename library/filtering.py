@@ -57,7 +57,8 @@ def filter(
             first column that is called like a clock or holds dates; else rows are counted.
         columns: to filter; else all that hold numbers.
         by: the columns whose cells together are the key of a row's series; each series is filtered by itself.
-        model: "auto" suits any numbers, each column by itself; else the name of a default bundle, or a bundle's folder.
+        model: "auto" suits any numbers, each column by itself; "auto-joint" judges rows by the correlation of their
+            columns; else the name of a default bundle, or a bundle's folder.
         system: in the place of `model`: a linear system by its matrices or as a preset, see the guide to systems; or
             the models that `rfa.fit` gave, of which each series takes its own.
         levels: of the intervals.
@@ -161,7 +162,8 @@ class Detection(Generic[Frame]):
     Attributes:
         rows: those that are alarms: the data's own columns; of each column x `x_expected`, what was forecast for it,
             with `x_expected_low90` and `x_expected_high90` (a pair for each level); and `anomaly`, 1 minus the
-            probability of so strange a row on this series.
+            probability of so strange a row on this series. Of columns that have models of their own each has an
+            `x_anomaly`, and `x_alarm`, whether it was this one.
         raised: how many.
         expected: how many the rate asks for of these rows.
         observations: rows that could be one.
@@ -226,13 +228,15 @@ def detect(
     def work(key: Key, series: Series) -> tuple[np.ndarray, New, np.ndarray]:
         step = usual_step(series) or 1.0
         asked = request.model_copy(update={"horizon": [step]})
-        parts = parts_of(key, series)
-        if len(parts) > 1:
-            raise ValueError(f"each column has a model of its own: choose one, such as columns={series.names[0]!r}")
-        result = _filtered(table, parts[0][1], key, series, asked)
-        told = _columns(series, result, (step,))
-        at = np.flatnonzero(told["alarm"] == 1)
-        return _rows(series)[at], _expected(series, told, step, at, request), result.tally
+        parts = [(part, _filtered(table, runtime, key, part, asked)) for part, runtime in parts_of(key, series)]
+        told = [_columns(part, result, (step,)) for part, result in parts]
+        at = np.flatnonzero(np.any([one["alarm"] == 1 for one in told], axis=0))
+        new: dict[str, np.ndarray] = {}
+        for (part, _), one in zip(parts, told, strict=True):
+            expected = _expected(part, one, step, at, request)
+            is_own = {**expected, "alarm": one["alarm"][at] == 1}
+            new |= expected if len(parts) == 1 else each_own(part.names[0], is_own)
+        return _rows(series)[at], new, np.sum([result.tally for _, result in parts], axis=0)
 
     with told_of_compilation():
         found = list(table.each(work).values())

@@ -34,7 +34,7 @@ class Model:
     """A filter for some columns.
 
     Attributes:
-        name: of a default bundle, or its folder; "auto" is no bundle.
+        name: of a default bundle, or its folder; "auto" and "auto-joint" are no bundles.
         digest: what its states belong to.
         system: the document of a system that was given in the place of a name.
     """
@@ -59,12 +59,12 @@ def find_model(model: str | Path, columns: int | None, system: Mapping[str, Any]
     if system is not None:
         _check_for_system(model)
         return _system_model(system, columns)
-    if name == auto.NAME:
+    if name in auto.NAMES:
         size = 1 if columns is None else columns
         if size < 1:
             raise ValueError(f"columns must be at least 1, got {size}")
         with plain_errors():
-            return Model(name, auto.AutoRuntime.of(size), auto.digest())
+            return Model(name, auto.AutoRuntime.of(size, name), auto.digest(name))
     bundle = open_bundle(find_bundle(name))
     return _checked(Model(name, FilterRuntime(bundle), bundle.digest), columns)
 

@@ -48,7 +48,8 @@ class Stream:
 
     Args:
         columns: numbers of an observation; None is 1, or what the bundle takes.
-        model: "auto" suits any numbers, each column by itself; else the name of a default bundle, or a bundle's folder.
+        model: "auto" suits any numbers, each column by itself; "auto-joint" judges rows by the correlation of their
+            columns; else the name of a default bundle, or a bundle's folder.
         system: in the place of `model`: a linear system by its matrices or as a preset, see the guide to systems.
         levels: of the intervals.
         horizon: forecasts to tell with each step: leads in units of the times, or spans such as "6h" where those are

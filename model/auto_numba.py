@@ -50,6 +50,7 @@ from __future__ import annotations
 import numpy as np
 
 from rfa.model.compiling import merged, part
+from rfa.model.correlation import joint_square
 from rfa.model.recurrence.observed import LOG_LIKELIHOOD, NIS, PRECISION, WEIGHT, predictive_log_density
 from rfa.model.student import normal_square, stretching, widening
 
@@ -522,7 +523,7 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, few, a):
 
 
 @part
-def observe(state, due, memory, values, lag, unit, scale, out, few):
+def observe(state, due, memory, values, lag, unit, scale, out, few, joint):
     """Condition the columns of a stream on values `[P]`, NaN where missing.
 
     Args:
@@ -532,15 +533,23 @@ def observe(state, due, memory, values, lag, unit, scale, out, few):
         lag, unit: since the observation before, and the typical one.
         scale: factor on the deviation of the noise.
         few: of innovation and state, `[2, P]`, as of student.py; set here.
+        joint: of correlation.py z, set here, what was learned, and scratch; of no rows where columns are apart.
     """
+    z, learned, factor = joint
+    is_joint = len(learned) > 0
     nis, weight, log_det, count, precision = 0.0, 0.0, 0.0, 0, 0.0
     for a in range(len(values)):
         one, trust, size, is_scored = _observe_column(
             state[a], due[a], memory[a], values[a], lag, unit, scale, out, few, a
         )
         precision += out.covariance[a, a]
+        if is_joint:
+            z[a] = np.copysign(np.sqrt(one), out.innovation[a]) if is_scored else np.nan
         if is_scored:
             nis, weight, log_det, count = nis + one, weight + trust, log_det + size, count + 1
+    if is_joint:
+        nis, size = joint_square(z, learned, factor)
+        log_det += size
     out.scalars[PRECISION] = len(values) / precision
     out.scalars[NIS], out.scalars[WEIGHT] = nis, weight / count if count > 0 else 1.0
     out.scalars[LOG_LIKELIHOOD] = predictive_log_density(nis, log_det, np.float64(count), OUTLIERS)

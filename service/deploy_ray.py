@@ -89,4 +89,5 @@ def application(options: Options) -> Application:
         graceful_shutdown_timeout_s=settings.shutdown_grace_seconds + EXIT_SECONDS,
         ray_actor_options={"num_cpus": options.cores},
     )
-    return deployment.bind()
+    # Where Ray is installed its types do not know that a deployment may have options alone.
+    return deployment.bind()  # type: ignore[attr-defined]

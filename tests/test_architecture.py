@@ -37,7 +37,8 @@ COMPILED_RUNTIME = "service/runtime/compiled_*.py"
 # What suits any numbers needs NumPy alone, and no bundle.
 ANY_NUMBERS = "service/runtime/auto.py"
 COMPILED_MODELS = {
-    "rfa.model.auto_numba", "rfa.model.compiling", "rfa.model.decoder_numba", "rfa.model.linear_config",
+    "rfa.model.auto_numba", "rfa.model.compiling", "rfa.model.correlation",
+    "rfa.model.decoder_numba", "rfa.model.linear_config",
     "rfa.model.metric_numba", "rfa.model.recurrence", "rfa.model.recurrence.dense_numba",
     "rfa.model.recurrence.dense_numba_learned",
     "rfa.model.recurrence.filter_numba", "rfa.model.recurrence.noise_law", "rfa.model.recurrence.observed",
@@ -46,7 +47,7 @@ COMPILED_MODELS = {
 # What is told of an observation is compiled as well; how that is done stands with the first that was. And beliefs are
 # merged, inputs answered, any numbers filtered, and systems checked, by the model's formulas, which need NumPy alone.
 OF_THE_MODEL_FOR_SERVICE = (
-    "rfa.model.auto_numba", "rfa.model.compiling", "rfa.model.driven", "rfa.model.fusion",
+    "rfa.model.auto_numba", "rfa.model.compiling", "rfa.model.correlation", "rfa.model.driven", "rfa.model.fusion",
     "rfa.model.recurrence.observed", "rfa.model.calendar", "rfa.model.student", "rfa.model.system",
 )  # fmt: skip
 # What these are made of.

@@ -7,6 +7,7 @@ than seasons of the model. Then both are fitted again to all of it.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -105,7 +106,12 @@ def fit_to(out: Path, series: Mapping[Key, Series], **how: Any) -> Models:
     Args:
         out: a file of JSON.
         how: see `fit_series`.
+
+    Raises:
+        ValueError: also where that file may not be written, before any work.
     """
+    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
+        raise ValueError(f"{str(out)!r} may not be written: give a file in a folder that is there")
     keep = out.with_name(out.name + FITTED)
     models = fit_series(series, keep=keep, **how)
     models.save(out)

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 
-from rfa.model.calendar import DAY_SECONDS, WEEKDAYS, Days, Nodes
+from rfa.model.calendar import DAY_SECONDS, WEEKDAYS, Days, Nodes, is_moment
 
 # Nodes of a day, at most: half-hours, and hours where the scales are found.
 MOST_NODES, OF_SCALES = 48, 24
@@ -156,12 +156,12 @@ def _scales(times: np.ndarray, y: np.ndarray, weight: np.ndarray, days: Days, st
 
 
 def days_for(times: np.ndarray, fitted: int, zone: str, holidays: tuple[str, ...]) -> Days | None:
-    """The clock of a calendar for a series in seconds since 1970, None where its rows are too far apart, or the first
-    `fitted` are of too few days. Holidays count where the series has one among these."""
+    """The clock of a calendar for a series in seconds since 1970, None where its rows are too far apart or of days that
+    it has not, or the first `fitted` are of too few days. Holidays count where the series has one among these."""
     lags = np.diff(times)
     step = float(np.median(lags[lags > 0])) if (lags > 0).any() else math.inf
-    # Beyond, rows fall on some days only.
-    if step > DAY_SECONDS * 1.01:
+    # Beyond, rows fall on some days only; and calendars know no days before 1971.
+    if step > DAY_SECONDS * 1.01 or not is_moment(times).all():
         return None
     days = Days(zone, int(np.clip(round(DAY_SECONDS / step), 1, MOST_NODES)), holidays)
     dates = np.unique(days.dates(times[:fitted]))

@@ -4,8 +4,8 @@ The likelihood is that of the filter as it is served (capped Student-t weights, 
 the contamination are fitted with the rest and outliers in the data do not spoil the noises. L-BFGS on the raw
 parameters with the exact gradient. Modes are added one kind at a time, each fitted from the best parameters so far (a
 cycle from the strongest frequency that the innovations have left), and kept where the log likelihood of the validation
-part gains more than `MIN_GAIN`. The modes that were chosen are fitted to convergence, and the inverse of the observed
-information, the Hessian there, gives the parameters' standard errors.
+part gains more than `MIN_GAIN`. The modes that were chosen are fitted on while that part gains, and the inverse of the
+observed information, the Hessian there, gives the parameters' standard errors.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from rfa.training.structural_seasons import strongest_rate
 
 # Nats of the whole validation part: less than this is noise.
 MIN_GAIN = 2.0
+# How often what was chosen is fitted on, at most.
+MORE_FITS = 4
 # Relative change of the mean log likelihood at which the search of one fit stops.
 TOLERANCE = 1e-8
 
@@ -99,15 +101,20 @@ def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -
     if not known.size:
         raise ValueError(f"column {name!r} has no value in the training part")
     if known.size < MIN_VALUES:
+        held = f"{known.size} value{'' if known.size == 1 else 's'}"
+        raise ValueError(f"column {name!r} has {held} in the training part; a structural model needs {MIN_VALUES}")
+    if np.nanmax(np.abs(values)) > MOST_SIZE:
         raise ValueError(
-            f"column {name!r} has {known.size} values in the training part; a structural model needs {MIN_VALUES}"
+            f"column {name!r} has values beyond {MOST_SIZE:g} in size, which filters do not take: give other units"
         )
     if fitted < len(values) and not np.isfinite(values[fitted:]).any():
         raise ValueError(f"column {name!r} has no value in the validation part")
     low, middle, high = np.percentile(known, [25, 50, 75])
     spread = (high - low) / 1.349 if high > low else float(known.std())
-    if spread <= 1e-12 * max(1.0, abs(middle)):
+    if spread <= 1e-12 * abs(middle):
         raise ValueError(f"column {name!r} is constant in the training part")
+    if spread < LEAST_SPREAD:
+        raise ValueError(f"column {name!r} varies by less than {LEAST_SPREAD:g}: give other units")
     gaps = np.diff(times)
     if not (gaps > 0).any():
         raise ValueError("the times of the training part do not advance")
@@ -119,6 +126,8 @@ def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -
 
 # Values that a column needs in its training part: a few for every parameter of the smallest structure.
 MIN_VALUES = 40
+# Size of a value that filters take, and a spread whose square is one that they compute with.
+MOST_SIZE, LEAST_SPREAD = 1e12, 1e-60
 
 
 class Likelihood:
@@ -184,7 +193,7 @@ def standard_errors(column: Column, fit: Fit, inner: int) -> dict[str, float | N
 
 
 def fit_column(column: Column, periods: list[float], limits: Limits, report: Report | None = None) -> Fit:
-    """Choose the modes of a column by validation likelihood, then fit these to convergence.
+    """Choose the modes of a column by validation likelihood, and fit these on while it gains.
 
     Args:
         periods: candidate seasons in steps, strongest first.
@@ -198,7 +207,7 @@ def fit_column(column: Column, periods: list[float], limits: Limits, report: Rep
     def tell(line: str) -> None:
         nonlocal told
         if report is not None:
-            # As many parts as stages, one for the first fit and one to converge.
+            # As many parts as stages, one for the first fit and one for what follows.
             done = (reached + 1) / (len(stages) + 2)
             report(line, done - told)
             told = done
@@ -223,11 +232,22 @@ def fit_column(column: Column, periods: list[float], limits: Limits, report: Rep
             if found.validation <= best.validation + needed:
                 break
             best = found
-    final = fit_structure(column, best.structure, limits, best.values())
+    final = _fitted_on(column, best, limits)
     errors = standard_errors(column, final, limits.inner)
     reached = len(stages) + 1
-    tell(f"{best.structure.describe()}, to convergence")
+    tell(f"{best.structure.describe()}, fitted on")
     return replace(final, seconds=time.monotonic() - start, errors=errors, tried=tried)
+
+
+def _fitted_on(column: Column, best: Fit, limits: Limits) -> Fit:
+    """A fit that is gone on with while that gains on the validation part: its iterations may end far from the maximum,
+    and the maximum may fit what only the training part has."""
+    for _ in range(MORE_FITS):
+        further = fit_structure(column, best.structure, limits, best.values())
+        if further.validation <= best.validation:
+            break
+        best = further
+    return best
 
 
 Change = Callable[[Structure], Structure | None]

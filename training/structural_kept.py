@@ -1,7 +1,7 @@
 """What a long fit has finished, kept on disk as it goes: the same command, started again, does not do it again.
 
 A file of lines of JSON. The first is a digest of what was asked and of what; a file with another is begun anew. A line
-that was not written to its end is not there.
+that was not written to its end is not there, nor are those after one that cannot be read.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ class Kept:
             return 0
         size = len(first)
         for line in lines:
-            if line.endswith(b"\n"):
-                part = json.loads(line)
-                self._parts[part["name"]] = part["found"]
-                size += len(line)
+            part = _part(line)
+            if part is None:
+                break
+            self._parts[part["name"]] = part["found"]
+            size += len(line)
         return size
 
     def __len__(self) -> int:
@@ -72,6 +73,15 @@ class Kept:
     def remove(self) -> None:
         """All is done."""
         self.path.unlink(missing_ok=True)
+
+
+def _part(line: bytes) -> dict[str, Any] | None:
+    """What a line holds; None where it is no whole one."""
+    try:
+        part = json.loads(line) if line.endswith(b"\n") else None
+    except ValueError:
+        return None
+    return part if isinstance(part, dict) and set(part) == {"name", "found"} else None
 
 
 __all__ = ["Kept"]

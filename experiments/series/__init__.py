@@ -1,1 +1,1 @@
-"""What a network for any series learns from, and how it is judged."""
+"""Experiments with models of any series: what they are trained on, and how well they do."""

@@ -40,7 +40,7 @@ from rfa.service.engine.text.state import LanguageState, largest_state
 from rfa.service.errors import InvalidRequest, NotFound, NotReady
 from rfa.service.memory import Lease
 from rfa.service.metrics import Metrics
-from rfa.service.runtime.auto import NAME
+from rfa.service.runtime.auto import NAMES
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.language import Language
 from rfa.service.schemas.replies import Kind
@@ -363,7 +363,7 @@ class Engine:
 
     def merging_name(self, model_name: ModelChoice) -> ModelChoice:
         """The filter whose beliefs are merged: where none is named the first bundle's."""
-        bundles = (name for name in self.models.filters if name != NAME)
+        bundles = (name for name in self.models.filters if name not in NAMES)
         return next(bundles, None) if model_name is None else model_name
 
     def drain(self, seconds: float) -> None:

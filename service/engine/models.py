@@ -20,7 +20,7 @@ from rfa.service.settings import Settings
 from rfa.service.vetting.trust import trusted_keys
 
 # Of models of the server itself, that no bundle can have.
-TAKEN = frozenset({auto.NAME, "system"})
+TAKEN = frozenset({*auto.NAMES, "system"})
 FILTER_MODES: tuple[Mode, ...] = ("attention", "recurrent")
 
 
@@ -36,7 +36,7 @@ class Models:
     @property
     def version(self) -> str:
         """Of all of them together: equal where the same bundles are served."""
-        return bundle_version(facts.digest for facts in self.facts if facts.name != auto.NAME)
+        return bundle_version(facts.digest for facts in self.facts if facts.name not in auto.NAMES)
 
 
 def load_models(settings: Settings) -> Models:
@@ -48,7 +48,7 @@ def load_models(settings: Settings) -> Models:
     """
     load_language = language_loader(settings)
     languages: dict[str, Language] = {}
-    filters: dict[str, FilterRuntime] = {auto.NAME: auto.AutoRuntime.of(1)}
+    filters: dict[str, FilterRuntime] = {name: auto.AutoRuntime.of(1, name) for name in auto.NAMES}
     opened: dict[str, tuple[Bundle, int]] = {}
     parts: list[Task] = []
     tasks: list[Task] = []
@@ -78,7 +78,10 @@ def load_models(settings: Settings) -> Models:
     in_turn([*parts, (auto, auto.warm)])
     in_turn([*tasks, *last])
     facts = [
-        ModelInfo(auto.NAME, "filter", auto.digest(), 0, "compiled", ("recurrent",), {}, {}, auto.calibration()),
+        *(
+            ModelInfo(name, "filter", auto.digest(name), 0, "compiled", ("recurrent",), {}, {}, auto.calibration())
+            for name in auto.NAMES
+        ),
         *(
             _facts(bundle, values, filters[name].runtime, FILTER_MODES)
             if name in filters

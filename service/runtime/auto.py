@@ -2,6 +2,9 @@
 
 It needs no bundle: nothing of it was trained. Its errors are followed on the stream itself for every lead, so its
 intervals begin as a normal's, and become the stream's own by the conformal factors of adaptive.py.
+
+`auto-joint` tells the same of each column, but how strange a row is by the correlation of its columns, which it learns:
+see `rfa.model.correlation`.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -19,7 +22,7 @@ import numpy as np
 
 import rfa.model.recurrence.observed as told_of_one
 from rfa.export.surprise import SURPRISE_CAP
-from rfa.model import auto_numba, student
+from rfa.model import auto_numba, correlation, student
 from rfa.model.compiling import kernel, settle
 from rfa.model.recurrence.observed import observed
 from rfa.service.engine.filter import adaptive, conclude, forecast_checks, learned_normal, learned_tail
@@ -47,15 +50,20 @@ from rfa.service.runtime.pool import StateField, StatePool
 
 Array = np.ndarray
 NAME: Final = "auto"
+JOINT_NAME: Final = "auto-joint"
+NAMES: Final = (NAME, JOINT_NAME)
 MOST_COLUMNS: Final = 64
-STATE, MEMORY = "auto.state", "auto.memory"
+STATE, MEMORY, LEARNED = "auto.state", "auto.memory", "auto.correlation"
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _MADE_OF = (
-    adaptive, auto_numba, conclude, filter_steps, forecast_checks, learned_normal, learned_tail, student,
+    adaptive, auto_numba, conclude, correlation, filter_steps, forecast_checks, learned_normal, learned_tail, student,
     told_of_one,
 )  # fmt: skip
 _NORMAL = NormalDist()
+# What states begin with.
+MAGIC: Final = {NAME: b"RFAA\x03", JOINT_NAME: b"RFAJ\x01"}
+_NOT_JOINT = np.empty((1, 0, 0))
 
 
 def calibration() -> dict[str, Any]:
@@ -76,11 +84,13 @@ def calibration() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _take_rows(out, state, memory, followed, batch, told, trace, known, room, after):
+def _take_rows(out, state, memory, learned, followed, batch, told, trace, known, room, after, apart):
     """All observations of a batch; those of a stream after one that was not taken are not taken either."""
     streams, leads, tables, wanted = followed
     seats, times, values, noise = batch
     size, horizon = out.mean.shape[0], len(wanted.horizon)
+    z, factor = apart
+    is_joint = learned.shape[1] > 0
     lost = held = -1
     for row in range(len(seats)):
         seat = seats[row]
@@ -96,7 +106,8 @@ def _take_rows(out, state, memory, followed, batch, told, trace, known, room, af
                 for k in range(auto_numba.SMALL):
                     after[a, k] = state[seat, a, k]
         lag = lag if lag >= SHORTEST_LAG else 0.0
-        auto_numba.observe(after, state[seat], memory[seat], values[row], lag, unit, noise[row], out, known.few)
+        joint = (z, learned[seat if is_joint else 0], factor)
+        auto_numba.observe(after, state[seat], memory[seat], values[row], lag, unit, noise[row], out, known.few, joint)
         is_finite = auto_numba.is_finite(after)
         for h in range(horizon):
             auto_numba.forecast(
@@ -109,6 +120,8 @@ def _take_rows(out, state, memory, followed, batch, told, trace, known, room, af
             lost, held = seat, -1
             continue
         auto_numba.remember(after, state[seat], memory[seat], values[row], unit)
+        if is_joint:
+            correlation.learn(z, learned[seat])
         for a in range(size):
             for k in range(auto_numba.SMALL):
                 state[seat, a, k] = after[a, k]
@@ -130,18 +143,20 @@ class AutoSteps:
     Args:
         size: columns.
         leads: that forecasts are followed as.
+        is_joint: rows are told by the correlation of their columns.
     """
 
     runtime = "compiled"
-    magic = b"RFAA\x03"
     rows = 512
 
-    def __init__(self, size: int, leads: Leads) -> None:
-        self.size, self._leads = size, leads
+    def __init__(self, size: int, leads: Leads, *, is_joint: bool) -> None:
+        self.size, self._leads, self.magic = size, leads, MAGIC[JOINT_NAME if is_joint else NAME]
         self.fields: Mapping[str, StateField] = {
             STATE: StateField((size, auto_numba.STATE), np.float64),
             MEMORY: StateField((size, auto_numba.MEMORY), np.float32),
         }
+        if is_joint and size > 1:
+            self.fields = {**self.fields, LEARNED: StateField((size + 1, size), np.float64)}
         self.initial: Mapping[str, Array] = {name: np.zeros(*field) for name, field in self.fields.items()}
 
     def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Traced]:
@@ -153,9 +168,10 @@ class AutoSteps:
         np.fill_diagonal(out.transition, 1.0)
         streams, tables = streams_of(pool), readout.calibration.tables
         _kernel()(
-            out, pool.arrays[STATE], pool.arrays[MEMORY],
+            out, pool.arrays[STATE], pool.arrays[MEMORY], pool.arrays.get(LEARNED, _NOT_JOINT),
             (streams, self._leads, tables, readout.wanted), batch.packed(), told, trace, room_of_known(out, horizon),
             conclude.scratch(streams, tables, readout.wanted), np.empty((self.size, auto_numba.WORK)),
+            (np.empty(self.size), np.empty((self.size + 1, self.size))),
         )  # fmt: skip
         return told, trace
 
@@ -177,10 +193,11 @@ class AutoRuntime(FilterRuntime):
 
     Args:
         size: columns, at most MOST_COLUMNS.
+        name: of NAMES.
     """
 
-    def __init__(self, size: int = 1) -> None:
-        self.name, self._family = NAME, NAME
+    def __init__(self, size: int = 1, name: str = NAME) -> None:
+        self.name, self._family = name, NAME
         self.readout_matrix, self.readout_offset = np.eye(size), np.zeros(size)
         self.observation_size = self.state_size = size
         self._calibration = {"recurrent": Calibration(calibration())}
@@ -188,7 +205,7 @@ class AutoRuntime(FilterRuntime):
         # An error after a long lag does not tell how far off a forecast of a typical one is: that has its own place.
         leads = Leads.of(np.concatenate((auto_numba.LEADS[:1], auto_numba.LEADS)), are_own=True)
         self.graphs = cast("GraphSteps", None)  # for attention mode alone, which is refused
-        self.steps = AutoSteps(size, leads)
+        self.steps = AutoSteps(size, leads, is_joint=name == JOINT_NAME)
         self._driven = None
         self.passes = PassesRange(1, 1)
         fields = {**leads.fields(size, len(self.levels)), **normal_fields()}
@@ -206,21 +223,21 @@ class AutoRuntime(FilterRuntime):
         return self.state_bytes
 
     @staticmethod
-    @functools.lru_cache(16)
-    def of(size: int) -> AutoRuntime:
-        """For so many columns.
+    @functools.lru_cache(32)
+    def of(size: int, name: str = NAME) -> AutoRuntime:
+        """For so many columns; the name is one of NAMES.
 
         Raises:
             InvalidRequest: they are too many.
         """
         if size > MOST_COLUMNS:
-            message = f"model {NAME!r} takes up to {MOST_COLUMNS} columns at a time, not {size}: send some of them"
+            message = f"model {name!r} takes up to {MOST_COLUMNS} columns at a time, not {size}: send some of them"
             raise InvalidRequest(message, param="observations", code="too_large")
-        return AutoRuntime(size)
+        return AutoRuntime(size, name)
 
     def sized(self, size: int) -> FilterRuntime:
         """The same model for so many columns; the errors are those of `of`."""
-        return AutoRuntime.of(size)
+        return AutoRuntime.of(size, self.name)
 
 
 def warm() -> None:
@@ -230,6 +247,6 @@ def warm() -> None:
     model.steps.settle()
 
 
-def digest() -> str:
-    """What states and replies know this version of the model by."""
-    return hashlib.sha256(AutoSteps.magic + repr(calibration()).encode()).hexdigest()
+def digest(name: str = NAME) -> str:
+    """What states and replies know this version of a model by."""
+    return hashlib.sha256(MAGIC[name] + repr(calibration()).encode()).hexdigest()

@@ -340,7 +340,10 @@ class FilterRequest(FilterSeries):
         }
     )
 
-    model: ModelName | None = Field(default=None, description="null is `auto`, which suits any numbers")
+    model: ModelName | None = Field(
+        default=None,
+        description="null is `auto`, which suits any numbers; `auto-joint` judges rows by their columns' correlation",
+    )
     series: dict[SeriesName, SkipValidation[FilterSeries]] | None = Field(
         default=None,
         min_length=1,
@@ -461,7 +464,10 @@ class MergeRequest(Request):
 class FilterStreamRequest(Request):
     """First frame of a live stream: what to tell about each observation."""
 
-    model: ModelName | None = Field(default=None, description="null is `auto`, which suits any numbers")
+    model: ModelName | None = Field(
+        default=None,
+        description="null is `auto`, which suits any numbers; `auto-joint` judges rows by their columns' correlation",
+    )
     system: SystemRequest | None = Field(default=None, description=SYSTEM)
     size: int = Field(
         default=1, ge=1, le=MOST_COMPONENTS, description="columns of an observation, for `auto`; a bundle has its own"

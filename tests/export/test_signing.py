@@ -204,7 +204,7 @@ def test_a_server_with_trusted_keys_loads_and_vets_only_signed_bundles(bundle: P
     def settings(key: SecretKey) -> Settings:
         return Settings(bundles=(bundle,), trusted_keys=str(key.public))
 
-    assert load_models(settings(KEY)).filters.keys() == {"auto", "linear"}
+    assert load_models(settings(KEY)).filters.keys() == {"auto", "auto-joint", "linear"}
     with pytest.raises(BundleError, match="not trusted"):
         load_models(settings(OTHER_KEY))
     (found,) = asyncio.run(vet([bundle], trusted_keys=[str(KEY.public)]))

@@ -21,6 +21,7 @@ from tests.cli.test_cli import rfa as command
 from tests.waiting import PATIENCE
 
 pytest.importorskip("scipy")
+OF_BOTH = ("load", "heat")
 CONFIG = {"max_harmonics": 1, "max_free_modes": 1, "iterations": 10}
 
 
@@ -119,6 +120,14 @@ def test_columns_with_models_of_their_own_are_filtered_each_by_itself(
     for name in ("load_mean", "heat_low90"):
         np.testing.assert_array_equal(table[table["kind"] == "forecast"][name], ahead[name])
     assert "weight" not in found
+    alarms = rfa.detect(rows, 0.01, by="site", tz="Europe/Berlin", system=models)
+    alone = [rfa.detect(rows, 0.01, columns=name, by="site", tz="Europe/Berlin", system=models) for name in OF_BOTH]
+    assert alarms.raised == sum(one.raised for one in alone) > 0
+    assert alarms.observations == 2 * len(rows)
+    for name, one in zip(OF_BOTH, alone, strict=True):
+        mine = alarms.rows[alarms.rows[f"{name}_alarm"]]
+        for column, own in ((f"{name}_expected", f"{name}_expected"), (f"{name}_anomaly", "anomaly")):
+            np.testing.assert_array_equal(mine[column], one.rows[own])
     # Everything, a document for each column.
     code, said, err = command(
         "filter", tmp_path / "rows.csv", "--by", "site", "--system", tmp_path / "models.json", "--json"
@@ -137,8 +146,6 @@ def test_a_document_that_was_read_from_the_file_is_taken_as_it_is(rows: pd.DataF
 
 
 def test_what_has_no_model_is_refused_with_what_to_do(rows: pd.DataFrame, models: rfa.Models) -> None:
-    with pytest.raises(ValueError, match="each column has a model of its own: choose one"):
-        rfa.detect(rows, 0.01, by="site", system=models)
     with pytest.raises(ValueError, match=r"has systems of 'north / load', .*not of 'load'"):
         rfa.filter(rows[rows["site"] == "north"], columns="load", system=models)
     with pytest.raises(ValueError, match="give one of them"):
@@ -155,6 +162,13 @@ def test_series_that_fail_are_named_and_cost_the_others_nothing(rows: pd.DataFra
         rfa.fit(frame(1, ("new",)).head(4), columns="load")
     with pytest.raises(ValueError, match="seasonality"):
         rfa.fit(rows, by="site", config={"seasonality": 3})
+
+
+def test_what_cannot_be_written_is_found_before_the_work(rows: pd.DataFrame, tmp_path: Path) -> None:
+    for out in (tmp_path, tmp_path / "nowhere" / "models.json"):
+        with pytest.raises(ValueError, match="may not be written"):
+            rfa.fit(rows, by="site", out=out)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

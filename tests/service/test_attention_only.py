@@ -166,7 +166,7 @@ async def test_the_server_says_how_it_decodes(connect: Connect, models: Models) 
         metrics = (await client.get("/metrics")).text
     assert told["modes"] == card["modes"] == ["attention"]
     assert set(told["calibration"]["temperature"]) == {"attention"}
-    assert re.findall(r'rfa_state_slots\{model_name="(.*)"\}', metrics) == ["auto"]
+    assert re.findall(r'rfa_state_slots\{model_name="(.*)"\}', metrics) == ["auto", "auto-joint"]
 
 
 def test_a_request_is_charged_with_its_cache_whether_it_names_the_mode_or_not(

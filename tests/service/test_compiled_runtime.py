@@ -198,7 +198,7 @@ async def test_info_tells_the_runtime(connect: Connect, books_bundle: Path, line
     async with connect(models) as client:
         told = (await client.get("/info")).json()
     assert {model["name"]: model["runtime"] for model in told["models"]} == dict.fromkeys(
-        ("auto", "books", "linear"), "compiled"
+        ("auto", "auto-joint", "books", "linear"), "compiled"
     )
 
 

@@ -113,7 +113,7 @@ def test_the_runtime_for_a_gpu_gets_the_limits_and_must_reproduce_the_golden_out
     settings = Settings(bundles=(books_bundle, linear_bundle), device="cuda", **given)
     models = load_models(settings)
     assert list(models.languages.values()) == made == checked
-    assert list(models.filters) == ["auto", "linear"]
+    assert list(models.filters) == ["auto", "auto-joint", "linear"]
     assert made[0].pool.capacity == 16 * settings.max_running
     assert made[0].batch_sizes.sizes[-1] == settings.max_batch_rows
     create_app(settings, load=lambda _: models)

@@ -149,7 +149,7 @@ def test_the_process_says_where_it_is_and_ends_on_a_signal(linear_bundle: Path) 
         address = re.search(r"http://127\.0\.0\.1:\d+", line)
         assert address is not None and "linear (filter)" in line, line
         with httpx.Client(base_url=address[0], timeout=PATIENCE) as client:
-            assert client.get("/ready").json() == {"status": "ready", "models": ["auto", "linear"]}
+            assert client.get("/ready").json() == {"status": "ready", "models": ["auto", "auto-joint", "linear"]}
             assert client.post("/filter", json={"observations": [[1.0, 0.0], None]}).status_code == 200
             assert client.post("/generate", json=PROMPT).status_code == 404
         process.send_signal(signal.SIGTERM)

@@ -52,7 +52,10 @@ async def test_ready_with_all_default_bundles(bundles: Path) -> None:
     async with serving(*paths) as client:
         assert set((await client.get("/ready")).json()["models"]) >= {"books", "linear", "oscillator"}
         info = read(Info, (await client.get("/info")).content)
-    assert [model.name for model in info.models if not model.golden_values] == ["auto"]  # which nothing was trained of
+    assert [model.name for model in info.models if not model.golden_values] == [
+        "auto",
+        "auto-joint",
+    ]  # of which nothing was trained
     assert all(len(model.digest) == 64 and model.calibration for model in info.models)
     # What is stated of confidence was checked where there is one: 65,536 held-out tokens, one in 64 of them kept.
     assert {model.ece_rows for model in info.models if model.kind == "lm"} == {1024}

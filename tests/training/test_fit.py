@@ -15,6 +15,7 @@ from rfa.service.runtime.compiled_system import SystemRuntime
 from rfa.training.fit import fit_series
 from rfa.training.structural import StructuralConfig
 from rfa.training.structural_calendar import LEAST_DAYS, days_for, fit_pattern
+from rfa.training.structural_kept import Kept
 
 FAST = StructuralConfig(max_harmonics=2, max_free_modes=1, iterations=25)
 ZONE = "America/New_York"
@@ -69,7 +70,7 @@ def test_a_calendar_needs_days_and_rows_that_are_close():
     assert days_for(times[::48], len(times[::48]), ZONE, ()) is None
     daily = days_for(times[::24], len(times[::24]), ZONE, ())
     assert daily is not None and daily.slots == 1
-    quick = days_for(np.arange(0, 30 * 86400, 60.0), 30 * 1440, ZONE, ())
+    quick = days_for(times[0] + np.arange(0, 30 * 86400, 60.0), 30 * 1440, ZONE, ())
     assert quick is not None and quick.slots == 48
 
 
@@ -153,3 +154,48 @@ def test_holidays_of_a_country_reach_beyond_the_data():
     series, _ = weekly(days=100)
     listed = fit_series({(): series}, zone=ZONE, country="US", config=FAST)["y"]["calendar"]["holidays"]
     assert {"2024-07-04", "2030-12-25"} <= set(listed) and "2050-12-25" not in listed
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.full(60, 5.0), "'y' is constant"),
+        (1e13 + np.arange(60.0), r"'y' has values beyond 1e\+12 in size"),
+        (1e-300 * np.arange(60.0), "'y' varies by less than 1e-60"),
+        (np.array([1.0, np.nan]), "'y' has 1 value in the training part"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused_with_its_reason(values, message):
+    with pytest.raises(ValueError, match=message):
+        fit_series({(): Series(np.arange(float(len(values))), values[:, None], ("y",))})
+
+
+def test_units_change_nothing_but_the_units():
+    values = np.random.default_rng(0).normal(size=200).cumsum()
+    one, small, large = (
+        fit_series({(): Series(np.arange(200.0), scale * values[:, None], ("y",))}, config=FAST)["y"]
+        for scale in (1.0, 2.0**-60, 2.0**30)
+    )
+    for other, scale in ((small, 2.0**-60), (large, 2.0**30)):
+        np.testing.assert_array_equal(other["A"], one["A"])
+        np.testing.assert_array_equal(other["R"], scale**2 * np.array(one["R"]))
+
+
+def test_days_before_calendars_have_seasons():
+    series, _ = weekly(days=400)
+    daily = replace(series, times=series.times[8::24] - 86_400.0 * 7 * 5_000, values=series.values[8::24])
+    found = fit_series({(): daily}, config=FAST)
+    assert "calendar" not in found["y"] and "season 7" in found.fits["y"]["structure"]
+
+
+@pytest.mark.parametrize("line", [b"nonsense\n", b'{"a": 1}\n', b"[]\n", b"\xff\xfe\n", b'{"name": "b", "found"'])
+def test_what_is_kept_ends_where_it_cannot_be_read(tmp_path, line):
+    kept = Kept(tmp_path / "kept", "asked", [np.arange(3.0)])
+    kept.add("a", {"x": 1})
+    with (tmp_path / "kept").open("ab") as file:
+        file.write(line + b'{"name": "c", "found": {}}\n' * (line[-1:] == b"\n"))
+    again = Kept(tmp_path / "kept", "asked", [np.arange(3.0)])
+    assert again.get("a") == {"x": 1} and len(again) == 1
+    again.add("b", {"x": 2})
+    third = Kept(tmp_path / "kept", "asked", [np.arange(3.0)])
+    assert [third.get(name) for name in "abc"] == [{"x": 1}, {"x": 2}, None]

@@ -23,7 +23,7 @@ import math
 from typing import Final
 
 from rfa.service.engine.filter.adaptive import MOST_PLACES
-from rfa.service.runtime.auto import NAME
+from rfa.service.runtime.auto import NAMES
 from rfa.service.schemas.replies import FilterWarning, ForecastChecks, WarningCode
 
 LEVEL: Final = "0.9"
@@ -50,7 +50,7 @@ def doubts(model: str, checks: ForecastChecks, *, is_whole: bool = False) -> lis
     """
     found = []
     observations = sum(checks.weighted_nis_bins)
-    if is_whole and model == NAME and observations < LEAST:
+    if is_whole and model in NAMES and observations < LEAST:
         # The first was scored by nothing.
         rows = f"{observations + 1} rows" if observations else "one row at most"
         found.append(_warning(model, "few_rows", f"intervals rest on {rows}, and are wide for it"))
@@ -138,7 +138,7 @@ def _held(share: float | None, scored: int, ahead: str) -> str:
 def _warning(
     model: str, code: WarningCode, what: str, horizon: float | None = None, components: list[int] | None = None
 ) -> FilterWarning:
-    if model != NAME:
+    if model not in NAMES:
         advice = f"{model!r} does not describe this series: name no model, or {FIT}"
     elif code == "high_coverage":
         advice = f"they are too wide, as where values stand still or repeat: leave such stretches out, or {FIT}"

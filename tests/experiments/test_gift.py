@@ -1,0 +1,59 @@
+"""GIFT-Eval's protocol: windows, and scores by hand."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rfa.experiments.series.gift import COVERED, Quantiles, Task, Window, auto, ett_windows, naive_normal, score, tasks
+
+HOURS = np.datetime64("2024-01-01T00:00:00") + np.timedelta64(3_600, "s") * np.arange(17_420)
+
+
+@pytest.mark.parametrize(("horizon", "windows"), [(48, 20), (480, 4), (720, 3)])
+def test_windows_are_a_tenth_at_the_end(horizon: int, windows: int) -> None:
+    columns = np.stack([np.arange(17_420.0), -np.arange(17_420.0)])
+    found = ett_windows(HOURS, columns, horizon)
+    assert len(found) == 2 * windows
+    assert found[-1].came[-1] == -17_419 and all(len(one.came) == horizon for one in found)
+    firsts = [one.came[0] for one in found[::2]]
+    assert np.diff(firsts).tolist() == [horizon] * (windows - 1)
+    assert all(one.known[-1] + 1 == one.came[0] and len(one.times) == len(one.known) for one in found[::2])
+
+
+def test_scores_by_hand() -> None:
+    window = Window(HOURS[:4], np.array([0.0, 1.0, 3.0, 6.0]), np.array([7.0, 9.0]))
+    quantiles = np.tile(np.arange(3.0, 12.0), (2, 1))  # the median is 7
+    ends = np.stack([np.full((2, 5), 6.0), np.array([[8.0] * 5, [8.0, 8.5, 9.0, 9.5, 10.0]])], axis=2)
+    found = score(Task("x", 1, [window]), [Quantiles(quantiles, ends)])
+    assert found.mase == pytest.approx((0 + 2) / 2 / 2)  # errors of a season were 1, 2, 3
+    losses = [
+        2 * sum(max(q * (y - x), (q - 1) * (y - x)) for y in (7.0, 9.0))
+        for q, x in zip(np.arange(1, 10) / 10, quantiles[0], strict=True)
+    ]
+    assert found.wql == pytest.approx(np.mean(losses) / 16)
+    assert found.inside.tolist() == [0.5, 0.5, 1.0, 1.0, 1.0]
+
+
+def test_forecasts_have_their_form_and_see_nothing_of_the_window(tmp_path: Path) -> None:
+    (tmp_path / "m4").mkdir()
+    rng = np.random.default_rng(0)
+    series = 100 + 10 * np.sin(2 * np.pi * np.arange(348) / 24) + rng.normal(size=348)
+    for part, values in (("train", series[:300]), ("test", series[300:])):
+        with gzip.open(tmp_path / "m4" / f"Hourly-{part}.csv.gz", "wt") as file:
+            file.write("V1,V2\n" + ",".join(['"H1"', *map(str, values), ""]) + "\n")
+    (task,) = tasks(tmp_path)
+    (window,) = task.windows
+    assert task.name == "m4_hourly" and task.season == 24
+    np.testing.assert_array_equal(window.known, series[:300])
+    for model in (naive_normal, auto):
+        forecast = model(window, task.season)
+        assert forecast.quantiles.shape == (48, 9) and forecast.intervals.shape == (48, len(COVERED), 2)
+        assert (np.diff(forecast.quantiles, axis=1) > 0).all()
+        assert (np.diff(forecast.intervals[:, :, 1], axis=1) > 0).all()
+        other = model(window._replace(came=window.came + 50), task.season)
+        np.testing.assert_array_equal(other.quantiles, forecast.quantiles)
+    assert score(task, [auto(window, 24)]).wql < 0.05
