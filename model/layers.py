@@ -98,8 +98,8 @@ class RobustMixer(TokenMixer):
         at_rest = self.own_process(1) + PROCESS_GATE_SCALE
         return empty_ring(self.config.window, at_rest, 2 * self.config.head_dim)
 
-    def own_process(self, tokens: int) -> Tensor:
-        """The noise of the slots' own dynamics over some tokens, `[H, S]`."""
+    def own_process(self, tokens: int | Tensor) -> Tensor:
+        """The noise of the slots' own dynamics over some tokens, one number or `[..., 1, 1]`: `[..., H, S]`."""
         steady = positive(self.dynamics.process_raw)[:, None]
         return -steady * torch.expm1(-2 * tokens * self.slot_log_mu.exp())
 
@@ -124,12 +124,14 @@ class RobustMixer(TokenMixer):
         """e^{i phase} turns the rotating frame back at `positions` `[...]`: `[..., H, D]`."""
         return wrapped_phase(self.dynamics.omega, positions, torch.float32)
 
-    def slot_parameters(self, dynamics: Dynamics) -> SlotParameters:
+    def slot_parameters(self, dynamics: Dynamics, lags: Tensor | None = None) -> SlotParameters:
+        """lags: tokens before each of a sequence `[B, N]`, where they are not one."""
         exponent = torch.zeros_like(dynamics.nu)  # kappa' = 0: every token has the weight one
         if self.config.robust_slots:
             exponent = dynamics.kappa * positive(self.weight_scale_raw)
+        passed = 1 if lags is None else lags[..., None, None]
         return SlotParameters(
-            decay=torch.exp(-self.slot_log_mu.exp()),
+            decay=torch.exp(-passed * self.slot_log_mu.exp()),
             nu=dynamics.nu,
             kappa=dynamics.kappa,
             weight_exponent=exponent,
@@ -139,13 +141,16 @@ class RobustMixer(TokenMixer):
             delta=positive(self.delta_raw),
         )
 
-    def slot_inputs(self, x: Tensor, rotated: tuple[Tensor, Tensor, Tensor], dynamics: Dynamics) -> SlotInputs:
+    def slot_inputs(
+        self, x: Tensor, rotated: tuple[Tensor, Tensor, Tensor], dynamics: Dynamics, lags: Tensor | None = None
+    ) -> SlotInputs:
         """Measurement precision (1/eta²) exp(a·x) and process noise of each slot from the input (see math: slots)."""
         config = self.config
         gates = self.gates(x).float().clamp(*GATE_RANGE)
         write, forget = gates.reshape(*x.shape[:-1], 2, config.n_heads, config.n_slots).unbind(-3)
         measurement = torch.exp(write) / dynamics.eta2[:, None]
-        return SlotInputs(*rotated, measurement, self.own_process(1) + PROCESS_GATE_SCALE * torch.exp(forget))
+        own = self.own_process(1 if lags is None else lags[..., None, None])
+        return SlotInputs(*rotated, measurement, own + PROCESS_GATE_SCALE * torch.exp(forget))
 
     def project(self, latent: Tensor, x: Tensor, mode: Mode) -> Tensor:
         """W_o of the latent `[..., H, 2D]`, whose heads are scaled by the gates of the block's input `[..., d]`."""
@@ -214,13 +219,24 @@ class RobustMixer(TokenMixer):
         return MixerOutput(self.project(latent, x, "attention"), log_precision, latent)
 
     def recurrent(
-        self, x: Tensor, positions: Tensor, state: LayerState, *, impl: SlotImpl = "auto"
+        self,
+        x: Tensor,
+        positions: Tensor,
+        state: LayerState,
+        *,
+        lags: Tensor | None = None,
+        impl: SlotImpl = "auto",
     ) -> tuple[MixerOutput, LayerState]:
-        """The slots over a sequence `[B, N, d]` at integer `positions` `[N]` or `[B, N]`, from a state to a state."""
+        """The slots over a sequence `[B, N, d]` at `positions` `[N]` or `[B, N]`, from a state to a state.
+
+        lags: tokens between each and the one before it, `[B, N]` >= 0, where they are not one.
+        """
+        if lags is not None and state.ring is not None:
+            raise ValueError("the tokens of a window are one apart: lags must be None")
         dynamics = self.dynamics()
         phase = self.phase(positions)
-        tokens = self.slot_inputs(x, self.rotated(x, phase, "recurrent"), dynamics)
-        readout, after = self._scan(tokens, state, dynamics, impl)
+        tokens = self.slot_inputs(x, self.rotated(x, phase, "recurrent"), dynamics, lags)
+        readout, after = self._scan(tokens, state, dynamics, impl, lags)
         return self.finish(readout.out, x, phase, readout.precision, None, dynamics.gamma2, "recurrent"), after
 
     def step(
@@ -247,10 +263,10 @@ class RobustMixer(TokenMixer):
         return self.finish(readout.out, x, phase, readout.precision, noise, dynamics.gamma2, "recurrent"), after
 
     def _scan(
-        self, tokens: SlotInputs, state: LayerState, dynamics: Dynamics, impl: SlotImpl
+        self, tokens: SlotInputs, state: LayerState, dynamics: Dynamics, impl: SlotImpl, lags: Tensor | None = None
     ) -> tuple[SlotReadout, LayerState]:
         """Slots, and the window before them where there is one."""
-        config, parameters = self.config, self.slot_parameters(dynamics)
+        config, parameters = self.config, self.slot_parameters(dynamics, lags)
         if state.ring is None:
             readout, *slots = slot_scan(
                 tokens,

@@ -54,10 +54,13 @@ def triton_refusal(
     inner: int,
     innovation: Innovation,
     lag: SlotLag | None = None,
+    decay: Tensor | None = None,
 ) -> str | None:
     """Why the GPU's kernels cannot run these inputs, or None."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
+    if decay is not None and decay.dim() > 2:
+        return "its tokens are one apart, and these have lags of their own"
     if innovation != "key":
         return f"it weighs tokens by the innovation of the key, got {innovation!r}"
     if lag is not None:
@@ -85,6 +88,8 @@ def _check(
         "means": (means, (batch, heads, slots, 2 * width)),
         "precisions": (precisions, (batch, heads, slots)),
     }
+    if parameters.decay.dim() > 2:
+        expected["decay"] = (parameters.decay, (batch, length, heads, slots))
     for name, (tensor, shape) in expected.items():
         if tuple(tensor.shape) != shape:
             raise ValueError(f"{name} must have shape {list(shape)}, got {list(tensor.shape)}")
@@ -111,13 +116,15 @@ def slot_scan(
 
     Args:
         tokens: leading dims `[B, N]`, see `SlotInputs`.
+        parameters: see `SlotParameters`.
         means: `[B, H, S, 4D]`, precisions `[B, H, S]` > 0: the state before the first token, float32.
         inner: IRLS passes K.
         innovation: which part of it drives the weight, that of the "key" or of the "value".
         lag: of the slots behind the queries; none by default.
         impl: "reference" (eager), "numba" (compiled, float32 on a CPU), "triton" (one kernel on a GPU, K = 1, the key's
-            innovation, no lag; tokens may have 16 bits, the state and the read-out are float32) or "auto". An explicit
-            choice never falls back; "auto" warns where a GPU has to go without the kernel.
+            innovation, no lag, one decay for all tokens; tokens may have 16 bits, the state and the read-out are
+            float32) or "auto". An explicit choice never falls back; "auto" warns where a GPU has to go without the
+            kernel.
 
     Returns:
         read-out of every token and the state after the last.
@@ -129,7 +136,7 @@ def slot_scan(
     if impl not in IMPLS:
         raise ValueError(f"impl must be one of {IMPLS}, got {impl!r}")
     if impl == "triton" or (impl == "auto" and is_on_gpu(tokens.k)):
-        refusal = triton_refusal(tokens, means, precisions, inner, innovation, lag)
+        refusal = triton_refusal(tokens, means, precisions, inner, innovation, lag, parameters.decay)
         if refusal is None:
             from rfa.model.recurrence.triton import slot_scan_triton
 

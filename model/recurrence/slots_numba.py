@@ -47,14 +47,16 @@ def _forward(  # type: ignore[no-untyped-def]
         logits = np.empty(n_slots, np.float32)
         nu, kappa, exponent = table[h, NU], table[h, KAPPA], table[h, WEIGHT_EXPONENT]
         noise, gamma2, tau, delta = table[h, RESIDUAL_NOISE], table[h, GAMMA2], table[h, TAU], table[h, DELTA]
+        own = b if decay.shape[0] > 1 else 0
         for t in range(n_tokens):
+            moves = decay[own, t if decay.shape[1] > 1 else 0, h]
             qt, kt, vt = q[b, t, h], k[b, t, h], v[b, t, h]
             driving, first = (vt, width) if is_value else (kt, 0)
             seen = np.float32(0.0)
             top = np.float32(-np.inf)
             for s in range(n_slots):
                 ms = m[s]
-                e = decay[h, s]
+                e = moves[s]
                 r = np.float32(0.0)
                 for d in range(width):
                     y = driving[d] - e * ms[first + d]
@@ -113,7 +115,8 @@ def _backward(  # type: ignore[no-untyped-def]
     n_slots = pi.shape[3]
     gq, gk, gv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     gpi, gqn = np.empty_like(pi), np.empty_like(qn)
-    gdecay = np.zeros((n_batch, n_heads, n_slots), np.float64)
+    # Every stream has its own sum, tokens only where they have their own decay.
+    gdecay = np.zeros((n_batch, decay.shape[1], n_heads, n_slots), np.float64)
     gtransport = np.zeros((n_batch, n_heads, n_slots), np.float64)
     gdelay = np.zeros((n_batch, n_heads, n_slots), np.float64)
     gtable = np.zeros((n_batch, n_heads, 7), np.float64)
@@ -131,8 +134,10 @@ def _backward(  # type: ignore[no-untyped-def]
         nu, kappa, exponent = table[h, NU], table[h, KAPPA], table[h, WEIGHT_EXPONENT]
         noise, gamma2, tau, delta = table[h, RESIDUAL_NOISE], table[h, GAMMA2], table[h, TAU], table[h, DELTA]
         table_grad = gtable[b, h]
+        own = b if decay.shape[0] > 1 else 0
         for step in range(n_tokens):
             t = n_tokens - 1 - step
+            own_token = t if decay.shape[1] > 1 else 0
             qt, kt, vt, go = q[b, t, h], k[b, t, h], v[b, t, h], grad_out[b, t, h]
             gqt, gkt, gvt = gq[b, t, h], gk[b, t, h], gv[b, t, h]
             top = np.float32(-np.inf)
@@ -180,7 +185,7 @@ def _backward(  # type: ignore[no-untyped-def]
                 gposterior = gp[b, h, s] - gspread * lag * lag / (posterior * posterior)
                 grq = np.float32(2.0) * gx / (nu * spread)
                 # update
-                e = decay[h, s]
+                e = decay[own, own_token, h, s]
                 variance = e * e / before_p + qn[b, t, h, s]
                 r_key, r_value, gg, moved = np.float32(0.0), np.float32(0.0), np.float32(0.0), np.float32(0.0)
                 for d in range(width):
@@ -246,7 +251,7 @@ def _backward(  # type: ignore[no-untyped-def]
                     ge += gpred * before[d] + gpred_v * before[width + d]
                     gms[d] = e * gpred
                     gms[width + d] = e * gpred_v
-                gdecay[b, h, s] += ge
+                gdecay[b, own_token, h, s] += ge
     return gq, gk, gv, gpi, gqn, gdecay, gtable, gtransport, gdelay, gm, gp
 
 
@@ -271,9 +276,12 @@ class _SlotScan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor, grad_norm: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         gradients = _backward(_array(grad_out), _array(grad_norm), *ctx.arrays)
-        tokens, sums, state = gradients[:5], gradients[5:9], gradients[9:]
+        tokens, decay, sums, state = gradients[:5], gradients[5], gradients[6:9], gradients[9:]
+        if len(ctx.arrays[5]) < len(decay):
+            decay = decay.sum(0, keepdims=True)
         summed = (array.sum(0).astype(np.float32) for array in sums)
-        return None, None, *(torch.from_numpy(array) for array in (*tokens, *summed, *state))
+        arrays = (*tokens, decay.astype(np.float32), *summed, *state)
+        return None, None, *(torch.from_numpy(array) for array in arrays)
 
 
 def slot_scan_numba(
@@ -301,12 +309,13 @@ def slot_scan_numba(
         ],
         dim=-1,
     )
-    here = SlotLag(torch.ones_like(parameters.decay), torch.zeros_like(parameters.decay))
+    table_of_slots = parameters.decay.shape[-2:]
+    here = SlotLag(parameters.decay.new_ones(table_of_slots), parameters.decay.new_zeros(table_of_slots))
     out, log_norm, precision, means, precisions = _SlotScan.apply(
         inner,
         innovation == "value",
         *tokens,
-        parameters.decay,
+        parameters.decay if parameters.decay.dim() > 2 else parameters.decay[None, None],
         table,
         *(here if lag is None else lag),
         means.contiguous(),

@@ -43,7 +43,10 @@ class SlotInputs(NamedTuple):
 
 
 class SlotParameters(NamedTuple):
-    """Constrained parameters of the slots of one layer: decay `[H, S]`, all others `[H]`."""
+    """Constrained parameters of the slots of one layer: decay `[H, S]`, all others `[H]`.
+
+    Of a sequence whose tokens have lags of their own, decay is `[B, N, H, S]`, over the lag before each.
+    """
 
     decay: Tensor
     nu: Tensor
@@ -149,8 +152,9 @@ def slot_scan_reference(
     readouts = []
     for i in range(tokens.k.shape[1]):
         token = SlotInputs(*(tensor[:, i] for tensor in tokens))
+        own = parameters._replace(decay=parameters.decay[:, i]) if parameters.decay.dim() > 2 else parameters
         readout, means, precisions = slot_step(
-            token, means, precisions, parameters, inner=inner, innovation=innovation, lag=lag
+            token, means, precisions, own, inner=inner, innovation=innovation, lag=lag
         )
         readouts.append(readout)
     stacked = SlotReadout(*(torch.stack(parts, dim=1) for parts in zip(*readouts, strict=True)))

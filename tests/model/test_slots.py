@@ -45,8 +45,8 @@ def make(batch, length, heads, slots, complex_dims, dtype=torch.float64, seed=0)
 
 def lag_of(parameters, tokens_behind=3.0, dtype=torch.float64):
     """Slots that lag behind the query by some tokens, each with a decay and a steady variance of its own."""
-    slots = parameters.decay.numel()
-    rates = torch.linspace(0.05, 0.6, slots, dtype=torch.float64).reshape(parameters.decay.shape)
+    table = parameters.decay.shape[-2:]
+    rates = torch.linspace(0.05, 0.6, table.numel(), dtype=torch.float64).reshape(table)
     transport = torch.exp(-rates * tokens_behind)
     return SlotLag(transport.to(dtype), (0.4 * (1 - transport.square())).to(dtype))
 
@@ -142,21 +142,32 @@ def gradients(impl, tokens, means, precisions, parameters, weights, rule):
     return [*readout, m, p, *torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)]
 
 
-def made(shape, dtype, exponent):
-    """What `make` makes, with another exponent of the weight if there is one."""
+def with_own_lags(tokens, parameters):
+    """The same slots over tokens whose lags differ, from none to three."""
+    batch, length = tokens.k.shape[:2]
+    lags = torch.rand(batch, length, 1, 1, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * 3
+    return parameters._replace(decay=(parameters.decay.double() ** lags).to(parameters.decay.dtype))
+
+
+def made(shape, dtype, exponent, are_apart=False):
+    """What `make` makes, with another exponent of the weight if there is one, and lags of the tokens' own."""
     *arguments, parameters = make(*shape, dtype=dtype)
+    if are_apart:
+        parameters = with_own_lags(arguments[0], parameters)
     if exponent is not None:
         parameters = parameters._replace(weight_exponent=torch.full_like(parameters.weight_exponent, exponent))
     return *arguments, parameters
 
 
-def assert_as_exact_as_eager(shape, impl, rule, exponent=None):
+def assert_as_exact_as_eager(shape, impl, rule, exponent=None, are_apart=False):
     """Outputs, states and every gradient: error against float64 at most twice that of eager float32 (plus one
     rounding).
     """
     generator = torch.Generator().manual_seed(1)
     weights = torch.randn(*shape[:3], 2 * shape[4], generator=generator), torch.randn(*shape[:3], generator=generator)
-    double, single = ((*made(shape, dtype, exponent), weights, rule) for dtype in (torch.float64, torch.float32))
+    double, single = (
+        (*made(shape, dtype, exponent, are_apart), weights, rule) for dtype in (torch.float64, torch.float32)
+    )
     results = gradients(impl, *single), gradients("reference", *single), gradients("reference", *double)
     epsilon = torch.finfo(torch.float32).eps
     names = ["out", "log_norm", "precision", "means", "precisions", *LEAVES]
@@ -179,6 +190,32 @@ def test_compiled_scan_matches_reference(shape, inner, innovation):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_compiled_scan_of_weight_one_matches_reference(shape):
     assert_as_exact_as_eager(shape, "numba", {}, exponent=0.0)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_compiled_scan_of_own_lags_matches_reference(shape):
+    assert_as_exact_as_eager(shape, "numba", {}, are_apart=True)
+
+
+def test_reference_of_own_lags_steps_by_each():
+    tokens, means, precisions, parameters = make(2, 6, 2, 3, 4)
+    apart = with_own_lags(tokens, parameters)
+    whole, m, p = slot_scan_reference(tokens, means, precisions, apart)
+    state = means, precisions
+    for i in range(6):
+        one = parameters._replace(decay=apart.decay[0, i])
+        part = SlotInputs(*(x[:1, i] for x in tokens))
+        readout, *state = slot_step(part, *(x[:1] for x in state), one)
+        assert torch.equal(readout.out, whole.out[:1, i])
+    assert torch.equal(state[0], m[:1]) and torch.equal(state[1], p[:1])
+
+
+def test_lags_of_one_are_no_lags():
+    tokens, means, precisions, parameters = make(2, 24, 2, 4, 4, dtype=torch.float32)
+    same = parameters._replace(decay=parameters.decay.expand(2, 24, 2, 4).contiguous())
+    for impl in ("reference", "numba"):
+        one, other = (slot_scan(tokens, means, precisions, which, impl=impl) for which in (parameters, same))
+        assert torch.equal(one[0].out, other[0].out) and torch.equal(one[1], other[1]), impl
 
 
 def test_segments_continue_the_scan():
@@ -219,6 +256,11 @@ def test_refusals_name_what_was_expected():
     tokens, means, precisions, parameters = make(2, 4, 2, 3, 2, dtype=torch.float32)
     with pytest.raises(ValueError, match=r"means must have shape \[2, 2, 3, 8\], got \[2, 2, 3, 7\]"):
         slot_scan(tokens, means[..., :-1], precisions, parameters)
+    with pytest.raises(ValueError, match=r"decay must have shape \[2, 4, 2, 3\], got \[2, 3, 2, 3\]"):
+        slot_scan(tokens, means, precisions, parameters._replace(decay=parameters.decay.expand(2, 3, 2, 3)))
+    with pytest.raises(ValueError, match="lags of their own"):
+        apart = parameters._replace(decay=parameters.decay.expand(2, 4, 2, 3))
+        slot_scan(tokens, means, precisions, apart, impl="triton")
     with pytest.raises(ValueError, match=r"innovation must be one of .*, got 'query'"):
         slot_scan(tokens, means, precisions, parameters, innovation="query")
     with pytest.raises(ValueError, match="float64"):
