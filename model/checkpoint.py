@@ -20,6 +20,8 @@ from rfa.model.language import LanguageModel
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.metric_filter import MetricFilter, MetricFilterConfig
+from rfa.model.series.config import SeriesConfig
+from rfa.model.series.network import SeriesNetwork
 
 # family → (config class, module class). The family is what config.json and a bundle's manifest name.
 FAMILIES: dict[str, tuple[Any, Any]] = {
@@ -27,6 +29,7 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
     "linear": (LinearFilterConfig, LinearFilter),
     "deep": (DeepFilterConfig, DeepFilter),
     "metric": (MetricFilterConfig, MetricFilter),
+    "series": (SeriesConfig, SeriesNetwork),
 }
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"

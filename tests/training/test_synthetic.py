@@ -9,7 +9,6 @@ import itertools
 
 import numpy as np
 import pytest
-import torch
 from scipy.integrate import solve_ivp
 from scipy.signal import lfilter
 
@@ -35,7 +34,6 @@ from rfa.training.synthetic import clock as clocks
 from rfa.training.synthetic import nonlinear_sde as nonlinear
 from rfa.training.synthetic import recursions as steps_of
 from rfa.training.synthetic.clock import DAY, HOUR, MINUTE, WEEK, Clock, draw_clock, regular_clock
-from rfa.training.synthetic.feed import batch, feed
 from rfa.training.synthetic.mixture import RECIPES, standard
 from rfa.training.synthetic.priors import cosine, read
 
@@ -80,27 +78,6 @@ def test_a_batch_is_a_function_of_seed_number_and_split() -> None:
     for other in (draw(4, 24, 256, index=5), draw(3, 24, 256, index=6), draw(3, 24, 256, index=5, split="validation")):
         assert not np.isin(other.truth, first.truth).mean() > 0.1
         assert not same(first, other)
-
-
-def test_workers_feed_the_same_batches_in_the_same_order() -> None:
-    fed = [list(itertools.islice(feed(3, 8, 128, workers=n, first=2), 5)) for n in (0, 2)]
-    for index, (here, there) in enumerate(zip(*fed, strict=True)):
-        alone = batch(3, 8, 128, index=2 + index)
-        assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(here, there, alone, strict=True))
-
-
-def test_a_fed_batch_is_in_units_of_each_series() -> None:
-    drawn, fed = draw(1, 64, 256), batch(1, 64, 256)
-    seen = np.isfinite(drawn.values)
-    assert np.array_equal(fed.is_seen.numpy(), seen)
-    assert fed.values.dtype == torch.float32 and fed.values.isfinite().all()
-    assert (fed.values.numpy()[~seen] == 0).all()
-    for row in range(64):
-        told, found = drawn.values[row, seen[row]], fed.values[row].double().numpy()[seen[row]]
-        varies = told.std() > 1e-9 * np.abs(told).max()
-        unit = told.std() if varies else max(np.abs(told).max(), 1e-300)
-        assert np.allclose(found * unit, told, rtol=2**-23, atol=0)
-    assert (fed.rows[:, 0] == 0).all() and (fed.rows.diff(dim=1) > 0).all()
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Synthetic series for training, of which a network learns what series are like; none is recorded, or made after one.
 
 mixture         `draw`: a batch of series by a seed and its number
-feed            batches as tensors, from processes of their own; torch is needed there alone
 clock           steps, starts and irregular times
 seasons, signals, trends, gaussian, autoregression, regimes, linear_sde, nonlinear_sde, chaos, events
 families: functions of a random generator and a clock

@@ -1,0 +1,1 @@
+"""One network for any series: what it sees of a stream, and how it forecasts."""

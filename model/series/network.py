@@ -1,0 +1,127 @@
+"""The series network: blocks of RFA over tokens of a series, and quantiles at any lead.
+
+The head is asked: from the state h of a token and what is known of a lead (how far it is, what the seasonal paths say
+there, the calendar), it tells the quantiles of asinh((y - c) / s), c and s those of the token:
+
+    u = gelu(W gelu(A h + B f) + b)           median = paths · w(h) + a · u           median ± cumulated softplus(…)
+
+so quantiles never cross, any number of leads costs the same each, and no lead is the last.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rfa.model.config import Mode
+from rfa.model.layers import Block, LayerState, RobustMixer
+from rfa.model.mixing import ModeNorm
+from rfa.model.series.config import FEATURES, LAGS, LEVELS, MEDIAN, PATCH, SeriesConfig
+
+# The longest lead that training asks for; beyond it a lead looks as far as that.
+FARTHEST = 768
+WAVES = 8
+CALENDAR = 7
+LEAD_NUMBERS = WAVES + 3
+ASKED = 2 * LAGS + LEAD_NUMBERS + CALENDAR
+# Between quantiles at the start, in scales.
+FIRST_GAP = 0.25
+
+
+class Asked(NamedTuple):
+    """Leads of tokens.
+
+    Args:
+        leads: `[B, N, K]` cells ahead, >= 1.
+        paths: `[B, N, K, 2 LAGS]` of `tokens_numba.paths`.
+        calendar: `[B, N, K, CALENDAR]` of `calendar_numbers`, zeros where there is none.
+    """
+
+    leads: Tensor
+    paths: Tensor
+    calendar: Tensor
+
+
+def lead_numbers(leads: Tensor) -> Tensor:
+    """What the head sees of how far leads are, `[..., LEAD_NUMBERS]`."""
+    near = leads.clamp(1, FARTHEST).to(torch.float32)
+    along = torch.log1p(near) / math.log1p(FARTHEST)
+    waves = torch.cos(math.pi * along[..., None] * torch.arange(1, WAVES + 1, device=leads.device))
+    return torch.cat([torch.stack([along, near / FARTHEST, (near / 64).clamp(max=1)], -1), waves], -1)
+
+
+class SeriesHead(nn.Module):
+    """Quantiles at leads, `[B, N, K, Q]`, of states `[B, N, d]`."""
+
+    def __init__(self, config: SeriesConfig) -> None:
+        super().__init__()
+        self.state = nn.Linear(config.d_model, config.head_width)
+        self.asked = nn.Linear(ASKED, config.head_width, bias=False)
+        self.inner = nn.Linear(config.head_width, config.head_inner)
+        self.out = nn.Linear(config.head_inner, len(LEVELS))
+        self.follow = nn.Linear(config.d_model, 2 * LAGS)
+        with torch.no_grad():
+            self.out.weight.mul_(0.1)
+            self.out.bias.fill_(math.log(math.expm1(FIRST_GAP)))
+            self.out.bias[MEDIAN] = 0
+            self.follow.weight.zero_()
+            self.follow.bias.zero_()
+
+    def forward(self, h: Tensor, asked: Asked) -> Tensor:
+        features = torch.cat([asked.paths, lead_numbers(asked.leads), asked.calendar], -1)
+        hidden = self.inner(F.gelu(self.state(h)[..., None, :] + self.asked(features)))
+        # What the quantiles are is as fine as float32, whatever the layers before it are computed in.
+        with torch.autocast(h.device.type, enabled=False):
+            raw = self.out(F.gelu(hidden.float()))
+            followed = (asked.paths * self.follow(h.float())[..., None, :]).sum(-1, keepdim=True)
+            median = followed + raw[..., MEDIAN : MEDIAN + 1]
+            below = median - F.softplus(raw[..., :MEDIAN]).flip(-1).cumsum(-1).flip(-1)
+            above = median + F.softplus(raw[..., MEDIAN + 1 :]).cumsum(-1)
+            return torch.cat([below, median, above], -1)
+
+
+class SeriesNetwork(nn.Module):
+    """Tokens of series to quantiles at leads, in one of two modes."""
+
+    def __init__(self, config: SeriesConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.mode: Mode = "recurrent"
+        self.embedding = nn.Sequential(
+            nn.Linear(FEATURES, config.embedding_width), nn.GELU(), nn.Linear(config.embedding_width, config.d_model)
+        )
+        self.blocks = nn.ModuleList(Block(config.blocks) for _ in range(config.n_layers))
+        self.norm = ModeNorm(config.d_model, is_own=True)
+        self.head = SeriesHead(config)
+
+    def forward(self, tokens: Tensor, ends: Tensor, asked: Asked) -> Tensor:
+        """Quantiles of asinh((y - c) / s) at the leads of every token, `[B, N, K, Q]`.
+
+        Args:
+            tokens: `[B, N, FEATURES]`.
+            ends: `[B, N]` cells up to each, not decreasing.
+        """
+        states: Tensor = self.head(self.states(tokens, ends), asked)
+        return states
+
+    def states(self, tokens: Tensor, ends: Tensor) -> Tensor:
+        """The normalised residual stream after the blocks, `[B, N, d]`."""
+        x = self.embedding(tokens)
+        positions = ends.to(torch.float64) / PATCH
+        lags = torch.diff(positions, dim=1, prepend=torch.zeros_like(positions[:, :1])).to(torch.float32)
+        for block in cast("list[Block]", self.blocks):
+            mixer = cast("RobustMixer", block.mixer)
+            normed = block.mixer_norm(x, self.mode)
+            if self.mode == "attention":
+                mixed = mixer.attention(normed, with_precision=False).out
+            else:
+                means, precisions = mixer.initial_state()
+                before = LayerState(means.expand(len(x), *means.shape), precisions.expand(len(x), *precisions.shape))
+                mixed = mixer.recurrent(normed, positions, before, lags=lags)[0].out
+            x = block.finish(x, mixed, self.mode)
+        out: Tensor = self.norm(x, self.mode)
+        return out

@@ -1,0 +1,149 @@
+"""Training of the series network: what batches hold, and that a run goes on bit for bit."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rfa.model.checkpoint import load_run
+from rfa.model.series.config import LEVELS, SeriesConfig
+from rfa.training.resuming import StopSignals
+from rfa.training.series_batches import (
+    FARTHEST_TARGET,
+    LEADS,
+    NEAR,
+    NEAR_LEADS,
+    Cells,
+    batch_of,
+    cells_of,
+    feed,
+    synthetic_batch,
+)
+from rfa.training.series_network import SeriesRun, SeriesTrainer, SeriesTrainingConfig, pinball, train_series
+
+MODEL = SeriesConfig(
+    d_model=32, n_layers=1, n_heads=2, head_dim=4, n_slots=4, embedding_width=32, head_width=32, head_inner=16
+)
+TRAINING = SeriesTrainingConfig(
+    steps=6, batch=4, tokens=16, validate_every=3, optimiser="muon", schedule="wsd", workers=0, precision="fp32"
+)
+
+
+def test_values_go_to_the_cells_of_their_times():
+    times = np.array([100.0, 110.2, 119.6, 120.4, 150.0, 400.0])
+    values = np.array([np.nan, 1.0, 2.0, 4.0, 5.0, 6.0])
+    found = cells_of(times, values, 10.0, 8, has_calendar=True)
+    assert found is not None and found.start == 110.2
+    np.testing.assert_array_equal(found.values, [1.0, 3.0, np.nan, np.nan, 5.0])
+    assert cells_of(times, np.full(6, np.nan), 10.0, 8, has_calendar=True) is None
+
+
+def test_targets_are_what_came_at_the_leads():
+    values = np.sin(np.arange(700.0)) + np.arange(700) / 100
+    values[300:320] = np.nan
+    batch = batch_of([Cells(values, 0.0, 3600.0, False)], np.random.default_rng(0), 40)
+    ends, leads = batch.ends[0].numpy(), batch.asked.leads[0].numpy()
+    assert (np.diff(ends) >= 1).all() and (np.diff(ends) <= 16).all()
+    assert ((leads[:, :NEAR_LEADS] >= 1) & (leads[:, :NEAR_LEADS] <= NEAR)).all() and (
+        leads[:, NEAR_LEADS:] > NEAR
+    ).all()
+    assert leads.shape == (40, LEADS)
+    padded = np.append(values, np.full(1000, np.nan))
+    for i in range(40):
+        came = padded[ends[i] - 1 + leads[i]]
+        assert np.array_equal(batch.weights[0, i].numpy() > 0, np.isfinite(came) & (ends[i] <= 700))
+        there = np.flatnonzero(batch.weights[0, i].numpy())
+        recent = padded[ends[i] - 8 : ends[i]]
+        if len(there) > 1 and np.isfinite(recent).any():
+            # One centre and one scale make targets of all leads what came.
+            z = np.sinh(batch.targets[0, i].numpy()[there].astype(float))
+            scale, centre = np.polyfit(z, came[there], 1)
+            assert scale > 0
+            np.testing.assert_allclose(centre, np.nanmean(recent), atol=1e-3 * np.abs(came[there] - centre).max())
+    assert (batch.asked.calendar == 0).all()
+    assert batch.targets.abs().max() <= FARTHEST_TARGET
+
+
+def test_the_calendar_is_told_to_half_of_those_that_have_one():
+    series = [Cells(np.sin(np.arange(400.0)), 0.0, 3600.0, i % 2 == 0) for i in range(200)]
+    told = batch_of(series, np.random.default_rng(0), 8).asked.calendar.abs().amax(dim=(1, 2, 3)) > 0
+    assert not told[1::2].any()
+    assert 30 <= told[::2].sum() <= 70
+
+
+def same(one, other):
+    return all(torch.equal(a, b) for a, b in zip(one[:2], other[:2], strict=True)) and all(
+        torch.equal(a, b) for a, b in zip((*one.asked, *one[3:]), (*other.asked, *other[3:]), strict=True)
+    )
+
+
+def test_workers_feed_the_same_batches_in_the_same_order():
+    fed = [list(itertools.islice(feed(3, 4, 8, workers=n, first=2), 4)) for n in (0, 2)]
+    for index, (here, there) in enumerate(zip(*fed, strict=True)):
+        assert same(here, there) and same(here, synthetic_batch(3, 4, 8, 2 + index))
+    assert not same(fed[0][0], synthetic_batch(3, 4, 8, 2, "validation"))
+
+
+def test_the_loss_is_least_at_the_quantiles_of_what_came():
+    """Of a thousand draws no shift of the true quantiles is better than they are by more than their sampling error."""
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(1, 1, 20_000, generator=generator)
+    batch = synthetic_batch(0, 4, 8)._replace(targets=z, weights=torch.ones_like(z))
+    true = torch.distributions.Normal(0, 1).icdf(torch.tensor(LEVELS)).expand(1, 1, 20_000, len(LEVELS))
+    best = pinball(true, batch).mean()
+    for shift in (-0.1, 0.1):
+        assert pinball(true + shift, batch).mean() > best
+    assert pinball(1.2 * true, batch).mean() > best and pinball(0.8 * true, batch).mean() > best
+
+
+def weights(out):
+    return load_run(out).state_dict()
+
+
+def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
+    run = SeriesRun(MODEL, TRAINING)
+    record = train_series(run, tmp_path / "whole")
+    assert record["series"] == 24 and set(record["validation"]) == {"recurrent"}
+
+    class Interrupted(StopSignals):
+        def check(self, step, steps, save):
+            if step == 2:
+                self.received = 2
+            super().check(step, steps, save)
+
+    monkeypatch.setattr("rfa.training.series_network.StopSignals", Interrupted)
+    with pytest.raises(KeyboardInterrupt, match="step 2 of 6"):
+        train_series(run, tmp_path / "parts")
+    monkeypatch.undo()
+    assert train_series(run, tmp_path / "parts")["validation"] == record["validation"]
+    one, other = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_another_config_in_the_same_folder_is_refused(tmp_path):
+    train_series(SeriesRun(MODEL, replace(TRAINING, steps=1)), tmp_path)
+    with pytest.raises(ValueError, match="learning_rate"):
+        train_series(SeriesRun(MODEL, replace(TRAINING, steps=1, learning_rate=0.5)), tmp_path)
+
+
+def test_it_learns(tmp_path):
+    run = SeriesRun(MODEL, replace(TRAINING, steps=60, batch=16, learning_rate=5e-3, matrix_learning_rate=5e-3))
+    trainer = SeriesTrainer(run, tmp_path)
+    losses = [trainer.update(synthetic_batch(0, 16, 16, index % 4)) for index in range(60)]
+    assert np.mean(losses[-8:]) < 0.85 * np.mean(losses[:4])
+
+
+def test_attention_alone_leaves_the_recurrent_mode_as_it_is(tmp_path):
+    """Its readout is its own: the stream of a network is the same, bit for bit, after the window was trained."""
+    train_series(SeriesRun(MODEL, replace(TRAINING, steps=2)), tmp_path / "first")
+    run = SeriesRun(MODEL, replace(TRAINING, steps=3, modes=("attention",)))
+    train_series(run, tmp_path / "second", begin_from=tmp_path / "first")
+    one, other = load_run(tmp_path / "first"), load_run(tmp_path / "second")
+    batch = synthetic_batch(5, 4, 16)
+    with torch.no_grad():
+        for mode in ("recurrent", "attention"):
+            one.mode = other.mode = mode
+            told = [model(batch.tokens, batch.ends, batch.asked) for model in (one, other)]
+            assert torch.equal(*told) == (mode == "recurrent")

@@ -1,0 +1,159 @@
+"""Batches for the series network: series on cells, tokens of them, leads that are asked for, and what came there."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from rfa.model.series.calendar import calendar_numbers
+from rfa.model.series.config import FEATURES, LAGS, PATCH
+from rfa.model.series.network import CALENDAR, FARTHEST, Asked
+from rfa.model.series.tokens_numba import describe
+from rfa.training.synthetic.mixture import Split, draw
+
+# Batches that each process has ready.
+AHEAD = 4
+# Leads of a token: one from each eighth of the near ones, and those of the far ones from anywhere on a log scale.
+NEAR, NEAR_LEADS, FAR_LEADS = 64, 8, 4
+LEADS = NEAR_LEADS + FAR_LEADS
+# Half of the series have tokens of which a quarter come early, as the last one of a stream does.
+JITTERED_SERIES, JITTERED_TOKENS = 0.5, 0.25
+# The calendar is told to half of those that have one.
+TOLD = 0.5
+# Values that a token has seen before its forecasts count, and the farthest that one is from its centre, after asinh.
+SEEN_BEFORE, FARTHEST_TARGET = 4, 10.0
+
+
+class Cells(NamedTuple):
+    """A series on cells of a step: values `[C]` float64, NaN where empty, the first of them seen; the time of the first
+    cell and the step in seconds, and whether times are moments."""
+
+    values: np.ndarray
+    start: float
+    step: float
+    has_calendar: bool
+
+
+class SeriesBatch(NamedTuple):
+    """Tokens `[B, N, FEATURES]`, their ends `[B, N]`, what is asked, and what came: targets and weights `[B, N, K]`,
+    asinh((y - c) / s) and 0 or 1."""
+
+    tokens: Tensor
+    ends: Tensor
+    asked: Asked
+    targets: Tensor
+    weights: Tensor
+
+
+def cells_of(times: np.ndarray, values: np.ndarray, step: float, count: int, *, has_calendar: bool) -> Cells | None:
+    """Values at times `[N]`, in seconds, on at most `count` cells from the first seen one on; the mean of those in one.
+    None if nothing was seen."""
+    seen = np.flatnonzero(np.isfinite(values))
+    if not len(seen):
+        return None
+    start = times[seen[0]]
+    index = np.rint((times[seen] - start) / step).astype(np.int64)
+    seen, index = seen[index < count], index[index < count]
+    total, number = (np.bincount(index, weights) for weights in (values[seen], None))
+    with np.errstate(invalid="ignore"):
+        return Cells(total / number, float(start), float(step), has_calendar)
+
+
+def batch_of(series: list[Cells], rng: np.random.Generator, count: int) -> SeriesBatch:
+    """Tokens `count` of each series, the regular ones a patch apart."""
+    shape = (len(series), count, LEADS)
+    ends = _ends(rng, len(series), count)
+    leads = _leads(rng, shape)
+    tokens, paths = np.zeros((*shape[:2], FEATURES), np.float32), np.zeros((*shape, 2 * LAGS), np.float32)
+    centres, scales = np.zeros(shape[:2]), np.ones(shape[:2])
+    calendar = np.zeros((*shape, CALENDAR), np.float32)
+    came = np.full(shape, np.nan)
+    is_told = rng.random(len(series)) < TOLD
+    for i, one in enumerate(series):
+        describe(one.values, ends[i], leads[i], tokens[i], centres[i], scales[i], paths[i])
+        at = ends[i, :, None] - 1 + leads[i]
+        padded = np.append(one.values, np.nan)
+        came[i] = padded[np.minimum(at, len(one.values))]
+        seen = np.cumsum(np.isfinite(one.values))[np.minimum(ends[i], len(one.values)) - 1]
+        came[i, (seen < SEEN_BEFORE) | (ends[i] > len(one.values))] = np.nan
+        if one.has_calendar and is_told[i]:
+            calendar[i] = calendar_numbers(one.start + one.step * at)
+    # Where nothing has moved yet there is no unit to tell a forecast in.
+    came[scales <= 2e-9 * np.abs(centres)] = np.nan
+    is_there = np.isfinite(came)
+    away = np.where(is_there, came - centres[..., None], 0.0) / scales[..., None]
+    targets = np.clip(np.arcsinh(away), -FARTHEST_TARGET, FARTHEST_TARGET).astype(np.float32)
+    arrays = (tokens, ends, leads, paths, calendar, targets, is_there.astype(np.float32))
+    told, cells, asked, path, dates, what, weight = map(torch.from_numpy, arrays)
+    return SeriesBatch(told, cells, Asked(asked, path, dates), what, weight)
+
+
+def _ends(rng: np.random.Generator, series: int, count: int) -> np.ndarray:
+    """`[B, N]` cells up to each token."""
+    is_early = (rng.random((series, count)) < JITTERED_TOKENS) & (rng.random((series, 1)) < JITTERED_SERIES)
+    return np.cumsum(np.where(is_early, rng.integers(1, PATCH, (series, count)), PATCH), axis=1)
+
+
+def _leads(rng: np.random.Generator, shape: tuple[int, int, int]) -> np.ndarray:
+    """`[B, N, K]` leads."""
+    width = NEAR // NEAR_LEADS
+    near = 1 + width * np.arange(NEAR_LEADS) + rng.integers(0, width, (*shape[:2], NEAR_LEADS))
+    far = np.exp(rng.uniform(np.log(NEAR + 1), np.log(FARTHEST + 1), (*shape[:2], FAR_LEADS))).astype(np.int64)
+    return np.concatenate([near, far], axis=2)
+
+
+def synthetic_batch(seed: int, series: int, tokens: int, index: int = 0, split: Split = "training") -> SeriesBatch:
+    """Batch `index` of a seed: a function of all arguments, bit for bit."""
+    cells = tokens * PATCH + FARTHEST // 2
+    drawn = draw(seed, series, cells, index=index, split=split)
+    rng = np.random.default_rng(np.random.SeedSequence((seed, index), spawn_key=(0 if split == "training" else 1, 1)))
+    parts = zip(drawn.times, drawn.values, drawn.step, drawn.has_calendar, strict=True)
+    found = [
+        cells_of(times, values, step, cells, has_calendar=bool(has_calendar))
+        for times, values, step, has_calendar in parts
+    ]
+    return batch_of([one for one in found if one is not None], rng, tokens)
+
+
+class _SyntheticBatches(IterableDataset[SeriesBatch]):
+    """Of W processes each makes every W-th batch, and the loader takes from them in turn."""
+
+    def __init__(self, seed: int, series: int, tokens: int, first: int) -> None:
+        super().__init__()
+        self._asked, self._first = (seed, series, tokens), first
+
+    def __iter__(self) -> Iterator[SeriesBatch]:
+        worker = get_worker_info()
+        begin, every = (self._first + worker.id, worker.num_workers) if worker else (self._first, 1)
+        for index in itertools.count(begin, every):
+            yield synthetic_batch(*self._asked, index)
+
+
+def feed(seed: int, series: int, tokens: int, *, first: int = 0, workers: int = 0) -> Iterator[SeriesBatch]:
+    """Batches `first`, first + 1, … of a seed without end: the same ones whatever the number of workers.
+
+    Args:
+        seed, series, tokens: as of `synthetic_batch`.
+        first: 0, or how many a training that goes on has taken.
+        workers: processes that make them; 0 is this one.
+    """
+    loader: DataLoader[SeriesBatch] = DataLoader(
+        _SyntheticBatches(seed, series, tokens, first),
+        batch_size=None,
+        num_workers=workers,
+        prefetch_factor=AHEAD if workers else None,
+        worker_init_fn=_leave_interrupts if workers else None,
+    )
+    return iter(loader)
+
+
+def _leave_interrupts(_: int) -> None:
+    """Ctrl-C goes to all processes of a terminal, and the one that trains saves first."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

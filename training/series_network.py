@@ -1,0 +1,251 @@
+"""Train the series network on synthetic series: pinball loss of quantiles at leads, on the scale of asinh."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from tqdm import tqdm
+
+from rfa.model.checkpoint import load_run, save_checkpoint
+from rfa.model.config import Mode, StrictConfig
+from rfa.model.series.config import LEVELS, SeriesConfig
+from rfa.model.series.network import SeriesNetwork
+from rfa.training.optimiser import Optimiser, OptimiserConfig
+from rfa.training.plot import METRICS_FILE
+from rfa.training.provenance import provenance
+from rfa.training.resuming import PROGRESS_FILE, REQUEST_FILE, StopSignals, check_request, written_whole
+from rfa.training.series_batches import NEAR_LEADS, SeriesBatch, feed, synthetic_batch
+
+OPTIMISER_FILE = "optimiser.safetensors"
+RECORD_FILE = "train.json"
+VALIDATION_BATCHES = 8
+NINETY = (LEVELS.index(0.05), LEVELS.index(0.95))
+
+
+@dataclass(frozen=True)
+class SeriesTrainingConfig(OptimiserConfig):
+    """How to train.
+
+    batch: series of a step. tokens: of each series, a patch apart. modes: those that this run trains; with the
+        attention mode alone, what both modes share stays as it is.
+    workers: processes that draw series. threads: of the process that trains.
+    """
+
+    batch: int = 64
+    tokens: int = 128
+    modes: tuple[Mode, ...] = ("recurrent",)
+    seed: int = 0
+    validate_every: int = 500
+    precision: str = "bf16"
+    workers: int = 1
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "modes", tuple(self.modes))
+        for name in ("batch", "tokens", "validate_every", "threads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        if self.precision not in ("bf16", "fp32"):
+            raise ValueError(f"precision must be 'bf16' or 'fp32', got {self.precision!r}")
+
+
+@dataclass(frozen=True)
+class SeriesRun(StrictConfig):
+    """A training config file: the network and the training."""
+
+    model: SeriesConfig
+    training: SeriesTrainingConfig
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"model": self.model.to_dict(), "training": self.training.to_dict()}
+
+    @classmethod
+    def from_file(cls, path: Path) -> SeriesRun:
+        """The config of `path`.
+
+        Raises:
+            ValueError: unknown sections, keys or values.
+        """
+        document = json.loads(path.read_text())
+        unknown = set(document) - {"model", "training"}
+        if unknown:
+            raise ValueError(f"{path.name} has unknown sections {sorted(unknown)}; it takes model and training")
+        return cls(SeriesConfig.from_dict(document["model"]), SeriesTrainingConfig.from_dict(document["training"]))
+
+
+def pinball(quantiles: Tensor, batch: SeriesBatch) -> Tensor:
+    """The mean over levels of ρ(z - q), at every lead `[B, N, K]`."""
+    levels = torch.tensor(LEVELS, device=quantiles.device)
+    off = batch.targets[..., None] - quantiles.float()
+    return torch.maximum(levels * off, (levels - 1) * off).mean(-1)
+
+
+def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
+    """Of values where something came."""
+    return (values * weights).sum() / weights.sum().clamp(min=1)
+
+
+def moved(model: SeriesNetwork, modes: tuple[Mode, ...]) -> None:
+    """Let only those parameters have gradients that a run of `modes` trains."""
+    if modes == ("attention",):
+        for name, parameter in model.named_parameters():
+            owner = model.get_submodule(name.rpartition(".")[0])
+            parameter.requires_grad_(name.endswith(".weight") and hasattr(owner, "recurrent_weight"))
+
+
+@torch.no_grad()
+def validate(model: SeriesNetwork, batches: Sequence[SeriesBatch], mode: Mode) -> dict[str, float]:
+    """Mean losses near and far, and the share inside 90 % intervals, near and far."""
+    model.eval()
+    model.mode = mode
+    losses, inside = [], []
+    for batch in batches:
+        quantiles = model(batch.tokens, batch.ends, batch.asked)
+        low, high = (quantiles[..., index] for index in NINETY)
+        losses.append(pinball(quantiles, batch))
+        inside.append(((low <= batch.targets) & (batch.targets <= high)).float())
+    model.train()
+    weights = torch.cat([batch.weights for batch in batches])
+    found = {}
+    for name, leads in (("near", slice(None, NEAR_LEADS)), ("far", slice(NEAR_LEADS, None))):
+        for what, parts in (("loss", losses), ("inside90", inside)):
+            mean = weighted_mean(torch.cat(parts)[..., leads], weights[..., leads])
+            found[f"{name}_{what}"] = round(float(mean), 5)
+    return found
+
+
+@dataclass
+class SeriesTrainer:
+    """One run: a network, how it moves, and where it stands."""
+
+    run: SeriesRun
+    out: Path
+    begin_from: Path | None = None
+    step: int = 0
+    seconds: float = 0.0
+    smooth: float = math.nan
+    model: SeriesNetwork = field(init=False)
+    optimiser: Optimiser = field(init=False)
+
+    def __post_init__(self) -> None:
+        config = self.run.training
+        torch.set_num_threads(config.threads)
+        torch.manual_seed(config.seed)
+        is_resumed = (self.out / PROGRESS_FILE).is_file()
+        source = self.out if is_resumed else self.begin_from
+        self.model = SeriesNetwork(self.run.model) if source is None else load_run(source)
+        self.model.train()
+        moved(self.model, config.modes)
+        self.optimiser = Optimiser(self.model, config)
+        if is_resumed:
+            progress = json.loads((self.out / PROGRESS_FILE).read_text())
+            self.step, self.seconds, self.smooth = progress["step"], progress["seconds"], progress["smooth"]
+            self.optimiser.load_state(load_file(self.out / OPTIMISER_FILE))
+
+    @property
+    def averaged(self) -> SeriesNetwork:
+        return cast(SeriesNetwork, self.optimiser.averaged)
+
+    def save(self) -> None:
+        """Model, optimiser and progress: the run continues from here bit for bit."""
+        progress = {"step": self.step, "seconds": self.seconds, "smooth": self.smooth}
+        with written_whole(self.out) as folder:
+            save_checkpoint(folder, "series", self.averaged)
+            save_file(self.optimiser.state(), folder / OPTIMISER_FILE)
+            (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")
+
+    def update(self, batch: SeriesBatch) -> float:
+        """One optimiser step; returns the mean loss of the modes."""
+        config = self.run.training
+        self.optimiser.zero_grad()
+        total = 0.0
+        for mode in config.modes:
+            self.model.mode = mode
+            with torch.autocast("cpu", torch.bfloat16, enabled=config.precision == "bf16"):
+                quantiles = self.model(batch.tokens, batch.ends, batch.asked)
+            loss = weighted_mean(pinball(quantiles, batch), batch.weights) / len(config.modes)
+            loss.backward()
+            total += float(loss.detach())
+        if not math.isfinite(total):
+            raise FloatingPointError(f"the loss is {total} at step {self.step}; the last checkpoint is intact")
+        self.optimiser.step(self.step)
+        self.step += 1
+        return total
+
+    def train(self) -> dict[str, dict[str, float]]:
+        """Run to the last step; returns the final validation.
+
+        Raises:
+            Stopped: a signal came; the step that it came in is saved.
+        """
+        config = self.run.training
+        fixed = [
+            synthetic_batch(0, config.batch, config.tokens, index, "validation") for index in range(VALIDATION_BATCHES)
+        ]
+        batches = feed(config.seed, config.batch, config.tokens, first=self.step, workers=config.workers)
+        validation: dict[str, dict[str, float]] = {}
+        with (
+            StopSignals() as signals,
+            (self.out / METRICS_FILE).open("a") as metrics,
+            tqdm(total=config.steps, initial=self.step) as bar,
+        ):
+            while self.step < config.steps:
+                started = time.perf_counter()
+                loss = self.update(next(batches))
+                self.seconds += time.perf_counter() - started
+                self.smooth = loss if math.isnan(self.smooth) else 0.98 * self.smooth + 0.02 * loss
+                bar.update()
+                bar.set_postfix(loss=f"{self.smooth:.4f}")
+                if self.step % config.validate_every == 0 or self.step == config.steps:
+                    validation = {mode: validate(self.averaged, fixed, mode) for mode in config.modes}
+                    row = {"step": self.step, "series": self.step * config.batch, "seconds": round(self.seconds, 1)}
+                    metrics.write(json.dumps({**row, "train": round(self.smooth, 5), "valid": validation}) + "\n")
+                    metrics.flush()
+                    self.save()
+                signals.check(self.step, config.steps, self.save)
+        return validation
+
+
+def train_series(run: SeriesRun, out: Path, *, begin_from: Path | None = None) -> dict[str, Any]:
+    """Train into a run directory; one with progress is resumed.
+
+    Args:
+        begin_from: a run whose weights are the first ones; None: drawn ones.
+
+    Returns:
+        the run's record: validation losses, series seen, seconds, provenance.
+
+    Raises:
+        ValueError: the directory holds a run of another config.
+        Stopped: a signal came; the run is saved, and the same call goes on.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    request = out / REQUEST_FILE
+    if request.is_file():
+        earlier, wanted = (
+            {**one.model.to_dict(), **one.training.to_dict()} for one in (SeriesRun.from_file(request), run)
+        )
+        check_request(out, wanted, earlier)
+    request.write_text(json.dumps(run.to_dict(), indent=2) + "\n")
+    trainer = SeriesTrainer(run, out, begin_from)
+    validation = trainer.train()
+    record = {
+        "config": run.to_dict(),
+        "validation": validation,
+        "series": trainer.step * run.training.batch,
+        "seconds": round(trainer.seconds, 1),
+        "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+        **provenance([], torch.device("cpu")),
+    }
+    (out / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
+    return record
