@@ -58,6 +58,11 @@ def kernel(*modules: ModuleType) -> Callable[[Function], Function]:
     return partial(_kept, modules, OPTIONS)
 
 
+def whole_kernel(*modules: ModuleType) -> Callable[[Function], Function]:
+    """A kernel that makes arrays of its own, and calls others that do."""
+    return partial(_kept, modules, {"nogil": True, "error_model": "numpy", "fastmath": {"contract", "nsz"}})
+
+
 def kept_part(*modules: ModuleType) -> Callable[[Function], Function]:
     """A part that is kept as well: where one takes long to compile, the kernels that are made of it share that."""
     return partial(_kept, modules, {**OPTIONS, "forceinline": True})

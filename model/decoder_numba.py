@@ -156,7 +156,7 @@ def erf(x):
 
 
 @_compiled
-def _gelu(x):
+def gelu(x):
     """x Φ(x), in place. x: `[n, d]`."""
     for i in range(x.shape[0]):
         row = x[i]
@@ -166,7 +166,7 @@ def _gelu(x):
 
 
 @_compiled
-def _normed(x, weight, eps, out):
+def normed(x, weight, eps, out):
     """RMSNorm of rows `[n, d]`."""
     for i in range(x.shape[0]):
         row, place = x[i], out[i]
@@ -179,13 +179,13 @@ def _normed(x, weight, eps, out):
 
 
 @_compiled
-def _add_normed(x, y, weight, eps, out):
+def add_normed(x, y, weight, eps, out):
     """x += y, then RMSNorm of x."""
     for i in range(x.shape[0]):
         row, more = x[i], y[i]
         for d in range(row.size):
             row[d] += more[d]
-    _normed(x, weight, eps, out)
+    normed(x, weight, eps, out)
 
 
 @_function
@@ -196,17 +196,18 @@ def _clamped(x, lowest, highest):
 
 
 @_compiled
-def _slots(
-    joint, n_tokens, cos, sin, gate_bias, scalars, table, decay, own_process, layer, means, precisions, sources,
+def run_slots(
+    joint, n_tokens, cos, sin, gate_bias, scalars, table, decay, own_process, lags, layer, means, precisions, sources,
     targets, latent, evidence, finite,
 ):  # fmt: skip
     """The mixer of a layer between its products: turn into the frame, run the slots, read them out, turn back.
 
     joint: `[B · N, 3 · H · 2D + 2 · H · S …]`: query, key, value and the gates; overwritten. cos, sin: `[B · N, H, D]`.
+    decay, own_process: `[T, H, S]`, over each lag that there is; lags `[B · N]`: which of them lies before a token.
     The slots are read from rows `sources` of means and precisions and written to rows `targets`, both `[B]`, apart.
     latent `[B · N, H · 2D]`, evidence `[B · N, H]`; finite `[B]` turns false where a number of the new slots is none.
     """
-    n_heads, n_slots = decay.shape
+    _, n_heads, n_slots = decay.shape
     half = cos.shape[2]
     width = 2 * half
     first_gate = 3 * n_heads * width
@@ -228,7 +229,6 @@ def _slots(
             m, p = means[targets[b], layer, h], precisions[targets[b], layer, h]
             m[:] = means[sources[b], layer, h]
             p[:] = precisions[sources[b], layer, h]
-            e, own = decay[h], own_process[h]
             nu, kappa, exponent, noise = (
                 table[h, NU],
                 table[h, KAPPA],
@@ -237,6 +237,7 @@ def _slots(
             )
             gamma2, tau, delta, eta2 = table[h, GAMMA2], table[h, TAU], table[h, DELTA], table[h, ETA2]
             for i in range(b * n_tokens, (b + 1) * n_tokens):
+                e, own = decay[lags[i], h], own_process[lags[i], h]
                 c, s = cos[i, h], sin[i, h]
                 for part in range(3):
                     x, y = joint[i, (part * n_heads + h) * width :], vectors[part]
@@ -319,12 +320,12 @@ def _sigmoid(x):
 # Everything that is ever called, with the types that it is called with: a server must not compile while it serves.
 _SIGNATURES = (
     (product_numba.multiply, product_numba.SIGNATURE),
-    (_gelu, "void(float32[:,::1])"),
+    (gelu, "void(float32[:,::1])"),
     (_sigmoid, "void(float32[:,::1])"),
-    (_normed, "void(float32[:,::1], float32[::1], float32, float32[:,::1])"),
-    (_add_normed, "void(float32[:,::1], float32[:,::1], float32[::1], float32, float32[:,::1])"),
+    (normed, "void(float32[:,::1], float32[::1], float32, float32[:,::1])"),
+    (add_normed, "void(float32[:,::1], float32[:,::1], float32[::1], float32, float32[:,::1])"),
     (
-        _slots,
+        run_slots,
         "void(float32[:,::1], int64, float32[:,:,::1], float32[:,:,::1], float32[::1], float32[::1], float32[:,::1], "
         "float32[:,::1], float32[:,::1], int64, float32[:,:,:,:,::1], float32[:,:,:,::1], int64[::1], int64[::1], "
         "float32[:,::1], float32[:,::1], boolean[::1])",
@@ -377,8 +378,8 @@ class _PackedLayer:
     up: Matrix
     down: Matrix
     table: Array  # [H, 8]
-    decay: Array  # [H, S]
-    own_process: Array  # [H, S]
+    decay: Array  # [1, H, S]: tokens of a text are one apart
+    own_process: Array  # [1, H, S]
 
     @classmethod
     def of(cls, index: int, weights: Mapping[str, Array], constants: Mapping[str, Array]) -> _PackedLayer:
@@ -402,8 +403,8 @@ class _PackedLayer:
             up=turned("feed_forward.up"),
             down=turned("feed_forward.down"),
             table=np.ascontiguousarray(np.stack([constants[name][index] for name in HEAD_CONSTANTS], axis=-1)),
-            decay=constants["decay"][index].copy(),
-            own_process=constants["own_process"][index].copy(),
+            decay=constants["decay"][index][None].copy(),
+            own_process=constants["own_process"][index][None].copy(),
         )
 
 
@@ -483,7 +484,7 @@ class CompiledDecoder:
         return self._output(run, evidence[-1:]), bool(run.finite[0])
 
     def _output(self, run: _Run, evidence: Array) -> Stepped:
-        _normed(run.x, self._norm, self._eps, run.normed)
+        normed(run.x, self._norm, self._eps, run.normed)
         latent = run.latent.reshape(*evidence.shape, -1)
         return Stepped(self._head.times(run.normed), np.log(evidence).mean(-1), latent)
 
@@ -497,6 +498,7 @@ class _Run:
         self.normed = np.empty_like(self.x)
         self.latent = np.empty((len(tokens), 2 * decoder._omega.size), np.float32)
         self._opened: Array | None = None
+        self._lags = np.zeros(len(tokens), np.int64)
         self.finite = np.ones(len(tokens) // n_tokens, np.bool_)
         phase = positions.astype(np.float64)[:, None, None] * decoder._omega
         phase -= 2 * np.pi * np.rint(phase / (2 * np.pi))
@@ -506,12 +508,12 @@ class _Run:
     def mix(self, index: int, slots: Slots, sources: Rows, targets: Rows) -> Array:
         """The slots of a layer take the tokens and are read into `latent`; the evidence `[B · N, H]`."""
         layer, decoder = self._decoder._layers[index], self._decoder
-        _normed(self.x, layer.mixer_norm, decoder._eps, self.normed)
+        normed(self.x, layer.mixer_norm, decoder._eps, self.normed)
         joint = layer.mix_in.times(self.normed)
         evidence = np.empty(self._cos.shape[:2], np.float32)
-        _slots(
+        run_slots(
             joint, self._n_tokens, self._cos, self._sin, layer.gate_bias, decoder._scalars, layer.table, layer.decay,
-            layer.own_process, index, slots.means, slots.precisions, sources, targets, self.latent, evidence,
+            layer.own_process, self._lags, index, slots.means, slots.precisions, sources, targets, self.latent, evidence,
             self.finite,
         )  # fmt: skip
         if layer.output_gate_bias is not None:
@@ -528,9 +530,9 @@ class _Run:
         """The residual stream after the block."""
         layer, decoder = self._decoder._layers[index], self._decoder
         mixed = layer.mix_out.times(self._gated())
-        _add_normed(self.x, mixed, layer.feed_forward_norm, decoder._eps, self.normed)
+        add_normed(self.x, mixed, layer.feed_forward_norm, decoder._eps, self.normed)
         inner = layer.up.times(self.normed)
-        _gelu(inner)
+        gelu(inner)
         self.x += layer.down.times(inner)
 
     def _gated(self) -> Array:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from rfa.model.series.calendar import calendar_numbers
 from rfa.model.series.config import FEATURES, LAGS, PATCH
-from rfa.model.series.network import CALENDAR, FARTHEST, Asked
+from rfa.model.series.leads import CALENDAR, FARTHEST, calendar_numbers
+from rfa.model.series.network import Asked
 from rfa.model.series.tokens_numba import describe
 from rfa.training.synthetic.mixture import Split, draw
 

@@ -21,6 +21,8 @@ BLOCK_LENGTHS: Final = (8, 64)
 BLOCKS: Final = 32
 ABOUT: Final = 13
 FEATURES: Final = 2 * WINDOW + LAGS * (DIFFERENCES + AHEAD + 4) + len(BLOCK_LENGTHS) * BLOCKS + ABOUT
+# Widths of layers are multiples of it.
+MULTIPLE: Final = 32
 # What a forecast is told by at each lead: GIFT-Eval's nine quantiles, and the ends of 90, 95 and 99 %.
 LEVELS: Final = (0.005, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.975, 0.995)
 MEDIAN: Final = LEVELS.index(0.5)
@@ -47,10 +49,11 @@ class SeriesConfig(StrictConfig):
     head_inner: int = 64
 
     def __post_init__(self) -> None:
-        for name in ("embedding_width", "head_width", "head_inner"):
+        # What the compiled products have in a panel.
+        for name in ("d_model", "embedding_width", "head_width", "head_inner"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be an integer >= 1, got {value!r}")
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1 or value % MULTIPLE:
+                raise ValueError(f"{name} must be a multiple of {MULTIPLE}, got {value!r}")
         if self.n_slots == 0:
             raise ValueError("n_slots must be >= 1: a series is streamed, got 0")
         LanguageModelConfig.__post_init__(self.blocks)

@@ -21,12 +21,8 @@ from rfa.model.config import Mode
 from rfa.model.layers import Block, LayerState, RobustMixer
 from rfa.model.mixing import ModeNorm
 from rfa.model.series.config import FEATURES, LAGS, LEVELS, MEDIAN, PATCH, SeriesConfig
+from rfa.model.series.leads import CALENDAR, FARTHEST, LEAD_NUMBERS, lead_table
 
-# The longest lead that training asks for; beyond it a lead looks as far as that.
-FARTHEST = 768
-WAVES = 8
-CALENDAR = 7
-LEAD_NUMBERS = WAVES + 3
 ASKED = 2 * LAGS + LEAD_NUMBERS + CALENDAR
 # Between quantiles at the start, in scales.
 FIRST_GAP = 0.25
@@ -46,16 +42,10 @@ class Asked(NamedTuple):
     calendar: Tensor
 
 
-def lead_numbers(leads: Tensor) -> Tensor:
-    """What the head sees of how far leads are, `[..., LEAD_NUMBERS]`."""
-    near = leads.clamp(1, FARTHEST).to(torch.float32)
-    along = torch.log1p(near) / math.log1p(FARTHEST)
-    waves = torch.cos(math.pi * along[..., None] * torch.arange(1, WAVES + 1, device=leads.device))
-    return torch.cat([torch.stack([along, near / FARTHEST, (near / 64).clamp(max=1)], -1), waves], -1)
-
-
 class SeriesHead(nn.Module):
     """Quantiles at leads, `[B, N, K, Q]`, of states `[B, N, d]`."""
+
+    lead_table: Tensor
 
     def __init__(self, config: SeriesConfig) -> None:
         super().__init__()
@@ -64,6 +54,7 @@ class SeriesHead(nn.Module):
         self.inner = nn.Linear(config.head_width, config.head_inner)
         self.out = nn.Linear(config.head_inner, len(LEVELS))
         self.follow = nn.Linear(config.d_model, 2 * LAGS)
+        self.register_buffer("lead_table", torch.from_numpy(lead_table()), persistent=False)
         with torch.no_grad():
             self.out.weight.mul_(0.1)
             self.out.bias.fill_(math.log(math.expm1(FIRST_GAP)))
@@ -72,7 +63,8 @@ class SeriesHead(nn.Module):
             self.follow.bias.zero_()
 
     def forward(self, h: Tensor, asked: Asked) -> Tensor:
-        features = torch.cat([asked.paths, lead_numbers(asked.leads), asked.calendar], -1)
+        far = self.lead_table[asked.leads.clamp(1, FARTHEST)]
+        features = torch.cat([asked.paths, far, asked.calendar], -1)
         hidden = self.inner(F.gelu(self.state(h)[..., None, :] + self.asked(features)))
         # What the quantiles are is as fine as float32, whatever the layers before it are computed in.
         with torch.autocast(h.device.type, enabled=False):

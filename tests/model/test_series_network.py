@@ -1,13 +1,15 @@
 """The series network: quantiles that never cross, leads that do not know of each other, streams at any lag."""
 
+import numpy as np
 import pytest
 import torch
 
 from rfa.model.series.config import FEATURES, LAGS, LEVELS, MEDIAN, PATCH, SeriesConfig
-from rfa.model.series.network import CALENDAR, FARTHEST, Asked, SeriesNetwork, lead_numbers
+from rfa.model.series.leads import CALENDAR, FARTHEST, lead_table
+from rfa.model.series.network import Asked, SeriesNetwork
 
 SMALL = SeriesConfig(
-    d_model=32, n_layers=2, n_heads=2, head_dim=4, n_slots=4, embedding_width=24, head_width=16, head_inner=8
+    d_model=32, n_layers=2, n_heads=2, head_dim=4, n_slots=4, embedding_width=32, head_width=32, head_inner=32
 )
 
 
@@ -91,17 +93,22 @@ def test_paths_are_followed_by_weights_of_the_state():
     torch.testing.assert_close(difference, weight[..., None].expand_as(difference), atol=1e-5, rtol=1e-4)
 
 
+@torch.no_grad()
 def test_leads_beyond_the_farthest_look_as_far():
-    numbers = lead_numbers(torch.tensor([FARTHEST, FARTHEST + 1, 10 * FARTHEST]))
-    assert torch.equal(numbers[0], numbers[1]) and torch.equal(numbers[0], numbers[2])
-    near = lead_numbers(torch.arange(1, FARTHEST + 1))
-    assert (near[:, 0].diff() > 0).all()
+    model = network()
+    tokens, ends, asked = inputs()
+    told = [
+        model(tokens, ends, asked._replace(leads=torch.full_like(asked.leads, lead)))
+        for lead in (FARTHEST, FARTHEST + 1, 10 * FARTHEST, FARTHEST // 2)
+    ]
+    assert torch.equal(told[0], told[1]) and torch.equal(told[0], told[2]) and not torch.equal(told[0], told[3])
+    assert (np.diff(lead_table()[1:, 0]) > 0).all()
 
 
 def test_a_configuration_says_what_is_wrong():
     with pytest.raises(ValueError, match="n_slots must be >= 1"):
         SeriesConfig(n_slots=0)
-    with pytest.raises(ValueError, match="head_width must be an integer >= 1, got 0"):
+    with pytest.raises(ValueError, match="head_width must be a multiple of 32, got 0"):
         SeriesConfig(head_width=0)
     with pytest.raises(ValueError, match="head_dim must be even"):
         SeriesConfig(head_dim=3)

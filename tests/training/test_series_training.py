@@ -24,7 +24,7 @@ from rfa.training.series_batches import (
 from rfa.training.series_network import SeriesRun, SeriesTrainer, SeriesTrainingConfig, pinball, train_series
 
 MODEL = SeriesConfig(
-    d_model=32, n_layers=1, n_heads=2, head_dim=4, n_slots=4, embedding_width=32, head_width=32, head_inner=16
+    d_model=32, n_layers=1, n_heads=2, head_dim=4, n_slots=4, embedding_width=32, head_width=32, head_inner=32
 )
 TRAINING = SeriesTrainingConfig(
     steps=6, batch=4, tokens=16, validate_every=3, optimiser="muon", schedule="wsd", workers=0, precision="fp32"
