@@ -513,8 +513,8 @@ class _Run:
         evidence = np.empty(self._cos.shape[:2], np.float32)
         run_slots(
             joint, self._n_tokens, self._cos, self._sin, layer.gate_bias, decoder._scalars, layer.table, layer.decay,
-            layer.own_process, self._lags, index, slots.means, slots.precisions, sources, targets, self.latent, evidence,
-            self.finite,
+            layer.own_process, self._lags, index, slots.means, slots.precisions, sources, targets, self.latent,
+            evidence, self.finite,
         )  # fmt: skip
         if layer.output_gate_bias is not None:
             self._opened = joint[:, -layer.output_gate_bias.size :] + layer.output_gate_bias

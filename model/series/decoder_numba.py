@@ -11,7 +11,6 @@ same, bit for bit, in whatever company.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,13 +20,15 @@ from numpy.typing import NDArray
 
 from rfa.model import decoder_numba, product_numba
 from rfa.model.compiling import whole_kernel
-from rfa.model.decoder_numba import HEAD_CONSTANTS, SCALARS, add_normed, gelu, normed, run_slots
+from rfa.model.decoder_numba import HEAD_CONSTANTS, SCALARS, add_normed, exp, gelu, log, normed, run_slots
 from rfa.model.product_numba import Matrix, multiply
-from rfa.model.series.config import FEATURES, LAGS, LEVELS, MEDIAN, PATCH
-from rfa.model.series.leads import CALENDAR, FARTHEST, LEAD_NUMBERS, lead_table
+from rfa.model.series.config import LAGS, LEVELS, MEDIAN, PATCH
+from rfa.model.series.leads import CALENDAR, LEAD_NUMBERS
 
 Array = NDArray[np.float32]
 QUANTILES = len(LEVELS)
+# asinh of the farthest that a quantile is told from the centre, in scales.
+FARTHEST_QUANTILE = 20.0
 ASKED = 2 * LAGS + LEAD_NUMBERS + CALENDAR
 # Twice the slots' own dynamics and head constants are derived from the weights once, in float64, by these names.
 LAYER_CONSTANTS = (*HEAD_CONSTANTS, "decay", "own_process")
@@ -83,6 +84,7 @@ def _add_bias(x, bias):
 
 @functools.cache
 def _kernels() -> tuple[Any, Any]:
+    zero, half, one, sixth, farthest = (np.float32(x) for x in (0, 0.5, 1, 1 / 6, FARTHEST_QUANTILE))
     modules = (decoder_numba, product_numba)
     add_bias = whole_kernel(*modules)(_add_bias)
 
@@ -95,7 +97,7 @@ def _kernels() -> tuple[Any, Any]:
         x = np.empty((n, d), np.float32)
         multiply(hidden, embedding.second, x)
         add_bias(x, embedding.second_bias)
-        heads, slots = layers.decay.shape[2], layers.decay.shape[3]
+        heads = layers.decay.shape[2]
         latent = np.empty((n, heads * 2 * cos.shape[2]), np.float32)
         evidence = np.empty((n, heads), np.float32)
         joint = np.empty((n, layers.mix_in.shape[1] * layers.mix_in.shape[3]), np.float32)
@@ -146,14 +148,20 @@ def _kernels() -> tuple[Any, Any]:
             for j in range(2 * LAGS):
                 median += follow[of[i], j] * asked[i, j]
             quantiles[i, MEDIAN] = median
+            for q in range(QUANTILES):
+                # softplus
+                raw[i, q] = log(one + exp(-abs(raw[i, q]))) + max(raw[i, q], zero)
             for q in range(MEDIAN + 1, QUANTILES):
-                quantiles[i, q] = quantiles[i, q - 1] + np.float32(math.log1p(math.exp(-abs(raw[i, q])))) + max(
-                    raw[i, q], np.float32(0)
-                )
+                quantiles[i, q] = quantiles[i, q - 1] + raw[i, q]
             for q in range(MEDIAN - 1, -1, -1):
-                quantiles[i, q] = quantiles[i, q + 1] - np.float32(math.log1p(math.exp(-abs(raw[i, q])))) - max(
-                    raw[i, q], np.float32(0)
-                )
+                quantiles[i, q] = quantiles[i, q + 1] - raw[i, q]
+            for q in range(QUANTILES):
+                x = min(max(quantiles[i, q], -farthest), farthest)
+                # sinh: by its series where e^x and e^-x would leave no digits of it.
+                square = x * x
+                near = x * (one + square * (sixth + square * (one / np.float32(120) + square / np.float32(5040))))
+                far = half * (exp(x) - exp(-x))
+                quantiles[i, q] = near if square < one else far
 
     return whole_kernel(*modules)(forward), whole_kernel(*modules)(ask)
 
@@ -234,8 +242,8 @@ class SeriesDecoder:
 
     def forward(
         self, tokens: Array, ends: NDArray[np.int64], lags: NDArray[np.int64], means: Array, precisions: Array
-    ) -> tuple[Array, NDArray[np.bool_]]:
-        """States `[n, d]` after one token of each of n streams, and which slots are finite.
+    ) -> Array:
+        """States `[n, d]` after one token of each of n streams.
 
         Args:
             tokens: `[n, FEATURES]`. ends: cells up to each. lags: cells since the last whole patch, 1 … PATCH.
@@ -250,10 +258,10 @@ class SeriesDecoder:
             tokens, np.cos(angle), np.sin(angle), lags - 1, self.embedding, self.layers, self.scalars, means,
             precisions, np.arange(n), states, finite,
         )  # fmt: skip
-        return states, finite
+        return states
 
     def ask(self, states: Array, of: NDArray[np.int64], asked: Array) -> Array:
-        """Quantiles `[k, Q]` of asinh((y - c) / s).
+        """Quantiles `[k, Q]` of (y - c) / s.
 
         Args:
             states: `[n, d]`. of: `[k]` whose state each is about. asked: `[k, ASKED]`, see `network.Asked`.
@@ -261,7 +269,3 @@ class SeriesDecoder:
         quantiles = np.empty((len(asked), QUANTILES), np.float32)
         _kernels()[1](states, of, asked, self.head, quantiles)
         return quantiles
-
-
-LEAD_TABLE = lead_table()
-assert FEATURES > 0 and FARTHEST > 0

@@ -266,23 +266,23 @@ def keep_token(numbers, counts, c, s, fill):
 
 
 @part
-def paths(leads, counts, ring, lags, offsets, c, s, origin, out):
-    """`[K, 2 LAGS]` what the seasonal paths say at K leads, and the same moved to where the stream is now."""
+def path(lead, gone, counts, ring, lags, offsets, c, s, origin, out):
+    """What the seasonal paths of a token say at a lead, and the same moved to where the stream was then: the first
+    2 LAGS of `out`. The ring has gone on by `gone` cells since, less than a patch."""
     local = c - origin
-    head = counts[HEAD]
-    for i in range(len(leads)):
-        for band in range(LAGS):
-            p = lags[band]
-            if p == 0:
-                out[i, band] = 0
-                out[i, LAGS + band] = 0
-            else:
-                x = ring[head + _back(leads[i], p)]
-                out[i, band] = _squashed(x, local, s)
-                out[i, LAGS + band] = _squashed(x + offsets[band], local, s)
+    head = counts[HEAD] + gone
+    for band in range(LAGS):
+        p = lags[band]
+        if p == 0:
+            out[band] = 0
+            out[LAGS + band] = 0
+        else:
+            x = ring[head + _back(lead, p)]
+            out[band] = _squashed(x, local, s)
+            out[LAGS + band] = _squashed(x + offsets[band], local, s)
 
 
-def _describe(values, ends, leads, rows, centres, scales, path, numbers, counts, ring, errors, since, lags, offsets):
+def _describe(values, ends, leads, rows, centres, scales, told, numbers, counts, ring, errors, since, lags, offsets):
     begin(numbers, counts, ring, errors, since)
     done = 0
     for i in range(len(ends)):
@@ -292,7 +292,8 @@ def _describe(values, ends, leads, rows, centres, scales, path, numbers, counts,
             observe(values[t], numbers, counts, ring, errors, since)
         done = ends[i]
         c, s, fill = token(numbers, counts, ring, errors, since, lags, offsets, rows[i])
-        paths(leads[i], counts, ring, lags, offsets, c, s, numbers[ORIGIN], path[i])
+        for k in range(len(leads[i])):
+            path(leads[i, k], 0, counts, ring, lags, offsets, c, s, numbers[ORIGIN], told[i, k])
         keep_token(numbers, counts, c, s, fill)
         centres[i], scales[i] = c, s
 
@@ -302,17 +303,17 @@ def _kernel() -> Any:
     return kernel()(_describe)
 
 
-def describe(values: Array, ends: Array, leads: Array, rows: Array, centres: Array, scales: Array, path: Array) -> None:
+def describe(values: Array, ends: Array, leads: Array, rows: Array, centres: Array, scales: Array, told: Array) -> None:
     """The tokens of one whole series.
 
     Args:
         values: `[L]` float64, NaN where empty; the first is not.
         ends: `[N]` int64, after how many cells each token is made, increasing; beyond the series: no token.
         leads: `[N, K]` int64, cells ahead that are asked for, >= 1.
-        rows, path: `[N, FEATURES]` and `[N, K, 2 LAGS]` float32; centres, scales `[N]` float64: results.
+        rows, told: `[N, FEATURES]` and `[N, K, 2 LAGS]` float32; centres, scales `[N]` float64: results.
     """
     _kernel()(
-        values, ends, leads, rows, centres, scales, path, np.zeros(NUMBERS), np.zeros(COUNTS, np.int64),
+        values, ends, leads, rows, centres, scales, told, np.zeros(NUMBERS), np.zeros(COUNTS, np.int64),
         np.zeros(RING, np.float32), np.zeros(REACH, np.float32), np.zeros(REACH, np.uint16),
         np.zeros(LAGS, np.int64), np.zeros(LAGS),
     )  # fmt: skip

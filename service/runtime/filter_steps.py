@@ -67,12 +67,16 @@ class Traced(NamedTuple):
     forecast_covariance: Array
 
 
-def room_of_known(out: Observed, horizon: int) -> Known:
-    """What is known of an observation: what a filter tells of it in `out`, and room for its forecasts, of zeros."""
+def room_of_known(out: Observed, horizon: int, sides: int = 0) -> Known:
+    """What is known of an observation: what a filter tells of it in `out`, and room for its forecasts, of zeros.
+
+    sides: columns of `Known.sides`.
+    """
     size = out.mean.shape[0]
     return Known(
         out.mean, out.covariance, out.innovation, out.innovation_covariance, np.zeros((horizon, size)),
         np.zeros((horizon, size, size)), out.scalars, np.zeros((2, size)), np.zeros((horizon, size)),
+        np.zeros((horizon, size, sides)),
     )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ def _conclude() -> Any:
             one = Known(
                 known.mean[i], known.covariance[i], known.innovation[i], known.innovation_covariance[i],
                 known.forecast_mean[i], known.forecast_covariance[i], known.scalars[i], known.few[i],
-                known.forecast_few[i],
+                known.forecast_few[i], known.sides[i],
             )  # fmt: skip
             conclude.conclude(
                 streams, leads, tables, wanted, seats[row], times[row], values[row], one, is_finite[i], told, row, room
@@ -203,8 +203,11 @@ class GraphSteps:
         parts = [outputs[name][:count].astype(np.float64) for name in _KNOWN]
         scalars = np.stack([outputs[name][:count] for name in _SCALARS], axis=1).astype(np.float64)
         mean, covariance, innovation, spread = parts
-        few = np.zeros((count, 2, self.size)), np.zeros((count, len(readout.horizon), self.size))
-        known = Known(mean, covariance, innovation, spread, means, covariances, scalars, *few)
+        few, ahead = np.zeros((count, 2, self.size)), (count, len(readout.horizon), self.size)
+        known = Known(
+            mean, covariance, innovation, spread, means, covariances, scalars, few, np.zeros(ahead),
+            np.zeros((*ahead, 0)),
+        )  # fmt: skip
         streams, tables = streams_of(pool), readout.calibration.tables
         room = conclude.scratch(streams, tables, readout.wanted)
         followed = streams, self._leads, tables, readout.wanted

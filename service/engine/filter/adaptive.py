@@ -84,7 +84,8 @@ FIELDS = tuple(f"adaptive.{name}" for name in ("shift", "due", "mean", "radius")
 class Tracks(NamedTuple):
     """The adaptive state of all streams of a pool: v `[streams, leads, P, levels]`, and of the forecasts that wait
     their times `[streams, all places]`, what they said `[…, P]` and half widths of their intervals `[…, P, levels]`,
-    below 0 where they count as empty, all 0 where none waits."""
+    or of their sides, `[…, P, 2 levels]`, those below first; below 0 where they count as empty, all 0 where none
+    waits."""
 
     shift: Array
     due: Array
@@ -116,11 +117,11 @@ class Leads(NamedTuple):
     are_own: bool
 
     @classmethod
-    def of(cls, horizons: Sequence[float] | Array, *, are_own: bool = False) -> Leads:
+    def of(cls, horizons: Sequence[float] | Array, *, are_own: bool = False, most_places: int = MOST_PLACES) -> Leads:
         """Of the leads in time units or in own steps, ascending; the first is the step."""
         times = np.array(horizons, np.float64)
         step = float(times[0])
-        steps = np.clip(np.rint(times / step), 1, MOST_PLACES).astype(np.int64)
+        steps = np.clip(np.rint(times / step), 1, most_places).astype(np.int64)
         gamma: Array = np.minimum(GAMMA, 1 / (4 * steps))
         gamma[0] = GAMMA
         counts = steps[1:]
@@ -128,10 +129,11 @@ class Leads(NamedTuple):
         near: Array = np.minimum((OWN_TOLERANCE if are_own else TOLERANCE) * times, step / 2)[lead]
         return cls(step, gamma, counts, np.cumsum(counts) - counts, lead, near, times, are_own)
 
-    def fields(self, size: int, levels: int) -> dict[str, StateField]:
-        """What a seat holds for observations of `size` components and `levels` levels, as of `Tracks`."""
+    def fields(self, size: int, levels: int, sides: int = 1) -> dict[str, StateField]:
+        """What a seat holds for observations of `size` components and `levels` levels, as of `Tracks`; of forecasts
+        that are as wide above as below, or of two sides."""
         places = len(self.lead)
-        shapes = ((len(self.gamma), size, levels), (places,), (places, size), (places, size, levels))
+        shapes = ((len(self.gamma), size, levels), (places,), (places, size), (places, size, sides * levels))
         kinds = (np.float32, np.float64, np.float64, np.float32)
         return {name: StateField(shape, kind) for name, shape, kind in zip(FIELDS, shapes, kinds, strict=True)}
 
@@ -240,10 +242,12 @@ def score_waiting(leads, tracks, seat, now, lag, unit, value, rates, shift, chan
         lead = leads.lead[place]
         for a in range(size):
             if value[a] == value[a]:
-                off = abs(value[a] - tracks.mean[seat, place, a])
+                off = value[a] - tracks.mean[seat, place, a]
+                side = levels if off > 0 and tracks.radius.shape[3] > levels else 0
+                off = abs(off)
                 held[lead, 0] += 1
                 for level in range(levels):
-                    radius = tracks.radius[seat, place, a, level]
+                    radius = tracks.radius[seat, place, a, side + level]
                     missed = 1.0 if off > radius else 0.0
                     change[lead, a, level] += leads.gamma[lead] * (missed - rates[level])
                     held[lead, 1 + level] += 1 if off <= abs(radius) else 0

@@ -126,7 +126,10 @@ class Known(NamedTuple):
     observation. scalars `[4]`: the model's precision, weight, nis, log-likelihood.
 
     few `[2, P]`, of innovation and state, and forecast_few `[H, P]` tell of how few numbers their deviations were
-    learned, as of student.py: their intervals are Student's t, whose 68 % a deviation holds."""
+    learned, as of student.py: their intervals are Student's t, whose 68 % a deviation holds.
+
+    sides `[H, P, 2 calibrated]` are half widths of the forecasts' intervals by the model, below their means and above;
+    of no columns where a deviation tells them."""
 
     mean: Array
     covariance: Array
@@ -137,6 +140,7 @@ class Known(NamedTuple):
     scalars: Array
     few: Array
     forecast_few: Array
+    sides: Array
 
 
 class Told(NamedTuple):
@@ -189,6 +193,7 @@ class Scratch(NamedTuple):
     tail: Array
     radius: Array
     multipliers: Array
+    side: Array
     widths: Array
     edges: Array
     scores: Array
@@ -240,7 +245,8 @@ def scratch(streams: Streams, tables: Tables, wanted: Wanted) -> Scratch:
     return Scratch(
         np.empty((leads, size, levels), np.float32), np.full(2, -1), np.empty((leads, size, levels)),
         np.empty(streams.tracks.due.shape[1], np.int8), np.empty(COLUMNS),
-        np.empty(TAIL_COLUMNS), np.empty((len(wanted.horizon), size, levels)), np.empty(levels),
+        np.empty(TAIL_COLUMNS), np.empty((len(wanted.horizon), size, streams.tracks.radius.shape[3])), np.empty(levels),
+        np.empty(levels),
         np.empty((size, levels)),
         np.empty((size, len(tables.pit_columns) // 2)), np.empty(size), np.empty(size, np.bool_),
         np.empty(size, np.bool_), np.empty(len(wanted.horizon), np.int64), np.empty(leads, np.int64),
@@ -378,18 +384,39 @@ def _forecast(wanted, tables, known, told, row, room):
         for a in range(len(room.scores)):
             mean, variance = known.forecast_mean[h, a], known.forecast_covariance[h, a, a]
             deviation, few = np.sqrt(max(variance, 0.0)), known.forecast_few[h, a]
-            radii(wanted.multipliers[h], room.shift[room.lead[h], a], room.radius[h, a])
             told.moments[row, h, 0, a] = mean
             told.moments[row, h, 1, a] = deviation * wanted.scale[h]
-            for level in range(told.bands.shape[2]):
-                half = deviation * _band(room.radius[h, a], wanted.columns, wanted.weights[h], level)
-                half *= stretched(wanted.squares[level], few)
-                told.bands[row, h, level, a, 0] = mean - half
-                told.bands[row, h, level, a, 1] = mean + half
-                total += half
-            for level in range(room.radius.shape[2]):
-                room.radius[h, a, level] *= deviation * stretched(tables.squares[level], few)
+            if known.sides.shape[2] > 0:
+                total += _sided(wanted, known, told, row, room, h, a)
+            else:
+                radii(wanted.multipliers[h], room.shift[room.lead[h], a], room.radius[h, a])
+                for level in range(told.bands.shape[2]):
+                    half = deviation * _band(room.radius[h, a], wanted.columns, wanted.weights[h], level)
+                    half *= stretched(wanted.squares[level], few)
+                    told.bands[row, h, level, a, 0] = mean - half
+                    told.bands[row, h, level, a, 1] = mean + half
+                    total += half
+                for level in range(room.radius.shape[2]):
+                    room.radius[h, a, level] *= deviation * stretched(tables.squares[level], few)
             total += mean + variance
+    return total
+
+
+@part
+def _sided(wanted, known, told, row, room, h, a):
+    """Intervals of a forecast that are not as wide above as below."""
+    mean, total = known.forecast_mean[h, a], 0.0
+    calibrated = room.shift.shape[2]
+    for side in range(2):
+        for level in range(calibrated):
+            room.multipliers[level] = known.sides[h, a, side * calibrated + level]
+        radii(room.multipliers, room.shift[room.lead[h], a], room.side)
+        for level in range(calibrated):
+            room.radius[h, a, side * calibrated + level] = room.side[level]
+        for level in range(told.bands.shape[2]):
+            half = _band(room.side, wanted.columns, wanted.weights[h], level)
+            told.bands[row, h, level, a, side] = mean + (half if side else -half)
+            total += half
     return total
 
 
@@ -416,7 +443,7 @@ def _leave(tracks, seat, room):
 @part
 def _wait(leads, tracks, wanted, seat, now, unit, count, known, room):
     """Keep forecasts until their observation comes; where one waits in their place, they are not scored."""
-    levels = room.radius.shape[2]
+    widths, levels = room.radius.shape[2], room.shift.shape[2]
     for lead in range(1, len(room.column)):
         column = room.column[lead]
         if column < 0:
@@ -425,15 +452,15 @@ def _wait(leads, tracks, wanted, seat, now, unit, count, known, room):
         place = place_of(leads, lead, wanted.horizon[column], due, wanted.horizon[column] / unit, count)
         if place < 0:
             continue
-        if tracks.radius[seat, place, 0, levels - 1] != 0:
+        if tracks.radius[seat, place, 0, widths - 1] != 0:
             continue
         tracks.due[seat, place] = due
         room.loaded[1] += 1
         for a in range(len(room.scores)):
             tracks.mean[seat, place, a] = known.forecast_mean[column, a]
-            for level in range(levels):
-                radius = counted_radius(room.radius[column, a, level], room.shift[lead, a, level])
-                tracks.radius[seat, place, a, level] = radius
+            for width in range(widths):
+                radius = counted_radius(room.radius[column, a, width], room.shift[lead, a, width % levels])
+                tracks.radius[seat, place, a, width] = radius
 
 
 # Kept: it takes longer than the rest of most kernels.
