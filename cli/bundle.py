@@ -37,6 +37,10 @@ def export(
         from rfa.export.language_export import export_language
 
         bundle: Bundle = export_language(run, out, name=name)
+    elif family == "series":
+        from rfa.export.series_export import export_series
+
+        bundle = export_series(run, out, name=name)
     else:
         from rfa.export.filter_calibration import doubt
         from rfa.export.filter_export import export_filter

@@ -211,7 +211,13 @@ def filter_for(bundle: str | None) -> Filters:
     from rfa.library.locate import find_bundle
     from rfa.service.runtime.filter import FilterRuntime
 
-    runtime = FilterRuntime(open_bundle(find_bundle(str(bundle))))
+    opened = open_bundle(find_bundle(str(bundle)))
+    if opened.kind == "series":
+        from rfa.library.models import series_runtime
+
+        model = series_runtime(opened, 1)
+        return lambda key, series: [(series, model.sized(len(series.names)))]
+    runtime = FilterRuntime(opened)
     return lambda key, series: [(series, runtime)]
 
 

@@ -1,15 +1,21 @@
-"""`rfa train lm` and `rfa train filter`: data → a run directory that `rfa export` reads."""
+"""`rfa train lm`, `rfa train filter` and `rfa train series`: data → a run directory that `rfa export` reads."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rfa.cli.console import JsonFlag, print_result
+
+if TYPE_CHECKING:
+    from rfa.model.series.network import SeriesNetwork
+
+# Of a series of one's own from its first value on: two years of 5-minute values.
+MOST_CELLS = 1 << 18
 
 app = typer.Typer(no_args_is_help=True, help="Train a model from data.")
 Steps = Annotated[
@@ -80,3 +86,72 @@ def train_filter(
         return
     parameters = sum(parameter.numel() for parameter in model.parameters())
     print_result({"run": str(out), "family": run.family, "parameters": parameters}, as_json)
+
+
+@app.command("series")
+def train_series(
+    out: Out,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A file as rfa filter reads it, to train on beside synthetic series; repeat for more. Default: "
+            "synthetic series alone.",
+            metavar="FILE",
+        ),
+    ] = None,
+    begin: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="Bundle or run whose weights are the first ones; new: drawn ones. Default: with --data the "
+            "bundle series, else new.", metavar="BUNDLE|RUN|new",
+        ),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(help="Name of a packaged config (series, series_tune), or a JSON file; default: by --data."),
+    ] = None,
+    steps: Steps = None,
+    as_json: JsonFlag = False,
+) -> None:  # fmt: skip
+    """Train the network of any series: on synthetic ones for hours, or from the shipped weights on one's own for
+    minutes. A run with progress is resumed; Ctrl-C and SIGTERM save the step under way."""
+    from rfa.data import load_table, read_frame, usual_step
+    from rfa.training.language import find_config
+    from rfa.training.series_batches import cells_of
+    from rfa.training.series_network import SeriesRun
+    from rfa.training.series_network import train_series as train
+
+    run = SeriesRun.from_file(find_config(config or ("series_tune" if data else "series")))
+    source = begin or ("series" if data else "new")
+    network = None if source == "new" else _series_network(source)
+    if network is not None:
+        run = replace(run, model=network.config)
+    if steps is not None:
+        run = replace(run, training=replace(run.training, steps=steps))
+    own = []
+    for file in data or ():
+        for series in read_frame(load_table(file)).values():
+            step = usual_step(series) or 1.0
+            for column in range(len(series.names)):
+                found = cells_of(series.times, series.values[:, column], step, MOST_CELLS, has_calendar=False)
+                own += [] if found is None else [found]
+    record = train(run, out, begin_from=network, own=own, files=[Path(file) for file in data or ()])
+    print_result({"run": str(out), **{name: record[name] for name in ("parameters", "series", "seconds")}}, as_json)
+
+
+def _series_network(source: str) -> SeriesNetwork:
+    """The network of a bundle or a run.
+
+    Raises:
+        ValueError: it is another model.
+    """
+    from rfa.export.loading import load_model
+    from rfa.library.locate import find_bundle
+    from rfa.model.checkpoint import CONFIG_FILE
+    from rfa.model.series.network import SeriesNetwork as Network
+
+    path = Path(source)
+    model = load_model(path if (path / CONFIG_FILE).is_file() else find_bundle(source))
+    if not isinstance(model, Network):
+        raise ValueError(f"--from {source} is no network of series")
+    return model

@@ -20,7 +20,7 @@ FORMAT_VERSION: Final = 1
 MANIFEST_FILE = "manifest.json"
 # Optional, and the one file that the manifest does not list: it signs the manifest.
 SIGNATURE_FILE = "manifest.json.minisig"
-Kind = Literal["lm", "filter"]
+Kind = Literal["lm", "filter", "series"]
 Dtype = Literal["float64", "float32", "int64", "int32", "bool"]
 DTYPES: tuple[str, ...] = get_args(Dtype)
 MAX_MANIFEST_BYTES = 4 << 20

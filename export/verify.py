@@ -81,12 +81,22 @@ def verify_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> V
         BundleError: the bundle is damaged, its golden outputs are not reproduced, or its model cannot be rebuilt.
     """
     bundle = open_bundle(path, trusted_keys)
-    golden_values = check_golden(bundle)
+    golden_values = check_golden(bundle, _compiled_sessions(bundle))
     comparisons: tuple[Comparison, ...] = ()
     if importlib.util.find_spec("torch") is not None:
         comparisons = _in_fresh_process(bundle)
     files = len(bundle.manifest.files) + 1
     return VerifyReport(bundle.name, bundle.kind, bundle.digest, files, golden_values, comparisons)
+
+
+def _compiled_sessions(bundle: Bundle) -> dict[str, Any]:
+    """What golden outputs of a bundle without graphs are run as, where there is a compiler."""
+    if bundle.kind != "series" or importlib.util.find_spec("numba") is None:
+        return {}
+    from rfa.model.series.decoder_numba import SeriesDecoder
+    from rfa.model.series.session import NETWORK, SeriesSession
+
+    return {NETWORK: SeriesSession(SeriesDecoder.of(bundle.weights()))}
 
 
 def bundle_info(path: str | Path) -> dict[str, Any]:
@@ -120,7 +130,7 @@ def compare_with_torch(bundle: Bundle) -> list[Comparison]:
 
     torch.set_num_threads(1)
     model = model_of(bundle)
-    compare = _compare_language if bundle.kind == "lm" else _compare_filter
+    compare = {"lm": _compare_language, "filter": _compare_filter, "series": _compare_series}[bundle.kind]
     with torch.no_grad():
         return list(compare(bundle, model))
 
@@ -173,6 +183,42 @@ def _compare_language(bundle: Bundle, model: Any) -> Iterator[Comparison]:
         yield from _language_prefill(bundle, model, tokens[:, :PREFIX])
     yield from _language_attention(bundle, model, tokens[:1, : PREFIX + CONTINUATION])
     yield from _language_constants(bundle, model)
+
+
+def _compare_series(bundle: Bundle, model: Any) -> Iterator[Comparison]:
+    """What is compiled from the weights against the network, about the golden stream: a token that came before its
+    patch was whole read the slots, and left them as they were."""
+    import torch
+
+    from rfa.export.series_export import GOLDEN_LEADS
+    from rfa.model.series.config import LAGS, PATCH
+    from rfa.model.series.decoder_numba import SeriesDecoder
+    from rfa.model.series.leads import CALENDAR
+    from rfa.model.series.network import Asked
+    from rfa.model.series.session import SeriesSession
+
+    (case,) = bundle.golden["cases"]
+    inputs = {
+        name: np.array(source["values"], source["dtype"]).reshape(source["shape"])
+        for name, source in case["inputs"].items()
+    }
+    (found,) = SeriesSession(SeriesDecoder.of(bundle.weights())).run(None, inputs)
+    largest = _Largest()
+    whole: list[int] = []
+    for i, lag in enumerate(inputs["lags"].tolist()):
+        rows = [*whole, i]
+        ends = PATCH * np.arange(1, len(rows) + 1)
+        ends[-1] = PATCH * len(whole) + lag
+        asked = torch.from_numpy(inputs["asked"][rows])[None]
+        leads = torch.from_numpy(np.tile(GOLDEN_LEADS, (1, len(rows), 1)))
+        paths, calendar = asked[..., : 2 * LAGS], asked[..., -CALENDAR:]
+        told = model(
+            torch.from_numpy(inputs["tokens"][rows])[None], torch.from_numpy(ends)[None], Asked(leads, paths, calendar)
+        )
+        largest.see("quantiles", np.arcsinh(found[i]), told[0, -1])
+        if lag == PATCH:
+            whole.append(i)
+    yield from largest.comparisons("stream")
 
 
 def _carried(state: Any) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from rfa.service.runtime import auto
 from rfa.service.runtime.filter import FilterRuntime
 
 if TYPE_CHECKING:
+    from rfa.export.bundle import Bundle
+    from rfa.service.runtime.compiled_series import SeriesRuntime
     from rfa.service.runtime.compiled_system import SystemRuntime
 
 # What filters a series of this key: its columns, each with those that are filtered with it.
@@ -66,7 +68,24 @@ def find_model(model: str | Path, columns: int | None, system: Mapping[str, Any]
         with plain_errors():
             return Model(name, auto.AutoRuntime.of(size, name), auto.digest(name))
     bundle = open_bundle(find_bundle(name))
+    if bundle.kind == "series":
+        runtime = series_runtime(bundle, columns)
+        return Model(name, runtime, runtime.digest)
     return _checked(Model(name, FilterRuntime(bundle), bundle.digest), columns)
+
+
+def series_runtime(bundle: Bundle, columns: int | None) -> SeriesRuntime:
+    """A model of any series for so many columns; None is one.
+
+    Raises:
+        ValueError: numba is not installed, or they are too many.
+    """
+    if not HAS_COMPILER:
+        raise ValueError(f"model {bundle.name!r} needs numba: pip install 'rfa-server[fast]'")
+    from rfa.service.runtime.compiled_series import open_series
+
+    with plain_errors():
+        return open_series(bundle).sized(1 if columns is None else columns)
 
 
 def filters(model: str | Path, columns: int, system: Mapping[str, Any] | None = None) -> Filters:

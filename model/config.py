@@ -16,6 +16,12 @@ Noise = Literal["learned", "anchor"]
 DistanceBias = Literal["none", "alibi", "decay"]
 Innovation = Literal["key", "value"]
 
+# Added to softplus where a parameter must be positive.
+POSITIVE_FLOOR = 1e-6
+# Range of the input-driven log gains of slots: e^-12 is "ignore this token", e^8 is "overwrite the slot".
+GATE_RANGE = (-12.0, 8.0)
+# Added process noise of a slot per unit of its input gate.
+PROCESS_GATE_SCALE = 0.1
 MIXERS = ("rfa", "softmax", "afa", "radial_tangential")
 # What only RFA can do without, and with what it is RFA.
 ABLATIONS = {"kernel": "student_t", "prior": "lyapunov", "noise": "learned", "rotate_values": True, "unit_norm": False}

@@ -327,8 +327,8 @@ _SIGNATURES = (
     (
         run_slots,
         "void(float32[:,::1], int64, float32[:,:,::1], float32[:,:,::1], float32[::1], float32[::1], float32[:,::1], "
-        "float32[:,::1], float32[:,::1], int64, float32[:,:,:,:,::1], float32[:,:,:,::1], int64[::1], int64[::1], "
-        "float32[:,::1], float32[:,::1], boolean[::1])",
+        "float32[:,:,::1], float32[:,:,::1], int64[::1], int64, float32[:,:,:,:,::1], float32[:,:,:,::1], int64[::1], "
+        "int64[::1], float32[:,::1], float32[:,::1], boolean[::1])",
     ),
 )
 

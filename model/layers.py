@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rfa.model.attention.api import AttentionImpl, runs_fused
 from rfa.model.attention.reference import attend, relative_attention, without_autocast
-from rfa.model.config import LanguageModelConfig, Mode
+from rfa.model.config import GATE_RANGE, PROCESS_GATE_SCALE, LanguageModelConfig, Mode
 from rfa.model.dynamics import (
     Dynamics,
     DynamicsParameters,
@@ -27,10 +27,6 @@ from rfa.model.recurrence.slots import SlotImpl, slot_scan
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, SlotReadout, slot_step
 from rfa.model.recurrence.window import empty_ring, window_scan
 
-# Range of the input-driven log gains: e^-12 is "ignore this token", e^8 is "overwrite the slot".
-GATE_RANGE = (-12.0, 8.0)
-# Added process noise of a slot per unit of its input gate.
-PROCESS_GATE_SCALE = 0.1
 # The output gates start open: sigmoid(2) = 0.88, the same for every token.
 OUTPUT_GATE_START = 2.0
 # Memory of the slots at the start, in tokens: log-spaced between these.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +23,8 @@ AHEAD = 4
 # Leads of a token: one from each eighth of the near ones, and those of the far ones from anywhere on a log scale.
 NEAR, NEAR_LEADS, FAR_LEADS = 64, 8, 4
 LEADS = NEAR_LEADS + FAR_LEADS
+# Of a recorded series, what is trained on.
+TRAINED_SHARE = 0.8
 # Half of the series have tokens of which a quarter come early, as the last one of a stream does.
 JITTERED_SERIES, JITTERED_TOKENS = 0.5, 0.25
 # The calendar is told to half of those that have one.
@@ -120,6 +122,58 @@ def synthetic_batch(seed: int, series: int, tokens: int, index: int = 0, split: 
         for times, values, step, has_calendar in parts
     ]
     return batch_of([one for one in found if one is not None], rng, tokens)
+
+
+class Recorded:
+    """Series of one's own: all but the last fifth of each are trained on, and that is held out.
+
+    Args:
+        series: those with a value in either part are taken.
+        tokens: of a window.
+
+    Raises:
+        ValueError: none of them has as many cells as two patches.
+    """
+
+    def __init__(self, series: Sequence[Cells], tokens: int) -> None:
+        self._tokens = tokens
+        self._parts = [(one, int(TRAINED_SHARE * len(one.values))) for one in series if len(one.values) >= 2 * PATCH]
+        if not self._parts:
+            raise ValueError(f"no series has {2 * PATCH} steps of its usual lag, which training needs at least")
+
+    def batch(self, seed: int, count: int, index: int) -> SeriesBatch:
+        """Windows of the parts that are trained on, from any series alike: a function of the arguments."""
+        rng = np.random.default_rng(np.random.SeedSequence((seed, index), spawn_key=(2,)))
+        windows = []
+        for which in rng.integers(0, len(self._parts), count).tolist():
+            one, end = self._parts[which]
+            last = int(rng.integers(min(2 * PATCH, end), end + 1))
+            windows.append(_window(one, max(0, last - self._cells), last))
+        return batch_of(windows, rng, self._tokens)
+
+    def held_out(self) -> SeriesBatch:
+        """The last parts, seen from what came before; of long ones what a window holds."""
+        windows, begins = [], []
+        for one, end in self._parts:
+            begin = max(0, end - self._tokens * PATCH // 2)
+            windows.append(_window(one, begin, min(len(one.values), begin + self._cells)))
+            begins.append(end - begin)
+        batch = batch_of(windows, np.random.default_rng(0), self._tokens)
+        is_later = batch.ends >= torch.tensor(begins)[:, None]
+        return batch._replace(weights=batch.weights * is_later[..., None])
+
+    @property
+    def _cells(self) -> int:
+        return self._tokens * PATCH + FARTHEST // 2
+
+
+def _window(one: Cells, begin: int, end: int) -> Cells:
+    """Cells of a series from the first seen one on."""
+    values = one.values[begin:end]
+    seen = np.flatnonzero(np.isfinite(values))
+    first = int(seen[0]) if len(seen) else 0
+    values = values[first:] if len(seen) else np.zeros(1)
+    return Cells(values, one.start + (begin + first) * one.step, one.step, one.has_calendar)
 
 
 class _SyntheticBatches(IterableDataset[SeriesBatch]):

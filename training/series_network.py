@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import time
@@ -23,7 +24,7 @@ from rfa.training.optimiser import Optimiser, OptimiserConfig
 from rfa.training.plot import METRICS_FILE
 from rfa.training.provenance import provenance
 from rfa.training.resuming import PROGRESS_FILE, REQUEST_FILE, StopSignals, check_request, written_whole
-from rfa.training.series_batches import NEAR_LEADS, SeriesBatch, feed, synthetic_batch
+from rfa.training.series_batches import NEAR_LEADS, Cells, Recorded, SeriesBatch, feed, synthetic_batch
 
 OPTIMISER_FILE = "optimiser.safetensors"
 RECORD_FILE = "train.json"
@@ -37,6 +38,8 @@ class SeriesTrainingConfig(OptimiserConfig):
 
     batch: series of a step. tokens: of each series, a patch apart. modes: those that this run trains; with the
         attention mode alone, what both modes share stays as it is.
+    own_share: of the loss, where series of one's own are given: the rest is of synthetic ones, which keep what was
+        learned of others.
     workers: processes that draw series. threads: of the process that trains.
     """
 
@@ -46,6 +49,7 @@ class SeriesTrainingConfig(OptimiserConfig):
     seed: int = 0
     validate_every: int = 500
     precision: str = "bf16"
+    own_share: float = 0.5
     workers: int = 1
     threads: int = 1
 
@@ -57,6 +61,8 @@ class SeriesTrainingConfig(OptimiserConfig):
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
         if self.precision not in ("bf16", "fp32"):
             raise ValueError(f"precision must be 'bf16' or 'fp32', got {self.precision!r}")
+        if not 0 < self.own_share <= 1:
+            raise ValueError(f"own_share must be in (0, 1], got {self.own_share}")
 
 
 @dataclass(frozen=True)
@@ -126,11 +132,15 @@ def validate(model: SeriesNetwork, batches: Sequence[SeriesBatch], mode: Mode) -
 
 @dataclass
 class SeriesTrainer:
-    """One run: a network, how it moves, and where it stands."""
+    """One run: a network, how it moves, and where it stands.
+
+    own: series of one's own, to train on beside synthetic ones. begin_from: the first weights; None: drawn ones.
+    """
 
     run: SeriesRun
     out: Path
-    begin_from: Path | None = None
+    begin_from: SeriesNetwork | None = None
+    own: Recorded | None = None
     step: int = 0
     seconds: float = 0.0
     smooth: float = math.nan
@@ -142,8 +152,11 @@ class SeriesTrainer:
         torch.set_num_threads(config.threads)
         torch.manual_seed(config.seed)
         is_resumed = (self.out / PROGRESS_FILE).is_file()
-        source = self.out if is_resumed else self.begin_from
-        self.model = SeriesNetwork(self.run.model) if source is None else load_run(source)
+        self.model = SeriesNetwork(self.run.model)
+        if is_resumed:
+            self.model = load_run(self.out)
+        elif self.begin_from is not None:
+            self.model.load_state_dict(self.begin_from.state_dict())
         self.model.train()
         moved(self.model, config.modes)
         self.optimiser = Optimiser(self.model, config)
@@ -168,12 +181,16 @@ class SeriesTrainer:
         """One optimiser step; returns the mean loss of the modes."""
         config = self.run.training
         self.optimiser.zero_grad()
+        parts = [(batch, 1.0)]
+        if self.own is not None:
+            own = self.own.batch(config.seed, config.batch, self.step)
+            parts = [(batch, 1 - config.own_share), (own, config.own_share)]
         total = 0.0
-        for mode in config.modes:
+        for mode, (part, share) in itertools.product(config.modes, parts):
             self.model.mode = mode
             with torch.autocast("cpu", torch.bfloat16, enabled=config.precision == "bf16"):
-                quantiles = self.model(batch.tokens, batch.ends, batch.asked)
-            loss = weighted_mean(pinball(quantiles, batch), batch.weights) / len(config.modes)
+                quantiles = self.model(part.tokens, part.ends, part.asked)
+            loss = weighted_mean(pinball(quantiles, part), part.weights) * share / len(config.modes)
             loss.backward()
             total += float(loss.detach())
         if not math.isfinite(total):
@@ -181,6 +198,14 @@ class SeriesTrainer:
         self.optimiser.step(self.step)
         self.step += 1
         return total
+
+    def validate(self, fixed: Sequence[SeriesBatch], mode: Mode) -> dict[str, float]:
+        """Of synthetic series, and of what is held out of one's own."""
+        found = validate(self.averaged, fixed, mode)
+        if self.own is not None:
+            own = validate(self.averaged, [self.own.held_out()], mode)
+            found |= {f"own_{name}": value for name, value in own.items()}
+        return found
 
     def train(self) -> dict[str, dict[str, float]]:
         """Run to the last step; returns the final validation.
@@ -207,7 +232,7 @@ class SeriesTrainer:
                 bar.update()
                 bar.set_postfix(loss=f"{self.smooth:.4f}")
                 if self.step % config.validate_every == 0 or self.step == config.steps:
-                    validation = {mode: validate(self.averaged, fixed, mode) for mode in config.modes}
+                    validation = {mode: self.validate(fixed, mode) for mode in config.modes}
                     row = {"step": self.step, "series": self.step * config.batch, "seconds": round(self.seconds, 1)}
                     metrics.write(json.dumps({**row, "train": round(self.smooth, 5), "valid": validation}) + "\n")
                     metrics.flush()
@@ -216,11 +241,19 @@ class SeriesTrainer:
         return validation
 
 
-def train_series(run: SeriesRun, out: Path, *, begin_from: Path | None = None) -> dict[str, Any]:
+def train_series(
+    run: SeriesRun,
+    out: Path,
+    *,
+    begin_from: SeriesNetwork | None = None,
+    own: Sequence[Cells] = (),
+    files: Sequence[Path] = (),
+) -> dict[str, Any]:
     """Train into a run directory; one with progress is resumed.
 
     Args:
-        begin_from: a run whose weights are the first ones; None: drawn ones.
+        begin_from: whose weights are the first ones; None: drawn ones.
+        own: series to train on beside synthetic ones. files: where they are from, for the record.
 
     Returns:
         the run's record: validation losses, series seen, seconds, provenance.
@@ -237,7 +270,7 @@ def train_series(run: SeriesRun, out: Path, *, begin_from: Path | None = None) -
         )
         check_request(out, wanted, earlier)
     request.write_text(json.dumps(run.to_dict(), indent=2) + "\n")
-    trainer = SeriesTrainer(run, out, begin_from)
+    trainer = SeriesTrainer(run, out, begin_from, Recorded(own, run.training.tokens) if own else None)
     validation = trainer.train()
     record = {
         "config": run.to_dict(),
@@ -245,7 +278,7 @@ def train_series(run: SeriesRun, out: Path, *, begin_from: Path | None = None) -
         "series": trainer.step * run.training.batch,
         "seconds": round(trainer.seconds, 1),
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
-        **provenance([], torch.device("cpu")),
+        **provenance(list(files), torch.device("cpu")),
     }
     (out / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
     return record

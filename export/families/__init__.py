@@ -9,6 +9,7 @@ to these, for many configurations. Nothing here imports them: reading a bundle n
 from rfa.export.families.base import FamilyConfig, GraphRule
 from rfa.export.families.filters import DeepConfig, LinearConfig, MetricConfig
 from rfa.export.families.language import LanguageConfig
+from rfa.export.families.series import SeriesConfig
 
 __all__ = ["FAMILIES", "FamilyConfig", "GraphRule"]
 
@@ -17,4 +18,5 @@ FAMILIES: dict[str, type[FamilyConfig]] = {
     "linear": LinearConfig,
     "deep": DeepConfig,
     "metric": MetricConfig,
+    "series": SeriesConfig,
 }

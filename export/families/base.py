@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import BaseModel
 
 from rfa.export.documents import Strict
 from rfa.export.families.arrays import AnyArray, Rules
-from rfa.export.manifest import Dtype, TensorSpec
+from rfa.export.manifest import Dtype, GraphSpec, Kind, TensorSpec
 
 # Bytes of the state of one stream; a server keeps room for hundreds.
 MAX_STATE_BYTES = 64 << 20
@@ -27,7 +27,7 @@ class GraphRule(NamedTuple):
 class FamilyConfig(Strict):
     """The configuration of a model, and what a bundle of it holds."""
 
-    kind: ClassVar[Literal["lm", "filter"]]
+    kind: ClassVar[Kind]
     calibration: ClassVar[type[BaseModel]]
 
     @abstractmethod
@@ -53,6 +53,10 @@ class FamilyConfig(Strict):
     @abstractmethod
     def graphs(self) -> dict[str, GraphRule]:
         """The graphs, by name."""
+
+    def golden(self, graphs: Mapping[str, GraphSpec]) -> Mapping[str, GraphSpec]:
+        """What golden outputs are of: the graphs of the bundle, or what else it is run as."""
+        return graphs
 
     def constants(self, weights: Mapping[str, AnyArray]) -> Rules | None:
         """The arrays of decoder.safetensors; None where the family has no such file."""

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from rfa.export.calibration_document import FilterCalibration
 from rfa.export.families.arrays import ROUNDING, TOLERANCE, AnyArray, ArrayRule, Rules
 from rfa.export.families.base import MAX_STATE_BYTES, FamilyConfig, GraphRule, batched, size, spec
-from rfa.export.manifest import TensorSpec
+from rfa.export.manifest import Kind, TensorSpec
 
 # Exact but for the rounding to float32: what is a number of the configuration.
 EXACT = 1e-6
@@ -37,7 +37,7 @@ PASSES = frozenset({"passes"})
 class FilterConfig(FamilyConfig):
     """What all filters have: the interface, and the state in observation units."""
 
-    kind: ClassVar[Literal["lm", "filter"]] = "filter"
+    kind: ClassVar[Kind] = "filter"
     calibration = FilterCalibration
 
     @property

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from rfa.export.calibration_document import LanguageCalibration
 from rfa.export.families.arrays import AnyArray, ArrayRule, Rules
 from rfa.export.families.base import MAX_STATE_BYTES, FamilyConfig, GraphRule, size, spec
-from rfa.export.manifest import TensorSpec
+from rfa.export.manifest import Kind, TensorSpec
 
 # What the architecture fixes (`rfa.model.layers`, `rfa.model.dynamics`).
 FLOOR = 1e-6
@@ -26,7 +26,7 @@ Mode = Literal["attention", "recurrent"]
 class LanguageConfig(FamilyConfig):
     """`rfa.model.config.LanguageModelConfig`, of the models that a bundle can hold; see there."""
 
-    kind: ClassVar[Literal["lm", "filter"]] = "lm"
+    kind: ClassVar[Kind] = "lm"
     calibration = LanguageCalibration
 
     vocab_size: Annotated[int, Field(ge=1, le=1 << 20)]

@@ -1,41 +1,64 @@
-"""What the compiled series network needs beside its weights: constrained parameters and tables, formed once."""
+"""What the compiled series network needs beside its weights: constrained parameters and tables; needs no torch.
+
+The formulas are those of `rfa.model.dynamics` and `rfa.model.layers`.
+"""
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Mapping
 
 import numpy as np
-import torch
 
-from rfa.model.decoder_numba import HEAD_CONSTANTS
-from rfa.model.layers import GATE_RANGE, PROCESS_GATE_SCALE, Block, RobustMixer
+from rfa.model.config import GATE_RANGE, POSITIVE_FLOOR, PROCESS_GATE_SCALE
 from rfa.model.series.config import PATCH
-from rfa.model.series.network import SeriesNetwork
 
+Array = np.ndarray
 NORM_EPS = 1e-6
+SLOWEST = 1e4
 
 
-@torch.no_grad()
-def series_constants(model: SeriesNetwork) -> dict[str, np.ndarray]:
+def _positive(raw: Array) -> Array:
+    return np.logaddexp(0.0, raw) + POSITIVE_FLOOR
+
+
+def series_constants(weights: Mapping[str, Array]) -> dict[str, Array]:
     """By name: head constants `[L, H]`, decay and own_process `[L, PATCH, H, S]` over 1 … PATCH cells, omega `[H, D]`,
-    the slots before the first token, and scalars."""
-    found: dict[str, list[np.ndarray]] = {}
-    lags = torch.arange(1, PATCH + 1, dtype=torch.float32)[None] / PATCH
-    for block in cast("list[Block]", model.blocks):
-        mixer = cast(RobustMixer, block.mixer)
-        dynamics = mixer.dynamics()
-        parameters = mixer.slot_parameters(dynamics, lags)
-        values = {**parameters._asdict(), "eta2": dynamics.eta2}
-        means, precisions = mixer.initial_state()
-        parts = {name: values[name] for name in HEAD_CONSTANTS}
-        parts |= {"decay": parameters.decay[0], "own_process": mixer.own_process(lags[..., None, None])[0]}
-        parts |= {"initial_means": means, "initial_precisions": precisions}
-        for name, value in parts.items():
-            found.setdefault(name, []).append(value.float().numpy())
-    stacked = {name: np.stack(values) for name, values in found.items()}
-    scalars = {
-        "gate_lowest": GATE_RANGE[0], "gate_highest": GATE_RANGE[1], "process_gate_scale": PROCESS_GATE_SCALE,
-        "norm_eps": NORM_EPS,
-    }  # fmt: skip
-    omega = cast(RobustMixer, cast("list[Block]", model.blocks)[0].mixer).dynamics.omega.numpy()
-    return {**stacked, "omega": omega, **{name: np.array(value, np.float32) for name, value in scalars.items()}}
+    the slots before the first token, and scalars.
+
+    Args:
+        weights: of a network, by the names of its modules.
+    """
+    layers = sum(name.endswith(".slot_log_mu") for name in weights)
+
+    def stacked(name: str) -> Array:
+        return np.stack([weights[f"blocks.{index}.mixer.{name}"] for index in range(layers)]).astype(np.float64)
+
+    means = stacked("initial_means")
+    heads, complex_dims = means.shape[1], means.shape[3] // 4
+    nu = 2 + complex_dims * _positive(stacked("dynamics.nu_raw"))
+    kappa = (nu + complex_dims) / complex_dims
+    gamma2, eta2 = (_positive(stacked(f"dynamics.{name}_raw")) for name in ("gamma2", "eta2"))
+    lags = (np.arange(1, PATCH + 1) / PATCH)[:, None, None]
+    rates = np.exp(stacked("slot_log_mu"))[:, None]
+    steady = _positive(stacked("dynamics.process_raw"))[:, None, :, None]
+    half = heads * complex_dims // 2
+    bands = (SLOWEST ** (-np.arange(half) / half))[::-1].reshape(heads, complex_dims // 2)
+    return {
+        "nu": nu,
+        "kappa": kappa,
+        "weight_exponent": kappa * _positive(stacked("weight_scale_raw")),
+        "residual_noise": gamma2 + eta2,
+        "gamma2": gamma2,
+        "tau": _positive(stacked("dynamics.tau_raw")),
+        "delta": _positive(stacked("delta_raw")),
+        "eta2": eta2,
+        "decay": np.exp(-lags * rates),
+        "own_process": -steady * np.expm1(-2 * lags * rates),
+        "omega": np.stack([bands, -bands], axis=-1).reshape(heads, complex_dims),
+        "initial_means": means,
+        "initial_precisions": _positive(stacked("initial_precision_raw")),
+        "gate_lowest": np.array(GATE_RANGE[0]),
+        "gate_highest": np.array(GATE_RANGE[1]),
+        "process_gate_scale": np.array(PROCESS_GATE_SCALE),
+        "norm_eps": np.array(NORM_EPS),
+    }

@@ -23,6 +23,7 @@ from rfa.model.compiling import whole_kernel
 from rfa.model.decoder_numba import HEAD_CONSTANTS, SCALARS, add_normed, exp, gelu, log, normed, run_slots
 from rfa.model.product_numba import Matrix, multiply
 from rfa.model.series.config import LAGS, LEVELS, MEDIAN, PATCH
+from rfa.model.series.constants import series_constants
 from rfa.model.series.leads import CALENDAR, LEAD_NUMBERS
 
 Array = NDArray[np.float32]
@@ -30,8 +31,6 @@ QUANTILES = len(LEVELS)
 # asinh of the farthest that a quantile is told from the centre, in scales.
 FARTHEST_QUANTILE = 20.0
 ASKED = 2 * LAGS + LEAD_NUMBERS + CALENDAR
-# Twice the slots' own dynamics and head constants are derived from the weights once, in float64, by these names.
-LAYER_CONSTANTS = (*HEAD_CONSTANTS, "decay", "own_process")
 
 
 class Layers(NamedTuple):
@@ -178,11 +177,7 @@ def _padded(bias: Array) -> Array:
 
 @dataclass(frozen=True)
 class SeriesDecoder:
-    """The recurrent mode of a trained series network.
-
-    Args:
-        weights: of the network, by the names of its modules, and the constants of `series.constants`.
-    """
+    """The recurrent mode of a trained series network."""
 
     embedding: Embedding
     layers: Layers
@@ -193,7 +188,9 @@ class SeriesDecoder:
     initial_precisions: Array
 
     @classmethod
-    def of(cls, weights: Mapping[str, Array], constants: Mapping[str, NDArray[Any]]) -> SeriesDecoder:
+    def of(cls, weights: Mapping[str, Array]) -> SeriesDecoder:
+        """From the weights of a network, by the names of its modules."""
+        constants = series_constants(weights)
         count = len(constants["decay"])
 
         def stacked(make):

@@ -8,7 +8,8 @@ to twice as much, it is
 on: every row has a cell of its own, the cells between are empty, and what rounding leaves is carried on, so that in the
 long run cells keep time. Each row makes a token, in the frame of the patch that it lies in: it is read from the slots
 as they were after the last whole patch, and only a token that completes a patch becomes part of them. So the rows of a
-patch need nothing of each other, and the network takes them at once: a wave.
+patch need nothing of each other, and the network takes them at once: a wave. A row of nothing at the time of the row
+before is a look at the stream: no cell passes, and its leads are asked of the token that there is.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -45,10 +46,10 @@ from rfa.model.series.tokens_numba import (
 Array = np.ndarray
 LEAD_TABLE = lead_table()
 LEAD_NUMBERS = LEAD_TABLE.shape[1]
-# Of a stream and column beside those of its tokens: the centre and scale of the last one, and how a forecast moves with
-# an innovation, sums of products and of squares.
-CENTRE, UNIT, MOVED, SQUARED = range(NUMBERS, NUMBERS + 4)
-KEPT_NUMBERS = NUMBERS + 4
+# Of a stream and column beside those of its tokens: the centre and scale of the last one; how a forecast moves with an
+# innovation, sums of products and of squares; and what the filter made of the last row, mean and variance.
+CENTRE, UNIT, MOVED, SQUARED, FILTERED, VARIANCE = range(NUMBERS, NUMBERS + 6)
+KEPT_NUMBERS = NUMBERS + 6
 # Counts that are kept: those of tokens but where the ring begins, and the cells up to the last token.
 TOLD = COUNTS
 KEPT_COUNTS = (CELLS, SEEN, FILL, MASK, TOLD)
@@ -124,7 +125,8 @@ class Rows(NamedTuple):
     """Rows of a wave, `[K, …]`; of each column the first of its asks, -1 where there are none.
 
     Args:
-        index: in the batch. stream: of the wave. unit: the typical lag at it, 0 before there is one.
+        at: row of the batch. stream: of the wave. is_look: whether no cell passed for it. unit: the typical lag at it,
+            0 before there is one.
         before: two asks of the token before, for this cell and the next one; after: one of its own, for the next cell.
         ahead `[K, P, H, 2]`: the asks of its leads, the same twice where a lead is whole; share `[K, P, H]`: of the
             second.
@@ -132,8 +134,9 @@ class Rows(NamedTuple):
         seen: values before it, `[K, P]`.
     """
 
-    index: Array
+    at: Array
     stream: Array
+    is_look: Array
     unit: Array
     before: Array
     after: Array
@@ -182,8 +185,10 @@ def work_for(streams: int, columns: int) -> Work:
 
 def jobs_for(count: int) -> Jobs:
     """Room for tokens."""
-    return Jobs(np.empty((count, FEATURES), np.float32), *(np.empty(count, np.int64) for _ in range(4)),
-                np.empty(count, np.bool_))  # fmt: skip
+    return Jobs(
+        np.empty((count, FEATURES), np.float32), np.empty(count, np.int64), np.empty(count, np.int64),
+        np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.bool_),
+    )  # fmt: skip
 
 
 def asks_for(count: int, asked: int) -> Asks:
@@ -195,7 +200,8 @@ def rows_for(count: int, columns: int, horizon: int) -> Rows:
     """Room for rows."""
     wide = (count, columns)
     return Rows(
-        np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count), np.empty(wide, np.int64),
+        np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.bool_), np.empty(count),
+        np.empty(wide, np.int64),
         np.empty(wide, np.int64),
         np.empty((*wide, horizon, 2), np.int64), np.empty((*wide, horizon)), np.empty((*wide, 4)),
         np.empty(wide, np.int64),
@@ -340,10 +346,11 @@ def _ask_after(work, stream, columns, leads, unit, asks, ask, rows, row, last):
         rows.after[row, a] = -1
         if work.counts[stream, a, CELLS] == 0:
             continue
+        of = last[stream, a] if last[stream, a] >= 0 else -1 - (stream * columns + a)
         rows.after[row, a] = ask
         rows.scales[row, a, 2] = work.numbers[stream, a, CENTRE]
         rows.scales[row, a, 3] = work.numbers[stream, a, UNIT]
-        ask = _ask(work, stream, a, 1, asks, ask, last[stream, a])
+        ask = _ask(work, stream, a, 1, asks, ask, of)
         for h in range(len(leads)):
             cells = max(leads[h] / unit, 1.0) if unit > 0 else max(leads[h], 1.0)
             cells = min(cells, FURTHEST)
@@ -352,11 +359,11 @@ def _ask_after(work, stream, columns, leads, unit, asks, ask, rows, row, last):
                 first = np.int64(np.floor(cells))
                 share = cells - first
             rows.ahead[row, a, h, 0], rows.share[row, a, h] = ask, share
-            ask = _ask(work, stream, a, first, asks, ask, last[stream, a])
+            ask = _ask(work, stream, a, first, asks, ask, of)
             rows.ahead[row, a, h, 1] = ask - 1
             if share > 0:
                 rows.ahead[row, a, h, 1] = ask
-                ask = _ask(work, stream, a, first + 1, asks, ask, last[stream, a])
+                ask = _ask(work, stream, a, first + 1, asks, ask, of)
     return ask
 
 
@@ -378,6 +385,17 @@ def _pass(clock, now):
     return np.int64(count)
 
 
+@part
+def _is_look(work, stream, columns, now, values):
+    """Whether a row is nothing at the time of the row before, where a column has begun."""
+    begun = 0
+    for a in range(columns):
+        if values[a] == values[a]:
+            return False
+        begun += work.counts[stream, a, CELLS]
+    return begun > 0 and now == work.clock[stream, TIME]
+
+
 def _wave(kept, seats, times, values, leads, cursors, ends, gone, most, work, jobs, asks, rows, last, was):
     job = ask = row = 0
     columns = values.shape[1]
@@ -390,6 +408,16 @@ def _wave(kept, seats, times, values, leads, cursors, ends, gone, most, work, jo
         is_whole, taken = False, 0
         while cursors[stream] < ends[stream] and not is_whole and taken < most:
             at = cursors[stream]
+            rows.is_look[row] = _is_look(work, stream, columns, times[at], values[at])
+            if rows.is_look[row]:
+                rows.at[row], rows.stream[row], rows.unit[row] = at, stream, work.clock[stream, LAG]
+                for a in range(columns):
+                    rows.before[row, a], rows.seen[row, a] = -1, work.counts[stream, a, SEEN] - 1
+                ask = _ask_after(work, stream, columns, leads, work.clock[stream, LAG], asks, ask, rows, row, last)
+                cursors[stream] += 1
+                row += 1
+                taken += 1
+                continue
             # The clock is looked at again in the next wave, if a patch ends before the row.
             for k in range(4):
                 was[k] = work.clock[stream, k]
@@ -404,7 +432,7 @@ def _wave(kept, seats, times, values, leads, cursors, ends, gone, most, work, jo
                 for k in range(4):
                     work.clock[stream, k] = was[k]
                 break
-            rows.index[row], rows.stream[row], rows.unit[row] = at, stream, work.clock[stream, LAG]
+            rows.at[row], rows.stream[row], rows.unit[row] = at, stream, work.clock[stream, LAG]
             ask = _ask_before(work, stream, columns, asks, ask, rows, row, last)
             for a in range(columns):
                 if work.counts[stream, a, CELLS] > 0 or values[at, a] == values[at, a]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,9 +20,10 @@ from rfa.service.schemas.replies import ModelInfo
 from rfa.service.settings import Settings
 from rfa.service.vetting.trust import trusted_keys
 
+logger = logging.getLogger("rfa.engine")
+
 # Of models of the server itself, that no bundle can have.
 TAKEN = frozenset({*auto.NAMES, "system"})
-FILTER_MODES: tuple[Mode, ...] = ("attention", "recurrent")
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,11 @@ def load_models(settings: Settings) -> Models:
         opened[bundle.name] = bundle, check_golden(bundle, sessions)
         if bundle.kind == "lm":
             last.append((None, partial(_load_into, languages, bundle, load_language)))
+        elif bundle.kind == "series":
+            if HAS_COMPILER:
+                tasks.append(_series_into(filters, bundle))
+            else:
+                logger.warning("bundle %s is left out: it needs numba, pip install 'rfa-server[fast]'", bundle.name)
         else:
             filters[bundle.name] = model = open_filter(bundle, settings.filter_runtime)
             first, then = filter_tasks(bundle, model)
@@ -83,13 +90,21 @@ def load_models(settings: Settings) -> Models:
             for name in auto.NAMES
         ),
         *(
-            _facts(bundle, values, filters[name].runtime, FILTER_MODES)
+            _facts(bundle, values, filters[name].runtime, filters[name].modes)
             if name in filters
             else _facts(bundle, values, languages[name].runtime, languages[name].modes)
             for name, (bundle, values) in opened.items()
+            if name in filters or name in languages
         ),
     ]
     return Models(languages, filters, facts, takes_systems)
+
+
+def _series_into(filters: dict[str, FilterRuntime], bundle: Bundle) -> Task:
+    from rfa.service.runtime.compiled_series import open_series, series_task
+
+    filters[bundle.name] = model = open_series(bundle)
+    return series_task(bundle, model)
 
 
 def _load_into(languages: dict[str, Language], bundle: Bundle, load: Callable[[Bundle], Language]) -> None:

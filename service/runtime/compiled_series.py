@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import numpy as np
 
 import rfa.model.recurrence.observed as told_of_one
+from rfa.export.bundle import Bundle, check_golden
 from rfa.model import student
 from rfa.model.compiling import Task, kernel, settle
 from rfa.model.recurrence.observed import (
@@ -39,11 +40,22 @@ from rfa.model.recurrence.observed import (
     observed,
     predictive_log_density,
 )
-from rfa.model.series import decoder_numba, stream_numba
+from rfa.model.series import stream_numba
 from rfa.model.series.config import LEVELS as QUANTILES
 from rfa.model.series.config import MEDIAN, PATCH
 from rfa.model.series.decoder_numba import ASKED, SeriesDecoder
-from rfa.model.series.stream_numba import LARGEST_VALUE, MOVED, SQUARED, kept_of, kept_shapes, slot_kernels, wave
+from rfa.model.series.session import NETWORK, SeriesSession
+from rfa.model.series.stream_numba import (
+    FILTERED,
+    LARGEST_VALUE,
+    MOVED,
+    SQUARED,
+    VARIANCE,
+    kept_of,
+    kept_shapes,
+    slot_kernels,
+    wave,
+)
 from rfa.model.student import normal_square, stretched, stretching, widening
 from rfa.service.engine.filter import adaptive, conclude, forecast_checks, learned_normal, learned_tail
 from rfa.service.engine.filter.adaptive import Leads
@@ -60,7 +72,6 @@ from rfa.service.runtime.passes import PassesRange
 from rfa.service.runtime.pool import StateField, StatePool
 
 if TYPE_CHECKING:
-    from rfa.export.bundle import Bundle
     from rfa.service.runtime.graph_steps import GraphSteps
 
 Array = np.ndarray
@@ -150,6 +161,7 @@ def _take_column(numbers, rows, row, quantiles, value, noise, out, few, a):
         out.mean[a], out.predicted_mean[a] = mean, mean
         out.covariance[a, a] = out.predicted_covariance[a, a] = out.innovation_covariance[a, a] = deviation * deviation
         few[0, a] = few[1, a] = 1.0
+        numbers[FILTERED], numbers[VARIANCE] = mean, deviation * deviation
         return 0.0, 1.0, 0.0, False
     is_asked = seen >= UNASKED
     middle = c + s * quantiles[ask, MEDIAN] if is_asked else c
@@ -190,6 +202,7 @@ def _take_column(numbers, rows, row, quantiles, value, noise, out, few, a):
             numbers[MOVED] = KEPT_GAIN * numbers[MOVED] + moved * off
             numbers[SQUARED] = KEPT_GAIN * numbers[SQUARED] + off * off
     out.mean[a], out.covariance[a, a] = mean, after
+    numbers[FILTERED], numbers[VARIANCE] = mean, after
     out.predicted_mean[a], out.predicted_covariance[a, a] = middle, max(prior, after)
     return (
         normal_square(square, few[0, a]),
@@ -197,6 +210,19 @@ def _take_column(numbers, rows, row, quantiles, value, noise, out, few, a):
         np.log(total * stretching(square, few[0, a])),
         is_seen,
     )
+
+
+@filter_steps.part
+def _look(numbers, rows, row, out, few, a):
+    """What is known of a column as it is."""
+    out.innovation[a] = 0.0
+    out.mean[a], variance = numbers[FILTERED], max(numbers[VARIANCE], 0.0)
+    if rows.after[row, a] < 0:
+        variance = UNKNOWN_VARIANCE
+    few[0, a] = few[1, a] = 1.0 / max(rows.seen[row, a], 1) if rows.seen[row, a] < UNASKED else 0.0
+    out.predicted_mean[a] = out.mean[a]
+    out.covariance[a, a] = out.predicted_covariance[a, a] = out.innovation_covariance[a, a] = variance
+    return 0.0, 1.0, 0.0, False
 
 
 @filter_steps.part
@@ -247,16 +273,19 @@ def _tell(out, work, rows, count, quantiles, foretold, followed, batch, told, tr
     size = values.shape[1]
     lost = -1
     for row in range(count):
-        at, stream = rows.index[row], rows.stream[row]
+        at, stream = rows.at[row], rows.stream[row]
         if stream == lost:
             told.is_good[at] = False
             continue
         nis, weight, log_det, scored, precision = 0.0, 0.0, 0.0, 0, 0.0
         unit = rows.unit[row]
         for a in range(size):
-            one, trust, log_size, is_scored = _take_column(
-                work.numbers[stream, a], rows, row, quantiles, values[at, a], noise[at], out, known.few, a
-            )
+            if rows.is_look[row]:
+                one, trust, log_size, is_scored = _look(work.numbers[stream, a], rows, row, out, known.few, a)
+            else:
+                one, trust, log_size, is_scored = _take_column(
+                    work.numbers[stream, a], rows, row, quantiles, values[at, a], noise[at], out, known.few, a
+                )
             precision += out.covariance[a, a]
             if is_scored:
                 nis, weight, log_det, scored = nis + one, weight + trust, log_det + log_size, scored + 1
@@ -280,7 +309,7 @@ def _kernel() -> Any:
     return kernel(*_MADE_OF)(_tell)
 
 
-class SeriesSteps:
+class NetworkSteps:
     """Steps of the network for some columns; see `FilterSteps`."""
 
     runtime = "compiled"
@@ -343,7 +372,7 @@ class _Call:
     """One batch on its way through the network, wave after wave."""
 
     def __init__(
-        self, steps: SeriesSteps, pool: StatePool, batch: Batch, readout: Readout, told: Told, trace: Traced
+        self, steps: NetworkSteps, pool: StatePool, batch: Batch, readout: Readout, told: Told, trace: Traced
     ) -> None:
         self._steps, self._pool, self._told, self._trace = steps, pool, told, trace
         self._batch = Batch(*batch.packed())
@@ -399,7 +428,7 @@ class _Call:
                 self._out, room.work, room.rows, rows, quantiles, room.foretold, self._followed, self._batch,
                 self._told, self._trace, self._known, self._room,
             )  # fmt: skip
-            is_good = self._told.is_good[room.rows.index[:rows]]
+            is_good = self._told.is_good[room.rows.at[:rows]]
             if not is_good.all():
                 self._give_up(room, rows, is_good, begins, cursors, ends, is_kept)
         keep(self._kept, seats, is_kept, room.work, jobs, tokens, room.last, states, means, precisions)
@@ -408,7 +437,7 @@ class _Call:
         self, room: _Wave, rows: int, is_good: Array, begins: Array, cursors: Array, ends: Array, is_kept: Array
     ) -> None:
         """Of a stream with a row that was not taken keep what came before it, and leave the rest."""
-        index, of = room.rows.index[:rows], room.rows.stream[:rows]
+        index, of = room.rows.at[:rows], room.rows.stream[:rows]
         for stream in np.unique(of[~is_good]).tolist():
             bad = int(index[(of == stream) & ~is_good].min())
             cursors[stream], is_kept[stream] = ends[stream], False
@@ -432,7 +461,7 @@ class _Wave(NamedTuple):
     precisions: Array
 
     @classmethod
-    def of(cls, steps: SeriesSteps, streams: int, most: int, horizon: int) -> _Wave:
+    def of(cls, steps: NetworkSteps, streams: int, most: int, horizon: int) -> _Wave:
         size, shape = steps.size, steps.decoder.initial_means.shape
         tokens = streams * size * (most + 1)
         return cls(
@@ -448,7 +477,7 @@ class _Wave(NamedTuple):
         )
 
 
-def _known(steps: SeriesSteps, horizon: int) -> tuple[Observed, Known]:
+def _known(steps: NetworkSteps, horizon: int) -> tuple[Observed, Known]:
     """Room for what is known of a row."""
     out = observed(steps.size, steps.size)
     np.fill_diagonal(out.transition, 1.0)
@@ -465,14 +494,14 @@ class SeriesRuntime(FilterRuntime):
     """
 
     def __init__(self, name: str, digest: str, decoder: SeriesDecoder, size: int = 1) -> None:
-        self.name, self._family, self.digest, self._decoder = name, "series", digest, decoder
+        self.name, self._family, self.digest, self.decoder = name, "series", digest, decoder
         self.readout_matrix, self.readout_offset = np.eye(size), np.zeros(size)
         self.observation_size = self.state_size = size
         self._calibration = {"recurrent": Calibration(calibration())}
         self.levels = self._calibration["recurrent"].levels
         leads = Leads.of(FOLLOWED, are_own=True, most_places=MOST_PLACES)
         self.graphs = cast("GraphSteps", None)  # for attention mode alone, which is refused
-        self.steps = SeriesSteps(decoder, size, leads)
+        self.steps = NetworkSteps(decoder, size, leads)
         self._driven = None
         self.passes = PassesRange(1, 1)
         fields = {**leads.fields(size, len(self.levels), sides=2), **normal_fields()}
@@ -490,7 +519,7 @@ class SeriesRuntime(FilterRuntime):
         """See `FilterRuntime`: a seat, which many columns make large."""
         return self.state_bytes
 
-    def sized(self, size: int) -> FilterRuntime:
+    def sized(self, size: int) -> SeriesRuntime:
         """The same model for so many columns.
 
         Raises:
@@ -500,23 +529,30 @@ class SeriesRuntime(FilterRuntime):
             message = f"model {self.name!r} takes up to {MOST_COLUMNS} columns at a time, not {size}: send some of them"
             raise InvalidRequest(message, param="observations", code="too_large")
         if size not in self._sized:
-            self._sized[size] = SeriesRuntime(self.name, self.digest, self._decoder, size)
+            self._sized[size] = SeriesRuntime(self.name, self.digest, self.decoder, size)
         return self._sized[size]
 
 
 def open_series(bundle: Bundle) -> SeriesRuntime:
-    """What a bundle of kind "series" holds, for one column."""
-    constants = bundle.constants()
-    if bundle.kind != "series" or constants is None:
-        raise ValueError(f"bundle {bundle.name!r} is of kind {bundle.kind!r}, not a model of series")
-    return SeriesRuntime(bundle.name, bundle.digest, SeriesDecoder.of(bundle.weights(), constants))
+    """What a bundle of kind "series" holds, for one column; it is ready to run after its `series_task`."""
+    return SeriesRuntime(bundle.name, bundle.digest, SeriesDecoder.of(bundle.weights()))
 
 
-def warm(model: SeriesRuntime) -> None:
-    """Compile what runs."""
-    model.filter([0.0, 1.0], [[0.0], [1.0]], horizon=(1.0,))
+def series_task(bundle: Bundle, model: SeriesRuntime) -> Task:
+    """What compiles the kernels, and holds the network to the bundle's golden outputs."""
+
+    def run() -> None:
+        reproduce_golden(bundle, model)
+        model.filter([0.0, 1.0], [[0.0], [1.0]], horizon=(1.0,))
+        model.steps.settle()
+
+    return stream_numba, run
 
 
-def task(model: SeriesRuntime) -> Task:
-    """What compiles its kernels."""
-    return decoder_numba, functools.partial(warm, model)
+def reproduce_golden(bundle: Bundle, model: SeriesRuntime) -> int:
+    """How many golden values the network gave.
+
+    Raises:
+        BundleError: it gave others.
+    """
+    return check_golden(bundle, {NETWORK: SeriesSession(model.decoder)})

@@ -104,6 +104,11 @@ class FilterRuntime(FilterStates):
         return self.steps.runtime
 
     @property
+    def modes(self) -> tuple[Mode, ...]:
+        """That it runs in, the default last."""
+        return tuple(mode for mode in get_args(Mode) if mode in self._calibration)
+
+    @property
     def has_own_steps(self) -> bool:
         """Whether its calibrated leads are so many typical lags of a stream, and not times."""
         return False

@@ -18,7 +18,7 @@ from rfa.service.encoding import Blocks
 from rfa.service.schemas.base import Mode, Reply, says
 
 Item = TypeVar("Item")
-Kind = Literal["lm", "filter"]
+Kind = Literal["lm", "filter", "series"]
 FinishReason = Literal["length", "eos_token", "stop_sequence", "cancelled", "deadline", "error"]
 EndReason = Literal["close", "idle", "drain"]
 FilterFinishReason = Literal["complete", "deadline", "cancelled"]
@@ -492,7 +492,7 @@ class ModelInfo(Reply):
     """One served bundle."""
 
     name: Annotated[str, says("what requests call it")]
-    kind: Annotated[Kind, says("lm makes text, filter estimates states")]
+    kind: Annotated[Kind, says("lm makes text, filter estimates states, series does so of any numbers")]
     digest: Annotated[str, says("sha256 of the bundle's manifest")]
     golden_values: Annotated[int, says("golden output values that the bundle reproduced at load")]
     runtime: Annotated[str, says("what computes it: onnx, compiled or torch")]

@@ -54,7 +54,7 @@ class Vetted:
     """
 
     name: str
-    kind: Literal["lm", "filter"]
+    kind: Literal["lm", "filter", "series"]
     digest: str
     golden_values: int
 
@@ -124,7 +124,12 @@ async def _vetted(process: asyncio.subprocess.Process, path: Path, seconds: floa
     match answer:
         case {"refused": str(reason)}:
             raise BundleError(f"{path.name}: {_plain(reason)}")
-        case {"name": str(name), "kind": "lm" | "filter" as kind, "digest": str(digest), "golden_values": int(count)}:
+        case {
+            "name": str(name),
+            "kind": "lm" | "filter" | "series" as kind,
+            "digest": str(digest),
+            "golden_values": int(count),
+        }:
             return Vetted(name, kind, digest, count)
     raise BundleError(f"{path.name}: the process that tried it gave no answer")
 

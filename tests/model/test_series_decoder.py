@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from rfa.model.decoder_numba import HEAD_CONSTANTS
 from rfa.model.layers import LayerState
 from rfa.model.series.config import PATCH, SeriesConfig
 from rfa.model.series.constants import series_constants
@@ -17,7 +18,7 @@ CONFIGS = [SMALL, SeriesConfig(d_model=64, n_layers=3, n_heads=4, head_dim=8, n_
 
 def decoder_of(model):
     weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    return SeriesDecoder.of(weights, series_constants(model))
+    return SeriesDecoder.of(weights)
 
 
 def begun(decoder, streams):
@@ -98,3 +99,22 @@ def test_the_slots_are_those_of_the_layers():
             x = block.finish(x, mixed.out, "recurrent")
             np.testing.assert_allclose(means[0, index], after.means[0].numpy(), atol=1e-5)
             np.testing.assert_allclose(precisions[0, index], after.precisions[0].numpy(), rtol=1e-5)
+
+
+def test_the_constants_are_those_of_the_modules():
+    model = network()
+    found = series_constants({name: tensor.numpy() for name, tensor in model.state_dict().items()})
+    lags = torch.arange(1, PATCH + 1)[None] / PATCH
+    with torch.no_grad():
+        for index, block in enumerate(model.blocks):
+            dynamics = block.mixer.dynamics()
+            parameters = block.mixer.slot_parameters(dynamics, lags)
+            for name in HEAD_CONSTANTS:
+                wanted = dynamics.eta2 if name == "eta2" else getattr(parameters, name)
+                np.testing.assert_allclose(found[name][index], wanted.numpy(), rtol=1e-5)
+            np.testing.assert_allclose(found["decay"][index], parameters.decay[0].numpy(), rtol=1e-5)
+            own = block.mixer.own_process(lags[..., None, None])[0]
+            np.testing.assert_allclose(found["own_process"][index], own.numpy(), rtol=1e-4)
+            np.testing.assert_allclose(found["omega"], dynamics.omega.numpy(), rtol=1e-12)
+            for name, part in zip(("initial_means", "initial_precisions"), block.mixer.initial_state(), strict=True):
+                np.testing.assert_allclose(found[name][index], part.numpy(), rtol=1e-5)

@@ -136,6 +136,7 @@ def invented(rng: np.random.Generator) -> Known:
         scalars.T.copy(),
         rng.choice(FEW, (STREAMS, 2, SIZE)),
         rng.choice(FEW, (STREAMS, len(HORIZON), SIZE)),
+        np.zeros((STREAMS, len(HORIZON), SIZE, 0)),
     )
 
 
@@ -178,6 +179,65 @@ def test_a_row_is_told_what_many_rows_are() -> None:
     for name in FIELDS:
         np.testing.assert_allclose(pool.arrays[name], rows.pool.arrays[name], rtol=20 * KEPT, atol=KEPT)
     assert (pool.arrays[FIELDS[3]] != 0).any() and np.ptp(pool.arrays[FIELDS[0]]) > 0.1
+
+
+def two_sided(runtime: FilterRuntime) -> StatePool:
+    """Streams whose forecasts have sides of their own."""
+    sided = runtime.graphs._leads.fields(SIZE, len(runtime.levels), sides=2)
+    return StatePool({**runtime.state_fields, **sided}, STREAMS)
+
+
+def test_sides_that_are_alike_are_a_deviation() -> None:
+    rng = np.random.default_rng(5)
+    runtime = FilterRuntime(open_bundle(BUNDLES / "linear"), "onnx")
+    readout = runtime.readout(LEVELS, HORIZON, 0)
+    pools = StatePool(runtime.state_fields, STREAMS), two_sided(runtime)
+    tables, wanted = readout.calibration.tables, readout.wanted
+    works = [scratch(streams_of(pool), tables, wanted) for pool in pools]
+    for step in range(200):
+        values = rng.normal(scale=2, size=(STREAMS, SIZE))
+        known = invented(rng)
+        known = known._replace(few=np.zeros_like(known.few), forecast_few=np.zeros_like(known.forecast_few))
+        deviation = np.sqrt(np.diagonal(known.forecast_covariance, axis1=-2, axis2=-1))
+        sides = np.tile(deviation[..., None] * wanted.multipliers[:, None], 2)
+        batch = np.arange(STREAMS), np.full(STREAMS, round(0.1 * step, 6)), values, np.ones(STREAMS)
+        found = []
+        for pool, work, one in zip(pools, works, (known, known._replace(sides=sides)), strict=True):
+            told = room(STREAMS, SIZE, len(LEVELS), len(HORIZON), len(runtime.levels))
+            followed = streams_of(pool), runtime.graphs._leads, tables, wanted
+            _conclude()(followed, batch, one, np.ones(STREAMS, bool), np.arange(STREAMS), told, work)
+            found.append(told)
+        np.testing.assert_allclose(found[1].bands, found[0].bands, rtol=20 * KEPT)
+    shifts = [pool.arrays[FIELDS[0]] for pool in pools]
+    np.testing.assert_allclose(shifts[1], shifts[0], rtol=20 * KEPT, atol=KEPT)
+    assert np.ptp(shifts[0]) > 0.1
+
+
+@pytest.mark.parametrize("widest", [0, 1], ids=["below", "above"])
+def test_a_forecast_is_scored_by_the_side_that_its_observation_is_on(widest: int) -> None:
+    """All is above what was forecast: a wide side above holds it, one below does not."""
+    rng = np.random.default_rng(6)
+    runtime = FilterRuntime(open_bundle(BUNDLES / "linear"), "onnx")
+    readout = runtime.readout(LEVELS, HORIZON, 0)
+    pool, levels = two_sided(runtime), len(runtime.levels)
+    followed = streams_of(pool), runtime.graphs._leads, readout.calibration.tables, readout.wanted
+    work = scratch(followed[0], followed[2], followed[3])
+    for step in range(100):
+        known = invented(rng)
+        sides = np.full((STREAMS, len(HORIZON), SIZE, 2 * levels), 1e-3)
+        sides[..., widest * levels : (widest + 1) * levels] = 1e9
+        known = known._replace(sides=sides, forecast_mean=np.zeros_like(known.forecast_mean))
+        told = room(STREAMS, SIZE, len(LEVELS), len(HORIZON), levels)
+        batch = (
+            np.arange(STREAMS),
+            np.full(STREAMS, round(0.1 * step, 6)),
+            np.full((STREAMS, SIZE), 5.0),
+            np.ones(STREAMS),
+        )
+        _conclude()(followed, batch, known, np.ones(STREAMS, bool), np.arange(STREAMS), told, work)
+        assert (told.bands[..., 0] < 0).all() and (told.bands[..., 1] > 0).all()
+    scored = pool.arrays[FIELDS[0]][:, 1:3]
+    assert (scored < 0).all() if widest else (scored > 0.5).all()
 
 
 @pytest.mark.parametrize("name", ["scalars", "covariance", "innovation", "forecast_mean", "forecast_covariance"])

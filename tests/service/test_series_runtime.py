@@ -6,7 +6,6 @@ import torch
 
 from rfa.model.series import config as shape
 from rfa.model.series.config import LEVELS, MEDIAN, SeriesConfig
-from rfa.model.series.constants import series_constants
 from rfa.model.series.decoder_numba import SeriesDecoder
 from rfa.model.series.network import Asked, SeriesNetwork
 from rfa.model.series.tokens_numba import describe
@@ -29,9 +28,7 @@ def network(config=SMALL):
 
 
 def decoder(model):
-    return SeriesDecoder.of(
-        {name: tensor.numpy() for name, tensor in model.state_dict().items()}, series_constants(model)
-    )
+    return SeriesDecoder.of({name: tensor.numpy() for name, tensor in model.state_dict().items()})
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +140,7 @@ def test_a_stream_is_the_same_in_any_company(runtime):
 def test_columns_are_streams_of_their_own(runtime):
     x, y = season(), season(seed=3) * 4 - 100
     both = runtime.sized(2)
-    rows = [[a, b] for a, b in zip(x.tolist(), y.tolist(), strict=True)]
+    rows: list = [[a, b] for a, b in zip(x.tolist(), y.tolist(), strict=True)]
     rows[100][1] = rows[40][0] = None
     rows[41] = None
     found, _ = told(both, np.arange(300.0), rows)
@@ -213,6 +210,20 @@ def test_a_number_beyond_all_is_left_out_and_the_rest_of_its_stream(runtime):
     assert found.is_good.tolist() == [True] * 25 + [False] * 15 + [True] * 40
     _, wanted = told(runtime, np.arange(25.0), values[:25], horizon=(1.0,))
     assert runtime.pack(runtime.get(pool, seats[0], 0)) == runtime.pack(wanted)
+
+
+def test_a_look_changes_nothing(runtime):
+    """Nothing at the time of the row before: forecasts as they were told, and the stream goes on as if it had not
+    been, at whole patches too."""
+    x = season(200)
+    for end in (1, 2, 5, 100, 112, 199):
+        found, state = told(runtime, np.arange(float(end)), x[:end])
+        look, after = told(runtime, [end - 1.0], [None], state)
+        assert np.array_equal(look["moments"][0], found["moments"][-1]), end
+        assert np.array_equal(look["mean"][0], found["mean"][-1]) and np.array_equal(look["std"][0], found["std"][-1])
+        on, _ = told(runtime, np.arange(float(end), 200.0), x[end:], state)
+        other, _ = told(runtime, np.arange(float(end), 200.0), x[end:], after)
+        assert np.array_equal(on["moments"][:, :, 0], other["moments"][:, :, 0])
 
 
 def test_a_long_gap_is_bounded_work(runtime):

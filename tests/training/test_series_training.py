@@ -16,6 +16,7 @@ from rfa.training.series_batches import (
     NEAR,
     NEAR_LEADS,
     Cells,
+    Recorded,
     batch_of,
     cells_of,
     feed,
@@ -139,7 +140,7 @@ def test_attention_alone_leaves_the_recurrent_mode_as_it_is(tmp_path):
     """Its readout is its own: the stream of a network is the same, bit for bit, after the window was trained."""
     train_series(SeriesRun(MODEL, replace(TRAINING, steps=2)), tmp_path / "first")
     run = SeriesRun(MODEL, replace(TRAINING, steps=3, modes=("attention",)))
-    train_series(run, tmp_path / "second", begin_from=tmp_path / "first")
+    train_series(run, tmp_path / "second", begin_from=load_run(tmp_path / "first"))
     one, other = load_run(tmp_path / "first"), load_run(tmp_path / "second")
     batch = synthetic_batch(5, 4, 16)
     with torch.no_grad():
@@ -147,3 +148,37 @@ def test_attention_alone_leaves_the_recurrent_mode_as_it_is(tmp_path):
             one.mode = other.mode = mode
             told = [model(batch.tokens, batch.ends, batch.asked) for model in (one, other)]
             assert torch.equal(*told) == (mode == "recurrent")
+
+
+def own_series(count=3, length=900):
+    rng = np.random.default_rng(4)
+    return [
+        Cells(np.resize([5.0, 1.0, 7.0, 2.0, 9.0], length) + 0.1 * rng.standard_normal(length), 0.0, 60.0, False)
+        for _ in range(count)
+    ]
+
+
+def test_own_series_are_trained_on_but_for_their_last_fifth():
+    marked = [Cells(np.arange(1000.0), 0.0, 1.0, False)]
+    own = Recorded(marked, 8)
+    for index in range(20):
+        batch = own.batch(0, 4, index)
+        # A line of slope one: centre and scale tell the cell, and targets are what lies at the leads.
+        assert batch.weights.sum() > 0
+    held = own.held_out()
+    assert held.weights.sum() > 0
+    assert (held.weights[0][held.ends[0] < 64] == 0).all()
+    assert same(own.batch(0, 4, 3), Recorded(marked, 8).batch(0, 4, 3))
+    with pytest.raises(ValueError, match="32 steps"):
+        Recorded([Cells(np.zeros(5), 0.0, 1.0, False)], 8)
+
+
+def test_tuning_on_own_series_makes_them_better(tmp_path):
+    first = train_series(SeriesRun(MODEL, replace(TRAINING, steps=8)), tmp_path / "first")
+    run = SeriesRun(MODEL, replace(TRAINING, steps=60, batch=8, learning_rate=5e-3, matrix_learning_rate=5e-3))
+    base = SeriesTrainer(run, tmp_path / "none", load_run(tmp_path / "first"), Recorded(own_series(), 16))
+    fixed = [synthetic_batch(0, 4, 16, 0, "validation")]
+    before = base.validate(fixed, "recurrent")["own_near_loss"]
+    record = train_series(run, tmp_path / "tuned", begin_from=load_run(tmp_path / "first"), own=own_series())
+    assert record["validation"]["recurrent"]["own_near_loss"] < 0.8 * before
+    assert first["parameters"] == record["parameters"]

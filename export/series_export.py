@@ -1,0 +1,79 @@
+"""A run of the series network → a bundle: weights and golden outputs; what streams is compiled from them at load."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from rfa.export.bundle import Bundle
+from rfa.export.families.series import NETWORK, SeriesConfig
+from rfa.export.golden import GoldenRecorder
+from rfa.export.writing import write_bundle
+from rfa.model.checkpoint import CONFIG_FILE, load_run
+from rfa.model.series.config import FEATURES, LAGS, PATCH
+from rfa.model.series.decoder_numba import ASKED, SeriesDecoder
+from rfa.model.series.leads import lead_table
+from rfa.model.series.network import SeriesNetwork
+from rfa.model.series.session import SeriesSession
+from rfa.model.series.tokens_numba import describe
+
+RECORD_FILE = "train.json"
+# Cells up to each token of the golden stream, and leads that each is asked for.
+GOLDEN_ENDS = np.array([16, 32, 48, 53, 64, 80, 96, 97])
+GOLDEN_LEADS = np.array([1, 2, 24, 64, 500])
+
+
+def export_series(run: str | Path, out: str | Path, *, name: str | None = None) -> Bundle:
+    """Write the bundle of a run of the series network.
+
+    Args:
+        name: of the bundle; default the folder's name.
+
+    Raises:
+        ValueError: it is no such run.
+    """
+    source, target = Path(run), Path(out)
+    model = load_run(source)
+    if not isinstance(model, SeriesNetwork):
+        raise ValueError(f"{source} is no run of the series network")
+    record = json.loads((source / RECORD_FILE).read_text())
+    weights = {key: tensor.detach().contiguous().numpy() for key, tensor in model.state_dict().items()}
+    sessions = {NETWORK: SeriesSession(SeriesDecoder.of(weights))}
+    config = json.loads((source / CONFIG_FILE).read_text())["config"]
+    family = SeriesConfig.model_validate(config)
+    summary = {"series": record["series"], "validation": record["validation"]}
+    return write_bundle(
+        target,
+        name=name or target.name,
+        kind="series",
+        family="series",
+        config=config,
+        weights=weights,
+        graphs={},
+        calibration={"summary": summary},
+        golden=golden_outputs(sessions, weights),
+        metrics={},
+        provenance={part: record[part] for part in ("data", "commit", "versions", "device")},
+        state=family.state(),
+    )
+
+
+def golden_outputs(sessions: dict[str, SeriesSession], weights: dict[str, np.ndarray]) -> dict[str, object]:
+    """A season with noise, a gap and an outlier, as `rfa.model.series.tokens_numba` tells it."""
+    rng = np.random.default_rng(0)
+    t = np.arange(GOLDEN_ENDS[-1])
+    values = 20 + 5 * np.sin(2 * np.pi * t / 24) + rng.standard_normal(len(t))
+    values[40:44], values[70] = np.nan, 90.0
+    count, leads = len(GOLDEN_ENDS), np.tile(GOLDEN_LEADS, (len(GOLDEN_ENDS), 1))
+    tokens, paths = np.zeros((count, FEATURES), np.float32), np.zeros((*leads.shape, 2 * LAGS), np.float32)
+    describe(values, GOLDEN_ENDS, leads, tokens, np.zeros(count), np.zeros(count), paths)
+    asked = np.zeros((*leads.shape, ASKED), np.float32)
+    asked[..., : 2 * LAGS] = paths
+    table = lead_table()[leads]
+    asked[..., 2 * LAGS : 2 * LAGS + table.shape[-1]] = table
+    recorder = GoldenRecorder(sessions, weights)
+    lags = (GOLDEN_ENDS - 1) % PATCH + 1
+    recorder.run(NETWORK, {"tokens": tokens, "lags": lags, "asked": asked})
+    return recorder.document()
