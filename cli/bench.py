@@ -252,6 +252,24 @@ def bench_forecast(
     print_table(document, markdown(document), as_json)
 
 
+@app.command("series")
+def bench_series(
+    data: Annotated[
+        Path, typer.Option(help="Folder with m4 and ett, which do not come with the project.", metavar="DIR")
+    ],
+    model: Annotated[
+        list[str] | None, typer.Option(help="This one alone; repeat for more. Default: all that are measured.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="JSON file to write, or to add to.")] = RESULTS / "gift.json",
+    as_json: JsonFlag = False,
+) -> None:
+    """Forecasts by GIFT-Eval's protocol: the network of any series and auto beside seasonal naive and statsforecast."""
+    from rfa.experiments.series.gift import table, write_gift
+
+    document = write_gift(data, out, tuple(model or ()))
+    print_table(document, table(document), as_json)
+
+
 @app.command("nab")
 def bench_nab(
     data: Annotated[

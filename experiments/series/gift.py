@@ -1,6 +1,4 @@
-"""Forecasts by GIFT-Eval's protocol, on those of its tasks whose data are there.
-
-    python -m rfa.experiments.series.gift --data DATA     prints a table
+"""Forecasts by GIFT-Eval's protocol, on those of its tasks whose data are there: `rfa bench series --data DATA`.
 
 DATA holds m4/{Hourly,Weekly}-{train,test}.csv.gz and ett/ETTh1.csv. Tasks are those of Aksu et al. 2024: of M4 the last
 window of each series; of ETTh1 each column by itself, horizons of 48 (short), 480 (medium) and 720 (long) hours in
@@ -10,27 +8,33 @@ windows that do not overlap, a tenth of the series, 20 at most. A forecast sees 
     WQL     mean over nine quantiles of 2 Σ ρ_q(y - q) / Σ |y|, sums over all windows
     inside  share of the values inside the intervals of COVERED
 
-`auto` is asked as users ask it, `rfa.forecast(values, horizon, time=times)`. M4's files name their frequency and no
-dates: rows are an hour or a week apart, from any Monday on. Nothing is trained or chosen by these data.
+The server's models are asked as users ask them, `rfa.forecast(values, horizon, time=times, model=…)`: what they tell
+has adapted to each series on the way. "series, as trained" is the network by itself, without that. M4's files name
+their frequency and no dates: rows are an hour or a week apart, from any Monday on. Nothing is trained or chosen by
+these data. AutoETS and AutoTheta are statsforecast's, told the season, on the last LONGEST rows.
+
+What is measured is kept in a file, task by task and model by model: a run that was stopped goes on.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
+import functools
 import gzip
+import json
 import math
-import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import NormalDist
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
 import rfa
+from rfa.measured import origin, write_result
 
 Array = np.ndarray
 QUANTILES: Final = np.arange(1, 10) / 10
@@ -39,6 +43,21 @@ COVERED: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
 LEVELS: Final = (0.2, 0.4, 0.6, 0.8)
 TEST_SHARE, MOST_WINDOWS = 0.1, 20
 MONDAY: Final = np.datetime64("2024-01-01T00:00:00")
+# Rows that methods which are fitted anew to each window see, as GIFT-Eval has it.
+LONGEST: Final = 1_000
+# Published on the same tasks, by the archive of GIFT-Eval: MASE and WQL of m4_hourly, m4_weekly and ett1/H/short.
+PUBLISHED: Final = {
+    "TiRex, 35 M": (0.72, 0.020, 1.99, 0.037, 0.82, 0.176),
+    "FlowState r1.1, 2.6 to 9 M": (0.73, 0.024, 2.00, 0.036, 0.82, 0.182),
+    "Chronos-2, synthetic alone, 120 M": (0.85, 0.026, 2.08, 0.037, 0.82, 0.179),
+    "TempoPFN, synthetic alone, 38 M": (0.81, 0.032, 2.49, 0.043, 0.84, 0.183),
+    "Toto-2.0, 4 M": (1.06, 0.027, 2.15, 0.040, 0.85, 0.187),
+    "Chronos-Bolt small, 48 M": (0.87, 0.020, 2.11, 0.038, 0.83, 0.189),
+    "AutoARIMA": (1.03, 0.034, 2.36, 0.050, 0.99, 0.223),
+    "AutoETS": (1.61, 0.070, 2.55, 0.052, 1.94, 0.440),
+    "AutoTheta": (2.46, 0.041, 2.66, 0.053, 1.28, 0.668),
+}
+NAIVE: Final = "seasonal naive"
 ETT_HORIZONS: Final = {"short": 48, "medium": 480, "long": 720}
 
 
@@ -131,11 +150,12 @@ def naive_normal(window: Window, season: int) -> Quantiles:
     )
 
 
-def auto(window: Window, season: int) -> Quantiles:
-    """What a user gets who names no model; it is not told the season."""
+def served(window: Window, season: int, *, model: str) -> Quantiles:
+    """What a user gets of a model of the server; it is not told the season."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        told = rfa.forecast(window.known, len(window.came), time=window.times, levels=sorted({*LEVELS, *COVERED}))
+        levels = sorted({*LEVELS, *COVERED})
+        told = rfa.forecast(window.known, len(window.came), time=window.times, levels=levels, model=model)
 
     def ends(level: float) -> tuple[Array, Array]:
         return tuple(np.asarray(told[f"y_{end}{100 * level:.12g}"], float) for end in ("low", "high"))  # type: ignore[return-value]
@@ -146,9 +166,39 @@ def auto(window: Window, season: int) -> Quantiles:
     return Quantiles(quantiles, np.stack([np.stack(ends(level), axis=1) for level in COVERED], axis=1))
 
 
+def trained(window: Window, season: int) -> Quantiles:
+    """The network by itself, in its recurrent mode: what it tells before any adaptation."""
+    from rfa.experiments.series.network_forecast import forecast
+
+    return Quantiles(*forecast(window.known, len(window.came)))
+
+
+def fitted(window: Window, season: int, *, name: str) -> Quantiles:
+    """A method of statsforecast."""
+    import statsforecast.models as methods
+
+    levels = [round(100 * level) for level in (*LEVELS, *COVERED)]
+    made = getattr(methods, name)(season_length=season)
+    told = made.forecast(y=window.known[-LONGEST:], h=len(window.came), level=sorted(set(levels)))
+
+    def ends(level: float) -> tuple[Array, Array]:
+        return told[f"lo-{round(100 * level)}"], told[f"hi-{round(100 * level)}"]
+
+    pairs = [ends(level) for level in LEVELS]
+    lower, upper = [low for low, _ in pairs[::-1]], [high for _, high in pairs]
+    quantiles = np.stack([*lower, told["mean"], *upper], axis=1)
+    return Quantiles(quantiles, np.stack([np.stack(ends(level), axis=1) for level in COVERED], axis=1))
+
+
 MODELS: Final[dict[str, Callable[[Window, int], Quantiles]]] = {
-    "seasonal naive": naive_normal, "its points alone": naive, "auto": auto
-}  # fmt: skip
+    NAIVE: naive_normal,
+    "its points alone": naive,
+    "series": functools.partial(served, model="series"),
+    "series, as trained": trained,
+    "auto": functools.partial(served, model="auto"),
+    "AutoETS, run here": functools.partial(fitted, name="AutoETS"),
+    "AutoTheta, run here": functools.partial(fitted, name="AutoTheta"),
+}
 
 
 def score(task: Task, forecasts: list[Quantiles]) -> Score:
@@ -165,20 +215,64 @@ def score(task: Task, forecasts: list[Quantiles]) -> Score:
     return Score(float(np.nanmean(scaled)), float(loss.mean() / size), np.concatenate(inside).mean(axis=0))
 
 
-def main() -> None:
-    """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder of recorded series")
-    heads = "".join(f"{level:8.0%}" for level in COVERED)
-    lines = [f"{'task':16}{'model':18}{'MASE':>8}{'WQL':>8}{heads}"]
-    for task in tasks(parser.parse_args().data):
-        for name, model in MODELS.items():
+def write_gift(data: Path, out: Path, only: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Measure what the file does not have yet, and write it after each task and model.
+
+    Args:
+        data: folder of recorded series. only: names in MODELS; () is all.
+
+    Raises:
+        ValueError: there is no such model, or no task has its files.
+    """
+    if unknown := sorted(set(only) - set(MODELS)):
+        raise ValueError(f"no model {unknown[0]!r}; known are {', '.join(MODELS)}")
+    document: dict[str, Any] = json.loads(out.read_text()) if out.is_file() else {"tasks": {}}
+    found = list(tasks(data))
+    if not found:
+        raise ValueError(f"{data} has none of the tasks: m4/Hourly-train.csv.gz … and ett/ETTh1.csv")
+    for task in found:
+        kept = document["tasks"].setdefault(task.name, {})
+        for name in only or MODELS:
+            if name in kept:
+                continue
             bar = tqdm(task.windows, desc=f"{task.name}, {name}", disable=None, leave=False)
-            found = score(task, [model(window, task.season) for window in bar])
-            inside = "".join(f"{share:8.3f}" for share in found.inside)
-            lines.append(f"{task.name:16}{name:18}{found.mase:8.3f}{found.wql:8.4f}{inside}")
-    sys.stdout.write("\n".join(lines) + "\n")
+            started = time.perf_counter()
+            result = score(task, [MODELS[name](window, task.season) for window in bar])
+            seconds = (time.perf_counter() - started) / len(task.windows)
+            kept[name] = {
+                "mase": round(result.mase, 4), "wql": round(result.wql, 5),
+                "inside": [round(float(share), 4) for share in result.inside],
+                "seconds": round(seconds, 4), "windows": len(task.windows),
+                **origin("rfa bench series --data DATA"),
+            }  # fmt: skip
+            write_result(out, document)
+    return document
 
 
-if __name__ == "__main__":
-    main()
+def ratios(document: dict[str, Any], name: str, figure: str) -> list[float]:
+    """Of a model's figure to the naive's points', of every task that has both."""
+    points = "its points alone" if figure == "wql" else NAIVE
+    return [
+        kept[name][figure] / kept[points][figure]
+        for kept in document["tasks"].values()
+        if name in kept and points in kept
+    ]
+
+
+def table(document: dict[str, Any]) -> list[str]:
+    """As Markdown: every task, and the geometric means over the naive's."""
+    covered = " ".join(f"{level:.0%}" for level in COVERED)
+    lines = [f"| task | model | MASE | WQL | inside {covered} | s a forecast |", "|---|---|---:|---:|---|---:|"]
+    for task, kept in document["tasks"].items():
+        for name, one in kept.items():
+            inside = " ".join(f"{share:.3f}".lstrip("0") for share in one["inside"])
+            lines.append(
+                f"| {task} | {name} | {one['mase']:.3f} | {one['wql']:.4f} | {inside} | {one['seconds']:.3f} |"
+            )
+    lines += ["", "| over the naive's, geometric mean | MASE | WQL | tasks |", "|---|---:|---:|---:|"]
+    for name in MODELS:
+        both = [ratios(document, name, figure) for figure in ("mase", "wql")]
+        if all(both):
+            means = [f"{math.exp(sum(map(math.log, found)) / len(found)):.3f}" for found in both]
+            lines.append(f"| {name} | {means[0]} | {means[1]} | {len(both[0])} |")
+    return lines

@@ -8,7 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rfa.experiments.series.gift import COVERED, Quantiles, Task, Window, auto, ett_windows, naive_normal, score, tasks
+from rfa.experiments.series import gift
+from rfa.experiments.series.gift import (
+    COVERED,
+    MODELS,
+    Quantiles,
+    Task,
+    Window,
+    ett_windows,
+    naive_normal,
+    score,
+    table,
+    tasks,
+    write_gift,
+)
 
 HOURS = np.datetime64("2024-01-01T00:00:00") + np.timedelta64(3_600, "s") * np.arange(17_420)
 
@@ -38,22 +51,44 @@ def test_scores_by_hand() -> None:
     assert found.inside.tolist() == [0.5, 0.5, 1.0, 1.0, 1.0]
 
 
-def test_forecasts_have_their_form_and_see_nothing_of_the_window(tmp_path: Path) -> None:
+def hourly(tmp_path: Path) -> np.ndarray:
     (tmp_path / "m4").mkdir()
     rng = np.random.default_rng(0)
     series = 100 + 10 * np.sin(2 * np.pi * np.arange(348) / 24) + rng.normal(size=348)
     for part, values in (("train", series[:300]), ("test", series[300:])):
         with gzip.open(tmp_path / "m4" / f"Hourly-{part}.csv.gz", "wt") as file:
             file.write("V1,V2\n" + ",".join(['"H1"', *map(str, values), ""]) + "\n")
+    return series
+
+
+def test_forecasts_have_their_form_and_see_nothing_of_the_window(tmp_path: Path) -> None:
+    series = hourly(tmp_path)
     (task,) = tasks(tmp_path)
     (window,) = task.windows
     assert task.name == "m4_hourly" and task.season == 24
     np.testing.assert_array_equal(window.known, series[:300])
-    for model in (naive_normal, auto):
+    for model in (naive_normal, MODELS["auto"], MODELS["series"], MODELS["series, as trained"]):
         forecast = model(window, task.season)
         assert forecast.quantiles.shape == (48, 9) and forecast.intervals.shape == (48, len(COVERED), 2)
         assert (np.diff(forecast.quantiles, axis=1) > 0).all()
         assert (np.diff(forecast.intervals[:, :, 1], axis=1) > 0).all()
         other = model(window._replace(came=window.came + 50), task.season)
         np.testing.assert_array_equal(other.quantiles, forecast.quantiles)
-    assert score(task, [auto(window, 24)]).wql < 0.05
+    assert score(task, [MODELS["auto"](window, 24)]).wql < 0.05
+
+
+def test_what_was_measured_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hourly(tmp_path)
+    out = tmp_path / "gift.json"
+    chosen = ("seasonal naive", "its points alone")
+    first = write_gift(tmp_path, out, chosen)
+    calls: list[str] = []
+    monkeypatch.setitem(gift.MODELS, "its points alone", lambda *_: calls.append("again"))
+    assert write_gift(tmp_path, out, chosen) == first and not calls
+    lines = table(first)
+    assert any(line.startswith("| m4_hourly | seasonal naive |") for line in lines)
+    assert "| its points alone |" in lines[-1]
+    with pytest.raises(ValueError, match="no model 'x'"):
+        write_gift(tmp_path, out, ("x",))
+    with pytest.raises(ValueError, match="none of the tasks"):
+        write_gift(tmp_path / "nothing", tmp_path / "other.json", chosen)

@@ -117,12 +117,23 @@ class Leads(NamedTuple):
     are_own: bool
 
     @classmethod
-    def of(cls, horizons: Sequence[float] | Array, *, are_own: bool = False, most_places: int = MOST_PLACES) -> Leads:
-        """Of the leads in time units or in own steps, ascending; the first is the step."""
+    def of(
+        cls,
+        horizons: Sequence[float] | Array,
+        *,
+        are_own: bool = False,
+        most_places: int = MOST_PLACES,
+        pace: float = 1.0,
+    ) -> Leads:
+        """Of the leads in time units or in own steps, ascending; the first is the step.
+
+        pace: of all but the first, of which every observation tells: less than one where intervals are good as they
+            are, and following errors costs more than it mends.
+        """
         times = np.array(horizons, np.float64)
         step = float(times[0])
         steps = np.clip(np.rint(times / step), 1, most_places).astype(np.int64)
-        gamma: Array = np.minimum(GAMMA, 1 / (4 * steps))
+        gamma: Array = pace * np.minimum(GAMMA, 1 / (4 * steps))
         gamma[0] = GAMMA
         counts = steps[1:]
         lead = np.repeat(np.arange(1, len(times)), counts)

@@ -1,0 +1,62 @@
+"""What the series network tells by itself: from the shipped weights, before anything adapts."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import torch
+
+from rfa.export.bundle import open_bundle
+from rfa.export.loading import model_of
+from rfa.library.locate import find_bundle
+from rfa.model.series.config import FEATURES, LAGS, LEVELS, PATCH
+from rfa.model.series.leads import CALENDAR
+from rfa.model.series.network import Asked, SeriesNetwork
+from rfa.model.series.tokens_numba import describe
+
+Array = np.ndarray
+# Cells that are looked at: the recurrent mode remembers no further.
+CONTEXT = 8_192
+NINE = [LEVELS.index(round(q / 10, 1)) for q in range(1, 10)]
+# Of 50 % two quantiles each, of the others one.
+ENDS = [((4, 5), (9, 10)), ((3,), (11,)), ((2,), (12,)), ((1,), (13,)), ((0,), (14,))]
+
+
+@functools.lru_cache(1)
+def _network(name: str = "series") -> SeriesNetwork:
+    torch.set_num_threads(1)
+    model: SeriesNetwork = model_of(open_bundle(find_bundle(name)))
+    return model
+
+
+@torch.no_grad()
+def forecast(values: Array, horizon: int, mode: str = "recurrent") -> tuple[Array, Array]:
+    """Nine quantiles `[h, 9]` and intervals `[h, 5, 2]` of 50, 80, 90, 95 and 99 %, after a gapless series.
+
+    In attention mode tokens are a patch apart and the last one ends with the series: what does not fill a patch at its
+    beginning is left out.
+    """
+    model = _network()
+    model.mode = "attention" if mode == "attention" else "recurrent"
+    known = np.asarray(values, np.float64)[-CONTEXT:]
+    rest = len(known) % PATCH
+    if mode == "attention":
+        known = known[rest:]
+        rest = 0
+    ends = np.array([*range(PATCH, len(known) + 1, PATCH), *([len(known)] if rest else [])])
+    leads = np.arange(1, horizon + 1)
+    count = len(ends)
+    asked = np.ones((count, horizon), np.int64)
+    asked[-1] = leads
+    tokens, centres, scales = np.zeros((count, FEATURES), np.float32), np.zeros(count), np.zeros(count)
+    paths = np.zeros((count, horizon, 2 * LAGS), np.float32)
+    describe(known, ends, asked, tokens, centres, scales, paths)
+    states = model.states(torch.from_numpy(tokens)[None], torch.from_numpy(ends)[None])[:, -1:]
+    last = Asked(
+        torch.from_numpy(leads)[None, None], torch.from_numpy(paths[-1])[None, None],
+        torch.zeros(1, 1, horizon, CALENDAR),
+    )  # fmt: skip
+    told = centres[-1] + scales[-1] * np.sinh(model.head(states, last)[0, 0].double().numpy())
+    sides = [[told[:, list(low)].mean(1), told[:, list(high)].mean(1)] for low, high in ENDS]
+    return told[:, NINE], np.array(sides).transpose(2, 0, 1)
