@@ -12,7 +12,7 @@ from rfa.export.families.series import NETWORK, SeriesConfig
 from rfa.export.golden import GoldenRecorder
 from rfa.export.writing import write_bundle
 from rfa.model.checkpoint import CONFIG_FILE, load_run
-from rfa.model.series.config import FEATURES, LAGS, PATCH
+from rfa.model.series.config import FEATURES, PATCH, PATHS
 from rfa.model.series.decoder_numba import ASKED, SeriesDecoder
 from rfa.model.series.leads import lead_table
 from rfa.model.series.network import SeriesNetwork
@@ -67,12 +67,12 @@ def golden_outputs(sessions: dict[str, SeriesSession], weights: dict[str, np.nda
     values = 20 + 5 * np.sin(2 * np.pi * t / 24) + rng.standard_normal(len(t))
     values[40:44], values[70] = np.nan, 90.0
     count, leads = len(GOLDEN_ENDS), np.tile(GOLDEN_LEADS, (len(GOLDEN_ENDS), 1))
-    tokens, paths = np.zeros((count, FEATURES), np.float32), np.zeros((*leads.shape, 2 * LAGS), np.float32)
+    tokens, paths = np.zeros((count, FEATURES), np.float32), np.zeros((*leads.shape, PATHS), np.float32)
     describe(values, GOLDEN_ENDS, leads, tokens, np.zeros(count), np.zeros(count), paths)
     asked = np.zeros((*leads.shape, ASKED), np.float32)
-    asked[..., : 2 * LAGS] = paths
+    asked[..., :PATHS] = paths
     table = lead_table()[leads]
-    asked[..., 2 * LAGS : 2 * LAGS + table.shape[-1]] = table
+    asked[..., PATHS : PATHS + table.shape[-1]] = table
     recorder = GoldenRecorder(sessions, weights)
     lags = (GOLDEN_ENDS - 1) % PATCH + 1
     recorder.run(NETWORK, {"tokens": tokens, "lags": lags, "asked": asked})

@@ -191,7 +191,7 @@ def _compare_series(bundle: Bundle, model: Any) -> Iterator[Comparison]:
     import torch
 
     from rfa.export.series_export import GOLDEN_LEADS
-    from rfa.model.series.config import LAGS, PATCH
+    from rfa.model.series.config import PATCH, PATHS
     from rfa.model.series.decoder_numba import SeriesDecoder
     from rfa.model.series.leads import CALENDAR
     from rfa.model.series.network import Asked
@@ -211,7 +211,7 @@ def _compare_series(bundle: Bundle, model: Any) -> Iterator[Comparison]:
         ends[-1] = PATCH * len(whole) + lag
         asked = torch.from_numpy(inputs["asked"][rows])[None]
         leads = torch.from_numpy(np.tile(GOLDEN_LEADS, (1, len(rows), 1)))
-        paths, calendar = asked[..., : 2 * LAGS], asked[..., -CALENDAR:]
+        paths, calendar = asked[..., :PATHS], asked[..., -CALENDAR:]
         told = model(
             torch.from_numpy(inputs["tokens"][rows])[None], torch.from_numpy(ends)[None], Asked(leads, paths, calendar)
         )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from rfa.model.series.config import FEATURES, LAGS, PATCH
+from rfa.model.series.config import FEATURES, PATCH, PATHS
 from rfa.model.series.leads import CALENDAR, FARTHEST, calendar_numbers
 from rfa.model.series.network import Asked
 from rfa.model.series.tokens_numba import describe
@@ -20,8 +20,9 @@ from rfa.training.synthetic.mixture import Split, draw
 
 # Batches that each process has ready.
 AHEAD = 4
-# Leads of a token: one from each eighth of the near ones, and those of the far ones from anywhere on a log scale.
-NEAR, NEAR_LEADS, FAR_LEADS = 64, 8, 4
+# Leads of a token: the next cell, one from each eighth of the near ones, and those of the far ones from anywhere on a
+# log scale.
+NEAR, NEAR_LEADS, FAR_LEADS = 64, 9, 4
 LEADS = NEAR_LEADS + FAR_LEADS
 # Of a recorded series, what is trained on.
 TRAINED_SHARE = 0.8
@@ -73,7 +74,7 @@ def batch_of(series: list[Cells], rng: np.random.Generator, count: int) -> Serie
     shape = (len(series), count, LEADS)
     ends = _ends(rng, len(series), count)
     leads = _leads(rng, shape)
-    tokens, paths = np.zeros((*shape[:2], FEATURES), np.float32), np.zeros((*shape, 2 * LAGS), np.float32)
+    tokens, paths = np.zeros((*shape[:2], FEATURES), np.float32), np.zeros((*shape, PATHS), np.float32)
     centres, scales = np.zeros(shape[:2]), np.ones(shape[:2])
     calendar = np.zeros((*shape, CALENDAR), np.float32)
     came = np.full(shape, np.nan)
@@ -105,8 +106,10 @@ def _ends(rng: np.random.Generator, series: int, count: int) -> np.ndarray:
 
 def _leads(rng: np.random.Generator, shape: tuple[int, int, int]) -> np.ndarray:
     """`[B, N, K]` leads."""
-    width = NEAR // NEAR_LEADS
-    near = 1 + width * np.arange(NEAR_LEADS) + rng.integers(0, width, (*shape[:2], NEAR_LEADS))
+    count = NEAR_LEADS - 1
+    width = NEAR // count
+    near = 1 + width * np.arange(count) + rng.integers(0, width, (*shape[:2], count))
+    near = np.concatenate([np.ones((*shape[:2], 1), np.int64), near], axis=2)
     far = np.exp(rng.uniform(np.log(NEAR + 1), np.log(FARTHEST + 1), (*shape[:2], FAR_LEADS))).astype(np.int64)
     return np.concatenate([near, far], axis=2)
 

@@ -10,7 +10,7 @@ import torch
 from rfa.export.bundle import open_bundle
 from rfa.export.loading import model_of
 from rfa.library.locate import find_bundle
-from rfa.model.series.config import FEATURES, LAGS, LEVELS, PATCH
+from rfa.model.series.config import FEATURES, LEVELS, PATCH, PATHS
 from rfa.model.series.leads import CALENDAR
 from rfa.model.series.network import Asked, SeriesNetwork
 from rfa.model.series.tokens_numba import describe
@@ -50,7 +50,7 @@ def forecast(values: Array, horizon: int, mode: str = "recurrent") -> tuple[Arra
     asked = np.ones((count, horizon), np.int64)
     asked[-1] = leads
     tokens, centres, scales = np.zeros((count, FEATURES), np.float32), np.zeros(count), np.zeros(count)
-    paths = np.zeros((count, horizon, 2 * LAGS), np.float32)
+    paths = np.zeros((count, horizon, PATHS), np.float32)
     describe(known, ends, asked, tokens, centres, scales, paths)
     states = model.states(torch.from_numpy(tokens)[None], torch.from_numpy(ends)[None])[:, -1:]
     last = Asked(

@@ -14,7 +14,7 @@ from rfa.export.families.language import LanguageConfig
 from rfa.export.manifest import GraphSpec, Kind, TensorSpec
 
 # What the architecture fixes (`rfa.model.series.config`, `rfa.model.series.leads`).
-FEATURES, ASKED, QUANTILES, PATHS, PATCH = 285, 26, 15, 8, 16
+FEATURES, ASKED, QUANTILES, PATHS = 285, 27, 15, 9
 NETWORK = "network"
 Panels = Annotated[int, Field(ge=32, le=4_096, multiple_of=32)]
 

@@ -17,6 +17,8 @@ DIFFERENCES: Final = 16
 AHEAD: Final = 16
 BANDS: Final = (2, 12, 64, 512, REACH - DIFFERENCES + 1)  # the last leaves room for the differences
 LAGS: Final = len(BANDS) - 1
+# What a lead is told of each: its seasonal path, and that moved to where the stream is; and the last value.
+PATHS: Final = 2 * LAGS + 1
 BLOCK_LENGTHS: Final = (8, 64)
 BLOCKS: Final = 32
 ABOUT: Final = 13

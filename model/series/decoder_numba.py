@@ -22,7 +22,7 @@ from rfa.model import decoder_numba, product_numba
 from rfa.model.compiling import whole_kernel
 from rfa.model.decoder_numba import HEAD_CONSTANTS, SCALARS, add_normed, exp, gelu, log, normed, run_slots
 from rfa.model.product_numba import Matrix, multiply
-from rfa.model.series.config import LAGS, LEVELS, MEDIAN, PATCH
+from rfa.model.series.config import LEVELS, MEDIAN, PATCH, PATHS
 from rfa.model.series.constants import series_constants
 from rfa.model.series.leads import CALENDAR, LEAD_NUMBERS
 
@@ -30,7 +30,7 @@ Array = NDArray[np.float32]
 QUANTILES = len(LEVELS)
 # asinh of the farthest that a quantile is told from the centre, in scales.
 FARTHEST_QUANTILE = 20.0
-ASKED = 2 * LAGS + LEAD_NUMBERS + CALENDAR
+ASKED = PATHS + LEAD_NUMBERS + CALENDAR
 
 
 class Layers(NamedTuple):
@@ -144,7 +144,7 @@ def _kernels() -> tuple[Any, Any]:
         add_bias(raw, head.out_bias)
         for i in range(k):
             median = raw[i, MEDIAN]
-            for j in range(2 * LAGS):
+            for j in range(PATHS):
                 median += follow[of[i], j] * asked[i, j]
             quantiles[i, MEDIAN] = median
             for q in range(QUANTILES):

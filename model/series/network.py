@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from rfa.model.config import Mode
 from rfa.model.layers import Block, LayerState, RobustMixer
 from rfa.model.mixing import ModeNorm
-from rfa.model.series.config import FEATURES, LAGS, LEVELS, MEDIAN, PATCH, SeriesConfig
+from rfa.model.series.config import FEATURES, LEVELS, MEDIAN, PATCH, PATHS, SeriesConfig
 from rfa.model.series.leads import CALENDAR, FARTHEST, LEAD_NUMBERS, lead_table
 
-ASKED = 2 * LAGS + LEAD_NUMBERS + CALENDAR
+ASKED = PATHS + LEAD_NUMBERS + CALENDAR
 # Between quantiles at the start, in scales.
 FIRST_GAP = 0.25
 
@@ -33,7 +33,7 @@ class Asked(NamedTuple):
 
     Args:
         leads: `[B, N, K]` cells ahead, >= 1.
-        paths: `[B, N, K, 2 LAGS]` of `tokens_numba.paths`.
+        paths: `[B, N, K, PATHS]` of `tokens_numba.path`.
         calendar: `[B, N, K, CALENDAR]` of `calendar_numbers`, zeros where there is none.
     """
 
@@ -53,7 +53,7 @@ class SeriesHead(nn.Module):
         self.asked = nn.Linear(ASKED, config.head_width, bias=False)
         self.inner = nn.Linear(config.head_width, config.head_inner)
         self.out = nn.Linear(config.head_inner, len(LEVELS))
-        self.follow = nn.Linear(config.d_model, 2 * LAGS)
+        self.follow = nn.Linear(config.d_model, PATHS)
         self.register_buffer("lead_table", torch.from_numpy(lead_table()), persistent=False)
         with torch.no_grad():
             self.out.weight.mul_(0.1)

@@ -25,7 +25,7 @@ import numpy as np
 
 from rfa.model.compiling import kernel, part, whole_kernel
 from rfa.model.series import tokens_numba
-from rfa.model.series.config import FEATURES, LAGS, PATCH, REACH
+from rfa.model.series.config import FEATURES, LAGS, PATCH, PATHS, REACH
 from rfa.model.series.leads import FARTHEST, lead_table
 from rfa.model.series.tokens_numba import (
     CELLS,
@@ -302,8 +302,8 @@ def _ask(work, stream, a, lead, asks, ask, of):
     )  # fmt: skip
     near = min(lead, FARTHEST)
     for k in range(LEAD_NUMBERS):
-        row[2 * LAGS + k] = LEAD_TABLE[near, k]
-    for k in range(2 * LAGS + LEAD_NUMBERS, len(row)):
+        row[PATHS + k] = LEAD_TABLE[near, k]
+    for k in range(PATHS + LEAD_NUMBERS, len(row)):
         row[k] = 0.0
     asks.of[ask] = of
     return ask + 1

@@ -10,7 +10,7 @@ lag has). The scale s of a stream is the mean of e_1 … e_32: what it moves by 
 trend. The centre c is the mean of what was seen in the last 8 cells. In each of four bands of lags one is chosen, by
 the least e_k; what a stream did that many cells ago is its seasonal path:
 
-    path_j(h) = x at t + h - ceil(h / p_j) p_j
+    path_j(h) = x at t + h - ceil(h / p_j) p_j          and that of persistence, x at t
 
 A token is `FEATURES` numbers about a stream at one of its cells, all of them asinh((x - c) / s) or logs of ratios: a
 stream in other units, at another level, has the same ones but for what tells where zero is. Both training and the
@@ -267,8 +267,8 @@ def keep_token(numbers, counts, c, s, fill):
 
 @part
 def path(lead, gone, counts, ring, lags, offsets, c, s, origin, out):
-    """What the seasonal paths of a token say at a lead, and the same moved to where the stream was then: the first
-    2 LAGS of `out`. The ring has gone on by `gone` cells since, less than a patch."""
+    """What the seasonal paths of a token say at a lead, the same moved to where the stream was then, and its last
+    value: the first PATHS of `out`. The ring has gone on by `gone` cells since, less than a patch."""
     local = c - origin
     head = counts[HEAD] + gone
     for band in range(LAGS):
@@ -280,6 +280,7 @@ def path(lead, gone, counts, ring, lags, offsets, c, s, origin, out):
             x = ring[head + _back(lead, p)]
             out[band] = _squashed(x, local, s)
             out[LAGS + band] = _squashed(x + offsets[band], local, s)
+    out[2 * LAGS] = _squashed(ring[head], local, s)
 
 
 def _describe(values, ends, leads, rows, centres, scales, told, numbers, counts, ring, errors, since, lags, offsets):
@@ -310,7 +311,7 @@ def describe(values: Array, ends: Array, leads: Array, rows: Array, centres: Arr
         values: `[L]` float64, NaN where empty; the first is not.
         ends: `[N]` int64, after how many cells each token is made, increasing; beyond the series: no token.
         leads: `[N, K]` int64, cells ahead that are asked for, >= 1.
-        rows, told: `[N, FEATURES]` and `[N, K, 2 LAGS]` float32; centres, scales `[N]` float64: results.
+        rows, told: `[N, FEATURES]` and `[N, K, PATHS]` float32; centres, scales `[N]` float64: results.
     """
     _kernel()(
         values, ends, leads, rows, centres, scales, told, np.zeros(NUMBERS), np.zeros(COUNTS, np.int64),

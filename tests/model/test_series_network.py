@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.model.series.config import FEATURES, LAGS, LEVELS, MEDIAN, PATCH, SeriesConfig
+from rfa.model.series.config import FEATURES, LEVELS, MEDIAN, PATCH, PATHS, SeriesConfig
 from rfa.model.series.leads import CALENDAR, FARTHEST, lead_table
 from rfa.model.series.network import Asked, SeriesNetwork
 
@@ -29,7 +29,7 @@ def inputs(batch=2, length=9, leads=5, seed=1):
     ends = PATCH * torch.arange(1, length + 1).expand(batch, length)
     asked = Asked(
         torch.randint(1, FARTHEST, (batch, length, leads), generator=generator),
-        torch.randn(batch, length, leads, 2 * LAGS, generator=generator),
+        torch.randn(batch, length, leads, PATHS, generator=generator),
         torch.randn(batch, length, leads, CALENDAR, generator=generator),
     )
     return tokens, ends, asked

@@ -16,7 +16,7 @@ def described(values, ends, leads=LEADS):
     """Tokens, centres, scales and paths of a series."""
     count = len(ends)
     rows, centres, scales = np.zeros((count, seen.FEATURES), np.float32), np.zeros(count), np.zeros(count)
-    path = np.zeros((count, len(leads), 2 * seen.LAGS), np.float32)
+    path = np.zeros((count, len(leads), seen.PATHS), np.float32)
     asked = np.tile(leads, (count, 1))
     describe(values, np.asarray(ends), asked, rows, centres, scales, path)
     return rows, centres, scales, path
@@ -65,6 +65,8 @@ def test_scale_centre_and_lags_are_what_the_page_says():
         above = np.mean([x[END - 1 - i] - x[END - 1 - i - p] for i in range(8)])
         wanted = np.arcsinh((ahead + above - centres[0]) / scales[0])
         np.testing.assert_allclose(path[0, :, seen.LAGS + band], wanted, atol=2e-4)
+    persistence = np.arcsinh((x[-1] - centres[0]) / scales[0])
+    np.testing.assert_allclose(path[0, :, 2 * seen.LAGS], persistence, atol=2e-4)
 
 
 def test_the_window_and_the_blocks_are_of_the_last_cells():

@@ -65,7 +65,7 @@ def test_forecasts_are_those_of_the_network(runtime):
         ends = np.array([*range(16, end + 1, 16), *([end] if end % 16 else [])])
         count = len(ends)
         rows, centres, scales = np.zeros((count, shape.FEATURES), np.float32), np.zeros(count), np.zeros(count)
-        paths = np.zeros((count, len(leads), 2 * shape.LAGS), np.float32)
+        paths = np.zeros((count, len(leads), shape.PATHS), np.float32)
         describe(x[:end], ends, np.tile(leads, (count, 1)), rows, centres, scales, paths)
         asked = Asked(torch.from_numpy(np.tile(leads, (1, count, 1))), torch.from_numpy(paths)[None],
                       torch.zeros(1, count, len(leads), 7))  # fmt: skip
