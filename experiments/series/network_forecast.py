@@ -9,11 +9,11 @@ import torch
 
 from rfa.export.bundle import open_bundle
 from rfa.export.loading import model_of
-from rfa.library.locate import find_bundle
 from rfa.model.series.config import FEATURES, LEVELS, PATCH, PATHS
 from rfa.model.series.leads import CALENDAR
 from rfa.model.series.network import Asked, SeriesNetwork
 from rfa.model.series.tokens_numba import describe
+from rfa.service.settings import BUNDLE_ROOT
 
 Array = np.ndarray
 # Cells that are looked at: the recurrent mode remembers no further.
@@ -26,7 +26,7 @@ ENDS = [((4, 5), (9, 10)), ((3,), (11,)), ((2,), (12,)), ((1,), (13,)), ((0,), (
 @functools.lru_cache(1)
 def _network(name: str = "series") -> SeriesNetwork:
     torch.set_num_threads(1)
-    model: SeriesNetwork = model_of(open_bundle(find_bundle(name)))
+    model: SeriesNetwork = model_of(open_bundle(BUNDLE_ROOT / name))
     return model
 
 

@@ -67,7 +67,7 @@ def load_models(settings: Settings) -> Models:
             last.append((None, partial(_load_into, languages, bundle, load_language)))
         elif bundle.kind == "series":
             if HAS_COMPILER:
-                tasks.append(_series_into(filters, bundle))
+                tasks.append(_series_into(filters, bundle, opened))
             else:
                 logger.warning("bundle %s is left out: it needs numba, pip install 'rfa-server[fast]'", bundle.name)
         else:
@@ -100,11 +100,16 @@ def load_models(settings: Settings) -> Models:
     return Models(languages, filters, facts, takes_systems)
 
 
-def _series_into(filters: dict[str, FilterRuntime], bundle: Bundle) -> Task:
-    from rfa.service.runtime.compiled_series import open_series, series_task
+def _series_into(filters: dict[str, FilterRuntime], bundle: Bundle, opened: dict[str, tuple[Bundle, int]]) -> Task:
+    """A model of any series; what compiles it counts its golden values."""
+    from rfa.service.runtime.compiled_series import MADE_OF, make_ready, open_series
 
     filters[bundle.name] = model = open_series(bundle)
-    return series_task(bundle, model)
+
+    def run() -> None:
+        opened[bundle.name] = bundle, make_ready(bundle, model)
+
+    return MADE_OF, run
 
 
 def _load_into(languages: dict[str, Language], bundle: Bundle, load: Callable[[Bundle], Language]) -> None:

@@ -30,7 +30,7 @@ import numpy as np
 import rfa.model.recurrence.observed as told_of_one
 from rfa.export.bundle import Bundle, check_golden
 from rfa.model import student
-from rfa.model.compiling import Task, kernel, settle
+from rfa.model.compiling import kernel, settle
 from rfa.model.recurrence.observed import (
     LOG_LIKELIHOOD,
     NIS,
@@ -78,6 +78,8 @@ Array = np.ndarray
 MAGIC: Final = b"RFAS\x01"
 MOST_COLUMNS: Final = 64
 PREFIX: Final = "series."
+# What takes longest to compile: one process does it, and the others wait.
+MADE_OF: Final = stream_numba
 MEANS, PRECISIONS = (f"{PREFIX}{name}" for name in ("means", "precisions"))
 # Leads that errors are followed at, in typical lags, and forecasts of one that wait.
 FOLLOWED: Final = (1.0, 1.0, 4.0, 16.0, 64.0, 256.0)
@@ -538,25 +540,17 @@ class SeriesRuntime(FilterRuntime):
 
 
 def open_series(bundle: Bundle) -> SeriesRuntime:
-    """What a bundle of kind "series" holds, for one column; it is ready to run after its `series_task`."""
+    """What a bundle of kind "series" holds, for one column; it is ready to run after `make_ready`."""
     return SeriesRuntime(bundle.name, bundle.digest, SeriesDecoder.of(bundle.weights()))
 
 
-def series_task(bundle: Bundle, model: SeriesRuntime) -> Task:
-    """What compiles the kernels, and holds the network to the bundle's golden outputs."""
-
-    def run() -> None:
-        reproduce_golden(bundle, model)
-        model.filter([0.0, 1.0], [[0.0], [1.0]], horizon=(1.0,))
-        model.steps.settle()
-
-    return stream_numba, run
-
-
-def reproduce_golden(bundle: Bundle, model: SeriesRuntime) -> int:
-    """How many golden values the network gave.
+def make_ready(bundle: Bundle, model: SeriesRuntime) -> int:
+    """Compile the kernels, and hold the network to the bundle's golden outputs; how many values it gave.
 
     Raises:
         BundleError: it gave others.
     """
-    return check_golden(bundle, {NETWORK: SeriesSession(model.decoder)})
+    count = check_golden(bundle, {NETWORK: SeriesSession(model.decoder)})
+    model.filter([0.0, 1.0], [[0.0], [1.0]], horizon=(1.0,))
+    model.steps.settle()
+    return count

@@ -51,6 +51,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("metric", {"nu": 5.0, "inner": 3, "process": 0.2}),
     ("deep", {"observation_size": 1}),
     ("deep", {"observation_size": 3, "n_modes": 2, "n_layers": 1, "n_heads": 2, "head_dim": 6, "mlp_ratio": 3}),
+    ("series", {"d_model": 32, "n_layers": 1, "n_heads": 2, "head_dim": 4, "n_slots": 2}),
+    ("series", {"d_model": 64, "mlp_ratio": 2, "embedding_width": 32, "head_width": 96, "head_inner": 32}),
 ]
 NAMES = [f"{family} {i}" for i, (family, _) in enumerate(CASES)]
 
@@ -63,7 +65,10 @@ def made(family: str, config: Mapping[str, Any]) -> tuple[FamilyConfig, Any, dic
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    weights = language_weights(model) if family == "language" else filter_weights(model)
+    if family == "series":
+        weights = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
+    else:
+        weights = language_weights(model) if family == "language" else filter_weights(model)
     return FAMILIES[family].model_validate(config), model, weights
 
 
@@ -79,6 +84,11 @@ def test_the_arrays_of_a_model_are_those_declared(family: str, config: dict[str,
     check(declared, weights)
     if family == "language" and "recurrent" not in model.config.modes:
         assert declared.state() == ()
+        return
+    if family == "series":
+        means, precisions = model.blocks[0].mixer.initial_state()
+        shapes = {"means": (len(model.blocks), *means.shape), "precisions": (len(model.blocks), *precisions.shape)}
+        assert {part.name: part.shape for part in declared.state()} == shapes
         return
     state = model.init_state(1)
     found = state._asdict() if family == "language" else state

@@ -1,0 +1,103 @@
+"""Bundles of the network of series: what is written is what was trained, and nothing else is taken for it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from typer.testing import CliRunner
+
+from rfa.cli.main import app
+from rfa.export.bundle import BundleError, check_golden, open_bundle
+from rfa.export.documents import canonical_json, sha256
+from rfa.export.loading import load_model
+from rfa.export.series_export import export_series
+from rfa.export.verify import compare_with_torch, verify_bundle
+from rfa.model.checkpoint import load_run
+from rfa.model.series.decoder_numba import SeriesDecoder
+from rfa.model.series.session import NETWORK, SeriesSession
+from tests.small_series import exported, saved
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("series")
+
+
+def sessions(bundle):
+    return {NETWORK: SeriesSession(SeriesDecoder.of(bundle.weights()))}
+
+
+def test_a_bundle_is_the_run_and_gives_its_golden_outputs(folder: Path) -> None:
+    bundle = exported(folder)
+    assert (bundle.kind, bundle.manifest.family, bundle.manifest.graphs) == ("series", "series", {})
+    run = load_run(folder / "small-run").state_dict()
+    assert {name: array.shape for name, array in bundle.weights().items()} == {
+        n: tuple(t.shape) for n, t in run.items()
+    }
+    assert all(np.array_equal(array, run[name].numpy()) for name, array in bundle.weights().items())
+    assert check_golden(bundle, sessions(bundle)) > 0
+    assert load_model(bundle.path).config == load_run(folder / "small-run").config
+
+
+def test_verify_compares_with_torch(folder: Path) -> None:
+    report = verify_bundle(exported(folder).path)
+    assert report.passed and report.golden_values > 0
+    (comparison,) = compare_with_torch(exported(folder))
+    assert comparison.what == "stream: quantiles" and 0 < comparison.error < 1e-4
+
+
+def rewritten(bundle, target: Path, **contents: bytes) -> Path:
+    """The bundle with other files, and a manifest that fits them."""
+    shutil.copytree(bundle.path, target)
+    document = json.loads((target / "manifest.json").read_text())
+    document.pop("content_sha256")
+    for name, data in contents.items():
+        file = name.replace("_", ".")
+        (target / file).write_bytes(data)
+        document["files"][file] = {"size": len(data), "sha256": sha256(data)}
+    document["content_sha256"] = sha256(canonical_json(document))
+    (target / "manifest.json").write_bytes(canonical_json(document))
+    return target
+
+
+def test_other_weights_do_not_give_the_golden_outputs(folder: Path, tmp_path: Path) -> None:
+    bundle = exported(folder)
+    weights = {name: array.copy() for name, array in bundle.weights().items()}
+    weights["head.out.bias"] += 0.01
+    other = open_bundle(rewritten(bundle, tmp_path / "other", model_safetensors=safetensors.numpy.save(weights)))
+    with pytest.raises(BundleError, match=r"golden\.json: case 0"):
+        check_golden(other, sessions(other))
+
+
+@pytest.mark.parametrize("change", ["missing", "shape", "infinite"])
+def test_weights_that_do_not_fit_are_refused(folder: Path, tmp_path: Path, change: str) -> None:
+    bundle = exported(folder)
+    weights = {name: array.copy() for name, array in bundle.weights().items()}
+    if change == "missing":
+        del weights["head.follow.bias"]
+    elif change == "shape":
+        weights["head.follow.bias"] = np.zeros(3, np.float32)
+    else:
+        weights["blocks.0.mixer.key.weight"][0, 0] = np.inf
+    with pytest.raises(BundleError, match=r"model\.safetensors"):
+        open_bundle(rewritten(bundle, tmp_path / "other", model_safetensors=safetensors.numpy.save(weights)))
+
+
+def test_a_run_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="not a run"):
+        export_series(tmp_path, tmp_path / "out")
+
+
+def test_the_commands_export_verify_and_describe(tmp_path: Path) -> None:
+    run, out = saved(tmp_path / "run"), tmp_path / "mine"
+    cli = CliRunner()
+    for command in (["export", str(run), "--out", str(out)], ["verify", str(out)], ["info", str(out)]):
+        result = cli.invoke(app, [*command, "--json"])
+        assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout.splitlines()[-1])
+    assert document["kind"] == "series" and document["graphs"] == {}
