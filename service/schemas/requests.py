@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import ConfigDict, Field, SkipValidation, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, SkipValidation, model_validator
 
 from rfa.service.engine.filter.alarms import LARGEST_RATE, RATE_PATTERN, Alarm, Direction, alarm
 from rfa.service.engine.filter.input import LARGEST_OBSERVATION, LEAST_NOISE, MOST_COMPONENTS, MOST_NOISE
@@ -279,6 +279,20 @@ class AlarmRequest(Request):
 OF_ALL_OR_EACH = frozenset({"return_state", "system"})
 
 
+# What a list of numbers alone is called.
+ONLY_COLUMN = "y"
+
+
+def _named(values: Any) -> Any:
+    """A list alone as a column."""
+    return {ONLY_COLUMN: values} if isinstance(values, list) else values
+
+
+NamedColumns = Annotated[
+    dict[ColumnName, Column], BeforeValidator(_named, json_schema_input_type=dict[ColumnName, Column] | Column)
+]
+
+
 class FilterSeries(Request):
     """What is of one series: its observations, and where it goes on."""
 
@@ -293,12 +307,12 @@ class FilterSeries(Request):
         description="rows, up to `max_observations` of /info; null predicts only, a null component is missing. "
         "Either these or `values`",
     )
-    values: dict[ColumnName, Column] | None = Field(
+    values: NamedColumns | None = Field(
         default=None,
         min_length=1,
         max_length=MOST_COMPONENTS,
         description="the same as columns by name, in the order of the model's components; null is missing. "
-        "The reply is in columns, too",
+        f"A list alone is one column, {ONLY_COLUMN}. The reply is in columns, too",
     )
     noise: list[NoiseScale | None] | None = Field(
         default=None,

@@ -232,3 +232,13 @@ async def test_a_damaged_stream_ends_no_server() -> None:
             statuses.add((await send(client, bytes(body), model="linear")).status_code)
         assert (await send(client, good, model="linear")).status_code == 200
     assert statuses == {200, 422}
+
+
+async def test_a_list_of_numbers_is_one_column() -> None:
+    numbers = [1.0, None, 2.0, 1.5, 1.8]
+    async with serving() as client:
+        plain, named = [await answer(client, {"values": one, **ASKED}) for one in (numbers, {"y": numbers})]
+        assert plain.pop("timings") and named.pop("timings")
+        assert plain == named
+        refused = await client.post("/filter", json={"values": [1.0, "two"]})
+        assert refused.status_code == 422 and refused.json()["error"]["param"] == "values.y[1]"
