@@ -176,7 +176,7 @@ def write_nab(bundle: Path, data: Path, out: Path) -> dict[str, Any]:
         ValueError: the bundle takes more than one component.
     """
     opened = open_bundle(bundle)
-    components = len(opened.weights()["initial.readout_matrix"])
+    components = 1 if opened.kind == "series" else len(opened.weights()["initial.readout_matrix"])
     if components != 1:
         raise ValueError(f"bundle {opened.name!r} takes {components} components, NAB's series have 1")
     series = load_nab(data)
