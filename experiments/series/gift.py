@@ -243,8 +243,8 @@ def write_gift(data: Path, out: Path, only: tuple[str, ...] = ()) -> dict[str, A
                 "mase": round(result.mase, 4), "wql": round(result.wql, 5),
                 "inside": [round(float(share), 4) for share in result.inside],
                 "seconds": round(seconds, 4), "windows": len(task.windows),
-                **origin("rfa bench series --data DATA"),
             }  # fmt: skip
+            document = {**document, **origin("rfa bench series --data DATA")}
             write_result(out, document)
     return document
 

@@ -3,8 +3,8 @@
     python -m rfa.experiments.series.network_speed     writes results/series-speed.json and prints it
 
 Live: `rfa.Stream(model="series", horizon=range(1, 65)).update`, state, intervals and 64 forecasts of every observation,
-at the beginning of a stream and after so many observations more. A series: `rfa.filter` of 50,000 rows. Many: 64 streams,
-a row of each at a time, without forecasts. Medians, one process on one core.
+at the beginning of a stream and after so many observations more. A series: `rfa.filter` of 50,000 rows. Many: 64
+streams, a row of each at a time, without forecasts. Medians, one process on one core.
 """
 
 from __future__ import annotations
