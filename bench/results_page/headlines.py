@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from rfa.bench.results_page.network import over_naive
 from rfa.bench.results_page.parts import Document, percent
 
 Headline = tuple[str, str, str]
@@ -16,6 +17,7 @@ def headlines(documents: Mapping[str, Document]) -> Iterator[Headline]:
     yield _online(documents["filter-speed"])
     yield _tracking(documents["filter-accuracy"])
     yield _forecast(documents["forecast-etth1"])
+    yield _zero_shot(documents["gift"])
     yield _alarms(documents["alarm-rates"])
     yield _anomalies(documents["filter-nab"])
     yield _perplexity(documents["language"])
@@ -66,6 +68,16 @@ def _tracking(document: Document) -> Headline:
         "tracking, 1 observation in 20 an outlier",
         f"{percent(error)} above the best possible error",
         f"Kalman filter: {percent(kalman)}",
+    )
+
+
+def _zero_shot(document: Document) -> Headline:
+    means = {name: over_naive(document, name) for name in ("series", "auto")}
+    told = {name: f"{found[1]:.2f}" if found else "–" for name, found in means.items()}
+    return (
+        f"WQL of series never seen, {len(document['tasks'])} tasks of GIFT-Eval",
+        f"{told['series']} of the seasonal naive's",
+        f"untrained: {told['auto']}",
     )
 
 

@@ -14,7 +14,7 @@ NAIVE, NETWORK, ALONE = "seasonal naive", "series", "series, as trained"
 WQL, MASE, BEFORE, AFTER, LIVE_US, BATCHED_US = 0.72, 0.80, 0.04, 0.01, 150.0, 100.0
 
 
-def _means(document: Document, name: str) -> tuple[float, float] | None:
+def over_naive(document: Document, name: str) -> tuple[float, float] | None:
     """MASE and WQL over the naive's, of a model that has every task."""
     tasks = document["tasks"].values()
     if not all(name in kept for kept in tasks):
@@ -34,7 +34,7 @@ def gift_tables(document: Document) -> list[Table]:
         for name, one in kept.items()
     ]  # fmt: skip
     names: dict[str, None] = {name: None for kept in document["tasks"].values() for name in kept}
-    found = [(name, means) for name in names if (means := _means(document, name)) is not None]
+    found = [(name, means) for name in names if (means := over_naive(document, name)) is not None]
     return [
         Table(
             ("task", "model", "MASE", "WQL", "inside 50", "80", "90", "95", "99", "s a forecast"), rows,
@@ -49,7 +49,7 @@ def gift_tables(document: Document) -> list[Table]:
 
 
 def gift_bars(document: Document) -> Iterator[ShownBar]:
-    means = _means(document, ALONE)
+    means = over_naive(document, ALONE)
     if means is not None:
         yield ShownBar("series: MASE over the naive's", f"{means[0]:.3f}", f"{MASE}", means[0] <= MASE)
         yield ShownBar("series: WQL over the naive's", f"{means[1]:.3f}", f"{WQL}", means[1] <= WQL)

@@ -28,7 +28,7 @@ STREAMS, ROWS, BURN_IN, SEED = 20, 1_000, 200, 3
 MODELS = ("series", "auto")
 
 
-class Simulated(NamedTuple):
+class Observed(NamedTuple):
     """truth `[STREAMS, ROWS]`, what was measured, and the system's matrices as a request has them, if it is linear."""
 
     truth: Array
@@ -36,7 +36,7 @@ class Simulated(NamedTuple):
     system: Mapping[str, Any] | None
 
 
-def linear(rng: np.random.Generator, drift: Array, noise: Array, measurement: float) -> Simulated:
+def linear(rng: np.random.Generator, drift: Array, noise: Array, measurement: float) -> Observed:
     """dx = A x dt + dw, the first part of x measured each second; exact steps by Van Loan."""
     n = len(drift)
     block = expm(np.block([[-drift, noise], [np.zeros((n, n)), drift.T]]))
@@ -50,10 +50,10 @@ def linear(rng: np.random.Generator, drift: Array, noise: Array, measurement: fl
         "A": drift.tolist(), "Q": noise.tolist(), "R": [[measurement**2]], "C": [[1.0, *[0.0] * (n - 1)]],
         "P0": (100 * np.eye(n)).tolist(), "nu": None,
     }  # fmt: skip
-    return Simulated(truth, truth + measurement * rng.standard_normal(truth.shape), system)
+    return Observed(truth, truth + measurement * rng.standard_normal(truth.shape), system)
 
 
-def lorenz(rng: np.random.Generator) -> Simulated:
+def lorenz(rng: np.random.Generator) -> Observed:
     """Lorenz 1963 at 0.02 of its time a row, by Runge and Kutta."""
 
     def slope(x: Array) -> Array:
@@ -69,10 +69,10 @@ def lorenz(rng: np.random.Generator) -> Simulated:
         x = x + step / 6 * (k1 + 2 * k2 + 2 * k3 + slope(x + step * k3))
         if row >= 0:
             truth[:, row] = x[:, 0]
-    return Simulated(truth, truth + 2.0 * rng.standard_normal(truth.shape), None)
+    return Observed(truth, truth + 2.0 * rng.standard_normal(truth.shape), None)
 
 
-def robot(rng: np.random.Generator) -> Simulated:
+def robot(rng: np.random.Generator) -> Observed:
     """A robot of constant speed whose turning rate wanders: its first coordinate."""
     heading, rate, place = rng.uniform(0, 6, STREAMS), np.zeros(STREAMS), np.zeros(STREAMS)
     truth = np.empty((STREAMS, ROWS))
@@ -81,10 +81,10 @@ def robot(rng: np.random.Generator) -> Simulated:
         heading = heading + rate
         place = place + 0.5 * np.cos(heading)
         truth[:, row] = place
-    return Simulated(truth, truth + rng.standard_normal(truth.shape), None)
+    return Observed(truth, truth + rng.standard_normal(truth.shape), None)
 
 
-def systems(rng: np.random.Generator) -> dict[str, Simulated]:
+def systems(rng: np.random.Generator) -> dict[str, Observed]:
     """All of them."""
     turn = 2 * np.pi / 40
     return {
@@ -96,7 +96,7 @@ def systems(rng: np.random.Generator) -> dict[str, Simulated]:
     }
 
 
-def scored(one: Simulated, **given: Any) -> dict[str, float]:
+def scored(one: Observed, **given: Any) -> dict[str, float]:
     """Error over that of the measurements, and the share of states inside."""
     off, inside = [], []
     for truth, measured in zip(one.truth, one.measured, strict=True):

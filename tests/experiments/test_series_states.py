@@ -9,13 +9,13 @@ from rfa.experiments.series import states
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> dict[str, states.Simulated]:
+def few(monkeypatch: pytest.MonkeyPatch) -> dict[str, states.Observed]:
     monkeypatch.setattr(states, "STREAMS", 6)
     monkeypatch.setattr(states, "ROWS", 500)
     return states.systems(np.random.default_rng(0))
 
 
-def test_the_exact_filter_knows_how_far_off_it_is(few: dict[str, states.Simulated]) -> None:
+def test_the_exact_filter_knows_how_far_off_it_is(few: dict[str, states.Observed]) -> None:
     """90 % of 1,800 correlated states; a filter that knows the system is off by less than the measurements."""
     for name in ("oscillator", "constant velocity", "level"):
         found = states.scored(few[name], system=few[name].system)
@@ -24,7 +24,7 @@ def test_the_exact_filter_knows_how_far_off_it_is(few: dict[str, states.Simulate
         assert found["error"] < states.scored(few[name], model="auto")["error"], name
 
 
-def test_systems_are_what_they_are_called(few: dict[str, states.Simulated]) -> None:
+def test_systems_are_what_they_are_called(few: dict[str, states.Observed]) -> None:
     for one in few.values():
         assert one.truth.shape == one.measured.shape == (6, 500)
         assert np.isfinite(one.truth).all()
