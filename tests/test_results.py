@@ -193,4 +193,4 @@ def test_the_generator_writes_both_files(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(results_page, "README", front)
     results_page.main()
     assert target.read_text(encoding="utf-8") == page(DOCUMENTS)
-    assert front.read_text(encoding="utf-8").count("|\n") == 11
+    assert front.read_text(encoding="utf-8").count("|\n") == 12

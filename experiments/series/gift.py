@@ -246,7 +246,7 @@ def write_gift(data: Path, out: Path, only: tuple[str, ...] = ()) -> dict[str, A
                 "inside": [round(float(share), 4) for share in result.inside],
                 "seconds": round(seconds, 4), "windows": len(task.windows),
             }  # fmt: skip
-            document = {**document, **origin("rfa bench series --data DATA")}
+            document = {**document, "published": PUBLISHED, **origin("rfa bench series --data DATA")}
             write_result(out, document)
     return document
 

@@ -342,7 +342,9 @@ class NetworkSteps:
         told = conclude.room(count, self.size, len(readout.names), horizon, levels)
         trace = trace_room(count if traced else 0, self.size, self.size, 0, horizon)
         call = _Call(self, pool, batch, readout, told, trace)
-        begins = np.flatnonzero(np.diff(batch.seats, prepend=-1))
+        is_first = np.ones(count, np.bool_)
+        is_first[1:] = batch.seats[1:] != batch.seats[:-1]
+        begins = np.flatnonzero(is_first)
         ends = np.append(begins[1:], count)
         together = max(1, TOGETHER // self.size)
         for first in range(0, len(begins), together):
@@ -391,9 +393,10 @@ class _Call:
 
     def first_bad(self, begins: Array, ends: Array) -> Array:
         """Of each stream the first row with a number that the network has no room for, or its end."""
-        is_bad = (np.abs(self._batch.values) > LARGEST_VALUE).any(axis=1)
-        if not is_bad.any():
+        is_beyond = np.abs(self._batch.values) > LARGEST_VALUE
+        if not is_beyond.any():
             return ends
+        is_bad = is_beyond.any(axis=1)
         rows = [np.flatnonzero(is_bad[one:other]) for one, other in zip(begins, ends, strict=True)]
         return np.array(
             [one + found[0] if len(found) else end for one, found, end in zip(begins, rows, ends, strict=True)]
