@@ -48,15 +48,15 @@ MONDAY: Final = np.datetime64("2024-01-01T00:00:00")
 LONGEST: Final = 1_000
 # Published on the same tasks, by the archive of GIFT-Eval: MASE and WQL of m4_hourly, m4_weekly and ett1/H/short.
 PUBLISHED: Final = {
-    "TiRex, 35 M": (0.72, 0.020, 1.99, 0.037, 0.82, 0.176),
-    "FlowState r1.1, 2.6 to 9 M": (0.73, 0.024, 2.00, 0.036, 0.82, 0.182),
-    "Chronos-2, synthetic alone, 120 M": (0.85, 0.026, 2.08, 0.037, 0.82, 0.179),
-    "TempoPFN, synthetic alone, 38 M": (0.81, 0.032, 2.49, 0.043, 0.84, 0.183),
-    "Toto-2.0, 4 M": (1.06, 0.027, 2.15, 0.040, 0.85, 0.187),
-    "Chronos-Bolt small, 48 M": (0.87, 0.020, 2.11, 0.038, 0.83, 0.189),
-    "AutoARIMA": (1.03, 0.034, 2.36, 0.050, 0.99, 0.223),
-    "AutoETS": (1.61, 0.070, 2.55, 0.052, 1.94, 0.440),
-    "AutoTheta": (2.46, 0.041, 2.66, 0.053, 1.28, 0.668),
+    "TiRex, 35 M": [0.72, 0.020, 1.99, 0.037, 0.82, 0.176],
+    "FlowState r1.1, 2.6 to 9 M": [0.73, 0.024, 2.00, 0.036, 0.82, 0.182],
+    "Chronos-2, synthetic alone, 120 M": [0.85, 0.026, 2.08, 0.037, 0.82, 0.179],
+    "TempoPFN, synthetic alone, 38 M": [0.81, 0.032, 2.49, 0.043, 0.84, 0.183],
+    "Toto-2.0, 4 M": [1.06, 0.027, 2.15, 0.040, 0.85, 0.187],
+    "Chronos-Bolt small, 48 M": [0.87, 0.020, 2.11, 0.038, 0.83, 0.189],
+    "AutoARIMA": [1.03, 0.034, 2.36, 0.050, 0.99, 0.223],
+    "AutoETS": [1.61, 0.070, 2.55, 0.052, 1.94, 0.440],
+    "AutoTheta": [2.46, 0.041, 2.66, 0.053, 1.28, 0.668],
 }
 NAIVE: Final = "seasonal naive"
 ETT_HORIZONS: Final = {"short": 48, "medium": 480, "long": 720}
