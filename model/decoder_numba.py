@@ -17,6 +17,7 @@ what changed.
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Mapping
@@ -333,21 +334,21 @@ _SIGNATURES = (
 )
 
 
+@functools.cache
 def compile_kernels() -> None:
     """Compile all kernels, or take them from the cache on disk: one process compiles, and the others wait for it.
 
-    Once in a process: later calls touch no file.
+    Once in a process: later calls touch no file. Kernels of other models that are made of these may have compiled
+    them already; they are closed all the same.
     """
-    if all(kernel.signatures for kernel, _ in _SIGNATURES):
-        return
     in_turn([(sys.modules[__name__], _compile)])
 
 
+@functools.cache  # of threads that came together, the lock lets one in after the other
 def _compile() -> None:
     for kernel, signature in _SIGNATURES:
-        if not kernel.signatures:
-            kernel.compile(signature)
-            kernel.disable_compile()
+        kernel.compile(signature)
+        kernel.disable_compile()
 
 
 class Stepped(NamedTuple):

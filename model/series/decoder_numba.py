@@ -107,8 +107,9 @@ def _kernels() -> tuple[Any, Any]:
             normed(x, layers.mixer_norm[index], eps, states)
             multiply(states, layers.mix_in[index], joint)
             run_slots(
-                joint, 1, cos, sin, layers.gate_bias[index], scalars, layers.table[index], layers.decay[index],
-                layers.own_process[index], lags, index, means, precisions, rows, rows, latent, evidence, finite,
+                joint, n // rows.size, cos, sin, layers.gate_bias[index], scalars, layers.table[index],
+                layers.decay[index], layers.own_process[index], lags, index, means, precisions, rows, rows, latent,
+                evidence, finite,
             )  # fmt: skip
             multiply(latent, layers.mix_out[index], mixed)
             add_normed(x, mixed, layers.feed_forward_norm[index], eps, states)

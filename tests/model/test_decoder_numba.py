@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -209,6 +211,21 @@ def test_nothing_is_compiled_while_it_serves() -> None:
     with pytest.raises((TypeError, RuntimeError)):
         decoder_numba.gelu(np.zeros((2, 2)))
     assert [len(kernel.signatures) for kernel, _ in decoder_numba._SIGNATURES] == [1] * len(decoder_numba._SIGNATURES)
+
+
+def test_kernels_are_closed_that_another_model_compiled_first() -> None:
+    """The network of series is made of the same kernels, and is compiled first here."""
+    script = (
+        "from rfa.model import decoder_numba\n"
+        "import numpy as np\n"
+        "decoder_numba.gelu(np.zeros((2, 2), np.float32)); decoder_numba.compile_kernels()\n"
+        "decoder_numba.compile_kernels()\n"
+        "assert [len(kernel.signatures) for kernel, _ in decoder_numba._SIGNATURES] == [1] * 6\n"
+        "try: decoder_numba.gelu(np.zeros((2, 2)))\n"
+        "except TypeError: print('refused')"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout == "refused\n"
 
 
 def test_constants_are_the_constrained_parameters() -> None:
