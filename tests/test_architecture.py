@@ -38,7 +38,7 @@ COMPILED_RUNTIME = "service/runtime/compiled_*.py"
 ANY_NUMBERS = "service/runtime/auto.py"
 COMPILED_MODELS = {
     "rfa.model.auto_numba", "rfa.model.compiling", "rfa.model.correlation",
-    "rfa.model.decoder_numba", "rfa.model.linear_config",
+    "rfa.model.decoder_numba", "rfa.model.handles", "rfa.model.linear_config",
     "rfa.model.metric_numba", "rfa.model.recurrence", "rfa.model.recurrence.dense_numba",
     "rfa.model.recurrence.dense_numba_learned",
     "rfa.model.recurrence.filter_numba", "rfa.model.recurrence.noise_law", "rfa.model.recurrence.observed",
@@ -473,7 +473,8 @@ def test_a_mixer_of_the_papers_is_made_in_a_checkout_and_refused_with_a_reason_e
 SHIPPED = ("model", "training", "export", "service", "library", "cli")
 HELD_TO_CALLERS = ("model", "export", "service", "library")
 # Decorators that give what they decorate to a framework, which calls it; and names that the application reads of each.
-GIVEN_AWAY, READ_OF_EACH = ("router.", "_probe("), {"router"}
+GIVEN_AWAY = ("router.", "_probe(", "typeof_impl.", "register_model(", "unbox(")
+READ_OF_EACH = {"router"}
 # Modules that are started by their names.
 STARTED = {
     "rfa.service.deploy_ray",  # `serve run rfa.service.deploy_ray:application`

@@ -10,16 +10,16 @@ same, bit for bit, in whatever company.
 
 from __future__ import annotations
 
-import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rfa.model import decoder_numba, product_numba
-from rfa.model.compiling import whole_kernel
+from rfa.model.compiling import part, whole_kernel
 from rfa.model.decoder_numba import HEAD_CONSTANTS, SCALARS, add_normed, exp, gelu, log, normed, run_slots
 from rfa.model.product_numba import Matrix, multiply
 from rfa.model.series.config import LEVELS, MEDIAN, PATCH, PATHS
@@ -30,6 +30,10 @@ Array = NDArray[np.float32]
 QUANTILES = len(LEVELS)
 # asinh of the farthest that a quantile is told from the centre, in scales.
 FARTHEST_QUANTILE = 20.0
+CIRCLE = 2 * np.pi
+ZERO, HALF, ONE, FARTHEST = (np.float32(x) for x in (0, 0.5, 1, FARTHEST_QUANTILE))
+# Of the series of sinh.
+THIRD, FIFTH, SEVENTH = (np.float32(1 / math.factorial(order)) for order in (3, 5, 7))
 ASKED = PATHS + LEAD_NUMBERS + CALENDAR
 
 
@@ -75,95 +79,123 @@ class Head(NamedTuple):
     follow_bias: Array
 
 
+class Weights(NamedTuple):
+    """Of a network. omega: frequencies `[H, D]` of the frames; scalars: SCALARS."""
+
+    embedding: Embedding
+    layers: Layers
+    head: Head
+    omega: NDArray[np.float64]
+    scalars: Array
+
+
+@part
 def _add_bias(x, bias):
     for i in range(x.shape[0]):
         for d in range(bias.size):
             x[i, d] += bias[d]
 
 
-@functools.cache
-def _kernels() -> tuple[Any, Any]:
-    zero, half, one, sixth, farthest = (np.float32(x) for x in (0, 0.5, 1, 1 / 6, FARTHEST_QUANTILE))
-    modules = (decoder_numba, product_numba)
-    add_bias = whole_kernel(*modules)(_add_bias)
+@part
+def _turn(ends, omega, cos, sin):
+    """Cosines and sines of the frames that tokens lie in; the phase is wrapped in float64."""
+    for i in range(len(ends)):
+        for h in range(omega.shape[0]):
+            for d in range(omega.shape[1]):
+                phase = ends[i] / PATCH * omega[h, d]
+                phase -= CIRCLE * np.rint(phase / CIRCLE)
+                cos[i, h, d], sin[i, h, d] = np.cos(phase), np.sin(phase)
 
-    def forward(tokens, cos, sin, lags, embedding, layers, scalars, means, precisions, rows, states, finite):
-        n, d = tokens.shape[0], embedding.second_bias.size
-        hidden = np.empty((n, embedding.first_bias.size), np.float32)
-        multiply(tokens, embedding.first, hidden)
-        add_bias(hidden, embedding.first_bias)
-        gelu(hidden)
-        x = np.empty((n, d), np.float32)
-        multiply(hidden, embedding.second, x)
-        add_bias(x, embedding.second_bias)
-        heads = layers.decay.shape[2]
-        latent = np.empty((n, heads * 2 * cos.shape[2]), np.float32)
-        evidence = np.empty((n, heads), np.float32)
-        joint = np.empty((n, layers.mix_in.shape[1] * layers.mix_in.shape[3]), np.float32)
-        mixed = np.empty((n, d), np.float32)
-        inner = np.empty((n, layers.up.shape[1] * layers.up.shape[3]), np.float32)
-        eps = scalars[3]
-        for index in range(layers.table.shape[0]):
-            normed(x, layers.mixer_norm[index], eps, states)
-            multiply(states, layers.mix_in[index], joint)
-            run_slots(
-                joint, n // rows.size, cos, sin, layers.gate_bias[index], scalars, layers.table[index],
-                layers.decay[index], layers.own_process[index], lags, index, means, precisions, rows, rows, latent,
-                evidence, finite,
-            )  # fmt: skip
-            multiply(latent, layers.mix_out[index], mixed)
-            add_normed(x, mixed, layers.feed_forward_norm[index], eps, states)
-            multiply(states, layers.up[index], inner)
-            gelu(inner)
-            multiply(inner, layers.down[index], mixed)
-            for i in range(n):
-                for k in range(d):
-                    x[i, k] += mixed[i, k]
-        normed(x, embedding.norm, eps, states)
 
-    def ask(states, of, asked, head, quantiles):
-        n, k = states.shape[0], asked.shape[0]
-        told = np.empty((n, head.state_bias.size), np.float32)
-        multiply(states, head.state, told)
-        add_bias(told, head.state_bias)
-        follow = np.empty((n, head.follow.shape[0] * head.follow.shape[2]), np.float32)
-        multiply(states, head.follow, follow)
-        add_bias(follow, head.follow_bias)
-        hidden = np.empty((k, head.state_bias.size), np.float32)
-        multiply(asked, head.asked, hidden)
-        for i in range(k):
-            row = told[of[i]]
-            for d in range(row.size):
-                hidden[i, d] += row[d]
-        gelu(hidden)
-        inner = np.empty((k, head.inner_bias.size), np.float32)
-        multiply(hidden, head.inner, inner)
-        add_bias(inner, head.inner_bias)
+@whole_kernel(decoder_numba, product_numba)
+def forward(tokens, ends, lags, weights, means, precisions, states):
+    """States `[n, d]` after one token of each of n streams; see `SeriesDecoder.forward`.
+
+    What a token does to the slots is not checked here: numbers that are not finite reach its quantiles.
+    """
+    embedding, layers, scalars, omega = weights.embedding, weights.layers, weights.scalars, weights.omega
+    n, d = tokens.shape[0], embedding.second_bias.size
+    cos, sin = np.empty((n, *omega.shape), np.float32), np.empty((n, *omega.shape), np.float32)
+    _turn(ends, omega, cos, sin)
+    before, rows, finite = np.empty(n, np.int64), np.empty(n, np.int64), np.ones(n, np.bool_)
+    for i in range(n):
+        before[i], rows[i] = lags[i] - 1, i
+    hidden = np.empty((n, embedding.first_bias.size), np.float32)
+    multiply(tokens, embedding.first, hidden)
+    _add_bias(hidden, embedding.first_bias)
+    gelu(hidden)
+    x = np.empty((n, d), np.float32)
+    multiply(hidden, embedding.second, x)
+    _add_bias(x, embedding.second_bias)
+    heads = layers.decay.shape[2]
+    latent = np.empty((n, heads * 2 * cos.shape[2]), np.float32)
+    evidence = np.empty((n, heads), np.float32)
+    joint = np.empty((n, layers.mix_in.shape[1] * layers.mix_in.shape[3]), np.float32)
+    mixed = np.empty((n, d), np.float32)
+    inner = np.empty((n, layers.up.shape[1] * layers.up.shape[3]), np.float32)
+    eps = scalars[3]
+    for index in range(layers.table.shape[0]):
+        normed(x, layers.mixer_norm[index], eps, states)
+        multiply(states, layers.mix_in[index], joint)
+        run_slots(
+            joint, n // rows.size, cos, sin, layers.gate_bias[index], scalars, layers.table[index],
+            layers.decay[index], layers.own_process[index], before, index, means, precisions, rows, rows, latent,
+            evidence, finite,
+        )  # fmt: skip
+        multiply(latent, layers.mix_out[index], mixed)
+        add_normed(x, mixed, layers.feed_forward_norm[index], eps, states)
+        multiply(states, layers.up[index], inner)
         gelu(inner)
-        raw = np.empty((k, head.out.shape[0] * head.out.shape[2]), np.float32)
-        multiply(inner, head.out, raw)
-        add_bias(raw, head.out_bias)
-        for i in range(k):
-            median = raw[i, MEDIAN]
-            for j in range(PATHS):
-                median += follow[of[i], j] * asked[i, j]
-            quantiles[i, MEDIAN] = median
-            for q in range(QUANTILES):
-                # softplus
-                raw[i, q] = log(one + exp(-abs(raw[i, q]))) + max(raw[i, q], zero)
-            for q in range(MEDIAN + 1, QUANTILES):
-                quantiles[i, q] = quantiles[i, q - 1] + raw[i, q]
-            for q in range(MEDIAN - 1, -1, -1):
-                quantiles[i, q] = quantiles[i, q + 1] - raw[i, q]
-            for q in range(QUANTILES):
-                x = min(max(quantiles[i, q], -farthest), farthest)
-                # sinh: by its series where e^x and e^-x would leave no digits of it.
-                square = x * x
-                near = x * (one + square * (sixth + square * (one / np.float32(120) + square / np.float32(5040))))
-                far = half * (exp(x) - exp(-x))
-                quantiles[i, q] = near if square < one else far
+        multiply(inner, layers.down[index], mixed)
+        for i in range(n):
+            for k in range(d):
+                x[i, k] += mixed[i, k]
+    normed(x, embedding.norm, eps, states)
 
-    return whole_kernel(*modules)(forward), whole_kernel(*modules)(ask)
+
+@whole_kernel(decoder_numba, product_numba)
+def ask(states, of, asked, head, quantiles):
+    """Quantiles `[k, Q]` of what is asked of states; see `SeriesDecoder.ask`."""
+    n, k = states.shape[0], asked.shape[0]
+    told = np.empty((n, head.state_bias.size), np.float32)
+    multiply(states, head.state, told)
+    _add_bias(told, head.state_bias)
+    follow = np.empty((n, head.follow.shape[0] * head.follow.shape[2]), np.float32)
+    multiply(states, head.follow, follow)
+    _add_bias(follow, head.follow_bias)
+    hidden = np.empty((k, head.state_bias.size), np.float32)
+    multiply(asked, head.asked, hidden)
+    for i in range(k):
+        row = told[of[i]]
+        for d in range(row.size):
+            hidden[i, d] += row[d]
+    gelu(hidden)
+    inner = np.empty((k, head.inner_bias.size), np.float32)
+    multiply(hidden, head.inner, inner)
+    _add_bias(inner, head.inner_bias)
+    gelu(inner)
+    raw = np.empty((k, head.out.shape[0] * head.out.shape[2]), np.float32)
+    multiply(inner, head.out, raw)
+    _add_bias(raw, head.out_bias)
+    for i in range(k):
+        median = raw[i, MEDIAN]
+        for j in range(PATHS):
+            median += follow[of[i], j] * asked[i, j]
+        quantiles[i, MEDIAN] = median
+        for q in range(QUANTILES):
+            # softplus
+            raw[i, q] = log(ONE + exp(-abs(raw[i, q]))) + max(raw[i, q], ZERO)
+        for q in range(MEDIAN + 1, QUANTILES):
+            quantiles[i, q] = quantiles[i, q - 1] + raw[i, q]
+        for q in range(MEDIAN - 1, -1, -1):
+            quantiles[i, q] = quantiles[i, q + 1] - raw[i, q]
+        for q in range(QUANTILES):
+            x = min(max(quantiles[i, q], -FARTHEST), FARTHEST)
+            # sinh: by its series where e^x and e^-x would leave no digits of it.
+            square = x * x
+            near = x * (ONE + square * (THIRD + square * (FIFTH + square * SEVENTH)))
+            far = HALF * (exp(x) - exp(-x))
+            quantiles[i, q] = near if square < ONE else far
 
 
 def _panels(weight: Array) -> Array:
@@ -180,11 +212,7 @@ def _padded(bias: Array) -> Array:
 class SeriesDecoder:
     """The recurrent mode of a trained series network."""
 
-    embedding: Embedding
-    layers: Layers
-    head: Head
-    omega: NDArray[np.float64]
-    scalars: Array
+    weights: Weights
     initial_means: Array
     initial_precisions: Array
 
@@ -226,9 +254,9 @@ class SeriesDecoder:
             _panels(weights["head.out.weight"]), _padded(weights["head.out.bias"]),
             _panels(weights["head.follow.weight"]), _padded(weights["head.follow.bias"]),
         )  # fmt: skip
+        scalars = np.array([constants[name] for name in SCALARS], np.float32)
         return cls(
-            embedding, layers, head, np.asarray(constants["omega"], np.float64),
-            np.array([constants[name] for name in SCALARS], np.float32),
+            Weights(embedding, layers, head, np.ascontiguousarray(constants["omega"], np.float64), scalars),
             np.ascontiguousarray(constants["initial_means"], np.float32),
             np.ascontiguousarray(constants["initial_precisions"], np.float32),
         )  # fmt: skip
@@ -236,7 +264,7 @@ class SeriesDecoder:
     @property
     def width(self) -> int:
         """Of states."""
-        return int(self.embedding.norm.size)
+        return int(self.weights.embedding.norm.size)
 
     def forward(
         self, tokens: Array, ends: NDArray[np.int64], lags: NDArray[np.int64], means: Array, precisions: Array
@@ -247,15 +275,8 @@ class SeriesDecoder:
             tokens: `[n, FEATURES]`. ends: cells up to each. lags: cells since the last whole patch, 1 … PATCH.
             means, precisions: the slots of each `[n, L, H, S, 4D]` and `[n, L, H, S]`, which become those after it.
         """
-        n = len(tokens)
-        phase = (ends / PATCH)[:, None, None] * self.omega
-        phase -= 2 * np.pi * np.rint(phase / (2 * np.pi))
-        angle = phase.astype(np.float32)
-        states, finite = np.empty((n, self.width), np.float32), np.ones(n, np.bool_)
-        _kernels()[0](
-            tokens, np.cos(angle), np.sin(angle), lags - 1, self.embedding, self.layers, self.scalars, means,
-            precisions, np.arange(n), states, finite,
-        )  # fmt: skip
+        states = np.empty((len(tokens), self.width), np.float32)
+        forward(tokens, ends, lags, self.weights, means, precisions, states)
         return states
 
     def ask(self, states: Array, of: NDArray[np.int64], asked: Array) -> Array:
@@ -265,5 +286,5 @@ class SeriesDecoder:
             states: `[n, d]`. of: `[k]` whose state each is about. asked: `[k, ASKED]`, see `network.Asked`.
         """
         quantiles = np.empty((len(asked), QUANTILES), np.float32)
-        _kernels()[1](states, of, asked, self.head, quantiles)
+        ask(states, of, asked, self.weights.head, quantiles)
         return quantiles

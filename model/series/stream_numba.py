@@ -17,7 +17,6 @@ before is a look at the stream: no cell passes, and its leads are asked of the t
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -396,7 +395,23 @@ def _is_look(work, stream, columns, now, values):
     return begun > 0 and now == work.clock[stream, TIME]
 
 
-def _wave(kept, seats, times, values, leads, cursors, ends, gone, most, work, jobs, asks, rows, last, was):
+@kernel(tokens_numba)
+def wave(kept, seats, times, values, leads, cursors, ends, gone, most, work, jobs, asks, rows, last, was):
+    """The next tokens of some streams, of each up to the first that completes a patch of a column.
+
+    Args:
+        kept: of the pool, which is read; `keep` keeps what `work` holds.
+        seats, times, values: of the rows of a batch, `[N]`, `[N, P]`; NaN where nothing came.
+        leads: `[H]` in units of time.
+        cursors, ends: of each stream `[W]`, its rows in the batch that are still to come; cursors move on.
+        gone: `[W]` empty cells before the next row that are behind it already; 0 at first.
+        most: rows of a stream in this wave.
+        work, jobs, asks, rows: results. last: `[W, P]` the last job of each column, -1 for none.
+        was: room, `[4]`.
+
+    Returns:
+        how many jobs, asks and rows there are.
+    """
     job = ask = row = 0
     columns = values.shape[1]
     for stream in range(len(cursors)):
@@ -446,36 +461,8 @@ def _wave(kept, seats, times, values, leads, cursors, ends, gone, most, work, jo
     return job, ask, row
 
 
-@functools.cache
-def _kernel() -> Any:
-    return kernel(tokens_numba)(_wave)
-
-
-def wave(
-    kept: Kept, seats: Array, times: Array, values: Array, leads: Array, cursors: Array, ends: Array, gone: Array,
-    most: int, work: Work, jobs: Jobs, asks: Asks, rows: Rows, last: Array,
-) -> tuple[int, int, int]:  # fmt: skip
-    """The next tokens of some streams, of each up to the first that completes a patch of a column.
-
-    Args:
-        kept: of the pool, which is read; `keep` keeps what `work` holds.
-        seats, times, values: of the rows of a batch, `[N]`, `[N, P]`; NaN where nothing came.
-        leads: `[H]` in units of time.
-        cursors, ends: of each stream `[W]`, its rows in the batch that are still to come; cursors move on.
-        gone: `[W]` empty cells before the next row that are behind it already; 0 at first.
-        most: rows of a stream in this wave.
-        work, jobs, asks, rows: results. last: `[W, P]` the last job of each column, -1 for none.
-
-    Returns:
-        how many jobs, asks and rows there are.
-    """
-    found: tuple[int, int, int] = _kernel()(
-        kept, seats, times, values, leads, cursors, ends, gone, most, work, jobs, asks, rows, last, np.empty(4)
-    )
-    return found
-
-
-def _gather(kept, seats, jobs, count, means, precisions):
+@whole_kernel(tokens_numba)
+def gather(kept, seats, jobs, count, means, precisions):
     """The slots of the streams of jobs into `[J, L, H, S, 4D]` and `[J, L, H, S]`."""
     for job in range(count):
         stream, a = jobs.stream[job], jobs.column[job]
@@ -483,7 +470,8 @@ def _gather(kept, seats, jobs, count, means, precisions):
         precisions[job] = kept.precisions[seats[stream], a]
 
 
-def _keep(kept, seats, is_kept, work, jobs, count, last, states, means, precisions):
+@whole_kernel(tokens_numba)
+def keep(kept, seats, is_kept, work, jobs, count, last, states, means, precisions):
     """Keep the streams of a wave that are to be kept: what was seen, the states of the last tokens, and the slots of
     those that completed a patch."""
     for stream in range(len(seats)):
@@ -498,9 +486,3 @@ def _keep(kept, seats, is_kept, work, jobs, count, last, states, means, precisio
         if jobs.is_whole[job] and is_kept[stream]:
             kept.means[seats[stream], a] = means[job]
             kept.precisions[seats[stream], a] = precisions[job]
-
-
-@functools.cache
-def slot_kernels() -> tuple[Any, Any]:
-    """`_gather` and `_keep`."""
-    return whole_kernel(tokens_numba)(_gather), whole_kernel(tokens_numba)(_keep)

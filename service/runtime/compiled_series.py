@@ -1,73 +1,42 @@
 """The model of any series: a trained network that predicts, and the robust filter that takes what comes.
 
 Each column is a stream of the network (`rfa.model.series`). What it foretells of the next row, quantiles at the cell
-that the row comes in, is the filter's prior: with m and σ their middle and their width,
-
-    e = y - m        z = Φ⁻¹(F(y)), F the quantiles' distribution        nis = z²        w = min(1, (ν + 1) / (ν + z²))
-    P⁻ = k σ²        R = (1 - k) σ²        mean = m + K e, K = w P⁻ / (w P⁻ + R)        P = P⁻ R / (w P⁻ + R)
-
-k is the stream's own gain: by how much of an innovation its forecasts move, Σ (moved · e) / Σ e² over the rows so far.
+that the row comes in, is the filter's prior: `compiled_series_rows.py` has the equations, and all that is compiled.
 Forecasts are the network's at their leads: the mean is the median, and what is above and below it has its own width,
 each multiplied by the conformal factor of its lead and level (`adaptive.py`).
-
-Of a row that is a stream's first, second or third the network knows nothing: it is foretold as the last value, by
-Student's t of the moves so far.
 """
-
-# numba types its dispatchers by their first call, which mypy cannot follow.
-# mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
-import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import numpy as np
 
-import rfa.model.recurrence.observed as told_of_one
 from rfa.export.bundle import Bundle, check_golden
-from rfa.model import student
-from rfa.model.compiling import kernel, settle
-from rfa.model.recurrence.observed import (
-    LOG_LIKELIHOOD,
-    NIS,
-    PRECISION,
-    WEIGHT,
-    Observed,
-    observed,
-    predictive_log_density,
-)
+from rfa.model.compiling import settle
+from rfa.model.handles import Handle
+from rfa.model.recurrence.observed import Observed, observed
 from rfa.model.series import stream_numba
 from rfa.model.series.config import LEVELS as QUANTILES
-from rfa.model.series.config import MEDIAN, PATCH
-from rfa.model.series.decoder_numba import ASKED, SeriesDecoder
+from rfa.model.series.config import PATCH
+from rfa.model.series.decoder_numba import ASKED, SeriesDecoder, Weights
 from rfa.model.series.session import NETWORK, SeriesSession
-from rfa.model.series.stream_numba import (
-    FILTERED,
-    LARGEST_VALUE,
-    MOVED,
-    SQUARED,
-    VARIANCE,
-    kept_of,
-    kept_shapes,
-    slot_kernels,
-    wave,
-)
-from rfa.model.student import normal_square, stretched, stretching, widening
-from rfa.service.engine.filter import adaptive, conclude, forecast_checks, learned_normal, learned_tail
+from rfa.model.series.stream_numba import LARGEST_VALUE, keep, kept_of, kept_shapes
+from rfa.service.engine.filter import conclude
 from rfa.service.engine.filter.adaptive import Leads
-from rfa.service.engine.filter.calibration import Calibration
-from rfa.service.engine.filter.conclude import Known, Told, copy1, copy2
+from rfa.service.engine.filter.calibration import Calibration, Tables
+from rfa.service.engine.filter.conclude import Known, Told
 from rfa.service.engine.filter.learned_normal import normal_fields
 from rfa.service.engine.filter.steps import Readout
 from rfa.service.errors import InvalidRequest
-from rfa.service.runtime import auto, filter_steps
+from rfa.service.runtime import auto
+from rfa.service.runtime.compiled_series_rows import take
 from rfa.service.runtime.filter import KEPT_READOUTS, FilterRuntime
 from rfa.service.runtime.filter_state import FilterStates
-from rfa.service.runtime.filter_steps import Batch, Traced, keep_trace, room_of_known, streams_of, trace_room
+from rfa.service.runtime.filter_steps import Batch, Traced, room_of_known, streams_of, trace_room
 from rfa.service.runtime.passes import PassesRange
 from rfa.service.runtime.pool import StateField, StatePool
 
@@ -92,34 +61,11 @@ CALIBRATED: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
 # Tokens of a wave, over all streams and columns.
 TOGETHER: Final = 64
 KEPT_ROOMS: Final = 4
-_NORMAL = NormalDist()
-# Normal scores of the quantiles, and the quantiles at the ends of the calibrated intervals: for the first, between two.
-SCORES = np.array([_NORMAL.inv_cdf(level) for level in QUANTILES])
-_TENTH, _NINTH = QUANTILES.index(0.1), QUANTILES.index(0.9)
-ENDS = np.array(
-    [[QUANTILES.index(0.2), QUANTILES.index(0.3)]] + [[QUANTILES.index(q)] * 2 for q in (0.1, 0.05, 0.025, 0.005)]
-)
-_WIDTH = SCORES[_NINTH] - SCORES[_TENTH]
-NU: Final = 4.0
-# Rows before the network is asked, and before outliers weigh less.
-UNASKED, YOUNG = 4, 20
-# What the gain is before a stream has shown its own, and of how many innovations; what is kept of it.
-FIRST_GAIN, FIRST_INNOVATIONS, KEPT_GAIN = 0.5, 4.0, 0.995
-# Deviations that a move and an innovation count for in the gain, and that an innovation counts for at most.
-BOUND, FURTHEST_OFF = 4.0, 1e3
-# Of the value: the deviation before a second one; and the least of all, of the value and of the largest variance.
-FIRST_GUESS, RESOLUTION, TINY = 0.25, 1e-12, 1e-150
-UNKNOWN_VARIANCE = 1e12
-OUTLIERS = (0.02, 10.0)
-_MADE_OF = (
-    adaptive, conclude, filter_steps, forecast_checks, learned_normal, learned_tail, stream_numba, student,
-    told_of_one,
-)  # fmt: skip
 
 
 def calibration() -> dict[str, Any]:
     """What is told before a stream has taught anything: the network's own quantiles."""
-    quantiles = [_NORMAL.inv_cdf((1 + level) / 2) for level in CALIBRATED]
+    quantiles = [NormalDist().inv_cdf((1 + level) / 2) for level in CALIBRATED]
     leads = list(FOLLOWED[1:])
     document = auto.calibration()
     return {
@@ -131,188 +77,6 @@ def calibration() -> dict[str, Any]:
             "variance_scale": [1.0] * len(leads),
         },
     }  # fmt: skip
-
-
-@filter_steps.part
-def _score_of(y, quantiles, centre, scale):
-    """The normal score of y by the quantiles' distribution, straight between them, and beyond them as at their ends."""
-    last = len(SCORES) - 1
-    low, at_low = 0, centre + scale * quantiles[0]
-    at_high = centre + scale * quantiles[1]
-    while low < last - 1 and y > at_high:
-        low += 1
-        at_low, at_high = at_high, centre + scale * quantiles[low + 1]
-    width = max(at_high - at_low, TINY)
-    score = SCORES[low] + (y - at_low) / width * (SCORES[low + 1] - SCORES[low])
-    return min(max(score, -FURTHEST_OFF), FURTHEST_OFF)
-
-
-@filter_steps.part
-def _least(y, scale):
-    """The least deviation that is told of numbers of this size."""
-    return RESOLUTION * max(abs(y), scale) + TINY
-
-
-@filter_steps.part
-def _take_column(numbers, rows, row, quantiles, value, noise, out, few, a):
-    """Condition a column on a value, NaN where missing; nis, weight, log-determinant, and whether it is scored."""
-    is_seen, ask = not np.isnan(value), rows.before[row, a]
-    c, s = rows.scales[row, a, 0], rows.scales[row, a, 1]
-    seen = rows.seen[row, a]
-    few[0, a] = few[1, a] = 0.0
-    if ask < 0:
-        out.innovation[a] = 0.0
-        deviation = FIRST_GUESS * abs(value) + _least(value, 0.0) if is_seen else np.sqrt(UNKNOWN_VARIANCE)
-        mean = value if is_seen else 0.0
-        out.mean[a], out.predicted_mean[a] = mean, mean
-        out.covariance[a, a] = out.predicted_covariance[a, a] = out.innovation_covariance[a, a] = deviation * deviation
-        few[0, a] = few[1, a] = 1.0
-        numbers[FILTERED], numbers[VARIANCE] = mean, deviation * deviation
-        return 0.0, 1.0, 0.0, False
-    is_asked = seen >= UNASKED
-    middle = c + s * quantiles[ask, MEDIAN] if is_asked else c
-    if is_asked:
-        width = s * (np.float64(quantiles[ask, _NINTH]) - quantiles[ask, _TENTH])
-        deviation = max(width / _WIDTH, _least(middle, 0.0))
-    else:
-        # The moves so far: of one value none, of two or three their mean size.
-        few[0, a] = few[1, a] = 1.0 / max(seen - 1, 1)
-        deviation = FIRST_GUESS * abs(c) if seen < 2 else 1.25 * s
-        deviation = max(deviation, _least(middle, 0.0)) * widening(1.0, few[0, a])
-    gain = (FIRST_GAIN * FIRST_INNOVATIONS + numbers[MOVED]) / (FIRST_INNOVATIONS + numbers[SQUARED])
-    gain = min(max(gain, 0.01), 1.0)
-    innovation = value - middle if is_seen else 0.0
-    spread = deviation * deviation
-    prior, left = gain * spread, (1 - gain) * spread * noise * noise
-    total = max(prior + left, (innovation / FURTHEST_OFF) ** 2)
-    out.innovation[a], out.innovation_covariance[a, a] = innovation, total
-    mean, after, square, weight = middle, prior, 0.0, 1.0
-    if is_seen:
-        if is_asked and noise == 1:
-            z = _score_of(value, quantiles[ask], c, s)
-            square = z * z
-        else:
-            square = innovation * innovation / total
-        if seen > YOUNG:
-            weight = min(1.0, (NU + 1) / (NU + square))
-        kept = weight * prior / (weight * prior + left) if left > 0 else 1.0
-        mean = middle + kept * innovation
-        after = prior * left / (weight * prior + left) if left > 0 else 0.0
-        after = max(after, 1e-6 * spread) + weight * (1 - weight) * (kept * innovation) ** 2
-        if is_asked and rows.after[row, a] >= 0:
-            # What the forecast of the next cell has become, by this value.
-            now = rows.scales[row, a, 2] + rows.scales[row, a, 3] * quantiles[rows.after[row, a], MEDIAN]
-            moved = (now - (c + s * quantiles[ask + 1, MEDIAN])) / deviation
-            off = innovation / deviation
-            moved, off = min(max(moved, -BOUND), BOUND), min(max(off, -BOUND), BOUND)
-            numbers[MOVED] = KEPT_GAIN * numbers[MOVED] + moved * off
-            numbers[SQUARED] = KEPT_GAIN * numbers[SQUARED] + off * off
-    out.mean[a], out.covariance[a, a] = mean, after
-    numbers[FILTERED], numbers[VARIANCE] = mean, after
-    out.predicted_mean[a], out.predicted_covariance[a, a] = middle, max(prior, after)
-    return (
-        normal_square(square, few[0, a]),
-        weight,
-        np.log(total * stretching(square, few[0, a])),
-        is_seen,
-    )
-
-
-@filter_steps.part
-def _look(numbers, rows, row, out, few, a):
-    """What is known of a column as it is."""
-    out.innovation[a] = 0.0
-    out.mean[a], variance = numbers[FILTERED], max(numbers[VARIANCE], 0.0)
-    if rows.after[row, a] < 0:
-        variance = UNKNOWN_VARIANCE
-    few[0, a] = few[1, a] = 1.0 / max(rows.seen[row, a], 1) if rows.seen[row, a] < UNASKED else 0.0
-    out.predicted_mean[a] = out.mean[a]
-    out.covariance[a, a] = out.predicted_covariance[a, a] = out.innovation_covariance[a, a] = variance
-    return 0.0, 1.0, 0.0, False
-
-
-@filter_steps.part
-def _foretell(rows, row, quantiles, leads, unit, known, foretold, a):
-    """Forecasts of a column at the leads."""
-    levels = len(ENDS)
-    if rows.after[row, a] < 0:
-        for h in range(len(leads)):
-            known.forecast_mean[h, a], known.forecast_covariance[h, a, a] = 0.0, UNKNOWN_VARIANCE
-            for k in range(2 * levels):
-                known.sides[h, a, k] = np.sqrt(UNKNOWN_VARIANCE) * SCORES[len(SCORES) - 1]
-        return
-    c, s = rows.scales[row, a, 2], rows.scales[row, a, 3]
-    seen = rows.seen[row, a] + 1
-    for h in range(len(leads)):
-        first, second, share = rows.ahead[row, a, h, 0], rows.ahead[row, a, h, 1], rows.share[row, a, h]
-        if seen < UNASKED:
-            few = 1.0 / max(seen - 1, 1)
-            deviation = max(FIRST_GUESS * abs(c) if seen < 2 else 1.25 * s, _least(c, 0.0))
-            steps = leads[h] / unit if unit > 0 else 1.0
-            deviation *= np.sqrt(max(steps, 1.0)) * widening(1.0, few)
-            known.forecast_mean[h, a], known.forecast_covariance[h, a, a] = c, deviation * deviation
-            for level in range(levels):
-                z = SCORES[len(SCORES) - 1 - ENDS[level, 0]]
-                if level == 0:
-                    z = -0.5 * (SCORES[ENDS[0, 0]] + SCORES[ENDS[0, 1]])
-                half = deviation * abs(z) * stretched(z * z, few)
-                known.sides[h, a, level] = known.sides[h, a, levels + level] = half
-            continue
-        for q in range(len(SCORES)):
-            foretold[q] = c + s * ((1 - share) * quantiles[first, q] + share * quantiles[second, q])
-        middle = foretold[MEDIAN]
-        least = _least(middle, 0.0)
-        for level in range(levels):
-            one, other, last = ENDS[level, 0], ENDS[level, 1], len(SCORES) - 1
-            below, above = foretold[one] + foretold[other], foretold[last - one] + foretold[last - other]
-            known.sides[h, a, level] = max(middle - 0.5 * below, least)
-            known.sides[h, a, levels + level] = max(0.5 * above - middle, least)
-        # As wide as the middle 80 % are.
-        deviation = (known.sides[h, a, 1] + known.sides[h, a, levels + 1]) / _WIDTH
-        known.forecast_mean[h, a], known.forecast_covariance[h, a, a] = middle, deviation * deviation
-
-
-def _tell(out, work, rows, count, quantiles, foretold, followed, batch, told, trace, known, room):
-    """Tell of the rows of a wave; those of a stream after one that was not taken are not taken either."""
-    streams, leads, tables, wanted = followed
-    seats, times, values, noise = batch
-    size = values.shape[1]
-    lost = -1
-    for row in range(count):
-        at, stream = rows.at[row], rows.stream[row]
-        if stream == lost:
-            told.is_good[at] = False
-            continue
-        nis, weight, log_det, scored, precision = 0.0, 0.0, 0.0, 0, 0.0
-        unit = rows.unit[row]
-        for a in range(size):
-            if rows.is_look[row]:
-                one, trust, log_size, is_scored = _look(work.numbers[stream, a], rows, row, out, known.few, a)
-            else:
-                one, trust, log_size, is_scored = _take_column(
-                    work.numbers[stream, a], rows, row, quantiles, values[at, a], noise[at], out, known.few, a
-                )
-            precision += out.covariance[a, a]
-            if is_scored:
-                nis, weight, log_det, scored = nis + one, weight + trust, log_det + log_size, scored + 1
-            _foretell(rows, row, quantiles, wanted.horizon, unit, known, foretold, a)
-        out.scalars[PRECISION] = size / precision
-        out.scalars[NIS], out.scalars[WEIGHT] = nis, weight / scored if scored > 0 else 1.0
-        out.scalars[LOG_LIKELIHOOD] = predictive_log_density(nis, log_det, np.float64(scored), OUTLIERS)
-        if not conclude.conclude(
-            streams, leads, tables, wanted, seats[at], times[at], values[at], known, True, told, at, room
-        ):
-            lost = stream
-            continue
-        if len(trace.state) > 0:
-            keep_trace(out, known, trace, at)
-            copy1(out.mean, trace.mean[at])
-            copy2(out.covariance, trace.state_covariance[at])
-
-
-@functools.cache
-def _kernel() -> Any:
-    return kernel(*_MADE_OF)(_tell)
 
 
 class NetworkSteps:
@@ -345,23 +109,31 @@ class NetworkSteps:
         is_first = np.ones(count, np.bool_)
         is_first[1:] = batch.seats[1:] != batch.seats[:-1]
         begins = np.flatnonzero(is_first)
-        ends = np.append(begins[1:], count)
+        ends = _first_bad(batch.values, begins, np.append(begins[1:], count))
         together = max(1, TOGETHER // self.size)
         for first in range(0, len(begins), together):
             part = slice(first, first + together)
-            call.run(begins[part].copy(), np.minimum(ends[part], call.first_bad(begins[part], ends[part])))
+            call.run(begins[part].copy(), ends[part].copy())
         return told, trace
 
-    def room(self, kind: Callable[..., Any], *key: int) -> Any:
-        """What `kind` makes for these sizes. Of large arrays every one that is new costs page faults, which take longer
-        than a row: each thread keeps the last few."""
-        rooms: dict[Any, Any] = self._rooms.__dict__
-        name = f"{kind.__qualname__}{key}"
-        if name not in rooms:
+    def room(self, pool: StatePool, readout: Readout, streams: int, most: int) -> _Room:
+        """All that rows of so many streams need. Large arrays that are new cost page faults, which take longer than a
+        row: each thread keeps the last few."""
+        rooms: dict[tuple[int, ...], _Room] = self._rooms.__dict__.setdefault("rooms", {})
+        key = id(pool), id(readout), streams, most
+        if key not in rooms:
             if len(rooms) >= KEPT_ROOMS:
                 del rooms[next(iter(rooms))]
-            rooms[name] = kind(self, *key)
-        return rooms[name]
+            of = streams_of(pool)
+            content = Taken(
+                self.decoder.weights,
+                kept_of(pool.arrays, PREFIX),
+                (of, self.leads, readout.calibration.tables, readout.wanted),
+                Wave.of(self, streams, most, len(readout.horizon)),
+                RowRoom.of(self, of, readout),
+            )
+            rooms[key] = _Room(content, Handle(content), (pool, readout))
+        return rooms[key]
 
     def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         """See `FilterSteps`."""
@@ -373,124 +145,139 @@ class NetworkSteps:
 
     def settle(self) -> None:
         """See `FilterSteps`."""
-        settle(_kernel())
+        settle(take)
+
+
+def _first_bad(values: Array, begins: Array, ends: Array) -> Array:
+    """Of each stream the first row with a number that the network has no room for, or its end."""
+    is_beyond = np.abs(values) > LARGEST_VALUE
+    if not is_beyond.any():
+        return ends
+    is_bad = is_beyond.any(axis=1)
+    rows = [np.flatnonzero(is_bad[one:other]) for one, other in zip(begins, ends, strict=True)]
+    return np.array([one + found[0] if len(found) else end for one, found, end in zip(begins, rows, ends, strict=True)])
 
 
 class _Call:
-    """One batch on its way through the network, wave after wave."""
+    """One batch on its way through the network."""
 
     def __init__(
         self, steps: NetworkSteps, pool: StatePool, batch: Batch, readout: Readout, told: Told, trace: Traced
     ) -> None:
         self._steps, self._pool, self._told, self._trace = steps, pool, told, trace
-        self._batch = Batch(*batch.packed())
-        self._wanted = readout.wanted
-        streams, tables = streams_of(pool), readout.calibration.tables
-        self._followed = streams, steps.leads, tables, readout.wanted
-        self._kept = kept_of(pool.arrays, PREFIX)
-        self._out, self._known = steps.room(_known, len(readout.horizon))
-        self._room = conclude.scratch(streams, tables, readout.wanted)
-
-    def first_bad(self, begins: Array, ends: Array) -> Array:
-        """Of each stream the first row with a number that the network has no room for, or its end."""
-        is_beyond = np.abs(self._batch.values) > LARGEST_VALUE
-        if not is_beyond.any():
-            return ends
-        is_bad = is_beyond.any(axis=1)
-        rows = [np.flatnonzero(is_bad[one:other]) for one, other in zip(begins, ends, strict=True)]
-        return np.array(
-            [one + found[0] if len(found) else end for one, found, end in zip(begins, rows, ends, strict=True)]
-        )
+        self._readout = readout
+        self._batch = batch.packed()
 
     def run(self, cursors: Array, ends: Array, *, is_told: bool = True) -> None:
         """Take the rows of some streams, from their cursors to their ends."""
-        most = max(1, min(PATCH, TOGETHER // (len(cursors) * self._steps.size), int((ends - cursors).max())))
-        room = self._steps.room(_Wave.of, len(cursors), most, len(self._wanted.horizon))
+        batch, size = self._batch, self._steps.size
+        most = max(1, min(PATCH, TOGETHER // (len(cursors) * size), int((ends - cursors).max())))
+        taken = self._steps.room(self._pool, self._readout, len(cursors), most)
+        seats = batch[0][np.minimum(cursors, len(batch[0]) - 1)]
         gone = np.zeros(len(cursors), np.int64)
-        seats = self._batch.seats[np.minimum(cursors, len(self._batch.seats) - 1)]
-        while (cursors < ends).any():
-            begins = cursors.copy()
-            counts = wave(
-                self._kept, self._batch.seats, self._batch.times, self._batch.values, self._wanted.horizon, cursors,
-                ends, gone, room.most, room.work, room.jobs, room.asks, room.rows, room.last,
+        while True:
+            tokens, rows = take(
+                taken.handle, batch, self._told, self._trace, seats, cursors, ends, gone, is_told
             )  # fmt: skip
-            self._take(room, counts, seats, begins, cursors, ends, is_told=is_told)
+            if not rows:
+                return
+            self._give_up(taken.content, tokens, rows, seats, cursors, ends)
 
-    def _take(
-        self, room: _Wave, counts: tuple[int, int, int], seats: Array, begins: Array, cursors: Array, ends: Array, *,
-        is_told: bool,
-    ) -> None:  # fmt: skip
-        """A wave through the network, its rows told and its streams kept."""
-        tokens, asked, rows = counts
-        jobs, decoder, is_kept = room.jobs, self._steps.decoder, begins < ends
-        means, precisions = room.means[:tokens], room.precisions[:tokens]
-        gather, keep = slot_kernels()
-        gather(self._kept, seats, jobs, tokens, means, precisions)
-        states = decoder.forward(jobs.tokens[:tokens], jobs.ends[:tokens], jobs.lags[:tokens], means, precisions)
-        if is_told and rows:
-            # A column's token before this call is asked by the state that it has left.
-            states_of_all = np.concatenate([states, self._kept.hidden[seats].reshape(-1, decoder.width)])
-            of = room.asks.of[:asked]
-            of[of < 0] = tokens - 1 - of[of < 0]
-            quantiles = decoder.ask(states_of_all, of, room.asks.numbers[:asked])
-            _kernel()(
-                self._out, room.work, room.rows, rows, quantiles, room.foretold, self._followed, self._batch,
-                self._told, self._trace, self._known, self._room,
-            )  # fmt: skip
-            is_good = self._told.is_good[room.rows.at[:rows]]
-            if not is_good.all():
-                self._give_up(room, rows, is_good, begins, cursors, ends, is_kept)
-        keep(self._kept, seats, is_kept, room.work, jobs, tokens, room.last, states, means, precisions)
-
-    def _give_up(
-        self, room: _Wave, rows: int, is_good: Array, begins: Array, cursors: Array, ends: Array, is_kept: Array
-    ) -> None:
+    def _give_up(self, taken: Taken, tokens: int, rows: int, seats: Array, cursors: Array, ends: Array) -> None:
         """Of a stream with a row that was not taken keep what came before it, and leave the rest."""
-        index, of = room.rows.at[:rows], room.rows.stream[:rows]
-        for stream in np.unique(of[~is_good]).tolist():
-            bad = int(index[(of == stream) & ~is_good].min())
-            cursors[stream], is_kept[stream] = ends[stream], False
-            self.run(begins[stream : stream + 1].copy(), np.array([bad]), is_told=False)
+        room = taken.room
+        begins, index, of = room.begins.copy(), room.rows.at[:rows], room.rows.stream[:rows]
+        is_bad = ~self._told.is_good[index]
+        lost = [(stream, int(index[(of == stream) & is_bad].min())) for stream in np.unique(of[is_bad]).tolist()]
+        for stream, _ in lost:
+            cursors[stream], room.is_kept[stream] = ends[stream], False
+        keep(
+            taken.kept, seats, room.is_kept, room.work, room.jobs, tokens, room.last, room.states[:tokens],
+            room.means[:tokens], room.precisions[:tokens],
+        )  # fmt: skip
+        for stream, bad in lost:
+            self.run(begins[stream : stream + 1], np.array([bad]), is_told=False)
 
 
-class _Wave(NamedTuple):
+class Wave(NamedTuple):
     """Room for the tokens of some streams.
 
-    most: rows of a stream.
+    most: rows of a stream. begins: where they were before the wave; is_kept: those whose rows are all taken.
+    states: of the tokens, and of the columns before them.
     """
 
     most: int
+    begins: Array
+    is_kept: Array
+    was: Array
     work: stream_numba.Work
     jobs: stream_numba.Jobs
     asks: stream_numba.Asks
     rows: stream_numba.Rows
     last: Array
-    foretold: Array
+    states: Array
+    quantiles: Array
     means: Array
     precisions: Array
 
     @classmethod
-    def of(cls, steps: NetworkSteps, streams: int, most: int, horizon: int) -> _Wave:
+    def of(cls, steps: NetworkSteps, streams: int, most: int, horizon: int) -> Wave:
         size, shape = steps.size, steps.decoder.initial_means.shape
-        tokens = streams * size * (most + 1)
+        tokens, asked = streams * size * (most + 1), streams * size * most * (3 + 2 * horizon)
         return cls(
             most,
+            np.empty(streams, np.int64),
+            np.empty(streams, np.bool_),
+            np.empty(4),
             stream_numba.work_for(streams, size),
             stream_numba.jobs_for(tokens),
-            stream_numba.asks_for(streams * size * most * (3 + 2 * horizon), ASKED),
+            stream_numba.asks_for(asked, ASKED),
             stream_numba.rows_for(streams * most, size, horizon),
             np.empty((streams, size), np.int64),
-            np.empty(len(QUANTILES)),
+            np.empty((tokens + streams * size, steps.decoder.width), np.float32),
+            np.empty((asked, len(QUANTILES)), np.float32),
             np.empty((tokens, *shape), np.float32),
             np.empty((tokens, *shape[:3]), np.float32),
         )
 
 
-def _known(steps: NetworkSteps, horizon: int) -> tuple[Observed, Known]:
-    """Room for what is known of a row."""
-    out = observed(steps.size, steps.size)
-    np.fill_diagonal(out.transition, 1.0)
-    return out, room_of_known(out, horizon, 2 * len(CALIBRATED))
+class RowRoom(NamedTuple):
+    """Room for what is known of a row, and for the quantiles of one of its forecasts."""
+
+    out: Observed
+    known: Known
+    foretold: Array
+    scratch: conclude.Scratch
+
+    @classmethod
+    def of(cls, steps: NetworkSteps, streams: conclude.Streams, readout: Readout) -> RowRoom:
+        out = observed(steps.size, steps.size)
+        np.fill_diagonal(out.transition, 1.0)
+        known = room_of_known(out, len(readout.horizon), 2 * len(CALIBRATED))
+        tables = readout.calibration.tables
+        return cls(out, known, np.empty(len(QUANTILES)), conclude.scratch(streams, tables, readout.wanted))
+
+
+class Taken(NamedTuple):
+    """All that `compiled_series_rows.take` works with but the rows: the network, what the streams of a pool keep, what
+    is wanted of them, and room.
+
+    followed: streams, leads, tables, wanted, as `conclude.py` has them.
+    """
+
+    weights: Weights
+    kept: stream_numba.Kept
+    followed: tuple[conclude.Streams, Leads, Tables, conclude.Wanted]
+    room: Wave
+    known: RowRoom
+
+
+class _Room(NamedTuple):
+    """Of a pool and a readout, which stay what they are while it is kept."""
+
+    content: Taken
+    handle: Handle
+    owners: tuple[StatePool, Readout]
 
 
 class SeriesRuntime(FilterRuntime):
@@ -521,6 +308,10 @@ class SeriesRuntime(FilterRuntime):
 
     @property
     def has_own_steps(self) -> bool:
+        return True
+
+    @property
+    def suits_any(self) -> bool:
         return True
 
     @property

@@ -1,0 +1,139 @@
+"""Many arrays handed to compiled code as one.
+
+    handle = Handle(content)                 content: tuples of arrays and numbers, as deep as one likes
+    opened(handle)                           in a kernel: the same content
+
+Every array of an argument is looked at anew on each call, a quarter of a microsecond each, and what a model and its
+streams consist of are some hundred. A handle has done that once: it is the address of a list of addresses and shapes.
+The content must stay where it is: the handle keeps its arrays, and what is kept in them may change, as in any array.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def,attr-defined"
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import typeof, types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model, typeof_impl, unbox
+from numba.np.arrayobj import populate_array
+
+
+class HandleType(types.Type):
+    """Of what type the content is."""
+
+    def __init__(self, content: types.Type) -> None:
+        self.content = content
+        super().__init__(name=f"Handle({content})")
+
+
+class Handle:
+    """Content that compiled code opens; see the module.
+
+    Raises:
+        TypeError: an array has gaps, or something is no array, number or tuple of these.
+    """
+
+    __slots__ = ("_content", "_numbers", "address", "kind")
+
+    def __init__(self, content: tuple[Any, ...]) -> None:
+        numbers: list[int] = []
+        _list(content, numbers)
+        self._content, self._numbers = content, np.array(numbers, np.int64)
+        self.address = self._numbers.ctypes.data
+        self.kind = HandleType(typeof(content))
+
+
+def _list(content: Any, numbers: list[int]) -> None:
+    """What `opened` reads, in its order."""
+    if isinstance(content, tuple):
+        for part in content:
+            _list(part, numbers)
+    elif isinstance(content, np.ndarray):
+        if not content.flags.c_contiguous:
+            raise TypeError(f"an array of shape {content.shape} has gaps")
+        numbers += [content.ctypes.data, *content.shape]
+    elif isinstance(content, bool | int | np.integer):
+        numbers.append(int(content))
+    elif isinstance(content, float):
+        numbers.append(struct.unpack("<q", struct.pack("<d", content))[0])
+    else:
+        raise TypeError(f"{type(content).__name__} is no array, number or tuple of these")
+
+
+@typeof_impl.register(Handle)
+def _type_of(handle: Handle, _: Any) -> HandleType:
+    return handle.kind
+
+
+@register_model(HandleType)
+class _Model(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: HandleType) -> None:
+        super().__init__(manager, kind, ir.IntType(64))
+
+
+@unbox(HandleType)
+def _unbox(_, handle, c):
+    address = c.pyapi.object_getattr_string(handle, "address")
+    native = c.unbox(types.int64, address)
+    c.pyapi.decref(address)
+    return native
+
+
+@intrinsic
+def opened(_, handle):
+    """The content of a handle."""
+
+    def generate(context, builder, signature, arguments):
+        numbers = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        return _value(context, builder, signature.return_type, _reader(builder, numbers))
+
+    return handle.content(handle), generate
+
+
+def _reader(builder, numbers):
+    """A function that reads one number after the other."""
+    at = 0
+
+    def read():
+        nonlocal at
+        number = builder.load(builder.gep(numbers, [ir.IntType(64)(at)]))
+        at += 1
+        return number
+
+    return read
+
+
+def _value(context, builder, kind, read):
+    if isinstance(kind, types.BaseTuple):
+        return context.make_tuple(builder, kind, [_value(context, builder, part, read) for part in kind.types])
+    if isinstance(kind, types.Array):
+        return _array(context, builder, kind, read)
+    number = read()
+    if isinstance(kind, types.Float):
+        return builder.bitcast(number, ir.DoubleType())
+    if isinstance(kind, types.Boolean):
+        return builder.icmp_unsigned("!=", number, ir.IntType(64)(0))
+    return number
+
+
+def _array(context, builder, kind, read):
+    """An array without gaps that belongs to nobody: its handle keeps it."""
+    array = context.make_array(kind)(context, builder)
+    item = context.get_abi_sizeof(context.get_data_type(kind.dtype))
+    data = builder.inttoptr(read(), context.get_data_type(kind.dtype).as_pointer())
+    shape = [read() for _ in range(kind.ndim)]
+    stride, strides = context.get_constant(types.intp, item), list[ir.Value]()
+    for length in reversed(shape):
+        strides.insert(0, stride)
+        stride = builder.mul(stride, length)
+    populate_array(
+        array, data, cgutils.pack_array(builder, shape), cgutils.pack_array(builder, strides),
+        context.get_constant(types.intp, item), meminfo=None,
+    )  # fmt: skip
+    return array._getvalue()

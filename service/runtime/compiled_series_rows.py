@@ -1,0 +1,296 @@
+"""What rows of the network of any series tell, in compiled loops: its quantiles are the prior of the robust filter.
+
+With m and σ the middle and the width of what was foretold of a row,
+
+    e = y - m        z = Φ⁻¹(F(y)), F the quantiles' distribution        nis = z²        w = min(1, (ν + 1) / (ν + z²))
+    P⁻ = k σ²        R = (1 - k) σ²        mean = m + K e, K = w P⁻ / (w P⁻ + R)        P = P⁻ R / (w P⁻ + R)
+
+k is the stream's own gain: by how much of an innovation its forecasts move, Σ (moved · e) / Σ e² over the rows so far.
+Of a row that is a stream's first, second or third the network knows nothing: it is foretold as the last value, by
+Student's t of the moves so far.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def,call-arg"
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import Any, Final
+
+import numpy as np
+
+import rfa.model.recurrence.observed as told_of_one
+from rfa.model import handles, student
+from rfa.model.compiling import kernel, part, whole_kernel
+from rfa.model.handles import opened
+from rfa.model.recurrence.observed import LOG_LIKELIHOOD, NIS, PRECISION, WEIGHT, predictive_log_density
+from rfa.model.series import decoder_numba, stream_numba
+from rfa.model.series.config import LEVELS as QUANTILES
+from rfa.model.series.config import MEDIAN
+from rfa.model.series.decoder_numba import ask, forward
+from rfa.model.series.stream_numba import FILTERED, MOVED, SQUARED, VARIANCE, gather, keep, wave
+from rfa.model.student import normal_square, stretched, stretching, widening
+from rfa.service.engine.filter import adaptive, conclude, forecast_checks, learned_normal, learned_tail
+from rfa.service.engine.filter.conclude import copy1, copy2
+from rfa.service.runtime import filter_steps
+from rfa.service.runtime.filter_steps import keep_trace
+
+_NORMAL = NormalDist()
+# Normal scores of the quantiles, and the quantiles at the ends of the calibrated intervals: for the first, between two.
+SCORES = np.array([_NORMAL.inv_cdf(level) for level in QUANTILES])
+_TENTH, _NINTH = QUANTILES.index(0.1), QUANTILES.index(0.9)
+ENDS = np.array(
+    [[QUANTILES.index(0.2), QUANTILES.index(0.3)]] + [[QUANTILES.index(q)] * 2 for q in (0.1, 0.05, 0.025, 0.005)]
+)
+_WIDTH = SCORES[_NINTH] - SCORES[_TENTH]
+NU: Final = 4.0
+# Rows before the network is asked, and before outliers weigh less.
+UNASKED, YOUNG = 4, 20
+# What the gain is before a stream has shown its own, and of how many innovations; what is kept of it.
+FIRST_GAIN, FIRST_INNOVATIONS, KEPT_GAIN = 0.5, 4.0, 0.995
+# Deviations that a move and an innovation count for in the gain, and that an innovation counts for at most.
+BOUND, FURTHEST_OFF = 4.0, 1e3
+# Of the value: the deviation before a second one; and the least of all, of the value and of the largest variance.
+FIRST_GUESS, RESOLUTION, TINY = 0.25, 1e-12, 1e-150
+UNKNOWN_VARIANCE = 1e12
+OUTLIERS = (0.02, 10.0)
+_MADE_OF = (
+    adaptive, conclude, filter_steps, forecast_checks, learned_normal, learned_tail, stream_numba, student,
+    told_of_one,
+)  # fmt: skip
+
+
+@part
+def _score_of(y, quantiles, centre, scale):
+    """The normal score of y by the quantiles' distribution, straight between them, and beyond them as at their ends."""
+    last = len(SCORES) - 1
+    low, at_low = 0, centre + scale * quantiles[0]
+    at_high = centre + scale * quantiles[1]
+    while low < last - 1 and y > at_high:
+        low += 1
+        at_low, at_high = at_high, centre + scale * quantiles[low + 1]
+    width = max(at_high - at_low, TINY)
+    score = SCORES[low] + (y - at_low) / width * (SCORES[low + 1] - SCORES[low])
+    return min(max(score, -FURTHEST_OFF), FURTHEST_OFF)
+
+
+@part
+def _least(y, scale):
+    """The least deviation that is told of numbers of this size."""
+    return RESOLUTION * max(abs(y), scale) + TINY
+
+
+@part
+def _take_column(numbers, rows, row, quantiles, value, noise, out, few, a):
+    """Condition a column on a value, NaN where missing; nis, weight, log-determinant, and whether it is scored."""
+    is_seen, ask = not np.isnan(value), rows.before[row, a]
+    c, s = rows.scales[row, a, 0], rows.scales[row, a, 1]
+    seen = rows.seen[row, a]
+    few[0, a] = few[1, a] = 0.0
+    if ask < 0:
+        out.innovation[a] = 0.0
+        deviation = FIRST_GUESS * abs(value) + _least(value, 0.0) if is_seen else np.sqrt(UNKNOWN_VARIANCE)
+        mean = value if is_seen else 0.0
+        out.mean[a], out.predicted_mean[a] = mean, mean
+        out.covariance[a, a] = out.predicted_covariance[a, a] = out.innovation_covariance[a, a] = deviation * deviation
+        few[0, a] = few[1, a] = 1.0
+        numbers[FILTERED], numbers[VARIANCE] = mean, deviation * deviation
+        return 0.0, 1.0, 0.0, False
+    is_asked = seen >= UNASKED
+    middle = c + s * quantiles[ask, MEDIAN] if is_asked else c
+    if is_asked:
+        width = s * (np.float64(quantiles[ask, _NINTH]) - quantiles[ask, _TENTH])
+        deviation = max(width / _WIDTH, _least(middle, 0.0))
+    else:
+        # The moves so far: of one value none, of two or three their mean size.
+        few[0, a] = few[1, a] = 1.0 / max(seen - 1, 1)
+        deviation = FIRST_GUESS * abs(c) if seen < 2 else 1.25 * s
+        deviation = max(deviation, _least(middle, 0.0)) * widening(1.0, few[0, a])
+    gain = (FIRST_GAIN * FIRST_INNOVATIONS + numbers[MOVED]) / (FIRST_INNOVATIONS + numbers[SQUARED])
+    gain = min(max(gain, 0.01), 1.0)
+    innovation = value - middle if is_seen else 0.0
+    spread = deviation * deviation
+    prior, left = gain * spread, (1 - gain) * spread * noise * noise
+    total = max(prior + left, (innovation / FURTHEST_OFF) ** 2)
+    out.innovation[a], out.innovation_covariance[a, a] = innovation, total
+    mean, after, square, weight = middle, prior, 0.0, 1.0
+    if is_seen:
+        if is_asked and noise == 1:
+            z = _score_of(value, quantiles[ask], c, s)
+            square = z * z
+        else:
+            square = innovation * innovation / total
+        if seen > YOUNG:
+            weight = min(1.0, (NU + 1) / (NU + square))
+        kept = weight * prior / (weight * prior + left) if left > 0 else 1.0
+        mean = middle + kept * innovation
+        after = prior * left / (weight * prior + left) if left > 0 else 0.0
+        after = max(after, 1e-6 * spread) + weight * (1 - weight) * (kept * innovation) ** 2
+        if is_asked and rows.after[row, a] >= 0:
+            # What the forecast of the next cell has become, by this value.
+            now = rows.scales[row, a, 2] + rows.scales[row, a, 3] * quantiles[rows.after[row, a], MEDIAN]
+            moved = (now - (c + s * quantiles[ask + 1, MEDIAN])) / deviation
+            off = innovation / deviation
+            moved, off = min(max(moved, -BOUND), BOUND), min(max(off, -BOUND), BOUND)
+            numbers[MOVED] = KEPT_GAIN * numbers[MOVED] + moved * off
+            numbers[SQUARED] = KEPT_GAIN * numbers[SQUARED] + off * off
+    out.mean[a], out.covariance[a, a] = mean, after
+    numbers[FILTERED], numbers[VARIANCE] = mean, after
+    out.predicted_mean[a], out.predicted_covariance[a, a] = middle, max(prior, after)
+    return (
+        normal_square(square, few[0, a]),
+        weight,
+        np.log(total * stretching(square, few[0, a])),
+        is_seen,
+    )
+
+
+@part
+def _look(numbers, rows, row, out, few, a):
+    """What is known of a column as it is."""
+    out.innovation[a] = 0.0
+    out.mean[a], variance = numbers[FILTERED], max(numbers[VARIANCE], 0.0)
+    if rows.after[row, a] < 0:
+        variance = UNKNOWN_VARIANCE
+    few[0, a] = few[1, a] = 1.0 / max(rows.seen[row, a], 1) if rows.seen[row, a] < UNASKED else 0.0
+    out.predicted_mean[a] = out.mean[a]
+    out.covariance[a, a] = out.predicted_covariance[a, a] = out.innovation_covariance[a, a] = variance
+    return 0.0, 1.0, 0.0, False
+
+
+@part
+def _foretell(rows, row, quantiles, leads, unit, known, foretold, a):
+    """Forecasts of a column at the leads."""
+    levels = len(ENDS)
+    if rows.after[row, a] < 0:
+        for h in range(len(leads)):
+            known.forecast_mean[h, a], known.forecast_covariance[h, a, a] = 0.0, UNKNOWN_VARIANCE
+            for k in range(2 * levels):
+                known.sides[h, a, k] = np.sqrt(UNKNOWN_VARIANCE) * SCORES[len(SCORES) - 1]
+        return
+    c, s = rows.scales[row, a, 2], rows.scales[row, a, 3]
+    seen = rows.seen[row, a] + 1
+    for h in range(len(leads)):
+        first, second, share = rows.ahead[row, a, h, 0], rows.ahead[row, a, h, 1], rows.share[row, a, h]
+        if seen < UNASKED:
+            few = 1.0 / max(seen - 1, 1)
+            deviation = max(FIRST_GUESS * abs(c) if seen < 2 else 1.25 * s, _least(c, 0.0))
+            steps = leads[h] / unit if unit > 0 else 1.0
+            deviation *= np.sqrt(max(steps, 1.0)) * widening(1.0, few)
+            known.forecast_mean[h, a], known.forecast_covariance[h, a, a] = c, deviation * deviation
+            for level in range(levels):
+                z = SCORES[len(SCORES) - 1 - ENDS[level, 0]]
+                if level == 0:
+                    z = -0.5 * (SCORES[ENDS[0, 0]] + SCORES[ENDS[0, 1]])
+                half = deviation * abs(z) * stretched(z * z, few)
+                known.sides[h, a, level] = known.sides[h, a, levels + level] = half
+            continue
+        for q in range(len(SCORES)):
+            foretold[q] = c + s * ((1 - share) * quantiles[first, q] + share * quantiles[second, q])
+        middle = foretold[MEDIAN]
+        least = _least(middle, 0.0)
+        for level in range(levels):
+            one, other, last = ENDS[level, 0], ENDS[level, 1], len(SCORES) - 1
+            below, above = foretold[one] + foretold[other], foretold[last - one] + foretold[last - other]
+            known.sides[h, a, level] = max(middle - 0.5 * below, least)
+            known.sides[h, a, levels + level] = max(0.5 * above - middle, least)
+        # As wide as the middle 80 % are.
+        deviation = (known.sides[h, a, 1] + known.sides[h, a, levels + 1]) / _WIDTH
+        known.forecast_mean[h, a], known.forecast_covariance[h, a, a] = middle, deviation * deviation
+
+
+@kernel(*_MADE_OF)
+def _tell(out, work, rows, count, quantiles, foretold, followed, batch, told, trace, known, room):
+    """Tell of the rows of a wave; those of a stream after one that was not taken are not taken either."""
+    streams, leads, tables, wanted = followed
+    seats, times, values, noise = batch
+    size = values.shape[1]
+    lost = -1
+    for row in range(count):
+        at, stream = rows.at[row], rows.stream[row]
+        if stream == lost:
+            told.is_good[at] = False
+            continue
+        nis, weight, log_det, scored, precision = 0.0, 0.0, 0.0, 0, 0.0
+        unit = rows.unit[row]
+        for a in range(size):
+            if rows.is_look[row]:
+                one, trust, log_size, is_scored = _look(work.numbers[stream, a], rows, row, out, known.few, a)
+            else:
+                one, trust, log_size, is_scored = _take_column(
+                    work.numbers[stream, a], rows, row, quantiles, values[at, a], noise[at], out, known.few, a
+                )
+            precision += out.covariance[a, a]
+            if is_scored:
+                nis, weight, log_det, scored = nis + one, weight + trust, log_det + log_size, scored + 1
+            _foretell(rows, row, quantiles, wanted.horizon, unit, known, foretold, a)
+        out.scalars[PRECISION] = size / precision
+        out.scalars[NIS], out.scalars[WEIGHT] = nis, weight / scored if scored > 0 else 1.0
+        out.scalars[LOG_LIKELIHOOD] = predictive_log_density(nis, log_det, np.float64(scored), OUTLIERS)
+        if not conclude.conclude(
+            streams, leads, tables, wanted, seats[at], times[at], values[at], known, True, told, at, room
+        ):
+            lost = stream
+            continue
+        if len(trace.state) > 0:
+            keep_trace(out, known, trace, at)
+            copy1(out.mean, trace.mean[at])
+            copy2(out.covariance, trace.state_covariance[at])
+
+
+@whole_kernel(*_MADE_OF, decoder_numba, handles)
+def take(handle, batch, told, trace, seats, cursors, ends, gone, is_told):
+    """Take the rows of some streams through the network, wave after wave.
+
+    Args:
+        handle: of a `Taken`.
+        batch: seats, times, values and noise of all rows, `filter_steps.Batch`.
+        told, trace: what is told of them.
+        seats, cursors, ends: of each stream its seat and its rows that are still to come, `[W]`; cursors move on.
+        gone: `[W]` empty cells before the next row that are behind it already; 0 at first.
+        is_told: whether anything is to be told.
+
+    Returns:
+        how many tokens and rows there were in a wave with a row that was not taken: it is not kept; none where all
+        were.
+    """
+    taken: Any = opened(handle)
+    room, known = taken.room, taken.known
+    while True:
+        is_left = False
+        for stream in range(len(seats)):
+            room.begins[stream] = cursors[stream]
+            room.is_kept[stream] = cursors[stream] < ends[stream]
+            is_left = is_left or room.is_kept[stream]
+        if not is_left:
+            return 0, 0
+        tokens, asked, rows = wave(
+            taken.kept, batch[0], batch[1], batch[2], taken.followed[3].horizon, cursors, ends, gone, room.most,
+            room.work, room.jobs, room.asks, room.rows, room.last, room.was,
+        )  # fmt: skip
+        means, precisions = room.means[:tokens], room.precisions[:tokens]
+        gather(taken.kept, seats, room.jobs, tokens, means, precisions)
+        states = room.states[:tokens]
+        jobs = room.jobs
+        forward(jobs.tokens[:tokens], jobs.ends[:tokens], jobs.lags[:tokens], taken.weights, means, precisions, states)
+        if is_told and rows > 0:
+            # A column's token before this call is asked by the state that it has left.
+            columns = taken.kept.hidden.shape[1]
+            for stream in range(len(seats)):
+                for a in range(columns):
+                    copy1(taken.kept.hidden[seats[stream], a], room.states[tokens + stream * columns + a])
+            of = room.asks.of
+            for k in range(asked):
+                if of[k] < 0:
+                    of[k] = tokens - 1 - of[k]
+            count = tokens + len(seats) * columns
+            ask(room.states[:count], of, room.asks.numbers[:asked], taken.weights.head, room.quantiles)
+            _tell(
+                known.out, room.work, room.rows, rows, room.quantiles, known.foretold, taken.followed, batch, told,
+                trace, known.known, known.scratch,
+            )  # fmt: skip
+            for k in range(rows):
+                if not told.is_good[room.rows.at[k]]:
+                    return tokens, rows
+        keep(taken.kept, seats, room.is_kept, room.work, jobs, tokens, room.last, states, means, precisions)
