@@ -257,6 +257,9 @@ def take(handle, batch, told, trace, seats, cursors, ends, gone, is_told):
     """
     taken: Any = opened(handle)
     room, known = taken.room, taken.known
+    # Room that is used again knows nothing of the streams of a call before.
+    for k in range(len(known.scratch.loaded)):
+        known.scratch.loaded[k] = -1
     while True:
         is_left = False
         for stream in range(len(seats)):

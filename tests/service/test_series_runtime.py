@@ -9,6 +9,7 @@ from rfa.model.series.config import LEVELS, MEDIAN, SeriesConfig
 from rfa.model.series.decoder_numba import SeriesDecoder
 from rfa.model.series.network import Asked, SeriesNetwork
 from rfa.model.series.tokens_numba import describe
+from rfa.service.engine.filter.model import Piece
 from rfa.service.errors import InvalidRequest
 from rfa.service.runtime.compiled_series import MOST_COLUMNS, SeriesRuntime
 from rfa.service.runtime.filter_steps import Batch
@@ -260,3 +261,20 @@ def test_what_a_column_may_be_of(runtime):
 def test_a_state_is_at_most_64_kilobytes_in_base64():
     model = SeriesRuntime("series", "", decoder(SeriesNetwork(SeriesConfig(d_model=192, mlp_ratio=3)).eval()))
     assert 4 * -(-model.state_bytes // 3) <= 64 << 10
+
+
+def test_a_seat_that_another_stream_had_tells_nothing_of_it(runtime):
+    """Room is kept from call to call: what was at hand of one stream must not be taken for another's."""
+    pool, readout = StatePool(runtime.state_fields, 1), runtime.readout((0.5, 0.9), HORIZON, 0)
+    wanted, _ = told(runtime, np.arange(100.0), season(100, seed=2))
+    for seed in (1, 2):
+        seat = pool.acquire()
+        runtime.put(pool, seat, runtime.start(0))
+        values = season(100, seed=seed)[:, None]
+        parts = [
+            runtime.follow(pool, Piece(seat, np.arange(a, a + 50.0), values[a : a + 50], np.ones(50), readout, 0)).told
+            for a in (0, 50)
+        ]
+        pool.release(seat)
+    found = {name: np.concatenate([getattr(part, name) for part in parts]) for name in wanted}
+    assert same(found, wanted)
