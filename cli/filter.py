@@ -38,8 +38,9 @@ def filter_series(
     bundle: Annotated[
         str | None,
         typer.Option(
-            help="Bundle folder, or the name of a default bundle; unless given what suits any numbers, each column by "
-            "itself. With auto-joint rows are judged by the correlation of their columns."
+            help="Bundle folder, or the name of a default bundle; unless given series, a trained network for any "
+            "numbers, each column by itself. auto needs no training and is faster; with auto-joint rows are judged "
+            "by the correlation of their columns."
         ),
     ] = None,
     system: Annotated[

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from rfa.cli.filter_run import Filtered
+from rfa.cli.filter_run import LEVELS, Filtered
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,6 +104,8 @@ def _plain(table: pa.Table) -> pa.Table:
 
 def as_document(found: Filtered, flag: float) -> dict[str, Any]:
     """Everything, as JSON has it."""
+    from rfa.service.runtime.ahead import points
+
     leads = len(found.leads)
     steps = [
         {**vars(step), "forecast": [asdict(step.forecast[k]) for k in range(leads)], "samples": step.samples.tolist()}
@@ -115,7 +117,7 @@ def as_document(found: Filtered, flag: float) -> dict[str, Any]:
         "columns": list(found.series.names),
         "steps": steps,
         "smoothed": None if smoothed is None else [asdict(state) for state in smoothed],
-        "forecast": [] if found.forecast is None else [asdict(point) for point in found.forecast.points],
+        "forecast": [] if found.forecast is None else [asdict(point) for point in points(found.forecast, LEVELS)],
         "log_likelihood": found.result.log_likelihood,
         "flag": flag,
         "outliers": found.outliers,

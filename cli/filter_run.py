@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rfa.data import Key, Series
-    from rfa.library.ahead import Ahead
     from rfa.library.models import Filters
     from rfa.service.engine.filter.alarms import Alarm
+    from rfa.service.engine.filter.model import Ahead
     from rfa.service.runtime.filter import FilterRuntime
     from rfa.service.runtime.filter_sequence import FilteredSequence
     from rfa.service.schemas.replies import FilterWarning, ForecastChecks
@@ -109,10 +109,10 @@ class Task:
     def _run(self, file: str, key: Key, series: Series, runtime: FilterRuntime, *, is_part: bool) -> Filtered:
         import numpy as np
 
-        from rfa.library.ahead import followed, forecasts_from
         from rfa.library.filtering import beyond_gate
         from rfa.service.engine.filter.doubts import doubts
         from rfa.service.engine.filter.forecast_checks import summarise
+        from rfa.service.runtime.ahead import followed, forecasts_after
 
         leads = [lead(text, row_time(series)) for text in self.leads]
         ahead = np.empty(0) if self.horizon is None else times_ahead(series, self.horizon)
@@ -133,9 +133,9 @@ class Task:
             np.flatnonzero(beyond_gate(columns["nis"], seen, self.flag)).tolist(),
             leads,
             checks,
-            doubts(runtime.name, checks, is_whole=True),
+            doubts(runtime, checks, is_whole=True),
             ahead,
-            forecasts_from(runtime, result.state, LEVELS, distances) if distances else None,
+            forecasts_after(runtime, result.state, LEVELS, distances) if distances else None,
             is_part,
         )
 
@@ -198,23 +198,23 @@ def columns_of(series: Series, result: FilteredSequence, horizon: Sequence[float
 
 
 def filter_for(bundle: str | None) -> Filters:
-    """Filters of `auto`, or of a bundle. What describes a system runs only by its name.
+    """Filters of a model, None is the usual one. What describes a system runs only by its name.
 
     Raises:
         FileNotFoundError, ValueError: it cannot be had.
     """
-    from rfa.service.runtime.auto import NAME, NAMES, AutoRuntime
+    from rfa.library.models import series_runtime, usual_model
+    from rfa.service.runtime.auto import NAMES, AutoRuntime
 
-    if bundle is None or bundle in NAMES:
-        return lambda key, series: [(series, AutoRuntime.of(len(series.names), bundle or NAME))]
+    name = usual_model() if bundle is None else bundle
+    if name in NAMES:
+        return lambda key, series: [(series, AutoRuntime.of(len(series.names), name))]
     from rfa.export.bundle import open_bundle
     from rfa.library.locate import find_bundle
     from rfa.service.runtime.filter import FilterRuntime
 
-    opened = open_bundle(find_bundle(str(bundle)))
+    opened = open_bundle(find_bundle(name))
     if opened.kind == "series":
-        from rfa.library.models import series_runtime
-
         model = series_runtime(opened, 1)
         return lambda key, series: [(series, model.sized(len(series.names)))]
     runtime = FilterRuntime(opened)

@@ -11,9 +11,8 @@ from typing import Any, Final, Generic, SupportsIndex, TypeVar
 import numpy as np
 
 from rfa.data import Key, Series, usual_step
-from rfa.library.ahead import followed, forecasts_from
 from rfa.library.frames import Clock, New, concatenated
-from rfa.library.models import filters, told_of_compilation
+from rfa.library.models import filters, plain_errors, told_of_compilation
 from rfa.library.reading import Table, read
 from rfa.library.spans import Span, as_written
 from rfa.library.wanted import LEVELS, AlarmRule, wanted
@@ -23,6 +22,7 @@ from rfa.service.engine.filter.doubts import doubts
 from rfa.service.engine.filter.forecast_checks import ALARMS, ASKED, EXPECTED, summarise
 from rfa.service.engine.filter.input import LARGEST_OBSERVATION, level_name
 from rfa.service.engine.filter.model import FilterOptions
+from rfa.service.runtime.ahead import followed, forecasts_after
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.filter_sequence import FilteredSequence
 from rfa.service.schemas.requests import FilterStreamRequest
@@ -39,7 +39,7 @@ def filter(
     time: Any = None,
     columns: Sequence[str] | str = (),
     by: Sequence[str] | str = (),
-    model: str | Path = "auto",
+    model: str | Path | None = None,
     system: Mapping[str, Any] | None = None,
     levels: Sequence[float] = LEVELS,
     alarm: AlarmRule | None = None,
@@ -57,8 +57,9 @@ def filter(
             first column that is called like a clock or holds dates; else rows are counted.
         columns: to filter; else all that hold numbers.
         by: the columns whose cells together are the key of a row's series; each series is filtered by itself.
-        model: "auto" suits any numbers, each column by itself; "auto-joint" judges rows by the correlation of their
-            columns; else the name of a default bundle, or a bundle's folder.
+        model: None is "series", a trained network for any numbers ("auto", which needs no training, where numba or the
+            bundle is not there); "auto-joint" judges rows by the correlation of their columns; else the name of a
+            default bundle, or a bundle's folder.
         system: in the place of `model`: a linear system by its matrices or as a preset, see the guide to systems; or
             the models that `rfa.fit` gave, of which each series takes its own.
         levels: of the intervals.
@@ -104,7 +105,7 @@ def forecast(
     time: Any = None,
     columns: Sequence[str] | str = (),
     by: Sequence[str] | str = (),
-    model: str | Path = "auto",
+    model: str | Path | None = None,
     system: Mapping[str, Any] | None = None,
     levels: Sequence[float] = LEVELS,
     tz: str = "UTC",
@@ -140,7 +141,8 @@ def forecast(
         for part, runtime in parts_of(key, series):
             asked = request.model_copy(update={"horizon": followed(runtime, usual_step(part) or 1.0, leads[-1])})
             result = _filtered(table, runtime, key, part, asked)
-            ahead = forecasts_from(runtime, result.state, request.levels or (), leads)
+            with plain_errors():
+                ahead = forecasts_after(runtime, result.state, request.levels or (), leads)
             for a, name in enumerate(part.names):
                 new |= {f"{name}_mean": ahead.moments[:, 0, a], f"{name}_std": ahead.moments[:, 1, a]}
                 for number, level in enumerate(request.levels or ()):
@@ -194,7 +196,7 @@ def detect(
     time: Any = None,
     columns: Sequence[str] | str = (),
     by: Sequence[str] | str = (),
-    model: str | Path = "auto",
+    model: str | Path | None = None,
     system: Mapping[str, Any] | None = None,
     levels: Sequence[float] = LEVELS,
     tz: str = "UTC",
@@ -290,7 +292,7 @@ def _filtered(
     )  # fmt: skip
     result = FilteredSequence.collect(runtime.work(options))
     size, horizon = runtime.observation_size, options.horizon
-    if found := doubts(runtime.name, summarise(result.tally, runtime.levels, size, horizon, is_fresh=True)):
+    if found := doubts(runtime, summarise(result.tally, runtime.levels, size, horizon, is_fresh=True)):
         table.doubted.setdefault(key, []).extend(found)
     return result
 

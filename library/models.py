@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from rfa.service.runtime.compiled_series import SeriesRuntime
     from rfa.service.runtime.compiled_system import SystemRuntime
 
+# The bundle of the network of any series.
+SERIES = "series"
 # What filters a series of this key: its columns, each with those that are filtered with it.
 Filters = Callable[[Key, Series], Sequence[tuple[Series, FilterRuntime]]]
 COMPILING = "rfa: compiling this filter for this processor: up to half a minute, once.\n"
@@ -47,35 +49,46 @@ class Model:
     system: Mapping[str, Any] | None = None
 
 
-def find_model(model: str | Path, columns: int | None, system: Mapping[str, Any] | None = None) -> Model:
-    """The model of this name for so many columns; None are as many as a bundle has, and one of `auto`.
+def usual_model() -> str:
+    """What filters where no model is named: the network of any series, or `auto` where its bundle or numba is not
+    there."""
+    try:
+        find_bundle(SERIES)
+    except FileNotFoundError:
+        return auto.NAME
+    return SERIES if HAS_COMPILER else auto.NAME
+
+
+def find_model(model: str | Path | None, columns: int | None, system: Mapping[str, Any] | None = None) -> Model:
+    """The model of this name for so many columns; None are as many as a bundle has, and one of those that take any.
 
     Args:
+        model: None is the usual one.
         system: in the place of a name, see `rfa.model.system`.
 
     Raises:
         ValueError: it takes another number of columns, or is no filter.
         FileNotFoundError: there is no such bundle.
     """
-    name = str(model)
     if system is not None:
         _check_for_system(model)
         return _system_model(system, columns)
+    name = usual_model() if model is None else str(model)
+    size = 1 if columns is None else columns
+    if size < 1:
+        raise ValueError(f"columns must be at least 1, got {size}")
     if name in auto.NAMES:
-        size = 1 if columns is None else columns
-        if size < 1:
-            raise ValueError(f"columns must be at least 1, got {size}")
         with plain_errors():
             return Model(name, auto.AutoRuntime.of(size, name), auto.digest(name))
     bundle = open_bundle(find_bundle(name))
     if bundle.kind == "series":
-        runtime = series_runtime(bundle, columns)
+        runtime = series_runtime(bundle, size)
         return Model(name, runtime, runtime.digest)
     return _checked(Model(name, FilterRuntime(bundle), bundle.digest), columns)
 
 
-def series_runtime(bundle: Bundle, columns: int | None) -> SeriesRuntime:
-    """A model of any series for so many columns; None is one.
+def series_runtime(bundle: Bundle, columns: int) -> SeriesRuntime:
+    """A model of any series for so many columns.
 
     Raises:
         ValueError: numba is not installed, or they are too many.
@@ -85,10 +98,10 @@ def series_runtime(bundle: Bundle, columns: int | None) -> SeriesRuntime:
     from rfa.service.runtime.compiled_series import open_series
 
     with plain_errors():
-        return open_series(bundle).sized(1 if columns is None else columns)
+        return open_series(bundle).sized(columns)
 
 
-def filters(model: str | Path, columns: int, system: Mapping[str, Any] | None = None) -> Filters:
+def filters(model: str | Path | None, columns: int, system: Mapping[str, Any] | None = None) -> Filters:
     """What filters series: all the same, or where `system` is models of series their columns by their own.
 
     Raises:
@@ -115,8 +128,8 @@ def own_filters(models: object) -> Callable[[Key, Series], list[tuple[Series, Sy
     return parts
 
 
-def _check_for_system(model: str | Path) -> None:
-    if str(model) != auto.NAME:
+def _check_for_system(model: str | Path | None) -> None:
+    if model is not None:
         raise ValueError("system stands in the place of model: give one of them")
     if not HAS_COMPILER:
         raise ValueError("system needs numba: pip install 'rfa-server[fast]'")

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from rfa.library.ahead import forecasts_from
 from rfa.library.models import Model, find_model, plain_errors, told_of_compilation
 from rfa.library.spans import Ahead, Span, leads_of, rows_ahead
 from rfa.library.wanted import LEVELS, AlarmRule, wanted
@@ -22,7 +21,7 @@ from rfa.service.engine.filter.doubts import doubts
 from rfa.service.engine.filter.forecast_checks import no_checks, summarise
 from rfa.service.engine.filter.input import LARGEST_OBSERVATION, LEAST_NOISE, MOST_NOISE, out_of_range
 from rfa.service.engine.filter.model import Row, Stepped
-from rfa.service.runtime.auto import NAME
+from rfa.service.runtime.ahead import forecasts_after, points
 from rfa.service.runtime.filter_state import FilterState
 from rfa.service.runtime.filter_steps import Batch
 from rfa.service.runtime.pool import StatePool
@@ -48,8 +47,9 @@ class Stream:
 
     Args:
         columns: numbers of an observation; None is 1, or what the bundle takes.
-        model: "auto" suits any numbers, each column by itself; "auto-joint" judges rows by the correlation of their
-            columns; else the name of a default bundle, or a bundle's folder.
+        model: None is "series", a trained network for any numbers ("auto", which needs no training, where numba or the
+            bundle is not there); "auto-joint" judges rows by the correlation of their columns; else the name of a
+            default bundle, or a bundle's folder.
         system: in the place of `model`: a linear system by its matrices or as a preset, see the guide to systems.
         levels: of the intervals.
         horizon: forecasts to tell with each step: leads in units of the times, or spans such as "6h" where those are
@@ -71,7 +71,7 @@ class Stream:
         self,
         columns: int | None = None,
         *,
-        model: str | Path = "auto",
+        model: str | Path | None = None,
         system: Mapping[str, Any] | None = None,
         levels: Sequence[float] = LEVELS,
         horizon: Sequence[float | Span] = (),
@@ -124,7 +124,7 @@ class Stream:
     @property
     def warnings(self) -> list[FilterWarning]:
         """Why not to trust it so far, by `calibration`; nothing where it is sound."""
-        return doubts(self._model.name, self.calibration)
+        return doubts(self._model.runtime, self.calibration)
 
     def update(self, t: Time | None, y: Observation, *, noise: float = 1.0) -> FilterStepReply:
         """Take an observation; what is refused leaves the stream as it was.
@@ -188,7 +188,9 @@ class Stream:
         else:
             step = state.step or 1.0
             leads = tuple(k * step for k in range(1, rows_ahead(horizon, step) + 1))
-        return forecasts_from(self._runtime, state, self._request.levels or (), leads).points
+        with plain_errors():
+            levels = self._request.levels or ()
+            return points(forecasts_after(self._runtime, state, levels, leads), levels)
 
     @property
     def state(self) -> bytes:
@@ -222,9 +224,9 @@ class Stream:
             request = FilterStreamRequest.model_validate(asked)
         except (KeyError, TypeError, ValueError):
             raise ValueError("this is no state of a Stream") from None
-        if system is not None:
-            name = NAME
-        found = find_model(name if model is None else model, columns, system)
+        if model is None and system is None:
+            model = name
+        found = find_model(model, columns, system)
         if found.digest != digest:
             raise ValueError(f"the state is of another version of model {name!r}: begin anew")
         return cls._resumed(found, request, payload)
@@ -256,7 +258,7 @@ class Stream:
         api_key: str | None = None,
         audience: str = "rfa",
         seconds: int = _TOKEN_SECONDS,
-        model: str | Path = "auto",
+        model: str | Path | None = None,
         system: Mapping[str, Any] | None = None,
         levels: Sequence[float] = LEVELS,
         horizon: Sequence[float | Span] = (),

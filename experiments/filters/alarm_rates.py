@@ -1,12 +1,15 @@
 """Alarms at a stated rate, through the server: how often they come on recorded series without anomalies, over how
 often they should; and how often the next observation falls inside its forecast interval.
 
-    python -m rfa.experiments.filters.alarm_rates --data DATA      writes results/alarm-rates.json and prints a table
+    python -m rfa.experiments.filters.alarm_rates --data DATA [--model series]
+
+writes results/alarm-rates.json, or of another model than `metrics` alarm-rates-NAME.json, and prints a table.
 
 DATA holds nab/ (NAB's data and windows), ett/ETTh1.csv and ucr/*.npz (series of the UCR Anomaly Archive by their names,
 whose prefix of TRAIN values has no anomaly). Of NAB what lies in its windows is not counted. A server is started with
-the bundle `metrics`, and every series posted to `/filter` once for each rate, as `alarm`, and with a forecast of one
-step. Constants of the tail were chosen on `simulated`, `nab` and `ett`; `ucr` was seen meanwhile.
+the bundle, `metrics` unless another is named, and every series posted to `/filter` once for each rate, as `alarm`, and
+with a forecast of one step. Constants of the tail were chosen on `simulated`, `nab` and `ett`; `ucr` was seen
+meanwhile.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from rfa.measured import RESULTS, origin, write_result
 from rfa.service.settings import BUNDLE_ROOT
 
 Array = np.ndarray
-OUT = RESULTS / "alarm-rates.json"
+USUAL = "metrics"
 RATES = (1e-2, 1e-3, 1e-4)
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99, 0.999)
 # Observations of a stream that are not counted, and the shortest series.
@@ -114,10 +117,10 @@ class Counts(NamedTuple):
     inside: Array
 
 
-def count(url: str, series: Series) -> Counts:
+def count(url: str, model: str, series: Series) -> Counts:
     """Post a series once for each rate."""
     given = [None if math.isnan(value) else float(value) for value in series.values]
-    body = {"model": "metrics", "times": series.times.tolist(), "values": {"y": given}}
+    body = {"model": model, "times": series.times.tolist(), "values": {"y": given}}
     alarms, is_counted = [], series.is_clean & ~np.isnan(series.values) & (np.arange(len(given)) >= BURN_IN)
     for rate in RATES:
         told = ask(url, {**body, "fields": ["alarm"], "alarm": {"rate": rate}})
@@ -133,19 +136,19 @@ def count(url: str, series: Series) -> Counts:
     return Counts(int(is_counted.sum()), np.array(alarms), int(is_next.sum()), np.array(inside))
 
 
-def measure(data: Path) -> dict[str, Any]:
+def measure(data: Path, model: str) -> dict[str, Any]:
     """The rows of every set, pooled over its series."""
     rows = {}
     sets = load_sets(data)
     longest = max(len(one.times) for series in sets.values() for one in series)
     with (
-        started([BUNDLE_ROOT / "metrics"], {"max_observations": longest}) as target,
+        started([BUNDLE_ROOT / model], {"max_observations": longest}) as target,
         tqdm(total=sum(map(len, sets.values())), unit="series", disable=None) as bar,
     ):
         for name, series in sets.items():
             found = []
             for one in series:
-                found.append(count(target.url, one))
+                found.append(count(target.url, model, one))
                 bar.update()
             observations = sum(counts.observations for counts in found)
             forecast = sum(counts.forecast for counts in found)
@@ -181,11 +184,12 @@ def main() -> None:
     """Run, print and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--model", default=USUAL)
     given = parser.parse_args()
-    rows = measure(given.data)
-    command = "python -m rfa.experiments.filters.alarm_rates --data DATA"
-    write_result(given.out, {**origin(command), "burn_in": BURN_IN, "rows": rows})
+    rows = measure(given.data, given.model)
+    of, option = ("", "") if given.model == USUAL else (f"-{given.model}", f" --model {given.model}")
+    command = f"python -m rfa.experiments.filters.alarm_rates --data DATA{option}"
+    write_result(RESULTS / f"alarm-rates{of}.json", {**origin(command), "burn_in": BURN_IN, "rows": rows})
     sys.stdout.write(markdown(rows) + "\n")
 
 

@@ -21,6 +21,7 @@ from rfa.service.engine.reply_size import (
     STATE_COPIES,
     TEXT_COPIES,
     StepShape,
+    ahead_bytes,
     cache_bytes,
     filter_bytes,
     frame_bytes,
@@ -40,7 +41,6 @@ from rfa.service.engine.text.state import LanguageState, largest_state
 from rfa.service.errors import InvalidRequest, NotFound, NotReady
 from rfa.service.memory import Lease
 from rfa.service.metrics import Metrics
-from rfa.service.runtime.auto import NAMES
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.language import Language
 from rfa.service.schemas.replies import Kind
@@ -267,7 +267,7 @@ class Engine:
         model = self.filter_model(model_name, options.observations.shape[1])
         options = replace(options, levels=options.levels or model.levels)
         shape = _step_shape(model, options)
-        self._limit_reply("observations", len(options.observations) * shape.numbers)
+        self._limit_reply("observations", _reply_numbers(shape, options))
         self._hold(lease, "observations", self._filter_bytes(model, shape, options))
         return self._submit(self._filter_job(model_name, model, options))
 
@@ -283,15 +283,20 @@ class Engine:
         model = self.filter_model(model_name, options.observations.shape[1])
         options = replace(options, levels=options.levels or model.levels)
         count, shape = len(options.observations), _step_shape(model, options)
-        self._limit_reply("observations", count * shape.numbers)
+        numbers = _reply_numbers(shape, options)
+        self._limit_reply("observations", numbers)
         held = series_bytes(shape, count)
         if options.smooth:
             held += smoothing_bytes(shape, count, model.state_size, is_streamed=True)
         has_state = options.wants_state or options.state is not None
-        held += model.own_bytes + (STATE_COPIES * model.state_bytes if has_state else 0)
+        held += (
+            ahead_bytes(shape, len(options.ahead))
+            + model.own_bytes
+            + (STATE_COPIES * model.state_bytes if has_state else 0)
+        )
         kept = PART + options.times.nbytes + options.observations.nbytes + options.noise.nbytes
         kept += 0 if options.state is None else model.state_bytes
-        return Part(place, model.name, self._filter_job(model_name, model, options), count * shape.numbers, kept, held)
+        return Part(place, model.name, self._filter_job(model_name, model, options), numbers, kept, held)
 
     def filter_many(self, parts: Sequence[Part], deadline_seconds: float | None, lease: Lease | None = None) -> ManyJob:
         """Queue a request of many series, one at least.
@@ -363,7 +368,7 @@ class Engine:
 
     def merging_name(self, model_name: ModelChoice) -> ModelChoice:
         """The filter whose beliefs are merged: where none is named the first bundle's."""
-        bundles = (name for name in self.models.filters if name not in NAMES)
+        bundles = (name for name, model in self.models.filters.items() if not model.suits_any)
         return next(bundles, None) if model_name is None else model_name
 
     def drain(self, seconds: float) -> None:
@@ -424,7 +429,11 @@ class Engine:
     def _filter_bytes(self, model: FilterRuntime, shape: StepShape, options: FilterOptions) -> int:
         count = len(options.observations)
         has_state = options.wants_state or options.state is not None
-        states = model.own_bytes + (STATE_COPIES * model.state_bytes if has_state else 0)
+        states = (
+            model.own_bytes
+            + (STATE_COPIES * model.state_bytes if has_state else 0)
+            + ahead_bytes(shape, len(options.ahead))
+        )
         if options.is_whole:
             states += whole_bytes(shape, count)
         if options.smooth:
@@ -474,6 +483,12 @@ class Engine:
 def draw_seed() -> int:
     """A seed for a request that names none."""
     return secrets.randbits(SEED_BITS)
+
+
+def _reply_numbers(shape: StepShape, options: FilterOptions) -> int:
+    """What a reply tells of all observations, and of the rows that come next."""
+    told = replace(shape, horizon=shape.horizon - options.followed)
+    return len(options.observations) * told.numbers + len(options.ahead) * shape.numbers_ahead
 
 
 def _step_shape(model: FilterRuntime, options: FilterOptions | FilterStreamOptions) -> StepShape:

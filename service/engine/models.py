@@ -97,7 +97,15 @@ def load_models(settings: Settings) -> Models:
             if name in filters or name in languages
         ),
     ]
-    return Models(languages, filters, facts, takes_systems)
+    return Models(languages, _usual_first(filters, opened), facts, takes_systems)
+
+
+def _usual_first(
+    filters: Mapping[str, FilterRuntime], opened: Mapping[str, tuple[Bundle, int]]
+) -> dict[str, FilterRuntime]:
+    """In the order in which they answer requests that name none: a network of any series before `auto`."""
+    networks = [name for name in filters if name in opened and opened[name][0].kind == "series"]
+    return {name: filters[name] for name in [*networks, *filters]}
 
 
 def _series_into(filters: dict[str, FilterRuntime], bundle: Bundle, opened: dict[str, tuple[Bundle, int]]) -> Task:

@@ -67,6 +67,11 @@ class StepShape:
         return self.size * (4 + intervals + self.horizon * (2 + intervals) + self.samples)
 
     @property
+    def numbers_ahead(self) -> int:
+        """Of a row that comes next."""
+        return 1 + self.size * (2 + 2 * self.levels)
+
+    @property
     def held_bytes(self) -> int:
         """Until it is encoded."""
         state = STEP + self.size * STEP_COMPONENT + self.levels * (STEP_LEVEL + self.size * STEP_BAND)
@@ -109,6 +114,11 @@ def smoothing_bytes(shape: StepShape, count: int, states: int, *, is_streamed: b
 def whole_bytes(shape: StepShape, count: int) -> int:
     """Columns of all steps: as they came, joined, and encoded."""
     return 3 * NUMBER * count * (shape.numbers + WHOLE_COLUMNS)
+
+
+def ahead_bytes(shape: StepShape, rows: int) -> int:
+    """Rows that come next, as they came, in columns, and encoded."""
+    return 3 * NUMBER * rows * shape.numbers_ahead
 
 
 def series_bytes(shape: StepShape, count: int) -> int:

@@ -18,7 +18,7 @@ from rfa.service.encoding import Long, dumps, items, pieces
 from rfa.service.engine.engine import Engine, ModelChoice
 from rfa.service.engine.filter.alarms import NEVER
 from rfa.service.engine.filter.columns import Columns
-from rfa.service.engine.filter.input import as_array, check_noise, from_columns, known_rows, without_bias
+from rfa.service.engine.filter.input import as_array, check_noise, from_columns, known_rows, level_name, without_bias
 from rfa.service.engine.filter.jobs import Filtered, FilterJob, SequenceJob
 from rfa.service.engine.filter.many import Part
 from rfa.service.engine.filter.model import FilterOptions
@@ -29,9 +29,10 @@ from rfa.service.routes.common import NDJSON, SSE, EngineDep, document_response,
 from rfa.service.routes.filter_many import answer_many
 from rfa.service.routes.generate import MODEL_ERRORS
 from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
+from rfa.service.runtime.ahead import followed
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.schemas.many import FilterManyReply
-from rfa.service.schemas.replies import FilterColumns, FilterDone, FilterReply, FilterSummary
+from rfa.service.schemas.replies import ColumnsSummary, FilterColumns, FilterDone, FilterReply, FilterSummary
 from rfa.service.schemas.requests import FilterRequest
 
 router = APIRouter(route_class=ArrowRoute)
@@ -133,11 +134,14 @@ class Asked:
             state=None if state is None else await self.exchange.save(state.payload, state.count),
         )
 
-    async def summary_of_columns(self, filtered: Filtered, columns: Columns) -> FilterSummary:
+    async def summary_of_columns(self, filtered: Filtered, columns: Columns) -> ColumnsSummary:
         """The same where all is told in columns: the smoothed states are columns, too."""
         if filtered.smoothed is not None:
             columns.add_smoothed(filtered.smoothed)
-        return await self.summary(replace(filtered, smoothed=None))
+        summary = await self.summary(replace(filtered, smoothed=None))
+        names = [level_name(level) for level in self.job.options.levels]
+        ahead = None if filtered.ahead is None else columns.ahead(filtered.ahead, names)
+        return ColumnsSummary(**vars(summary), ahead=ahead)
 
 
 def _size(body: FilterRequest) -> int:
@@ -157,12 +161,16 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
         observations = without_bias(observations, body.bias, model.name)
     rule = NEVER if body.alarm is None else body.alarm.rule()
     model.check_input(rule, resumed, is_given=body.input is not None)
+    times = _times(body, len(observations), resumed)
+    ahead, on_the_way = _ahead(body, model, times)
     return FilterOptions(
-        times=_times(body, len(observations), resumed),
+        times=times,
         observations=observations,
         noise=check_noise(body.noise, len(observations)),
         levels=tuple(body.levels or ()),
-        horizon=tuple(body.horizon),
+        horizon=(*body.horizon, *on_the_way),
+        ahead=ahead,
+        followed=len(on_the_way),
         samples=body.samples,
         alarm=rule,
         seed=choose_seed(body.seed, resumed),
@@ -195,6 +203,28 @@ def _times(body: FilterRequest, count: int, resumed: Any) -> np.ndarray:
     return times
 
 
+def _ahead(body: FilterRequest, model: FilterRuntime, times: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Leads of the rows that come next, and those that are followed on the way.
+
+    Raises:
+        InvalidRequest: the times do not tell how far apart rows are.
+    """
+    count = body.rows_ahead
+    if not count:
+        return (), ()
+    lags = np.diff(times)
+    lags = lags[lags > 0]
+    if body.times is not None and not len(lags):
+        message = "ahead needs two times that differ, which tell how far apart rows are; horizon needs none"
+        raise InvalidRequest(message, param="ahead", code="no_times")
+    step = 1.0 if body.times is None else float(np.median(lags))
+    on_the_way = followed(model, step, count * step)
+    return (
+        tuple((step * np.arange(1, count + 1)).tolist()),
+        tuple(lead for lead in on_the_way if lead not in body.horizon),
+    )
+
+
 async def _document(asked: Asked, wanted: Collection[str] | None) -> AsyncIterator[bytes]:
     """The plain reply: `steps` as they come, then what is known at their end."""
     between = begin = b'{"steps":['
@@ -224,7 +254,7 @@ async def _lines(asked: Asked, wanted: Collection[str] | None) -> AsyncIterator[
             yield chosen(event, wanted)
 
 
-async def _collected(asked: Asked, columns: Columns) -> FilterSummary:
+async def _collected(asked: Asked, columns: Columns) -> ColumnsSummary:
     """The whole series in columns, and what is known at its end."""
     async for event in asked.job.events():
         if isinstance(event, Filtered):

@@ -58,7 +58,6 @@ from rfa.service.errors import (
 from rfa.service.frames import FRAMES, Frames
 from rfa.service.memory import SMALL_BYTES, Lease
 from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
-from rfa.service.runtime.auto import NAMES
 from rfa.service.schemas.replies import StreamDone, StreamReady, StreamStepReply
 from rfa.service.schemas.requests import LARGEST_TIME, FilterStreamRequest, StreamClose, StreamObservation
 from rfa.service.settings import Settings
@@ -252,7 +251,7 @@ class _Stream:
         try:
             check_size("y", y, self.size, self.model)
         except InvalidRequest as error:
-            if self.model not in NAMES:
+            if not self.job.filtering.model.suits_any:
                 raise
             raise InvalidRequest(
                 f'{error}: say "size": {len(y)} in the first frame', param="y", code="shape_mismatch"

@@ -218,6 +218,10 @@ class AutoRuntime(FilterRuntime):
         return True
 
     @property
+    def suits_any(self) -> bool:
+        return True
+
+    @property
     def own_bytes(self) -> int:
         """See `FilterRuntime`: a seat, which many columns make large."""
         return self.state_bytes

@@ -28,9 +28,10 @@ from rfa.service.engine.filter.calibration import Calibration
 from rfa.service.engine.filter.conclude import Told
 from rfa.service.engine.filter.input import Observation, as_array, check_noise, check_readout
 from rfa.service.engine.filter.learned_normal import normal_fields
-from rfa.service.engine.filter.model import FilterOptions, MergeOptions, Piece, Row, Stepped
+from rfa.service.engine.filter.model import Ahead, FilterOptions, MergeOptions, Piece, Row, Stepped
 from rfa.service.engine.filter.steps import NO_SAMPLES, Readout, Steps, draw
 from rfa.service.errors import InvalidRequest
+from rfa.service.runtime.ahead import forecasts_after
 from rfa.service.runtime.driven import DRIVEN_ROWS, MOST_STATES, RESPONSE, DrivenSystem, move
 from rfa.service.runtime.filter_merge import Merged, check_merges, merge
 from rfa.service.runtime.filter_sequence import FilteredSequence, FilterResult, Memory, run_sequence
@@ -111,6 +112,11 @@ class FilterRuntime(FilterStates):
     @property
     def has_own_steps(self) -> bool:
         """Whether its calibrated leads are so many typical lags of a stream, and not times."""
+        return False
+
+    @property
+    def suits_any(self) -> bool:
+        """Whether it takes any numbers, of any size, and learns of a stream all that it goes by."""
         return False
 
     def sized(self, size: int) -> FilterRuntime:
@@ -342,6 +348,10 @@ class FilterRuntime(FilterStates):
     def work(self, options: FilterOptions, deadline: float = math.inf) -> Generator[Steps | None, None, FilterResult]:
         """See `run_sequence`."""
         return run_sequence(self, options, deadline)
+
+    def ahead(self, state: FilterState, levels: Sequence[float], leads: Sequence[float]) -> Ahead:
+        """See `rfa.service.runtime.ahead`."""
+        return forecasts_after(self, state, levels, leads)
 
     def pattern_at(self, times: Array) -> Array | None:
         """What measurements have at these times beside what the state makes of them, `[N, P]`; None is nothing."""

@@ -398,7 +398,20 @@ class FilterReply(FilterSummary):
 
 
 @dataclass
-class FilterColumns(FilterSummary):
+class ColumnsSummary(FilterSummary):
+    """What is told of a whole sequence beside its columns."""
+
+    ahead: Annotated[
+        Annotated[dict[str, np.ndarray] | None, _Json(dict[str, list[float]] | None)],
+        says(
+            "the rows that come next, in columns: t; for each column x of the request mean.x, std.x, lower.L.x and "
+            "upper.L.x for each level L, forecasts of measurements; null where `ahead` is 0"
+        ),
+    ]
+
+
+@dataclass
+class FilterColumns(ColumnsSummary):
     """The answer to `values`: columns in the place of steps, all of the same length."""
 
     columns: Annotated[

@@ -21,6 +21,9 @@ LARGEST_SEED = 2**64 - 1
 MAX_ITEMS = 1_000_000
 MAX_SAMPLES = 16
 MOST_MERGED = 8
+# Rows after the last one: at most, and of a list of numbers and nothing else.
+MOST_AHEAD = 1024
+USUAL_AHEAD = 16
 DECODE = (
     "`recurrent`: constant-memory filter slots; `attention`: exact attention over a growing cache; null is the first "
     "where the model has slots, else the second (`modes` of /info and /v1/models)"
@@ -356,7 +359,8 @@ class FilterRequest(FilterSeries):
 
     model: ModelName | None = Field(
         default=None,
-        description="null is `auto`, which suits any numbers; `auto-joint` judges rows by their columns' correlation",
+        description="null is the first model that suits any numbers: `series`, a trained network, or `auto` where that "
+        "is not served; `auto-joint` judges rows by their columns' correlation",
     )
     series: dict[SeriesName, SkipValidation[FilterSeries]] | None = Field(
         default=None,
@@ -367,6 +371,14 @@ class FilterRequest(FilterSeries):
     )
     levels: Levels = None
     horizon: Horizons = Field(default_factory=list)
+    ahead: int | None = Field(
+        default=None,
+        ge=0,
+        le=MOST_AHEAD,
+        description="rows that come next, at the usual lag of `times`, to forecast once after the last observation: in "
+        f"`ahead` of a reply to `values`. null is {USUAL_AHEAD} where `values` is a list alone and nothing is asked "
+        "for by `horizon`, else none",
+    )
     samples: Samples = 0
     alarm: AlarmRequest | None = Field(default=None, description="tell which observations are alarms; null is none")
     fields: StepFields = None
@@ -381,6 +393,23 @@ class FilterRequest(FilterSeries):
         description='after so long the series ends with the observations taken so far: finish_reason "deadline"',
     )
     stream: bool = Field(default=False, description="send each step as soon as it is final")
+
+    @property
+    def rows_ahead(self) -> int:
+        """Rows to forecast after the last observation."""
+        if self.ahead is not None:
+            return self.ahead
+        is_list_alone = self.values is not None and list(self.values) == [ONLY_COLUMN]
+        return USUAL_AHEAD if is_list_alone and not self.horizon and self.mode == "recurrent" else 0
+
+    @model_validator(mode="after")
+    def check_ahead(self) -> Self:
+        """It is told in columns, from a state."""
+        if self.ahead and self.values is None and self.series is None:
+            raise FieldError("ahead", "ahead is told in columns: give `values`, or ask by `horizon`", "no_values")
+        if self.ahead and self.mode != "recurrent":
+            raise FieldError("mode", 'mode must be "recurrent" with ahead', "no_state")
+        return self
 
     @model_validator(mode="after")
     def check_state(self) -> Self:
@@ -480,11 +509,12 @@ class FilterStreamRequest(Request):
 
     model: ModelName | None = Field(
         default=None,
-        description="null is `auto`, which suits any numbers; `auto-joint` judges rows by their columns' correlation",
+        description="null is the first model that suits any numbers: `series`, a trained network, or `auto` where that "
+        "is not served; `auto-joint` judges rows by their columns' correlation",
     )
     system: SystemRequest | None = Field(default=None, description=SYSTEM)
     size: int = Field(
-        default=1, ge=1, le=MOST_COMPONENTS, description="columns of an observation, for `auto`; a bundle has its own"
+        default=1, ge=1, le=MOST_COMPONENTS, description="columns of an observation, where the model takes any number"
     )
     levels: Levels = None
     horizon: Horizons = Field(default_factory=list)

@@ -362,7 +362,7 @@ def test_alarms_come_at_the_rate_that_is_asked_for(tmp_path: Path, rate: str) ->
     rows = "\n".join(f"{60 * i},{value:.9g}" for i, value in enumerate(values))
     (tmp_path / "metric.csv").write_text(f"t,value\n{rows}\n")
     document = rfa_json("filter", tmp_path / "metric.csv", "--alarm", rate, "--quiet", 20)
-    assert document["model"] == "auto" and 500 in document["outliers"]
+    assert document["model"] == "series" and 500 in document["outliers"]
     alarms, flags = document["alarms"], [step["alarm"] for step in document["steps"]]
     assert flags[500] is True and 1 <= flags.count(True) == alarms["raised"] <= 6
     assert alarms["observations"] == 600 and alarms["expected"] == pytest.approx(1.2, rel=2e-3)
@@ -410,7 +410,7 @@ def test_a_system_runs_only_by_its_name_and_says_where_it_does_not_fit(tmp_path:
 
 def test_any_columns_are_filtered_and_their_estimates_are_near_them(tmp_path: Path) -> None:
     document = rfa_json("filter", room(tmp_path / "room.csv"))
-    assert document["model"] == "auto" and document["warnings"] == []
+    assert document["model"] == "series" and document["warnings"] == []
     for temperature, humidity in (step["mean"] for step in document["steps"][20:]):
         assert abs(temperature - 21) < 2 and abs(humidity - 50) < 20
 
@@ -466,7 +466,8 @@ def test_what_is_well_covered_is_not_doubted(tmp_path: Path) -> None:
 
 def test_what_stands_still_is_doubted_aloud(tmp_path: Path) -> None:
     (tmp_path / "still.csv").write_text("value\n" + "21.5\n" * 600)
-    code, out, err = rfa("filter", tmp_path / "still.csv", "--lead", "12", "--out", tmp_path / "out.csv")
+    still, out_file = tmp_path / "still.csv", tmp_path / "out.csv"
+    code, out, err = rfa("filter", still, "--bundle", "auto", "--lead", "12", "--out", out_file)
     assert code == 0 and "90 % intervals held 100.0 % one step ahead, 100.0 % 12 steps ahead, " in out
     assert (
         err.count("warning: 100.0 % of ") == 2

@@ -20,7 +20,7 @@ from rfa.library import models
 from tests.library.keys import API_KEY, STATE_KEY
 
 ROWS = 300
-LEADS = [1.0, 4.0, 12.0, 24.0]  # of `auto`, up to a day of hours
+FOLLOWED = [1.0, 4.0, 24.0]  # leads of `series` before 24 rows ahead, and these
 
 
 def readings(rows: int = ROWS, seed: int = 1) -> pd.DataFrame:
@@ -283,7 +283,7 @@ def test_a_stream_and_a_frame_agree_bit_for_bit() -> None:
 
 def test_a_forecast_is_that_of_a_stream_and_of_the_server(server: TestClient) -> None:
     frame = readings()[["temp"]]
-    stream = rfa.Stream(horizon=[1800 * lead for lead in LEADS])
+    stream = rfa.Stream(horizon=[1800 * lead for lead in FOLLOWED])
     for t, y in zip(frame.index, frame["temp"], strict=True):
         stream.update(t, y)
     points = stream.forecast("12h")
@@ -518,7 +518,7 @@ def test_without_a_compiler_it_is_said_what_to_install(monkeypatch: pytest.Monke
 def test_what_has_failed_on_the_data_is_warned_of_by_its_series() -> None:
     flat = pd.DataFrame({"key": ["flat"] * 700 + ["noise"] * 700, "y": [2.0] * 700 + readings(700)["temp"].tolist()})
     with pytest.warns(UserWarning, match="series 'flat': .*90 % interval one step ahead; they are too wide") as told:
-        rfa.filter(flat, by="key")
+        rfa.filter(flat, by="key", model="auto")
     assert len(told) == 1
 
 

@@ -46,7 +46,7 @@ def asked(server: TestClient, request: dict[str, Any]) -> Any:
     return reply.json()
 
 
-@pytest.mark.parametrize(("model", "columns"), [("auto", 1), ("auto", 3), ("linear", 2)])
+@pytest.mark.parametrize(("model", "columns"), [("auto", 1), ("auto", 3), ("series", 2), ("linear", 2)])
 def test_a_stream_tells_what_the_server_tells(server: TestClient, model: str, columns: int) -> None:
     times, values = measured(columns)
     stream = rfa.Stream(
@@ -240,7 +240,7 @@ def test_bytes_that_are_no_state_are_refused() -> None:
     stream = rfa.Stream()
     stream.update(None, 1.0)
     state = stream.state
-    for wrong in (b"", b"RFAP\x01", state[:-1], state[:40], b"X" + state[1:], state.replace(b"auto", b"auta"),
+    for wrong in (b"", b"RFAP\x01", state[:-1], state[:40], b"X" + state[1:], state.replace(b"series", b"seriez"),
                   state.replace(b'"columns": 1', b'"columns": 2'), state + b"0"):  # fmt: skip
         with pytest.raises((ValueError, FileNotFoundError)):
             rfa.Stream.resume(wrong)
@@ -271,7 +271,7 @@ def test_a_stream_has_a_system_of_its_own_and_keeps_it(server: TestClient) -> No
 
 
 def test_a_stream_whose_intervals_fail_says_so() -> None:
-    stream = rfa.Stream()
+    stream = rfa.Stream(model="auto")
     for k in range(600):
         stream.update(float(k), 1.0)
     assert [warning.code for warning in stream.warnings] == ["high_coverage"]

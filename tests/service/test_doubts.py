@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,13 @@ from rfa.service.runtime.filter_sequence import FilteredSequence
 from rfa.service.schemas.replies import ComponentChecks, FilterWarning, ForecastChecks, LeadChecks
 from tests.service.test_columns import answer, arrow, send, serving
 
+
+class Model(NamedTuple):
+    name: str
+    suits_any: bool
+
+
+AUTO, LINEAR = Model("auto", True), Model("linear", False)
 BUNDLES = Path(__file__).parents[2] / "bundles"
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 
@@ -71,43 +78,43 @@ def codes(found: list[FilterWarning]) -> list[tuple[str, float | None]]:
     ],
 )
 def test_what_has_failed_is_told(checks: ForecastChecks, told: list[tuple[str, float | None]]) -> None:
-    assert codes(doubts("linear", checks)) == told
+    assert codes(doubts(LINEAR, checks)) == told
 
 
 @pytest.mark.parametrize(("scored", "rows"), [(0, "one row at most"), (5, "6 rows"), (19, "20 rows"), (20, "")])
 def test_few_rows_are_told_of_a_whole_series(scored: int, rows: str) -> None:
-    """Of `auto` alone, for others know something beforehand; not of what goes on or is still coming."""
+    """Of models for any numbers alone, for others know something beforehand; not of what goes on or is still coming."""
     checks = checked(0.9, scored)
-    found = doubts("auto", checks, is_whole=True)
+    found = doubts(AUTO, checks, is_whole=True)
     assert [warning.code for warning in found] == ["few_rows"] * bool(rows)
     assert all(f"rest on {rows}," in warning.message for warning in found)
-    assert doubts("auto", checks) == doubts("linear", checks, is_whole=True) == []
+    assert doubts(AUTO, checks) == doubts(LINEAR, checks, is_whole=True) == []
 
 
 def test_values_of_columns_at_one_time_are_one() -> None:
     """Of seven columns that may move together."""
-    assert codes(doubts("auto", checked(0.7, 7 * 40))) == [("low_coverage", None)]
-    assert doubts("auto", checked(0.7, 40, each=[0.7] * 7)) == []
+    assert codes(doubts(AUTO, checked(0.7, 7 * 40))) == [("low_coverage", None)]
+    assert doubts(AUTO, checked(0.7, 40, each=[0.7] * 7)) == []
 
 
 def test_a_column_that_fails_is_named() -> None:
     """Though all together are as they should be."""
-    (warning,) = doubts("auto", checked(0.91, 900, each=[0.9] * 8 + [1.0, 0.9]))
+    (warning,) = doubts(AUTO, checked(0.91, 900, each=[0.9] * 8 + [1.0, 0.9]))
     assert (warning.code, warning.components) == ("high_coverage", [8])
     assert warning.message.startswith(
         "100.0 % of the values of column 9 of 10 were inside their 90 % interval one step"
     )
-    low, high = doubts("auto", checked(0.91, 900, each=[0.5, 0.9, *[0.99] * 8]))
+    low, high = doubts(AUTO, checked(0.91, 900, each=[0.5, 0.9, *[0.99] * 8]))
     assert (low.code, low.components, high.components) == ("low_coverage", [0], list(range(2, 10)))
     assert high.message.startswith("99.0 % of the values of columns 3, 4, 5, 6, 7, 8, … of 10 were inside")
-    (all_,) = doubts("auto", checked(0.85, 900, each=[0.885] * 5 + [0.885]))
+    (all_,) = doubts(AUTO, checked(0.85, 900, each=[0.885] * 5 + [0.885]))
     assert (all_.code, all_.components) == ("low_coverage", None)
 
 
 def test_a_warning_says_what_was_found_and_what_to_try() -> None:
     leads = [ahead(12, 0.5, 9000)]
-    (low,) = doubts("auto", checked(0.9, 9000, leads=leads))
-    (named,) = doubts("linear", checked(0.9, 9000, leads=leads))
+    (low,) = doubts(AUTO, checked(0.9, 9000, leads=leads))
+    (named,) = doubts(LINEAR, checked(0.9, 9000, leads=leads))
     assert low.message.startswith("50.0 % of 9,000 values were inside their 90 % interval 12 steps ahead; ")
     assert "rfa train filter" in low.message and "name no model" in named.message
 
@@ -119,7 +126,7 @@ def test_chance_alone_is_seldom_told(scored: int) -> None:
         told = math.fsum(
             math.comb(scored, inside) * share**inside * (1 - share) ** (scored - inside)
             for inside in range(scored + 1)
-            if doubts("auto", checked(inside / scored, scored))
+            if doubts(AUTO, checked(inside / scored, scored))
         )
         assert told <= SELDOM
 
@@ -147,13 +154,13 @@ def test_what_is_sound_is_not_doubted(kind: str) -> None:
     """However short it is. At 48 steps one of 14 walks of 1,100 rows does fail the bar itself."""
     for seed in range(12):
         for rows in (20, 60, 150, 400, 900):
-            assert doubts("auto", filtered(sound(kind, rows, seed), (12.0, 48.0))) == [], (seed, rows)
+            assert doubts(AUTO, filtered(sound(kind, rows, seed), (12.0, 48.0))) == [], (seed, rows)
 
 
 @pytest.mark.parametrize("pattern", [[21.5], [1.0, 2.0, 3.0, 5.0]])
 def test_what_stands_still_or_repeats_is_told_at_every_lead(pattern: list[float]) -> None:
     values = np.resize(pattern, 600)
-    found = codes(doubts("auto", filtered(values, (1.0, 12.0))))
+    found = codes(doubts(AUTO, filtered(values, (1.0, 12.0))))
     assert found == [("high_coverage", None), ("high_coverage", 12.0)]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from rfa.service.engine.filter.model import Ahead
 from rfa.service.engine.filter.steps import Steps
 from rfa.service.schemas.replies import FilterStepReply, SmoothedStep
 
@@ -47,6 +49,14 @@ class Columns:
         """Every column."""
         return {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in self._parts.items()}
 
+    def ahead(self, found: Ahead, levels: Sequence[str]) -> dict[str, Array]:
+        """What comes after the last observation, in columns of their own."""
+        of_all = (
+            self._each("mean", found.moments[:, 0]), self._each("std", found.moments[:, 1]),
+            self._bands("", levels, found.bands),
+        )  # fmt: skip
+        return {"t": found.times, **dict(itertools.chain(*of_all))}
+
     def _wants(self, field: str) -> bool:
         return self._fields is None or field in self._fields
 
@@ -77,7 +87,7 @@ class Columns:
         if self._wants("interval"):
             yield from self._named_bands("", step.interval)
         if self._wants("forecast"):
-            for horizon, point in zip(self._horizon, step.forecast, strict=True):
+            for horizon, point in zip(self._horizon, step.forecast, strict=False):  # the rest is but followed
                 lead = f"forecast.{horizon!r}"
                 yield from self._each(f"{lead}.mean", np.array([point.mean]))
                 yield from self._each(f"{lead}.std", np.array([point.std]))

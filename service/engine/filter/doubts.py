@@ -20,10 +20,9 @@ and short series are common: their intervals are as wide as that makes them.
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, Protocol
 
 from rfa.service.engine.filter.adaptive import MOST_PLACES
-from rfa.service.runtime.auto import NAMES
 from rfa.service.schemas.replies import FilterWarning, ForecastChecks, WarningCode
 
 LEVEL: Final = "0.9"
@@ -42,7 +41,17 @@ NAMED: Final = 6
 FIT: Final = "fit a filter to it with `rfa train filter --data FILE`"
 
 
-def doubts(model: str, checks: ForecastChecks, *, is_whole: bool = False) -> list[FilterWarning]:
+class Answering(Protocol):
+    """A model, by what is said of it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def suits_any(self) -> bool: ...
+
+
+def doubts(model: Answering, checks: ForecastChecks, *, is_whole: bool = False) -> list[FilterWarning]:
     """What speaks against the reply of a model; nothing where it is sound.
 
     Args:
@@ -50,20 +59,20 @@ def doubts(model: str, checks: ForecastChecks, *, is_whole: bool = False) -> lis
     """
     found = []
     observations = sum(checks.weighted_nis_bins)
-    if is_whole and model in NAMES and observations < LEAST:
+    if is_whole and model.suits_any and observations < LEAST:
         # The first was scored by nothing.
         rows = f"{observations + 1} rows" if observations else "one row at most"
         found.append(_warning(model, "few_rows", f"intervals rest on {rows}, and are wide for it"))
     seldom = SELDOM / (2 + len(checks.components) + sum(lead.scored > 0 for lead in checks.leads))
     share = checks.outliers / observations if observations else 0.0
     if share > MANY_OUTLIERS and _is_seldom(share, MANY_OUTLIERS, observations, seldom):
-        what = f"{checks.outliers:,} of {observations:,} observations are outliers to {model!r}"
+        what = f"{checks.outliers:,} of {observations:,} observations are outliers to {model.name!r}"
         found.append(_warning(model, "many_outliers", what))
     step = _step(model, checks, observations, seldom)
     return [*found, *step, *_leads(model, checks, observations, seldom, has_failed=bool(step))]
 
 
-def _step(model: str, checks: ForecastChecks, observations: int, seldom: float) -> list[FilterWarning]:
+def _step(model: Answering, checks: ForecastChecks, observations: int, seldom: float) -> list[FilterWarning]:
     """What speaks against its one-step intervals: of some components, else of all together."""
     by_code: dict[WarningCode, list[int]] = {}
     for a, component in enumerate(checks.components if len(checks.components) > 1 else []):
@@ -87,7 +96,7 @@ def _of_columns(checks: ForecastChecks, failed: list[int]) -> str:
 
 
 def _leads(
-    model: str, checks: ForecastChecks, observations: int, seldom: float, *, has_failed: bool
+    model: Answering, checks: ForecastChecks, observations: int, seldom: float, *, has_failed: bool
 ) -> list[FilterWarning]:
     """What speaks against its intervals further ahead, and against a step's where that is not said."""
     found = []
@@ -136,10 +145,10 @@ def _held(share: float | None, scored: int, ahead: str) -> str:
 
 
 def _warning(
-    model: str, code: WarningCode, what: str, horizon: float | None = None, components: list[int] | None = None
+    model: Answering, code: WarningCode, what: str, horizon: float | None = None, components: list[int] | None = None
 ) -> FilterWarning:
-    if model not in NAMES:
-        advice = f"{model!r} does not describe this series: name no model, or {FIT}"
+    if not model.suits_any:
+        advice = f"{model.name!r} does not describe this series: name no model, or {FIT}"
     elif code == "high_coverage":
         advice = f"they are too wide, as where values stand still or repeat: leave such stretches out, or {FIT}"
     elif code == "low_coverage":

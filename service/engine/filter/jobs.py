@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rfa.service.engine.filter.forecast_checks import no_checks, summarise
-from rfa.service.engine.filter.model import FilterOptions, Piece, Row, Stepped, reply_rows
+from rfa.service.engine.filter.model import Ahead, FilterOptions, Piece, Row, Stepped, reply_rows
 from rfa.service.engine.filter.steps import Steps
 from rfa.service.engine.job import Job
 from rfa.service.errors import NotReady
@@ -36,6 +36,7 @@ class Filtered:
     timings: FilterTimings
     state: PackedState | None
     finish_reason: FilterFinishReason = "complete"
+    ahead: Ahead | None = None
 
 
 class RecurrentJob(Job):
@@ -109,12 +110,14 @@ class RecurrentJob(Job):
 
     def pack(self) -> PackedState:
         """The state as it is now; on the worker that has the job."""
-        model = self.filtering.model
+        state = self.state_now()
+        return PackedState(self.filtering.model.pack(state), state.count)
+
+    def state_now(self) -> Any:
+        """The state, as the model has it; on the worker that has the job."""
         if self.seat is None:
-            state = self._first_state()
-        else:
-            state = model.get(self.filtering.pool, self.seat, self.seed)
-        return PackedState(model.pack(state), state.count)
+            return self._first_state()
+        return self.filtering.model.get(self.filtering.pool, self.seat, self.seed)
 
     def _first_state(self) -> Any:
         if self._resumed is None or not self._resumed.count:
@@ -202,9 +205,12 @@ class FilterJob(RecurrentJob):
 
     def _conclude(self, reason: FilterFinishReason) -> None:
         state = self.pack() if self.options.wants_state or reason == "cancelled" else None
+        ahead = None
+        if self.options.ahead and self.position:
+            ahead = self.filtering.model.ahead(self.state_now(), self.options.levels, self.options.ahead)
         timings, checks = self.filtering.observe_end(self), self.checks()
         warnings = self.filtering.warn(checks, is_whole=self._is_fresh and reason == "complete")
-        self.finish(Filtered(None, self.log_likelihood, checks, warnings, timings, state, reason))
+        self.finish(Filtered(None, self.log_likelihood, checks, warnings, timings, state, reason, ahead))
 
 
 class SequenceJob(Job):

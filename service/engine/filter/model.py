@@ -44,6 +44,15 @@ class Piece(NamedTuple):
     inputs: np.ndarray | None = None
 
 
+class Ahead(NamedTuple):
+    """Forecasts after a last observation, at times `[M]`: moments `[M, 2, P]`, mean and std; bands
+    `[M, levels, P, 2]`."""
+
+    times: np.ndarray
+    moments: np.ndarray
+    bands: np.ndarray
+
+
 class Stepped(NamedTuple):
     """What a row's observation led to; the tally is of forecast_checks.py."""
 
@@ -70,6 +79,9 @@ class FilterOptions:
         deadline_seconds: after so long the request ends with what is finished.
         passes: K, of the robust weight; None is the model's own.
         inputs: that drive the state, per unit time, until each observation, `[N, n]`; None is none.
+        ahead: leads after the last observation that are forecast at the end, of the recurrent mode.
+        followed: so many of `horizon`, the last ones, are forecast for that alone: their intervals learn, and the reply
+            does not tell them.
     """
 
     times: np.ndarray
@@ -90,6 +102,8 @@ class FilterOptions:
     deadline_seconds: float | None = None
     passes: int | None = None
     inputs: np.ndarray | None = None
+    ahead: tuple[float, ...] = ()
+    followed: int = 0
 
     @property
     def needs_whole(self) -> bool:

@@ -121,7 +121,7 @@ class FilterStage:
 
     def warn(self, checks: ForecastChecks, *, is_whole: bool = False) -> list[FilterWarning]:
         """What a reply warns of, counted."""
-        return warn(checks, self._metrics, self.model.name, is_whole=is_whole)
+        return warn(checks, self._metrics, self.model, is_whole=is_whole)
 
     def _advance(self, jobs: Sequence[RecurrentJob], done: _Done) -> None:
         """One observation of each job; a job whose numbers are not finite fails alone."""
@@ -214,16 +214,19 @@ class SequenceStage:
         state = None
         if job.options.wants_state:
             state = PackedState(self.model.pack(result.state), result.state.count)
+        ahead = None
+        if job.options.ahead and job.steps:
+            ahead = self.model.ahead(result.state, job.options.levels, job.options.ahead)
         timings = observe_end(job, self._metrics, self.model.label)
         resumed = job.options.state
         is_fresh = resumed is None or not resumed.count
         size, horizon = self.model.observation_size, job.options.horizon
         checks = summarise(result.tally, self.model.levels, size, horizon, is_fresh=is_fresh)
-        warnings = warn(checks, self._metrics, self.model.name, is_whole=is_fresh and not result.is_cut)
+        warnings = warn(checks, self._metrics, self.model, is_whole=is_fresh and not result.is_cut)
         reason: FilterFinishReason = "deadline" if result.is_cut else "complete"
         if not job.steps:
             job.emit(job.no_steps())
-        job.finish(Filtered(result.smoothed, result.log_likelihood, checks, warnings, timings, state, reason))
+        job.finish(Filtered(result.smoothed, result.log_likelihood, checks, warnings, timings, state, reason, ahead))
 
 
 class _ForecastCounters:
@@ -267,11 +270,13 @@ def observe_end(job: Job, metrics: Metrics, name: str) -> FilterTimings:
     )
 
 
-def warn(checks: ForecastChecks, metrics: Metrics, name: str, *, is_whole: bool = False) -> list[FilterWarning]:
+def warn(
+    checks: ForecastChecks, metrics: Metrics, model: FilterRuntime, *, is_whole: bool = False
+) -> list[FilterWarning]:
     """What a reply of a filter warns of, counted; `is_whole` is of `doubts`."""
-    found = doubts(name, checks, is_whole=is_whole)
+    found = doubts(model, checks, is_whole=is_whole)
     for code in {warning.code for warning in found}:
-        metrics.filter_warnings.labels(name, code).inc()
+        metrics.filter_warnings.labels(model.name, code).inc()
     return found
 
 

@@ -194,7 +194,7 @@ class StreamJob(RecurrentJob):
         self._steps += 1
         every = self.options.state_every
         if every and self._steps % every == 0:
-            self.emit(StreamStep(stepped.step, self.pack(), doubts(self.filtering.model.name, self.checks())))
+            self.emit(StreamStep(stepped.step, self.pack(), doubts(self.filtering.model, self.checks())))
         else:
             self.emit(StreamStep(stepped.step, None))
 

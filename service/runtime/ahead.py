@@ -1,41 +1,35 @@
-"""Forecasts from a state, without an observation; for `import rfa` and for `rfa filter`."""
+"""Forecasts after the last observation of a state."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from rfa.library.models import plain_errors
-from rfa.service.engine.filter.model import FilterOptions
+from rfa.service.engine.filter.input import level_name
+from rfa.service.engine.filter.model import Ahead, FilterOptions
 from rfa.service.engine.filter.steps import Steps
-from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.filter_sequence import FilteredSequence
 from rfa.service.runtime.filter_state import FilterState
 from rfa.service.schemas.replies import ForecastPoint
+
+if TYPE_CHECKING:
+    from rfa.service.runtime.filter import FilterRuntime
 
 # Forecasts that a step is asked for at a time.
 TOGETHER: Final = 256
 
 
-class Ahead(NamedTuple):
-    """Forecasts: moments `[M, 2, P]`, mean and std; bands `[M, levels, P, 2]`; and the same as points."""
-
-    moments: np.ndarray
-    bands: np.ndarray
-    points: list[ForecastPoint]
-
-
-def forecasts_from(
+def forecasts_after(
     runtime: FilterRuntime, state: FilterState, levels: Sequence[float], leads: Sequence[float]
 ) -> Ahead:
-    """What is forecast at these leads after the last observation of a state.
+    """What is forecast at these leads, one at least.
 
-    A copy of it is told that nothing was observed, no time later: no time passes, and nothing is learned.
+    A copy of the state is told that nothing was observed, no time later: no time passes, and nothing is learned.
 
     Raises:
-        ValueError: a lead is none, or takes the model out of its numbers.
+        InvalidRequest: a lead is none, or takes the model out of its numbers.
     """
     nothing = np.full((1, runtime.observation_size), np.nan)
     steps: list[Steps] = []
@@ -44,13 +38,23 @@ def forecasts_from(
             np.array([state.time]), nothing, np.ones(1), tuple(levels), tuple(leads[begin : begin + TOGETHER]),
             seed=state.seed, state=state,
         )  # fmt: skip
-        with plain_errors():
-            steps += FilteredSequence.collect(runtime.work(options)).pieces
+        steps += FilteredSequence.collect(runtime.work(options)).pieces
     return Ahead(
+        state.time + np.array(leads),
         np.concatenate([step.told.moments[0] for step in steps]),
         np.concatenate([step.told.bands[0] for step in steps]),
-        [point for step in steps for point in step.replies()[0].forecast],
     )
+
+
+def points(found: Ahead, levels: Sequence[float]) -> list[ForecastPoint]:
+    """The same as steps tell forecasts."""
+    names = [level_name(level) for level in levels]
+    return [
+        ForecastPoint(t, mean, std, dict(zip(names, bands, strict=True)))
+        for t, (mean, std), bands in zip(
+            found.times.tolist(), found.moments.tolist(), found.bands.tolist(), strict=True
+        )
+    ]
 
 
 def followed(runtime: FilterRuntime, step: float, furthest: float) -> list[float]:

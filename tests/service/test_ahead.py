@@ -1,0 +1,112 @@
+"""Rows that come next: those of a forecast from the state, in every form of reply, and refused where they cannot be."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import rfa
+from rfa.service.app import create_app
+from rfa.service.schemas.requests import USUAL_AHEAD
+from rfa.service.settings import Settings
+
+BUNDLES = Path(__file__).parents[2] / "bundles"
+VALUES = (20 + 5 * np.sin(np.arange(90) / 4) + np.random.default_rng(1).normal(0, 0.3, 90)).round(3).tolist()
+STEP = 1800.0
+TIMES = (1.7e9 + STEP * np.arange(90)).tolist()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    server = create_app(Settings(bundles=(BUNDLES / "series", BUNDLES / "linear"), processes=1, workers=1))
+    async with server.router.lifespan_context(server):
+        transport = httpx.ASGITransport(server, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            yield client
+
+
+async def asked(client: httpx.AsyncClient, **body: Any) -> Any:
+    reply = await client.post("/filter", json=body)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+@pytest.mark.anyio
+async def test_numbers_and_nothing_else_are_forecast_by_the_network(client: httpx.AsyncClient) -> None:
+    reply = await asked(client, values=VALUES)
+    ahead = reply["ahead"]
+    assert reply["model"] == "series" and ahead["t"] == list(range(90, 90 + USUAL_AHEAD))
+    coming = 20 + 5 * np.sin(np.arange(90, 90 + USUAL_AHEAD) / 4)
+    assert np.abs(np.array(ahead["mean.y"]) - coming).max() < 2.5
+    ends = zip(ahead["lower.0.9.y"], ahead["mean.y"], ahead["upper.0.9.y"], strict=True)
+    assert all(low < mean < high for low, mean, high in ends)
+    # What is followed on the way is told by how it held, and not row by row.
+    assert [lead["horizon"] for lead in reply["calibration"]["leads"]] == [1.0, 4.0, 16.0]
+    assert not any(name.startswith("forecast") for name in reply["columns"])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("model", ["series", "auto"])
+async def test_they_are_those_of_the_library(client: httpx.AsyncClient, model: str) -> None:
+    for extra in ({}, {"smooth": True}):
+        ahead = (
+            await asked(client, model=model, times=TIMES, values={"y": VALUES}, ahead=30, levels=[0.5, 0.9], **extra)
+        )["ahead"]
+        frame = np.array(list(zip(TIMES, VALUES, strict=True)), [("t", "f8"), ("y", "f8")])
+        found = rfa.forecast(frame, 30, time="t", model=model)
+        for name, column in (("mean.y", "y_mean"), ("std.y", "y_std"), ("upper.0.9.y", "y_high90"), ("t", "t")):
+            assert ahead[name] == found[column].tolist(), (name, extra)
+
+
+@pytest.mark.anyio
+async def test_a_state_goes_on_to_the_same_rows(client: httpx.AsyncClient) -> None:
+    whole = await asked(client, values={"y": VALUES}, ahead=5)
+    first = await asked(client, values={"y": VALUES[:60]}, ahead=5, return_state=True)
+    rest = await asked(client, values={"y": VALUES[60:]}, ahead=5, state=first["state"])
+    assert rest["ahead"] == whole["ahead"] != first["ahead"]
+
+
+@pytest.mark.anyio
+async def test_arrow_and_many_series_have_them_too(client: httpx.AsyncClient) -> None:
+    alone = (await asked(client, values={"y": VALUES}, ahead=3, levels=[0.9]))["ahead"]
+    many = await asked(client, series={"one": {"values": {"y": VALUES}}}, ahead=3, levels=[0.9])
+    assert many["series"]["one"]["ahead"] == alone
+    body = io.BytesIO()
+    table = pa.table({"y": VALUES})
+    with pa.ipc.new_stream(body, table.schema) as writer:
+        writer.write_table(table)
+    headers = {"Content-Type": "application/vnd.apache.arrow.stream"}
+    reply = await client.post("/filter?ahead=3&levels=0.9", content=body.getvalue(), headers=headers)
+    assert reply.status_code == 200, reply.text
+    told = pa.ipc.open_stream(reply.content).schema.metadata[b"rfa"]
+    assert json.loads(told)["ahead"] == alone
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"observations": [[1.0]], "ahead": 2}, "ahead"),
+        ({"values": {"y": [1.0, 2.0]}, "ahead": 1025}, "ahead"),
+        ({"values": {"y": [1.0, 2.0]}, "ahead": -1}, "ahead"),
+        ({"values": {"y": [1.0, 2.0]}, "times": [5, 5], "ahead": 2}, "ahead"),
+        ({"values": {"x": [1.0], "v": [0.0]}, "model": "linear", "ahead": 2, "mode": "attention"}, "mode"),
+    ],
+)
+async def test_what_cannot_be_told_is_refused(client: httpx.AsyncClient, body: dict[str, Any], param: str) -> None:
+    reply = await client.post("/filter", json=body)
+    assert reply.status_code == 422 and reply.json()["error"]["param"] == param, reply.text
+
+
+@pytest.mark.anyio
+async def test_nothing_more_is_told_where_something_else_is_asked(client: httpx.AsyncClient) -> None:
+    for body in ({"values": VALUES, "horizon": [1.0]}, {"values": {"load": VALUES}}, {"values": VALUES, "ahead": 0}):
+        assert (await asked(client, **body))["ahead"] is None
