@@ -17,6 +17,7 @@ from rfa.service.engine.filter.stream import FilterStreamOptions, StreamJob
 from rfa.service.engine.job import Job
 from rfa.service.engine.models import Models
 from rfa.service.engine.reply_size import (
+    LEAD,
     PART,
     STATE_COPIES,
     TEXT_COPIES,
@@ -295,6 +296,7 @@ class Engine:
             + (STATE_COPIES * model.state_bytes if has_state else 0)
         )
         kept = PART + options.times.nbytes + options.observations.nbytes + options.noise.nbytes
+        kept += LEAD * (len(options.horizon) + len(options.ahead))
         kept += 0 if options.state is None else model.state_bytes
         return Part(place, model.name, self._filter_job(model_name, model, options), numbers, kept, held)
 

@@ -26,6 +26,8 @@ JSON_LEVEL: Final = 28
 WHOLE_COLUMNS: Final = 8
 # A series that waits for its turn, with its request and all that it is to be told, beside its numbers and its state.
 PART: Final = 8_000
+# A lead that it is to be forecast at, twice: in what is asked of its filter, and of its job.
+LEAD: Final = 100
 # Columns of a filtered series that no reply tells: what becomes of its forecasts, and of those of each horizon.
 TALLIED_COLUMNS, TALLIED_OF_HORIZON = 40, 8
 # What a smoothed sequence keeps of a step beside its numbers.

@@ -376,8 +376,8 @@ class FilterRequest(FilterSeries):
         ge=0,
         le=MOST_AHEAD,
         description="rows that come next, at the usual lag of `times`, to forecast once after the last observation: in "
-        f"`ahead` of a reply to `values`. null is {USUAL_AHEAD} where `values` is a list alone and nothing is asked "
-        "for by `horizon`, else none",
+        f"`ahead` of a reply to `values`. null is {USUAL_AHEAD} where `values` is a list alone, without `times` "
+        "and `horizon`, else none",
     )
     samples: Samples = 0
     alarm: AlarmRequest | None = Field(default=None, description="tell which observations are alarms; null is none")
@@ -399,7 +399,7 @@ class FilterRequest(FilterSeries):
         """Rows to forecast after the last observation."""
         if self.ahead is not None:
             return self.ahead
-        is_list_alone = self.values is not None and list(self.values) == [ONLY_COLUMN]
+        is_list_alone = self.values is not None and list(self.values) == [ONLY_COLUMN] and self.times is None
         return USUAL_AHEAD if is_list_alone and not self.horizon and self.mode == "recurrent" else 0
 
     @model_validator(mode="after")

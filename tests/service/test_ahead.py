@@ -108,5 +108,6 @@ async def test_what_cannot_be_told_is_refused(client: httpx.AsyncClient, body: d
 
 @pytest.mark.anyio
 async def test_nothing_more_is_told_where_something_else_is_asked(client: httpx.AsyncClient) -> None:
-    for body in ({"values": VALUES, "horizon": [1.0]}, {"values": {"load": VALUES}}, {"values": VALUES, "ahead": 0}):
+    for body in ({"values": VALUES, "horizon": [1.0]}, {"values": {"load": VALUES}}, {"values": VALUES, "ahead": 0},
+                 {"values": VALUES[:1], "times": [5.0]}):  # fmt: skip
         assert (await asked(client, **body))["ahead"] is None
