@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from rfa.export.manifest import MANIFEST_FILE
 from rfa.service.settings import Settings, check_names
 
 
@@ -26,15 +27,17 @@ def served_bundles(given: list[Path] | None = None, *, own: frozenset[str] = fro
 
 
 def find_bundle(name: str) -> Path:
-    """The folder `name`, or the default bundle of that name.
+    """The bundle in the folder `name`, else the default bundle of that name, else the folder, whatever is in it.
 
     Raises:
-        FileNotFoundError: neither exists; lists the names that do.
+        FileNotFoundError: there is none of these; lists the names that there are.
     """
     path = Path(name)
-    if path.is_dir():
+    if (path / MANIFEST_FILE).is_file():
         return path
     known = {bundle.name: bundle for bundle in served_bundles()}
     if name not in known:
+        if path.is_dir():
+            return path
         raise FileNotFoundError(f"no bundle {name!r}: give a folder, or one of {', '.join(sorted(known))}")
     return known[name]

@@ -354,6 +354,18 @@ def test_a_bundle_is_found_by_name_beside_the_others(linear_bundle: Path, monkey
         find_bundle("oscillator")
 
 
+def test_a_folder_that_is_called_like_a_model_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rfa.library.locate import find_bundle
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "series").mkdir()
+    assert find_bundle("series").name == "series" and find_bundle("series").resolve().parent != tmp_path
+    (tmp_path / "own").mkdir()
+    assert find_bundle("own") == Path("own")
+
+
 @pytest.mark.parametrize("rate", ["0.002", "2.88/day"])
 def test_alarms_come_at_the_rate_that_is_asked_for(tmp_path: Path, rate: str) -> None:
     generator = np.random.default_rng(3)
