@@ -112,7 +112,7 @@ class Task:
         from rfa.library.filtering import beyond_gate
         from rfa.service.engine.filter.doubts import doubts
         from rfa.service.engine.filter.forecast_checks import summarise
-        from rfa.service.runtime.ahead import followed, forecasts_after
+        from rfa.service.runtime.ahead import followed
 
         leads = [lead(text, row_time(series)) for text in self.leads]
         ahead = np.empty(0) if self.horizon is None else times_ahead(series, self.horizon)
@@ -135,7 +135,7 @@ class Task:
             checks,
             doubts(runtime, checks, is_whole=True),
             ahead,
-            forecasts_after(runtime, result.state, LEVELS, distances) if distances else None,
+            runtime.ahead(result.state, LEVELS, distances) if distances else None,
             is_part,
         )
 

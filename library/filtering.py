@@ -22,7 +22,7 @@ from rfa.service.engine.filter.doubts import doubts
 from rfa.service.engine.filter.forecast_checks import ALARMS, ASKED, EXPECTED, summarise
 from rfa.service.engine.filter.input import LARGEST_OBSERVATION, level_name
 from rfa.service.engine.filter.model import FilterOptions
-from rfa.service.runtime.ahead import followed, forecasts_after
+from rfa.service.runtime.ahead import followed
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.filter_sequence import FilteredSequence
 from rfa.service.schemas.requests import FilterStreamRequest
@@ -142,7 +142,7 @@ def forecast(
             asked = request.model_copy(update={"horizon": followed(runtime, usual_step(part) or 1.0, leads[-1])})
             result = _filtered(table, runtime, key, part, asked)
             with plain_errors():
-                ahead = forecasts_after(runtime, result.state, request.levels or (), leads)
+                ahead = runtime.ahead(result.state, request.levels or (), leads)
             for a, name in enumerate(part.names):
                 new |= {f"{name}_mean": ahead.moments[:, 0, a], f"{name}_std": ahead.moments[:, 1, a]}
                 for number, level in enumerate(request.levels or ()):

@@ -21,7 +21,7 @@ from rfa.service.engine.filter.doubts import doubts
 from rfa.service.engine.filter.forecast_checks import no_checks, summarise
 from rfa.service.engine.filter.input import LARGEST_OBSERVATION, LEAST_NOISE, MOST_NOISE, out_of_range
 from rfa.service.engine.filter.model import Row, Stepped
-from rfa.service.runtime.ahead import forecasts_after, points
+from rfa.service.runtime.ahead import points
 from rfa.service.runtime.filter_state import FilterState
 from rfa.service.runtime.filter_steps import Batch
 from rfa.service.runtime.pool import StatePool
@@ -190,7 +190,7 @@ class Stream:
             leads = tuple(k * step for k in range(1, rows_ahead(horizon, step) + 1))
         with plain_errors():
             levels = self._request.levels or ()
-            return points(forecasts_after(self._runtime, state, levels, leads), levels)
+            return points(self._runtime.ahead(state, levels, leads), levels)
 
     @property
     def state(self) -> bytes:

@@ -1,10 +1,12 @@
 """Many arrays handed to compiled code as one.
 
-    handle = Handle(content)                 content: tuples of arrays and numbers, as deep as one likes
+    handle = Handle(content)                 content: tuples of arrays, numbers and handles, as deep as one likes
     opened(handle)                           in a kernel: the same content
 
 Every array of an argument is looked at anew on each call, a quarter of a microsecond each, and what a model and its
 streams consist of are some hundred. A handle has done that once: it is the address of a list of addresses and shapes.
+A handle in another one is opened by itself, so what changes seldom need not be looked at with what changes often.
+
 The content must stay where it is: the handle keeps its arrays, and what is kept in them may change, as in any array.
 """
 
@@ -36,34 +38,44 @@ class Handle:
     """Content that compiled code opens; see the module.
 
     Raises:
-        TypeError: an array has gaps, or something is no array, number or tuple of these.
+        TypeError: an array has gaps, or something is no array, number, handle or tuple of these.
     """
 
     __slots__ = ("_content", "_numbers", "address", "kind")
 
     def __init__(self, content: tuple[Any, ...]) -> None:
         numbers: list[int] = []
-        _list(content, numbers)
+        form = _list(content, numbers)
         self._content, self._numbers = content, np.array(numbers, np.int64)
         self.address = self._numbers.ctypes.data
-        self.kind = HandleType(typeof(content))
+        if form not in _KINDS:
+            _KINDS[form] = HandleType(typeof(content))
+        self.kind = _KINDS[form]
 
 
-def _list(content: Any, numbers: list[int]) -> None:
-    """What `opened` reads, in its order."""
+# Types by the form of what has them: to find one takes numba five times as long as all else here.
+_KINDS: dict[Any, HandleType] = {}
+
+
+def _list(content: Any, numbers: list[int]) -> Any:
+    """What `opened` reads, in its order; gives the form: what is of equal form is of one type."""
     if isinstance(content, tuple):
-        for part in content:
-            _list(part, numbers)
-    elif isinstance(content, np.ndarray):
+        return (type(content), *[_list(part, numbers) for part in content])
+    if isinstance(content, np.ndarray):
         if not content.flags.c_contiguous:
             raise TypeError(f"an array of shape {content.shape} has gaps")
         numbers += [content.ctypes.data, *content.shape]
-    elif isinstance(content, bool | int | np.integer):
+        return content.dtype, content.ndim, content.flags.writeable
+    if isinstance(content, Handle):
+        numbers.append(content.address)
+        return content.kind
+    if isinstance(content, bool | int | np.integer):
         numbers.append(int(content))
     elif isinstance(content, float):
         numbers.append(struct.unpack("<q", struct.pack("<d", content))[0])
     else:
-        raise TypeError(f"{type(content).__name__} is no array, number or tuple of these")
+        raise TypeError(f"{type(content).__name__} is no array, number, handle or tuple of these")
+    return type(content)
 
 
 @typeof_impl.register(Handle)

@@ -22,12 +22,15 @@ from rfa.model import decoder_numba, product_numba
 from rfa.model.compiling import part, whole_kernel
 from rfa.model.decoder_numba import HEAD_CONSTANTS, SCALARS, add_normed, exp, gelu, log, normed, run_slots
 from rfa.model.product_numba import Matrix, multiply
+from rfa.model.series import config, leads
 from rfa.model.series.config import LEVELS, MEDIAN, PATCH, PATHS
 from rfa.model.series.constants import series_constants
 from rfa.model.series.leads import CALENDAR, LEAD_NUMBERS
 
 Array = NDArray[np.float32]
 QUANTILES = len(LEVELS)
+# Files that kernels of this one are made of, beside it.
+SOURCES = (config, decoder_numba, leads, product_numba)
 # asinh of the farthest that a quantile is told from the centre, in scales.
 FARTHEST_QUANTILE = 20.0
 CIRCLE = 2 * np.pi
@@ -107,7 +110,7 @@ def _turn(ends, omega, cos, sin):
                 cos[i, h, d], sin[i, h, d] = np.cos(phase), np.sin(phase)
 
 
-@whole_kernel(decoder_numba, product_numba)
+@whole_kernel(*SOURCES)
 def forward(tokens, ends, lags, weights, means, precisions, states):
     """States `[n, d]` after one token of each of n streams; see `SeriesDecoder.forward`.
 
@@ -153,7 +156,7 @@ def forward(tokens, ends, lags, weights, means, precisions, states):
     normed(x, embedding.norm, eps, states)
 
 
-@whole_kernel(decoder_numba, product_numba)
+@whole_kernel(*SOURCES)
 def ask(states, of, asked, head, quantiles):
     """Quantiles `[k, Q]` of what is asked of states; see `SeriesDecoder.ask`."""
     n, k = states.shape[0], asked.shape[0]

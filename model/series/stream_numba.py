@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfa.model.compiling import kernel, part, whole_kernel
-from rfa.model.series import tokens_numba
+from rfa.model.series import config, leads, tokens_numba
 from rfa.model.series.config import FEATURES, LAGS, PATCH, PATHS, REACH
 from rfa.model.series.leads import FARTHEST, lead_table
 from rfa.model.series.tokens_numba import (
@@ -43,6 +43,8 @@ from rfa.model.series.tokens_numba import (
 )
 
 Array = np.ndarray
+# Files that kernels of this one are made of, beside it.
+SOURCES = (config, leads, tokens_numba)
 LEAD_TABLE = lead_table()
 LEAD_NUMBERS = LEAD_TABLE.shape[1]
 # Of a stream and column beside those of its tokens: the centre and scale of the last one; how a forecast moves with an
@@ -395,7 +397,7 @@ def _is_look(work, stream, columns, now, values):
     return begun > 0 and now == work.clock[stream, TIME]
 
 
-@kernel(tokens_numba)
+@kernel(*SOURCES)
 def wave(kept, seats, times, values, leads, cursors, ends, gone, most, work, jobs, asks, rows, last, was):
     """The next tokens of some streams, of each up to the first that completes a patch of a column.
 
@@ -461,7 +463,7 @@ def wave(kept, seats, times, values, leads, cursors, ends, gone, most, work, job
     return job, ask, row
 
 
-@whole_kernel(tokens_numba)
+@whole_kernel(*SOURCES)
 def gather(kept, seats, jobs, count, means, precisions):
     """The slots of the streams of jobs into `[J, L, H, S, 4D]` and `[J, L, H, S]`."""
     for job in range(count):
@@ -470,7 +472,7 @@ def gather(kept, seats, jobs, count, means, precisions):
         precisions[job] = kept.precisions[seats[stream], a]
 
 
-@whole_kernel(tokens_numba)
+@whole_kernel(*SOURCES)
 def keep(kept, seats, is_kept, work, jobs, count, last, states, means, precisions):
     """Keep the streams of a wave that are to be kept: what was seen, the states of the last tokens, and the slots of
     those that completed a patch."""

@@ -10,33 +10,33 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from rfa.export.bundle import Bundle, check_golden
 from rfa.model.compiling import settle
 from rfa.model.handles import Handle
-from rfa.model.recurrence.observed import Observed, observed
 from rfa.model.series import stream_numba
-from rfa.model.series.config import LEVELS as QUANTILES
 from rfa.model.series.config import PATCH
-from rfa.model.series.decoder_numba import ASKED, SeriesDecoder, Weights
+from rfa.model.series.decoder_numba import SeriesDecoder
 from rfa.model.series.session import NETWORK, SeriesSession
 from rfa.model.series.stream_numba import LARGEST_VALUE, keep, kept_of, kept_shapes
 from rfa.service.engine.filter import conclude
 from rfa.service.engine.filter.adaptive import Leads
-from rfa.service.engine.filter.calibration import Calibration, Tables
-from rfa.service.engine.filter.conclude import Known, Told
+from rfa.service.engine.filter.calibration import Calibration
+from rfa.service.engine.filter.conclude import Told
 from rfa.service.engine.filter.learned_normal import normal_fields
 from rfa.service.engine.filter.steps import Readout
 from rfa.service.errors import InvalidRequest
 from rfa.service.runtime import auto
-from rfa.service.runtime.compiled_series_rows import take
+from rfa.service.runtime.compiled_series_rows import Followed, Room, RowRoom, Streamed, Taken, Wave, take
 from rfa.service.runtime.filter import KEPT_READOUTS, FilterRuntime
 from rfa.service.runtime.filter_state import FilterStates
-from rfa.service.runtime.filter_steps import Batch, Traced, room_of_known, streams_of, trace_room
+from rfa.service.runtime.filter_steps import Batch, Traced, streams_of, trace_room
 from rfa.service.runtime.passes import PassesRange
 from rfa.service.runtime.pool import StateField, StatePool
 
@@ -89,6 +89,10 @@ class NetworkSteps:
     def __init__(self, decoder: SeriesDecoder, size: int, leads: Leads) -> None:
         self.size, self.leads, self.decoder = size, leads, decoder
         self._rooms = threading.local()
+        self._weights = Handle(decoder.weights)
+        # Of what others own, for as long as they do.
+        self._streams: WeakKeyDictionary[StatePool, _Opened] = WeakKeyDictionary()
+        self._wanted: WeakKeyDictionary[Readout, Handle] = WeakKeyDictionary()
         slots, precisions = decoder.initial_means, decoder.initial_precisions
         self.fields: Mapping[str, StateField] = {
             f"{PREFIX}{name}": StateField(*field)
@@ -116,24 +120,27 @@ class NetworkSteps:
             call.run(begins[part].copy(), ends[part].copy())
         return told, trace
 
-    def room(self, pool: StatePool, readout: Readout, streams: int, most: int) -> _Room:
+    def taken(self, pool: StatePool, readout: Readout, streams: int, most: int) -> _Taken:
         """All that rows of so many streams need. Large arrays that are new cost page faults, which take longer than a
-        row: each thread keeps the last few."""
+        row: each thread keeps the last few rooms, and makes them for twice as many streams or rows at a time."""
+        of, wanted = self._streams.get(pool), self._wanted.get(readout)
+        if of is None:
+            content = Streamed(kept_of(pool.arrays, PREFIX), streams_of(pool))
+            of = self._streams[pool] = _Opened(content, Handle(content))
+        if wanted is None:
+            wanted = self._wanted[readout] = Handle(Followed(self.leads, readout.calibration.tables, readout.wanted))
         rooms: dict[tuple[int, ...], _Room] = self._rooms.__dict__.setdefault("rooms", {})
-        key = id(pool), id(readout), streams, most
+        streams, most = 1 << (streams - 1).bit_length(), 1 << (most - 1).bit_length()
+        key = streams, most, len(readout.horizon)
         if key not in rooms:
             if len(rooms) >= KEPT_ROOMS:
                 del rooms[next(iter(rooms))]
-            of = streams_of(pool)
-            content = Taken(
-                self.decoder.weights,
-                kept_of(pool.arrays, PREFIX),
-                (of, self.leads, readout.calibration.tables, readout.wanted),
-                Wave.of(self, streams, most, len(readout.horizon)),
-                RowRoom.of(self, of, readout),
+            room = Room(
+                Wave.of(self.decoder, self.size, streams, most, len(readout.horizon)),
+                RowRoom.of(self.size, of.content.told, readout.calibration.tables, readout.wanted),
             )
-            rooms[key] = _Room(content, Handle(content), (pool, readout))
-        return rooms[key]
+            rooms[key] = _Room(room, Handle(room))
+        return rooms[key].taken(self._weights, of, wanted)
 
     def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         """See `FilterSteps`."""
@@ -172,20 +179,20 @@ class _Call:
         """Take the rows of some streams, from their cursors to their ends."""
         batch, size = self._batch, self._steps.size
         most = max(1, min(PATCH, TOGETHER // (len(cursors) * size), int((ends - cursors).max())))
-        taken = self._steps.room(self._pool, self._readout, len(cursors), most)
+        taken = self._steps.taken(self._pool, self._readout, len(cursors), most)
         seats = batch[0][np.minimum(cursors, len(batch[0]) - 1)]
         gone = np.zeros(len(cursors), np.int64)
         while True:
             tokens, rows = take(
-                taken.handle, batch, self._told, self._trace, seats, cursors, ends, gone, is_told
+                taken.handle, batch, self._told, self._trace, seats, cursors, ends, gone, most, is_told
             )  # fmt: skip
             if not rows:
                 return
-            self._give_up(taken.content, tokens, rows, seats, cursors, ends)
+            self._give_up(taken, tokens, rows, seats, cursors, ends)
 
-    def _give_up(self, taken: Taken, tokens: int, rows: int, seats: Array, cursors: Array, ends: Array) -> None:
+    def _give_up(self, taken: _Taken, tokens: int, rows: int, seats: Array, cursors: Array, ends: Array) -> None:
         """Of a stream with a row that was not taken keep what came before it, and leave the rest."""
-        room = taken.room
+        room = taken.wave
         begins, index, of = room.begins.copy(), room.rows.at[:rows], room.rows.stream[:rows]
         is_bad = ~self._told.is_good[index]
         lost = [(stream, int(index[(of == stream) & is_bad].min())) for stream in np.unique(of[is_bad]).tolist()]
@@ -199,85 +206,34 @@ class _Call:
             self.run(begins[stream : stream + 1], np.array([bad]), is_told=False)
 
 
-class Wave(NamedTuple):
-    """Room for the tokens of some streams.
-
-    most: rows of a stream. begins: where they were before the wave; is_kept: those whose rows are all taken.
-    states: of the tokens, and of the columns before them.
-    """
-
-    most: int
-    begins: Array
-    is_kept: Array
-    was: Array
-    work: stream_numba.Work
-    jobs: stream_numba.Jobs
-    asks: stream_numba.Asks
-    rows: stream_numba.Rows
-    last: Array
-    states: Array
-    quantiles: Array
-    means: Array
-    precisions: Array
-
-    @classmethod
-    def of(cls, steps: NetworkSteps, streams: int, most: int, horizon: int) -> Wave:
-        size, shape = steps.size, steps.decoder.initial_means.shape
-        tokens, asked = streams * size * (most + 1), streams * size * most * (3 + 2 * horizon)
-        return cls(
-            most,
-            np.empty(streams, np.int64),
-            np.empty(streams, np.bool_),
-            np.empty(4),
-            stream_numba.work_for(streams, size),
-            stream_numba.jobs_for(tokens),
-            stream_numba.asks_for(asked, ASKED),
-            stream_numba.rows_for(streams * most, size, horizon),
-            np.empty((streams, size), np.int64),
-            np.empty((tokens + streams * size, steps.decoder.width), np.float32),
-            np.empty((asked, len(QUANTILES)), np.float32),
-            np.empty((tokens, *shape), np.float32),
-            np.empty((tokens, *shape[:3]), np.float32),
-        )
-
-
-class RowRoom(NamedTuple):
-    """Room for what is known of a row, and for the quantiles of one of its forecasts."""
-
-    out: Observed
-    known: Known
-    foretold: Array
-    scratch: conclude.Scratch
-
-    @classmethod
-    def of(cls, steps: NetworkSteps, streams: conclude.Streams, readout: Readout) -> RowRoom:
-        out = observed(steps.size, steps.size)
-        np.fill_diagonal(out.transition, 1.0)
-        known = room_of_known(out, len(readout.horizon), 2 * len(CALIBRATED))
-        tables = readout.calibration.tables
-        return cls(out, known, np.empty(len(QUANTILES)), conclude.scratch(streams, tables, readout.wanted))
-
-
-class Taken(NamedTuple):
-    """All that `compiled_series_rows.take` works with but the rows: the network, what the streams of a pool keep, what
-    is wanted of them, and room.
-
-    followed: streams, leads, tables, wanted, as `conclude.py` has them.
-    """
-
-    weights: Weights
-    kept: stream_numba.Kept
-    followed: tuple[conclude.Streams, Leads, Tables, conclude.Wanted]
-    room: Wave
-    known: RowRoom
-
-
-class _Room(NamedTuple):
-    """Of a pool and a readout, which stay what they are while it is kept."""
-
-    content: Taken
+class _Opened(NamedTuple):
+    content: Streamed
     handle: Handle
-    owners: tuple[StatePool, Readout]
+
+
+class _Taken(NamedTuple):
+    """What is taken with, for compiled code a handle, and of it what Python looks at."""
+
+    of: Taken
+    handle: Handle
+    kept: stream_numba.Kept
+    wave: Wave
+
+
+@dataclass
+class _Room:
+    """A room, and the last that it was used for."""
+
+    content: Room
+    handle: Handle
+    last: _Taken | None = None
+
+    def taken(self, weights: Handle, streams: _Opened, wanted: Handle) -> _Taken:
+        """It with what else there is."""
+        of = Taken(weights, streams.handle, wanted, self.handle)
+        if self.last is None or self.last.of != of:
+            self.last = _Taken(of, Handle(of), streams.content.kept, self.content.wave)
+        return self.last
 
 
 class SeriesRuntime(FilterRuntime):

@@ -16,26 +16,43 @@ Student's t of the moves so far.
 from __future__ import annotations
 
 from statistics import NormalDist
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 import rfa.model.recurrence.observed as told_of_one
 from rfa.model import handles, student
 from rfa.model.compiling import kernel, part, whole_kernel
-from rfa.model.handles import opened
-from rfa.model.recurrence.observed import LOG_LIKELIHOOD, NIS, PRECISION, WEIGHT, predictive_log_density
-from rfa.model.series import decoder_numba, stream_numba
+from rfa.model.handles import Handle, opened
+from rfa.model.recurrence.observed import (
+    LOG_LIKELIHOOD,
+    NIS,
+    PRECISION,
+    WEIGHT,
+    Observed,
+    observed,
+    predictive_log_density,
+)
+from rfa.model.series import config, decoder_numba, stream_numba
 from rfa.model.series.config import LEVELS as QUANTILES
 from rfa.model.series.config import MEDIAN
-from rfa.model.series.decoder_numba import ask, forward
+from rfa.model.series.decoder_numba import ASKED, SeriesDecoder, ask, forward
 from rfa.model.series.stream_numba import FILTERED, MOVED, SQUARED, VARIANCE, gather, keep, wave
 from rfa.model.student import normal_square, stretched, stretching, widening
-from rfa.service.engine.filter import adaptive, conclude, forecast_checks, learned_normal, learned_tail
+from rfa.service.engine.filter import (
+    adaptive,
+    alarms,
+    calibration,
+    conclude,
+    forecast_checks,
+    learned_normal,
+    learned_tail,
+)
 from rfa.service.engine.filter.conclude import copy1, copy2
 from rfa.service.runtime import filter_steps
-from rfa.service.runtime.filter_steps import keep_trace
+from rfa.service.runtime.filter_steps import keep_trace, room_of_known
 
+Array = np.ndarray
 _NORMAL = NormalDist()
 # Normal scores of the quantiles, and the quantiles at the ends of the calibrated intervals: for the first, between two.
 SCORES = np.array([_NORMAL.inv_cdf(level) for level in QUANTILES])
@@ -55,10 +72,102 @@ BOUND, FURTHEST_OFF = 4.0, 1e3
 FIRST_GUESS, RESOLUTION, TINY = 0.25, 1e-12, 1e-150
 UNKNOWN_VARIANCE = 1e12
 OUTLIERS = (0.02, 10.0)
-_MADE_OF = (
-    adaptive, conclude, filter_steps, forecast_checks, learned_normal, learned_tail, stream_numba, student,
-    told_of_one,
+# Files that kernels of this one are made of, beside it.
+SOURCES = (
+    adaptive, alarms, calibration, conclude, config, filter_steps, forecast_checks, handles, learned_normal,
+    learned_tail, stream_numba, student, told_of_one, decoder_numba, *decoder_numba.SOURCES, *stream_numba.SOURCES,
 )  # fmt: skip
+
+
+class Wave(NamedTuple):
+    """Room for the tokens of some streams.
+
+    begins: where they were before the wave; is_kept: those whose rows are all taken. states: of the tokens, and of the
+    columns before them.
+    """
+
+    begins: Array
+    is_kept: Array
+    was: Array
+    work: stream_numba.Work
+    jobs: stream_numba.Jobs
+    asks: stream_numba.Asks
+    rows: stream_numba.Rows
+    last: Array
+    states: Array
+    quantiles: Array
+    means: Array
+    precisions: Array
+
+    @classmethod
+    def of(cls, decoder: SeriesDecoder, size: int, streams: int, most: int, horizon: int) -> Wave:
+        """For so many columns of so many streams, `most` rows of each."""
+        shape = decoder.initial_means.shape
+        tokens, asked = streams * size * (most + 1), streams * size * most * (3 + 2 * horizon)
+        return cls(
+            np.empty(streams, np.int64),
+            np.empty(streams, np.bool_),
+            np.empty(4),
+            stream_numba.work_for(streams, size),
+            stream_numba.jobs_for(tokens),
+            stream_numba.asks_for(asked, ASKED),
+            stream_numba.rows_for(streams * most, size, horizon),
+            np.empty((streams, size), np.int64),
+            np.empty((tokens + streams * size, decoder.width), np.float32),
+            np.empty((asked, len(QUANTILES)), np.float32),
+            np.empty((tokens, *shape), np.float32),
+            np.empty((tokens, *shape[:3]), np.float32),
+        )
+
+
+class RowRoom(NamedTuple):
+    """Room for what is known of a row, and for the quantiles of one of its forecasts."""
+
+    out: Observed
+    known: conclude.Known
+    foretold: Array
+    scratch: conclude.Scratch
+
+    @classmethod
+    def of(cls, size: int, streams: conclude.Streams, tables: calibration.Tables, wanted: conclude.Wanted) -> RowRoom:
+        out = observed(size, size)
+        np.fill_diagonal(out.transition, 1.0)
+        known = room_of_known(out, len(wanted.horizon), 2 * len(ENDS))
+        return cls(out, known, np.empty(len(QUANTILES)), conclude.scratch(streams, tables, wanted))
+
+
+# What `take` works with but the rows, by what it changes with.
+
+
+class Streamed(NamedTuple):
+    """What the streams of a pool keep, of the network and of all that is told."""
+
+    kept: stream_numba.Kept
+    told: conclude.Streams
+
+
+class Followed(NamedTuple):
+    """What is wanted of them, as `conclude.py` has it."""
+
+    leads: adaptive.Leads
+    tables: calibration.Tables
+    wanted: conclude.Wanted
+
+
+class Room(NamedTuple):
+    """Room for a wave, and for one of its rows."""
+
+    wave: Wave
+    row: RowRoom
+
+
+class Taken(NamedTuple):
+    """Handles of all of these, and of the network's `Weights`."""
+
+    weights: Handle
+    streams: Handle
+    wanted: Handle
+    room: Handle
 
 
 @part
@@ -200,7 +309,7 @@ def _foretell(rows, row, quantiles, leads, unit, known, foretold, a):
         known.forecast_mean[h, a], known.forecast_covariance[h, a, a] = middle, deviation * deviation
 
 
-@kernel(*_MADE_OF)
+@kernel(*SOURCES)
 def _tell(out, work, rows, count, quantiles, foretold, followed, batch, told, trace, known, room):
     """Tell of the rows of a wave; those of a stream after one that was not taken are not taken either."""
     streams, leads, tables, wanted = followed
@@ -239,8 +348,8 @@ def _tell(out, work, rows, count, quantiles, foretold, followed, batch, told, tr
             copy2(out.covariance, trace.state_covariance[at])
 
 
-@whole_kernel(*_MADE_OF, decoder_numba, handles)
-def take(handle, batch, told, trace, seats, cursors, ends, gone, is_told):
+@whole_kernel(*SOURCES)
+def take(handle, batch, told, trace, seats, cursors, ends, gone, most, is_told):
     """Take the rows of some streams through the network, wave after wave.
 
     Args:
@@ -249,6 +358,7 @@ def take(handle, batch, told, trace, seats, cursors, ends, gone, is_told):
         told, trace: what is told of them.
         seats, cursors, ends: of each stream its seat and its rows that are still to come, `[W]`; cursors move on.
         gone: `[W]` empty cells before the next row that are behind it already; 0 at first.
+        most: rows of a stream in a wave.
         is_told: whether anything is to be told.
 
     Returns:
@@ -256,7 +366,10 @@ def take(handle, batch, told, trace, seats, cursors, ends, gone, is_told):
         were.
     """
     taken: Any = opened(handle)
-    room, known = taken.room, taken.known
+    weights, streams = opened(taken.weights), opened(taken.streams)
+    wanted, at_hand = opened(taken.wanted), opened(taken.room)
+    kept, room, known = streams.kept, at_hand.wave, at_hand.row
+    followed = streams.told, wanted.leads, wanted.tables, wanted.wanted
     # Room that is used again knows nothing of the streams of a call before.
     for k in range(len(known.scratch.loaded)):
         known.scratch.loaded[k] = -1
@@ -269,31 +382,31 @@ def take(handle, batch, told, trace, seats, cursors, ends, gone, is_told):
         if not is_left:
             return 0, 0
         tokens, asked, rows = wave(
-            taken.kept, batch[0], batch[1], batch[2], taken.followed[3].horizon, cursors, ends, gone, room.most,
+            kept, batch[0], batch[1], batch[2], wanted.wanted.horizon, cursors, ends, gone, most,
             room.work, room.jobs, room.asks, room.rows, room.last, room.was,
         )  # fmt: skip
         means, precisions = room.means[:tokens], room.precisions[:tokens]
-        gather(taken.kept, seats, room.jobs, tokens, means, precisions)
+        gather(kept, seats, room.jobs, tokens, means, precisions)
         states = room.states[:tokens]
         jobs = room.jobs
-        forward(jobs.tokens[:tokens], jobs.ends[:tokens], jobs.lags[:tokens], taken.weights, means, precisions, states)
+        forward(jobs.tokens[:tokens], jobs.ends[:tokens], jobs.lags[:tokens], weights, means, precisions, states)
         if is_told and rows > 0:
             # A column's token before this call is asked by the state that it has left.
-            columns = taken.kept.hidden.shape[1]
+            columns = kept.hidden.shape[1]
             for stream in range(len(seats)):
                 for a in range(columns):
-                    copy1(taken.kept.hidden[seats[stream], a], room.states[tokens + stream * columns + a])
+                    copy1(kept.hidden[seats[stream], a], room.states[tokens + stream * columns + a])
             of = room.asks.of
             for k in range(asked):
                 if of[k] < 0:
                     of[k] = tokens - 1 - of[k]
             count = tokens + len(seats) * columns
-            ask(room.states[:count], of, room.asks.numbers[:asked], taken.weights.head, room.quantiles)
+            ask(room.states[:count], of, room.asks.numbers[:asked], weights.head, room.quantiles)
             _tell(
-                known.out, room.work, room.rows, rows, room.quantiles, known.foretold, taken.followed, batch, told,
+                known.out, room.work, room.rows, rows, room.quantiles, known.foretold, followed, batch, told,
                 trace, known.known, known.scratch,
             )  # fmt: skip
             for k in range(rows):
                 if not told.is_good[room.rows.at[k]]:
                     return tokens, rows
-        keep(taken.kept, seats, room.is_kept, room.work, jobs, tokens, room.last, states, means, precisions)
+        keep(kept, seats, room.is_kept, room.work, jobs, tokens, room.last, states, means, precisions)

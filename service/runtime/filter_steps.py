@@ -43,7 +43,9 @@ class Batch(NamedTuple):
 
     def packed(self) -> tuple[Array, ...]:
         """As kernels take it, which know but one layout: without gaps, by rows, not read-only."""
-        return tuple(np.require(part, requirements=["C", "W"]) for part in self)
+        return tuple(
+            part if part.flags.carray else np.require(part, requirements=["C", "A", "W"]) for part in self
+        )  # fmt: skip
 
 
 class Traced(NamedTuple):

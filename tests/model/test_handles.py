@@ -69,3 +69,30 @@ def test_a_handle_keeps_what_it_points_to() -> None:
 def test_what_has_gaps_or_is_no_number_is_refused(wrong: tuple[Any, ...]) -> None:
     with pytest.raises(TypeError):
         Handle(wrong)
+
+
+class Pair(NamedTuple):
+    one: Handle
+    other: Handle
+
+
+@numba.njit
+def sum_of(handle: Any) -> float:
+    pair = opened(handle)
+    return opened(pair.one)[0].sum() + opened(pair.other)[0].sum()
+
+
+def test_handles_of_handles_are_opened_one_by_one() -> None:
+    one, other = Handle((np.arange(3.0),)), Handle((np.ones((2, 2)),))
+    assert sum_of(Handle(Pair(one, other))) == 7.0
+    assert sum_of(Handle(Pair(other, one))) == 7.0
+
+
+def test_what_is_of_another_form_is_of_another_type() -> None:
+    given = [
+        (np.zeros(2),), (np.zeros((2, 2)),), (np.zeros(2, np.float32),), (np.zeros(2), 1), (np.zeros(2), 1.0),
+        (np.zeros(2), True), ((np.zeros(2),),), Pair(Handle((1,)), Handle((1.0,))),
+    ]  # fmt: skip
+    kinds = [Handle(one).kind for one in given]
+    assert len(set(kinds)) == len(given)
+    assert [Handle(one).kind for one in given[:-1]] == kinds[:-1]

@@ -1,16 +1,22 @@
 """The series network as it is served: laws of every filter, on a network of random weights."""
 
+import itertools
+from types import ModuleType
+
 import numpy as np
 import pytest
 import torch
 
+from rfa.model.handles import HandleType
 from rfa.model.series import config as shape
+from rfa.model.series import decoder_numba, stream_numba
 from rfa.model.series.config import LEVELS, MEDIAN, SeriesConfig
 from rfa.model.series.decoder_numba import SeriesDecoder
 from rfa.model.series.network import Asked, SeriesNetwork
 from rfa.model.series.tokens_numba import describe
 from rfa.service.engine.filter.model import Piece
 from rfa.service.errors import InvalidRequest
+from rfa.service.runtime import compiled_series_rows
 from rfa.service.runtime.compiled_series import MOST_COLUMNS, SeriesRuntime
 from rfa.service.runtime.filter_steps import Batch
 from rfa.service.runtime.pool import StatePool
@@ -278,3 +284,42 @@ def test_a_seat_that_another_stream_had_tells_nothing_of_it(runtime):
         pool.release(seat)
     found = {name: np.concatenate([getattr(part, name) for part in parts]) for name in wanted}
     assert same(found, wanted)
+
+
+def reached(kernel, found):
+    """Modules of all functions that a kernel is made of."""
+    found.add(kernel.py_func.__module__)
+    names, scope = kernel.py_func.__code__.co_names, kernel.py_func.__globals__
+    at_hand = [scope.get(name) for name in names]
+    at_hand += [getattr(one, name, None) for one in at_hand if isinstance(one, ModuleType) for name in names]
+    for one in at_hand:
+        if hasattr(one, "py_func") and one.py_func.__module__.startswith("rfa.") and one is not kernel:
+            reached(one, found)
+
+
+def classes(kind, found):
+    """Modules of all classes in a type."""
+    if isinstance(kind, HandleType):
+        found.add(HandleType.__module__)
+        classes(kind.content, found)
+    for one in getattr(kind, "types", ()):
+        classes(one, found)
+    if hasattr(kind, "instance_class"):
+        found.add(kind.instance_class.__module__)
+
+
+@pytest.mark.parametrize("made", [compiled_series_rows, decoder_numba, stream_numba], ids=lambda one: one.__name__)
+def test_kernels_are_kept_by_all_files_that_they_are_made_of(runtime, made):
+    """Else a process takes from the disk what an older version of one of them became."""
+    runtime.filter([0.0, 1.0], [[0.0], [1.0]], horizon=(1.0,))
+    found = set()
+    own = [one for one in vars(made).values() if hasattr(one, "py_func") and one.py_func.__module__ == made.__name__]
+    for kernel in own:
+        reached(kernel, found)
+        for kind in itertools.chain(*kernel.signatures):
+            classes(kind, found)
+    if made is compiled_series_rows:
+        pool, readout = StatePool(runtime.state_fields, 1), runtime.readout((0.9,), (1.0,), 0)
+        for one in runtime.steps.taken(pool, readout, 1, 1).of:
+            classes(one.kind, found)
+    assert len(found) > 1 and found <= {one.__name__ for one in (*made.SOURCES, made)}
