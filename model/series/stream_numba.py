@@ -1,7 +1,7 @@
 """Streams of the series network between two calls: what they keep, and the tokens that their rows make.
 
 A row comes at a time; in cells of the stream's typical lag, the running mean of its lags, each counted for half of it
-to twice as much, it is
+to twice as much, and their median anew where the first ones or the last eight are nothing like it, it is
 
     n = max(1, round(φ + lag / unit)) cells after the row before             φ ← φ + lag / unit - n
 
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfa.model.compiling import kernel, part, whole_kernel
-from rfa.model.series import config, leads, tokens_numba
+from rfa.model.series import belief_numba, config, leads, tokens_numba
 from rfa.model.series.config import FEATURES, LAGS, PATCH, PATHS, REACH
 from rfa.model.series.leads import FARTHEST, lead_table
 from rfa.model.series.tokens_numba import (
@@ -37,6 +37,7 @@ from rfa.model.series.tokens_numba import (
     RING,
     SEEN,
     keep_token,
+    noise_bound,
     observe,
     path,
     token,
@@ -44,13 +45,15 @@ from rfa.model.series.tokens_numba import (
 
 Array = np.ndarray
 # Files that kernels of this one are made of, beside it.
-SOURCES = (config, leads, tokens_numba)
+SOURCES = (belief_numba, config, leads, tokens_numba)
 LEAD_TABLE = lead_table()
 LEAD_NUMBERS = LEAD_TABLE.shape[1]
 # Of a stream and column beside those of its tokens: the centre and scale of the last one; how a forecast moves with an
-# innovation, sums of products and of squares; and what the filter made of the last row, mean and variance.
-CENTRE, UNIT, MOVED, SQUARED, FILTERED, VARIANCE = range(NUMBERS, NUMBERS + 6)
-KEPT_NUMBERS = NUMBERS + 6
+# innovation, sums of products and of squares; what the filter made of the last row, mean and variance; and how many
+# innovations there were, and the sums of their sizes and of their foretold deviations, all discounted like the errors
+# of lags.
+CENTRE, UNIT, MOVED, SQUARED, FILTERED, VARIANCE, MISSES, MISSED, FORESEEN = range(NUMBERS, NUMBERS + 9)
+KEPT_NUMBERS = NUMBERS + 9
 # Counts that are kept: those of tokens but where the ring begins, and the cells up to the last token.
 TOLD = COUNTS
 KEPT_COUNTS = (CELLS, SEEN, FILL, MASK, TOLD)
@@ -61,14 +64,19 @@ MOST_EMPTY = REACH
 FURTHEST = 1e9
 NEAR_WHOLE = 0.25
 LARGEST_VALUE = 1e140
-# The clock of a stream: the time of its last row, the typical lag, the rows so far, and φ.
-TIME, LAG, ROWS, PHASE = range(4)
-# Lags that the typical one is the mean of, at most.
+# The clock of a stream: the time of its last row, the typical lag, the rows so far, φ, the lags that the typical one
+# is of, and the last ones.
+TIME, LAG, ROWS, PHASE, LAGS_SEEN, LAST_LAGS = range(6)
+LOOKED_BACK = 8
+CLOCK = LAST_LAGS + LOOKED_BACK
+# Lags that the typical one is the mean of, at most; and how many times it, or which part of it, is nothing like it.
 LAGS_COUNTED = 1000.0
+UNLIKE = 3.0
+MOST_LAGS = 1e15
 
 
 class Kept(NamedTuple):
-    """What the seats of a pool hold, `[R, P, …]`; clock `[R, 4]`. seen: bits of the first REACH cells; hidden
+    """What the seats of a pool hold, `[R, P, …]`; clock `[R, CLOCK]`. seen: bits of the first REACH cells; hidden
     `[R, P, d]`: the state that the network gave the last token; means, precisions: the slots after the last patch."""
 
     clock: Array
@@ -132,7 +140,7 @@ class Rows(NamedTuple):
         ahead `[K, P, H, 2]`: the asks of its leads, the same twice where a lead is whole; share `[K, P, H]`: of the
             second.
         scales: centre and scale of the token before and of its own, `[K, P, 4]`.
-        seen: values before it, `[K, P]`.
+        seen: values before it, and a bound on the variance of their noise, `[K, P]`.
     """
 
     at: Array
@@ -145,6 +153,7 @@ class Rows(NamedTuple):
     share: Array
     scales: Array
     seen: Array
+    noise: Array
 
 
 def kept_shapes(columns: int, width: int, slots: tuple[int, ...]) -> dict[str, tuple[tuple[int, ...], Any]]:
@@ -154,7 +163,7 @@ def kept_shapes(columns: int, width: int, slots: tuple[int, ...]) -> dict[str, t
         width: of the network's states. slots: `[L, H, S, 4D]`.
     """
     return {
-        "clock": ((4,), np.float64),
+        "clock": ((CLOCK,), np.float64),
         "numbers": ((columns, KEPT_NUMBERS), np.float64),
         "counts": ((columns, len(KEPT_COUNTS)), np.int64),
         "ring": ((columns, REACH), np.float32),
@@ -177,7 +186,7 @@ def work_for(streams: int, columns: int) -> Work:
     """Room for the streams of a wave."""
     wide = (streams, columns)
     return Work(
-        np.empty((streams, 4)), np.empty((*wide, KEPT_NUMBERS)), np.empty((*wide, COUNTS + 1), np.int64),
+        np.empty((streams, CLOCK)), np.empty((*wide, KEPT_NUMBERS)), np.empty((*wide, COUNTS + 1), np.int64),
         np.empty((*wide, RING), np.float32), np.empty((*wide, REACH), np.float32),
         np.empty((*wide, REACH), np.uint16), np.empty((*wide, REACH // 8), np.uint8),
         np.empty((*wide, LAGS), np.int64), np.empty((*wide, LAGS)),
@@ -205,7 +214,7 @@ def rows_for(count: int, columns: int, horizon: int) -> Rows:
         np.empty(wide, np.int64),
         np.empty(wide, np.int64),
         np.empty((*wide, horizon, 2), np.int64), np.empty((*wide, horizon)), np.empty((*wide, 4)),
-        np.empty(wide, np.int64),
+        np.empty(wide, np.int64), np.empty(wide),
     )  # fmt: skip
 
 
@@ -217,8 +226,9 @@ def _bounded(number, low, high):
 @part
 def load(kept, seat, work, stream):
     """Have a stream at hand. What a state from elsewhere claims is bounded by what can be."""
-    for k in range(4):
+    for k in range(CLOCK):
         work.clock[stream, k] = kept.clock[seat, k]
+    work.clock[stream, LAGS_SEEN] = _bounded(work.clock[stream, LAGS_SEEN], 0.0, MOST_LAGS)
     for a in range(kept.numbers.shape[1]):
         for k in range(KEPT_NUMBERS):
             work.numbers[stream, a, k] = kept.numbers[seat, a, k]
@@ -245,7 +255,7 @@ def load(kept, seat, work, stream):
 @part
 def store(work, stream, kept, seat):
     """The inverse of `load`."""
-    for k in range(4):
+    for k in range(CLOCK):
         kept.clock[seat, k] = work.clock[stream, k]
     for a in range(kept.numbers.shape[1]):
         for k in range(KEPT_NUMBERS):
@@ -335,6 +345,7 @@ def _ask_before(work, stream, columns, asks, ask, rows, row, last):
             rows.before[row, a] = ask
             rows.scales[row, a, 0] = work.numbers[stream, a, CENTRE]
             rows.scales[row, a, 1] = work.numbers[stream, a, UNIT]
+            rows.noise[row, a] = noise_bound(work.numbers[stream, a])
             ask = _ask(work, stream, a, lead, asks, ask, of)
             ask = _ask(work, stream, a, lead + 1, asks, ask, of)
     return ask
@@ -369,16 +380,47 @@ def _ask_after(work, stream, columns, leads, unit, asks, ask, rows, row, last):
 
 
 @part
+def _median_lag(clock, count):
+    """Of the last `count` lags, the upper of two: a stream of two lags is taken to have begun with the longer."""
+    for i in range(count):
+        lag, below = clock[LAST_LAGS + i], 0
+        for j in range(count):
+            other = clock[LAST_LAGS + j]
+            below += 1 if other < lag or (other == lag and j < i) else 0
+        if below == count // 2:
+            return lag
+    return clock[LAST_LAGS]
+
+
+@part
+def _is_unlike(clock, count, typical):
+    """Whether a typical lag is not one: each of the last `count` is longer by far, or each is shorter; of the first
+    ones half are longer, or more are shorter."""
+    longer, shorter = 0, 0
+    for k in range(count):
+        lag = clock[LAST_LAGS + k]
+        longer += 1 if lag > UNLIKE * typical else 0
+        shorter += 1 if lag * UNLIKE < typical else 0
+    enough = (count + 1) // 2 if clock[LAGS_SEEN] < LOOKED_BACK else count
+    return longer >= enough or shorter > count - enough
+
+
+@part
 def _pass(clock, now):
     """Move a clock to a row; how many cells it is after the one before."""
     lag, typical = now - clock[TIME], clock[LAG]
     if clock[ROWS] == 0:
         lag = 0.0
     if lag > 0:
-        if typical == 0:
-            typical = lag
+        clock[LAST_LAGS + np.int64(clock[LAGS_SEEN]) % LOOKED_BACK] = lag
+        clock[LAGS_SEEN] += 1
+        count = np.int64(min(clock[LAGS_SEEN], LOOKED_BACK))
+        if typical == 0 or _is_unlike(clock, count, typical):
+            typical, clock[PHASE] = _median_lag(clock, count), 0.0
+            if count == LOOKED_BACK:  # the mean begins again
+                clock[LAGS_SEEN] = LOOKED_BACK + clock[LAGS_SEEN] % LOOKED_BACK
         else:
-            typical += (_bounded(lag, typical / 2, 2 * typical) - typical) / min(clock[ROWS] + 1, LAGS_COUNTED)
+            typical += (_bounded(lag, typical / 2, 2 * typical) - typical) / min(clock[LAGS_SEEN] + 1, LAGS_COUNTED)
     to_pass = clock[PHASE] + (lag / typical if typical > 0 else 1.0)
     count = _bounded(np.rint(to_pass), 1.0, MOST_EMPTY + 1.0)
     clock[TIME], clock[LAG], clock[ROWS] = now, typical, clock[ROWS] + 1
@@ -409,7 +451,7 @@ def wave(kept, seats, times, values, leads, cursors, ends, gone, most, work, job
         gone: `[W]` empty cells before the next row that are behind it already; 0 at first.
         most: rows of a stream in this wave.
         work, jobs, asks, rows: results. last: `[W, P]` the last job of each column, -1 for none.
-        was: room, `[4]`.
+        was: room, `[CLOCK]`.
 
     Returns:
         how many jobs, asks and rows there are.
@@ -436,7 +478,7 @@ def wave(kept, seats, times, values, leads, cursors, ends, gone, most, work, job
                 taken += 1
                 continue
             # The clock is looked at again in the next wave, if a patch ends before the row.
-            for k in range(4):
+            for k in range(CLOCK):
                 was[k] = work.clock[stream, k]
             count = _pass(work.clock[stream], times[at])
             while gone[stream] < count - 1 and not is_whole:
@@ -446,7 +488,7 @@ def wave(kept, seats, times, values, leads, cursors, ends, gone, most, work, job
                         _take(work, stream, a, np.nan)
                 job, is_whole = _make_all(work, stream, columns, True, jobs, job, last)
             if is_whole:
-                for k in range(4):
+                for k in range(CLOCK):
                     work.clock[stream, k] = was[k]
                 break
             rows.at[row], rows.stream[row], rows.unit[row] = at, stream, work.clock[stream, LAG]

@@ -6,9 +6,10 @@ discounted mean error of the forecast "as k cells ago",
     E_k ← g E_k + min(|x_t - x_{t-k}|, cap)          e_k = E_k / Σ g^i over the pairs seen          g = 1 - 1 / REACH
 
 the discounted mean and variance of the values, and the last `REACH` cells (an empty one is filled with what its best
-lag has). The scale s of a stream is the mean of e_1 … e_32: what it moves by within a patch, whatever its level and
-trend. The centre c is the mean of what was seen in the last 8 cells. In each of four bands of lags one is chosen, by
-the least e_k; what a stream did that many cells ago is its seasonal path:
+lag has; a value that cannot be is believed only so far, `belief_numba.py`). The scale s of a stream is the mean of
+e_1 … e_32: what it moves by within a patch, whatever its level and trend. The centre c is the mean of what was seen in
+the last 8 cells. In each of four bands of lags one is chosen, by the least e_k; what a stream did that many cells ago
+is its seasonal path:
 
     path_j(h) = x at t + h - ceil(h / p_j) p_j          and that of persistence, x at t
 
@@ -29,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from rfa.model.compiling import kernel, part
+from rfa.model.series.belief_numba import BELIEFS, FIRST_VALUES, believed, is_time_to_settle, settled
 from rfa.model.series.config import AHEAD, BANDS, BLOCK_LENGTHS, BLOCKS, DIFFERENCES, LAGS, REACH, WINDOW
 
 Array = np.ndarray
@@ -38,8 +40,17 @@ KEEP = 1 - 1 / REACH
 # A move counts for at most so many scales once this many values were seen.
 CAP, CAPPED_FROM = 20.0, 32
 # Numbers of a stream.
-(ORIGIN, MEAN, SQUARES, WEIGHT, SCALE, LAST, LOW, HIGH, REPEATS, ZEROS, EARLIER_CENTRE, EARLIER_SCALE) = range(12)
-NUMBERS = 12
+(
+    ORIGIN, MEAN, SQUARES, WEIGHT, SCALE, LAST, LOW, HIGH, REPEATS, ZEROS, EARLIER_CENTRE, EARLIER_SCALE, BENDS, BENT,
+    LEAST, BELIEF,
+) = range(16)  # fmt: skip
+NUMBERS = BELIEF + BELIEFS
+# Cells are float32 from the origin on, which moves along where two values in a row are so many scales away from it.
+FAR = 1024.0
+# Cells that a stream may have at most when it begins anew.
+BEGUN = 62
+# A mean error that nothing is known of.
+UNKNOWN = 1e150
 # Counts of a stream: cells, values seen, where its newest cell is in the ring, the lag that fills empty cells, and bits
 # of its last cells, the newest lowest, set where there was a value.
 CELLS, SEEN, HEAD, FILL, MASK = range(5)
@@ -71,12 +82,47 @@ def _pairs(counts, since, lag):
 @part
 def observe(x, numbers, counts, ring, errors, since):
     """One more cell, in place; x is NaN where it is empty. The first cell of a stream is not."""
+    if x == x:
+        x = believed(x, counts[SEEN], numbers, BELIEF)
+    _observe(x, numbers, counts, ring, errors, since)
+    count = counts[SEEN]
+    if x == x and is_time_to_settle(count) and counts[CELLS] <= BEGUN and settled(count, numbers, BELIEF):
+        _begin_anew(numbers, counts, ring, errors, since)
+
+
+@part
+def _begin_anew(numbers, counts, ring, errors, since):
+    """The same cells once more, with the first values as they are believed now."""
+    cells, was_seen = counts[CELLS], np.int64(1)
+    for k in range(cells - 1):  # the last one was
+        was_seen = (was_seen << 1) | (1 if since[cells - 1 - k] > since[cells - 2 - k] else 0)
+    for i in range(BELIEF):
+        numbers[i] = 0.0
+    for k in range(REACH):
+        errors[k], since[k] = 0.0, 0
+    counts[CELLS] = counts[SEEN] = counts[MASK] = 0
+    counts[HEAD] += cells
+    at = 0
+    for k in range(cells):
+        x = np.nan
+        if (was_seen >> k) & 1:
+            x = numbers[BELIEF + FIRST_VALUES + at]
+            at += 1
+        _observe(x, numbers, counts, ring, errors, since)
+
+
+@part
+def _observe(x, numbers, counts, ring, errors, since):
     n, head = counts[CELLS], counts[HEAD]
     is_seen = x == x
     if n == 0:
         numbers[ORIGIN] = x
         numbers[LOW] = x
         numbers[HIGH] = x
+    elif is_seen:
+        away = FAR * numbers[SCALE]
+        if away > 0 and abs(x - numbers[ORIGIN]) > away and abs(numbers[LAST] - numbers[ORIGIN]) > away:
+            _move_origin(x, numbers, counts, ring)
     if n < REACH:
         since[n] = counts[SEEN]
     value = np.float32(x - numbers[ORIGIN]) if is_seen else ring[head + min(counts[FILL], n) - 1]
@@ -89,6 +135,9 @@ def observe(x, numbers, counts, ring, errors, since):
         # The newest cell is still the one before: lag k is at head + k - 1.
         for k in range(1, min(n, REACH - 1) + 1):
             errors[k] = keep * errors[k] + min(abs(value - ring[head + k - 1]), cap)
+        if n > 1 and counts[MASK] & 3 == 3:
+            bend = min(abs((value - ring[head]) - (ring[head] - ring[head + 1])), 2 * cap)
+            numbers[BENDS], numbers[BENT] = KEEP * numbers[BENDS] + 1, KEEP * numbers[BENT] + bend
     if head == 0:
         for k in range(REACH):
             ring[REACH + k] = ring[k]
@@ -124,6 +173,15 @@ def observe(x, numbers, counts, ring, errors, since):
 
 
 @part
+def _move_origin(x, numbers, counts, ring):
+    """Tell the cells from x on."""
+    by, head = x - numbers[ORIGIN], counts[HEAD]
+    for k in range(min(counts[CELLS], REACH)):
+        ring[head + k] = np.float32(ring[head + k] - by)
+    numbers[ORIGIN] = x
+
+
+@part
 def centre(numbers, counts, ring):
     """The mean of what was seen in the last cells, else the last that was."""
     total, found = 0.0, 0
@@ -142,7 +200,7 @@ def unit(numbers):
 
 
 @part
-def choose(counts, errors, since, lags):
+def choose(numbers, counts, errors, since, lags):
     """The best lag of each band into `lags`, 0 where none was seen often enough, and the best of all, persistence
     among them."""
     n = counts[CELLS]
@@ -164,7 +222,20 @@ def choose(counts, errors, since, lags):
         if least < least_of_all:
             least_of_all = least
             best_of_all = lags[band]
+    numbers[LEAST] = min(least_of_all, UNKNOWN)
     return best_of_all
+
+
+@part
+def noise_bound(numbers):
+    """A bound on the variance of the noise of a value, from what noise does to differences however the stream moves:
+    it doubles the square of the least of those between two, and has six times its own in second ones. Mean sizes are
+    those of normal numbers."""
+    bound = numbers[LEAST] * numbers[LEAST] / 2
+    if numbers[BENDS] > 0:
+        bent = numbers[BENT] / numbers[BENDS]
+        bound = min(bound, bent * bent / 6)
+    return math.pi / 2 * bound
 
 
 @part
@@ -190,7 +261,7 @@ def token(numbers, counts, ring, errors, since, lags, offsets, row):
         row[at + i] = _squashed(ring[head + there], local, s) if there < n else np.float32(0)
         row[at + WINDOW + i] = np.float32((counts[MASK] >> there) & 1)
     at += 2 * WINDOW
-    fill = choose(counts, errors, since, lags)
+    fill = choose(numbers, counts, errors, since, lags)
     for band in range(LAGS):
         p = lags[band]
         offsets[band] = 0.0

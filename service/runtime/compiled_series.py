@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from rfa.service.runtime.graph_steps import GraphSteps
 
 Array = np.ndarray
-MAGIC: Final = b"RFAS\x01"
+MAGIC: Final = b"RFAS\x02"
 MOST_COLUMNS: Final = 64
 PREFIX: Final = "series."
 # What takes longest to compile: one process does it, and the others wait.

@@ -3,9 +3,16 @@
 With m and σ the middle and the width of what was foretold of a row,
 
     e = y - m        z = Φ⁻¹(F(y)), F the quantiles' distribution        nis = z²        w = min(1, (ν + 1) / (ν + z²))
-    P⁻ = k σ²        R = (1 - k) σ²        mean = m + K e, K = w P⁻ / (w P⁻ + R)        P = P⁻ R / (w P⁻ + R)
+    P⁻ = k c σ²      R = (1 - k) c σ²      mean = m + K e, K = w P⁻ / (w P⁻ + R)        P = P⁻ R / (w P⁻ + R)
 
-k is the stream's own gain: by how much of an innovation its forecasts move, Σ (moved · e) / Σ e² over the rows so far.
+k is the stream's own gain: by how much of an innovation its forecasts move, Σ (moved · e) / Σ e² over the rows so far,
+and at least what noise does not explain,
+
+    k >= 1 - V / S        V: a bound on the variance of the noise, `tokens_numba.py`; S: (π / 2) (mean |e|)²
+
+for a forecast that is off, and does not know it, moves too little: where noise makes less of the innovations than the
+forecasts believe, the rest is their own error. c is what the innovations are to the widths foretold of them, squared:
+S over their mean.
 Of a row that is a stream's first, second or third the network knows nothing: it is foretold as the last value, by
 Student's t of the moves so far.
 """
@@ -37,7 +44,19 @@ from rfa.model.series import config, decoder_numba, stream_numba
 from rfa.model.series.config import LEVELS as QUANTILES
 from rfa.model.series.config import MEDIAN
 from rfa.model.series.decoder_numba import ASKED, SeriesDecoder, ask, forward
-from rfa.model.series.stream_numba import FILTERED, MOVED, SQUARED, VARIANCE, gather, keep, wave
+from rfa.model.series.stream_numba import (
+    FILTERED,
+    FORESEEN,
+    MISSED,
+    MISSES,
+    MOVED,
+    SQUARED,
+    VARIANCE,
+    gather,
+    keep,
+    wave,
+)
+from rfa.model.series.tokens_numba import CAP, KEEP
 from rfa.model.student import normal_square, stretched, stretching, widening
 from rfa.service.engine.filter import (
     adaptive,
@@ -66,6 +85,10 @@ NU: Final = 4.0
 UNASKED, YOUNG = 4, 20
 # What the gain is before a stream has shown its own, and of how many innovations; what is kept of it.
 FIRST_GAIN, FIRST_INNOVATIONS, KEPT_GAIN = 0.5, 4.0, 0.995
+# What the bound on noise makes of it at most: of a gain of 1 no outlier would weigh less.
+MOST_BY_NOISE = 0.9
+# The mean size of an innovation over its foretold deviation, .8 where they are normal and it is right, is bounded.
+LEAST_MISS, LARGEST_MISS = 0.4, 3.2
 # Deviations that a move and an innovation count for in the gain, and that an innovation counts for at most.
 BOUND, FURTHEST_OFF = 4.0, 1e3
 # Of the value: the deviation before a second one; and the least of all, of the value and of the largest variance.
@@ -107,7 +130,7 @@ class Wave(NamedTuple):
         return cls(
             np.empty(streams, np.int64),
             np.empty(streams, np.bool_),
-            np.empty(4),
+            np.empty(stream_numba.CLOCK),
             stream_numba.work_for(streams, size),
             stream_numba.jobs_for(tokens),
             stream_numba.asks_for(asked, ASKED),
@@ -191,6 +214,24 @@ def _least(y, scale):
 
 
 @part
+def _least_gain(numbers, noise):
+    """The share of the innovations that noise of this variance does not explain."""
+    if numbers[MISSES] < YOUNG:
+        return 0.0
+    missed = numbers[MISSED] / numbers[MISSES]
+    explained = noise / (0.5 * np.pi * missed * missed) if missed > 0 else 1.0
+    return min(1 - explained, MOST_BY_NOISE)
+
+
+@part
+def _true_to_told(numbers):
+    """The variance of the innovations over what was foretold of it."""
+    if numbers[MISSES] < YOUNG or not numbers[FORESEEN] > 0:
+        return 1.0
+    return 0.5 * np.pi * min(max(numbers[MISSED] / numbers[FORESEEN], LEAST_MISS), LARGEST_MISS) ** 2
+
+
+@part
 def _take_column(numbers, rows, row, quantiles, value, noise, out, few, a):
     """Condition a column on a value, NaN where missing; nis, weight, log-determinant, and whether it is scored."""
     is_seen, ask = not np.isnan(value), rows.before[row, a]
@@ -217,11 +258,13 @@ def _take_column(numbers, rows, row, quantiles, value, noise, out, few, a):
         deviation = FIRST_GUESS * abs(c) if seen < 2 else 1.25 * s
         deviation = max(deviation, _least(middle, 0.0)) * widening(1.0, few[0, a])
     gain = (FIRST_GAIN * FIRST_INNOVATIONS + numbers[MOVED]) / (FIRST_INNOVATIONS + numbers[SQUARED])
-    gain = min(max(gain, 0.01), 1.0)
+    gain = min(max(gain, _least_gain(numbers, rows.noise[row, a]), 0.01), 1.0)
     innovation = value - middle if is_seen else 0.0
     spread = deviation * deviation
+    total = spread * (gain + (1 - gain) * noise * noise)
+    total = max(total, (innovation / FURTHEST_OFF) ** 2)
+    spread *= _true_to_told(numbers)
     prior, left = gain * spread, (1 - gain) * spread * noise * noise
-    total = max(prior + left, (innovation / FURTHEST_OFF) ** 2)
     out.innovation[a], out.innovation_covariance[a, a] = innovation, total
     mean, after, square, weight = middle, prior, 0.0, 1.0
     if is_seen:
@@ -244,6 +287,9 @@ def _take_column(numbers, rows, row, quantiles, value, noise, out, few, a):
             moved, off = min(max(moved, -BOUND), BOUND), min(max(off, -BOUND), BOUND)
             numbers[MOVED] = KEPT_GAIN * numbers[MOVED] + moved * off
             numbers[SQUARED] = KEPT_GAIN * numbers[SQUARED] + off * off
+            numbers[MISSES] = KEEP * numbers[MISSES] + 1
+            numbers[MISSED] = KEEP * numbers[MISSED] + min(abs(innovation), CAP * deviation)
+            numbers[FORESEEN] = KEEP * numbers[FORESEEN] + deviation
     out.mean[a], out.covariance[a, a] = mean, after
     numbers[FILTERED], numbers[VARIANCE] = mean, after
     out.predicted_mean[a], out.predicted_covariance[a, a] = middle, max(prior, after)

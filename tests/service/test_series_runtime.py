@@ -219,6 +219,44 @@ def test_a_number_beyond_all_is_left_out_and_the_rest_of_its_stream(runtime):
     assert runtime.pack(runtime.get(pool, seats[0], 0)) == runtime.pack(wanted)
 
 
+@pytest.mark.parametrize("first", [[86_400.0], [1e-6], [1.0], [3_600.0], [0.1, 0.1], [30 * 86_400.0]])
+def test_first_lags_that_are_nothing_like_the_others_are_forgotten(runtime, first):
+    """Rows are a cell each all the same, but for those that a shorter first lag lets be gaps."""
+    leads, x = (60.0, 1440.0), season(200)
+    wanted, _ = told(runtime, 60.0 * np.arange(200), x, horizon=leads)
+    begin = np.cumsum([0.0, *first])
+    times = np.concatenate([begin, begin[-1] + 60.0 * np.arange(1, 201 - len(begin))])
+    found, state = told(runtime, times, x, horizon=leads)
+    assert state.tensors["series.clock"].ravel()[stream_numba.LAG] == pytest.approx(60.0)
+    if len(first) == 1:
+        np.testing.assert_allclose(found["moments"][100:], wanted["moments"][100:], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("before", "after"), [(60.0, 1.0), (1.0, 60.0)])
+def test_a_stream_that_changes_its_rate_is_told_by_the_new_one(runtime, before, after):
+    times = np.concatenate([before * np.arange(100), before * 99 + after * np.arange(1, 101)])
+    _, state = told(runtime, times, season(200))
+    assert state.tensors["series.clock"].ravel()[stream_numba.LAG] == pytest.approx(after)
+
+
+def test_a_gap_now_and_then_is_no_other_rate(runtime):
+    lags = np.where(np.arange(300) % 7 == 6, 50.0, 1.0)
+    _, state = told(runtime, np.cumsum(lags), season(300))
+    assert state.tensors["series.clock"].ravel()[stream_numba.LAG] < 1.5
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.5])
+def test_states_are_told_as_well_as_they_are_known(runtime, noise):
+    """This network forecasts badly, and its forecasts hardly move: that must not pass for knowledge of the state."""
+    rng = np.random.default_rng(4)
+    truth = 10 * np.sin(2 * np.pi * np.arange(1_000) / 12)
+    found, _ = told(runtime, np.arange(1_000.0), truth + noise * rng.standard_normal(1_000))
+    late = slice(300, None)
+    low, high = (found["interval"][late, 1, 0, side] for side in (0, 1))
+    # 700 rows whose errors hang together over about ten: 0.9 less five deviations.
+    assert ((low <= truth[late]) & (truth[late] <= high)).mean() > 0.9 - 5 * np.sqrt(0.09 / 70)
+
+
 def test_a_look_changes_nothing(runtime):
     """Nothing at the time of the row before: forecasts as they were told, and the stream goes on as if it had not
     been, at whole patches too."""

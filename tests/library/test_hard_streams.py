@@ -1,0 +1,40 @@
+"""The usual model on streams that a tester broke it with: by `rfa.filter` and `rfa.forecast`."""
+
+import numpy as np
+import pytest
+
+import rfa
+
+ROWS, AHEAD = 480, 24
+
+
+def season(noise=0.5, rows=ROWS + AHEAD, seed=0):
+    truth = 10 * np.sin(2 * np.pi * np.arange(rows) / 12)
+    return truth, truth + noise * np.random.default_rng(seed).standard_normal(rows)
+
+
+def missed(values):
+    """Mean error of the rows to come, in units of what standing still has."""
+    truth, _ = season()
+    told = rfa.forecast(values, AHEAD)["y_mean"]
+    return np.abs(told - truth[ROWS:]).mean() / np.abs(values[ROWS - 2] - truth[ROWS:]).mean()
+
+
+@pytest.mark.parametrize("value", [1e3, 1e12])
+@pytest.mark.parametrize("at", [0, 20, 200, ROWS - 6])
+def test_one_impossible_value_does_not_carry_a_forecast_away(at, value):
+    values = season()[1][:ROWS]
+    assert missed(values) < 0.1
+    values[at] = value
+    assert missed(values) < 0.2
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.5])
+def test_estimates_are_better_than_measurements_and_know_it(noise):
+    truth, values = season(noise, 1_500)
+    found, late = rfa.filter(values, levels=(0.9,)), slice(500, None)
+    off = (found["y_mean"] - truth)[late]
+    assert np.sqrt(np.mean(off**2)) < noise
+    inside = (found["y_low90"] <= truth) & (truth <= found["y_high90"])
+    # A thousand rows whose errors hang together over a season.
+    assert inside[late].mean() > 0.9 - 5 * np.sqrt(0.09 * 12 / 1_000)
