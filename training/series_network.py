@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -18,17 +19,27 @@ from tqdm import tqdm
 
 from rfa.model.checkpoint import load_run, save_checkpoint
 from rfa.model.config import Mode, StrictConfig
-from rfa.model.series.config import LEVELS, SeriesConfig
+from rfa.model.series.config import LEVELS, REACH, SeriesConfig
 from rfa.model.series.network import SeriesNetwork
 from rfa.training.optimiser import Optimiser, OptimiserConfig
 from rfa.training.plot import METRICS_FILE
 from rfa.training.provenance import provenance
-from rfa.training.resuming import PROGRESS_FILE, REQUEST_FILE, StopSignals, check_request, written_whole
+from rfa.training.resuming import (
+    OPTIMISER_FILE,
+    PROGRESS_FILE,
+    REQUEST_FILE,
+    StopSignals,
+    check_request,
+    has_checkpoint,
+    what_is_left,
+    written_whole,
+)
 from rfa.training.series_batches import NEAR_LEADS, Cells, Recorded, SeriesBatch, feed, synthetic_batch
 
-OPTIMISER_FILE = "optimiser.safetensors"
 RECORD_FILE = "train.json"
 VALIDATION_BATCHES = 8
+# Tokens sum up differences at `REACH` cells in float32; none is more than twice the largest value.
+LARGEST = float(np.finfo(np.float32).max) / (2 * REACH)
 NINETY = (LEVELS.index(0.05), LEVELS.index(0.95))
 
 
@@ -135,6 +146,9 @@ class SeriesTrainer:
     """One run: a network, how it moves, and where it stands.
 
     own: series of one's own, to train on beside synthetic ones. begin_from: the first weights; None: drawn ones.
+
+    Raises:
+        ValueError: the directory holds a run of another config, or a checkpoint that is damaged.
     """
 
     run: SeriesRun
@@ -151,9 +165,9 @@ class SeriesTrainer:
         config = self.run.training
         torch.set_num_threads(config.threads)
         torch.manual_seed(config.seed)
-        is_resumed = (self.out / PROGRESS_FILE).is_file()
         self.model = SeriesNetwork(self.run.model)
-        if is_resumed:
+        if is_resumed := has_checkpoint(self.out):
+            self._check_request()
             self.model = load_run(self.out)
         elif self.begin_from is not None:
             self.model.load_state_dict(self.begin_from.state_dict())
@@ -165,17 +179,25 @@ class SeriesTrainer:
             self.step, self.seconds, self.smooth = progress["step"], progress["seconds"], progress["smooth"]
             self.optimiser.load_state(load_file(self.out / OPTIMISER_FILE))
 
+    def _check_request(self) -> None:
+        earlier, wanted = (
+            {**one.model.to_dict(), **one.training.to_dict()}
+            for one in (SeriesRun.from_file(self.out / REQUEST_FILE), self.run)
+        )
+        check_request(self.out, wanted, earlier)
+
     @property
     def averaged(self) -> SeriesNetwork:
         return cast(SeriesNetwork, self.optimiser.averaged)
 
     def save(self) -> None:
-        """Model, optimiser and progress: the run continues from here bit for bit."""
+        """Model, optimiser, progress and request: the run continues from here bit for bit."""
         progress = {"step": self.step, "seconds": self.seconds, "smooth": self.smooth}
         with written_whole(self.out) as folder:
             save_checkpoint(folder, "series", self.averaged)
             save_file(self.optimiser.state(), folder / OPTIMISER_FILE)
             (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")
+            (folder / REQUEST_FILE).write_text(json.dumps(self.run.to_dict(), indent=2) + "\n")
 
     def update(self, batch: SeriesBatch) -> float:
         """One optimiser step; returns the mean loss of the modes."""
@@ -194,7 +216,7 @@ class SeriesTrainer:
             loss.backward()
             total += float(loss.detach())
         if not math.isfinite(total):
-            raise FloatingPointError(f"the loss is {total} at step {self.step}; the last checkpoint is intact")
+            raise FloatingPointError(f"the loss is {total} at step {self.step}; {what_is_left(self.out)}")
         self.optimiser.step(self.step)
         self.step += 1
         return total
@@ -212,6 +234,7 @@ class SeriesTrainer:
 
         Raises:
             Stopped: a signal came; the step that it came in is saved.
+            FloatingPointError: it diverged; the last checkpoint is intact.
         """
         config = self.run.training
         fixed = [
@@ -234,11 +257,20 @@ class SeriesTrainer:
                 if self.step % config.validate_every == 0 or self.step == config.steps:
                     validation = {mode: self.validate(fixed, mode) for mode in config.modes}
                     row = {"step": self.step, "series": self.step * config.batch, "seconds": round(self.seconds, 1)}
+                    self.save()
                     metrics.write(json.dumps({**row, "train": round(self.smooth, 5), "valid": validation}) + "\n")
                     metrics.flush()
-                    self.save()
                 signals.check(self.step, config.steps, self.save)
         return validation
+
+
+def _check_sizes(own: Sequence[Cells]) -> None:
+    largest = max((float(np.nanmax(np.abs(one.values))) for one in own), default=0.0)
+    if largest > LARGEST:
+        raise ValueError(
+            f"the series to train on reach {largest:g}, and the network has room for values up to {LARGEST:.0e}: "
+            "tell them in a larger unit, or leave that column out"
+        )
 
 
 def train_series(
@@ -259,17 +291,13 @@ def train_series(
         the run's record: validation losses, series seen, seconds, provenance.
 
     Raises:
-        ValueError: the directory holds a run of another config.
+        ValueError: the directory holds a run of another config, or a checkpoint that is damaged; or the network has no
+            room for so large values.
+        FloatingPointError: the training diverged; the last checkpoint is intact.
         Stopped: a signal came; the run is saved, and the same call goes on.
     """
+    _check_sizes(own)
     out.mkdir(parents=True, exist_ok=True)
-    request = out / REQUEST_FILE
-    if request.is_file():
-        earlier, wanted = (
-            {**one.model.to_dict(), **one.training.to_dict()} for one in (SeriesRun.from_file(request), run)
-        )
-        check_request(out, wanted, earlier)
-    request.write_text(json.dumps(run.to_dict(), indent=2) + "\n")
     trainer = SeriesTrainer(run, out, begin_from, Recorded(own, run.training.tokens) if own else None)
     validation = trainer.train()
     record = {
