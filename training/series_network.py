@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from rfa.training.optimiser import Optimiser, OptimiserConfig
 from rfa.training.plot import METRICS_FILE
 from rfa.training.provenance import provenance
 from rfa.training.resuming import (
+    LEFT,
     OPTIMISER_FILE,
     PROGRESS_FILE,
     REQUEST_FILE,
@@ -190,6 +192,11 @@ class SeriesTrainer:
     def averaged(self) -> SeriesNetwork:
         return cast(SeriesNetwork, self.optimiser.averaged)
 
+    @property
+    def series(self) -> int:
+        """Synthetic ones that it has seen."""
+        return self.step * self.run.training.batch
+
     def save(self) -> None:
         """Model, optimiser, progress and request: the run continues from here bit for bit."""
         progress = {"step": self.step, "seconds": self.seconds, "smooth": self.smooth}
@@ -198,6 +205,7 @@ class SeriesTrainer:
             save_file(self.optimiser.state(), folder / OPTIMISER_FILE)
             (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")
             (folder / REQUEST_FILE).write_text(json.dumps(self.run.to_dict(), indent=2) + "\n")
+        (self.out / RECORD_FILE).unlink(missing_ok=True)  # it is of other weights
 
     def update(self, batch: SeriesBatch) -> float:
         """One optimiser step; returns the mean loss of the modes."""
@@ -256,12 +264,12 @@ class SeriesTrainer:
                 bar.set_postfix(loss=f"{self.smooth:.4f}")
                 if self.step % config.validate_every == 0 or self.step == config.steps:
                     validation = {mode: self.validate(fixed, mode) for mode in config.modes}
-                    row = {"step": self.step, "series": self.step * config.batch, "seconds": round(self.seconds, 1)}
+                    row = {"step": self.step, "series": self.series, "seconds": round(self.seconds, 1)}
                     self.save()
                     metrics.write(json.dumps({**row, "train": round(self.smooth, 5), "valid": validation}) + "\n")
                     metrics.flush()
                 signals.check(self.step, config.steps, self.save)
-        return validation
+        return validation or {mode: self.validate(fixed, mode) for mode in config.modes}
 
 
 def _check_sizes(own: Sequence[Cells]) -> None:
@@ -281,7 +289,8 @@ def train_series(
     own: Sequence[Cells] = (),
     files: Sequence[Path] = (),
 ) -> dict[str, Any]:
-    """Train into a run directory; one with progress is resumed.
+    """Train into a run directory; one with progress is resumed, a finished one left as it is; with more steps it goes
+    on.
 
     Args:
         begin_from: whose weights are the first ones; None: drawn ones.
@@ -299,14 +308,28 @@ def train_series(
     _check_sizes(own)
     out.mkdir(parents=True, exist_ok=True)
     trainer = SeriesTrainer(run, out, begin_from, Recorded(own, run.training.tokens) if own else None)
+    finished = out / RECORD_FILE
+    if trainer.step == run.training.steps and (earlier := _record(finished, trainer.series)) is not None:
+        tqdm.write(LEFT.format(out), file=sys.stderr)
+        return earlier
     validation = trainer.train()
     record = {
         "config": run.to_dict(),
         "validation": validation,
-        "series": trainer.step * run.training.batch,
+        "series": trainer.series,
         "seconds": round(trainer.seconds, 1),
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
         **provenance(list(files), torch.device("cpu")),
     }
-    (out / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
+    finished.write_text(json.dumps(record, indent=2) + "\n")
     return record
+
+
+def _record(path: Path, series: int) -> dict[str, Any] | None:
+    """What a run that has seen so many series tells; None where it ended before that was written whole."""
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    is_whole = isinstance(record, dict) and record.keys() >= {"validation", "series", "seconds", "parameters"}
+    return record if is_whole and record["series"] == series else None
