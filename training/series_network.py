@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +22,7 @@ from rfa.model.checkpoint import load_run, save_checkpoint
 from rfa.model.config import Mode, StrictConfig
 from rfa.model.series.config import LEVELS, REACH, SeriesConfig
 from rfa.model.series.network import SeriesNetwork
+from rfa.training.corpus import file_hashes
 from rfa.training.optimiser import Optimiser, OptimiserConfig
 from rfa.training.plot import METRICS_FILE
 from rfa.training.provenance import provenance
@@ -99,6 +100,11 @@ class SeriesRun(StrictConfig):
         unknown = set(document) - {"model", "training"}
         if unknown:
             raise ValueError(f"{path.name} has unknown sections {sorted(unknown)}; it takes model and training")
+        return cls.from_dict(document)
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> SeriesRun:
+        """Of its sections model and training; what else it has is not the config's."""
         return cls(SeriesConfig.from_dict(document["model"]), SeriesTrainingConfig.from_dict(document["training"]))
 
 
@@ -148,15 +154,17 @@ class SeriesTrainer:
     """One run: a network, how it moves, and where it stands.
 
     own: series of one's own, to train on beside synthetic ones. begin_from: the first weights; None: drawn ones.
+    data: what they are from, as a request tells it: the hashes of the files.
 
     Raises:
-        ValueError: the directory holds a run of another config, or a checkpoint that is damaged.
+        ValueError: the directory holds a run of another config or of other data, or a checkpoint that is damaged.
     """
 
     run: SeriesRun
     out: Path
     begin_from: SeriesNetwork | None = None
     own: Recorded | None = None
+    data: Mapping[str, str] = field(default_factory=dict)
     step: int = 0
     seconds: float = 0.0
     smooth: float = math.nan
@@ -182,9 +190,10 @@ class SeriesTrainer:
             self.optimiser.load_state(load_file(self.out / OPTIMISER_FILE))
 
     def _check_request(self) -> None:
+        document = json.loads((self.out / REQUEST_FILE).read_text())
         earlier, wanted = (
-            {**one.model.to_dict(), **one.training.to_dict()}
-            for one in (SeriesRun.from_file(self.out / REQUEST_FILE), self.run)
+            {**run.model.to_dict(), **run.training.to_dict(), "data": data}
+            for run, data in ((SeriesRun.from_dict(document), document["data"]), (self.run, self.data))
         )
         check_request(self.out, wanted, earlier)
 
@@ -200,11 +209,12 @@ class SeriesTrainer:
     def save(self) -> None:
         """Model, optimiser, progress and request: the run continues from here bit for bit."""
         progress = {"step": self.step, "seconds": self.seconds, "smooth": self.smooth}
+        request = {"data": self.data, **self.run.to_dict()}
         with written_whole(self.out) as folder:
             save_checkpoint(folder, "series", self.averaged)
             save_file(self.optimiser.state(), folder / OPTIMISER_FILE)
             (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")
-            (folder / REQUEST_FILE).write_text(json.dumps(self.run.to_dict(), indent=2) + "\n")
+            (folder / REQUEST_FILE).write_text(json.dumps(request, indent=2) + "\n")
         (self.out / RECORD_FILE).unlink(missing_ok=True)  # it is of other weights
 
     def update(self, batch: SeriesBatch) -> float:
@@ -300,14 +310,15 @@ def train_series(
         the run's record: validation losses, series seen, seconds, provenance.
 
     Raises:
-        ValueError: the directory holds a run of another config, or a checkpoint that is damaged; or the network has no
-            room for so large values.
+        ValueError: the directory holds a run of another config or of other data, or a checkpoint that is damaged; or
+            the network has no room for so large values.
         FloatingPointError: the training diverged; the last checkpoint is intact.
         Stopped: a signal came; the run is saved, and the same call goes on.
     """
     _check_sizes(own)
     out.mkdir(parents=True, exist_ok=True)
-    trainer = SeriesTrainer(run, out, begin_from, Recorded(own, run.training.tokens) if own else None)
+    recorded = Recorded(own, run.training.tokens) if own else None
+    trainer = SeriesTrainer(run, out, begin_from, recorded, file_hashes(list(files)))
     finished = out / RECORD_FILE
     if trainer.step == run.training.steps and (earlier := _record(finished, trainer.series)) is not None:
         tqdm.write(LEFT.format(out), file=sys.stderr)

@@ -149,6 +149,15 @@ def contents(out):
     return {path.name: path.read_bytes() for path in out.iterdir()}
 
 
+def test_other_data_in_the_same_folder_are_refused(out, tmp_path):
+    file, before = tmp_path / "data.csv", contents(out)
+    file.write_text("y\n1\n")
+    for steps in (1, 2):
+        with pytest.raises(ValueError, match=r"it differs in data.*choose another --out"):
+            train_series(SeriesRun(MODEL, replace(TRAINING, steps=steps)), out, files=[file])
+    assert contents(out) == before
+
+
 def test_a_finished_run_is_left_as_it_is(out, capsys):
     run, before = SeriesRun(MODEL, replace(TRAINING, steps=1)), contents(out)
     record = train_series(run, out)
