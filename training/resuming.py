@@ -1,11 +1,14 @@
 """Runs that are stopped and go on: signals wait for the step under way, and checkpoints are whole or not there.
 
 A run directory holds `request.json`, what was asked for, and `progress.json`, how far it has come. The same request
-goes on from there, and so does one for more steps; any other is refused.
+goes on from there, and so does one for more steps; any other is refused. `checkpoint.sha256` has the digests of a
+checkpoint's files as `sha256sum` writes them: what does not agree with it is not gone on from.
 """
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 import signal
 import sys
 import tempfile
@@ -16,10 +19,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from safetensors import safe_open
 from tqdm import tqdm
 
 REQUEST_FILE = "request.json"
 PROGRESS_FILE = "progress.json"
+OPTIMISER_FILE = "optimiser.safetensors"
+DIGESTS_FILE = "checkpoint.sha256"
+# The first two as `rfa.model.checkpoint` names them: a fit takes this file, and has no torch.
+CHECKPOINT = ("config.json", "model.safetensors", OPTIMISER_FILE, PROGRESS_FILE, REQUEST_FILE)
+# A checkpoint that is whole, while its files take their places; those that were never finished have more in their name.
+WHOLE = ".checkpoint"
 # What is said of a run that has nothing left to do.
 LEFT = "{} is finished: left as it is (--steps with a larger number goes on)"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -87,12 +97,75 @@ class StopSignals:
 
 @contextmanager
 def written_whole(directory: Path) -> Iterator[Path]:
-    """A folder whose files take the place of those in `directory` once all are written."""
+    """A folder whose files, and their digests, take the place of those in `directory` once all are written.
+
+    Once it has its name the folder counts as written: what a kill leaves of it there, `has_checkpoint` puts in place.
+
+    Raises:
+        FloatingPointError: a tensor in it is not finite; `directory` is as it was.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory, prefix=".checkpoint-") as folder:
-        yield Path(folder)
-        for path in sorted(Path(folder).iterdir()):
+    with tempfile.TemporaryDirectory(dir=directory, prefix=f"{WHOLE}-") as folder:
+        files = Path(folder, "files")
+        files.mkdir()
+        yield files
+        _check_finite(files, directory)
+        (files / DIGESTS_FILE).write_text("".join(f"{_digest(path)}\n" for path in sorted(files.iterdir())))
+        _put_in_place(directory)
+        files.rename(directory / WHOLE)
+    _put_in_place(directory)
+
+
+def _put_in_place(directory: Path) -> None:
+    whole = directory / WHOLE
+    if whole.is_dir():
+        for path in whole.iterdir():
             path.replace(directory / path.name)
+        whole.rmdir()
+
+
+def _digest(path: Path) -> str:
+    """The line of `sha256sum`."""
+    return f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}"
+
+
+def _check_finite(files: Path, directory: Path) -> None:
+    for path in files.glob("*.safetensors"):
+        with safe_open(path, "pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - it is no mapping
+                if not tensors.get_tensor(name).isfinite().all():
+                    raise FloatingPointError(
+                        f"the training diverged: {name} of {path.name} is not finite; {what_is_left(directory)}"
+                    )
+
+
+def what_is_left(out: Path) -> str:
+    """Of a run that failed, for its message."""
+    return "the last checkpoint is intact" if (out / PROGRESS_FILE).is_file() else "nothing was saved"
+
+
+def has_checkpoint(out: Path) -> bool:
+    """Whether a run directory has a checkpoint to go on from, after what a kill has left there is tidied up.
+
+    Raises:
+        ValueError: a file of it is gone, or is not the one that was saved.
+    """
+    _put_in_place(out)
+    for unfinished in out.glob(f"{WHOLE}-*"):
+        shutil.rmtree(unfinished)
+    digests = out / DIGESTS_FILE
+    if not digests.is_file():
+        if left := [name for name in CHECKPOINT if (out / name).exists()]:
+            raise ValueError(f"{out} holds {left[0]} and no {DIGESTS_FILE} to go on from; choose another --out")
+        return False
+    saved = digests.read_text(errors="replace").splitlines()
+    for path in (out / name for name in CHECKPOINT):
+        if not path.is_file() or _digest(path) not in saved:
+            found = "does not agree with" if path.exists() else "is gone, but stands in"
+            raise ValueError(
+                f"{path} {found} {DIGESTS_FILE}: put the files of one checkpoint back, or choose another --out"
+            )
+    return True
 
 
 def differing(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:

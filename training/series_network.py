@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -18,17 +20,29 @@ from tqdm import tqdm
 
 from rfa.model.checkpoint import load_run, save_checkpoint
 from rfa.model.config import Mode, StrictConfig
-from rfa.model.series.config import LEVELS, SeriesConfig
+from rfa.model.series.config import LEVELS, REACH, SeriesConfig
 from rfa.model.series.network import SeriesNetwork
+from rfa.training.corpus import file_hashes
 from rfa.training.optimiser import Optimiser, OptimiserConfig
 from rfa.training.plot import METRICS_FILE
 from rfa.training.provenance import provenance
-from rfa.training.resuming import PROGRESS_FILE, REQUEST_FILE, StopSignals, check_request, written_whole
+from rfa.training.resuming import (
+    LEFT,
+    OPTIMISER_FILE,
+    PROGRESS_FILE,
+    REQUEST_FILE,
+    StopSignals,
+    check_request,
+    has_checkpoint,
+    what_is_left,
+    written_whole,
+)
 from rfa.training.series_batches import NEAR_LEADS, Cells, Recorded, SeriesBatch, feed, synthetic_batch
 
-OPTIMISER_FILE = "optimiser.safetensors"
 RECORD_FILE = "train.json"
 VALIDATION_BATCHES = 8
+# Tokens sum up differences at `REACH` cells in float32; none is more than twice the largest value.
+LARGEST = float(np.finfo(np.float32).max) / (2 * REACH)
 NINETY = (LEVELS.index(0.05), LEVELS.index(0.95))
 
 
@@ -86,6 +100,11 @@ class SeriesRun(StrictConfig):
         unknown = set(document) - {"model", "training"}
         if unknown:
             raise ValueError(f"{path.name} has unknown sections {sorted(unknown)}; it takes model and training")
+        return cls.from_dict(document)
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> SeriesRun:
+        """Of its sections model and training; what else it has is not the config's."""
         return cls(SeriesConfig.from_dict(document["model"]), SeriesTrainingConfig.from_dict(document["training"]))
 
 
@@ -135,12 +154,17 @@ class SeriesTrainer:
     """One run: a network, how it moves, and where it stands.
 
     own: series of one's own, to train on beside synthetic ones. begin_from: the first weights; None: drawn ones.
+    data: what they are from, as a request tells it: the hashes of the files.
+
+    Raises:
+        ValueError: the directory holds a run of another config or of other data, or a checkpoint that is damaged.
     """
 
     run: SeriesRun
     out: Path
     begin_from: SeriesNetwork | None = None
     own: Recorded | None = None
+    data: Mapping[str, str] = field(default_factory=dict)
     step: int = 0
     seconds: float = 0.0
     smooth: float = math.nan
@@ -151,9 +175,9 @@ class SeriesTrainer:
         config = self.run.training
         torch.set_num_threads(config.threads)
         torch.manual_seed(config.seed)
-        is_resumed = (self.out / PROGRESS_FILE).is_file()
         self.model = SeriesNetwork(self.run.model)
-        if is_resumed:
+        if is_resumed := has_checkpoint(self.out):
+            self._check_request()
             self.model = load_run(self.out)
         elif self.begin_from is not None:
             self.model.load_state_dict(self.begin_from.state_dict())
@@ -165,17 +189,33 @@ class SeriesTrainer:
             self.step, self.seconds, self.smooth = progress["step"], progress["seconds"], progress["smooth"]
             self.optimiser.load_state(load_file(self.out / OPTIMISER_FILE))
 
+    def _check_request(self) -> None:
+        document = json.loads((self.out / REQUEST_FILE).read_text())
+        earlier, wanted = (
+            {**run.model.to_dict(), **run.training.to_dict(), "data": data}
+            for run, data in ((SeriesRun.from_dict(document), document["data"]), (self.run, self.data))
+        )
+        check_request(self.out, wanted, earlier)
+
     @property
     def averaged(self) -> SeriesNetwork:
         return cast(SeriesNetwork, self.optimiser.averaged)
 
+    @property
+    def series(self) -> int:
+        """Synthetic ones that it has seen."""
+        return self.step * self.run.training.batch
+
     def save(self) -> None:
-        """Model, optimiser and progress: the run continues from here bit for bit."""
+        """Model, optimiser, progress and request: the run continues from here bit for bit."""
         progress = {"step": self.step, "seconds": self.seconds, "smooth": self.smooth}
+        request = {"data": self.data, **self.run.to_dict()}
         with written_whole(self.out) as folder:
             save_checkpoint(folder, "series", self.averaged)
             save_file(self.optimiser.state(), folder / OPTIMISER_FILE)
             (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")
+            (folder / REQUEST_FILE).write_text(json.dumps(request, indent=2) + "\n")
+        (self.out / RECORD_FILE).unlink(missing_ok=True)  # it is of other weights
 
     def update(self, batch: SeriesBatch) -> float:
         """One optimiser step; returns the mean loss of the modes."""
@@ -194,7 +234,7 @@ class SeriesTrainer:
             loss.backward()
             total += float(loss.detach())
         if not math.isfinite(total):
-            raise FloatingPointError(f"the loss is {total} at step {self.step}; the last checkpoint is intact")
+            raise FloatingPointError(f"the loss is {total} at step {self.step}; {what_is_left(self.out)}")
         self.optimiser.step(self.step)
         self.step += 1
         return total
@@ -212,6 +252,7 @@ class SeriesTrainer:
 
         Raises:
             Stopped: a signal came; the step that it came in is saved.
+            FloatingPointError: it diverged; the last checkpoint is intact.
         """
         config = self.run.training
         fixed = [
@@ -233,12 +274,21 @@ class SeriesTrainer:
                 bar.set_postfix(loss=f"{self.smooth:.4f}")
                 if self.step % config.validate_every == 0 or self.step == config.steps:
                     validation = {mode: self.validate(fixed, mode) for mode in config.modes}
-                    row = {"step": self.step, "series": self.step * config.batch, "seconds": round(self.seconds, 1)}
+                    row = {"step": self.step, "series": self.series, "seconds": round(self.seconds, 1)}
+                    self.save()
                     metrics.write(json.dumps({**row, "train": round(self.smooth, 5), "valid": validation}) + "\n")
                     metrics.flush()
-                    self.save()
                 signals.check(self.step, config.steps, self.save)
-        return validation
+        return validation or {mode: self.validate(fixed, mode) for mode in config.modes}
+
+
+def _check_sizes(own: Sequence[Cells]) -> None:
+    largest = max((float(np.nanmax(np.abs(one.values))) for one in own), default=0.0)
+    if largest > LARGEST:
+        raise ValueError(
+            f"the series to train on reach {largest:g}, and the network has room for values up to {LARGEST:.0e}: "
+            "tell them in a larger unit, or leave that column out"
+        )
 
 
 def train_series(
@@ -249,7 +299,8 @@ def train_series(
     own: Sequence[Cells] = (),
     files: Sequence[Path] = (),
 ) -> dict[str, Any]:
-    """Train into a run directory; one with progress is resumed.
+    """Train into a run directory; one with progress is resumed, a finished one left as it is; with more steps it goes
+    on.
 
     Args:
         begin_from: whose weights are the first ones; None: drawn ones.
@@ -259,26 +310,37 @@ def train_series(
         the run's record: validation losses, series seen, seconds, provenance.
 
     Raises:
-        ValueError: the directory holds a run of another config.
+        ValueError: the directory holds a run of another config or of other data, or a checkpoint that is damaged; or
+            the network has no room for so large values.
+        FloatingPointError: the training diverged; the last checkpoint is intact.
         Stopped: a signal came; the run is saved, and the same call goes on.
     """
+    _check_sizes(own)
     out.mkdir(parents=True, exist_ok=True)
-    request = out / REQUEST_FILE
-    if request.is_file():
-        earlier, wanted = (
-            {**one.model.to_dict(), **one.training.to_dict()} for one in (SeriesRun.from_file(request), run)
-        )
-        check_request(out, wanted, earlier)
-    request.write_text(json.dumps(run.to_dict(), indent=2) + "\n")
-    trainer = SeriesTrainer(run, out, begin_from, Recorded(own, run.training.tokens) if own else None)
+    recorded = Recorded(own, run.training.tokens) if own else None
+    trainer = SeriesTrainer(run, out, begin_from, recorded, file_hashes(list(files)))
+    finished = out / RECORD_FILE
+    if trainer.step == run.training.steps and (earlier := _record(finished, trainer.series)) is not None:
+        tqdm.write(LEFT.format(out), file=sys.stderr)
+        return earlier
     validation = trainer.train()
     record = {
         "config": run.to_dict(),
         "validation": validation,
-        "series": trainer.step * run.training.batch,
+        "series": trainer.series,
         "seconds": round(trainer.seconds, 1),
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
         **provenance(list(files), torch.device("cpu")),
     }
-    (out / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
+    finished.write_text(json.dumps(record, indent=2) + "\n")
     return record
+
+
+def _record(path: Path, series: int) -> dict[str, Any] | None:
+    """What a run that has seen so many series tells; None where it ended before that was written whole."""
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    is_whole = isinstance(record, dict) and record.keys() >= {"validation", "series", "seconds", "parameters"}
+    return record if is_whole and record["series"] == series else None

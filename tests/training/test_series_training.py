@@ -1,14 +1,18 @@
 """Training of the series network: what batches hold, and that a run goes on bit for bit."""
 
 import itertools
+import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from rfa.model.checkpoint import load_run
 from rfa.model.series.config import LEVELS, SeriesConfig
+from rfa.training.optimiser import Optimiser
 from rfa.training.resuming import StopSignals
 from rfa.training.series_batches import (
     FARTHEST_TARGET,
@@ -22,7 +26,7 @@ from rfa.training.series_batches import (
     feed,
     synthetic_batch,
 )
-from rfa.training.series_network import SeriesRun, SeriesTrainer, SeriesTrainingConfig, pinball, train_series
+from rfa.training.series_network import LARGEST, SeriesRun, SeriesTrainer, SeriesTrainingConfig, pinball, train_series
 
 MODEL = SeriesConfig(
     d_model=32, n_layers=1, n_heads=2, head_dim=4, n_slots=4, embedding_width=32, head_width=32, head_inner=32
@@ -129,6 +133,104 @@ def test_another_config_in_the_same_folder_is_refused(tmp_path):
         train_series(SeriesRun(MODEL, replace(TRAINING, steps=1, learning_rate=0.5)), tmp_path)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    out = tmp_path_factory.mktemp("series") / "run"
+    train_series(SeriesRun(MODEL, replace(TRAINING, steps=1)), out)
+    return out
+
+
+@pytest.fixture
+def out(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+def contents(out):
+    return {path.name: path.read_bytes() for path in out.iterdir()}
+
+
+def test_other_data_in_the_same_folder_are_refused(out, tmp_path):
+    file, before = tmp_path / "data.csv", contents(out)
+    file.write_text("y\n1\n")
+    for steps in (1, 2):
+        with pytest.raises(ValueError, match=r"it differs in data.*choose another --out"):
+            train_series(SeriesRun(MODEL, replace(TRAINING, steps=steps)), out, files=[file])
+    assert contents(out) == before
+
+
+def test_a_finished_run_is_left_as_it_is(out, capsys):
+    run, before = SeriesRun(MODEL, replace(TRAINING, steps=1)), contents(out)
+    record = train_series(run, out)
+    assert contents(out) == before and record == json.loads(before["train.json"])
+    assert "is finished: left as it is" in capsys.readouterr().err
+    for broken in ("{", json.dumps({**record, "series": 0})):  # killed while it was written, or before it was removed
+        (out / "train.json").write_text(broken)
+        assert train_series(run, out)["validation"] == record["validation"]
+        assert json.loads((out / "train.json").read_text())["series"] == record["series"]
+
+
+def progress(**changed):
+    def change(out):
+        path = out / "progress.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+
+    return change
+
+
+def diverged(out):
+    path = out / "optimiser.safetensors"
+    save_file({name: tensor * torch.nan for name, tensor in load_file(path).items()}, path)
+
+
+def wider(out):
+    path = out / "config.json"
+    path.write_text(path.read_text().replace('"d_model": 32', '"d_model": 64'))
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (diverged, "optimiser.safetensors"),
+        (wider, "config.json"),
+        (progress(step=99), "progress.json"),
+        (progress(step=-5), "progress.json"),
+        (progress(step=1.5), "progress.json"),
+        (lambda out: (out / "progress.json").unlink(), "progress.json"),
+        (lambda out: (out / "request.json").unlink(), "request.json"),
+        (lambda out: (out / "request.json").write_text("[]"), "request.json"),
+        (lambda out: (out / "checkpoint.sha256").unlink(), "checkpoint.sha256"),
+    ],
+)
+def test_a_damaged_run_is_neither_gone_on_from_nor_written_over(out, damage, named):
+    damage(out)
+    before = contents(out)
+    with pytest.raises(ValueError, match=rf"{named}.*choose another --out"):
+        train_series(SeriesRun(MODEL, replace(TRAINING, steps=2)), out)
+    assert contents(out) == before
+
+
+def test_a_step_that_diverges_is_not_saved(out, monkeypatch):
+    """The last one, too, whose weights no loss has seen."""
+
+    def step(self, step, original=Optimiser.step):
+        original(self, step)
+        next(self.module.parameters()).data.fill_(torch.nan)
+
+    monkeypatch.setattr(Optimiser, "step", step)
+    before = contents(out)
+    with pytest.raises(FloatingPointError, match="not finite; the last checkpoint is intact"):
+        train_series(SeriesRun(MODEL, replace(TRAINING, steps=2)), out)
+    assert contents(out) == before
+
+
+def test_a_run_that_saved_nothing_leaves_its_folder_free(tmp_path, monkeypatch):
+    monkeypatch.setattr("rfa.training.series_network.pinball", lambda quantiles, batch: quantiles.mean(-1) * torch.nan)
+    with pytest.raises(FloatingPointError, match="nan at step 0; nothing was saved"):
+        train_series(SeriesRun(MODEL, TRAINING), tmp_path)
+    monkeypatch.undo()
+    train_series(SeriesRun(MODEL, replace(TRAINING, steps=1, learning_rate=1e-4)), tmp_path)
+
+
 def test_it_learns(tmp_path):
     run = SeriesRun(MODEL, replace(TRAINING, steps=60, batch=16, learning_rate=5e-3, matrix_learning_rate=5e-3))
     trainer = SeriesTrainer(run, tmp_path)
@@ -171,6 +273,15 @@ def test_own_series_are_trained_on_but_for_their_last_fifth():
     assert same(own.batch(0, 4, 3), Recorded(marked, 8).batch(0, 4, 3))
     with pytest.raises(ValueError, match="32 steps"):
         Recorded([Cells(np.zeros(5), 0.0, 1.0, False)], 8)
+
+
+def test_values_are_trained_on_as_far_as_the_network_has_room(tmp_path):
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], 3000)
+    run = SeriesRun(MODEL, replace(TRAINING, steps=1))
+    train_series(run, tmp_path / "largest", own=[Cells(LARGEST * signs, 0.0, 1.0, False)])
+    with pytest.raises(ValueError, match=r"reach 1e\+300, .* larger unit"):
+        train_series(run, tmp_path / "beyond", own=[Cells(1e300 * signs, 0.0, 1.0, False)])
+    assert not (tmp_path / "beyond").exists()
 
 
 def test_tuning_on_own_series_makes_them_better(tmp_path):
