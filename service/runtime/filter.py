@@ -95,6 +95,11 @@ class FilterRuntime(FilterStates):
         return 0
 
     @property
+    def kept_bytes(self) -> int:
+        """Of memory, that it may come to keep from request to request beside seats."""
+        return 0
+
+    @property
     def label(self) -> str:
         """What metrics call it."""
         return self.name

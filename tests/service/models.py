@@ -206,6 +206,7 @@ class FakeFilter:
     batches: list[int] = field(default_factory=list)
 
     own_bytes = 0
+    kept_bytes = 0
     suits_any = False
 
     @property
