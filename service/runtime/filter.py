@@ -138,6 +138,20 @@ class FilterRuntime(FilterStates):
         is_driven = options.inputs is not None or _was_driven(options.state)
         return min(self.piece_rows, DRIVEN_ROWS) if is_driven else self.piece_rows
 
+    def weight(self, told: int, t: float, kept: Callable[[str], Array | None]) -> int:
+        """What an observation costs, in plain ones.
+
+        Args:
+            told: the same, by what is told of it.
+            t: its time.
+            kept: of its stream, by the names of `state_fields`; None before the first observation.
+        """
+        return told
+
+    def cut(self, pool: StatePool, piece: Piece, most: int) -> Piece:
+        """As much of a piece as costs no more than so many plain observations, one at least."""
+        return piece
+
     def own(self, state: FilterState) -> FilterState:
         """A state as streams have it, from one that may be the graphs'."""
         if self.steps.fields.keys() == state.tensors.keys():

@@ -273,6 +273,10 @@ class FakeFilter:
 
     piece_rows = 1
 
+    def weight(self, told: int, t: float, kept: Any) -> int:
+        """As a filter whose observations all cost the same."""
+        return told
+
     def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
         self.batches.append(len(rows))
         pool.rows([row.seat for row in rows])
