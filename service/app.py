@@ -51,7 +51,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         models = await asyncio.to_thread(load, settings)
-        app.state.memory = open_budget(settings, app.state.metrics)
+        app.state.memory = open_budget(settings, app.state.metrics, models.kept_bytes)
         engine = Engine(models, settings, app.state.metrics)
         app.state.engine = engine
         trimming = asyncio.create_task(return_free_memory())

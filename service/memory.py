@@ -7,6 +7,8 @@ request leases from it, at an upper estimate and before the memory is paid for:
     what a handler builds from them, and the seats of its texts, as long as the request lives
     the reply, from the first number to the last byte that is handed to the connection
 
+What models may come to keep from request to request (`FilterRuntime.kept_bytes`) is set aside before.
+
 Not counted, because other limits bound it: connections and their buffers (`RFA_MAX_CONNECTIONS`), seats of
 filters (a few kB for each of `RFA_MAX_STREAMS`), named sessions (`RFA_MAX_SESSION_BYTES`), systems that are kept for
 the next request (`rfa.service.engine.systems`), and a second set of bundles while they are loaded anew.
@@ -172,40 +174,46 @@ def largest_request_bytes(settings: Settings) -> int:
     return 2 * size + body_limits(settings).most(size).decoding_bytes()
 
 
-def open_budget(settings: Settings, metrics: Metrics) -> MemoryBudget:
+def open_budget(settings: Settings, metrics: Metrics, kept_bytes: int = 0) -> MemoryBudget:
     """The budget of this process, whose bundles are loaded, and its gauges.
+
+    Args:
+        kept_bytes: that its models may come to keep.
 
     Raises:
         ConfigurationError: a legal request would not fit.
     """
     budget = MemoryBudget(
-        room_for_requests(settings), count_refusal=metrics.admission_rejections.labels("memory_exhausted").inc
+        room_for_requests(settings, kept_bytes=kept_bytes),
+        count_refusal=metrics.admission_rejections.labels("memory_exhausted").inc,
     )
     metrics.watch("request_memory_bytes", "Memory that requests have leased.", lambda: budget.leased_bytes)
     metrics.watch("request_memory_limit_bytes", "Memory that they may lease together.", lambda: budget.limit_bytes)
     return budget
 
 
-def room_for_requests(settings: Settings, held: Held | None = None) -> int:
-    """Bytes for the requests of this process: what its limit leaves beside the loaded bundles.
+def room_for_requests(settings: Settings, held: Held | None = None, kept_bytes: int = 0) -> int:
+    """Bytes for the requests of this process: what its limit leaves beside the loaded bundles and what they keep.
 
     Without `RFA_MAX_MEMORY` that is `USUAL_ROOM_BYTES`, or less where the processes together would come to more than
     their share of the container or machine.
 
     Args:
         held: what the process holds now, with its bundles loaded; measured if left out.
+        kept_bytes: that its models may come to keep.
 
     Raises:
         ConfigurationError: a legal request would not fit.
     """
     held = held or held_memory()
+    own = held.own + kept_bytes
     needed = math.ceil(largest_request_bytes(settings) / LARGE_SHARE)
     if settings.max_memory is not None:
-        room = settings.max_memory - held.own - held.mapped
+        room = settings.max_memory - own - held.mapped
         remedy = f"RFA_MAX_MEMORY must be {needed - room} bytes more, or RFA_MAX_BODY_BYTES less"
     else:
         share = (int(SHARE_OF_MACHINE * memory_bytes()) - held.mapped) // settings.processes
-        room = min(max(USUAL_ROOM_BYTES, 2 * needed), share - held.own)
+        room = min(max(USUAL_ROOM_BYTES, 2 * needed), share - own)
         remedy = (
             f"{needed - room} bytes more for each of {settings.processes} processes; lower RFA_PROCESSES or "
             "RFA_MAX_BODY_BYTES, or set RFA_MAX_MEMORY"

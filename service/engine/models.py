@@ -40,6 +40,11 @@ class Models:
         """Of all of them together: equal where the same bundles are served."""
         return bundle_version(facts.digest for facts in self.facts if facts.name not in auto.NAMES)
 
+    @property
+    def kept_bytes(self) -> int:
+        """Of memory, that they may come to keep from request to request beside seats."""
+        return sum(model.kept_bytes for model in self.filters.values())
+
 
 def load_models(settings: Settings) -> Models:
     """Open every bundle, hold it to its golden outputs (which warms its sessions up), and build its runtime.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from rfa.service.engine.filter.merging import MergeStage
 from rfa.service.engine.filter.stages import FilterStage, SequenceStage
@@ -19,6 +19,9 @@ from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.pool import StatePool
 from rfa.service.schemas.base import Mode
 from rfa.service.settings import Settings
+
+# Numbers of columns, beside those that models are loaded with, whose places wait for the next request.
+MOST_SIZES: Final = 8
 
 
 def prompt_limits(settings: Settings) -> PromptLimits:
@@ -53,13 +56,29 @@ class Served:
     places: dict[tuple[str, int], FilterPlace] = field(default_factory=dict)
 
     def place(self, model: FilterRuntime) -> FilterPlace:
-        """Where a filter's jobs run; of one that takes any number of columns, made with the first of that number."""
+        """Where a filter's jobs run; of one that takes any number of columns, made with the first of that number and
+        kept while it is at work, and for the next one, as those of the `MOST_SIZES` used last are."""
         key = model.name, model.observation_size
-        if key not in self.places:
+        if key in self.places:
+            self.places[key] = self.places.pop(key)  # the last
+        else:
             self.places[key] = made = self.make(model)
-            name = model.name if model.name not in self.pools else f"{model.name} of {model.observation_size}"
-            self.pools[name] = made.filtering.pool
+            self.pools[self._pool_name(key)] = made.filtering.pool
+            self._trim(key)
         return self.places[key]
+
+    def _trim(self, newest: tuple[str, int]) -> None:
+        """Give up idle places, those not used for longest, of other numbers of columns than models are loaded with."""
+        others = [key for key in self.places if not self._is_loaded(key)]
+        idle = [key for key in others if key != newest and not self.places[key].filtering.pool.in_use]
+        for key in idle[: max(0, len(others) - MOST_SIZES)]:
+            del self.places[key], self.pools[self._pool_name(key)]
+
+    def _pool_name(self, key: tuple[str, int]) -> str:
+        return key[0] if self._is_loaded(key) else f"{key[0]} of {key[1]}"
+
+    def _is_loaded(self, key: tuple[str, int]) -> bool:
+        return any((model.name, model.observation_size) == key for model in self.models.filters.values())
 
     @classmethod
     def build(cls, models: Models, settings: Settings, metrics: Metrics, drift: DriftMeter) -> Served:

@@ -113,7 +113,8 @@ class ServerProcess:
             models = await asyncio.to_thread(self._load, self._settings)
             loaded.append(models)
             await asyncio.to_thread(openapi_of, app)  # takes 0.1 s: asked for later, live streams would wait for it
-            room_for_requests(self._settings)  # a refusal is heard of from here; not from the start of the application
+            # A refusal is heard of from here; not from the start of the application.
+            room_for_requests(self._settings, kept_bytes=models.kept_bytes)
         except Exception as error:
             is_refusal = isinstance(error, (ValueError, OSError))  # written for the operator, with the reason
             if not is_refusal:

@@ -8,12 +8,12 @@ each multiplied by the conformal factor of its lead and level (`adaptive.py`).
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 
@@ -30,15 +30,18 @@ from rfa.service.engine.filter.adaptive import Leads
 from rfa.service.engine.filter.calibration import Calibration
 from rfa.service.engine.filter.conclude import Told
 from rfa.service.engine.filter.learned_normal import normal_fields
+from rfa.service.engine.filter.model import Piece, reply_rows
 from rfa.service.engine.filter.steps import Readout
 from rfa.service.errors import InvalidRequest
 from rfa.service.runtime import auto
 from rfa.service.runtime.compiled_series_rows import Followed, Room, RowRoom, Streamed, Taken, Wave, take
-from rfa.service.runtime.filter import KEPT_READOUTS, FilterRuntime
+from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.filter_state import FilterStates
 from rfa.service.runtime.filter_steps import Batch, Traced, streams_of, trace_room
 from rfa.service.runtime.passes import PassesRange
 from rfa.service.runtime.pool import StateField, StatePool
+from rfa.service.runtime.series_rooms import MOST_BYTES, Rooms
+from rfa.service.runtime.series_work import count_cells, row_work
 
 if TYPE_CHECKING:
     from rfa.service.runtime.graph_steps import GraphSteps
@@ -49,7 +52,7 @@ MOST_COLUMNS: Final = 64
 PREFIX: Final = "series."
 # What takes longest to compile: one process does it, and the others wait.
 MADE_OF: Final = stream_numba
-MEANS, PRECISIONS = (f"{PREFIX}{name}" for name in ("means", "precisions"))
+CLOCK, MEANS, PRECISIONS = (f"{PREFIX}{name}" for name in ("clock", "means", "precisions"))
 # Leads that errors are followed at, in typical lags, and forecasts of one that wait.
 FOLLOWED: Final = (1.0, 1.0, 4.0, 16.0, 64.0, 256.0)
 MOST_PLACES: Final = 16
@@ -60,7 +63,8 @@ PACE: Final = 0.25
 CALIBRATED: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
 # Tokens of a wave, over all streams and columns.
 TOGETHER: Final = 64
-KEPT_ROOMS: Final = 4
+# Of up to 90 kB, for each number of columns.
+KEPT_READOUTS: Final = 16
 
 
 def calibration() -> dict[str, Any]:
@@ -83,12 +87,12 @@ class NetworkSteps:
     """Steps of the network for some columns; see `FilterSteps`."""
 
     runtime = "compiled"
-    rows = 512
+    rows = 256  # take about 20 ms
     magic = MAGIC
 
-    def __init__(self, decoder: SeriesDecoder, size: int, leads: Leads) -> None:
+    def __init__(self, decoder: SeriesDecoder, size: int, leads: Leads, rooms: Rooms) -> None:
         self.size, self.leads, self.decoder = size, leads, decoder
-        self._rooms = threading.local()
+        self._rooms = rooms
         self._weights = Handle(decoder.weights)
         # Of what others own, for as long as they do.
         self._streams: WeakKeyDictionary[StatePool, _Opened] = WeakKeyDictionary()
@@ -99,8 +103,9 @@ class NetworkSteps:
             for name, field in kept_shapes(size, decoder.width, slots.shape).items()
         }
         begun = {MEANS: slots, PRECISIONS: precisions}
+        # Views: of 64 columns the arrays would take 3 MB.
         self.initial: Mapping[str, Array] = {
-            name: np.repeat(begun[name][None], size, 0) if name in begun else np.zeros(*field)
+            name: np.broadcast_to(begun.get(name, np.zeros((), field.dtype)), field.shape)
             for name, field in self.fields.items()
         }
 
@@ -120,27 +125,27 @@ class NetworkSteps:
             call.run(begins[part].copy(), ends[part].copy())
         return told, trace
 
-    def taken(self, pool: StatePool, readout: Readout, streams: int, most: int) -> _Taken:
-        """All that rows of so many streams need. Large arrays that are new cost page faults, which take longer than a
-        row: each thread keeps the last few rooms, and makes them for twice as many streams or rows at a time."""
+    @contextmanager
+    def taken(self, pool: StatePool, readout: Readout, streams: int, most: int) -> Iterator[_Taken]:
+        """All that rows of so many streams need, in a room for up to twice as many streams and rows."""
         of, wanted = self._streams.get(pool), self._wanted.get(readout)
         if of is None:
             content = Streamed(kept_of(pool.arrays, PREFIX), streams_of(pool))
             of = self._streams[pool] = _Opened(content, Handle(content))
         if wanted is None:
             wanted = self._wanted[readout] = Handle(Followed(self.leads, readout.calibration.tables, readout.wanted))
-        rooms: dict[tuple[int, ...], _Room] = self._rooms.__dict__.setdefault("rooms", {})
         streams, most = 1 << (streams - 1).bit_length(), 1 << (most - 1).bit_length()
-        key = streams, most, len(readout.horizon)
-        if key not in rooms:
-            if len(rooms) >= KEPT_ROOMS:
-                del rooms[next(iter(rooms))]
-            room = Room(
-                Wave.of(self.decoder, self.size, streams, most, len(readout.horizon)),
+        key = self.size, streams, most, len(readout.horizon)
+
+        def make() -> Room:
+            return Room(
+                Wave.of(self.decoder, *key),
                 RowRoom.of(self.size, of.content.told, readout.calibration.tables, readout.wanted),
             )
-            rooms[key] = _Room(room, Handle(room))
-        return rooms[key].taken(self._weights, of, wanted)
+
+        with self._rooms.lent(key, make) as room:
+            handles = Taken(self._weights, of.handle, wanted, room.handle)
+            yield _Taken(handles, Handle(handles), of.content.kept, room.content.wave)
 
     def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         """See `FilterSteps`."""
@@ -153,6 +158,7 @@ class NetworkSteps:
     def settle(self) -> None:
         """See `FilterSteps`."""
         settle(take)
+        settle(count_cells)
 
 
 def _first_bad(values: Array, begins: Array, ends: Array) -> Array:
@@ -179,16 +185,16 @@ class _Call:
         """Take the rows of some streams, from their cursors to their ends."""
         batch, size = self._batch, self._steps.size
         most = max(1, min(PATCH, TOGETHER // (len(cursors) * size), int((ends - cursors).max())))
-        taken = self._steps.taken(self._pool, self._readout, len(cursors), most)
         seats = batch[0][np.minimum(cursors, len(batch[0]) - 1)]
         gone = np.zeros(len(cursors), np.int64)
-        while True:
-            tokens, rows = take(
-                taken.handle, batch, self._told, self._trace, seats, cursors, ends, gone, most, is_told
-            )  # fmt: skip
-            if not rows:
-                return
-            self._give_up(taken, tokens, rows, seats, cursors, ends)
+        with self._steps.taken(self._pool, self._readout, len(cursors), most) as taken:
+            while True:
+                tokens, rows = take(
+                    taken.handle, batch, self._told, self._trace, seats, cursors, ends, gone, most, is_told
+                )  # fmt: skip
+                if not rows:
+                    return
+                self._give_up(taken, tokens, rows, seats, cursors, ends)
 
     def _give_up(self, taken: _Taken, tokens: int, rows: int, seats: Array, cursors: Array, ends: Array) -> None:
         """Of a stream with a row that was not taken keep what came before it, and leave the rest."""
@@ -220,22 +226,6 @@ class _Taken(NamedTuple):
     wave: Wave
 
 
-@dataclass
-class _Room:
-    """A room, and the last that it was used for."""
-
-    content: Room
-    handle: Handle
-    last: _Taken | None = None
-
-    def taken(self, weights: Handle, streams: _Opened, wanted: Handle) -> _Taken:
-        """It with what else there is."""
-        of = Taken(weights, streams.handle, wanted, self.handle)
-        if self.last is None or self.last.of != of:
-            self.last = _Taken(of, Handle(of), streams.content.kept, self.content.wave)
-        return self.last
-
-
 class SeriesRuntime(FilterRuntime):
     """A trained network for some columns, ready to run.
 
@@ -243,9 +233,12 @@ class SeriesRuntime(FilterRuntime):
         name, digest: of the bundle.
         decoder: the network.
         size: columns, at most MOST_COLUMNS.
+        rooms: that the network works in; None for its own.
     """
 
-    def __init__(self, name: str, digest: str, decoder: SeriesDecoder, size: int = 1) -> None:
+    def __init__(
+        self, name: str, digest: str, decoder: SeriesDecoder, size: int = 1, rooms: Rooms | None = None
+    ) -> None:
         self.name, self._family, self.digest, self.decoder = name, "series", digest, decoder
         self.readout_matrix, self.readout_offset = np.eye(size), np.zeros(size)
         self.observation_size = self.state_size = size
@@ -253,14 +246,16 @@ class SeriesRuntime(FilterRuntime):
         self.levels = self._calibration["recurrent"].levels
         leads = Leads.of(FOLLOWED, are_own=True, most_places=MOST_PLACES, pace=PACE)
         self.graphs = cast("GraphSteps", None)  # for attention mode alone, which is refused
-        self.steps = NetworkSteps(decoder, size, leads)
+        self.rooms = rooms or Rooms()
+        self.steps = NetworkSteps(decoder, size, leads, self.rooms)
         self._driven = None
         self.passes = PassesRange(1, 1)
         fields = {**leads.fields(size, len(self.levels), sides=2), **normal_fields()}
         FilterStates.__init__(self, MAGIC, self.steps.initial, self.steps.fields, fields)
         self.attention_states = self
         self._readouts = self._kept_readouts(KEPT_READOUTS)
-        self._sized: dict[int, SeriesRuntime] = {size: self}
+        # Of other numbers of columns, for as long as somebody has work for them.
+        self._sized: WeakValueDictionary[int, SeriesRuntime] = WeakValueDictionary({size: self})
 
     @property
     def has_own_steps(self) -> bool:
@@ -275,6 +270,24 @@ class SeriesRuntime(FilterRuntime):
         """See `FilterRuntime`: a seat, which many columns make large."""
         return self.state_bytes
 
+    @property
+    def kept_bytes(self) -> int:
+        """See `FilterRuntime`: rooms."""
+        return MOST_BYTES
+
+    def weight(self, told: int, t: float, kept: Callable[[str], Array | None]) -> int:
+        """See `FilterRuntime`."""
+        clock = kept(CLOCK)
+        if clock is None:
+            return told * self.observation_size
+        return math.ceil(row_work(clock, np.array([t]), told, self.observation_size)[0])
+
+    def cut(self, pool: StatePool, piece: Piece, most: int) -> Piece:
+        """See `FilterRuntime`."""
+        clock, told = pool.arrays[CLOCK][piece.seat.row], reply_rows(piece.readout)
+        work = row_work(clock, piece.times, told, self.observation_size).cumsum()
+        return piece.part(slice(max(1, int(np.searchsorted(work, most, side="right")))))
+
     def sized(self, size: int) -> SeriesRuntime:
         """The same model for so many columns.
 
@@ -284,9 +297,10 @@ class SeriesRuntime(FilterRuntime):
         if size > MOST_COLUMNS:
             message = f"model {self.name!r} takes up to {MOST_COLUMNS} columns at a time, not {size}: send some of them"
             raise InvalidRequest(message, param="observations", code="too_large")
-        if size not in self._sized:
-            self._sized[size] = SeriesRuntime(self.name, self.digest, self.decoder, size)
-        return self._sized[size]
+        found = self._sized.get(size)
+        if found is None:
+            found = self._sized[size] = SeriesRuntime(self.name, self.digest, self.decoder, size, self.rooms)
+        return found
 
 
 def open_series(bundle: Bundle) -> SeriesRuntime:

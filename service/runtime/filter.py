@@ -95,6 +95,11 @@ class FilterRuntime(FilterStates):
         return 0
 
     @property
+    def kept_bytes(self) -> int:
+        """Of memory, that it may come to keep from request to request beside seats."""
+        return 0
+
+    @property
     def label(self) -> str:
         """What metrics call it."""
         return self.name
@@ -132,6 +137,20 @@ class FilterRuntime(FilterStates):
         """As many of this series, at most."""
         is_driven = options.inputs is not None or _was_driven(options.state)
         return min(self.piece_rows, DRIVEN_ROWS) if is_driven else self.piece_rows
+
+    def weight(self, told: int, t: float, kept: Callable[[str], Array | None]) -> int:
+        """What an observation costs, in plain ones.
+
+        Args:
+            told: the same, by what is told of it.
+            t: its time.
+            kept: of its stream, by the names of `state_fields`; None before the first observation.
+        """
+        return told
+
+    def cut(self, pool: StatePool, piece: Piece, most: int) -> Piece:
+        """As much of a piece as costs no more than so many plain observations, one at least."""
+        return piece
 
     def own(self, state: FilterState) -> FilterState:
         """A state as streams have it, from one that may be the graphs'."""

@@ -106,11 +106,8 @@ def run_sequence(
     total, sums = 0.0, no_checks(len(runtime.levels), len(options.horizon), runtime.observation_size)
     done, most = 0, runtime.piece_rows_of(options) if memory is None else 1
     while done < len(observations) and time.monotonic() <= deadline:
-        rows = slice(done, min(done + most, len(observations)))
-        piece = series._replace(
-            times=series.times[rows], values=series.values[rows], noise=series.noise[rows],
-            inputs=None if series.inputs is None else series.inputs[rows],
-        )  # fmt: skip
+        piece = runtime.cut(pool, series.part(slice(done, done + most)), most)
+        end = done + len(piece.times)
         told, trace = runtime.trace(pool, piece, memory, traced=options.smooth)
         total, sums = told.added_to(total, sums)
         told = told.counted
@@ -121,7 +118,7 @@ def run_sequence(
             yield None
         elif len(told):
             yield told
-        if done < rows.stop:
+        if done < end:
             raise out_of_range(f"observations[{done}]", runtime.name)
     smoothed, is_cut = None, done < len(observations)
     if options.smooth:

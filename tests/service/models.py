@@ -206,6 +206,7 @@ class FakeFilter:
     batches: list[int] = field(default_factory=list)
 
     own_bytes = 0
+    kept_bytes = 0
     suits_any = False
 
     @property
@@ -271,6 +272,10 @@ class FakeFilter:
         assert not is_given
 
     piece_rows = 1
+
+    def weight(self, told: int, t: float, kept: Any) -> int:
+        """As a filter whose observations all cost the same."""
+        return told
 
     def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
         self.batches.append(len(rows))

@@ -179,6 +179,12 @@ def test_an_explicit_limit_is_taken_whole() -> None:
     assert room_for_requests(settings(max_memory=3_000 * MIB), HELD) == 2_600 * MIB
 
 
+def test_what_models_may_come_to_keep_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert room_for_requests(settings(max_memory=3_000 * MIB), HELD, kept_bytes=32 * MIB) == 2_568 * MIB
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 4_096 * MIB)
+    assert room_for_requests(settings(processes=8), HELD, kept_bytes=32 * MIB) == pytest.approx(108.85 * MIB, abs=1)
+
+
 # What the kernel shows, by how the groups are mounted: (own groups, files) → limit.
 GROUPS = {
     "version 2, the innermost": ("0::/a/b\n", {"a/b/memory.max": "1000\n", "a/memory.max": "2000\n"}, 1_000),

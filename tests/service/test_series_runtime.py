@@ -358,6 +358,7 @@ def test_kernels_are_kept_by_all_files_that_they_are_made_of(runtime, made):
             classes(kind, found)
     if made is compiled_series_rows:
         pool, readout = StatePool(runtime.state_fields, 1), runtime.readout((0.9,), (1.0,), 0)
-        for one in runtime.steps.taken(pool, readout, 1, 1).of:
-            classes(one.kind, found)
+        with runtime.steps.taken(pool, readout, 1, 1) as taken:
+            for one in taken.of:
+                classes(one.kind, found)
     assert len(found) > 1 and found <= {one.__name__ for one in (*made.SOURCES, made)}

@@ -61,7 +61,10 @@ class RecurrentJob(Job):
 
     @property
     def rows(self) -> int:
-        return self._rows
+        """What its next observation costs, so that a dear one shares its quantum with no other."""
+        if not self.has_next:
+            return self._rows
+        return self.filtering.model.weight(self._rows, self.next_time, self._kept)
 
     @property
     def event_rows(self) -> int:
@@ -75,6 +78,11 @@ class RecurrentJob(Job):
     @property
     def has_next(self) -> bool:
         """Whether an observation is there."""
+        raise NotImplementedError
+
+    @property
+    def next_time(self) -> float:
+        """Of the next observation."""
         raise NotImplementedError
 
     @property
@@ -124,6 +132,13 @@ class RecurrentJob(Job):
             return self.filtering.model.start(self.seed)
         return replace(self._resumed, seed=self.seed)
 
+    def _kept(self, name: str) -> Any:
+        """What the stream keeps under a name; None before its first observation."""
+        if self.seat is not None:
+            return self.filtering.pool.arrays[name][self.seat.row]
+        state = self._resumed
+        return None if state is None or not state.count else state.tensors[name]
+
     def release(self) -> None:
         if self.seat is not None:
             self.filtering.pool.release(self.seat)
@@ -152,6 +167,10 @@ class FilterJob(RecurrentJob):
         return self.position < len(self.options.observations)
 
     @property
+    def next_time(self) -> float:
+        return float(self.options.times[self.position])
+
+    @property
     def place(self) -> str:
         return f"observations[{self.position}]"
 
@@ -172,13 +191,15 @@ class FilterJob(RecurrentJob):
         self.emit(stepped.step)
 
     def next_piece(self, most: int) -> Piece:
-        """The next observations, so many at most, which stay the next ones until `accept_piece`."""
-        options = self.options
-        rows = slice(self.position, self.position + min(most, self.filtering.model.piece_rows_of(options)))
-        return Piece(
-            self.ensure_seat(), options.times[rows], options.observations[rows], options.noise[rows], self.readout,
-            options.seed, None if options.inputs is None else options.inputs[rows],
+        """The next observations, which cost no more than so many plain ones and stay the next ones until
+        `accept_piece`."""
+        options, model = self.options, self.filtering.model
+        most = min(most, model.piece_rows_of(options))
+        series = Piece(
+            self.ensure_seat(), options.times, options.observations, options.noise, self.readout, options.seed,
+            options.inputs,
         )  # fmt: skip
+        return model.cut(self.filtering.pool, series.part(slice(self.position, self.position + most)), most)
 
     def accept_piece(self, steps: Steps) -> None:
         """Take the answers to the next observations."""

@@ -43,6 +43,13 @@ class Piece(NamedTuple):
     seed: int
     inputs: np.ndarray | None = None
 
+    def part(self, rows: slice) -> Piece:
+        """Some of them."""
+        return self._replace(
+            times=self.times[rows], values=self.values[rows], noise=self.noise[rows],
+            inputs=None if self.inputs is None else self.inputs[rows],
+        )  # fmt: skip
+
 
 class Ahead(NamedTuple):
     """Forecasts after a last observation, at times `[M]`: moments `[M, 2, P]`, mean and std; bands
@@ -133,5 +140,5 @@ class MergeOptions:
 
 
 def reply_rows(options: Any) -> int:
-    """What a step that is told so much about weighs, in plain steps."""
+    """What a step that is told so much about weighs, in plain steps; what is wanted has a horizon and samples."""
     return 1 + len(options.horizon) // FORECASTS_PER_ROW + options.samples // SAMPLES_PER_ROW

@@ -99,9 +99,10 @@ class FilterStage:
                 series = [job for job in active if self._is_told_in_columns(job)]
                 self._advance([job for job in active if not self._is_told_in_columns(job)], done)
                 for one in series:
-                    self._follow(one, max(LEAST_PIECE, self.model.piece_rows // len(series)), done)
+                    if _goes_on(one):  # a deadline may have passed behind the one before
+                        self._follow(one, max(LEAST_PIECE, self.model.piece_rows // len(series)), done)
                 unwatched = [job for job in active if not job.is_watched and _goes_on(job)]
-                if not unwatched or time.thread_time() >= until or _is_awaited(jobs):
+                if not unwatched or time.thread_time() >= until or _is_awaited(jobs) or self._are_dear(unwatched):
                     break
                 deliver_early([job for job in active if job.is_watched and not job.done])
                 active = unwatched
@@ -111,6 +112,10 @@ class FilterStage:
         for job in jobs:
             if not job.done:
                 job.settle()
+
+    def _are_dear(self, jobs: Sequence[RecurrentJob]) -> bool:
+        """Whether the next observations cost more than those of one quantum may, and are for several quanta."""
+        return len(jobs) > 1 and sum(job.rows for job in jobs) > self.max_rows
 
     def _is_told_in_columns(self, job: RecurrentJob) -> TypeGuard[FilterJob]:
         return isinstance(job, FilterJob) and not job.is_watched and self.model.piece_rows > 1

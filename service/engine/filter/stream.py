@@ -181,6 +181,10 @@ class StreamJob(RecurrentJob):
         return bool(self._pending)
 
     @property
+    def next_time(self) -> float:
+        return self._pending[0].t
+
+    @property
     def place(self) -> str:
         return "y"
 

@@ -1,0 +1,153 @@
+"""What rows of the series network cost: calls are cut by cells, not rows, and a dear row has its quantum alone."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from rfa.model.series.config import PATCH
+from rfa.model.series.stream_numba import CELLS, MOST_EMPTY
+from rfa.service.engine import job as jobs
+from rfa.service.engine.filter import stages
+from rfa.service.engine.filter.jobs import FilterJob
+from rfa.service.engine.filter.model import FilterOptions, Piece
+from rfa.service.engine.filter.stages import FilterStage
+from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamJob
+from rfa.service.metrics import Metrics
+from rfa.service.runtime.compiled_series import PREFIX, SeriesRuntime
+from rfa.service.runtime.pool import StatePool
+from rfa.service.runtime.series_work import count_cells
+from tests.service.test_series_runtime import decoder, network
+
+pytestmark = pytest.mark.anyio
+LATE = 60.0
+
+
+@pytest.fixture(scope="module")
+def runtime():
+    return SeriesRuntime("series", "0" * 64, decoder(network()))
+
+
+def gapped(rows, gap, columns=1, plain=60):
+    """Options of a request: plain rows, and then rows after so many cells each."""
+    times = np.arange(float(plain))
+    times = np.append(times, times[-1] + gap * np.arange(1.0, rows + 1))
+    values = np.random.default_rng(0).normal(size=(len(times), columns))
+    return FilterOptions(times, values, np.ones(len(times)), (0.9,))
+
+
+def cells_in(pool, seat):
+    return int(pool.arrays[f"{PREFIX}counts"][seat.row, 0, CELLS])
+
+
+class Watched(SeriesRuntime):
+    """Counts the rows and the cells of each call."""
+
+    def follow(self, pool, piece):
+        before = cells_in(pool, piece.seat)
+        steps = super().follow(pool, piece)
+        self.calls.append((len(piece.times), cells_in(pool, piece.seat) - before))
+        self.after_call()
+        return steps
+
+
+def watched(columns=1, after_call=lambda: None):
+    model = Watched("series", "0" * 64, decoder(network()), columns)
+    model.calls, model.after_call = [], after_call
+    return model, FilterStage(model, StatePool(model.state_fields, 4), Metrics())
+
+
+def run_to_end(stage, *jobs):
+    while not all(job.done for job in jobs):
+        stage.run([job for job in jobs if not job.done])
+
+
+def test_times_tell_how_many_cells_pass(runtime):
+    """As many as the network takes: what a call costs is known before it is paid."""
+    rng = np.random.default_rng(1)
+    times = np.cumsum(rng.choice([0.3, 1.0, 2.0, 40.0, 1e7], 200, p=[0.1, 0.6, 0.2, 0.08, 0.02]))
+    pool, readout = StatePool(runtime.state_fields, 1), runtime.readout((0.9,), (), 0)
+    seat = pool.acquire()
+    runtime.put(pool, seat, runtime.start())
+    for begin, end in [(0, 1), (1, 90), (90, 200)]:
+        foretold = np.empty(end - begin, np.int64)
+        count_cells(pool.arrays[f"{PREFIX}clock"][seat.row].copy(), times[begin:end].copy(), foretold)
+        before = cells_in(pool, seat)
+        piece = Piece(seat, times[begin:end], np.ones((end - begin, 1)), np.ones(end - begin), readout, 0)
+        runtime.follow(pool, piece)
+        assert foretold.sum() == cells_in(pool, seat) - before
+
+
+@pytest.mark.parametrize(("rows", "gap", "columns"), [(300, 1, 1), (40, 100, 1), (12, 3000, 1), (12, 100, 8)])
+async def test_a_call_takes_so_many_cells_and_the_numbers_are_the_same(runtime, rows, gap, columns):
+    model, stage = watched(columns)
+    options = gapped(rows, gap, columns)
+    job = FilterJob(stage, options)
+    run_to_end(stage, job)
+    # Rows and tokens of gaps, a column each; a single row may cost more.
+    costs = [columns * (taken + (cells - taken) // PATCH) for taken, cells in model.calls]
+    assert all(cost <= model.piece_rows or taken == 1 for cost, (taken, _) in zip(costs, model.calls, strict=True))
+    assert sum(taken for taken, _ in model.calls) == len(options.times)
+    # As few calls as that takes, but for the ends of pieces: each wave of a gap costs more than its tokens.
+    assert len(model.calls) <= 2 + 5 * sum(costs) / model.piece_rows + (rows if gap > MOST_EMPTY else 0)
+    parts, _ = job.outcome()
+    other = runtime.sized(columns)
+    pool, readout = StatePool(other.state_fields, 1), other.readout((0.9,), (), 0)
+    seat = pool.acquire()
+    other.put(pool, seat, other.start(options.seed))
+    series = Piece(seat, options.times, options.observations, options.noise, readout, 0)
+    whole = other.follow(pool, series).told
+    for name in ("mean", "std", "anomaly", "interval"):
+        found = np.concatenate([getattr(part.told, name) for part in parts])
+        assert np.array_equal(found, getattr(whole, name), equal_nan=True)
+
+
+async def test_a_deadline_that_has_passed_ends_a_request_between_two_calls(runtime, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(stages, "QUANTUM_SECONDS", 3600.0)
+
+    def ring():
+        nonlocal now
+        now += LATE * (len(model.calls) == 3)
+
+    model, stage = watched(after_call=ring)
+    options = gapped(10, 3000)
+    job = FilterJob(stage, FilterOptions(**{**vars(options), "deadline_seconds": LATE / 2, "wants_state": True}))
+    run_to_end(stage, job)
+    _, end = job.outcome()
+    taken = sum(rows for rows, _ in model.calls)
+    assert (end.finish_reason, len(model.calls)) == ("deadline", 3) and 0 < taken < len(options.times)
+    rows = options.observations[:taken].tolist()
+    wanted = runtime.filter(options.times[:taken].tolist(), rows, levels=(0.9,)).state
+    assert end.state.payload == runtime.pack(wanted)
+
+
+async def test_a_dear_row_shares_its_quantum_with_no_other(monkeypatch):
+    """Nor is it taken on the event loop; a state that is gone on from tells as much as a seat."""
+    monkeypatch.setattr(stages, "QUANTUM_SECONDS", 3600.0)
+    model, stage = watched()
+    state = model.filter(np.arange(60.0).tolist(), np.ones((60, 1)).tolist()).state
+    plain, dear = gapped(20, 1), gapped(20, 3000, plain=1)
+    assert FilterJob(stage, plain).rows == 1
+    assert FilterJob(stage, dear).rows == 1  # the first row of a stream comes after no gap
+    resumed = FilterOptions(**{**vars(gapped(20, 1)), "times": 4000.0 + np.arange(80.0), "state": state})
+    first = FilterJob(stage, resumed)
+    assert first.rows > stage.max_rows
+    stream_options = FilterStreamOptions((0.9,), (), 0, 1, state=state)
+    stream = StreamJob(stage, stream_options, limit=10)
+    stream.push(Observed(60.0, [1.0], 1.0))
+    assert stream.is_quick
+    stream = StreamJob(stage, stream_options, limit=10)
+    stream.push(Observed(4000.0, [1.0], 1.0))
+    assert not stream.is_quick and stream.rows > stage.max_rows
+    _, wide = watched(8)
+    assert FilterJob(wide, gapped(20, 1, 8)).rows == 8
+    # Two that have become dear do not go on in the same quantum; one alone does.
+    several = [FilterJob(stage, gapped(3, 3000)) for _ in range(2)]
+    model.calls.clear()
+    stage.run(several)
+    assert not any(job.done for job in several) and len(model.calls) == 2
+    stage.run(several[:1])
+    assert several[0].done
+    run_to_end(stage, several[1])
