@@ -29,7 +29,7 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Final, NamedTuple
@@ -69,8 +69,9 @@ ETT_HORIZONS: Final = {"short": 48, "medium": 480, "long": 720}
 
 
 class Window(NamedTuple):
-    """What is known, times `[N]` and values `[N]`, and what came, `[h]`."""
+    """Of a series of its task what is known, times `[N]` and values `[N]`, and what came, `[h]`."""
 
+    series: str
     times: Array
     known: Array
     came: Array
@@ -99,37 +100,39 @@ class Score(NamedTuple):
 
 def tasks(data: Path) -> Iterator[Task]:
     """Those whose files are there."""
-    for name, season, step in (("Hourly", 24, 3_600), ("Weekly", 1, 604_800)):
-        parts = [data / "m4" / f"{name}-{part}.csv.gz" for part in ("train", "test")]
+    for often, season, step in (("Hourly", 24, 3_600), ("Weekly", 1, 604_800)):
+        parts = [data / "m4" / f"{often}-{part}.csv.gz" for part in ("train", "test")]
         if all(part.is_file() for part in parts):
             known, came = map(_rows, parts)
             windows = [
-                Window(MONDAY + np.timedelta64(step, "s") * np.arange(len(before)), before, after)
-                for before, after in zip(known, came, strict=True)
+                Window(name, MONDAY + np.timedelta64(step, "s") * np.arange(len(before)), before, after)
+                for (name, before), after in zip(known.items(), came.values(), strict=True)
             ]
-            yield Task(f"m4_{name.lower()}", season, windows)
+            yield Task(f"m4_{often.lower()}", season, windows)
     path = data / "ett" / "ETTh1.csv"
     if path.is_file():
         with path.open(newline="") as file:
-            table = list(csv.reader(file))[1:]
+            (_, *names), *table = csv.reader(file)
         times = np.array([row[0] for row in table], "datetime64[s]")
-        columns = np.array([row[1:] for row in table], float).T
+        columns = dict(zip(names, np.array([row[1:] for row in table], float).T, strict=True))
         for term, horizon in ETT_HORIZONS.items():
             yield Task(f"ett1/H/{term}", 24, ett_windows(times, columns, horizon))
 
 
-def _rows(path: Path) -> list[Array]:
+def _rows(path: Path) -> dict[str, Array]:
     """M4's files have a series a row, under its name."""
     with gzip.open(path, "rt", newline="") as file:
-        return [np.array([float(cell) for cell in row[1:] if cell]) for row in list(csv.reader(file))[1:]]
+        return {name: np.array([float(cell) for cell in cells if cell]) for name, *cells in list(csv.reader(file))[1:]}
 
 
-def ett_windows(times: Array, columns: Array, horizon: int) -> list[Window]:
-    """The last windows of each of the columns `[C, N]`."""
+def ett_windows(times: Array, columns: Mapping[str, Array], horizon: int) -> list[Window]:
+    """The last windows of each of the columns, all `[N]`."""
     count = min(max(1, math.ceil(TEST_SHARE * len(times) / horizon)), MOST_WINDOWS)
     begins = [len(times) - horizon * (count - k) for k in range(count)]
     return [
-        Window(times[:begin], column[:begin], column[begin : begin + horizon]) for begin in begins for column in columns
+        Window(name, times[:begin], column[:begin], column[begin : begin + horizon])
+        for begin in begins
+        for name, column in columns.items()
     ]
 
 

@@ -32,9 +32,9 @@ HOURS = np.datetime64("2024-01-01T00:00:00") + np.timedelta64(3_600, "s") * np.a
 
 @pytest.mark.parametrize(("horizon", "windows"), [(48, 20), (480, 4), (720, 3)])
 def test_windows_are_a_tenth_at_the_end(horizon: int, windows: int) -> None:
-    columns = np.stack([np.arange(17_420.0), -np.arange(17_420.0)])
+    columns = {"up": np.arange(17_420.0), "down": -np.arange(17_420.0)}
     found = ett_windows(HOURS, columns, horizon)
-    assert len(found) == 2 * windows
+    assert [one.series for one in found] == ["up", "down"] * windows
     assert found[-1].came[-1] == -17_419 and all(len(one.came) == horizon for one in found)
     firsts = [one.came[0] for one in found[::2]]
     assert np.diff(firsts).tolist() == [horizon] * (windows - 1)
@@ -42,7 +42,7 @@ def test_windows_are_a_tenth_at_the_end(horizon: int, windows: int) -> None:
 
 
 def test_scores_by_hand() -> None:
-    window = Window(HOURS[:4], np.array([0.0, 1.0, 3.0, 6.0]), np.array([7.0, 9.0]))
+    window = Window("x", HOURS[:4], np.array([0.0, 1.0, 3.0, 6.0]), np.array([7.0, 9.0]))
     quantiles = np.tile(np.arange(3.0, 12.0), (2, 1))  # the median is 7
     ends = np.stack([np.full((2, 5), 6.0), np.array([[8.0] * 5, [8.0, 8.5, 9.0, 9.5, 10.0]])], axis=2)
     found = score(Task("x", 1, [window]), [Quantiles(quantiles, ends)])
@@ -61,7 +61,10 @@ def hourly(tmp_path: Path, count: int = 1) -> np.ndarray:
     series = 100 + 10 * np.sin(2 * np.pi * np.arange(348) / 24) + rng.normal(size=(count, 348))
     for part, rows in (("train", series[:, :300]), ("test", series[:, 300:])):
         with gzip.open(tmp_path / "m4" / f"Hourly-{part}.csv.gz", "wt") as file:
-            file.write("V1,V2\n" + "".join(",".join(['"H1"', *map(str, values), ""]) + "\n" for values in rows))
+            file.write(
+                "V1,V2\n"
+                + "".join(",".join([f'"H{k}"', *map(str, values), ""]) + "\n" for k, values in enumerate(rows, 1))
+            )
     return series[0]
 
 
@@ -69,7 +72,7 @@ def test_forecasts_have_their_form_and_see_nothing_of_the_window(tmp_path: Path)
     series = hourly(tmp_path)
     (task,) = tasks(tmp_path)
     (window,) = task.windows
-    assert task.name == "m4_hourly" and task.season == 24
+    assert (task.name, task.season, window.series) == ("m4_hourly", 24, "H1")
     np.testing.assert_array_equal(window.known, series[:300])
     for model in (naive_normal, MODELS["auto"], MODELS["series"], MODELS["series, as trained"]):
         forecast = model(window, task.season)
