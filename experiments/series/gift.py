@@ -250,6 +250,7 @@ def write_gift(data: Path, out: Path, only: tuple[str, ...] = ()) -> dict[str, A
     found = list(tasks(data))
     if not found:
         raise ValueError(f"{data} has none of the tasks: m4/Hourly-train.csv.gz … and ett/ETTh1.csv")
+    here = origin(COMMAND)  # once, before a file of the checkout changes
     for task in found:
         kept = document["tasks"].setdefault(task.name, {})
         for name in only or MODELS:
@@ -268,7 +269,6 @@ def write_gift(data: Path, out: Path, only: tuple[str, ...] = ()) -> dict[str, A
             if len(asked.windows) < len(task.windows):
                 same = score(asked, [naive_normal(window, task.season) for window in asked.windows])
                 row["naive"] = {"mase": round(same.mase, 4), "wql": round(same.wql, 5)}
-            here = origin(COMMAND)
             document = {"commit": here["commit"], "hardware": here["hardware"], **document}
             if here["commit"] != document["commit"]:
                 row |= {"commit": here["commit"], "hardware": here["hardware"]}

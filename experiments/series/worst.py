@@ -154,19 +154,20 @@ def write_worst(data: Path, out: Path, figure: Path) -> dict[str, Any]:
     if not found:
         raise ValueError(f"{data} has none of the tasks of `rfa bench series`")
     losses: dict[str, Any] = document.get("losses", {})
-    ranked = document.get("ranked") or {name: origin(COMMAND)[name] for name in ("commit", "hardware")}
+    here = origin(COMMAND)  # once, before a file of the checkout changes
+    ranked = document.get("ranked") or {name: here[name] for name in ("commit", "hardware")}
     for name, task in found.items():
         kept = losses.setdefault(name, {})
         for model in (NAIVE, "auto", NETWORK):
             if model not in kept:
                 kept[model] = measured_losses(task, model)
-                write_result(out, {**origin(COMMAND), "ranked": ranked, "losses": losses, "worst": []})
+                write_result(out, {**here, "ranked": ranked, "losses": losses, "worst": []})
     rows, drawn = [], []
     for place in worst_places(found, losses):
         figures, forecasts = told(found[place.task], place.number, losses[place.task])
         rows.append(figures)
         drawn.append((found[place.task], figures, forecasts))
-    document = {**origin(COMMAND), "ranked": ranked, "losses": losses, "worst": rows}
+    document = {**here, "ranked": ranked, "losses": losses, "worst": rows}
     write_result(out, document)
     draw(drawn, document, figure)
     return document
