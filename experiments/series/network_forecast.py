@@ -24,9 +24,10 @@ ENDS = [((4, 5), (9, 10)), ((3,), (11,)), ((2,), (12,)), ((1,), (13,)), ((0,), (
 
 
 @functools.lru_cache(1)
-def _network(name: str = "series") -> SeriesNetwork:
+def shipped() -> SeriesNetwork:
+    """The network of the shipped bundle; told on one core."""
     torch.set_num_threads(1)
-    model: SeriesNetwork = model_of(open_bundle(BUNDLE_ROOT / name))
+    model: SeriesNetwork = model_of(open_bundle(BUNDLE_ROOT / "series"))
     return model
 
 
@@ -37,7 +38,7 @@ def forecast(values: Array, horizon: int, mode: str = "recurrent") -> tuple[Arra
     In attention mode tokens are a patch apart and the last one ends with the series: what does not fill a patch at its
     beginning is left out.
     """
-    model = _network()
+    model = shipped()
     model.mode = "attention" if mode == "attention" else "recurrent"
     known = np.asarray(values, np.float64)[-CONTEXT:]
     rest = len(known) % PATCH
