@@ -162,23 +162,32 @@ def _with_error(found: Document) -> str:
     return f"{found['mean']:.3f} ± {found['error']:.3f}"
 
 
+def and_others(document: Document) -> list[Document]:
+    """The file, and what was added to it of other bundles."""
+    return [document, *document.get("others", {}).values()]
+
+
 def alarm_tables(document: Document) -> list[Table]:
-    first = next(iter(document["rows"].values()))
+    others = document.get("others", {})
+    rows = [
+        (f"{name}, `{model}`" if others else name, row)
+        for name in document["rows"]
+        for model, one in {"metrics": document, **others}.items()
+        if (row := one["rows"].get(name))
+    ]
+    first = rows[0][1]
     return [
         Table(
             ("series", "observations", *(f"at {rate}" for rate in first["over_nominal"])),
             [
                 (name, f"{row['observations']:,}", *(f"{value:.2f}" for value in row["over_nominal"].values()))
-                for name, row in document["rows"].items()
+                for name, row in rows
             ],
             f"Alarms over nominal, pooled; the first {document['burn_in']} observations of a series not counted:",
         ),
         Table(
             ("series", *(f"{100 * float(level):g} %" for level in first["coverage"])),
-            [
-                (name, *(f"{100 * value:.1f}" for value in row["coverage"].values()))
-                for name, row in document["rows"].items()
-            ],
+            [(name, *(f"{100 * value:.1f}" for value in row["coverage"].values())) for name, row in rows],
             "Percent of the observations inside their one-step forecast interval, by its level:",
         ),
     ]
@@ -190,7 +199,9 @@ def _plain(value: float | None) -> str:
 
 def nab_tables(document: Document) -> list[Table]:
     rows = []
-    for name, parts in document["detectors"].items():
+    own, *baselines = document["detectors"].items()
+    others = [(name, one["score"]) for name, one in document.get("others", {}).items()]
+    for name, parts in (own, *others, *baselines):
         for key, title in (("score", f"a rate of {document['rate']}"), ("best", "at its best")):
             scores = [profile[key] for profile in parts["whole"].values()]
             if None not in scores:
@@ -331,8 +342,8 @@ SHOWN = {
     "filter-adaptive": Shown(adaptive_tables),
     "filter-normal": Shown(normal_tables),
     "filter-precision": Shown(precision_tables, precision_bars),
-    "alarm-rates": Shown(alarm_tables),
-    "filter-nab": Shown(nab_tables),
+    "alarm-rates": Shown(alarm_tables, origins=and_others),
+    "filter-nab": Shown(nab_tables, origins=and_others),
     "forecast-etth1": Shown(forecast_tables, forecast_bars),
     "filter-speed": Shown(speed_tables),
     "afa": Shown(afa_tables),

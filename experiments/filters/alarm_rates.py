@@ -3,7 +3,8 @@ often they should; and how often the next observation falls inside its forecast 
 
     python -m rfa.experiments.filters.alarm_rates --data DATA [--model series]
 
-writes results/alarm-rates.json, or of another model than `metrics` alarm-rates-NAME.json, and prints a table.
+writes results/alarm-rates.json and prints a table; another model than `metrics` is added to that file, with where its
+figures come from.
 
 DATA holds nab/ (NAB's data and windows), ett/ETTh1.csv and ucr/*.npz (series of the UCR Anomaly Archive by their names,
 whose prefix of TRAIN values has no anomaly). Of NAB what lies in its windows is not counted. A server is started with
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import math
 import sys
 import urllib.request
@@ -180,6 +182,18 @@ def markdown(rows: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def write_rates(out: Path, model: str, rows: dict[str, Any]) -> None:
+    """Write the rows of the usual model, and keep those of others; or add those of another to the file."""
+    kept: dict[str, Any] = json.loads(out.read_text()) if out.is_file() else {}
+    command = "python -m rfa.experiments.filters.alarm_rates --data DATA"
+    if model == USUAL:
+        document = {**origin(command), "burn_in": BURN_IN, "rows": rows, "others": kept.get("others", {})}
+    else:
+        added = {**origin(f"{command} --model {model}"), "rows": rows}
+        document = {**kept, "others": {**kept.get("others", {}), model: added}}
+    write_result(out, document)
+
+
 def main() -> None:
     """Run, print and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -187,9 +201,7 @@ def main() -> None:
     parser.add_argument("--model", default=USUAL)
     given = parser.parse_args()
     rows = measure(given.data, given.model)
-    of, option = ("", "") if given.model == USUAL else (f"-{given.model}", f" --model {given.model}")
-    command = f"python -m rfa.experiments.filters.alarm_rates --data DATA{option}"
-    write_result(RESULTS / f"alarm-rates{of}.json", {**origin(command), "burn_in": BURN_IN, "rows": rows})
+    write_rates(RESULTS / "alarm-rates.json", given.model, rows)
     sys.stdout.write(markdown(rows) + "\n")
 
 

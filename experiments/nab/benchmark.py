@@ -2,6 +2,8 @@
 
     rfa bench nab --data NAB          writes results/filter-nab.json and prints a table
 
+Another bundle than `metrics` is added to that file, with where its figures come from.
+
 A server is started with the bundle, and every series posted to `/filter` with `alarm` at each of RATES, quiet for QUIET
 observations after an alarm: the same for all files. `score` is at RATE, which was chosen on the earlier 60 % of the
 series; `best` is at the rate that is best over the files given, as NAB's public rules choose a threshold. The baselines
@@ -158,10 +160,17 @@ def measure(
     }
 
 
+def detectors(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Scores of all: of the bundle, of those that were added, and of the baselines."""
+    own, *baselines = document["detectors"].items()
+    others = ((name, one["score"]) for name, one in document.get("others", {}).items())
+    return dict([own, *others, *baselines])
+
+
 def markdown(document: dict[str, Any]) -> str:
     """Scores over the files given, at the rate of all files and at the best one."""
     lines = ["| detector | " + " | ".join(PROFILES) + " |", "|---|" + "---|" * len(PROFILES)]
-    for name, parts in document["detectors"].items():
+    for name, parts in detectors(document).items():
         rows = parts["whole"]
         for key, title in (("score", f"a rate of {document['rate']}"), ("best", "at its best")):
             if rows["standard"][key] is not None:
@@ -189,6 +198,16 @@ def write_nab(bundle: Path, data: Path, out: Path) -> dict[str, Any]:
         "windowed Gaussian": [windowed_gaussian(one.values) for one in series],
         "null": [np.zeros(len(one.values)) for one in series],
     }
-    document = {**origin("rfa bench nab"), "bundle": opened.name} | measure(series, opened.name, raised, baselines)
+    found = {"bundle": opened.name} | measure(series, opened.name, raised, baselines)
+    document = merged(json.loads(out.read_text()) if out.is_file() else {}, opened.name, found)
     write_result(out, document)
     return document
+
+
+def merged(kept: Mapping[str, Any], name: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """A document with what was found of a bundle: as its own, or beside that of another."""
+    if kept.get("bundle", name) == name:
+        return {**origin("rfa bench nab --data NAB"), **found, "others": kept.get("others", {})}
+    own = {"score": found["detectors"][name], "series": found["series"]}
+    added = {**origin(f"rfa bench nab --data NAB --bundle {name}"), **own}
+    return {**kept, "others": {**kept.get("others", {}), name: added}}

@@ -14,18 +14,16 @@ import matplotlib as mpl
 import numpy as np
 from tqdm import tqdm
 
-from rfa.measured import HOME
+from rfa.experiments.series.pictures import FIGURES, INK, panels, save
 from rfa.training.synthetic.clock import DAY, HOUR, MINUTE, WEEK, Clock, regular_clock
 from rfa.training.synthetic.mixture import FAMILIES, OBSERVED, draw, standard
 
-OUT = HOME / "docs" / "figures"
 SEED, LENGTH = 7, 1088
 # The steps of the six series of a picture; 0 is none.
 STEPS = (5 * MINUTE, HOUR, HOUR, DAY, WEEK, 0.0)
 NAMES = {0.0: "steps", 1.0: "1 s", 10.0: "10 s", DAY: "1 d", WEEK: "1 w"}
 MIXED = ("mixture-1", "mixture-2", "mixture-3")
-GROUND, INK, TRUTH = "#fbfaf7", "#22252a", "#d08c2f"
-DPI, COLOURS = 80, 32
+TRUTH = "#d08c2f"
 
 
 class Panel(NamedTuple):
@@ -68,27 +66,16 @@ def panels_of(name: str) -> list[Panel]:
     return list(map(Panel, clock.steps, FAMILIES[name](rng, clock), titles))
 
 
-def draw_panels(panels: Sequence[Panel], path: Path) -> None:
+def draw_panels(shown: Sequence[Panel], path: Path) -> None:
     """Small multiples, three in a row, as a PNG of few colours."""
-    mpl.use("Agg")
-    from matplotlib import pyplot
-    from PIL import Image
-
-    rows = -(-len(panels) // 3)
-    figure, grid = pyplot.subplots(rows, 3, figsize=(11, 1.5 * rows + 0.1), squeeze=False, layout="constrained")
-    figure.set_facecolor(GROUND)
-    for axes, panel in zip(grid.flat, panels, strict=True):
+    rows = -(-len(shown) // 3)
+    figure, grid = panels(rows, 3, (11, 1.5 * rows + 0.1))
+    for axes, panel in zip(grid.flat, shown, strict=True):
         _draw(axes, panel)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=DPI)
-    pyplot.close(figure)
-    with Image.open(path) as image:
-        few = image.convert("RGB").quantize(COLOURS)
-    few.save(path, optimize=True)
+    save(figure, path)
 
 
 def _draw(axes: Any, panel: Panel) -> None:
-    axes.set_facecolor(GROUND)
     axes.plot(panel.steps, panel.values, color=INK, linewidth=0.5, zorder=3)
     if panel.truth is not None:
         axes.plot(panel.steps, panel.truth, color=TRUTH, linewidth=1.6)
@@ -98,9 +85,7 @@ def _draw(axes: Any, panel: Panel) -> None:
         room = 0.15 * (high - low) or 1.0
         axes.set_ylim(low - room, high + room)
     axes.set_title(panel.title, fontsize=7, color=INK, loc="left", pad=2)
-    axes.tick_params(labelsize=6, colors=INK, length=2)
     axes.yaxis.set_major_locator(mpl.ticker.MaxNLocator(3))
-    axes.spines[["top", "right"]].set_visible(False)
     axes.margins(x=0.01)
 
 
@@ -115,7 +100,7 @@ def pictures(out: Path) -> Iterator[Path]:
 def main() -> None:
     """Draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--out", type=Path, default=FIGURES)
     given = parser.parse_args()
     for path in tqdm(pictures(given.out), total=len(FAMILIES) + len(OBSERVED) + len(MIXED), disable=None):
         tqdm.write(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")

@@ -1,19 +1,21 @@
 """What the series network takes on one core, through the doors of Python.
 
-    python -m rfa.experiments.series.network_speed     writes results/series-speed.json and prints it
+    python -m rfa.experiments.series.network_speed     writes results/series-speed.json and prints it, in five minutes
 
 Live: `rfa.Stream(model="series", horizon=range(1, 65)).update`, state, intervals and 64 forecasts of every observation,
-at the beginning of a stream and after so many observations more. A series: `rfa.filter` of 50,000 rows. Many: 64
-streams, a row of each at a time, without forecasts. Medians, one process on one core.
+of one stream that has seen a thousand rows, a hundred thousand and a million. A series: `rfa.filter` of 50,000 rows.
+Many: 64 streams, a row of each at a time, without forecasts. Medians, one process on one core; `load` is how many
+processes the machine was running before.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 os.environ.update(OMP_NUM_THREADS="1")
@@ -31,7 +33,7 @@ from rfa.service.settings import BUNDLE_ROOT
 OUT = RESULTS / "series-speed.json"
 MODEL, HORIZON, REPEATS = "series", tuple(float(lead) for lead in range(1, 65)), 5
 LIVE, SERIES, STREAMS, TOGETHER = 2_000, 50_000, 64, 512
-LATE = 100_000
+SEEN = (1_000, 100_000, 1_000_000)
 
 
 def season(rows: int) -> np.ndarray:
@@ -50,18 +52,23 @@ def median(work: Callable[[], Any], count: int) -> float:
     return round(statistics.median(found), 2)
 
 
-def live(begin: int) -> tuple[float, float]:
-    """Median and 99th percentile of an update, microseconds, of a stream that has seen `begin` rows."""
+def live(seen: Sequence[int], rows: int) -> dict[str, dict[str, float]]:
+    """Of one stream, after each of `seen` observations: median and 99th percentile of the next `rows`, microseconds."""
     stream = rfa.Stream(model=MODEL, horizon=HORIZON)
-    values = season(LIVE + 100).tolist()
-    for k, value in enumerate(season(begin).tolist()):
-        stream.update(k, value)
-    found = []
-    for k, value in enumerate(values):
-        started = time.perf_counter()
-        stream.update(begin + k, value)
-        found.append(1e6 * (time.perf_counter() - started))
-    return round(statistics.median(found[100:]), 1), round(float(np.quantile(found[100:], 0.99)), 1)
+    coming, count, told = iter(enumerate(season(seen[-1] + rows).tolist())), 0, {}
+    for begin in seen:
+        for observation in itertools.islice(coming, begin - count):
+            stream.update(*observation)
+        found = []
+        for observation in itertools.islice(coming, rows):
+            started = time.perf_counter()
+            stream.update(*observation)
+            found.append(1e6 * (time.perf_counter() - started))
+        count = begin + rows
+        told[f"live after {begin:,}"] = {
+            "median": round(statistics.median(found), 1), "p99": round(float(np.quantile(found, 0.99)), 1),
+        }  # fmt: skip
+    return told
 
 
 def together() -> float:
@@ -85,10 +92,8 @@ def together() -> float:
 def measure() -> dict[str, Any]:
     """All figures, in microseconds."""
     values = season(SERIES)
-    first, late = live(0), live(LATE)
     return {
-        "live": {"median": first[0], "p99": first[1]},
-        "live after 100,000": {"median": late[0], "p99": late[1]},
+        **live(SEEN, LIVE),
         "a row of a series": median(lambda: rfa.filter(values, model=MODEL), SERIES),
         "a row of 64 streams": together(),
     }
@@ -96,7 +101,10 @@ def measure() -> dict[str, Any]:
 
 def main() -> None:
     """Measure and write."""
-    document = {**origin("python -m rfa.experiments.series.network_speed"), "microseconds": measure()}
+    load = round(os.getloadavg()[0], 1)
+    document = {
+        **origin("python -m rfa.experiments.series.network_speed"), "load": load, "microseconds": measure(),
+    }  # fmt: skip
     write_result(OUT, document)
     for name, value in document["microseconds"].items():
         sys.stdout.write(f"{name:24} {value}\n")
