@@ -301,6 +301,19 @@ async def test_long_format_has_the_numbers_of_json(case: str, order: str) -> Non
     assert not by_keys
 
 
+@pytest.mark.parametrize("kind", [pa.date32(), pa.date64()])
+async def test_dates_beyond_those_of_python_are_keys_like_others(kind: Any) -> None:
+    numbers, unit = (pa.int32(), 1) if kind == pa.date32() else (pa.int64(), 86_400_000)
+    dates = pa.array([unit * day for day in (2**31 - 1, -(2**31), 0) for _ in range(2)], numbers).cast(kind)
+    async with serving() as client:
+        for column in (dates, dates.dictionary_encode()):
+            response = await send(client, stream(pa.table({"id": column, "y": [1.0, 2.0] * 3})), by="id")
+            assert response.status_code == 200, response.text
+            table = pa.ipc.open_stream(response.content).read_all()
+            keys = table["id"].cast(numbers)
+            assert table["id"].type == kind and sorted(keys.to_pylist()) == sorted(dates.cast(numbers).to_pylist())
+
+
 async def test_a_bad_series_of_a_table_is_a_row_with_its_error() -> None:
     series = walks(4, 20)
     series["walk 1"]["times"][5] = 0.0
