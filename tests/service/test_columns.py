@@ -181,6 +181,10 @@ async def test_more_than_the_server_takes_is_refused_before_it_is_looked_at() ->
     async with serving(max_observations=6) as client:
         columns = await client.post("/filter", json={"model": "linear", "values": VALUES})
         stream = await send(client, arrow(VALUES), model="linear")
+        alone = await client.post("/filter", json={"values": [1.0] * 7})
+        assert (await client.post("/filter", json={"values": [1.0] * 6})).status_code == 200
+    assert (alone.status_code, alone.json()["error"]["code"]) == (422, "too_large")
+    assert alone.json()["error"]["param"] == "values"
     for response in (columns, stream):
         assert (response.status_code, response.json()["error"]["code"]) == (422, "too_large")
         assert response.json()["error"]["param"] == "values.left"

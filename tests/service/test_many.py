@@ -577,10 +577,12 @@ async def test_a_client_that_leaves_ends_its_series(kind: str, taken: int) -> No
 
 
 async def test_more_than_the_server_takes_is_refused_before_it_is_looked_at() -> None:
-    series = {"a": {"values": {"y": ["x"] * 4}}, "b": {"observations": [["x"]] * 4}}
+    series: dict[str, Any] = {"a": {"values": {"y": ["x"] * 4}}, "b": {"observations": [["x"]] * 4}}
+    short = {name: {"values": [1.0] * 4} for name in "ab"}
     limits: list[tuple[dict[str, int], dict[str, Any], str | None]] = [
         ({"max_series": 1}, {"series": series}, "series"),
         ({"max_series_observations": 7}, {"series": series}, "series"),
+        ({"max_series_observations": 7}, {"series": short}, "series"),
         ({"max_series_numbers": 1_000}, {"series": {"a": {"values": {"y": [0.0] * 100}}}}, "series"),
     ]
     for settings, body, param in limits:
@@ -588,10 +590,11 @@ async def test_more_than_the_server_takes_is_refused_before_it_is_looked_at() ->
             error = (await client.post("/filter", json=body)).json()["error"]
             assert (error["param"], error["code"] in ("too_large", "reply_too_large")) == (param, True), error
     async with serving(max_observations=3) as client:
-        found = await many(client, {**series, "c": {"values": {"y": [1.0] * 3}}})
+        found = await many(client, {**series, "c": {"values": {"y": [1.0] * 3}}, "d": {"values": [1.0] * 4}})
         assert [reply.get("error", {}).get("param") for reply in found["series"].values()] == [
             "values.y",
             "observations",
+            "values",
             None,
         ]
     table = stream(pa.table({"id": [1, 2, 2], "y": [1.0, 2.0, 3.0]}))
