@@ -368,6 +368,18 @@ async def test_a_bad_table_is_refused_by_name(change: Any, query: dict[str, str]
         assert client.app.state.memory.leased_bytes == 0
 
 
+@pytest.mark.parametrize("name", ["weight", "mean.y", "lower.0.9.y"])
+async def test_a_key_is_not_called_like_a_column_of_the_answer(name: str) -> None:
+    body = stream(pa.table({name: ["a", "b", "b"], "y": [1.0, 2.0, 3.0]}))
+    async with serving() as client:
+        error = (await send(client, body, by=name, levels="0.9")).json()["error"]
+        assert (error["param"], error["code"]) == ("by", "no_key") and name in error["message"]
+        answer = await send(client, body, by=name, fields="nis")
+        assert pa.ipc.open_stream(answer.content).schema.names == [name, "index", "t", "nis", "error"]
+        assert client.app.state.memory.leased_bytes == 0
+        assert client.app.state.engine.seats_in_use == 0
+
+
 async def test_what_would_unfold_is_refused_before_it_does() -> None:
     """Texts and nulls that take next to nothing in the body, and gigabytes as numbers or keys."""
     rows = 1_000_000
