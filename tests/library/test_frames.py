@@ -501,8 +501,13 @@ def test_what_is_compiled_is_said_on_stderr(
         return told(tell)
 
     monkeypatch.setattr(models, "telling_of_compilation", compiling)
-    rfa.filter([1.0, 2.0])
+    rfa.filter([1.0, 2.0], model="auto")
     assert capsys.readouterr() == ("", models.COMPILING)
+
+
+def test_a_folder_is_named() -> None:
+    with pytest.raises(FileNotFoundError, match="no bundle ''"):
+        rfa.filter([1.0], model="")
 
 
 def test_without_a_compiler_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
