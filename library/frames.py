@@ -211,25 +211,26 @@ class PandasData:
 
 
 class ArrayData:
-    """Numbers `[N]` or `[N, P]`, or an array with named fields; answered by arrays with named fields.
+    """Numbers `[N]` or `[N, P]`, or an array with named fields; answered by arrays with named fields. What is masked is
+    missing.
 
     Args:
         time: of the rows, `[N]`, numbers or dates; or the name of a field.
     """
 
     def __init__(self, data: Any, time: Any) -> None:
-        array = np.asarray(data)
+        array = data if isinstance(data, np.ma.MaskedArray) else np.asarray(data)
         self.time = time if isinstance(time, str) else None
         if array.dtype.names is None:
-            array = _numbers(array)
+            array = _numbers(_unmasked(array))
             names = [ARRAY_NAME] if array.ndim == 1 else [f"{ARRAY_NAME}{k}" for k in range(array.shape[1])]
             fields = {name: array if array.ndim == 1 else array[:, k] for k, name in enumerate(names)}
         elif array.ndim == 1:
-            fields = {name: array[name] for name in array.dtype.names}
+            fields = {name: _unmasked(array[name]) for name in array.dtype.names}
         else:
             raise ValueError(f"data has {array.ndim} dimensions: an array with named fields takes one")
         if time is not None and not isinstance(time, str):
-            clock = np.asarray(time)
+            clock = _unmasked(time)
             if clock.shape != array.shape[:1]:
                 raise ValueError(f"time has {clock.shape[0] if clock.ndim else 1} values, data {len(array)} rows")
             check_free(list(fields), {CLOCK_NAME: clock})
@@ -251,6 +252,17 @@ class ArrayData:
         columns: dict[str, Any] = {key: self._fields[key][rows] for key in keys} | dict(clock)
         check_free(list(columns), new)
         return _structured({**columns, **new})
+
+
+def _unmasked(values: Any) -> np.ndarray:
+    """Values `[N]` or `[N, P]` without a mask, missing where they had one."""
+    if not np.ma.is_masked(values):
+        return np.asarray(values)
+    kind = values.dtype.kind
+    if kind in "mM":
+        return np.asarray(values.filled(np.array("NaT", values.dtype)))
+    number, missing = (np.float64, np.nan) if kind in "iufb" else (object, None)
+    return np.asarray(values.astype(number).filled(missing))
 
 
 def _numbers(array: np.ndarray) -> np.ndarray:
