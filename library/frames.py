@@ -155,8 +155,7 @@ class PandasData:
         self._levels = self._used_levels(by)
         columns = {name: self._level(name) for name in self._levels}
         columns |= {name: frame.iloc[:, number] for name, number in reversed(self._labels.items())}
-        arrays = {name: _arrow_of(values) for name, values in columns.items()}
-        self.table = pa.table({name: values for name, values in arrays.items() if values is not None})
+        self.table = pa.table({name: _arrow_of(name, values) for name, values in columns.items()})
 
     def joined(self, new: New, rows: np.ndarray | None = None) -> Any:
         """See `Data`."""
@@ -295,12 +294,19 @@ def _made(table: pa.Table, keys: Sequence[str], rows: np.ndarray, clock: Clock, 
     return pa.table(columns | {name: column_of(values) for name, values in new.items()})
 
 
-def _arrow_of(values: Any) -> pa.Array | None:
-    """A column of pandas; None: it holds objects that no table does."""
+def _arrow_of(name: str, values: Any) -> pa.Array:
+    """A column of pandas; objects that no table holds, such as numbers between texts, are text, as a file has them.
+
+    Raises:
+        ValueError: they are complex numbers.
+    """
+    if getattr(values.dtype, "kind", "") == "c":
+        raise ValueError(f"column {name!r} holds complex numbers: give their parts as columns of their own")
     try:
         found = pa.array(values, from_pandas=True)
-    except (pa.ArrowException, TypeError, ValueError):
-        return None
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        is_missing = values.isna()
+        found = pa.array([None if gone else str(x) for x, gone in zip(values, is_missing, strict=True)], pa.string())
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
