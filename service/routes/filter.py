@@ -120,15 +120,15 @@ class Asked:
             client_of(self.request).spend("observations", -left)
             record.filtered(self.model, -left)
             record.finish_reasons = (filtered.finish_reason,)
-        state = filtered.state
+        state, calibration, options = filtered.state, filtered.calibration, self.job.options
         return FilterSummary(
             model=self.model,
             passes=self.passes,
             smoothed=None if filtered.smoothed is None else Long(filtered.smoothed, numbers=SMOOTHED_NUMBERS),
             log_likelihood=filtered.log_likelihood,
-            calibration=filtered.calibration,
+            calibration=replace(calibration, leads=calibration.leads[: len(options.horizon) - options.followed]),
             warnings=filtered.warnings,
-            seed=self.job.options.seed,
+            seed=options.seed,
             timings=filtered.timings,
             finish_reason=filtered.finish_reason,
             state=None if state is None else await self.exchange.save(state.payload, state.count),

@@ -348,7 +348,10 @@ class FilterWarning(Reply):
             "a filter that learns from its series alone had few rows of it"
         ),
     ]
-    horizon: Annotated[float | None, says("of the forecasts that it is about; null is one step")]
+    horizon: Annotated[
+        float | None,
+        says("of the forecasts that it is about, or of those on the way to the rows of `ahead`; null is one step"),
+    ]
     components: Annotated[
         list[int] | None, says("of the observations that it is about, from 0; null is all of them together")
     ]
