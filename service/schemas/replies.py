@@ -170,8 +170,9 @@ class ForecastPoint(Reply):
 
 @dataclass
 class FilterStepReply(Reply):
-    """The state in observation units after one observation."""
+    """The state in observation units after one observation; where `fields` are asked for, these beside index and t."""
 
+    always = ("index", "t")
     index: Annotated[int, says("position in the stream, from 0")]
     t: Annotated[float, says("of the observation")]
     mean: Annotated[list[float], says("the state, each component in units of the observation")]

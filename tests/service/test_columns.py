@@ -150,6 +150,8 @@ async def test_a_reply_has_the_fields_that_were_asked_for() -> None:
             assert [json.loads(line) for line in lines[:-1]] == steps
         columns = (await answer(client, {**sent, "values": VALUES, "fields": ["std", "nis"]}))["columns"]
         refused = await client.post("/filter", json={**sent, "observations": ROWS, "fields": ["mena"]})
+        document = (await client.get("/openapi.json")).json()
+    assert set(document["components"]["schemas"]["FilterStepReply"]["required"]) <= steps[0].keys()
     assert sorted(columns) == ["index", "nis", "std.left", "std.right", "t"]
     assert (refused.status_code, refused.json()["error"]["param"]) == (422, "fields[0]")
 
