@@ -37,7 +37,8 @@ def check_output(option: str, path: Path, endings: Sequence[str], sources: Seque
         raise ValueError(f"{option}: {str(path)!r} is a folder: give a file")
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise ValueError(f"{option}: {str(path)!r} may not be written")
-    if any(path.resolve() == Path(source).resolve() for source in sources if "://" not in source and source != "-"):
+    files = (Path(source) for source in sources if "://" not in source and source != "-")
+    if path.exists() and any(file.exists() and file.samefile(path) for file in files):
         raise ValueError(f"{option}: {str(path)!r} is the file to filter: give another name")
 
 

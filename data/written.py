@@ -41,6 +41,9 @@ def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:
     Args:
         times: `[M]`, as the series has them.
         sample: a cell of its clock, such as the last: an Arrow scalar.
+
+    Raises:
+        ValueError: its clock ends before them, as one of nanoseconds does in 2262.
     """
     import pyarrow as pa
 
@@ -51,7 +54,11 @@ def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:
         zone = kind.tz if pa.types.is_timestamp(kind) else None
         shown = times if zone else local_seconds(times, series.zone)
         stamps = pa.array(np.rint(1e6 * shown).astype(np.int64)).cast(pa.timestamp("us", zone))
-        return stamps.cast(kind, safe=False)
+        is_finest = pa.types.is_timestamp(kind) and kind.unit == "ns"
+        try:
+            return stamps.cast(kind, safe=is_finest)  # what coarser ones lose is no error
+        except pa.ArrowInvalid:
+            raise ValueError("times in nanoseconds end with the year 2262: give them in microseconds") from None
     cell = sample.as_py().strip()
     written = None if series.form == ISO else _by_format(series, times, cell, str(series.form))
     return pa.array(_by_iso(series, times, cell) if written is None else written)

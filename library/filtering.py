@@ -25,7 +25,7 @@ from rfa.service.engine.filter.model import FilterOptions
 from rfa.service.runtime.ahead import followed
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.filter_sequence import FilteredSequence
-from rfa.service.schemas.requests import FilterStreamRequest
+from rfa.service.schemas.requests import LARGEST_TIME, FilterStreamRequest
 
 Frame = TypeVar("Frame")
 # A row is an outlier if so many are nearer to the filter's estimate where the filter is right.
@@ -283,6 +283,8 @@ def _filtered(
         raise ValueError(
             "the rate of alarms is per time, and the data have no column of times: give a share of the rows, 0.001"
         )
+    for row in np.flatnonzero(np.abs(series.times) > LARGEST_TIME)[:1].tolist():
+        raise ValueError(f"row {_rows(series)[row] + 1}: a time of at most {LARGEST_TIME:g} in size is taken")
     for row, a in np.argwhere(np.abs(series.values) > LARGEST_OBSERVATION)[:1].tolist():
         place = f"row {_rows(series)[row] + 1}, column {series.names[a]!r}"
         raise ValueError(f"{place}: at most {LARGEST_OBSERVATION:g} in size is taken")

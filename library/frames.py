@@ -155,8 +155,7 @@ class PandasData:
         self._levels = self._used_levels(by)
         columns = {name: self._level(name) for name in self._levels}
         columns |= {name: frame.iloc[:, number] for name, number in reversed(self._labels.items())}
-        arrays = {name: _arrow_of(values) for name, values in columns.items()}
-        self.table = pa.table({name: values for name, values in arrays.items() if values is not None})
+        self.table = pa.table({name: _arrow_of(name, values) for name, values in columns.items()})
 
     def joined(self, new: New, rows: np.ndarray | None = None) -> Any:
         """See `Data`."""
@@ -211,25 +210,26 @@ class PandasData:
 
 
 class ArrayData:
-    """Numbers `[N]` or `[N, P]`, or an array with named fields; answered by arrays with named fields.
+    """Numbers `[N]` or `[N, P]`, or an array with named fields; answered by arrays with named fields. What is masked is
+    missing.
 
     Args:
         time: of the rows, `[N]`, numbers or dates; or the name of a field.
     """
 
     def __init__(self, data: Any, time: Any) -> None:
-        array = np.asarray(data)
+        array = data if isinstance(data, np.ma.MaskedArray) else np.asarray(data)
         self.time = time if isinstance(time, str) else None
         if array.dtype.names is None:
-            array = _numbers(array)
+            array = _numbers(_unmasked(array))
             names = [ARRAY_NAME] if array.ndim == 1 else [f"{ARRAY_NAME}{k}" for k in range(array.shape[1])]
             fields = {name: array if array.ndim == 1 else array[:, k] for k, name in enumerate(names)}
         elif array.ndim == 1:
-            fields = {name: array[name] for name in array.dtype.names}
+            fields = {name: _unmasked(array[name]) for name in array.dtype.names}
         else:
             raise ValueError(f"data has {array.ndim} dimensions: an array with named fields takes one")
         if time is not None and not isinstance(time, str):
-            clock = np.asarray(time)
+            clock = _unmasked(time)
             if clock.shape != array.shape[:1]:
                 raise ValueError(f"time has {clock.shape[0] if clock.ndim else 1} values, data {len(array)} rows")
             check_free(list(fields), {CLOCK_NAME: clock})
@@ -251,6 +251,17 @@ class ArrayData:
         columns: dict[str, Any] = {key: self._fields[key][rows] for key in keys} | dict(clock)
         check_free(list(columns), new)
         return _structured({**columns, **new})
+
+
+def _unmasked(values: Any) -> np.ndarray:
+    """Values `[N]` or `[N, P]` without a mask, missing where they had one."""
+    if not np.ma.is_masked(values):
+        return np.asarray(values)
+    kind = values.dtype.kind
+    if kind in "mM":
+        return np.asarray(values.filled(np.array("NaT", values.dtype)))
+    number, missing = (np.float64, np.nan) if kind in "iufb" else (object, None)
+    return np.asarray(values.astype(number).filled(missing))
 
 
 def _numbers(array: np.ndarray) -> np.ndarray:
@@ -283,12 +294,19 @@ def _made(table: pa.Table, keys: Sequence[str], rows: np.ndarray, clock: Clock, 
     return pa.table(columns | {name: column_of(values) for name, values in new.items()})
 
 
-def _arrow_of(values: Any) -> pa.Array | None:
-    """A column of pandas; None: it holds objects that no table does."""
+def _arrow_of(name: str, values: Any) -> pa.Array:
+    """A column of pandas; objects that no table holds, such as numbers between texts, are text, as a file has them.
+
+    Raises:
+        ValueError: they are complex numbers.
+    """
+    if getattr(values.dtype, "kind", "") == "c":
+        raise ValueError(f"column {name!r} holds complex numbers: give their parts as columns of their own")
     try:
         found = pa.array(values, from_pandas=True)
-    except (pa.ArrowException, TypeError, ValueError):
-        return None
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        is_missing = values.isna()
+        found = pa.array([None if gone else str(x) for x, gone in zip(values, is_missing, strict=True)], pa.string())
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 

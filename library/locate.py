@@ -33,11 +33,12 @@ def find_bundle(name: str) -> Path:
         FileNotFoundError: there is none of these; lists the names that there are.
     """
     path = Path(name)
-    if (path / MANIFEST_FILE).is_file():
+    is_path = name != ""  # which Path takes for the working folder
+    if is_path and (path / MANIFEST_FILE).is_file():
         return path
     known = {bundle.name: bundle for bundle in served_bundles()}
     if name not in known:
-        if path.is_dir():
+        if is_path and path.is_dir():
             return path
         raise FileNotFoundError(f"no bundle {name!r}: give a folder, or one of {', '.join(sorted(known))}")
     return known[name]

@@ -7,11 +7,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rfa.data import Key, Series, key_name
-from rfa.export.bundle import open_bundle
+from rfa.export.bundle import check_golden, open_bundle
+from rfa.export.documents import sha256
+from rfa.export.manifest import MANIFEST_FILE
 from rfa.library.locate import find_bundle
 from rfa.model.compiling import HAS_COMPILER, telling_of_compilation
 from rfa.model.fitted import are_models, system_for
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from rfa.service.runtime.compiled_series import SeriesRuntime
     from rfa.service.runtime.compiled_system import SystemRuntime
 
+# Bundles that stay open.
+KEPT: Final = 4
 # The bundle of the network of any series.
 SERIES = "series"
 # What filters a series of this key: its columns, each with those that are filtered with it.
@@ -80,25 +85,48 @@ def find_model(model: str | Path | None, columns: int | None, system: Mapping[st
     if name in auto.NAMES:
         with plain_errors():
             return Model(name, auto.AutoRuntime.of(size, name), auto.digest(name))
-    bundle = open_bundle(find_bundle(name))
+    bundle = _kept_open(find_bundle(name))
     if bundle.kind == "series":
         runtime = series_runtime(bundle, size)
         return Model(name, runtime, runtime.digest)
     return _checked(Model(name, FilterRuntime(bundle), bundle.digest), columns)
 
 
+def _kept_open(path: Path) -> Bundle:
+    """A bundle, opened again only when its manifest, which has the hashes of all its files, is another."""
+    manifest = path / MANIFEST_FILE
+    return _opened(path.absolute(), sha256(manifest.read_bytes()) if manifest.is_file() else "")
+
+
+@lru_cache(KEPT)
+def _opened(path: Path, digest: str) -> Bundle:
+    return open_bundle(path)
+
+
 def series_runtime(bundle: Bundle, columns: int) -> SeriesRuntime:
     """A model of any series for so many columns.
 
     Raises:
+        BundleError: it is not what its golden outputs were made with.
         ValueError: numba is not installed, or they are too many.
     """
     if not HAS_COMPILER:
         raise ValueError(f"model {bundle.name!r} needs numba: pip install 'rfa-server[fast]'")
+    with plain_errors():
+        return _held_to_golden(bundle).sized(columns)
+
+
+@lru_cache(KEPT)
+def _held_to_golden(bundle: Bundle) -> SeriesRuntime:
+    """A model of any series, held to the golden outputs of its bundle as servers hold it: once for a bundle, for hashes
+    tell that the weights came whole, and not that they are those of the network."""
+    from rfa.model.series.session import NETWORK, SeriesSession
     from rfa.service.runtime.compiled_series import open_series
 
-    with plain_errors():
-        return open_series(bundle).sized(columns)
+    runtime = open_series(bundle)
+    with telling_of_compilation(_tell):
+        check_golden(bundle, {NETWORK: SeriesSession(runtime.decoder)})
+    return runtime
 
 
 def filters(model: str | Path | None, columns: int, system: Mapping[str, Any] | None = None) -> Filters:
@@ -167,5 +195,9 @@ def told_of_compilation() -> Iterator[None]:
     """Say on stderr that something is compiled, before that takes half a minute; and that nothing can be."""
     if not HAS_COMPILER:
         warnings.warn(UNCOMPILED, RuntimeWarning, stacklevel=4)
-    with telling_of_compilation(lambda: sys.stderr.write(COMPILING)):
+    with telling_of_compilation(_tell):
         yield
+
+
+def _tell() -> None:
+    sys.stderr.write(COMPILING)

@@ -28,7 +28,7 @@ def wanted(
         ValueError: naming the field.
     """
     document = {
-        "levels": [float(level) for level in levels],
+        "levels": _numbers(levels),
         "horizon": list(leads_of(horizon)),
         "alarm": dict(alarm) if isinstance(alarm, Mapping) else None if alarm is None else {"rate": alarm},
         "samples": samples,
@@ -38,3 +38,10 @@ def wanted(
         raise ValueError("levels must not be empty: give some such as (0.5, 0.9)")
     with plain_errors():
         return validated(FilterStreamRequest, document, "the arguments")
+
+
+def _numbers(levels: Sequence[float]) -> list[float]:
+    try:
+        return [float(level) for level in levels]
+    except (TypeError, ValueError):
+        raise ValueError(f"levels takes numbers between 0 and 1 such as (0.5, 0.9), got {levels!r}") from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import io
 import struct
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -63,7 +63,7 @@ SERIES_BYTES, VIEW_BYTES = 512, 192
 _MESSAGE_HEADER: Final = 2
 _DICTIONARY_BATCH_DATA: Final = 1
 _RECORD_BATCH_COMPRESSION: Final = 3
-# Names of columns that an answer in long format has beside the keys.
+# Names of columns that every answer in long format has beside the keys.
 RESERVED: Final = frozenset({"index", "t", "state", "error"})
 STATE: Final = "state"
 
@@ -116,6 +116,18 @@ def keys_of(request: Request) -> Keys | None:
     """What tells the series of a body in long format apart; None where it holds one series."""
     keys: Keys | None = request.scope["state"].get("keys")
     return keys
+
+
+def check_apart(keys: Keys, columns: Collection[str]) -> None:
+    """Refuse keys that are called like columns of the answer, which would have two of one name.
+
+    Raises:
+        InvalidRequest: naming the first.
+    """
+    for name in keys.columns:
+        if name in columns:
+            message = f"by must not name {name}, which the answer has a column of: rename it, or ask for other `fields`"
+            raise InvalidRequest(message, param=BY, code="no_key")
 
 
 def _keys_asked(request: Request) -> list[str]:

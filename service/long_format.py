@@ -140,18 +140,19 @@ def _codes(name: str, column: Any, most: int, most_bytes: int) -> tuple[Array, A
         encoded = chunk if texts is not chunk else pc.dictionary_encode(chunk.cast(_plain(kind)))
         if encoded.null_count:
             raise _nameless(name)
+        values = encoded.dictionary.cast(_compared(kind))
         indices = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
         used = np.flatnonzero(np.bincount(indices, minlength=len(encoded.dictionary)))
         if len(used) > most:
             raise too_many_series(most)
         own = np.zeros(len(encoded.dictionary), np.int64)
         for code in used.tolist():
-            value = encoded.dictionary[code].as_py()
+            value = values[code].as_py()
             if value is None or (isinstance(value, str) and len(value) > LONGEST_KEY):
                 raise _nameless(name)
             own[code] = numbers.setdefault(value, len(numbers))
         parts.append(own[indices])
-    return np.concatenate(parts), pa.array(list(numbers), _plain(kind))
+    return np.concatenate(parts), pa.array(list(numbers), _compared(kind)).cast(_plain(kind))
 
 
 def _nameless(name: str) -> InvalidRequest:
@@ -170,3 +171,10 @@ def _is_key(kind: Any) -> bool:
 
 def _plain(kind: Any) -> Any:
     return pa.large_string() if pa.types.is_string_view(kind) else kind
+
+
+def _compared(kind: Any) -> Any:
+    """The type that keys are told apart as: dates as their numbers, for Python's end with the year 9999."""
+    if not pa.types.is_date(kind):
+        return _plain(kind)
+    return pa.int32() if pa.types.is_date32(kind) else pa.int64()

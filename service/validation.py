@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,8 +14,8 @@ from rfa.service.settings import Settings
 
 Model = TypeVar("Model", bound=BaseModel)
 LONGEST_FIELD_NAME = 64
-# Fields with a value for each observation.
-SERIES = ("observations", "times", "noise")
+# Fields with a value for each observation, beside the columns of `values`.
+SERIES = ("observations", "times", "noise", "input", "bias")
 PLAIN_WORDS = {
     "missing": "Field required",
     "extra_forbidden": "Unknown field",
@@ -41,9 +41,7 @@ def check_lengths(document: Any, settings: Settings) -> None:
     series = document.get("series")
     if type(series) is dict:
         _check_series(series, settings)
-    columns = document.get("values")
-    named = {f"values.{name}": column for name, column in columns.items()} if type(columns) is dict else {}
-    for name, values in (*((name, document.get(name)) for name in SERIES), *named.items()):
+    for name, values in _of_observations(document):
         if type(values) in (list, np.ndarray, range) and len(values) > settings.max_observations:
             limit = settings.max_observations
             raise InvalidRequest(
@@ -62,13 +60,21 @@ def _check_series(series: Mapping[str, Any], settings: Settings) -> None:
         raise InvalidRequest(message, param="series", code="too_large")
 
 
+def _of_observations(one: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What has a value for each observation of a series, by name, in whatever form it came; nothing is validated."""
+    yield from ((name, one.get(name)) for name in SERIES)
+    columns = one.get("values")
+    if type(columns) is dict:
+        yield from ((f"values.{name}", column) for name, column in columns.items())
+    else:
+        yield "values", columns
+
+
 def _observations(one: Any) -> int:
     """How many a series holds, as far as that can be told before anything was validated."""
     if type(one) is not dict:
         return 0
-    columns = one.get("values")
-    lists = [one.get(name) for name in SERIES] + (list(columns.values()) if type(columns) is dict else [])
-    return max(len(values) if type(values) is list else 0 for values in lists)
+    return max((len(values) for _, values in _of_observations(one) if type(values) is list), default=0)
 
 
 def validated(model: type[Model], document: Any, name: str) -> Model:

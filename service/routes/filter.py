@@ -120,15 +120,15 @@ class Asked:
             client_of(self.request).spend("observations", -left)
             record.filtered(self.model, -left)
             record.finish_reasons = (filtered.finish_reason,)
-        state = filtered.state
+        state, calibration, options = filtered.state, filtered.calibration, self.job.options
         return FilterSummary(
             model=self.model,
             passes=self.passes,
             smoothed=None if filtered.smoothed is None else Long(filtered.smoothed, numbers=SMOOTHED_NUMBERS),
             log_likelihood=filtered.log_likelihood,
-            calibration=filtered.calibration,
+            calibration=replace(calibration, leads=calibration.leads[: len(options.horizon) - options.followed]),
             warnings=filtered.warnings,
-            seed=self.job.options.seed,
+            seed=options.seed,
             timings=filtered.timings,
             finish_reason=filtered.finish_reason,
             state=None if state is None else await self.exchange.save(state.payload, state.count),
@@ -162,7 +162,7 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
     rule = NEVER if body.alarm is None else body.alarm.rule()
     model.check_input(rule, resumed, is_given=body.input is not None)
     times = _times(body, len(observations), resumed)
-    ahead, on_the_way = _ahead(body, model, times)
+    ahead, on_the_way = _ahead(body, model, times, resumed)
     return FilterOptions(
         times=times,
         observations=observations,
@@ -203,7 +203,9 @@ def _times(body: FilterRequest, count: int, resumed: Any) -> np.ndarray:
     return times
 
 
-def _ahead(body: FilterRequest, model: FilterRuntime, times: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _ahead(
+    body: FilterRequest, model: FilterRuntime, times: np.ndarray, resumed: Any
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Leads of the rows that come next, and those that are followed on the way.
 
     Raises:
@@ -212,17 +214,26 @@ def _ahead(body: FilterRequest, model: FilterRuntime, times: np.ndarray) -> tupl
     count = body.rows_ahead
     if not count:
         return (), ()
-    lags = np.diff(times)
-    lags = lags[lags > 0]
-    if body.times is not None and not len(lags):
+    step = 1.0 if body.times is None else _usual_lag(times, resumed)
+    if not step:
         message = "ahead needs two times that differ, which tell how far apart rows are; horizon needs none"
         raise InvalidRequest(message, param="ahead", code="no_times")
-    step = 1.0 if body.times is None else float(np.median(lags))
     on_the_way = followed(model, step, count * step)
     return (
         tuple((step * np.arange(1, count + 1)).tolist()),
         tuple(lead for lead in on_the_way if lead not in body.horizon),
     )
+
+
+def _usual_lag(times: np.ndarray, resumed: Any) -> float:
+    """How far apart rows usually are: these, else those before them; 0 where no two differ in time."""
+    lags = np.diff(times)
+    lags = lags[lags > 0]
+    if len(lags):
+        return float(np.median(lags))
+    if resumed is None or not resumed.count:
+        return 0.0
+    return float(resumed.step or times[0] - resumed.time)
 
 
 async def _document(asked: Asked, wanted: Collection[str] | None) -> AsyncIterator[bytes]:

@@ -14,7 +14,7 @@ from fastapi import Request, Response
 
 from rfa.service.access.quotas import client_of
 from rfa.service.access.record import record_of
-from rfa.service.arrow import ARROW, SeriesWriter, keys_of
+from rfa.service.arrow import ARROW, SeriesWriter, check_apart, keys_of
 from rfa.service.departure import unless_disconnected
 from rfa.service.encoding import Blocks, dumps, pieces
 from rfa.service.engine.engine import Engine
@@ -52,6 +52,8 @@ async def answer_many(body: FilterRequest, request: Request, engine: Engine, beg
     mode: dict[str, Any] = {} if body.mode == "recurrent" else {"mode": body.mode}
     model.readout(tuple(body.levels or model.levels), tuple(body.horizon), body.samples, passes=body.passes, **mode)
     many = await unless_disconnected(request, _Many.of(body, request, begin))
+    if (keys := keys_of(request)) is not None:
+        check_apart(keys, many.no_columns())
     parts = [one.part for one in many.begun.values()]
     client, count = client_of(request), sum(len(part.job.options.observations) for part in parts)
     client.afford("observations", count)
@@ -60,7 +62,7 @@ async def answer_many(body: FilterRequest, request: Request, engine: Engine, beg
     client.spend("observations", count)
     record_of(request).filtered(model.name, count)
     many.model = model.name
-    if (keys := keys_of(request)) is not None:
+    if keys is not None:
         return await open_pieces(request, _arrow(many, keys), ARROW)
     if body.stream:
         wants_events = SSE in request.headers.get("accept", "").lower()
@@ -165,6 +167,11 @@ class _Many:
         self._series.labels(self.model, "failed" if has_failed else "answered").inc()
         return _Ended(place, self.names[place], reply)
 
+    def no_columns(self) -> dict[str, np.ndarray]:
+        """Every column that is told of a series, empty; none where all were refused."""
+        some = next(iter(self.begun.values()), None)
+        return {} if some is None else some.no_columns()
+
     def summary(self) -> ManySummary:
         """The request as a whole, once all have ended."""
         return ManySummary(self.model, len(self.names), self._failed, self._observations, self._timings)
@@ -254,9 +261,7 @@ async def _lines(many: _Many) -> AsyncIterator[Any]:
 
 async def _arrow(many: _Many, keys: Keys) -> AsyncIterator[bytes]:
     """The same as record batches, one for each series, with its keys first."""
-    some = next(iter(many.begun.values()), None)
-    columns = {} if some is None else some.no_columns()
-    writer = SeriesWriter(keys, columns, has_states=many.body.return_state is True)
+    writer = SeriesWriter(keys, many.no_columns(), has_states=many.body.return_state is True)
     begin = writer.begin()
     async with aclosing(many.ended()) as ended:
         async for one in ended:

@@ -44,17 +44,23 @@ def says(description: str, **bounds: Any) -> Any:
     return Field(description=description, **bounds)
 
 
-def _describe(schema: dict[str, Any], kind: type) -> None:
+def _describe(schema: dict[str, Any], kind: type[Reply]) -> None:
     schema["description"] = inspect.getdoc(kind)
+    if kind.always is not None:
+        schema["required"] = list(kind.always)
 
 
 class Reply:
     """Base of replies: dataclasses that orjson encodes as they are; OpenAPI and the tests read them through pydantic.
 
     One that has slots is nobody's base: orjson would leave them out.
+
+    Attributes:
+        always: the fields that are in every one where a request chooses among them; None where none may.
     """
 
     __slots__ = ()
+    always: ClassVar[tuple[str, ...] | None] = None
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
         strict=True, extra="forbid", allow_inf_nan=False, json_schema_extra=_describe
     )

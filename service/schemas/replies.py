@@ -170,8 +170,9 @@ class ForecastPoint(Reply):
 
 @dataclass
 class FilterStepReply(Reply):
-    """The state in observation units after one observation."""
+    """The state in observation units after one observation; where `fields` are asked for, these beside index and t."""
 
+    always = ("index", "t")
     index: Annotated[int, says("position in the stream, from 0")]
     t: Annotated[float, says("of the observation")]
     mean: Annotated[list[float], says("the state, each component in units of the observation")]
@@ -348,7 +349,10 @@ class FilterWarning(Reply):
             "a filter that learns from its series alone had few rows of it"
         ),
     ]
-    horizon: Annotated[float | None, says("of the forecasts that it is about; null is one step")]
+    horizon: Annotated[
+        float | None,
+        says("of the forecasts that it is about, or of those on the way to the rows of `ahead`; null is one step"),
+    ]
     components: Annotated[
         list[int] | None, says("of the observations that it is about, from 0; null is all of them together")
     ]

@@ -375,9 +375,10 @@ class FilterRequest(FilterSeries):
         default=None,
         ge=0,
         le=MOST_AHEAD,
-        description="rows that come next, at the usual lag of `times`, to forecast once after the last observation: in "
-        f"`ahead` of a reply to `values`. null is {USUAL_AHEAD} where `values` is a list alone, without `times` "
-        "and `horizon`, else none",
+        description="rows that come next, at the usual lag of `times`, else of those before `state`, to forecast once "
+        "after the last observation: in `ahead` of a reply to `values`. A series that goes on has the intervals of one "
+        f"request where each of its requests asked for as many. null is {USUAL_AHEAD} where `values` is a list alone, "
+        "without `times` and `horizon`, else none",
     )
     samples: Samples = 0
     alarm: AlarmRequest | None = Field(default=None, description="tell which observations are alarms; null is none")

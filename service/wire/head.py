@@ -21,6 +21,8 @@ MAX_HEADERS: Final = 100
 VERSIONS: Final = (b"1.0", b"1.1")
 # Tab is the one control character that a field value may hold (RFC 9110, 5.5).
 _NOT_TEXT: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)|(?<!\r)\n")
+_BARE: Final = re.compile(rb"(?<!\r)\n")
+_LINES: Final = "The head must be lines of text that end with CR LF."
 _FOLDED: Final = re.compile(rb"\r\n[ \t]")
 _FIRST: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]|\r?\Z")
 
@@ -28,6 +30,19 @@ _FIRST: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]|\r?\Z")
 def starts_like_a_request(data: bytes | bytearray) -> bool:
     """Whether this can be the beginning of a method, or of nothing yet: that of a TLS handshake, say, cannot."""
     return _FIRST.match(data) is not None
+
+
+def check_line_ends(unfinished: bytes | bytearray, begin: int) -> None:
+    """Refuse a head whose lines end with a bare line feed before its end is there, which would never come.
+
+    Args:
+        begin: where what is new of it begins.
+
+    Raises:
+        MalformedRequest
+    """
+    if _BARE.search(unfinished, begin):
+        raise MalformedRequest(_LINES)
 
 
 def check_text(head: bytes) -> None:
@@ -42,7 +57,7 @@ def check_text(head: bytes) -> None:
     if head.count(b"\n") > MAX_HEADERS + 2:  # the request line, and the empty one
         raise HeadersTooLarge(f"A request must not have more than {MAX_HEADERS} headers.")
     if _NOT_TEXT.search(head):
-        raise MalformedRequest("The head must be lines of text that end with CR LF.")
+        raise MalformedRequest(_LINES)
     if _FOLDED.search(head):
         raise MalformedRequest("A header must not be folded over several lines.")
 

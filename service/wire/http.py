@@ -27,7 +27,15 @@ from rfa.service.errors import (
 )
 from rfa.service.wire.connection import TURN_SECONDS, Holding, StalledReader, Wire, address_of, is_reset
 from rfa.service.wire.exchange import CONTINUE, Exchange, scope_of
-from rfa.service.wire.head import END, LINE_END, check_framing, check_text, path_and_query, starts_like_a_request
+from rfa.service.wire.head import (
+    END,
+    LINE_END,
+    check_framing,
+    check_line_ends,
+    check_text,
+    path_and_query,
+    starts_like_a_request,
+)
 from rfa.service.wire.refusal import refuse
 from rfa.service.wire.websocket import WebSocketConnection, wants_websocket
 
@@ -217,6 +225,7 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
         if size > limit:
             raise HeadersTooLarge(f"The request line and headers must not be larger than {limit} bytes.")
         if end < 0:
+            check_line_ends(unread, self._searched)
             self._searched = 0 if unread == b"\r" else len(unread)
             if self._is_half_closed:
                 self.transport.close()

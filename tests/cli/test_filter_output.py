@@ -133,6 +133,9 @@ def test_what_cannot_be_written_is_said_before_the_file_is_read(tmp_path: Path) 
         assert "may not be written" in rfa("filter", path, "--out", tmp_path / "locked" / "x.csv")[2]
     own = readings(tmp_path / "room.csv")
     assert "is the file to filter" in rfa("filter", own, "--out", own)[2]
+    (tmp_path / "loop.csv").symlink_to("loop.csv")
+    code, _, err = rfa("filter", own, "--out", tmp_path / "loop.csv")
+    assert code and "loop.csv" in err and "unexpected" not in err
 
 
 def test_a_regular_clock_has_the_mean_of_each_step(tmp_path: Path) -> None:

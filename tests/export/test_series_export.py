@@ -11,12 +11,14 @@ import pytest
 import safetensors.numpy
 from typer.testing import CliRunner
 
+import rfa
 from rfa.cli.main import app
 from rfa.export.bundle import BundleError, check_golden, open_bundle
 from rfa.export.documents import canonical_json, sha256
 from rfa.export.loading import load_model
 from rfa.export.series_export import export_series
 from rfa.export.verify import compare_with_torch, verify_bundle
+from rfa.library.models import find_model
 from rfa.model.checkpoint import load_run
 from rfa.model.series.decoder_numba import SeriesDecoder
 from rfa.model.series.session import NETWORK, SeriesSession
@@ -72,6 +74,22 @@ def test_other_weights_do_not_give_the_golden_outputs(folder: Path, tmp_path: Pa
     other = open_bundle(rewritten(bundle, tmp_path / "other", model_safetensors=safetensors.numpy.save(weights)))
     with pytest.raises(BundleError, match=r"golden\.json: case 0"):
         check_golden(other, sessions(other))
+    assert len(rfa.forecast(np.arange(9.0), 2, model=bundle.path)) == 2
+    with pytest.raises(BundleError, match=r"golden\.json: case 0"):
+        rfa.forecast(np.arange(9.0), 2, model=other.path)
+    (tmp_path / "rows.csv").write_text("y\n1\n2\n4\n")
+    result = CliRunner().invoke(app, ["filter", str(tmp_path / "rows.csv"), "--bundle", str(other.path)])
+    assert result.exit_code and "golden.json: case 0" in result.stderr
+
+
+def test_a_bundle_that_was_replaced_is_opened_again(folder: Path, tmp_path: Path) -> None:
+    bundle, path = exported(folder), tmp_path / "bundle"
+    shutil.copytree(bundle.path, path)
+    found = find_model(path, 1)
+    assert find_model(path, 2).runtime.decoder is found.runtime.decoder
+    shutil.rmtree(path)
+    rewritten(bundle, path, golden_json=json.dumps(bundle.golden, indent=1).encode())
+    assert find_model(path, 1).digest != found.digest
 
 
 @pytest.mark.parametrize("change", ["missing", "shape", "infinite"])

@@ -400,6 +400,43 @@ def test_one_bad_series_is_named_and_costs_the_others_nothing() -> None:
         rfa.filter(frame[3:], by="key")
 
 
+def test_what_is_masked_is_missing() -> None:
+    values, gone = np.array([[1, 5], [2, 6], [900, 7], [3, 8]]), np.zeros((4, 2), bool)
+    gone[2, 0] = True
+    told: Any = rfa.filter(np.ma.array(values, mask=gone), model="auto")
+    plain: Any = rfa.filter(np.where(gone, np.nan, values), model="auto")
+    for name in plain.dtype.names:
+        same(told[name], plain[name])
+    rows = np.ma.array(
+        [(np.datetime64("2024-01-01", "s") + k, y) for k, y in enumerate(values[:, 0])],
+        mask=[(False, is_gone) for is_gone in gone[:, 0]], dtype=[("t", "M8[s]"), ("y0", "i8")],
+    )  # fmt: skip
+    by_field: Any = rfa.filter(rows, model="auto")
+    same(by_field["y0"], plain["y0"])
+    same(by_field["y0_mean"], rfa.filter(plain[["y0"]], model="auto")["y0_mean"])
+
+
+def test_numbers_between_texts_are_read_as_in_a_file() -> None:
+    frame = pd.DataFrame({"y": [1.0, 2.0, 3.0], "z": [1.5, "n/a", 2.5]})
+    found = rfa.filter(frame, model="auto")
+    assert {"y_mean", "z_mean"} <= set(found.columns)
+    with pytest.warns(UserWarning, match="row 2, column 'z': 'broken' is not a number .* read as missing"):
+        odd = rfa.filter(frame[["z"]].replace("n/a", "broken"), model="auto")
+    same(odd["z_mean"], rfa.filter(frame[["z"]], model="auto")["z_mean"])
+    pd.testing.assert_frame_equal(found[frame.columns.tolist()], frame)
+    with pytest.raises(ValueError, match="row 1, column 'big': at most"):  # of more than 64 bits
+        rfa.filter(pd.DataFrame({"big": [2**70, 1, 2]}), model="auto")
+
+
+def test_a_clock_that_ends_before_the_forecast_is_refused() -> None:
+    frame = pd.DataFrame({"y": np.arange(5.0)}, index=pd.date_range("2262-04-06", periods=5, freq="D", unit="ns"))
+    assert len(rfa.forecast(frame, 1, model="auto")) == 1
+    with pytest.raises(ValueError, match="end with the year 2262: give them in microseconds"):
+        rfa.forecast(frame, 10, model="auto")
+    frame.index = frame.index.as_unit("us")
+    assert rfa.forecast(frame, 10, model="auto").index[-1] == pd.Timestamp("2262-04-20")
+
+
 def test_cells_that_are_no_numbers_are_warned_of() -> None:
     frame = pd.DataFrame({"x": [1.0, math.inf, 2.0]})
     with pytest.warns(UserWarning, match="row 2, column 'x': not finite .* read as missing"):
@@ -446,6 +483,10 @@ def test_what_is_no_measurement_is_left_alone() -> None:
         (lambda: np.zeros(3), {"alarm": "1/day"}, "no column of times"),
         (lambda: np.zeros(3), {"alarm": 0.9}, "alarm.rate"),
         (lambda: np.array([1.0, 1e13]), {}, "row 2, column 'y': at most 1e\\+12"),
+        (lambda: np.zeros(2), {"time": [0.0, 1e300]}, "row 2: a time of at most 1e\\+15"),
+        (lambda: pd.DataFrame({"x": [1.0], "z": [1j]}), {}, "column 'z' holds complex numbers"),
+        (lambda: np.zeros(3), {"levels": 0.9}, "levels takes numbers between 0 and 1 such as \\(0.5, 0.9\\), got 0.9"),
+        (lambda: np.zeros(3), {"levels": None}, "levels takes numbers"),
     ],
 )
 def test_what_cannot_be_filtered_is_said_with_what_to_do(
@@ -501,8 +542,13 @@ def test_what_is_compiled_is_said_on_stderr(
         return told(tell)
 
     monkeypatch.setattr(models, "telling_of_compilation", compiling)
-    rfa.filter([1.0, 2.0])
+    rfa.filter([1.0, 2.0], model="auto")
     assert capsys.readouterr() == ("", models.COMPILING)
+
+
+def test_a_folder_is_named() -> None:
+    with pytest.raises(FileNotFoundError, match="no bundle ''"):
+        rfa.filter([1.0], model="")
 
 
 def test_without_a_compiler_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,8 +48,8 @@ async def test_numbers_and_nothing_else_are_forecast_by_the_network(client: http
     assert np.abs(np.array(ahead["mean.y"]) - coming).max() < 2.5
     ends = zip(ahead["lower.0.9.y"], ahead["mean.y"], ahead["upper.0.9.y"], strict=True)
     assert all(low < mean < high for low, mean, high in ends)
-    # What is followed on the way is told by how it held, and not row by row.
-    assert [lead["horizon"] for lead in reply["calibration"]["leads"]] == [1.0, 4.0, 16.0]
+    # What is followed on the way was not asked for.
+    assert reply["calibration"]["leads"] == []
     assert not any(name.startswith("forecast") for name in reply["columns"])
 
 
@@ -72,6 +72,27 @@ async def test_a_state_goes_on_to_the_same_rows(client: httpx.AsyncClient) -> No
     first = await asked(client, values={"y": VALUES[:60]}, ahead=5, return_state=True)
     rest = await asked(client, values={"y": VALUES[60:]}, ahead=5, state=first["state"])
     assert rest["ahead"] == whole["ahead"] != first["ahead"]
+
+
+@pytest.mark.anyio
+async def test_a_state_knows_how_far_apart_rows_are(client: httpx.AsyncClient) -> None:
+    async def row(k: int, state: str | None) -> Any:
+        values = {"y": VALUES[k : k + 1]}
+        return await asked(client, times=TIMES[k : k + 1], values=values, ahead=4, state=state, return_state=True)
+
+    first = await asked(client, times=TIMES[:1], values={"y": VALUES[:1]}, return_state=True)
+    second = await row(1, first["state"])
+    gone_on = await row(9, second["state"])  # after a gap
+    for reply, last in ((second, 1), (gone_on, 9)):
+        assert reply["ahead"]["t"] == [TIMES[last] + STEP * k for k in range(1, 5)]
+
+
+@pytest.mark.anyio
+async def test_leads_are_those_that_were_asked_for_and_warnings_are_of_all(client: httpx.AsyncClient) -> None:
+    reply = await asked(client, values={"y": [k % 4 for k in range(600)]}, model="auto", horizon=[3.0], ahead=12)
+    assert [lead["horizon"] for lead in reply["calibration"]["leads"]] == [3.0]
+    told = {warning["horizon"]: warning["message"] for warning in reply["warnings"]}
+    assert "on the way to the rows of `ahead`" in told[12.0] and "`ahead`" not in told[None]
 
 
 @pytest.mark.anyio

@@ -150,6 +150,8 @@ async def test_a_reply_has_the_fields_that_were_asked_for() -> None:
             assert [json.loads(line) for line in lines[:-1]] == steps
         columns = (await answer(client, {**sent, "values": VALUES, "fields": ["std", "nis"]}))["columns"]
         refused = await client.post("/filter", json={**sent, "observations": ROWS, "fields": ["mena"]})
+        document = (await client.get("/openapi.json")).json()
+    assert set(document["components"]["schemas"]["FilterStepReply"]["required"]) <= steps[0].keys()
     assert sorted(columns) == ["index", "nis", "std.left", "std.right", "t"]
     assert (refused.status_code, refused.json()["error"]["param"]) == (422, "fields[0]")
 
@@ -181,6 +183,10 @@ async def test_more_than_the_server_takes_is_refused_before_it_is_looked_at() ->
     async with serving(max_observations=6) as client:
         columns = await client.post("/filter", json={"model": "linear", "values": VALUES})
         stream = await send(client, arrow(VALUES), model="linear")
+        alone = await client.post("/filter", json={"values": [1.0] * 7})
+        assert (await client.post("/filter", json={"values": [1.0] * 6})).status_code == 200
+    assert (alone.status_code, alone.json()["error"]["code"]) == (422, "too_large")
+    assert alone.json()["error"]["param"] == "values"
     for response in (columns, stream):
         assert (response.status_code, response.json()["error"]["code"]) == (422, "too_large")
         assert response.json()["error"]["param"] == "values.left"

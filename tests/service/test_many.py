@@ -301,6 +301,19 @@ async def test_long_format_has_the_numbers_of_json(case: str, order: str) -> Non
     assert not by_keys
 
 
+@pytest.mark.parametrize("kind", [pa.date32(), pa.date64()])
+async def test_dates_beyond_those_of_python_are_keys_like_others(kind: Any) -> None:
+    numbers, unit = (pa.int32(), 1) if kind == pa.date32() else (pa.int64(), 86_400_000)
+    dates = pa.array([unit * day for day in (2**31 - 1, -(2**31), 0) for _ in range(2)], numbers).cast(kind)
+    async with serving() as client:
+        for column in (dates, dates.dictionary_encode()):
+            response = await send(client, stream(pa.table({"id": column, "y": [1.0, 2.0] * 3})), by="id")
+            assert response.status_code == 200, response.text
+            table = pa.ipc.open_stream(response.content).read_all()
+            keys = table["id"].cast(numbers)
+            assert table["id"].type == kind and sorted(keys.to_pylist()) == sorted(dates.cast(numbers).to_pylist())
+
+
 async def test_a_bad_series_of_a_table_is_a_row_with_its_error() -> None:
     series = walks(4, 20)
     series["walk 1"]["times"][5] = 0.0
@@ -353,6 +366,18 @@ async def test_a_bad_table_is_refused_by_name(change: Any, query: dict[str, str]
         error = response.json()["error"]
         assert (response.status_code // 100, error["param"], error["code"]) == (4, param, code), error
         assert client.app.state.memory.leased_bytes == 0
+
+
+@pytest.mark.parametrize("name", ["weight", "mean.y", "lower.0.9.y"])
+async def test_a_key_is_not_called_like_a_column_of_the_answer(name: str) -> None:
+    body = stream(pa.table({name: ["a", "b", "b"], "y": [1.0, 2.0, 3.0]}))
+    async with serving() as client:
+        error = (await send(client, body, by=name, levels="0.9")).json()["error"]
+        assert (error["param"], error["code"]) == ("by", "no_key") and name in error["message"]
+        answer = await send(client, body, by=name, fields="nis")
+        assert pa.ipc.open_stream(answer.content).schema.names == [name, "index", "t", "nis", "error"]
+        assert client.app.state.memory.leased_bytes == 0
+        assert client.app.state.engine.seats_in_use == 0
 
 
 async def test_what_would_unfold_is_refused_before_it_does() -> None:
@@ -564,10 +589,12 @@ async def test_a_client_that_leaves_ends_its_series(kind: str, taken: int) -> No
 
 
 async def test_more_than_the_server_takes_is_refused_before_it_is_looked_at() -> None:
-    series = {"a": {"values": {"y": ["x"] * 4}}, "b": {"observations": [["x"]] * 4}}
+    series: dict[str, Any] = {"a": {"values": {"y": ["x"] * 4}}, "b": {"observations": [["x"]] * 4}}
+    short = {name: {"values": [1.0] * 4} for name in "ab"}
     limits: list[tuple[dict[str, int], dict[str, Any], str | None]] = [
         ({"max_series": 1}, {"series": series}, "series"),
         ({"max_series_observations": 7}, {"series": series}, "series"),
+        ({"max_series_observations": 7}, {"series": short}, "series"),
         ({"max_series_numbers": 1_000}, {"series": {"a": {"values": {"y": [0.0] * 100}}}}, "series"),
     ]
     for settings, body, param in limits:
@@ -575,10 +602,11 @@ async def test_more_than_the_server_takes_is_refused_before_it_is_looked_at() ->
             error = (await client.post("/filter", json=body)).json()["error"]
             assert (error["param"], error["code"] in ("too_large", "reply_too_large")) == (param, True), error
     async with serving(max_observations=3) as client:
-        found = await many(client, {**series, "c": {"values": {"y": [1.0] * 3}}})
+        found = await many(client, {**series, "c": {"values": {"y": [1.0] * 3}}, "d": {"values": [1.0] * 4}})
         assert [reply.get("error", {}).get("param") for reply in found["series"].values()] == [
             "values.y",
             "observations",
+            "values",
             None,
         ]
     table = stream(pa.table({"id": [1, 2, 2], "y": [1.0, 2.0, 3.0]}))

@@ -226,6 +226,12 @@ def test_what_two_readers_may_read_differently_is_refused_and_nothing_behind_it_
         check_refusal(read_to_end(client), 400, "malformed_request")
 
 
+def test_a_head_of_bare_line_feeds_is_refused_before_its_time_is_up(live: Live) -> None:
+    with live.connect() as client:
+        client.sendall(GET.replace(b"\r\n", b"\n"))
+        check_refusal(read_to_end(client), 400, "malformed_request")
+
+
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_request_in_pieces_is_the_request(live: Live, size: int) -> None:
     stream = b"\r\n" + post(b"Transfer-Encoding: chunked") + chunked(BODY, b"A: b\r\n", size=9) + GET

@@ -51,11 +51,14 @@ class Answering(Protocol):
     def suits_any(self) -> bool: ...
 
 
-def doubts(model: Answering, checks: ForecastChecks, *, is_whole: bool = False) -> list[FilterWarning]:
+def doubts(
+    model: Answering, checks: ForecastChecks, *, is_whole: bool = False, followed: int = 0
+) -> list[FilterWarning]:
     """What speaks against the reply of a model; nothing where it is sound.
 
     Args:
         is_whole: whether the checks are of a recorded series from its first row to its last.
+        followed: so many of the leads, the last ones, were followed for the rows of `ahead`, and say so.
     """
     found = []
     observations = sum(checks.weighted_nis_bins)
@@ -69,7 +72,7 @@ def doubts(model: Answering, checks: ForecastChecks, *, is_whole: bool = False) 
         what = f"{checks.outliers:,} of {observations:,} observations are outliers to {model.name!r}"
         found.append(_warning(model, "many_outliers", what))
     step = _step(model, checks, observations, seldom)
-    return [*found, *step, *_leads(model, checks, observations, seldom, has_failed=bool(step))]
+    return [*found, *step, *_leads(model, checks, observations, seldom, followed, has_failed=bool(step))]
 
 
 def _step(model: Answering, checks: ForecastChecks, observations: int, seldom: float) -> list[FilterWarning]:
@@ -96,12 +99,12 @@ def _of_columns(checks: ForecastChecks, failed: list[int]) -> str:
 
 
 def _leads(
-    model: Answering, checks: ForecastChecks, observations: int, seldom: float, *, has_failed: bool
+    model: Answering, checks: ForecastChecks, observations: int, seldom: float, followed: int, *, has_failed: bool
 ) -> list[FilterWarning]:
     """What speaks against its intervals further ahead, and against a step's where that is not said."""
     found = []
     components = checks.scored / observations if observations else 1.0
-    for lead in checks.leads:
+    for number, lead in enumerate(checks.leads):
         share, steps, rows = lead.coverage.get(LEVEL), lead.steps or 1.0, lead.scored / components
         is_step = steps < BEYOND
         if is_step and has_failed:
@@ -109,6 +112,7 @@ def _leads(
         runs = rows / min(max(steps, 1.0), MOST_PLACES)
         if code := _failure(share, FAR_OFF[0 if is_step else 1], rows, runs, seldom):
             what = _held(share, lead.scored, "one step" if is_step else f"{steps:.3g} steps")
+            what += ", on the way to the rows of `ahead`" if number >= len(checks.leads) - followed else ""
             found.append(_warning(model, code, what, horizon=lead.horizon))
     return found
 

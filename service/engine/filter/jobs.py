@@ -230,7 +230,8 @@ class FilterJob(RecurrentJob):
         if self.options.ahead and self.position:
             ahead = self.filtering.model.ahead(self.state_now(), self.options.levels, self.options.ahead)
         timings, checks = self.filtering.observe_end(self), self.checks()
-        warnings = self.filtering.warn(checks, is_whole=self._is_fresh and reason == "complete")
+        is_whole = self._is_fresh and reason == "complete"
+        warnings = self.filtering.warn(checks, is_whole=is_whole, followed=self.options.followed)
         self.finish(Filtered(None, self.log_likelihood, checks, warnings, timings, state, reason, ahead))
 
 
