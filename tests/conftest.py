@@ -65,6 +65,7 @@ LONGEST = (
     "tests/cli/test_cli.py",
     "tests/service/test_supervisor.py",
     "tests/soak/faults/test_sigterm.py",
+    "tests/ptx/test_ptx_kernels.py",
     "tests/model/test_triton_backward.py",
     "tests/service/test_vetting.py",
     "tests/export/test_language_export.py",

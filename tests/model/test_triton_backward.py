@@ -97,9 +97,9 @@ def named(result: tuple[Tensor, ...]) -> dict[str, Tensor]:
 
 def fused(
     inputs: AttentionInputs, weights: Weights, oracle: Oracle, kernel: str = "student_t",
-    rows: Launch = ROWS, columns: Launch = COLUMNS, **options: bool,
+    rows: Launch | None = ROWS, columns: Launch | None = COLUMNS, **options: bool,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """The kernels on the last queries, with the row statistics of the oracle."""
+    """The kernels on the last queries, with the row statistics of the oracle; blocks None are the launch table's."""
     queries, total = weights.out.shape[1], inputs.k.shape[1]
     key_stamps = stamps(inputs.times)
     query_stamps = None if key_stamps is None else key_stamps[:, total - queries :].contiguous()
@@ -135,7 +135,7 @@ def assert_close(
 
 def check(
     inputs: AttentionInputs, kernel: str = "student_t", *, queries: int | None = None, with_precision: bool = True,
-    rows: Launch = ROWS, columns: Launch = COLUMNS,
+    rows: Launch | None = ROWS, columns: Launch | None = COLUMNS,
 ) -> None:  # fmt: skip
     # What the kernels get is float32: the oracle must start from the same numbers.
     inputs = inputs._replace(dynamics=inputs.dynamics.to(torch.float32))
