@@ -110,11 +110,11 @@ def _rows(p, start, o_row, m_row, stride_t, WIDTH: tl.constexpr, BLOCK_W: tl.con
 
 @triton.jit
 def _at(p_stamps, offset, HAS_STAMPS: tl.constexpr):
-    """Stamps from `offset` on, if there are any."""
+    """Stamps from `offset` on, if there are any; else a number nobody reads, for not every Triton can return None."""
     if HAS_STAMPS:
         return p_stamps + offset
     else:
-        return p_stamps
+        return 0
 
 
 @triton.jit
