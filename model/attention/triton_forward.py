@@ -135,7 +135,9 @@ def _logits(
     IS_GAUSSIAN: tl.constexpr, WITH_PRECISION: tl.constexpr, IS_EXACT: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """L / ln 2 and the evidence of every pair; all of them [BM, BN] or a row or column vector of it."""
-    b_residual2 = tl.maximum(b_q2 + b_decay * (b_decay * b_k2 - 2.0 * b_dot), 0.0)  # [BM, BN]
+    b_residual2 = b_q2 + b_decay * (b_decay * b_k2 - 2.0 * b_dot)  # [BM, BN]
+    # A maximum takes a number before a NaN: the worst input would be the best match.
+    b_residual2 = tl.maximum(b_residual2, 0.0, propagate_nan=tl.PropagateNan.ALL)  # [BM, BN]
     if IS_GAUSSIAN:
         b_precision = reciprocal(b_variance, FAST)  # [BM, BN]
         b_excess = b_precision * b_residual2 * (1.0 / nu)  # [BM, BN]

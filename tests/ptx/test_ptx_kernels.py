@@ -99,6 +99,17 @@ def test_the_rotating_frame(emulator: Emulator, dtype: torch.dtype) -> None:
 
 
 @both
+def test_a_nan_stays_a_nan(emulator: Emulator) -> None:
+    """Not a zero distance, the best match there is: of a query in its row, of a key in all rows that see it."""
+    inputs = forward.inputs_of(1, 300, 2, 32, torch.bfloat16)
+    inputs.q[0, 70, 0, 3] = inputs.k[0, 200, 1, 3] = torch.nan
+    with emulated(emulator):
+        result = forward.fused(inputs, blocks=None)
+    for actual, expected in zip(result, forward.eager(inputs, torch.float32), strict=True):
+        assert torch.equal(actual.isnan(), expected.isnan())
+
+
+@both
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
 @pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])
