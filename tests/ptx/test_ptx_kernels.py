@@ -6,6 +6,7 @@ is run at one small shape, for sm_90 and sm_80, from the Triton that is installe
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -107,6 +108,32 @@ def test_a_nan_stays_a_nan(emulator: Emulator) -> None:
         result = forward.fused(inputs, blocks=None)
     for actual, expected in zip(result, forward.eager(inputs, torch.float32), strict=True):
         assert torch.equal(actual.isnan(), expected.isnan())
+
+
+def apart(x: torch.Tensor, memory: torch.Tensor, start: int) -> torch.Tensor:
+    """x `[1, N, H, W]` within `memory`, its heads 2^30 numbers apart."""
+    length, _, width = x.shape[1:]
+    view = memory.as_strided(x.shape, (length * width, width, 2**30, 1), start)
+    return view.copy_(x)
+
+
+@both
+def test_heads_may_be_far_apart(emulator: Emulator) -> None:
+    """The offset of the third head takes more than 31 bits; of the memory between them nothing is ever touched."""
+    inputs = forward.inputs_of(1, 70, 3, 32, torch.bfloat16)
+    memory = torch.frombuffer(mmap.mmap(-1, 2 * (2 * 2**30 + 2**20)), dtype=torch.bfloat16)
+    spread = inputs._replace(
+        **{name: apart(getattr(inputs, name), memory, start) for name, start in (("q", 0), ("k", 2**17), ("v", 2**18))}
+    )
+    weights = backward.random_weights(inputs, 70, True)
+    oracle = backward.reference(inputs, weights, "student_t", torch.float32)
+    with emulated(emulator):
+        results = [
+            [*forward.fused(x, blocks=None), *backward.fused(x, weights, oracle, rows=None, columns=None).values()]
+            for x in (inputs, spread)
+        ]
+    for near, far in zip(*results, strict=True):
+        assert torch.equal(near, far)
 
 
 @both
