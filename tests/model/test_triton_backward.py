@@ -26,6 +26,7 @@ from rfa.model.attention.launch import Launch
 from rfa.model.attention.triton_backward import backward
 
 NAMES = ("q", "k", "v", "mu", "sigma2", "eta2", "gamma2", "nu", "tau")
+pytestmark = pytest.mark.usefixtures("on_the_gpu")
 slow = partial(pytest.param, marks=pytest.mark.slow)
 ROWS, COLUMNS = Launch(32, 32, 4, 1), Launch(16, 32, 4, 1)
 
@@ -43,10 +44,10 @@ class Weights(NamedTuple):
 
 
 def random_weights(inputs: AttentionInputs, queries: int, with_precision: bool, seed: int = 1) -> Weights:
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator("cpu").manual_seed(seed)
     batch, _, heads, width = inputs.q.shape
-    out = torch.randn(batch, queries, heads, width, generator=generator).to(inputs.q.dtype)
-    log_norm, precision = torch.randn(2, batch, queries, heads, generator=generator)
+    out = torch.randn(batch, queries, heads, width, generator=generator, device="cpu").to(inputs.q)
+    log_norm, precision = torch.randn(2, batch, queries, heads, generator=generator, device="cpu").to(inputs.q.device)
     return Weights(out, log_norm, precision if with_precision else None)
 
 
