@@ -518,9 +518,10 @@ def test_the_layer_agrees_with_its_reference(is_lowered, tolerance, with_precisi
 @needs_gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
+@pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])  # with and without distant blocks
 @pytest.mark.parametrize("shape", [(2, 2048, 4, 32), (1, 1999, 4, 64), (1, 1025, 4, 128), (2, 1024, 4, 12)], ids=str)
-def test_matches_the_reference_on_a_gpu(shape, kernel, dtype):
-    assert_matches_reference(fused, small(*shape, dtype=dtype, irregular=True), kernel=kernel)
+def test_matches_the_reference_on_a_gpu(shape, irregular, kernel, dtype):
+    assert_matches_reference(fused, small(*shape, dtype=dtype, irregular=irregular), kernel=kernel)
 
 
 def peak_memory(length):
