@@ -14,6 +14,7 @@ from rfa import Dynamics, robust_filter_attention
 from rfa.bench.kernel_cases import assert_matches_reference, rfa_inputs
 from rfa.bench.rounding import assert_within_rounding, relative_error
 from rfa.model.attention import validation
+from rfa.model.attention.api import runs_fused
 from rfa.model.attention.triton import (
     attention_backward_op,
     attention_op,
@@ -225,6 +226,15 @@ def test_an_explicit_choice_refuses_times_that_want_a_gradient():
     inputs = small(irregular=True)
     with pytest.raises(ValueError, match="no gradient to times"):
         fused(*inputs[:4], times=inputs.times.requires_grad_())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_an_explicit_choice_refuses_a_tail_that_16_bits_cannot_tell_from_a_gaussian_one(dtype):
+    q, k, v, dynamics, _ = small(dtype=dtype)
+    assert runs_fused("triton", q.device, dtype, 16, nu=torch.tensor([3.0, 1e5], device=DEVICE))
+    assert runs_fused("triton", q.device, torch.float32, 16, nu=torch.tensor([3.0, 1e9], device=DEVICE))
+    with pytest.raises(ValueError, match=r"cannot run this: in 16 bits it takes nu up to 100000, got 200000"):
+        fused(q, k, v, replace(dynamics, nu=torch.full_like(dynamics.nu, 2e5)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
