@@ -19,8 +19,8 @@ IMPLEMENTATIONS = ("auto", "reference", "triton")
 FUSED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Reals of a head that the fused kernels hold in one block.
 FUSED_WIDTHS = (16, 256)
-# The largest nu in 16 bits: the kernels take kappa log U from (kappa - 1) log V in float32, which beyond costs more than
-# rounding to 16 bits does.
+# The largest nu in 16 bits: the kernels take kappa log U from (kappa - 1) log V in float32, which beyond it costs more
+# than rounding to 16 bits does.
 FUSED_NU = 1e5
 # Errors that the closed form of the far field may be asked for.
 FAR_FIELDS = (1e-8, 1e-2)

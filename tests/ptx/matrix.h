@@ -1,7 +1,7 @@
 // Matrix instructions: tiles between shared memory and registers, products of a warp and of a group of four.
 //
 // Products are exact and summed in float64; each instruction rounds its sum once and adds it to the accumulator in
-// float32. Tensor cores sum in an order of their own and cut bits off: see docs/guides/emulator.md.
+// float32. Tensor cores sum in an order of their own and cut bits off: see docs/guides/gpu.md.
 #pragma once
 
 #include "arithmetic.h"
