@@ -47,7 +47,7 @@ from rfa.model.attention.triton_blocks import (
     sequence,
 )
 from rfa.model.attention.triton_far import n_far_blocks
-from rfa.model.attention.triton_score import LN2, LOG2E, log2, reciprocal, transport
+from rfa.model.attention.triton_score import LN2, LOG2E, log2, log2_of_one_plus, reciprocal, transport
 
 # A row that is not there: its weights vanish, and finite numbers stay finite.
 NOTHING = tl.constexpr(1e30)
@@ -262,7 +262,8 @@ def _weigh(
             b_fit = b_log_v - log2(b_u, FAST)
             b_log_p = (power * b_fit - b_norm) - tau * b_log_v
         else:
-            b_fit = log2(b_variance * b_inverse, FAST)
+            # The power of a light tail is large: the logarithm of a rounded V / U would be off by as much.
+            b_fit = -log2_of_one_plus(-scale * b_match / b_variance)
             b_log_p = (power * b_fit - tau * b_log_v) - b_norm
     if not FAST:
         b_log_p -= b_norm_low

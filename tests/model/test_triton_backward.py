@@ -209,6 +209,11 @@ def test_decay_rates(mu: tuple[float, float], irregular: bool) -> None:
     check(with_mu(rfa_inputs(1, 130, 2, 8, dtype=torch.float32, irregular=irregular), *mu))
 
 
+def test_tails_that_are_nearly_gaussian() -> None:
+    inputs = rfa_inputs(1, 90, 2, 8, dtype=torch.float32)
+    check(inputs._replace(dynamics=replace(inputs.dynamics, nu=torch.tensor([1e4, 1e9], dtype=torch.float64))))
+
+
 @pytest.mark.parametrize("irregular", [False, True])
 @pytest.mark.parametrize("queries", [1, 33, 64])
 def test_queries_behind_a_prefix(queries: int, irregular: bool) -> None:
