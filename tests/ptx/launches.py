@@ -43,7 +43,7 @@ class Compiler:
 
     def __init__(self, triton: Path | None = None) -> None:
         """Args: triton: a folder that Triton is installed in, in place of the environment's."""
-        self._triton = triton
+        self.triton = triton
         self._process: subprocess.Popen[bytes] | None = None
         self._known: dict[bytes, Reply] = {}
 
@@ -66,8 +66,8 @@ class Compiler:
             # Without the lines of the source, PTX changes only when the kernel does.
             environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
             environment |= {"TRITON_DISABLE_LINE_INFO": "1"}
-            if self._triton:
-                environment |= {"PYTHONPATH": str(self._triton)}
+            if self.triton:
+                environment |= {"PYTHONPATH": str(self.triton)}
             command = [sys.executable, "-c", "from tests.ptx.compiler import serve; serve()"]
             self._process = subprocess.Popen(
                 command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE

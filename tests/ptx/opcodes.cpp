@@ -160,8 +160,11 @@ const std::vector<Opcode>& table() {
         {"abs.ftz.f32", each<[](float a) -> float { return std::fabs(flushed(a)); }>},
         {"neg.f32", each<[](U32 a) -> U32 { return a ^ 0x80000000u; }>},
         {"add.f32", each<[](float a, float b) -> float { return a + b; }>},
+        {"add.rn.f32", each<[](float a, float b) -> float { return a + b; }>},
         {"sub.f32", each<[](float a, float b) -> float { return a - b; }>},
+        {"sub.rn.f32", each<[](float a, float b) -> float { return a - b; }>},
         {"mul.f32", each<[](float a, float b) -> float { return a * b; }>},
+        {"mul.rn.f32", each<[](float a, float b) -> float { return a * b; }>},
         {"mul.rn.ftz.f32", each<[](float a, float b) -> float { return flushed(flushed(a) * flushed(b)); }>},
         {"fma.rn.f32", each<[](float a, float b, float c) -> float { return std::fma(a, b, c); }>},
         {"fma.rn.ftz.f32", each<[](float a, float b, float c) -> float {
