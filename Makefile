@@ -27,6 +27,7 @@ BIN := $(VENV)/bin
 # Python compiles what it imports, once: pip would spend a minute on all that nobody imports.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile $(PIP_FLAGS) --constraint constraints.txt
 TORCH := torch==2.13.0
+OLDEST_TRITON := 3.6.0
 
 SUPPLY := $(VENV)/supply/bin
 # What the tests ask Debian for, each beside what asks: a browser, other people's signatures, the alerts' unit tests,
@@ -136,9 +137,11 @@ $(VENV)/.develop: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) --editable '.[train,dev,gpu,redis,tracing,bench]'
 	@touch $@
 
-# What only some tests need, beside what they all do.
+# What only some tests need, beside what they all do. The oldest Triton has a folder of its own beside the newest.
 $(VENV)/.all: $(VENV)/.develop
 	$(PIP) --editable '.[ray,fuzz,whole]'
+	$(BIN)/python -m pip install --disable-pip-version-check --no-compile $(PIP_FLAGS) --no-deps --upgrade \
+		--target $(VENV)/triton-$(OLDEST_TRITON) triton==$(OLDEST_TRITON)
 	@touch $@
 
 # References are made from the code, so the code must be importable.

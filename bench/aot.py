@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,17 @@ def shipped() -> list[str]:
 
 
 def compile_rows(
-    names: Sequence[str], architectures: Sequence[int] = ARCHITECTURES, *, module: str = SHAPES, jobs: int | None = None
+    names: Sequence[str],
+    architectures: Sequence[int] = ARCHITECTURES,
+    *,
+    module: str = SHAPES,
+    jobs: int | None = None,
+    triton: Path | None = None,
 ) -> list[Row]:
     """A row for every kernel and architecture, in this order, compiled by `jobs` processes (default: one a core).
+
+    Args:
+        triton: a folder that another Triton is installed in, in place of the environment's.
 
     Raises:
         CompilationError: a process failed; its last lines say why.
@@ -59,13 +67,16 @@ def compile_rows(
     wanted = [f"{name}@{architecture}" for name in names for architecture in architectures]
     count = max(1, min(jobs or len(os.sched_getaffinity(0)), len(wanted)))
     with tqdm(total=len(wanted), desc="compile", disable=len(wanted) < 2) as bar, ThreadPoolExecutor(count) as pool:
-        parts = pool.map(lambda part: _compile_in_process(module, part, bar), [wanted[i::count] for i in range(count)])
+        shares = [wanted[i::count] for i in range(count)]
+        parts = pool.map(lambda share: _compile_in_process(module, share, bar, triton), shares)
         rows = {f"{row['kernel']}@{row['architecture']}": row for part in parts for row in part}
     return [rows[entry] for entry in wanted]
 
 
-def _compile_in_process(module: str, wanted: Sequence[str], bar: tqdm) -> list[Row]:
+def _compile_in_process(module: str, wanted: Sequence[str], bar: tqdm, triton: Path | None) -> list[Row]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    if triton is not None:
+        environment["PYTHONPATH"] = str(triton)
     command = [sys.executable, "-m", "rfa.bench.aot_worker", module, *wanted]
     rows = []
     with subprocess.Popen(
@@ -82,11 +93,24 @@ def _compile_in_process(module: str, wanted: Sequence[str], bar: tqdm) -> list[R
     return rows
 
 
-def document(rows: Sequence[Row]) -> dict[str, Any]:
+def compiler(triton: Path | None) -> str:
+    """Version of the Triton in a folder, or of the environment's.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if triton is None:
+        return version("triton")
+    for found in distributions(name="triton", path=[str(triton)]):
+        return found.version
+    raise ValueError(f"no Triton is installed in {triton}")
+
+
+def document(rows: Sequence[Row], triton: Path | None = None) -> dict[str, Any]:
     """A result file. The compiler's version belongs to it: another one allots registers otherwise."""
     return {
         "commit": git_commit(),
-        "triton": version("triton"),
+        "triton": compiler(triton),
         "rows": list(rows),
         "bars": bars(rows),
     }
@@ -110,7 +134,7 @@ def bars(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [{**verdict, "met": verdict["actual"] <= verdict["bar"]} for verdict in verdicts]
 
 
-def grown(rows: Sequence[Row], committed: Mapping[str, Any]) -> list[str]:
+def grown(rows: Sequence[Row], committed: Mapping[str, Any], triton: Path | None = None) -> list[str]:
     """What got worse against the committed document, a line each; only where the compiler is that of the document."""
     before = {(row["kernel"], row["architecture"]): row for row in committed["rows"]}
     problems = []
@@ -119,7 +143,7 @@ def grown(rows: Sequence[Row], committed: Mapping[str, Any]) -> list[str]:
         known = before.get((row["kernel"], row["architecture"]))
         if known is None:
             problems.append(f"{where}: not in the committed table")
-        elif committed["triton"] == version("triton"):
+        elif committed["triton"] == compiler(triton):
             worse = [name for name in MEASURED if row[name] > known[name]]
             problems += [f"{where}: {name} grew from {known[name]} to {row[name]}" for name in worse]
     return problems

@@ -39,7 +39,7 @@ def rfa_inputs(
     complex_dims: int,
     *,
     dtype: torch.dtype = torch.float64,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
     seed: int = 0,
     zero_decay_heads: int = 1,
     irregular: bool = False,
@@ -48,26 +48,28 @@ def rfa_inputs(
     """Random inputs, the same in every dtype and on every device.
 
     Args:
+        device: None is torch's default.
         zero_decay_heads: so many heads, the first ones, have mu = 0.
         irregular: draw times, with ties; otherwise None, the token indices.
         scale: standard deviation of every real of q, k, v.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator("cpu").manual_seed(seed)
+
+    place = torch.get_default_device() if device is None else device
+    draw: dict[str, Any] = {"generator": generator, "dtype": torch.float64, "device": "cpu"}
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device)
+        return torch.randn(*shape, **draw).to(place)
 
     def uniform(low: float, high: float, *shape: int) -> Tensor:
-        return low + (high - low) * torch.rand(*(shape or (heads,)), generator=generator, dtype=torch.float64).to(
-            device
-        )
+        return low + (high - low) * torch.rand(*(shape or (heads,)), **draw).to(place)
 
     q, k, v = (scale * normal(batch, length, heads, 2 * complex_dims) for _ in range(3))
     mu = uniform(0.01, 0.3)
     mu[:zero_decay_heads] = 0
     dynamics = Dynamics(
         mu=mu,
-        omega=normal(heads, complex_dims) if complex_dims % 2 else banded_frequencies(heads, complex_dims).to(device),
+        omega=normal(heads, complex_dims) if complex_dims % 2 else banded_frequencies(heads, complex_dims).to(place),
         sigma2=uniform(0.05, 0.5),
         eta2=uniform(0.2, 2),
         gamma2=uniform(0.1, 1),
@@ -94,8 +96,8 @@ def _outputs_and_gradients(
         leaves["mu"], d.omega, leaves["sigma2"], leaves["eta2"], leaves["gamma2"], leaves["nu"], leaves["tau"]
     )
     result = attention(leaves["q"], leaves["k"], leaves["v"], dynamics, times=inputs.times, **options)
-    generator = torch.Generator().manual_seed(1)
-    weights = [torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x) for x in result]
+    generator = torch.Generator("cpu").manual_seed(1)
+    weights = [torch.randn(x.shape, generator=generator, dtype=torch.float64, device="cpu").to(x) for x in result]
     gradients = torch.autograd.grad(list(result), list(leaves.values()), weights)
     named = dict(zip(result._fields, result, strict=True))
     return named | {f"grad {name}": gradient for name, gradient in zip(leaves, gradients, strict=True)}

@@ -41,18 +41,19 @@ def bench_decode(
 def bench_aot(
     out: AotTable = RESULTS / "aot.json",
     check: Annotated[bool, typer.Option("--check", help="Compare with that file; exit code 1 on growth.")] = False,
+    triton: Annotated[Path | None, typer.Option(help="Folder of another Triton, from `pip install --target`.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Compile the fused kernels for sm_80 and sm_90, without a GPU: registers, spills, instructions per score."""
     from rfa.bench.aot import GrownError, bar_lines, compile_rows, document, grown, shipped, spilling, table
 
     committed = json.loads(out.read_text()) if check else None
-    result = document(compile_rows(shipped()))
+    result = document(compile_rows(shipped(), triton=triton), triton)
     if committed is None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(result, indent=2) + "\n")
     print_table(result, [*table(result["rows"]), "", *bar_lines(result["bars"])], as_json)
-    problems = grown(result["rows"], committed) + spilling(result["rows"]) if committed else []
+    problems = grown(result["rows"], committed, triton) + spilling(result["rows"]) if committed else []
     if problems:
         raise GrownError("; ".join(problems))
 

@@ -9,6 +9,7 @@ import random
 import ssl
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -65,6 +66,7 @@ LONGEST = (
     "tests/cli/test_cli.py",
     "tests/service/test_supervisor.py",
     "tests/soak/faults/test_sigterm.py",
+    "tests/ptx/test_ptx_kernels.py",
     "tests/model/test_triton_backward.py",
     "tests/service/test_vetting.py",
     "tests/export/test_language_export.py",
@@ -137,6 +139,13 @@ def functions_off(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     from tests.interpreter import put_off
 
     put_off(request.param, monkeypatch.setattr)
+
+
+@pytest.fixture
+def on_the_gpu() -> Iterator[None]:
+    """Where there is one, new tensors lie there."""
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -93,16 +93,21 @@ def _fused(
 
 
 def runs_fused(
-    impl: AttentionImpl, device: torch.device, dtype: torch.dtype, width: int, times: Tensor | None = None
+    impl: AttentionImpl,
+    device: torch.device,
+    dtype: torch.dtype,
+    width: int,
+    times: Tensor | None = None,
+    nu: Tensor | None = None,
 ) -> bool:
-    """Whether the fused kernels run heads of `width` reals; an explicit choice never falls back.
+    """Whether the fused kernels run heads of `width` reals with these nu; an explicit choice never falls back.
 
     Raises:
         ValueError: impl="triton" cannot run them, with the reason.
     """
     if impl == "reference" or (impl == "auto" and device.type != "cuda"):
         return False
-    refusal = fused_refusal(device, dtype, width, times)
+    refusal = fused_refusal(device, dtype, width, times, nu)
     if refusal is not None and impl == "triton":
         raise ValueError(f"impl='triton' cannot run this: {refusal}")
     return refusal is None
@@ -125,7 +130,8 @@ def robust_filter_attention(
     Args:
         q, k, v: `[B, N, H, 2D]`, real half first, one floating dtype. What is computed per pair is float32 for those of
             16 bits, whose rotated values the fused kernels round to 16 bits again.
-        dynamics: of the H heads, with a finite nu (for its limit nu → ∞ take a large one: 1e9 agrees to 1e-7).
+        dynamics: of the H heads, with a finite nu (for its limit nu → ∞ take a large one: 1e9 agrees to 1e-7). The
+            fused kernels take any nu in float32, and up to 1e5 in 16 bits.
         times: `[N]` or `[B, N]`, finite and non-decreasing, in the unit of the dynamics; None = 0, 1, 2, …
         cu_seqlens: `[S + 1]` int32, 0 … N: S sequences of different lengths, one behind the other in a batch of one.
             None sees its own sequence only; times, where given, are non-decreasing in each.
@@ -153,7 +159,7 @@ def robust_filter_attention(
         check_sequences(cu_seqlens, q)
     if times is not None:
         check_times(times, batch, length, cu_seqlens)
-    is_fused = runs_fused(impl, q.device, q.dtype, q.shape[-1], times)
+    is_fused = runs_fused(impl, q.device, q.dtype, q.shape[-1], times, dynamics.nu)
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     positions = token_positions(length, cu_seqlens, q.device) if times is None else times
     phase = wrapped_phase(dynamics.omega, positions, dtype)

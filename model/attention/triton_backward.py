@@ -47,7 +47,7 @@ from rfa.model.attention.triton_blocks import (
     sequence,
 )
 from rfa.model.attention.triton_far import n_far_blocks
-from rfa.model.attention.triton_score import LN2, LOG2E, log2, reciprocal, transport
+from rfa.model.attention.triton_score import LN2, LOG2E, log2, log2_of_one_plus, reciprocal, transport
 
 # A row that is not there: its weights vanish, and finite numbers stay finite.
 NOTHING = tl.constexpr(1e30)
@@ -110,11 +110,11 @@ def _rows(p, start, o_row, m_row, stride_t, WIDTH: tl.constexpr, BLOCK_W: tl.con
 
 @triton.jit
 def _at(p_stamps, offset, HAS_STAMPS: tl.constexpr):
-    """Stamps from `offset` on, if there are any."""
+    """Stamps from `offset` on, if there are any; else a number nobody reads, for not every Triton can return None."""
     if HAS_STAMPS:
         return p_stamps + offset
     else:
-        return p_stamps
+        return 0
 
 
 @triton.jit
@@ -155,7 +155,7 @@ def _describe_keys(
     mu, inverse_mu, sigma2, eta2, _, _, _, _, _, _ = _head(p_heads, i_head, WIDTH // 2, IS_GAUSSIAN)
     o_key = tl.arange(0, BN)  # [BN]
     m_key = start + o_key < length
-    p_own = p_k + i_batch * stride_kb + i_head * stride_kh + first * stride_kt
+    p_own = p_k + i_batch * stride_kb + i_head.to(tl.int64) * stride_kh + first * stride_kt
     b_k = _rows(p_own, start, o_key, m_key, stride_kt, WIDTH, BLOCK_W, True).to(tl.float32)  # [BN, W]
     p_time = _at(p_stamps, i_batch * stride_stamps + first * 2, HAS_STAMPS)
     b_hi, b_lo = _times(p_time, start, o_key, m_key, HAS_STAMPS)  # [BN]
@@ -197,7 +197,7 @@ def _describe_queries(
     m_query = start + o_query < length
     token = i_batch * n_queries + first + start
     stride_row = n_heads * WIDTH
-    p_own = p_q + i_batch * stride_qb + i_head * stride_qh + first * stride_qt
+    p_own = p_q + i_batch * stride_qb + i_head.to(tl.int64) * stride_qh + first * stride_qt
     b_q = _rows(p_own, start, o_query, m_query, stride_qt, WIDTH, BLOCK_W, True).to(tl.float32)  # [BM, W]
     b_out = _rows(p_out + i_head * WIDTH, token, o_query, m_query, stride_row, WIDTH, BLOCK_W, True).to(tl.float32)
     b_do = _rows(p_grad_out + i_head * WIDTH, token, o_query, m_query, stride_row, WIDTH, BLOCK_W, True).to(tl.float32)
@@ -262,7 +262,8 @@ def _weigh(
             b_fit = b_log_v - log2(b_u, FAST)
             b_log_p = (power * b_fit - b_norm) - tau * b_log_v
         else:
-            b_fit = log2(b_variance * b_inverse, FAST)
+            # The power of a light tail is large: the logarithm of a rounded V / U would be off by as much.
+            b_fit = -log2_of_one_plus(-scale * b_match / b_variance)
             b_log_p = (power * b_fit - tau * b_log_v) - b_norm
     if not FAST:
         b_log_p -= b_norm_low
@@ -392,8 +393,8 @@ def _settle_rows(
         return
     head = _head(p_heads, i_head, WIDTH // 2, IS_GAUSSIAN)
     mu, inverse_mu, sigma2, eta2, gamma2, _, _, _, _, _ = head
-    p_k += i_batch * stride_kb + first_key * stride_kt + i_head * stride_kh
-    p_v += i_batch * stride_vb + first_key * stride_vt + i_head * stride_vh
+    p_k += i_batch * stride_kb + first_key * stride_kt + i_head.to(tl.int64) * stride_kh
+    p_v += i_batch * stride_vb + first_key * stride_vt + i_head.to(tl.int64) * stride_vh
     i_keys = i_head.to(tl.int64) * n_key_blocks + first_block(first_key, i_sequence, n_keys, BN, IS_PACKED)
     i_queries = i_head.to(tl.int64) * n_query_blocks + first_block(first_query, i_sequence, n_queries, BM, IS_PACKED)
     p_key_time = _at(p_key_stamps, i_batch * stride_key_stamps + first_key * 2, HAS_STAMPS)
@@ -402,7 +403,7 @@ def _settle_rows(
     o_query, o_key = tl.arange(0, BM), tl.arange(0, BN)  # [BM], [BN]
     m_query = first + o_query < n_own
     token = i_batch * n_queries + first_query + first
-    p_own = p_q + i_batch * stride_qb + first_query * stride_qt + i_head * stride_qh
+    p_own = p_q + i_batch * stride_qb + first_query * stride_qt + i_head.to(tl.int64) * stride_qh
     b_q = _rows(p_own, first, o_query, m_query, stride_qt, WIDTH, BLOCK_W, True)  # [BM, W]
     b_do = _rows(p_grad_out + i_head * WIDTH, token, o_query, m_query, n_heads * WIDTH, WIDTH, BLOCK_W, True)
     p_query = p_queries + (i_queries + i_block) * (QUERY_NUMBERS * BM) + o_query
@@ -463,8 +464,8 @@ def _rows_kernel(
         return
     head = _head(p_heads, i_head, WIDTH // 2, IS_GAUSSIAN)
     mu, inverse_mu, sigma2, eta2, gamma2, scale, power, tau, _, log_unit = head
-    p_k += i_batch * stride_kb + first_key * stride_kt + i_head * stride_kh
-    p_v += i_batch * stride_vb + first_key * stride_vt + i_head * stride_vh
+    p_k += i_batch * stride_kb + first_key * stride_kt + i_head.to(tl.int64) * stride_kh
+    p_v += i_batch * stride_vb + first_key * stride_vt + i_head.to(tl.int64) * stride_vh
     i_keys = i_head.to(tl.int64) * n_key_blocks + first_block(first_key, i_sequence, n_keys, BN, IS_PACKED)
     p_keys += i_keys * (KEY_NUMBERS * BN)
     p_query_time = _at(p_query_stamps, i_batch * stride_query_stamps + first_query * 2, HAS_STAMPS)
@@ -474,7 +475,7 @@ def _rows_kernel(
     m_query = first + o_query < n_own
     token = i_batch * n_queries + first_query + first
     stride_row = n_heads * WIDTH
-    p_own = p_q + i_batch * stride_qb + first_query * stride_qt + i_head * stride_qh
+    p_own = p_q + i_batch * stride_qb + first_query * stride_qt + i_head.to(tl.int64) * stride_qh
     b_q = _rows(p_own, first, o_query, m_query, stride_qt, WIDTH, BLOCK_W, True)  # [BM, W]
     b_do = _rows(p_grad_out + i_head * WIDTH, token, o_query, m_query, stride_row, WIDTH, BLOCK_W, True)  # [BM, W]
     i_queries = i_head.to(tl.int64) * n_query_blocks
@@ -643,7 +644,7 @@ def _columns_kernel(
     head = _head(p_heads, i_head, WIDTH // 2, IS_GAUSSIAN)
     mu, inverse_mu, sigma2, eta2, gamma2, scale, power, _, _, _ = head
     stride_row = n_heads * WIDTH
-    p_q += i_batch * stride_qb + first_query * stride_qt + i_head * stride_qh
+    p_q += i_batch * stride_qb + first_query * stride_qt + i_head.to(tl.int64) * stride_qh
     p_grad_out += (i_batch * n_queries + first_query) * stride_row + i_head * WIDTH
     i_queries = i_head.to(tl.int64) * n_query_blocks + first_block(first_query, i_sequence, n_queries, BM, IS_PACKED)
     p_queries += i_queries * (QUERY_NUMBERS * BM)
@@ -652,8 +653,8 @@ def _columns_kernel(
 
     o_key = tl.arange(0, BN)  # [BN]
     m_key = first + o_key < length
-    p_own_k = p_k + i_batch * stride_kb + first_key * stride_kt + i_head * stride_kh
-    p_own_v = p_v + i_batch * stride_vb + first_key * stride_vt + i_head * stride_vh
+    p_own_k = p_k + i_batch * stride_kb + first_key * stride_kt + i_head.to(tl.int64) * stride_kh
+    p_own_v = p_v + i_batch * stride_vb + first_key * stride_vt + i_head.to(tl.int64) * stride_vh
     b_k = _rows(p_own_k, first, o_key, m_key, stride_kt, WIDTH, BLOCK_W, True)  # [BN, W]
     b_key = -0.5 * tl.sum(b_k.to(tl.float32) * b_k.to(tl.float32), 1)  # [BN]
     last = tl.minimum(first + BN, length) - 1

@@ -94,7 +94,7 @@ def _columns_kernel(
     m_key = o_key < length
     o_w = tl.arange(0, BLOCK_W)  # [W]
     token = first + o_key
-    p_row = p_k + i_batch * stride_kb + i_head * stride_kh
+    p_row = p_k + i_batch * stride_kb + i_head.to(tl.int64) * stride_kh
     m_k = m_key[:, None] & (o_w < WIDTH)[None, :]
     b_k = tl.load(p_row + token[:, None] * stride_kt + o_w[None, :], mask=m_k, other=0.0).to(tl.float32)  # [BN, W]
     if HAS_STAMPS:
@@ -135,7 +135,9 @@ def _logits(
     IS_GAUSSIAN: tl.constexpr, WITH_PRECISION: tl.constexpr, IS_EXACT: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """L / ln 2 and the evidence of every pair; all of them [BM, BN] or a row or column vector of it."""
-    b_residual2 = tl.maximum(b_q2 + b_decay * (b_decay * b_k2 - 2.0 * b_dot), 0.0)  # [BM, BN]
+    b_residual2 = b_q2 + b_decay * (b_decay * b_k2 - 2.0 * b_dot)  # [BM, BN]
+    # A maximum takes a number before a NaN: the worst input would be the best match.
+    b_residual2 = tl.maximum(b_residual2, 0.0, propagate_nan=tl.PropagateNan.ALL)  # [BM, BN]
     if IS_GAUSSIAN:
         b_precision = reciprocal(b_variance, FAST)  # [BM, BN]
         b_excess = b_precision * b_residual2 * (1.0 / nu)  # [BM, BN]
@@ -409,12 +411,12 @@ def _forward_kernel(
     # Only where a block begins takes 64 bits; the first one may begin before the first query.
     query = first_query + (i_rows * BM - start)
     o_query = tl.arange(0, BM)  # [BM]
-    p_own_q = p_q + i_batch * stride_qb + query * stride_qt + i_head * stride_qh
+    p_own_q = p_q + i_batch * stride_qb + query * stride_qt + i_head.to(tl.int64) * stride_qh
     m_q = m_row[:, None] & (o_w < WIDTH)[None, :]  # [BM, W]
     b_q = tl.load(p_own_q + (o_query[:, None] * stride_qt + o_w[None, :]), mask=m_q, other=0.0)  # [BM, W]
     b_q2 = tl.sum(b_q.to(tl.float32) * b_q.to(tl.float32), 1)  # [BM]
-    p_own_k = p_k + i_batch * stride_kb + first_key * stride_kt + i_head * stride_kh
-    p_own_v = p_v + i_batch * stride_vb + first_key * stride_vt + i_head * stride_vh
+    p_own_k = p_k + i_batch * stride_kb + first_key * stride_kt + i_head.to(tl.int64) * stride_kh
+    p_own_v = p_v + i_batch * stride_vb + first_key * stride_vt + i_head.to(tl.int64) * stride_vh
     i_column = i_head.to(tl.int64) * n_blocks + first_block(first_key, i_sequence, n_keys, BN, IS_PACKED)
     p_own_columns = p_columns + i_column * (COLUMNS * BN)
     p_time = p_key_stamps

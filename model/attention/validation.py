@@ -19,6 +19,9 @@ IMPLEMENTATIONS = ("auto", "reference", "triton")
 FUSED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Reals of a head that the fused kernels hold in one block.
 FUSED_WIDTHS = (16, 256)
+# The largest nu in 16 bits: the kernels take kappa log U from (kappa - 1) log V in float32, which beyond it costs more
+# than rounding to 16 bits does.
+FUSED_NU = 1e5
 # Errors that the closed form of the far field may be asked for.
 FAR_FIELDS = (1e-8, 1e-2)
 # The first NVIDIA architecture that multiplies bfloat16.
@@ -118,8 +121,10 @@ def check_sequences(cu_seqlens: Tensor, q: Tensor) -> None:
         raise ValueError(f"cu_seqlens must increase (no sequence is empty), got {starts}")
 
 
-def fused_refusal(device: torch.device, dtype: torch.dtype, width: int, times: Tensor | None = None) -> str | None:
-    """Why the fused kernels cannot run heads of `width` reals, or None."""
+def fused_refusal(
+    device: torch.device, dtype: torch.dtype, width: int, times: Tensor | None = None, nu: Tensor | None = None
+) -> str | None:
+    """Why the fused kernels cannot run heads of `width` reals, or None; nu `[H]` is looked at in eager code."""
     narrowest, widest = FUSED_WIDTHS
     if not HAS_TRITON:
         return "triton is not installed"
@@ -129,6 +134,8 @@ def fused_refusal(device: torch.device, dtype: torch.dtype, width: int, times: T
         return f"it takes heads of {narrowest} to {widest} reals, got {width}"
     if times is not None and times.requires_grad:
         return "it gives no gradient to times"
+    if nu is not None and dtype.itemsize == 2 and not torch.compiler.is_compiling() and bool((nu > FUSED_NU).any()):
+        return f"in 16 bits it takes nu up to {FUSED_NU:g}, got {nu.max().item():g}"
     return _device_refusal(device)
 
 

@@ -15,6 +15,7 @@ from rfa.bench import aot
 from rfa.bench.sass import loops_and_whole, main_loop, matrix_work
 from rfa.cli.main import app
 from rfa.training.language import LanguageRun, find_config
+from tests.ptx.launches import OLDEST
 
 COMPILED_HERE = {
     80: ["forward 128 fp16 precision", "backward columns 64 bf16", "slot step 16×64"],
@@ -199,9 +200,28 @@ def test_a_kernel_that_does_not_compile_is_named():
         aot.compile_rows(["nonsense"], [90], module="tests.bench.aot_toy")
 
 
+def test_another_triton_compiles_where_one_is_named(tmp_path):
+    """Here one that does nothing but say so."""
+    (tmp_path / "triton.py").write_text("raise ImportError('the other Triton')")
+    with pytest.raises(ValueError, match="no Triton is installed in"):
+        aot.compiler(tmp_path)
+    (tmp_path / "triton-1.2.3.dist-info").mkdir()
+    (tmp_path / "triton-1.2.3.dist-info" / "METADATA").write_text("Name: triton\nVersion: 1.2.3\n")
+    assert (aot.compiler(tmp_path), aot.compiler(None)) == ("1.2.3", aot.version("triton"))
+    with pytest.raises(aot.CompilationError, match=r"(?s)compiling toy@90 failed: .*the other Triton"):
+        aot.compile_rows(["toy"], [90], module="tests.bench.aot_toy", triton=tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not OLDEST.exists(), reason=f"{OLDEST.name} is not installed in the environment")
+def test_the_oldest_triton_compiles_the_gradients():
+    rows = aot.compile_rows(["backward rows 64 bf16", "backward columns 64 bf16"], [90], triton=OLDEST)
+    assert [row["stack_bytes"] for row in rows] == [0, 0]
+
+
 def test_the_command_writes_and_checks_the_table(toys, tmp_path, monkeypatch):
     rows = [copy.deepcopy(toys["toy", 90])]
-    monkeypatch.setattr(aot, "compile_rows", lambda names: rows)
+    monkeypatch.setattr(aot, "compile_rows", lambda names, triton: rows)
     out = tmp_path / "aot.json"
     command = ["bench", "aot", "--out", str(out)]
 

@@ -26,6 +26,7 @@ from rfa.model.attention.launch import Launch
 from rfa.model.attention.triton_backward import backward
 
 NAMES = ("q", "k", "v", "mu", "sigma2", "eta2", "gamma2", "nu", "tau")
+pytestmark = pytest.mark.usefixtures("on_the_gpu")
 slow = partial(pytest.param, marks=pytest.mark.slow)
 ROWS, COLUMNS = Launch(32, 32, 4, 1), Launch(16, 32, 4, 1)
 
@@ -43,10 +44,10 @@ class Weights(NamedTuple):
 
 
 def random_weights(inputs: AttentionInputs, queries: int, with_precision: bool, seed: int = 1) -> Weights:
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator("cpu").manual_seed(seed)
     batch, _, heads, width = inputs.q.shape
-    out = torch.randn(batch, queries, heads, width, generator=generator).to(inputs.q.dtype)
-    log_norm, precision = torch.randn(2, batch, queries, heads, generator=generator)
+    out = torch.randn(batch, queries, heads, width, generator=generator, device="cpu").to(inputs.q)
+    log_norm, precision = torch.randn(2, batch, queries, heads, generator=generator, device="cpu").to(inputs.q.device)
     return Weights(out, log_norm, precision if with_precision else None)
 
 
@@ -97,9 +98,9 @@ def named(result: tuple[Tensor, ...]) -> dict[str, Tensor]:
 
 def fused(
     inputs: AttentionInputs, weights: Weights, oracle: Oracle, kernel: str = "student_t",
-    rows: Launch = ROWS, columns: Launch = COLUMNS, **options: bool,
+    rows: Launch | None = ROWS, columns: Launch | None = COLUMNS, **options: bool,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """The kernels on the last queries, with the row statistics of the oracle."""
+    """The kernels on the last queries, with the row statistics of the oracle; blocks None are the launch table's."""
     queries, total = weights.out.shape[1], inputs.k.shape[1]
     key_stamps = stamps(inputs.times)
     query_stamps = None if key_stamps is None else key_stamps[:, total - queries :].contiguous()
@@ -135,7 +136,7 @@ def assert_close(
 
 def check(
     inputs: AttentionInputs, kernel: str = "student_t", *, queries: int | None = None, with_precision: bool = True,
-    rows: Launch = ROWS, columns: Launch = COLUMNS,
+    rows: Launch | None = ROWS, columns: Launch | None = COLUMNS,
 ) -> None:  # fmt: skip
     # What the kernels get is float32: the oracle must start from the same numbers.
     inputs = inputs._replace(dynamics=inputs.dynamics.to(torch.float32))
@@ -206,6 +207,11 @@ def test_shapes_of_blocks(rows: tuple[int, int], columns: tuple[int, int]) -> No
 def test_decay_rates(mu: tuple[float, float], irregular: bool) -> None:
     """Zero and tiny (the series), between, and decays that underflow within a block."""
     check(with_mu(rfa_inputs(1, 130, 2, 8, dtype=torch.float32, irregular=irregular), *mu))
+
+
+def test_tails_that_are_nearly_gaussian() -> None:
+    inputs = rfa_inputs(1, 90, 2, 8, dtype=torch.float32)
+    check(inputs._replace(dynamics=replace(inputs.dynamics, nu=torch.tensor([1e4, 1e9], dtype=torch.float64))))
 
 
 @pytest.mark.parametrize("irregular", [False, True])

@@ -17,7 +17,10 @@ from rfa.model.attention.triton_forward import forward
 from rfa.model.dynamics import variance
 
 # Rows that need the running maximum are found by the overflow of their sums.
-pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning"),
+    pytest.mark.usefixtures("on_the_gpu"),
+]
 BLOCKS = Launch(32, 16, 4, 1)
 # The kernels treat both types of 16 bits alike.
 BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.slow)

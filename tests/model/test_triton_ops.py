@@ -14,6 +14,7 @@ from rfa import Dynamics, robust_filter_attention
 from rfa.bench.kernel_cases import assert_matches_reference, rfa_inputs
 from rfa.bench.rounding import assert_within_rounding, relative_error
 from rfa.model.attention import validation
+from rfa.model.attention.api import runs_fused
 from rfa.model.attention.triton import (
     attention_backward_op,
     attention_op,
@@ -225,6 +226,15 @@ def test_an_explicit_choice_refuses_times_that_want_a_gradient():
     inputs = small(irregular=True)
     with pytest.raises(ValueError, match="no gradient to times"):
         fused(*inputs[:4], times=inputs.times.requires_grad_())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_an_explicit_choice_refuses_a_tail_that_16_bits_cannot_tell_from_a_gaussian_one(dtype):
+    q, k, v, dynamics, _ = small(dtype=dtype)
+    assert runs_fused("triton", q.device, dtype, 16, nu=torch.tensor([3.0, 1e5], device=DEVICE))
+    assert runs_fused("triton", q.device, torch.float32, 16, nu=torch.tensor([3.0, 1e9], device=DEVICE))
+    with pytest.raises(ValueError, match=r"cannot run this: in 16 bits it takes nu up to 100000, got 200000"):
+        fused(q, k, v, replace(dynamics, nu=torch.full_like(dynamics.nu, 2e5)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -518,9 +528,10 @@ def test_the_layer_agrees_with_its_reference(is_lowered, tolerance, with_precisi
 @needs_gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
+@pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])  # with and without distant blocks
 @pytest.mark.parametrize("shape", [(2, 2048, 4, 32), (1, 1999, 4, 64), (1, 1025, 4, 128), (2, 1024, 4, 12)], ids=str)
-def test_matches_the_reference_on_a_gpu(shape, kernel, dtype):
-    assert_matches_reference(fused, small(*shape, dtype=dtype, irregular=True), kernel=kernel)
+def test_matches_the_reference_on_a_gpu(shape, irregular, kernel, dtype):
+    assert_matches_reference(fused, small(*shape, dtype=dtype, irregular=irregular), kernel=kernel)
 
 
 def peak_memory(length):
