@@ -1,0 +1,388 @@
+/** Charts of a picture, one above the other on one axis of time: a lane of alarms, and one for each component. */
+
+import uPlot from "./uplot/uPlot.esm.js";
+import { make } from "./dom.js";
+import { number } from "./format.js";
+import { reading } from "./picture.js";
+import { colour, onScheme } from "./scheme.js";
+
+/** @typedef {import("./picture.js").Picture} Picture */
+/** @typedef {import("./picture.js").Component} Component */
+
+const AXIS = 66;
+const LANE = 52;
+/** Shades of a measurement, by its weight. */
+const SHADES = 6;
+const FAINTEST = 0.16;
+/** More points than this are drawn as squares, which cost less. */
+const MANY = 4000;
+/** Room beside the plot, in pixels of the page. */
+const MARGIN = 8;
+/** How times are written below the axis: from this step on, each, and where a year or a day begins. */
+const CLOCK = /** @type {[number, string, string | null, string | null][]} */ ([
+  [365 * 86400, "{YYYY}", null, null],
+  [28 * 86400, "{MMM}", "\n{YYYY}", null],
+  [86400, "{D} {MMM}", "\n{YYYY}", null],
+  [60, "{HH}:{mm}", "\n{D} {MMM} {YYYY}", "\n{D} {MMM}"],
+  [1, "{HH}:{mm}:{ss}", "\n{D} {MMM} {YYYY}", "\n{D} {MMM}"],
+  [0.001, "{ss}.{fff}", "\n{D} {MMM} {YYYY}", "\n{D} {MMM}"],
+]).map(([step, each, year, day]) => [step, each, year, null, day, null, null, null, 1]);
+
+export class Charts {
+  /** @type {any[]} */
+  #plots = [];
+  /** @type {Picture | null} */
+  #picture = null;
+  #form = "";
+  /** @type {[number, number] | null} what is shown of the times; null is all */
+  #range = null;
+  #isSettingRange = false;
+  /** @type {number | null} */
+  #picked = null;
+  #row = 0;
+
+  /**
+   * @param {HTMLElement} host
+   * @param {{onPick?: (row: number) => void, onHand?: (component: number, value: number | null) => void, height?: number}} [options]
+   *     onPick: a row was chosen; onHand: somebody holds a measurement at this value, and null once it is let go
+   */
+  constructor(host, options = {}) {
+    this.host = host;
+    this.options = options;
+    new ResizeObserver(() => this.#resize()).observe(host);
+    onScheme(() => this.#plots.forEach(plot => plot.redraw(false)));
+  }
+
+  /** @param {Picture} picture */
+  show(picture) {
+    const form = JSON.stringify([picture.isDated, picture.components.map(one =>
+      [one.name, one.bands.length, one.fan.length, one.samples.length, Boolean(one.smoothed)])]);
+    const isSame = this.#picture && this.#picture.times[0] === picture.times[0] && this.#picture.rows === picture.rows;
+    if (!isSame) [this.#range, this.#picked] = [null, null];
+    this.#picture = picture;
+    if (form !== this.#form) this.#build();
+    else this.#plots.forEach((plot, k) => plot.setData(k ? columnsOf(picture, k - 1) : laneOf(picture), false));
+    this.#form = form;
+    this.#setRange(...this.#whole());
+    this.#say(Math.min(this.#row, picture.times.length - 1));
+  }
+
+  /** Nearer or further, about the middle. @param {number} factor */
+  zoom(factor) {
+    const [from, to] = this.#shown(), middle = (from + to) / 2;
+    this.#setRange(middle - ((to - from) / 2) * factor, middle + ((to - from) / 2) * factor);
+  }
+
+  /** @param {number} share of what is shown */
+  pan(share) {
+    const [from, to] = this.#shown();
+    this.#setRange(from + share * (to - from), to + share * (to - from));
+  }
+
+  all() {
+    this.#range = null;
+    this.#setRange(...this.#whole());
+  }
+
+  /** Marks a row, and shows what is around it. @param {number} row @param {number} [around] rows at either side */
+  pick(row, around = 0) {
+    if (!this.#picture) return;
+    const { times } = this.#picture;
+    this.#picked = row;
+    if (around) this.#setRange(times[Math.max(0, row - around)], times[Math.min(times.length - 1, row + around)]);
+    this.#point(row);
+    this.#plots.forEach(plot => plot.redraw(false));
+  }
+
+  #whole() {
+    const { times } = /** @type {Picture} */ (this.#picture);
+    return /** @type {[number, number]} */ (this.#range ?? [times[0], times[times.length - 1]]);
+  }
+
+  #shown() {
+    const { min, max } = this.#plots[0].scales.x;
+    return [min, max];
+  }
+
+  /** @param {number} from @param {number} to */
+  #setRange(from, to) {
+    const { times } = /** @type {Picture} */ (this.#picture), first = times[0], last = times[times.length - 1];
+    const span = Math.min(to - from, last - first);
+    const min = Math.max(first, Math.min(from, last - span)), max = min + (span || 1);
+    this.#range = min === first && min + span === last ? null : [min, max];
+    this.#isSettingRange = true;
+    for (const plot of this.#plots) plot.setScale("x", { min, max });
+    this.#isSettingRange = false;
+  }
+
+  #build() {
+    this.#plots.forEach(plot => plot.destroy());
+    const picture = /** @type {Picture} */ (this.#picture);
+    this.host.replaceChildren();
+    this.#plots = [this.#lane(picture), ...picture.components.map((_, k) => this.#chart(picture, k))];
+  }
+
+  /** @param {Picture} picture */
+  #lane(picture) {
+    const plot = make("div", { class: "plot" });
+    this.host.append(make("div", { class: "chart", role: "img", "aria-label": "Lane of alarms and of missing values" }, plot));
+    const hidden = { stroke: "transparent", points: { show: false }, paths: () => null };
+    return new uPlot({
+      ...this.#common(picture, LANE),
+      scales: { x: { time: picture.isDated }, y: { range: [0, 2] } },
+      axes: [{ show: false }, {
+        size: AXIS, stroke: () => colour("soft"), splits: () => [0.5, 1.5], values: () => ["missing", "alarms"], grid: { show: false },
+        ticks: { show: false }, gap: 2, font: "12px system-ui",
+      }],
+      series: [{}, hidden],
+      hooks: { draw: [(/** @type {any} */ u) => this.#drawLane(u)], ...this.#hooks() },
+    }, laneOf(picture), plot);
+  }
+
+  /** @param {Picture} picture @param {number} k */
+  #chart(picture, k) {
+    const component = picture.components[k];
+    const plot = make("div", {
+      class: "plot", role: "slider", tabindex: 0, "aria-valuemin": 0, "aria-valuenow": 0, "aria-label":
+        `Chart of ${component.name}: arrow keys move along the rows, plus and minus zoom, Enter explains a row, Escape shows all`,
+    });
+    const said = make("span", { class: "reading" });
+    this.host.append(make("div", { class: "chart" }, make("h3", {}, component.name), plot, said));
+    plot.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.#key(event));
+    const height = this.options.height ?? (picture.components.length > 1 ? 220 : 320);
+    const chart = new uPlot({
+      ...this.#common(picture, height),
+      scales: { x: { time: picture.isDated } },
+      axes: [this.#axis(picture.isDated ? { values: CLOCK } : {}), this.#axis({ size: AXIS, values: (/** @type {any} */ _, /** @type {number[]} */ splits) => splits.map(number) })],
+      series: seriesOf(component),
+      bands: bandsOf(component),
+      hooks: {
+        drawAxes: [(/** @type {any} */ u) => this.#drawMeasured(u, k)],
+        draw: [(/** @type {any} */ u) => this.#drawPicked(u, k)],
+        ...this.#hooks(),
+      },
+    }, columnsOf(picture, k), plot);
+    this.#listen(chart, k);
+    return chart;
+  }
+
+  /** @param {Picture} picture @param {number} height */
+  #common(picture, height) {
+    return {
+      width: this.#width(), height, legend: { show: false }, padding: [6, 14, 0, 0],
+      tzDate: (/** @type {number} */ t) => uPlot.tzDate(new Date(1000 * t), "Etc/UTC"),
+      cursor: {
+        sync: { key: this.host.id }, points: { show: false }, y: false,
+        drag: { x: !this.options.onHand, y: false, setScale: !this.options.onHand },
+      },
+    };
+  }
+
+  /** @param {object} own */
+  #axis(own) {
+    const rule = () => colour("rule");
+    return { stroke: () => colour("soft"), grid: { stroke: rule, width: 1 }, ticks: { stroke: rule, width: 1 }, font: "12px system-ui", ...own };
+  }
+
+  #hooks() {
+    return {
+      setCursor: [(/** @type {any} */ u) => u.cursor.idx !== null && u.cursor.idx !== undefined && this.#say(u.cursor.idx)],
+      setScale: [(/** @type {any} */ u, /** @type {string} */ name) => {
+        if (name === "x" && !this.#isSettingRange && u.scales.x.min !== null) this.#setRange(u.scales.x.min, u.scales.x.max);
+      }],
+    };
+  }
+
+  /** What a pointer does. @param {any} chart @param {number} k */
+  #listen(chart, k) {
+    const { over } = chart, { onHand, onPick } = this.options;
+    over.addEventListener("wheel", (/** @type {WheelEvent} */ event) => {
+      if (event.ctrlKey || event.metaKey) this.#zoomAt(chart.posToVal(event.offsetX, "x"), event.deltaY > 0 ? 1.25 : 0.8);
+      else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan(event.deltaX / over.clientWidth);
+      else return;
+      event.preventDefault();
+    }, { passive: false });
+    over.addEventListener("dblclick", () => this.all());
+    if (onPick) over.addEventListener("click", () => chart.cursor.idx !== null && onPick(chart.cursor.idx));
+    if (!onHand) return;
+    const hold = (/** @type {PointerEvent} */ event) => onHand(k, chart.posToVal(event.offsetY, "y"));
+    over.addEventListener("pointerdown", (/** @type {PointerEvent} */ event) => {
+      over.setPointerCapture(event.pointerId);
+      hold(event);
+    });
+    over.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => event.buttons && hold(event));
+    for (const name of ["pointerup", "pointercancel"]) over.addEventListener(name, () => onHand(k, null));
+  }
+
+  /** @param {number} at @param {number} factor */
+  #zoomAt(at, factor) {
+    const [from, to] = this.#shown();
+    this.#setRange(at - (at - from) * factor, at + (to - at) * factor);
+  }
+
+  /** @param {KeyboardEvent} event */
+  #key(event) {
+    const last = /** @type {Picture} */ (this.#picture).times.length - 1, step = event.shiftKey ? 10 : 1;
+    /** @type {Record<string, () => void>} */
+    const does = {
+      ArrowRight: () => this.#point(Math.min(last, this.#row + step)),
+      ArrowLeft: () => this.#point(Math.max(0, this.#row - step)),
+      Home: () => this.#point(0),
+      End: () => this.#point(last),
+      "+": () => this.zoom(0.5),
+      "-": () => this.zoom(2),
+      Escape: () => this.all(),
+      Enter: () => this.options.onPick?.(this.#row),
+    };
+    if (!does[event.key]) return;
+    does[event.key]();
+    event.preventDefault();
+  }
+
+  /** Moves the cursor to a row, and what is shown along with it. @param {number} row */
+  #point(row) {
+    const at = /** @type {Picture} */ (this.#picture).times[row], [from, to] = this.#shown();
+    if (at < from || at > to) this.#setRange(at - (to - from) / 2, at + (to - from) / 2);
+    const plot = this.#plots[1];
+    plot.setCursor({ left: plot.valToPos(at, "x"), top: 10 });
+    this.#say(row);
+  }
+
+  /** @param {number} row */
+  #say(row) {
+    const picture = /** @type {Picture} */ (this.#picture);
+    this.#row = row;
+    picture.components.forEach((_, k) => {
+      const plot = this.#plots[k + 1].root.parentNode, text = reading(picture, k, row);
+      plot.setAttribute("aria-valuemax", String(picture.times.length - 1));
+      plot.setAttribute("aria-valuenow", String(row));
+      plot.setAttribute("aria-valuetext", text);
+      plot.nextSibling.textContent = text;
+    });
+  }
+
+  /** Measurements, fainter by weight, below all lines. @param {any} u @param {number} k */
+  #drawMeasured(u, k) {
+    const picture = /** @type {Picture} */ (this.#picture), { seen } = picture.components[k];
+    const { ctx } = u, [from, to] = u.series[0].idxs ?? [0, -1];
+    const [x, y] = [toPixels(u, "x"), toPixels(u, "y")];
+    const isMany = to - from > MANY, size = (isMany ? 1.1 : 2.3) * devicePixelRatio;
+    const paths = Array.from({ length: SHADES }, () => new Path2D());
+    for (let i = from; i <= to; i++) {
+      const value = seen[i];
+      if (value === null || value === undefined) continue;
+      const path = paths[Math.min(SHADES - 1, Math.floor((picture.weight[i] ?? 1) * SHADES))];
+      const left = x(picture.times[i]), top = y(value);
+      if (isMany) path.rect(left - size, top - size, 2 * size, 2 * size);
+      else path.moveTo(left + size, top), path.arc(left, top, size, 0, 2 * Math.PI);
+    }
+    clipped(u, () => {
+      paths.forEach((path, shade) => {
+        ctx.fillStyle = colour("measured", FAINTEST + ((1 - FAINTEST) * shade) / (SHADES - 1));
+        ctx.fill(path);
+      });
+    });
+  }
+
+  /** @param {any} u @param {number} k */
+  #drawPicked(u, k) {
+    const picture = /** @type {Picture} */ (this.#picture), row = this.#picked, { ctx, bbox } = u;
+    if (row === null) return;
+    const left = toPixels(u, "x")(picture.times[row]), value = picture.components[k].seen[row];
+    clipped(u, () => {
+      ctx.strokeStyle = colour("ink");
+      ctx.lineWidth = devicePixelRatio;
+      ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+      ctx.beginPath();
+      ctx.moveTo(left, bbox.top);
+      ctx.lineTo(left, bbox.top + bbox.height);
+      ctx.stroke();
+      ctx.setLineDash([]);
+      if (value === null) return;
+      ctx.beginPath();
+      ctx.lineWidth *= 2;
+      ctx.arc(left, toPixels(u, "y")(value), 6 * devicePixelRatio, 0, 2 * Math.PI);
+      ctx.stroke();
+    });
+  }
+
+  /** @param {any} u */
+  #drawLane(u) {
+    const { times, alarm, components, rows } = /** @type {Picture} */ (this.#picture);
+    const { ctx, bbox } = u, [from, to] = u.series[0].idxs ?? [0, -1], x = toPixels(u, "x"), half = bbox.height / 2;
+    const alarms = new Path2D(), missing = new Path2D(), width = 2 * devicePixelRatio;
+    for (let i = from; i <= Math.min(to, rows - 1); i++) {
+      const left = x(times[i]) - width / 2;
+      if (alarm[i]) alarms.rect(left - width / 2, bbox.top + 1, 2 * width, half - 3);
+      if (components.some(({ seen }) => seen[i] === null)) missing.rect(left, bbox.top + half + 2, width, half - 4);
+    }
+    clipped(u, () => {
+      ctx.fillStyle = colour("alarm");
+      ctx.fill(alarms);
+      ctx.fillStyle = colour("gap");
+      ctx.fill(missing);
+    });
+  }
+
+  #width() {
+    return Math.max(120, this.host.clientWidth - MARGIN);
+  }
+
+  #resize() {
+    const width = this.#width();
+    for (const plot of this.#plots) if (plot.width !== width) plot.setSize({ width, height: plot.height });
+  }
+}
+
+/** Whatever `draw` draws, inside of the plot. @param {any} u @param {() => void} draw */
+function clipped({ ctx, bbox }, draw) {
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  ctx.clip();
+  draw();
+  ctx.restore();
+}
+
+/** From values of a scale to pixels of the canvas. @param {any} u @param {"x" | "y"} name @returns {(value: number) => number} */
+function toPixels({ scales, bbox }, name) {
+  const { min, max } = scales[name];
+  if (name === "x") return value => bbox.left + ((value - min) / (max - min)) * bbox.width;
+  return value => bbox.top + bbox.height - ((value - min) / (max - min)) * bbox.height;
+}
+
+/** @param {Picture} picture */
+const laneOf = picture => [picture.times, new Array(picture.times.length).fill(1)];
+
+/** The columns of a chart, in the order of `seriesOf`. @param {Picture} picture @param {number} k */
+function columnsOf(picture, k) {
+  const { bands, fan, smoothed, samples, mean, forecast, seen } = picture.components[k];
+  const limits = [...bands, ...fan].flatMap(({ low, high }) => [high, low]);
+  return [picture.times, ...limits, ...samples, ...(smoothed ? [smoothed] : []), mean, ...(fan.length ? [forecast] : []), seen];
+}
+
+/** @param {Component} component */
+function seriesOf({ bands, fan, smoothed, samples }) {
+  const points = { show: false };
+  const line = (/** @type {string} */ name, width = 1.5, opacity = 1, dash = undefined) =>
+    ({ stroke: () => colour(name, opacity), width, points, dash, spanGaps: false });
+  // The first bands of a series are as wide as nothing was known: the axis is made for what comes after them.
+  const edge = { width: 0, points, auto: false }, edgeAhead = { width: 0, points };
+  return [
+    {},
+    ...bands.flatMap(() => [edge, edge]),
+    ...fan.flatMap(() => [edgeAhead, edgeAhead]),
+    ...samples.map(() => line("second", 0.8, 0.55)),
+    ...(smoothed ? [line("second", 1.8)] : []),
+    line("estimate", 1.8),
+    ...(fan.length ? [line("forecast", 1.8)] : []),
+    // Drawn by hand, and here for the axis to reach.
+    { stroke: "transparent", points, paths: () => null },
+  ];
+}
+
+/** @param {Component} component */
+function bandsOf({ bands, fan }) {
+  return [...bands.map(() => "estimate"), ...fan.map(() => "forecast")]
+    .map((name, k) => ({ series: [2 * k + 1, 2 * k + 2], fill: () => colour(name, 0.17) }));
+}

@@ -1,0 +1,34 @@
+/** The models of this server. */
+
+import { fillSelect } from "./dom.js";
+import { get } from "./server_calls.js";
+
+/** @typedef {{name: string, kind: string, digest: string, runtime: string, modes: string[], config: any, metrics: any, calibration: any, golden_values: number}} Model */
+
+/** @type {Promise<any> | null} */
+let asked = null;
+
+/** GET /info, asked for once; again after a failure. */
+export function info() {
+  asked ??= get("info").catch(error => {
+    asked = null;
+    throw error;
+  });
+  return asked;
+}
+
+/** @returns {Promise<Model[]>} */
+const models = async () => (await info()).models;
+
+/**
+ * Offers the models that filter.
+ * @param {HTMLSelectElement} select
+ * @param {string} nothing what is shown for none of them
+ */
+export async function offerFilters(select, nothing) {
+  const found = (await models()).filter(({ kind }) => kind !== "lm");
+  fillSelect(select, [["", nothing], ...found.map(({ name }) => /** @type {[string, string]} */ ([name, name]))]);
+}
+
+/** @returns {Promise<Model | undefined>} */
+export const languageModel = async () => (await models()).find(({ kind }) => kind === "lm");
