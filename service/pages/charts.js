@@ -8,6 +8,13 @@ import { colour, onScheme } from "./scheme.js";
 
 /** @typedef {import("./picture.js").Picture} Picture */
 /** @typedef {import("./picture.js").Component} Component */
+/**
+ * @typedef {object} Options
+ * @property {(row: number) => void} [onPick] a row was chosen
+ * @property {(component: number, value: number | null) => void} [onHand] somebody holds a measurement at this value;
+ *     null once it is let go
+ * @property {number} [height] of a chart, in pixels
+ */
 
 const AXIS = 66;
 const LANE = 52;
@@ -43,8 +50,7 @@ export class Charts {
 
   /**
    * @param {HTMLElement} host
-   * @param {{onPick?: (row: number) => void, onHand?: (component: number, value: number | null) => void, height?: number}} [options]
-   *     onPick: a row was chosen; onHand: somebody holds a measurement at this value, and null once it is let go
+   * @param {Options} [options]
    */
   constructor(host, options = {}) {
     this.host = host;
@@ -55,8 +61,16 @@ export class Charts {
 
   /** @param {Picture} picture */
   show(picture) {
-    const form = JSON.stringify([picture.isDated, picture.components.map(one =>
-      [one.name, one.bands.length, one.fan.length, one.samples.length, Boolean(one.smoothed)])]);
+    const form = JSON.stringify([
+      picture.isDated,
+      picture.components.map(one => [
+        one.name,
+        one.bands.length,
+        one.fan.length,
+        one.samples.length,
+        Boolean(one.smoothed),
+      ]),
+    ]);
     const isSame = this.#picture && this.#picture.times[0] === picture.times[0] && this.#picture.rows === picture.rows;
     if (!isSame) [this.#range, this.#picked] = [null, null];
     this.#picture = picture;
@@ -64,12 +78,14 @@ export class Charts {
     else this.#plots.forEach((plot, k) => plot.setData(k ? columnsOf(picture, k - 1) : laneOf(picture), false));
     this.#form = form;
     this.#setRange(...this.#whole());
-    this.#say(Math.min(this.#row, picture.times.length - 1));
+    const last = picture.times.length - 1;
+    this.#say(this.options.onHand ? last : Math.min(this.#row, last));
   }
 
   /** Nearer or further, about the middle. @param {number} factor */
   zoom(factor) {
-    const [from, to] = this.#shown(), middle = (from + to) / 2;
+    const [from, to] = this.#shown(),
+      middle = (from + to) / 2;
     this.#setRange(middle - ((to - from) / 2) * factor, middle + ((to - from) / 2) * factor);
   }
 
@@ -106,9 +122,12 @@ export class Charts {
 
   /** @param {number} from @param {number} to */
   #setRange(from, to) {
-    const { times } = /** @type {Picture} */ (this.#picture), first = times[0], last = times[times.length - 1];
+    const { times } = /** @type {Picture} */ (this.#picture),
+      first = times[0],
+      last = times[times.length - 1];
     const span = Math.min(to - from, last - first);
-    const min = Math.max(first, Math.min(from, last - span)), max = min + (span || 1);
+    const min = Math.max(first, Math.min(from, last - span)),
+      max = min + (span || 1);
     this.#range = min === first && min + span === last ? null : [min, max];
     this.#isSettingRange = true;
     for (const plot of this.#plots) plot.setScale("x", { min, max });
@@ -125,43 +144,72 @@ export class Charts {
   /** @param {Picture} picture */
   #lane(picture) {
     const plot = make("div", { class: "plot" });
-    this.host.append(make("div", { class: "chart", role: "img", "aria-label": "Lane of alarms and of missing values" }, plot));
+    this.host.append(
+      make("div", { class: "chart", role: "img", "aria-label": "Lane of alarms and of missing values" }, plot),
+    );
     const hidden = { stroke: "transparent", points: { show: false }, paths: () => null };
-    return new uPlot({
-      ...this.#common(picture, LANE),
-      scales: { x: { time: picture.isDated }, y: { range: [0, 2] } },
-      axes: [{ show: false }, {
-        size: AXIS, stroke: () => colour("soft"), splits: () => [0.5, 1.5], values: () => ["missing", "alarms"], grid: { show: false },
-        ticks: { show: false }, gap: 2, font: "12px system-ui",
-      }],
-      series: [{}, hidden],
-      hooks: { draw: [(/** @type {any} */ u) => this.#drawLane(u)], ...this.#hooks() },
-    }, laneOf(picture), plot);
+    return new uPlot(
+      {
+        ...this.#common(picture, LANE),
+        scales: { x: { time: picture.isDated }, y: { range: [0, 2] } },
+        axes: [
+          { show: false },
+          {
+            size: AXIS,
+            stroke: () => colour("soft"),
+            splits: () => [0.5, 1.5],
+            values: () => ["missing", "alarms"],
+            grid: { show: false },
+            ticks: { show: false },
+            gap: 2,
+            font: "12px system-ui",
+          },
+        ],
+        series: [{}, hidden],
+        hooks: { draw: [(/** @type {any} */ u) => this.#drawLane(u)], ...this.#hooks() },
+      },
+      laneOf(picture),
+      plot,
+    );
   }
 
   /** @param {Picture} picture @param {number} k */
   #chart(picture, k) {
     const component = picture.components[k];
     const plot = make("div", {
-      class: "plot", role: "slider", tabindex: 0, "aria-valuemin": 0, "aria-valuenow": 0, "aria-label":
-        `Chart of ${component.name}: arrow keys move along the rows, plus and minus zoom, Enter explains a row, Escape shows all`,
+      class: "plot",
+      role: "slider",
+      tabindex: 0,
+      "aria-valuemin": 0,
+      "aria-valuenow": 0,
+      "aria-label": `Chart of ${component.name}: arrows move along, plus and minus zoom, Enter explains, Escape shows all`,
     });
     const said = make("span", { class: "reading" });
     this.host.append(make("div", { class: "chart" }, make("h3", {}, component.name), plot, said));
     plot.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.#key(event));
     const height = this.options.height ?? (picture.components.length > 1 ? 220 : 320);
-    const chart = new uPlot({
-      ...this.#common(picture, height),
-      scales: { x: { time: picture.isDated } },
-      axes: [this.#axis(picture.isDated ? { values: CLOCK } : {}), this.#axis({ size: AXIS, values: (/** @type {any} */ _, /** @type {number[]} */ splits) => splits.map(number) })],
-      series: seriesOf(component),
-      bands: bandsOf(component),
-      hooks: {
-        drawAxes: [(/** @type {any} */ u) => this.#drawMeasured(u, k)],
-        draw: [(/** @type {any} */ u) => this.#drawPicked(u, k)],
-        ...this.#hooks(),
+    const chart = new uPlot(
+      {
+        ...this.#common(picture, height),
+        scales: { x: { time: picture.isDated } },
+        axes: [
+          this.#axis(picture.isDated ? { values: CLOCK } : {}),
+          this.#axis({
+            size: AXIS,
+            values: (/** @type {any} */ _, /** @type {number[]} */ splits) => splits.map(number),
+          }),
+        ],
+        series: seriesOf(component),
+        bands: bandsOf(component),
+        hooks: {
+          drawAxes: [(/** @type {any} */ u) => this.#drawMeasured(u, k)],
+          draw: [(/** @type {any} */ u) => this.#drawPicked(u, k)],
+          ...this.#hooks(),
+        },
       },
-    }, columnsOf(picture, k), plot);
+      columnsOf(picture, k),
+      plot,
+    );
     this.#listen(chart, k);
     return chart;
   }
@@ -169,10 +217,15 @@ export class Charts {
   /** @param {Picture} picture @param {number} height */
   #common(picture, height) {
     return {
-      width: this.#width(), height, legend: { show: false }, padding: [6, 14, 0, 0],
+      width: this.#width(),
+      height,
+      legend: { show: false },
+      padding: /** @type {[number, number, number, number]} */ ([6, 14, 0, 0]),
       tzDate: (/** @type {number} */ t) => uPlot.tzDate(new Date(1000 * t), "Etc/UTC"),
       cursor: {
-        sync: { key: this.host.id }, points: { show: false }, y: false,
+        sync: { key: this.host.id },
+        points: { show: false },
+        y: false,
         drag: { x: !this.options.onHand, y: false, setScale: !this.options.onHand },
       },
     };
@@ -181,27 +234,44 @@ export class Charts {
   /** @param {object} own */
   #axis(own) {
     const rule = () => colour("rule");
-    return { stroke: () => colour("soft"), grid: { stroke: rule, width: 1 }, ticks: { stroke: rule, width: 1 }, font: "12px system-ui", ...own };
+    return {
+      stroke: () => colour("soft"),
+      grid: { stroke: rule, width: 1 },
+      ticks: { stroke: rule, width: 1 },
+      font: "12px system-ui",
+      ...own,
+    };
   }
 
   #hooks() {
     return {
-      setCursor: [(/** @type {any} */ u) => u.cursor.idx !== null && u.cursor.idx !== undefined && this.#say(u.cursor.idx)],
-      setScale: [(/** @type {any} */ u, /** @type {string} */ name) => {
-        if (name === "x" && !this.#isSettingRange && u.scales.x.min !== null) this.#setRange(u.scales.x.min, u.scales.x.max);
-      }],
+      setCursor: [
+        (/** @type {any} */ u) => u.cursor.idx !== null && u.cursor.idx !== undefined && this.#say(u.cursor.idx),
+      ],
+      setScale: [
+        (/** @type {any} */ u, /** @type {string} */ name) => {
+          if (name === "x" && !this.#isSettingRange && u.scales.x.min !== null)
+            this.#setRange(u.scales.x.min, u.scales.x.max);
+        },
+      ],
     };
   }
 
   /** What a pointer does. @param {any} chart @param {number} k */
   #listen(chart, k) {
-    const { over } = chart, { onHand, onPick } = this.options;
-    over.addEventListener("wheel", (/** @type {WheelEvent} */ event) => {
-      if (event.ctrlKey || event.metaKey) this.#zoomAt(chart.posToVal(event.offsetX, "x"), event.deltaY > 0 ? 1.25 : 0.8);
-      else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan(event.deltaX / over.clientWidth);
-      else return;
-      event.preventDefault();
-    }, { passive: false });
+    const { over } = chart,
+      { onHand, onPick } = this.options;
+    over.addEventListener(
+      "wheel",
+      (/** @type {WheelEvent} */ event) => {
+        if (event.ctrlKey || event.metaKey)
+          this.#zoomAt(chart.posToVal(event.offsetX, "x"), event.deltaY > 0 ? 1.25 : 0.8);
+        else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan(event.deltaX / over.clientWidth);
+        else return;
+        event.preventDefault();
+      },
+      { passive: false },
+    );
     over.addEventListener("dblclick", () => this.all());
     if (onPick) over.addEventListener("click", () => chart.cursor.idx !== null && onPick(chart.cursor.idx));
     if (!onHand) return;
@@ -222,7 +292,8 @@ export class Charts {
 
   /** @param {KeyboardEvent} event */
   #key(event) {
-    const last = /** @type {Picture} */ (this.#picture).times.length - 1, step = event.shiftKey ? 10 : 1;
+    const last = /** @type {Picture} */ (this.#picture).times.length - 1,
+      step = event.shiftKey ? 10 : 1;
     /** @type {Record<string, () => void>} */
     const does = {
       ArrowRight: () => this.#point(Math.min(last, this.#row + step)),
@@ -241,7 +312,8 @@ export class Charts {
 
   /** Moves the cursor to a row, and what is shown along with it. @param {number} row */
   #point(row) {
-    const at = /** @type {Picture} */ (this.#picture).times[row], [from, to] = this.#shown();
+    const at = /** @type {Picture} */ (this.#picture).times[row],
+      [from, to] = this.#shown();
     if (at < from || at > to) this.#setRange(at - (to - from) / 2, at + (to - from) / 2);
     const plot = this.#plots[1];
     plot.setCursor({ left: plot.valToPos(at, "x"), top: 10 });
@@ -253,7 +325,8 @@ export class Charts {
     const picture = /** @type {Picture} */ (this.#picture);
     this.#row = row;
     picture.components.forEach((_, k) => {
-      const plot = this.#plots[k + 1].root.parentNode, text = reading(picture, k, row);
+      const plot = this.#plots[k + 1].root.parentNode,
+        text = reading(picture, k, row);
       plot.setAttribute("aria-valuemax", String(picture.times.length - 1));
       plot.setAttribute("aria-valuenow", String(row));
       plot.setAttribute("aria-valuetext", text);
@@ -263,18 +336,22 @@ export class Charts {
 
   /** Measurements, fainter by weight, below all lines. @param {any} u @param {number} k */
   #drawMeasured(u, k) {
-    const picture = /** @type {Picture} */ (this.#picture), { seen } = picture.components[k];
-    const { ctx } = u, [from, to] = u.series[0].idxs ?? [0, -1];
+    const picture = /** @type {Picture} */ (this.#picture),
+      { seen } = picture.components[k];
+    const { ctx } = u,
+      [from, to] = u.series[0].idxs ?? [0, -1];
     const [x, y] = [toPixels(u, "x"), toPixels(u, "y")];
-    const isMany = to - from > MANY, size = (isMany ? 1.1 : 2.3) * devicePixelRatio;
+    const isMany = to - from > MANY,
+      size = (isMany ? 1.1 : 2.3) * devicePixelRatio;
     const paths = Array.from({ length: SHADES }, () => new Path2D());
     for (let i = from; i <= to; i++) {
       const value = seen[i];
       if (value === null || value === undefined) continue;
       const path = paths[Math.min(SHADES - 1, Math.floor((picture.weight[i] ?? 1) * SHADES))];
-      const left = x(picture.times[i]), top = y(value);
+      const left = x(picture.times[i]),
+        top = y(value);
       if (isMany) path.rect(left - size, top - size, 2 * size, 2 * size);
-      else path.moveTo(left + size, top), path.arc(left, top, size, 0, 2 * Math.PI);
+      else (path.moveTo(left + size, top), path.arc(left, top, size, 0, 2 * Math.PI));
     }
     clipped(u, () => {
       paths.forEach((path, shade) => {
@@ -286,9 +363,12 @@ export class Charts {
 
   /** @param {any} u @param {number} k */
   #drawPicked(u, k) {
-    const picture = /** @type {Picture} */ (this.#picture), row = this.#picked, { ctx, bbox } = u;
+    const picture = /** @type {Picture} */ (this.#picture),
+      row = this.#picked,
+      { ctx, bbox } = u;
     if (row === null) return;
-    const left = toPixels(u, "x")(picture.times[row]), value = picture.components[k].seen[row];
+    const left = toPixels(u, "x")(picture.times[row]),
+      value = picture.components[k].seen[row];
     clipped(u, () => {
       ctx.strokeStyle = colour("ink");
       ctx.lineWidth = devicePixelRatio;
@@ -309,8 +389,13 @@ export class Charts {
   /** @param {any} u */
   #drawLane(u) {
     const { times, alarm, components, rows } = /** @type {Picture} */ (this.#picture);
-    const { ctx, bbox } = u, [from, to] = u.series[0].idxs ?? [0, -1], x = toPixels(u, "x"), half = bbox.height / 2;
-    const alarms = new Path2D(), missing = new Path2D(), width = 2 * devicePixelRatio;
+    const { ctx, bbox } = u,
+      [from, to] = u.series[0].idxs ?? [0, -1],
+      x = toPixels(u, "x"),
+      half = bbox.height / 2;
+    const alarms = new Path2D(),
+      missing = new Path2D(),
+      width = 2 * devicePixelRatio;
     for (let i = from; i <= Math.min(to, rows - 1); i++) {
       const left = x(times[i]) - width / 2;
       if (alarm[i]) alarms.rect(left - width / 2, bbox.top + 1, 2 * width, half - 3);
@@ -344,36 +429,58 @@ function clipped({ ctx, bbox }, draw) {
   ctx.restore();
 }
 
-/** From values of a scale to pixels of the canvas. @param {any} u @param {"x" | "y"} name @returns {(value: number) => number} */
+/**
+ * From values of a scale to pixels of the canvas.
+ * @param {any} u
+ * @param {"x" | "y"} name
+ * @returns {(value: number) => number}
+ */
 function toPixels({ scales, bbox }, name) {
   const { min, max } = scales[name];
   if (name === "x") return value => bbox.left + ((value - min) / (max - min)) * bbox.width;
   return value => bbox.top + bbox.height - ((value - min) / (max - min)) * bbox.height;
 }
 
-/** @param {Picture} picture */
+/** @param {Picture} picture @returns {any} */
 const laneOf = picture => [picture.times, new Array(picture.times.length).fill(1)];
 
-/** The columns of a chart, in the order of `seriesOf`. @param {Picture} picture @param {number} k */
+/**
+ * The columns of a chart, in the order of `seriesOf`.
+ * @param {Picture} picture
+ * @param {number} k
+ * @returns {any}
+ */
 function columnsOf(picture, k) {
   const { bands, fan, smoothed, samples, mean, forecast, seen } = picture.components[k];
   const limits = [...bands, ...fan].flatMap(({ low, high }) => [high, low]);
-  return [picture.times, ...limits, ...samples, ...(smoothed ? [smoothed] : []), mean, ...(fan.length ? [forecast] : []), seen];
+  return [
+    picture.times,
+    ...limits,
+    ...samples,
+    ...(smoothed ? [smoothed] : []),
+    mean,
+    ...(fan.length ? [forecast] : []),
+    seen,
+  ];
 }
 
 /** @param {Component} component */
 function seriesOf({ bands, fan, smoothed, samples }) {
   const points = { show: false };
-  const line = (/** @type {string} */ name, width = 1.5, opacity = 1, dash = undefined) =>
-    ({ stroke: () => colour(name, opacity), width, points, dash, spanGaps: false });
-  // The first bands of a series are as wide as nothing was known: the axis is made for what comes after them.
-  const edge = { width: 0, points, auto: false }, edgeAhead = { width: 0, points };
+  const line = (/** @type {string} */ name, width = 1.5, opacity = 1) => ({
+    stroke: () => colour(name, opacity),
+    width,
+    points,
+  });
+  // Where a series begins nothing is known, and all of these are far off: the axis is made for what comes after.
+  const edge = { width: 0, points, auto: false },
+    edgeAhead = { width: 0, points };
   return [
     {},
     ...bands.flatMap(() => [edge, edge]),
     ...fan.flatMap(() => [edgeAhead, edgeAhead]),
-    ...samples.map(() => line("second", 0.8, 0.55)),
-    ...(smoothed ? [line("second", 1.8)] : []),
+    ...samples.map(() => ({ ...line("second", 0.8, 0.55), auto: false })),
+    ...(smoothed ? [{ ...line("second", 1.8), auto: false }] : []),
     line("estimate", 1.8),
     ...(fan.length ? [line("forecast", 1.8)] : []),
     // Drawn by hand, and here for the axis to reach.
@@ -383,6 +490,8 @@ function seriesOf({ bands, fan, smoothed, samples }) {
 
 /** @param {Component} component */
 function bandsOf({ bands, fan }) {
-  return [...bands.map(() => "estimate"), ...fan.map(() => "forecast")]
-    .map((name, k) => ({ series: [2 * k + 1, 2 * k + 2], fill: () => colour(name, 0.17) }));
+  return [...bands.map(() => "estimate"), ...fan.map(() => "forecast")].map((name, k) => ({
+    series: /** @type {[number, number]} */ ([2 * k + 1, 2 * k + 2]),
+    fill: () => colour(name, 0.17),
+  }));
 }

@@ -26,7 +26,8 @@ const daily = t => Math.sin((2 * Math.PI * (t - BEGIN - 9 * HOUR)) / DAY);
 function room() {
   const noise = normal(11);
   const times = Array.from({ length: 14 * 48 }, (_, i) => BEGIN + (i * HOUR) / 2);
-  const opened = BEGIN + 12 * DAY + 14 * HOUR, lost = BEGIN + 8 * DAY + 2 * HOUR;
+  const opened = BEGIN + 12 * DAY + 14 * HOUR,
+    lost = BEGIN + 8 * DAY + 2 * HOUR;
   const values = times.map((t, i) => {
     if (t >= lost && t < lost + 9 * HOUR) return null;
     const cold = t >= opened && t < opened + 2 * HOUR ? -5 : 0;
@@ -35,7 +36,7 @@ function room() {
   return { clock: "time", is_dated: true, times, values: { "temperature (°C)": values }, notes: [] };
 }
 
-/** @returns {Series} Requests a minute of a shop, by the hour: quiet at night and on Sundays, and more since it was advertised. */
+/** @returns {Series} Requests of a shop, by the hour: few at night and on Sundays, and more since it was advertised. */
 function requests() {
   const noise = normal(5);
   const times = Array.from({ length: 28 * 24 }, (_, i) => BEGIN + i * HOUR);
@@ -49,8 +50,12 @@ function requests() {
 
 /** @returns {Series} Two measurements of a machine at uneven times; the one often fails. */
 function machine() {
-  const noise = normal(3), temperature = [], vibration = [], times = [];
-  let t = BEGIN, load = 0;
+  const noise = normal(3),
+    temperature = [],
+    vibration = [],
+    times = [];
+  let t = BEGIN,
+    load = 0;
   for (let i = 0; i < 500; i++) {
     t += 300 * (1 + Math.abs(noise()));
     load = 0.97 * load + 0.25 * noise();
@@ -58,15 +63,28 @@ function machine() {
     temperature.push(i % 37 > 33 ? null : rounded(62 + 4 * load + 0.5 * noise()));
     vibration.push(rounded(Math.max(0.1, 2.4 + 0.5 * load + 0.15 * noise() + (i === 410 ? 4 : 0)), 3));
   }
-  return { clock: "time", is_dated: true, times, values: { "bearing (°C)": temperature, "vibration (mm/s)": vibration }, notes: [] };
+  return {
+    clock: "time",
+    is_dated: true,
+    times,
+    values: { "bearing (°C)": temperature, "vibration (mm/s)": vibration },
+    notes: [],
+  };
 }
 
-/** @returns {Series} A swinging weight seen by two sensors, as the bundle `linear` knows it; times are seconds without a date. */
+/** @returns {Series} A swinging weight seen by two sensors, as the bundle `linear` knows it; times have no date. */
 function pendulum() {
   const noise = normal(8);
   const times = Array.from({ length: 240 }, (_, i) => rounded(i / 5, 3));
-  const seen = (/** @type {number} */ k) => times.map((t, i) =>
-    i > 140 && i < 160 ? null : rounded(2 * Math.exp(-t / 40) * Math.cos(t - (k * Math.PI) / 2) + 0.2 * noise() + (i === 90 && !k ? 4 : 0), 3));
+  const seen = (/** @type {number} */ k) =>
+    times.map((t, i) =>
+      i > 140 && i < 160
+        ? null
+        : rounded(
+            2 * Math.exp(-t / 40) * Math.cos(t - (k * Math.PI) / 2) + 0.2 * noise() + (i === 90 && !k ? 4 : 0),
+            3,
+          ),
+    );
   return { clock: "t", is_dated: false, times, values: { position: seen(0), velocity: seen(1) }, notes: [] };
 }
 

@@ -14,7 +14,8 @@ export function byId(id) {
 /**
  * A new element.
  * @param {string} name
- * @param {Record<string, string | number | boolean | null>} [attributes] null and false leave one out; `class` and all else as in HTML
+ * @param {Record<string, string | number | boolean | null>} [attributes] as in HTML; null and
+ *     false leave one out
  * @param {...(Node | string)} children
  * @returns {any}
  */
@@ -35,9 +36,16 @@ export function make(name, attributes = {}, ...children) {
 export function table(head, rows) {
   const isNumber = head.map(name => name.startsWith("#"));
   const kind = (/** @type {number} */ column) => ({ class: isNumber[column] ? "number" : null });
-  return make("table", {},
-    make("thead", {}, make("tr", {}, ...head.map((name, k) => make("th", { scope: "col", ...kind(k) }, name.replace("#", ""))))),
-    make("tbody", {}, ...rows.map(row => make("tr", {}, ...row.map((cell, k) => make("td", kind(k), cell))))));
+  return make(
+    "table",
+    {},
+    make(
+      "thead",
+      {},
+      make("tr", {}, ...head.map((name, k) => make("th", { scope: "col", ...kind(k) }, name.replace("#", "")))),
+    ),
+    make("tbody", {}, ...rows.map(row => make("tr", {}, ...row.map((cell, k) => make("td", kind(k), cell))))),
+  );
 }
 
 /**

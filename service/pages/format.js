@@ -3,7 +3,13 @@
 const plain = new Intl.NumberFormat("en-GB", { maximumSignificantDigits: 4 });
 const whole = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 0 });
 const moment = new Intl.DateTimeFormat("en-GB", {
-  timeZone: "UTC", weekday: "short", day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit",
+  timeZone: "UTC",
+  weekday: "short",
+  day: "numeric",
+  month: "short",
+  year: "numeric",
+  hour: "2-digit",
+  minute: "2-digit",
 });
 
 /** @param {number | null | undefined} value */

@@ -5,6 +5,8 @@
  * Keys are never in it, and neither is a file.
  */
 
+import { byId } from "./dom.js";
+
 /** @returns {{tab: string, fields: URLSearchParams}} */
 export function shown() {
   const [tab, query] = location.hash.slice(1).split("?");
@@ -12,11 +14,12 @@ export function shown() {
 }
 
 /**
- * Says what is shown, without a new step in the browser's history.
+ * Says what is shown, without a new step in the browser's history; a tab that is no longer looked at says nothing.
  * @param {string} tab
  * @param {URLSearchParams} [fields]
  */
 export function show(tab, fields) {
+  if (byId(tab).hidden) return;
   const query = fields?.toString();
   history.replaceState(null, "", `#${tab}${query ? `?${query}` : ""}`);
 }
@@ -31,7 +34,8 @@ export function fieldsOf(form) {
     if (!element.name || element.type === "file" || element.dataset.private !== undefined) continue;
     if (element.type === "checkbox") {
       if (element.checked !== element.defaultChecked) fields.set(element.name, element.checked ? "1" : "0");
-    } else if (element.value !== (element.dataset.usual ?? element.defaultValue ?? "")) fields.set(element.name, element.value);
+    } else if (element.value !== (element.dataset.usual ?? element.defaultValue ?? ""))
+      fields.set(element.name, element.value);
   }
   return fields;
 }

@@ -1,4 +1,4 @@
-/** The API key: asked for in a dialog once the server wants one, kept in this tab's session storage and nowhere else. */
+/** The API key: asked for once the server wants one, kept in this tab's session storage and nowhere else. */
 
 import { byId } from "./dom.js";
 
@@ -28,14 +28,18 @@ export function askForKey() {
   asked ??= new Promise(resolve => {
     const dialog = byId("key-dialog");
     byId("key-input").value = key();
-    dialog.addEventListener("close", () => {
-      asked = null;
-      if (dialog.returnValue !== "save") return resolve(false);
-      const given = byId("key-input").value.trim();
-      if (given) sessionStorage.setItem(NAME, given);
-      else sessionStorage.removeItem(NAME);
-      resolve(Boolean(given));
-    }, { once: true });
+    dialog.addEventListener(
+      "close",
+      () => {
+        asked = null;
+        if (dialog.returnValue !== "save") return resolve(false);
+        const given = byId("key-input").value.trim();
+        if (given) sessionStorage.setItem(NAME, given);
+        else sessionStorage.removeItem(NAME);
+        resolve(Boolean(given));
+      },
+      { once: true },
+    );
     dialog.returnValue = "";
     dialog.showModal();
   });

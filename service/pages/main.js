@@ -8,6 +8,9 @@ import { startScheme } from "./scheme.js";
 /** @type {Record<string, (fields: URLSearchParams) => unknown>} */
 const STARTS = {
   series: async fields => (await import("./series.js")).startSeries(fields),
+  live: async fields => (await import("./live.js")).startLive(fields),
+  text: async fields => (await import("./text.js")).startText(fields),
+  server: async () => (await import("./server.js")).startServer(),
 };
 const NAMES = Object.keys(STARTS);
 /** The address of each tab, as it was left. @type {Record<string, string>} */
@@ -20,7 +23,8 @@ async function openTab(name, fields) {
   if (open) left[open] = location.hash;
   open = name;
   for (const other of NAMES) {
-    const isOpen = other === name, tab = byId(`tab-${other}`);
+    const isOpen = other === name,
+      tab = byId(`tab-${other}`);
     tab.setAttribute("aria-selected", String(isOpen));
     tab.tabIndex = isOpen ? 0 : -1;
     byId(other).hidden = !isOpen;
@@ -31,7 +35,7 @@ async function openTab(name, fields) {
     show(name, fields);
     await STARTS[name](fields ?? new URLSearchParams());
   }
-  document.dispatchEvent(new CustomEvent("tab", { detail: name }));
+  if (open === name) document.dispatchEvent(new CustomEvent("tab", { detail: name }));
 }
 
 function listen() {

@@ -3,7 +3,18 @@
 import { fillSelect } from "./dom.js";
 import { get } from "./server_calls.js";
 
-/** @typedef {{name: string, kind: string, digest: string, runtime: string, modes: string[], config: any, metrics: any, calibration: any, golden_values: number}} Model */
+/**
+ * As /info tells it.
+ * @typedef {object} Model
+ * @property {string} name
+ * @property {string} kind
+ * @property {string} digest
+ * @property {string} runtime
+ * @property {string[]} modes
+ * @property {any} metrics
+ * @property {any} calibration
+ * @property {number} golden_values
+ */
 
 /** @type {Promise<any> | null} */
 let asked = null;

@@ -40,16 +40,25 @@ import { number, percent, rarity, time } from "./format.js";
  * @returns {Picture}
  */
 export function picture(series, reply, levels) {
-  const { columns, ahead } = reply, rows = columns.t.length;
+  const { columns, ahead } = reply,
+    rows = columns.t.length;
   const later = ahead?.t ?? [];
   const shown = [...levels].sort((a, b) => b - a);
   /** @param {Column | undefined} column @returns {Column} */
   const padded = column => [...(column ?? new Array(rows).fill(null)), ...new Array(later.length).fill(null)];
-  /** From the last row on, so that the forecast begins where the estimate ends. @param {Column} past @param {Column | undefined} next */
+  /**
+   * From the last row on, so that the forecast begins where the estimate ends.
+   * @param {Column} past
+   * @param {Column | undefined} next
+   */
   const onward = (past, next) => (next ? [...new Array(rows - 1).fill(null), past[rows - 1], ...next] : []);
   const components = Object.entries(series.values).map(([name, seen]) => {
     const mean = columns[`mean.${name}`];
-    const bands = shown.map(level => ({ level, low: columns[`lower.${level}.${name}`], high: columns[`upper.${level}.${name}`] }));
+    const bands = shown.map(level => ({
+      level,
+      low: columns[`lower.${level}.${name}`],
+      high: columns[`upper.${level}.${name}`],
+    }));
     return {
       name,
       seen: padded(seen),
@@ -57,17 +66,28 @@ export function picture(series, reply, levels) {
       innovation: columns[`innovation.${name}`],
       bands: bands.map(band => ({ ...band, low: padded(band.low), high: padded(band.high) })),
       forecast: onward(mean, ahead?.[`mean.${name}`]),
-      fan: !ahead ? [] : bands.map(({ level, low, high }) => ({
-        level,
-        low: onward(low, ahead[`lower.${level}.${name}`]),
-        high: onward(high, ahead[`upper.${level}.${name}`]),
-      })),
+      fan: !ahead
+        ? []
+        : bands.map(({ level, low, high }) => ({
+            level,
+            low: onward(low, ahead[`lower.${level}.${name}`]),
+            high: onward(high, ahead[`upper.${level}.${name}`]),
+          })),
       smoothed: columns[`smoothed.mean.${name}`] && padded(columns[`smoothed.mean.${name}`]),
       samples: [],
     };
   });
   const { weight, anomaly, nis, alarm } = columns;
-  return { isDated: series.is_dated, rows, times: [...columns.t, ...later], weight, anomaly, nis, alarm: alarm ?? [], components };
+  return {
+    isDated: series.is_dated,
+    rows,
+    times: [...columns.t, ...later],
+    weight,
+    anomaly,
+    nis,
+    alarm: alarm ?? [],
+    components,
+  };
 }
 
 /**
@@ -97,20 +117,27 @@ export function reading(shown, k, row) {
  * @returns {string[]}
  */
 export function explanation(shown, row) {
-  const weight = shown.weight[row], anomaly = shown.anomaly[row], nis = shown.nis[row];
+  const weight = shown.weight[row],
+    anomaly = shown.anomaly[row],
+    nis = shown.nis[row];
   const there = shown.components.filter(({ seen }) => seen[row] !== null);
-  if (!there.length) return ["Nothing was measured here. The filter went on by what it knows, and its band grew wider."];
+  if (!there.length)
+    return ["Nothing was measured here. The filter went on by what it knows, and its band grew wider."];
   const told = there.map(({ name, seen, innovation, mean }) => {
     const off = innovation?.[row];
     if (off === null || off === undefined) return `${name} was ${number(seen[row])}.`;
     const expected = /** @type {number} */ (seen[row]) - off;
-    return `${name} was ${number(seen[row])}, ${number(Math.abs(off))} ${off > 0 ? "above" : "below"} the ${number(expected)} ` +
-      `that the filter had expected. Its estimate is now ${number(mean[row])}.`;
+    const side = off > 0 ? "above" : "below";
+    return (
+      `${name} was ${number(seen[row])}: ${number(Math.abs(off))} ${side} ${number(expected)}, ` +
+      `which the filter had expected. Its estimate is now ${number(mean[row])}.`
+    );
   });
   if (nis !== null && nis !== undefined) {
     told.push(`That is ${number(Math.sqrt(nis / there.length))} times as far off as such forecasts usually are.`);
   }
-  if (anomaly !== null && anomaly !== undefined) told.push(`How rare is that on this series? ${capital(rarity(anomaly))}.`);
+  if (anomaly !== null && anomaly !== undefined)
+    told.push(`How rare is that on this series? ${capital(rarity(anomaly))}.`);
   if (weight !== null && weight !== undefined) told.push(`${judgement(weight)} (${percent(weight)} of it was used.)`);
   if (shown.alarm[row]) told.push("It is an alarm, for it is rarer than the rate that you asked for.");
   return told;
@@ -134,8 +161,12 @@ export function judgement(weight) {
 export function unusual(shown, most) {
   const order = shown.anomaly.map((score, row) => ({ score: score ?? 0, row }));
   const byRarity = (/** @type {number} */ row) => [shown.alarm[row] ?? 0, shown.anomaly[row] ?? 0, shown.nis[row] ?? 0];
-  return order.filter(({ score }) => score > 0.9).map(({ row }) => row).sort((a, b) => {
-    const [left, right] = [byRarity(a), byRarity(b)];
-    return right[0] - left[0] || right[1] - left[1] || right[2] - left[2];
-  }).slice(0, most);
+  return order
+    .filter(({ score }) => score > 0.9)
+    .map(({ row }) => row)
+    .sort((a, b) => {
+      const [left, right] = [byRarity(a), byRarity(b)];
+      return right[0] - left[0] || right[1] - left[1] || right[2] - left[2];
+    })
+    .slice(0, most);
 }

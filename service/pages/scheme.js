@@ -28,10 +28,12 @@ export function onScheme(work) {
 
 function resolve() {
   const probe = document.body.appendChild(document.createElement("i"));
-  resolved = Object.fromEntries(COLOURS.map(name => {
-    probe.style.color = `var(--${name})`;
-    return [name, getComputedStyle(probe).color];
-  }));
+  resolved = Object.fromEntries(
+    COLOURS.map(name => {
+      probe.style.color = `var(--${name})`;
+      return [name, getComputedStyle(probe).color];
+    }),
+  );
   probe.remove();
 }
 

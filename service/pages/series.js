@@ -30,9 +30,9 @@ let series = DEMOS.room.make();
 let found = {};
 /** @type {import("./picture.js").Picture} */
 let shown;
-/** @type {import("./snippets.js").Call[]} */
+/** @type {import("./languages.js").Call[]} */
 let calls = [];
-/** @type {import("./snippets.js").Call | null} how the numbers were read */
+/** @type {import("./languages.js").Call | null} how the numbers were read */
 let read = null;
 /** @type {File | null} */
 let file = null;
@@ -40,9 +40,26 @@ let asking = new AbortController();
 
 /** @param {URLSearchParams} fields of the address */
 export async function startSeries(fields) {
-  fillSelect(byId("series-demo"), Object.entries(DEMOS).map(([name, { shown }]) => [name, shown]));
+  fillSelect(
+    byId("series-demo"),
+    Object.entries(DEMOS).map(([name, { shown }]) => [name, shown]),
+  );
   fillForm(form, fields);
-  byId("series-words").append(meaning("measured", "estimate", "band", "forecast", "weight", "anomaly", "alarm", "missing", "smoothed", "samples", "passes"));
+  byId("series-words").append(
+    meaning(
+      "measured",
+      "estimate",
+      "band",
+      "forecast",
+      "weight",
+      "anomaly",
+      "alarm",
+      "missing",
+      "smoothed",
+      "samples",
+      "passes",
+    ),
+  );
   offerCopies(byId("series-copy"), () => calls);
   listen();
   takeDemo();
@@ -73,7 +90,13 @@ function listen() {
       if (name === "drop" && event.dataTransfer?.files[0]) takeFile(event.dataTransfer.files[0]);
     });
   }
-  const views = { nearer: () => charts.zoom(0.5), further: () => charts.zoom(2), left: () => charts.pan(-0.5), right: () => charts.pan(0.5), all: () => charts.all() };
+  const views = {
+    nearer: () => charts.zoom(0.5),
+    further: () => charts.zoom(2),
+    left: () => charts.pan(-0.5),
+    right: () => charts.pan(0.5),
+    all: () => charts.all(),
+  };
   for (const [name, view] of Object.entries(views)) byId(`series-${name}`).addEventListener("click", view);
 }
 
@@ -96,13 +119,17 @@ async function takeFile(given) {
   file = given;
   byId("series-error").textContent = "";
   byId("series-told").textContent = `Reading ${file.name} …`;
-  const fields = new FormData(form), query = new URLSearchParams();
+  const fields = new FormData(form),
+    query = new URLSearchParams();
   for (const name of ["by", "zone", "every"]) if (fields.get(name)) query.set(name, String(fields.get(name)));
   const path = `read?${query}`;
   try {
     offerSeries((await readFile(path, file)).series);
     read = { path, file: file.name };
-    fillSelect(byId("series-demo"), [["", file.name], ...Object.entries(DEMOS).map(([name, { shown }]) => /** @type {[string, string]} */ ([name, shown]))]);
+    fillSelect(byId("series-demo"), [
+      ["", file.name],
+      ...Object.entries(DEMOS).map(([name, { shown }]) => /** @type {[string, string]} */ ([name, shown])),
+    ]);
     byId("series-demo").value = "";
     await filter();
   } catch (error) {
@@ -115,7 +142,10 @@ function offerSeries(all) {
   found = all;
   const names = Object.keys(all);
   byId("series-which").hidden = names.length < 2;
-  fillSelect(byId("series-name"), names.map(name => [name, name]));
+  fillSelect(
+    byId("series-name"),
+    names.map(name => [name, name]),
+  );
   series = all[byId("series-name").value];
 }
 
@@ -127,7 +157,10 @@ function fail(error) {
 }
 
 /** Levels of the bands that are wanted. */
-const levels = () => [...form.querySelectorAll("[name^=level-]:checked")].map(box => Number(/** @type {HTMLInputElement} */ (box).name.slice("level-".length)));
+const levels = () =>
+  [...form.querySelectorAll("[name^=level-]:checked")].map(box =>
+    Number(/** @type {HTMLInputElement} */ (box).name.slice("level-".length)),
+  );
 
 /** The last rows, as many as the server takes. @param {Series} whole @param {number} most @returns {Series} */
 function lastRows(whole, most) {
@@ -137,7 +170,8 @@ function lastRows(whole, most) {
 
 /** @param {Series} part */
 function request(part) {
-  const fields = new FormData(form), alarm = String(fields.get("alarm"));
+  const fields = new FormData(form),
+    alarm = String(fields.get("alarm"));
   const isShare = !alarm.includes("/");
   return {
     model: fields.get("model") || undefined,
@@ -164,7 +198,8 @@ async function filter(row = -1) {
   show(TAB, fieldsOf(form));
   try {
     const { limits } = await info();
-    const part = lastRows(series, limits.max_observations), body = request(part);
+    const part = lastRows(series, limits.max_observations),
+      body = request(part);
     byId("series-told").textContent = "Filtering …";
     const reply = await post("filter", body, signal);
     calls = [...(read ? [read] : []), { path: "filter", body }];
@@ -178,30 +213,61 @@ async function filter(row = -1) {
   }
 }
 
-/** Whole courses of the last rows: each step's k-th sample is of one path. @param {Series} part @param {any} body @param {AbortSignal} signal */
+/**
+ * Whole courses of the last rows: each step's k-th sample is of one path.
+ * @param {Series} part
+ * @param {any} body
+ * @param {AbortSignal} signal
+ */
 async function addSamples(part, body, signal) {
-  const { times, values } = lastRows(part, MOST_SAMPLED), columns = Object.values(values);
+  const { times, values } = lastRows(part, MOST_SAMPLED),
+    columns = Object.values(values);
   const rows = times.map((_, i) => columns.map(column => column[i]));
-  const { steps } = await post("filter", { model: body.model, passes: body.passes, times, observations: rows, samples: PATHS, smooth: true, fields: ["samples"], seed: 7 }, signal);
-  const before = new Array(part.times.length - times.length).fill(null), after = new Array(shown.times.length - shown.rows).fill(null);
+  const { steps } = await post(
+    "filter",
+    {
+      model: body.model,
+      passes: body.passes,
+      times,
+      observations: rows,
+      samples: PATHS,
+      smooth: true,
+      fields: ["samples"],
+      seed: 7,
+    },
+    signal,
+  );
+  const before = new Array(part.times.length - times.length).fill(null),
+    after = new Array(shown.times.length - shown.rows).fill(null);
   shown.components.forEach((component, k) => {
-    component.samples = Array.from({ length: PATHS }, (_, j) => [...before, ...steps.map((/** @type {any} */ step) => step.samples[j][k]), ...after]);
+    component.samples = Array.from({ length: PATHS }, (_, j) => [
+      ...before,
+      ...steps.map((/** @type {any} */ step) => step.samples[j][k]),
+      ...after,
+    ]);
   });
 }
 
 /** @param {Series} part @param {any} reply */
 function tell(part, reply) {
-  const names = Object.keys(part.values), left = series.times.length - part.times.length;
+  const names = Object.keys(part.values),
+    left = series.times.length - part.times.length;
   const alarms = shown.alarm.reduce((/** @type {number} */ sum, one) => sum + (one ?? 0), 0);
   const { observations, expected } = reply.calibration.alarms ?? { observations: 0, expected: 0 };
   const told = [
     `${count(shown.rows)} rows of ${names.join(", ")}, filtered by ${reply.model}`,
-    ...(observations ? [`${alarms} ${alarms === 1 ? "alarm" : "alarms"} where ${number(expected)} would be usual`] : []),
-    ...(left ? [`the first ${count(left)} rows are left out: this server takes ${count(part.times.length)} at a time`] : []),
+    ...(observations
+      ? [`${alarms} ${alarms === 1 ? "alarm" : "alarms"} where ${number(expected)} would be usual`]
+      : []),
+    ...(left
+      ? [`the first ${count(left)} rows are left out: this server takes ${count(part.times.length)} at a time`]
+      : []),
     ...series.notes,
   ];
   byId("series-told").textContent = told.join("; ") + ".";
-  byId("series-warnings").replaceChildren(...reply.warnings.map((/** @type {any} */ warning) => make("li", {}, warning.message)));
+  byId("series-warnings").replaceChildren(
+    ...reply.warnings.map((/** @type {any} */ warning) => make("li", {}, warning.message)),
+  );
   tellUnusual();
   tellForecast();
 }
@@ -211,17 +277,30 @@ function tellUnusual() {
     const button = make("button", { type: "button" }, time(shown.times[row], shown.isDated));
     button.addEventListener("click", () => explain(row, AROUND));
     const seen = shown.components.map(({ seen }) => number(seen[row])).join(", ");
-    return [button, seen, rarity(/** @type {number} */ (shown.anomaly[row])), percent(shown.weight[row] ?? 1), shown.alarm[row] ? "alarm" : ""];
+    return [
+      button,
+      seen,
+      rarity(/** @type {number} */ (shown.anomaly[row])),
+      percent(shown.weight[row] ?? 1),
+      shown.alarm[row] ? "alarm" : "",
+    ];
   });
-  byId("series-unusual").replaceChildren(rows.length ? table(["when", "#measured", "how rare", "#used", ""], rows) : "There is none: all is as usual.");
+  byId("series-unusual").replaceChildren(
+    rows.length ? table(["when", "#measured", "how rare", "#used", ""], rows) : "There is none: all is as usual.",
+  );
 }
 
 function tellForecast() {
   const { times, rows, components } = shown;
-  const lines = times.slice(rows).map((t, i) => [
-    time(t, shown.isDated),
-    ...components.flatMap(({ forecast, fan }) => [number(forecast[rows + i]), fan[0] ? `${number(fan[0].low[rows + i])} to ${number(fan[0].high[rows + i])}` : "–"]),
-  ]);
+  const lines = times
+    .slice(rows)
+    .map((t, i) => [
+      time(t, shown.isDated),
+      ...components.flatMap(({ forecast, fan }) => [
+        number(forecast[rows + i]),
+        fan[0] ? `${number(fan[0].low[rows + i])} to ${number(fan[0].high[rows + i])}` : "–",
+      ]),
+    ]);
   const head = components.flatMap(({ name, fan }) => [`#${name}`, fan[0] ? `${percent(fan[0].level)} inside` : ""]);
   byId("series-forecast").replaceChildren(lines.length ? table(["when", ...head], lines) : "None was asked for.");
 }
@@ -231,7 +310,10 @@ function explain(row, around) {
   if (row >= shown.rows) return;
   charts.pick(row, around);
   const heading = make("h3", {}, time(shown.times[row], shown.isDated));
-  byId("series-explained").replaceChildren(heading, ...explanation(shown, row).map(sentence => make("p", {}, sentence)));
+  byId("series-explained").replaceChildren(
+    heading,
+    ...explanation(shown, row).map(sentence => make("p", {}, sentence)),
+  );
   byId("series-explained").hidden = false;
   const fields = fieldsOf(form);
   fields.set("row", String(row));

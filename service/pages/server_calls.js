@@ -44,7 +44,12 @@ export const getText = async path => (await answer(path)).text();
 
 /** @param {string} path @param {object} body @param {AbortSignal} [signal] @returns {Promise<any>} */
 export async function post(path, body, signal) {
-  const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal };
+  const options = {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(body),
+    signal,
+  };
   return (await answer(path, options)).json();
 }
 
@@ -52,9 +57,12 @@ export async function post(path, body, signal) {
  * A request as it stands, whatever the answer.
  * @param {string} method @param {string} path @param {string} [body] of JSON
  */
-export const send = (method, path, body) => fetch(new URL(path, document.baseURI), {
-  method, body, headers: { ...keyHeader(), ...(body === undefined ? {} : { "Content-Type": "application/json" }) },
-});
+export const send = (method, path, body) =>
+  fetch(new URL(path, document.baseURI), {
+    method,
+    body,
+    headers: { ...keyHeader(), ...(body === undefined ? {} : { "Content-Type": "application/json" }) },
+  });
 
 /**
  * The series in a file, as the server's own loader reads it.
@@ -75,7 +83,12 @@ export async function readFile(path, file) {
  * @returns {AsyncGenerator<any>}
  */
 export async function* postStream(path, body, signal) {
-  const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal };
+  const options = {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(body),
+    signal,
+  };
   const response = await answer(path, options);
   if (!response.body) return;
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();

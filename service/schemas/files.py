@@ -46,4 +46,4 @@ class ReadSeries(Reply):
 class ReadReply(Reply):
     """The series of a file by name; one that is alone is called by the empty name."""
 
-    series: dict[str, ReadSeries]
+    series: Annotated[dict[str, ReadSeries], says("in the order in which they first appear in the file")]

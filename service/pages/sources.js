@@ -1,0 +1,55 @@
+/** What a live stream measures: simulated, or a recorded series again. Each row depends on its number alone. */
+
+import { normal } from "./chance.js";
+import { shownSeries } from "./series.js";
+
+/**
+ * @typedef {object} Source
+ * @property {string[]} names of the components
+ * @property {boolean} isDated
+ * @property {(row: number) => {t: number, y: (number | null)[]} | null} row null once there is no more
+ */
+
+/** @param {number} row @param {number} k */
+const noise = (row, k = 0) => normal(2 * row + k + 1)();
+/** @param {number} value */
+const rounded = value => Number(value.toFixed(3));
+
+/** @returns {Source} */
+const wave = () => ({
+  names: ["value"],
+  isDated: false,
+  row: i => ({ t: i, y: [rounded(20 + 4 * Math.sin((2 * Math.PI * i) / 48) + 0.35 * noise(i))] }),
+});
+
+/** @returns {Source} */
+const still = () => ({ names: ["value"], isDated: false, row: i => ({ t: i, y: [rounded(20 + 0.5 * noise(i))] }) });
+
+/** @returns {Source} */
+const pendulum = () => ({
+  names: ["position", "velocity"],
+  isDated: false,
+  row: i => ({
+    t: rounded(i / 5),
+    y: [0, 1].map(k => rounded(2 * Math.cos(i / 5 - (k * Math.PI) / 2) + 0.2 * noise(i, k))),
+  }),
+});
+
+/** @returns {Source} what the tab of series shows */
+function recorded() {
+  const { times, values, is_dated } = shownSeries(),
+    columns = Object.values(values);
+  return {
+    names: Object.keys(values),
+    isDated: is_dated,
+    row: i => (i < times.length ? { t: times[i], y: columns.map(column => column[i]) } : null),
+  };
+}
+
+/** @type {Record<string, {shown: string, make: () => Source}>} */
+export const SOURCES = {
+  wave: { shown: "a daily wave", make: wave },
+  still: { shown: "a steady level", make: still },
+  pendulum: { shown: "a pendulum, two sensors", make: pendulum },
+  recorded: { shown: "the tab of series, again", make: recorded },
+};
