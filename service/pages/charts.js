@@ -182,10 +182,10 @@ export class Charts {
       tabindex: 0,
       "aria-valuemin": 0,
       "aria-valuenow": 0,
-      "aria-label": `Chart of ${component.name}: arrows move along, plus and minus zoom, Enter explains, Escape shows all`,
+      "aria-label": `Chart of ${component.name}: arrows move, plus and minus zoom, Enter explains, Escape shows all`,
     });
     const said = make("span", { class: "reading" });
-    this.host.append(make("div", { class: "chart" }, make("h3", {}, component.name), plot, said));
+    this.host.append(make("div", { class: "chart" }, make("div", { class: "title" }, component.name), plot, said));
     plot.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.#key(event));
     const height = this.options.height ?? (picture.components.length > 1 ? 220 : 320);
     const chart = new uPlot(

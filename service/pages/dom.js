@@ -36,14 +36,12 @@ export function make(name, attributes = {}, ...children) {
 export function table(head, rows) {
   const isNumber = head.map(name => name.startsWith("#"));
   const kind = (/** @type {number} */ column) => ({ class: isNumber[column] ? "number" : null });
+  const heading = (/** @type {string} */ name, /** @type {number} */ column) =>
+    name ? make("th", { scope: "col", ...kind(column) }, name.replace("#", "")) : make("td");
   return make(
     "table",
     {},
-    make(
-      "thead",
-      {},
-      make("tr", {}, ...head.map((name, k) => make("th", { scope: "col", ...kind(k) }, name.replace("#", "")))),
-    ),
+    make("thead", {}, make("tr", {}, ...head.map(heading))),
     make("tbody", {}, ...rows.map(row => make("tr", {}, ...row.map((cell, k) => make("td", kind(k), cell))))),
   );
 }

@@ -309,7 +309,7 @@ function tellForecast() {
 function explain(row, around) {
   if (row >= shown.rows) return;
   charts.pick(row, around);
-  const heading = make("h3", {}, time(shown.times[row], shown.isDated));
+  const heading = make("h2", {}, time(shown.times[row], shown.isDated));
   byId("series-explained").replaceChildren(
     heading,
     ...explanation(shown, row).map(sentence => make("p", {}, sentence)),

@@ -155,7 +155,7 @@ function tellToken({ text, logprob, confidence, top }) {
     return [make("span", { class: "code" }, JSON.stringify(one.text)), percent(share, 1), bar];
   });
   byId("text-token").replaceChildren(
-    make("h3", {}, "Token ", make("span", { class: "code" }, JSON.stringify(text))),
+    make("h2", {}, "Token ", make("span", { class: "code" }, JSON.stringify(text))),
     make(
       "p",
       {},

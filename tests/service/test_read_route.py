@@ -83,9 +83,7 @@ async def test_series_that_a_column_tells_apart(connect: Any) -> None:
     ],
     ids=["empty", "no text", "ragged", "packed bomb", "bomb of columns", "large"],
 )
-async def test_what_cannot_be_read_is_refused_in_the_one_shape(
-    connect: Any, content: bytes, status: int, code: str
-) -> None:
+async def test_a_dear_file_is_refused(connect: Any, content: bytes, status: int, code: str) -> None:
     async with connect() as client:
         reply = await client.post("/read", content=content, headers=BODY)
         assert (reply.status_code, reply.json()["error"]["code"]) == (status, code), reply.text

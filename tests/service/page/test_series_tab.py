@@ -121,7 +121,7 @@ def test_every_choice_reaches_the_server(browser: Any, server: Live) -> None:
     ) as page:
         filtered(page)
         body = sent(page)
-        assert page.locator("#series-charts h3").all_text_contents() == ["position", "velocity"]
+        assert page.locator("#series-charts .title").all_text_contents() == ["position", "velocity"]
     assert {name: body[name] for name in ("model", "ahead", "alarm", "passes", "levels", "smooth")} == {
         "model": "linear", "ahead": 12, "alarm": {"rate": 0.01}, "passes": 2, "levels": [0.5, 0.9, 0.99],
         "smooth": True,
