@@ -156,7 +156,7 @@ def measure(minutes: float) -> dict[str, Any]:
 
 
 def _step(page: Any, count: int) -> None:
-    """So many measurements, each once the one before it is answered: a picture has the same however slow a machine is."""
+    """So many measurements, each once the one before it is answered: a slow machine draws the same picture."""
     told = page.locator("#live-panes .told")
     begun = re.match(r"\d+", told.last.text_content())
     begin = int(begun[0]) if begun else 0

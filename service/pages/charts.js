@@ -20,7 +20,7 @@ const AXIS = 66;
 const LANE = 52;
 /** Shades of a measurement, by its weight. */
 const SHADES = 6;
-const FAINTEST = 0.16;
+const FAINTEST = 0.3;
 /** More points than this are drawn as squares, which cost less. */
 const MANY = 4000;
 /** Room beside the plot, in pixels of the page. */
@@ -187,7 +187,7 @@ export class Charts {
     const said = make("span", { class: "reading" });
     this.host.append(make("div", { class: "chart" }, make("div", { class: "title" }, component.name), plot, said));
     plot.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.#key(event));
-    const height = this.options.height ?? (picture.components.length > 1 ? 220 : 320);
+    const height = this.options.height ?? heightOf(picture.components.length);
     const chart = new uPlot(
       {
         ...this.#common(picture, height),
@@ -418,6 +418,9 @@ export class Charts {
     for (const plot of this.#plots) if (plot.width !== width) plot.setSize({ width, height: plot.height });
   }
 }
+
+/** Of one chart among so many, in pixels: some of a tall window. @param {number} charts */
+const heightOf = charts => Math.max(charts > 1 ? 220 : 320, (0.5 * innerHeight) / Math.sqrt(charts));
 
 /** Whatever `draw` draws, inside of the plot. @param {any} u @param {() => void} draw */
 function clipped({ ctx, bbox }, draw) {

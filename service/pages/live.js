@@ -9,8 +9,9 @@ import { SOURCES } from "./sources.js";
 import { meaning } from "./words.js";
 
 const TAB = "live";
-/** What a spike adds to the next measurement. */
-const SPIKE = 12;
+/** What a spike adds to the next measurement, and the whole way of the slider to all, in swings of the source. */
+const SPIKE = 3;
+const FURTHEST_SHIFT = 2;
 
 const form = /** @type {HTMLFormElement} */ (byId("live-form"));
 /** @type {Pane[]} */
@@ -116,11 +117,13 @@ function measure() {
   const next = source.row(row);
   if (!next) return pause();
   row++;
-  const shift = Number(byId("live-shift").value) + spike;
+  const slider = byId("live-shift"),
+    disturbed = (FURTHEST_SHIFT * slider.value) / slider.max + spike;
   spike = 0;
-  const seen = next.y.map((value, k) =>
-    hand?.component === k ? hand.value : value === null ? null : Number((value + shift).toFixed(3)),
-  );
+  const seen = next.y.map((value, k) => {
+    if (hand?.component === k) return hand.value;
+    return value === null ? null : Number((value + disturbed * source.scales[k]).toFixed(3));
+  });
   for (const pane of panes) pane.send(next.t, isCut() || seen.every(value => value === null) ? null : seen);
 }
 

@@ -6,6 +6,7 @@ import { shownSeries } from "./series.js";
 /**
  * @typedef {object} Source
  * @property {string[]} names of the components
+ * @property {number[]} scales how far each of them swings
  * @property {boolean} isDated
  * @property {(row: number) => {t: number, y: (number | null)[]} | null} row null once there is no more
  */
@@ -18,16 +19,23 @@ const rounded = value => Number(value.toFixed(3));
 /** @returns {Source} */
 const wave = () => ({
   names: ["value"],
+  scales: [4],
   isDated: false,
   row: i => ({ t: i, y: [rounded(20 + 4 * Math.sin((2 * Math.PI * i) / 48) + 0.35 * noise(i))] }),
 });
 
 /** @returns {Source} */
-const still = () => ({ names: ["value"], isDated: false, row: i => ({ t: i, y: [rounded(20 + 0.5 * noise(i))] }) });
+const still = () => ({
+  names: ["value"],
+  scales: [4],
+  isDated: false,
+  row: i => ({ t: i, y: [rounded(20 + 0.5 * noise(i))] }),
+});
 
 /** @returns {Source} */
 const pendulum = () => ({
   names: ["position", "velocity"],
+  scales: [2, 2],
   isDated: false,
   row: i => ({
     t: rounded(i / 5),
@@ -35,12 +43,19 @@ const pendulum = () => ({
   }),
 });
 
+/** @param {(number | null)[]} column */
+function swing(column) {
+  const seen = column.filter(value => value !== null);
+  return (Math.max(...seen) - Math.min(...seen)) / 2;
+}
+
 /** @returns {Source} what the tab of series shows */
 function recorded() {
   const { times, values, is_dated } = shownSeries(),
     columns = Object.values(values);
   return {
     names: Object.keys(values),
+    scales: columns.map(swing),
     isDated: is_dated,
     row: i => (i < times.length ? { t: times[i], y: columns.map(column => column[i]) } : null),
   };

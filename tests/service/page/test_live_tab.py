@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.service.live import Live
-from tests.service.page.visits import SCHEMES, SIZES, visit
+from tests.service.page.visits import SCHEMES, SIZES, copied, printed, visit
 
 
 def begin(page: Any, panes: int = 1) -> None:
@@ -78,8 +79,7 @@ def test_two_models_see_the_same_stream(browser: Any, server: Live) -> None:
         steps(page, 5)
         page.locator("#live-panes .told", has_text=re.compile("^5 ")).nth(1).wait_for()
         assert page.locator("#live-panes h2").all_text_contents() == ["auto", "series"]
-        page.locator("#live-copy button", has_text="JavaScript").click()
-        first, second = re.findall(r"const frames = (\[.*\]);", page.text_content("#code"))
+        first, second = re.findall(r"const frames = (\[.*\]);", copied(page, "live", "JavaScript"))
     assert json.loads(first)[1:] == json.loads(second)[1:]
 
 
@@ -108,3 +108,16 @@ def test_what_the_server_refuses_is_shown(browser: Any, server: Live) -> None:
         page.locator("#live-panes h2", has_text="linear").wait_for()
         page.click("#live-step")
         page.locator("#live-error", has_text="linear").wait_for()
+
+
+def test_what_it_copies_runs_and_answers_the_same(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, "#live?source=still&first=auto") as page:
+        begin(page)
+        steps(page, 3)
+        code = copied(page, "live", "Python")
+        request = copied(page, "live", "curl")
+    pytest.importorskip("websockets")
+    ready, *answers = map(ast.literal_eval, printed("Python", code).splitlines())
+    assert ready["model"] == "auto"
+    assert [answer["index"] for answer in answers] == [0, 1, 2]
+    assert [step["mean"] for step in json.loads(printed("curl", request))["steps"]] == [one["mean"] for one in answers]

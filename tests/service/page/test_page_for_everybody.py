@@ -10,6 +10,7 @@ import pytest
 
 from tests.service.live import Live, running
 from tests.service.page.visits import SCHEMES, SIZES, TABS, filtered, visit
+from tests.waiting import PATIENCE
 
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")
 KEY = "a-key-of-this-test"
@@ -99,3 +100,28 @@ def test_a_key_is_asked_for_and_kept_in_the_tab(browser: Any, guarded: Live) -> 
         page.click("#code-close")
         page.click("#tab-live")
         page.locator("#live-panes .told", has_text=re.compile("Ready")).wait_for()
+
+
+def test_it_works_behind_the_prefix_of_a_proxy(browser: Any, server: Live) -> None:
+    prefix = f"{server.url}/behind/"
+    context = browser.new_context()
+    context.set_default_timeout(1_000 * PATIENCE)
+    asked: list[str] = []
+
+    def passed_on(route: Any) -> None:
+        asked.append(route.request.url)
+        route.fulfill(response=route.fetch(url=route.request.url.replace(prefix, f"{server.url}/")))
+
+    context.route(f"{prefix}**", passed_on)
+    page = context.new_page()
+    outside: list[str] = []
+    page.on("request", lambda request: request.url.startswith(prefix) or outside.append(request.url))
+    page.goto(prefix)
+    filtered(page)
+    page.click("#tab-server")
+    page.locator("#server-now .figure", has_text="ready").wait_for()
+    page.click("header >> text=Interface")
+    page.locator("#schemas h3").first.wait_for()
+    context.close()
+    assert {f"{prefix}docs", f"{prefix}filter", f"{prefix}metrics"} <= set(asked)
+    assert outside == []

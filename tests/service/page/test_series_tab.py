@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from tests.service.live import Live
-from tests.service.page.visits import SCHEMES, SIZES, answer, filtered, visit
+from tests.service.page.visits import SCHEMES, SIZES, answer, copied, filtered, visit
 from tests.waiting import PATIENCE
 
 SPIKE = 150
@@ -186,13 +186,10 @@ def test_a_link_shows_the_same_again_and_holds_no_key(browser: Any, server: Live
         assert page.input_value("#series-model") == "auto"
 
 
-def test_what_it_copies_runs(browser: Any, server: Live) -> None:
+@pytest.mark.parametrize("language", ["curl", "Python", "JavaScript"])
+def test_what_it_copies_names_the_file_of_a_long_request(browser: Any, server: Live, language: str) -> None:
     with visit(browser, server.url, "#series?demo=pendulum&ahead=0") as page:
         filtered(page)
-        for language in ("curl", "Python", "JavaScript"):
-            page.locator("#series-copy button", has_text=language).click()
-            code = page.evaluate("navigator.clipboard.readText()")
-            assert f"{server.url}/filter" in code
-            assert "request.json" in code
-            assert page.text_content("#code") == code
-            page.click("#code-close")
+        code = copied(page, "series", language)
+    assert f"{server.url}/filter" in code
+    assert "request.json" in code

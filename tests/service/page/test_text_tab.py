@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from tests.service.live import Live
-from tests.service.page.visits import SCHEMES, SIZES, answer, visit
+from tests.service.page.visits import SCHEMES, SIZES, answer, copied, printed, visit
 
 
 def written(page: Any) -> list[str]:
@@ -84,3 +85,13 @@ def test_other_latents_write_other_texts(browser: Any, server: Live) -> None:
     }  # fmt: skip
     expected = answer(server, "generate", {"inputs": "It was the", "parameters": parameters})["continuations"]
     assert texts == [one["generated_text"] for one in expected[1:]]
+
+
+@pytest.mark.parametrize("language", ["curl", "Python", "JavaScript"])
+def test_what_it_copies_runs_and_writes_the_same(browser: Any, server: Live, language: str) -> None:
+    with visit(browser, server.url, "#text?tokens=4") as page:
+        ready(page)
+        tokens = written(page)
+        code = copied(page, "text", language)
+    events = [json.loads(line.removeprefix("data: ")) for line in printed(language, code).splitlines() if line]
+    assert [event["token"]["text"] for event in events] == tokens

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.service.live import Live
 from tests.waiting import PATIENCE
@@ -66,6 +70,29 @@ def answer(server: Live, path: str, body: dict[str, Any]) -> dict[str, Any]:
     assert reply.status_code == 200, reply.text
     found: dict[str, Any] = reply.json()
     return found
+
+
+def copied(page: Any, tab: str, language: str) -> str:
+    """What the page lets one copy of what it just did."""
+    page.locator(f"#{tab}-copy button", has_text=language).click()
+    code: str = page.evaluate("navigator.clipboard.readText()")
+    assert page.text_content("#code") == code
+    page.click("#code-close")
+    return code
+
+
+def printed(language: str, code: str) -> str:
+    """What such code prints, run as its reader would run it."""
+    command = {
+        "curl": ["bash", "-c", code],
+        "Python": [sys.executable, "-c", code],
+        "JavaScript": ["node", "--input-type=module", "-e", code],
+    }[language]
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 def filtered(page: Any) -> None:
