@@ -3,11 +3,12 @@
 import uPlot from "./uplot/uPlot.esm.js";
 import { make } from "./dom.js";
 import { number } from "./format.js";
+import { bandsOf, columnsOf, laneOf, seriesOf } from "./lines.js";
+import { paintLane, paintMeasured, paintPicked } from "./paint.js";
 import { reading } from "./picture.js";
 import { colour, onScheme } from "./scheme.js";
 
 /** @typedef {import("./picture.js").Picture} Picture */
-/** @typedef {import("./picture.js").Component} Component */
 /**
  * @typedef {object} Options
  * @property {(row: number) => void} [onPick] a row was chosen
@@ -18,11 +19,6 @@ import { colour, onScheme } from "./scheme.js";
 
 const AXIS = 66;
 const LANE = 52;
-/** Shades of a measurement, by its weight. */
-const SHADES = 6;
-const FAINTEST = 0.3;
-/** More points than this are drawn as squares, which cost less. */
-const MANY = 4000;
 /** Room beside the plot, in pixels of the page. */
 const MARGIN = 8;
 /** How times are written below the axis: from this step on, each, and where a year or a day begins. */
@@ -84,8 +80,8 @@ export class Charts {
 
   /** Nearer or further, about the middle. @param {number} factor */
   zoom(factor) {
-    const [from, to] = this.#shown(),
-      middle = (from + to) / 2;
+    const [from, to] = this.#shown();
+    const middle = (from + to) / 2;
     this.#setRange(middle - ((to - from) / 2) * factor, middle + ((to - from) / 2) * factor);
   }
 
@@ -110,8 +106,12 @@ export class Charts {
     this.#plots.forEach(plot => plot.redraw(false));
   }
 
+  #shownPicture() {
+    return /** @type {Picture} */ (this.#picture);
+  }
+
   #whole() {
-    const { times } = /** @type {Picture} */ (this.#picture);
+    const { times } = this.#shownPicture();
     return /** @type {[number, number]} */ (this.#range ?? [times[0], times[times.length - 1]]);
   }
 
@@ -122,12 +122,12 @@ export class Charts {
 
   /** @param {number} from @param {number} to */
   #setRange(from, to) {
-    const { times } = /** @type {Picture} */ (this.#picture),
-      first = times[0],
-      last = times[times.length - 1];
+    const { times } = this.#shownPicture();
+    const first = times[0];
+    const last = times[times.length - 1];
     const span = Math.min(to - from, last - first);
-    const min = Math.max(first, Math.min(from, last - span)),
-      max = min + (span || 1);
+    const min = Math.max(first, Math.min(from, last - span));
+    const max = min + (span || 1);
     this.#range = min === first && min + span === last ? null : [min, max];
     this.#isSettingRange = true;
     for (const plot of this.#plots) plot.setScale("x", { min, max });
@@ -136,7 +136,7 @@ export class Charts {
 
   #build() {
     this.#plots.forEach(plot => plot.destroy());
-    const picture = /** @type {Picture} */ (this.#picture);
+    const picture = this.#shownPicture();
     this.host.replaceChildren();
     this.#plots = [this.#lane(picture), ...picture.components.map((_, k) => this.#chart(picture, k))];
   }
@@ -166,7 +166,7 @@ export class Charts {
           },
         ],
         series: [{}, hidden],
-        hooks: { draw: [(/** @type {any} */ u) => this.#drawLane(u)], ...this.#hooks() },
+        hooks: { draw: [(/** @type {any} */ u) => paintLane(u, this.#shownPicture())], ...this.#hooks() },
       },
       laneOf(picture),
       plot,
@@ -202,8 +202,10 @@ export class Charts {
         series: seriesOf(component),
         bands: bandsOf(component),
         hooks: {
-          drawAxes: [(/** @type {any} */ u) => this.#drawMeasured(u, k)],
-          draw: [(/** @type {any} */ u) => this.#drawPicked(u, k)],
+          drawAxes: [(/** @type {any} */ u) => paintMeasured(u, this.#shownPicture(), k)],
+          draw: [
+            (/** @type {any} */ u) => this.#picked !== null && paintPicked(u, this.#shownPicture(), k, this.#picked),
+          ],
           ...this.#hooks(),
         },
       },
@@ -250,8 +252,9 @@ export class Charts {
       ],
       setScale: [
         (/** @type {any} */ u, /** @type {string} */ name) => {
-          if (name === "x" && !this.#isSettingRange && u.scales.x.min !== null)
+          if (name === "x" && !this.#isSettingRange && u.scales.x.min !== null) {
             this.#setRange(u.scales.x.min, u.scales.x.max);
+          }
         },
       ],
     };
@@ -259,14 +262,14 @@ export class Charts {
 
   /** What a pointer does. @param {any} chart @param {number} k */
   #listen(chart, k) {
-    const { over } = chart,
-      { onHand, onPick } = this.options;
+    const { over } = chart;
+    const { onHand, onPick } = this.options;
     over.addEventListener(
       "wheel",
       (/** @type {WheelEvent} */ event) => {
-        if (event.ctrlKey || event.metaKey)
+        if (event.ctrlKey || event.metaKey) {
           this.#zoomAt(chart.posToVal(event.offsetX, "x"), event.deltaY > 0 ? 1.25 : 0.8);
-        else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan(event.deltaX / over.clientWidth);
+        } else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan(event.deltaX / over.clientWidth);
         else return;
         event.preventDefault();
       },
@@ -292,8 +295,8 @@ export class Charts {
 
   /** @param {KeyboardEvent} event */
   #key(event) {
-    const last = /** @type {Picture} */ (this.#picture).times.length - 1,
-      step = event.shiftKey ? 10 : 1;
+    const last = this.#shownPicture().times.length - 1;
+    const step = event.shiftKey ? 10 : 1;
     /** @type {Record<string, () => void>} */
     const does = {
       ArrowRight: () => this.#point(Math.min(last, this.#row + step)),
@@ -312,8 +315,8 @@ export class Charts {
 
   /** Moves the cursor to a row, and what is shown along with it. @param {number} row */
   #point(row) {
-    const at = /** @type {Picture} */ (this.#picture).times[row],
-      [from, to] = this.#shown();
+    const at = this.#shownPicture().times[row];
+    const [from, to] = this.#shown();
     if (at < from || at > to) this.#setRange(at - (to - from) / 2, at + (to - from) / 2);
     const plot = this.#plots[1];
     plot.setCursor({ left: plot.valToPos(at, "x"), top: 10 });
@@ -322,90 +325,15 @@ export class Charts {
 
   /** @param {number} row */
   #say(row) {
-    const picture = /** @type {Picture} */ (this.#picture);
+    const picture = this.#shownPicture();
     this.#row = row;
     picture.components.forEach((_, k) => {
-      const plot = this.#plots[k + 1].root.parentNode,
-        text = reading(picture, k, row);
+      const plot = this.#plots[k + 1].root.parentNode;
+      const text = reading(picture, k, row);
       plot.setAttribute("aria-valuemax", String(picture.times.length - 1));
       plot.setAttribute("aria-valuenow", String(row));
       plot.setAttribute("aria-valuetext", text);
       plot.nextSibling.textContent = text;
-    });
-  }
-
-  /** Measurements, fainter by weight, below all lines. @param {any} u @param {number} k */
-  #drawMeasured(u, k) {
-    const picture = /** @type {Picture} */ (this.#picture),
-      { seen } = picture.components[k];
-    const { ctx } = u,
-      [from, to] = u.series[0].idxs ?? [0, -1];
-    const [x, y] = [toPixels(u, "x"), toPixels(u, "y")];
-    const isMany = to - from > MANY,
-      size = (isMany ? 1.1 : 2.3) * devicePixelRatio;
-    const paths = Array.from({ length: SHADES }, () => new Path2D());
-    for (let i = from; i <= to; i++) {
-      const value = seen[i];
-      if (value === null || value === undefined) continue;
-      const path = paths[Math.min(SHADES - 1, Math.floor((picture.weight[i] ?? 1) * SHADES))];
-      const left = x(picture.times[i]),
-        top = y(value);
-      if (isMany) path.rect(left - size, top - size, 2 * size, 2 * size);
-      else (path.moveTo(left + size, top), path.arc(left, top, size, 0, 2 * Math.PI));
-    }
-    clipped(u, () => {
-      paths.forEach((path, shade) => {
-        ctx.fillStyle = colour("measured", FAINTEST + ((1 - FAINTEST) * shade) / (SHADES - 1));
-        ctx.fill(path);
-      });
-    });
-  }
-
-  /** @param {any} u @param {number} k */
-  #drawPicked(u, k) {
-    const picture = /** @type {Picture} */ (this.#picture),
-      row = this.#picked,
-      { ctx, bbox } = u;
-    if (row === null) return;
-    const left = toPixels(u, "x")(picture.times[row]),
-      value = picture.components[k].seen[row];
-    clipped(u, () => {
-      ctx.strokeStyle = colour("ink");
-      ctx.lineWidth = devicePixelRatio;
-      ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
-      ctx.beginPath();
-      ctx.moveTo(left, bbox.top);
-      ctx.lineTo(left, bbox.top + bbox.height);
-      ctx.stroke();
-      ctx.setLineDash([]);
-      if (value === null) return;
-      ctx.beginPath();
-      ctx.lineWidth *= 2;
-      ctx.arc(left, toPixels(u, "y")(value), 6 * devicePixelRatio, 0, 2 * Math.PI);
-      ctx.stroke();
-    });
-  }
-
-  /** @param {any} u */
-  #drawLane(u) {
-    const { times, alarm, components, rows } = /** @type {Picture} */ (this.#picture);
-    const { ctx, bbox } = u,
-      [from, to] = u.series[0].idxs ?? [0, -1],
-      x = toPixels(u, "x"),
-      half = bbox.height / 2;
-    const alarms = new Path2D(),
-      missing = new Path2D(),
-      width = 2 * devicePixelRatio;
-    for (let i = from; i <= Math.min(to, rows - 1); i++) {
-      const left = x(times[i]) - width / 2;
-      if (alarm[i]) alarms.rect(left - width / 2, bbox.top + 1, 2 * width, half - 3);
-      if (components.some(({ seen }) => seen[i] === null)) missing.rect(left, bbox.top + half + 2, width, half - 4);
-    }
-    clipped(u, () => {
-      ctx.fillStyle = colour("alarm");
-      ctx.fill(alarms);
-      ctx.fillStyle = colour("gap");
-      ctx.fill(missing);
     });
   }
 
@@ -421,80 +349,3 @@ export class Charts {
 
 /** Of one chart among so many, in pixels: some of a tall window. @param {number} charts */
 const heightOf = charts => Math.max(charts > 1 ? 220 : 320, (0.5 * innerHeight) / Math.sqrt(charts));
-
-/** Whatever `draw` draws, inside of the plot. @param {any} u @param {() => void} draw */
-function clipped({ ctx, bbox }, draw) {
-  ctx.save();
-  ctx.beginPath();
-  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
-  ctx.clip();
-  draw();
-  ctx.restore();
-}
-
-/**
- * From values of a scale to pixels of the canvas.
- * @param {any} u
- * @param {"x" | "y"} name
- * @returns {(value: number) => number}
- */
-function toPixels({ scales, bbox }, name) {
-  const { min, max } = scales[name];
-  if (name === "x") return value => bbox.left + ((value - min) / (max - min)) * bbox.width;
-  return value => bbox.top + bbox.height - ((value - min) / (max - min)) * bbox.height;
-}
-
-/** @param {Picture} picture @returns {any} */
-const laneOf = picture => [picture.times, new Array(picture.times.length).fill(1)];
-
-/**
- * The columns of a chart, in the order of `seriesOf`.
- * @param {Picture} picture
- * @param {number} k
- * @returns {any}
- */
-function columnsOf(picture, k) {
-  const { bands, fan, smoothed, samples, mean, forecast, seen } = picture.components[k];
-  const limits = [...bands, ...fan].flatMap(({ low, high }) => [high, low]);
-  return [
-    picture.times,
-    ...limits,
-    ...samples,
-    ...(smoothed ? [smoothed] : []),
-    mean,
-    ...(fan.length ? [forecast] : []),
-    seen,
-  ];
-}
-
-/** @param {Component} component */
-function seriesOf({ bands, fan, smoothed, samples }) {
-  const points = { show: false };
-  const line = (/** @type {string} */ name, width = 1.5, opacity = 1) => ({
-    stroke: () => colour(name, opacity),
-    width,
-    points,
-  });
-  // Where a series begins nothing is known, and all of these are far off: the axis is made for what comes after.
-  const edge = { width: 0, points, auto: false },
-    edgeAhead = { width: 0, points };
-  return [
-    {},
-    ...bands.flatMap(() => [edge, edge]),
-    ...fan.flatMap(() => [edgeAhead, edgeAhead]),
-    ...samples.map(() => ({ ...line("second", 0.8, 0.55), auto: false })),
-    ...(smoothed ? [{ ...line("second", 1.8), auto: false }] : []),
-    line("estimate", 1.8),
-    ...(fan.length ? [line("forecast", 1.8)] : []),
-    // Drawn by hand, and here for the axis to reach.
-    { stroke: "transparent", points, paths: () => null },
-  ];
-}
-
-/** @param {Component} component */
-function bandsOf({ bands, fan }) {
-  return [...bands.map(() => "estimate"), ...fan.map(() => "forecast")].map((name, k) => ({
-    series: /** @type {[number, number]} */ ([2 * k + 1, 2 * k + 2]),
-    fill: () => colour(name, 0.17),
-  }));
-}

@@ -26,8 +26,8 @@ const daily = t => Math.sin((2 * Math.PI * (t - BEGIN - 9 * HOUR)) / DAY);
 function room() {
   const noise = normal(11);
   const times = Array.from({ length: 14 * 48 }, (_, i) => BEGIN + (i * HOUR) / 2);
-  const opened = BEGIN + 12 * DAY + 14 * HOUR,
-    lost = BEGIN + 8 * DAY + 2 * HOUR;
+  const opened = BEGIN + 12 * DAY + 14 * HOUR;
+  const lost = BEGIN + 8 * DAY + 2 * HOUR;
   const values = times.map((t, i) => {
     if (t >= lost && t < lost + 9 * HOUR) return null;
     const cold = t >= opened && t < opened + 2 * HOUR ? -5 : 0;
@@ -50,12 +50,12 @@ function requests() {
 
 /** @returns {Series} Two measurements of a machine at uneven times; the one often fails. */
 function machine() {
-  const noise = normal(3),
-    temperature = [],
-    vibration = [],
-    times = [];
-  let t = BEGIN,
-    load = 0;
+  const noise = normal(3);
+  const temperature = [];
+  const vibration = [];
+  const times = [];
+  let t = BEGIN;
+  let load = 0;
   for (let i = 0; i < 500; i++) {
     t += 300 * (1 + Math.abs(noise()));
     load = 0.97 * load + 0.25 * noise();

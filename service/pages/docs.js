@@ -26,11 +26,12 @@ const nameOf = reference => reference.split("/").pop() ?? "";
 function typeOf(schema) {
   const options = schema.anyOf ?? schema.oneOf;
   if (schema.$ref) return [make("a", { href: `#${nameOf(schema.$ref)}` }, nameOf(schema.$ref))];
-  if (options)
+  if (options) {
     return options.flatMap((/** @type {any} */ option, /** @type {number} */ k) => [
       ...(k ? [" | "] : []),
       ...typeOf(option),
     ]);
+  }
   if (schema.type === "array" && schema.items) return ["[", ...typeOf(schema.items), "]"];
   const kind = schema.enum
     ? schema.enum.map((/** @type {unknown} */ value) => JSON.stringify(value)).join(" | ")

@@ -34,8 +34,9 @@ export function fieldsOf(form) {
     if (!element.name || element.type === "file" || element.dataset.private !== undefined) continue;
     if (element.type === "checkbox") {
       if (element.checked !== element.defaultChecked) fields.set(element.name, element.checked ? "1" : "0");
-    } else if (element.value !== (element.dataset.usual ?? element.defaultValue ?? ""))
+    } else if (element.value !== (element.dataset.usual ?? element.defaultValue ?? "")) {
       fields.set(element.name, element.value);
+    }
   }
   return fields;
 }

@@ -117,8 +117,8 @@ function measure() {
   const next = source.row(row);
   if (!next) return pause();
   row++;
-  const slider = byId("live-shift"),
-    disturbed = (FURTHEST_SHIFT * slider.value) / slider.max + spike;
+  const slider = byId("live-shift");
+  const disturbed = (FURTHEST_SHIFT * slider.value) / slider.max + spike;
   spike = 0;
   const seen = next.y.map((value, k) => {
     if (hand?.component === k) return hand.value;

@@ -23,8 +23,8 @@ async function openTab(name, fields) {
   if (open) left[open] = location.hash;
   open = name;
   for (const other of NAMES) {
-    const isOpen = other === name,
-      tab = byId(`tab-${other}`);
+    const isOpen = other === name;
+    const tab = byId(`tab-${other}`);
     tab.setAttribute("aria-selected", String(isOpen));
     tab.tabIndex = isOpen ? 0 : -1;
     byId(other).hidden = !isOpen;

@@ -105,8 +105,9 @@ export class Pane {
   /** @param {(number | null)[] | null} y @param {any} step */
   #moodOf(y, step) {
     const { weight } = step;
-    if (y === null || weight === null)
+    if (y === null || weight === null) {
       return "Nothing is measured: it goes on by what it knows, less sure with each step.";
+    }
     const wasRejecting = this.#rejected;
     this.#rejected = weight < 0.1 ? wasRejecting + 1 : 0;
     if (weight < 0.1) return `It rejects this measurement, too far from what it expected (${percent(weight)} used).`;

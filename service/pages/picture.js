@@ -40,8 +40,8 @@ import { number, percent, rarity, time } from "./format.js";
  * @returns {Picture}
  */
 export function picture(series, reply, levels) {
-  const { columns, ahead } = reply,
-    rows = columns.t.length;
+  const { columns, ahead } = reply;
+  const rows = columns.t.length;
   const later = ahead?.t ?? [];
   const shown = [...levels].sort((a, b) => b - a);
   /** @param {Column | undefined} column @returns {Column} */
@@ -117,12 +117,13 @@ export function reading(shown, k, row) {
  * @returns {string[]}
  */
 export function explanation(shown, row) {
-  const weight = shown.weight[row],
-    anomaly = shown.anomaly[row],
-    nis = shown.nis[row];
+  const weight = shown.weight[row];
+  const anomaly = shown.anomaly[row];
+  const nis = shown.nis[row];
   const there = shown.components.filter(({ seen }) => seen[row] !== null);
-  if (!there.length)
+  if (!there.length) {
     return ["Nothing was measured here. The filter went on by what it knows, and its band grew wider."];
+  }
   const told = there.map(({ name, seen, innovation, mean }) => {
     const off = innovation?.[row];
     if (off === null || off === undefined) return `${name} was ${number(seen[row])}.`;
@@ -136,8 +137,9 @@ export function explanation(shown, row) {
   if (nis !== null && nis !== undefined) {
     told.push(`That is ${number(Math.sqrt(nis / there.length))} times as far off as such forecasts usually are.`);
   }
-  if (anomaly !== null && anomaly !== undefined)
+  if (anomaly !== null && anomaly !== undefined) {
     told.push(`How rare is that on this series? ${capital(rarity(anomaly))}.`);
+  }
   if (weight !== null && weight !== undefined) told.push(`${judgement(weight)} (${percent(weight)} of it was used.)`);
   if (shown.alarm[row]) told.push("It is an alarm, for it is rarer than the rate that you asked for.");
   return told;

@@ -119,8 +119,8 @@ async function takeFile(given) {
   file = given;
   byId("series-error").textContent = "";
   byId("series-told").textContent = `Reading ${file.name} …`;
-  const fields = new FormData(form),
-    query = new URLSearchParams();
+  const fields = new FormData(form);
+  const query = new URLSearchParams();
   for (const name of ["by", "zone", "every"]) if (fields.get(name)) query.set(name, String(fields.get(name)));
   const path = `read?${query}`;
   try {
@@ -170,8 +170,8 @@ function lastRows(whole, most) {
 
 /** @param {Series} part */
 function request(part) {
-  const fields = new FormData(form),
-    alarm = String(fields.get("alarm"));
+  const fields = new FormData(form);
+  const alarm = String(fields.get("alarm"));
   const isShare = !alarm.includes("/");
   return {
     model: fields.get("model") || undefined,
@@ -198,8 +198,8 @@ async function filter(row = -1) {
   show(TAB, fieldsOf(form));
   try {
     const { limits } = await info();
-    const part = lastRows(series, limits.max_observations),
-      body = request(part);
+    const part = lastRows(series, limits.max_observations);
+    const body = request(part);
     byId("series-told").textContent = "Filtering …";
     const reply = await post("filter", body, signal);
     calls = [...(read ? [read] : []), { path: "filter", body }];
@@ -220,8 +220,8 @@ async function filter(row = -1) {
  * @param {AbortSignal} signal
  */
 async function addSamples(part, body, signal) {
-  const { times, values } = lastRows(part, MOST_SAMPLED),
-    columns = Object.values(values);
+  const { times, values } = lastRows(part, MOST_SAMPLED);
+  const columns = Object.values(values);
   const rows = times.map((_, i) => columns.map(column => column[i]));
   const { steps } = await post(
     "filter",
@@ -237,8 +237,8 @@ async function addSamples(part, body, signal) {
     },
     signal,
   );
-  const before = new Array(part.times.length - times.length).fill(null),
-    after = new Array(shown.times.length - shown.rows).fill(null);
+  const before = new Array(part.times.length - times.length).fill(null);
+  const after = new Array(shown.times.length - shown.rows).fill(null);
   shown.components.forEach((component, k) => {
     component.samples = Array.from({ length: PATHS }, (_, j) => [
       ...before,
@@ -250,8 +250,8 @@ async function addSamples(part, body, signal) {
 
 /** @param {Series} part @param {any} reply */
 function tell(part, reply) {
-  const names = Object.keys(part.values),
-    left = series.times.length - part.times.length;
+  const names = Object.keys(part.values);
+  const left = series.times.length - part.times.length;
   const alarms = shown.alarm.reduce((/** @type {number} */ sum, one) => sum + (one ?? 0), 0);
   const { observations, expected } = reply.calibration.alarms ?? { observations: 0, expected: 0 };
   const told = [

@@ -87,9 +87,9 @@ const duration = seconds => (seconds < 1 ? `${number(1000 * seconds)} ms` : `${n
 function tellLatency(all) {
   byId("server-latency").replaceChildren(
     ...Object.entries(LATENCIES).map(([name, title]) => {
-      const bins = histogram(all, name),
-        sum = bins.reduce((so_far, bin) => so_far + bin.count, 0),
-        most = Math.max(...bins.map(bin => bin.count), 1);
+      const bins = histogram(all, name);
+      const sum = bins.reduce((so_far, bin) => so_far + bin.count, 0);
+      const most = Math.max(...bins.map(bin => bin.count), 1);
       const rows = bins
         .filter(bin => bin.count)
         .map(bin => {

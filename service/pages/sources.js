@@ -51,8 +51,8 @@ function swing(column) {
 
 /** @returns {Source} what the tab of series shows */
 function recorded() {
-  const { times, values, is_dated } = shownSeries(),
-    columns = Object.values(values);
+  const { times, values, is_dated } = shownSeries();
+  const columns = Object.values(values);
   return {
     names: Object.keys(values),
     scales: columns.map(swing),

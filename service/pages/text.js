@@ -59,8 +59,8 @@ function fail(error) {
 
 /** @param {string} decode */
 function request(decode) {
-  const fields = new FormData(form),
-    seed = fields.get("seed");
+  const fields = new FormData(form);
+  const seed = fields.get("seed");
   return {
     inputs: fields.get("prompt"),
     parameters: {
@@ -79,9 +79,9 @@ function request(decode) {
 async function write() {
   asking.abort();
   asking = new AbortController();
-  const { signal } = asking,
-    chosen = byId("text-decode").value,
-    latent = Number(new FormData(form).get("latent"));
+  const { signal } = asking;
+  const chosen = byId("text-decode").value;
+  const latent = Number(new FormData(form).get("latent"));
   const modes =
     chosen === BOTH
       ? [...byId("text-decode").options].map(({ value }) => value).filter(value => value !== BOTH)
@@ -149,8 +149,8 @@ function tell(outputs, isStopped) {
 /** @param {import("./tokens.js").Token} token */
 function tellToken({ text, logprob, confidence, top }) {
   const rows = top.map(one => {
-    const share = Math.exp(one.logprob),
-      bar = make("span", { class: "bar" });
+    const share = Math.exp(one.logprob);
+    const bar = make("span", { class: "bar" });
     bar.style.width = `${8 * share}em`;
     return [make("span", { class: "code" }, JSON.stringify(one.text)), percent(share, 1), bar];
   });
