@@ -72,21 +72,25 @@ function machine() {
   };
 }
 
-/** @returns {Series} A swinging weight seen by two sensors, as the bundle `linear` knows it; times have no date. */
-function pendulum() {
+/** @returns {Series} The two parts of an oscillator that the bundle `linear` describes; times have no date. */
+function oscillator() {
   const noise = normal(8);
   const times = Array.from({ length: 240 }, (_, i) => rounded(i / 5, 3));
-  const seen = (/** @type {number} */ k) =>
-    times.map((t, i) =>
-      i > 140 && i < 160
-        ? null
-        : rounded(
-            2 * Math.exp(-t / 40) * Math.cos(t - (k * Math.PI) / 2) + 0.2 * noise() + (i === 90 && !k ? 4 : 0),
-            3,
-          ),
-    );
-  return { clock: "t", is_dated: false, times, values: { position: seen(0), velocity: seen(1) }, notes: [] };
+  const values = [0, 1].map(k =>
+    times.map((t, i) => {
+      if (i > 140 && i < 160) return null;
+      const struck = i === 90 && !k ? 4 : 0;
+      return rounded(2 * Math.exp(-t / 60) * oscillation(t)[k] + 0.3 * noise() + struck, 3);
+    }),
+  );
+  return { clock: "t", is_dated: false, times, values: { first: values[0], second: values[1] }, notes: [] };
 }
+
+/**
+ * A solution of x' = [[0.9, -2], [1, -1.1]] x without its decay: what `linear` filters.
+ * @param {number} t
+ */
+export const oscillation = t => [Math.cos(t), (Math.cos(t) + Math.sin(t)) / 2];
 
 /** @returns {Series} Two weeks of a metric by the minute: to look around in. */
 function long() {
@@ -101,6 +105,6 @@ export const DEMOS = {
   room: { shown: "A room's temperature, 2 weeks", make: room },
   requests: { shown: "Requests of a shop, 4 weeks", make: requests },
   machine: { shown: "A machine, two sensors", make: machine },
-  pendulum: { shown: "A pendulum, for the model linear", make: pendulum },
+  oscillator: { shown: "An oscillator, for the model linear", make: oscillator },
   long: { shown: "20,000 rows by the minute", make: long },
 };

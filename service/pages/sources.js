@@ -1,6 +1,7 @@
 /** What a live stream measures: simulated, or a recorded series again. Each row depends on its number alone. */
 
 import { normal } from "./chance.js";
+import { oscillation } from "./demos.js";
 import { shownSeries } from "./series.js";
 
 /**
@@ -33,14 +34,11 @@ const still = () => ({
 });
 
 /** @returns {Source} */
-const pendulum = () => ({
-  names: ["position", "velocity"],
-  scales: [2, 2],
+const oscillator = () => ({
+  names: ["first", "second"],
+  scales: [2, 1.4],
   isDated: false,
-  row: i => ({
-    t: rounded(i / 5),
-    y: [0, 1].map(k => rounded(2 * Math.cos(i / 5 - (k * Math.PI) / 2) + 0.2 * noise(i, k))),
-  }),
+  row: i => ({ t: rounded(i / 5), y: oscillation(i / 5).map((value, k) => rounded(2 * value + 0.3 * noise(i, k))) }),
 });
 
 /** @param {(number | null)[]} column */
@@ -65,6 +63,6 @@ function recorded() {
 export const SOURCES = {
   wave: { shown: "a daily wave", make: wave },
   still: { shown: "a steady level", make: still },
-  pendulum: { shown: "a pendulum, two sensors", make: pendulum },
+  oscillator: { shown: "an oscillator, for linear", make: oscillator },
   recorded: { shown: "the tab of series, again", make: recorded },
 };

@@ -117,11 +117,11 @@ def test_series_of_one_file_are_told_apart_and_chosen(browser: Any, server: Live
 
 def test_every_choice_reaches_the_server(browser: Any, server: Live) -> None:
     with visit(
-        browser, server.url, "#series?demo=pendulum&model=linear&ahead=12&alarm=0.01&passes=2&level-0.99=1&smooth=1"
+        browser, server.url, "#series?demo=oscillator&model=linear&ahead=12&alarm=0.01&passes=2&level-0.99=1&smooth=1"
     ) as page:
         filtered(page)
         body = sent(page)
-        assert page.locator("#series-charts .title").all_text_contents() == ["position", "velocity"]
+        assert page.locator("#series-charts .title").all_text_contents() == ["first", "second"]
     assert {name: body[name] for name in ("model", "ahead", "alarm", "passes", "levels", "smooth")} == {
         "model": "linear", "ahead": 12, "alarm": {"rate": 0.01}, "passes": 2, "levels": [0.5, 0.9, 0.99],
         "smooth": True,
@@ -129,7 +129,7 @@ def test_every_choice_reaches_the_server(browser: Any, server: Live) -> None:
 
 
 def test_sample_paths_are_asked_for_row_by_row(browser: Any, server: Live) -> None:
-    with visit(browser, server.url, "#series?demo=pendulum&samples=1") as page:
+    with visit(browser, server.url, "#series?demo=oscillator&samples=1") as page:
         filtered(page)
         assert len([address for address in page.seen.asked if address.endswith("/filter")]) == 2
 
@@ -188,7 +188,7 @@ def test_a_link_shows_the_same_again_and_holds_no_key(browser: Any, server: Live
 
 @pytest.mark.parametrize("language", ["curl", "Python", "JavaScript"])
 def test_what_it_copies_names_the_file_of_a_long_request(browser: Any, server: Live, language: str) -> None:
-    with visit(browser, server.url, "#series?demo=pendulum&ahead=0") as page:
+    with visit(browser, server.url, "#series?demo=oscillator&ahead=0") as page:
         filtered(page)
         code = copied(page, "series", language)
     assert f"{server.url}/filter" in code
