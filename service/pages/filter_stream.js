@@ -12,8 +12,12 @@ export class FilterStream {
   /** @type {object[]} frames that were sent, the first and some more */
   frames = [];
   #unanswered = 0;
-  /** @type {(state: string | null) => void} */
-  #closed = () => {};
+  #isReady = false;
+  #isOver = false;
+  /** @type {WebSocket | null} */
+  #socket = null;
+  /** @type {((state: string | null) => void) | null} who waits for the state */
+  #closed = null;
 
   /**
    * @param {object} first frame
@@ -25,20 +29,16 @@ export class FilterStream {
     this.#open();
   }
 
-  get isOpen() {
-    return this.socket?.readyState === WebSocket.OPEN;
-  }
-
-  /** Whether it is not behind. */
+  /** Whether it takes a measurement now. */
   get isFree() {
-    return this.isOpen && this.isReady && this.#unanswered < MOST_UNANSWERED;
+    return this.#isReady && !this.#isOver && this.#unanswered < MOST_UNANSWERED;
   }
 
   /** @param {object} frame */
   send(frame) {
     if (this.frames.length < MOST_KEPT) this.frames.push(frame);
     this.#unanswered++;
-    this.socket?.send(JSON.stringify(frame));
+    this.#socket?.send(JSON.stringify(frame));
   }
 
   /**
@@ -47,21 +47,21 @@ export class FilterStream {
    */
   close() {
     return new Promise(resolve => {
+      if (!this.#isReady || this.#isOver) return resolve(null);
       this.#closed = resolve;
-      if (this.isOpen) this.socket?.send('{"close": true}');
-      else resolve(null);
+      this.#socket?.send('{"close": true}');
     });
   }
 
   /** Ends it without a word. */
   drop() {
-    this.isDropped = true;
-    this.socket?.close();
+    this.#isOver = true;
+    this.#socket?.close();
   }
 
   #open() {
-    this.isReady = false;
-    const socket = (this.socket = openSocket("filter/stream"));
+    const socket = openSocket("filter/stream");
+    this.#socket = socket;
     socket.addEventListener("open", () => {
       this.frames = [this.first];
       socket.send(JSON.stringify(this.first));
@@ -72,12 +72,13 @@ export class FilterStream {
 
   /** @param {any} document */
   #take(document) {
-    if (this.isDropped) return;
-    if (document.error) this.hear.onFailure(document.error.message);
-    else if (document.ready) {
-      this.isReady = true;
+    if (this.#isOver) return;
+    if (document.ready) {
+      this.#isReady = true;
       this.hear.onReady(document);
-    } else if (document.done) this.#closed(document.state);
+    } else if (document.error) this.#fail(document.error.message);
+    else if (document.done && this.#closed) this.#end(document.state);
+    else if (document.done) this.#fail("The server has ended the stream: begin again from the start.");
     else {
       this.#unanswered--;
       this.hear.onStep(document);
@@ -86,9 +87,21 @@ export class FilterStream {
 
   /** A browser does not say why a handshake was refused: where there is no key, it may be for that. */
   async #lost() {
-    this.#closed(null);
-    if (this.isReady || this.isDropped || this.frames.length) return;
-    if (!key() && (await askForKey())) this.#open();
-    else this.hear.onFailure("The stream could not be opened: is the server there, and the key right?");
+    if (this.#isOver) return;
+    if (this.frames.length) this.#fail("The connection to the server was lost: begin again from the start.");
+    else if (!key() && (await askForKey())) this.#open();
+    else this.#fail("The stream could not be opened: is the server there, and the key right?");
+  }
+
+  /** @param {string | null} state */
+  #end(state) {
+    this.#isOver = true;
+    this.#closed?.(state);
+  }
+
+  /** @param {string} message */
+  #fail(message) {
+    this.#end(null);
+    this.hear.onFailure(message);
   }
 }

@@ -2,17 +2,9 @@
 
 import { askForKey, keyHeader, keyProtocols } from "./key.js";
 
-/** What the server refused, in its own words. */
-export class Refused extends Error {
-  /** @param {number} status @param {string} message */
-  constructor(status, message) {
-    super(message);
-    this.status = status;
-  }
-}
-
 /**
- * The answer to a request; where a key is wanted it is asked for, and the request made again.
+ * The answer to a request; where a key is wanted it is asked for, and the request made again. What is refused is an
+ * error in the server's own words.
  * @param {string} path without a leading slash
  * @param {RequestInit} [options]
  * @returns {Promise<Response>}
@@ -23,7 +15,7 @@ async function answer(path, options = {}) {
     const response = await fetch(new URL(path, document.baseURI), { ...options, headers });
     if (response.ok) return response;
     if (response.status === 401 && (await askForKey())) continue;
-    throw new Refused(response.status, await reason(response));
+    throw new Error(await reason(response));
   }
 }
 
@@ -36,8 +28,8 @@ async function reason(response) {
   }
 }
 
-/** @param {string} path @param {AbortSignal} [signal] @returns {Promise<any>} */
-export const get = async (path, signal) => (await answer(path, { signal })).json();
+/** @param {string} path @returns {Promise<any>} */
+export const get = async path => (await answer(path)).json();
 
 /** @param {string} path @returns {Promise<string>} */
 export const getText = async path => (await answer(path)).text();
@@ -101,7 +93,7 @@ export async function* postStream(path, body, signal) {
     for (const line of lines) {
       if (!line) continue;
       const document = JSON.parse(line.replace(/^data: /, ""));
-      if (document.error) throw new Refused(response.status, document.error.message);
+      if (document.error) throw new Error(document.error.message);
       yield document;
     }
   }

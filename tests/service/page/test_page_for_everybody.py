@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rfa.service.settings import BUNDLE_ROOT
 from tests.service.live import Live, running
 from tests.service.page.visits import SCHEMES, SIZES, TABS, filtered, visit
 from tests.waiting import PATIENCE
@@ -81,7 +82,7 @@ def test_tabs_are_walked_by_keyboard_and_the_scheme_is_chosen(browser: Any, serv
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Live]:
-    with running(api_keys=KEY) as live:
+    with running(bundles=(BUNDLE_ROOT / "linear",), api_keys=KEY) as live:
         yield live
 
 
