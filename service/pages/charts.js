@@ -39,7 +39,8 @@ export class Charts {
   #form = "";
   /** @type {[number, number] | null} what is shown of the times; null is all */
   #range = null;
-  #isSettingRange = false;
+  /** @type {[number, number]} the same in numbers */
+  #limits = [0, 1];
   /** @type {number | null} */
   #picked = null;
   #row = 0;
@@ -80,14 +81,14 @@ export class Charts {
 
   /** Nearer or further, about the middle. @param {number} factor */
   zoom(factor) {
-    const [from, to] = this.#shown();
+    const [from, to] = this.#limits;
     const middle = (from + to) / 2;
     this.#setRange(middle - ((to - from) / 2) * factor, middle + ((to - from) / 2) * factor);
   }
 
   /** @param {number} share of what is shown */
   pan(share) {
-    const [from, to] = this.#shown();
+    const [from, to] = this.#limits;
     this.#setRange(from + share * (to - from), to + share * (to - from));
   }
 
@@ -115,11 +116,6 @@ export class Charts {
     return /** @type {[number, number]} */ (this.#range ?? [times[0], times[times.length - 1]]);
   }
 
-  #shown() {
-    const { min, max } = this.#plots[0].scales.x;
-    return [min, max];
-  }
-
   /** @param {number} from @param {number} to */
   #setRange(from, to) {
     const { times } = this.#shownPicture();
@@ -129,9 +125,8 @@ export class Charts {
     const min = Math.max(first, Math.min(from, last - span));
     const max = min + (span || 1);
     this.#range = min === first && min + span === last ? null : [min, max];
-    this.#isSettingRange = true;
+    this.#limits = [min, max];
     for (const plot of this.#plots) plot.setScale("x", { min, max });
-    this.#isSettingRange = false;
   }
 
   #build() {
@@ -251,10 +246,11 @@ export class Charts {
         (/** @type {any} */ u) => u.cursor.idx !== null && u.cursor.idx !== undefined && this.#say(u.cursor.idx),
       ],
       setScale: [
+        // Dragged over: then the others follow.
         (/** @type {any} */ u, /** @type {string} */ name) => {
-          if (name === "x" && !this.#isSettingRange && u.scales.x.min !== null) {
-            this.#setRange(u.scales.x.min, u.scales.x.max);
-          }
+          const { min, max } = u.scales.x;
+          const isNew = min !== this.#limits[0] || max !== this.#limits[1];
+          if (name === "x" && min !== null && isNew) this.#setRange(min, max);
         },
       ],
     };
@@ -289,7 +285,7 @@ export class Charts {
 
   /** @param {number} at @param {number} factor */
   #zoomAt(at, factor) {
-    const [from, to] = this.#shown();
+    const [from, to] = this.#limits;
     this.#setRange(at - (at - from) * factor, at + (to - at) * factor);
   }
 
@@ -316,7 +312,7 @@ export class Charts {
   /** Moves the cursor to a row, and what is shown along with it. @param {number} row */
   #point(row) {
     const at = this.#shownPicture().times[row];
-    const [from, to] = this.#shown();
+    const [from, to] = this.#limits;
     if (at < from || at > to) this.#setRange(at - (to - from) / 2, at + (to - from) / 2);
     const plot = this.#plots[1];
     plot.setCursor({ left: plot.valToPos(at, "x"), top: 10 });

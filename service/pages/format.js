@@ -26,11 +26,15 @@ export const percent = (share, digits = 0) => `${(100 * share).toFixed(digits)} 
  */
 export const time = (t, isDated) => (isDated ? moment.format(1000 * t) : number(t));
 
+/** Rarer than this is not told: no series is long enough to know. */
+const RAREST = 1e6;
+
 /**
- * How rare something is: "one in 5,000".
+ * How rare something is: "about one in 5,000".
  * @param {number} anomaly of a reply, 1 minus a probability
  */
 export function rarity(anomaly) {
-  const odds = 1 / Math.max(1 - anomaly, 1e-9);
+  const odds = 1 / (1 - anomaly);
+  if (odds > RAREST) return `rarer than one in ${count(RAREST)}`;
   return odds < 2 ? "usual" : `about one in ${count(Number(odds.toPrecision(2)))}`;
 }
