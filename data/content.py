@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
-from typing import Final
+from typing import Any, Final
 
 from rfa.data.excel import is_workbook, read_workbook
 from rfa.data.table import Table
@@ -14,6 +14,16 @@ from rfa.data.text import decoded, read_text
 MAX_BYTES: Final = 2**31  # unpacked; arrays of Arrow's strings end there as well
 PACKED: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
 ZIP: Final = b"PK\x03\x04"
+CHUNK: Final = 2**20
+
+
+def all_of(file: Any) -> bytes:
+    """A file piece by piece, up to where it is too large: what it says of its size need not be so."""
+    pieces, size = [], 0
+    while size < MAX_BYTES and (piece := file.read(CHUNK)):
+        pieces.append(piece)
+        size += len(piece)
+    return b"".join(pieces)
 
 
 def read_table(content: bytes, sheet: str | None = None) -> Table:
@@ -53,7 +63,7 @@ def _unpacked(content: bytes) -> bytes:
         if content.startswith(magic):
             try:
                 with pa.CompressedInputStream(pa.BufferReader(content), codec) as stream:
-                    content = stream.read(MAX_BYTES)
+                    content = all_of(stream)
             except (pa.ArrowException, OSError) as error:
                 raise ValueError(f"the {codec} file is damaged: {error}") from None
     if content.startswith(ZIP) and not is_workbook(content):
@@ -71,7 +81,7 @@ def _of_archive(content: bytes) -> bytes:
             if len(names) != 1:
                 raise ValueError(f"this is a ZIP archive of {len(names)} files: unpack it, and give those to read")
             with archive.open(names[0]) as file:
-                return file.read(MAX_BYTES)
+                return all_of(file)
     except (zipfile.BadZipFile, zlib.error, OSError, NotImplementedError, RuntimeError) as error:
         raise ValueError(
             f"this is a ZIP archive or a workbook and cannot be read: {error}; unpack it, or save as CSV"

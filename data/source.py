@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
-from rfa.data.content import MAX_BYTES
-
-CHUNK = 2**20
+from rfa.data.content import MAX_BYTES, all_of
 
 
 def is_url(source: str | Path) -> bool:
@@ -31,7 +28,7 @@ def read_source(source: str | Path) -> bytes:
         ValueError: it is not there, is too large, or cannot be had; what to do.
     """
     if str(source) == "-":
-        content = _all_of(sys.stdin.buffer)
+        content = all_of(sys.stdin.buffer)
     elif is_url(source):
         content = _fetched(str(source))
     else:
@@ -41,15 +38,6 @@ def read_source(source: str | Path) -> bytes:
     return content
 
 
-def _all_of(file: Any) -> bytes:
-    """A file piece by piece, up to where it is too large: what it says of its size need not be so."""
-    pieces, size = [], 0
-    while size < MAX_BYTES and (piece := file.read(CHUNK)):
-        pieces.append(piece)
-        size += len(piece)
-    return b"".join(pieces)
-
-
 def _read(path: Path) -> bytes:
     if not path.exists():
         raise ValueError(f"file {str(path)!r} does not exist")
@@ -57,7 +45,7 @@ def _read(path: Path) -> bytes:
         raise ValueError(f"{path} is a folder: give a file")
     try:
         with path.open("rb") as file:
-            return _all_of(file)
+            return all_of(file)
     except OSError as error:
         raise ValueError(f"file {str(path)!r} cannot be read: {error.strerror}") from None
 
@@ -69,7 +57,7 @@ def _fetched(url: str) -> bytes:
         raise ValueError(f"reading {url} needs fsspec: pip install 'rfa-server[remote]', or give a file") from None
     try:
         with fsspec.open(url, "rb") as file:
-            return _all_of(file)
+            return all_of(file)
     except FileNotFoundError:
         raise ValueError(f"{url} does not exist, or cannot be reached") from None
     except Exception as error:  # each store has its own, and so has the lack of its package

@@ -27,7 +27,18 @@ from rfa.service.errors import InternalError, InvalidRequest, MethodNotAllowed, 
 from rfa.service.exposition import Exposition
 from rfa.service.memory import open_budget, return_free_memory
 from rfa.service.metrics import Metrics
-from rfa.service.routes import filter, filter_stream, generate, health, info, merge, openai, page, tgi
+from rfa.service.routes import (
+    filter,
+    filter_stream,
+    generate,
+    health,
+    info,
+    merge,
+    openai,
+    page,
+    read,
+    tgi,
+)
 from rfa.service.settings import Settings
 from rfa.service.state.keeper import make_keeper
 from rfa.service.turns import Turns
@@ -90,7 +101,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     app.state.turns = Turns(lambda: app.state.engine is not None and app.state.engine.is_awaited)
     app.state.draining = False
     app.state.engine = None
-    for route in (generate, tgi, openai, filter, filter_stream, merge, health, info, page):
+    for route in (generate, tgi, openai, filter, filter_stream, read, merge, health, info, page):
         app.include_router(route.router)
     app.router.default = _no_such_path
     app.add_exception_handler(ServiceError, _handle_service_error)

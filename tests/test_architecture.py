@@ -24,7 +24,7 @@ ARROWS = {
     "model": set(),
     "training": {"data", "model"},
     "export": {"model"},
-    "service": {"export"},
+    "service": {"data", "export"},
     "library": {"data", "export", "service"},
     "bench": {"data", "model", "training", "export", "service"},
     "experiments": {"data", "model", "training", "export", "service", "bench"},

@@ -21,9 +21,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rfa.service import base64url
 from rfa.service.access.keys import ApiKeys
 from rfa.service.access.refusal import turn_away
+from rfa.service.assets import assets
 from rfa.service.errors import Unauthorized
 
-OPEN_PATHS: Final = frozenset({"/", "/docs", "/openapi.json", "/health", "/ready"})
+# A page asks for a key, so its own files need none: each is named.
+OPEN_PATHS: Final = frozenset(
+    {"/", "/docs", "/openapi.json", "/health", "/ready"} | {f"/page/{name}" for name in assets()}
+)
 # POST / generates: an open path is open for reading only.
 OPEN_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 # Around a field value (RFC 9110, 5.5).

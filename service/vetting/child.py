@@ -6,18 +6,15 @@ after that. Answers are lines of JSON on standard output: one that it is ready, 
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
 import os
-import resource
 import sys
 from pathlib import Path
 from typing import Any
 
 from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError, check_golden, open_bundle
 from rfa.export.signing import PublicKey, parse_public_keys
-from rfa.service.child_environment import end_with_parent
+from rfa.service.child_environment import confine
 from rfa.service.engine.text.incremental import Vocabulary
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.vetting.wide_trial import try_wide
@@ -34,7 +31,10 @@ def main() -> None:
     is_compiled = request["text_runtime"] != "onnx" and any(map(_has_constants, request["bundles"]))
     compiled = _compiled() if is_compiled else None
     keys = parse_public_keys("\n".join(request["trusted_keys"])) if request["trusted_keys"] else ()
-    _limit(request)
+    os.chdir(request["directory"])
+    # Of the processor for all bundles together; each alone is held to the clock.
+    seconds = request["seconds"] * len(request["bundles"])
+    confine(seconds=seconds, memory_bytes=request["memory_bytes"], open_files=OPEN_FILES)
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for path in request["bundles"]:
         answer = _tried(Path(path), keys, compiled, request["memory_bytes"])
@@ -91,27 +91,6 @@ def _private_output() -> Any:
     with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
     return answers
-
-
-def _limit(request: dict[str, Any]) -> None:
-    """From here on."""
-    end_with_parent()
-    os.chdir(request["directory"])
-    # Of the processor for all bundles together; each alone is held to the clock.
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    seconds = math.ceil(used.ru_utime + used.ru_stime + request["seconds"] * len(request["bundles"]))
-    limits = {
-        resource.RLIMIT_CPU: seconds,
-        resource.RLIMIT_DATA: request["memory_bytes"],
-        resource.RLIMIT_NOFILE: OPEN_FILES,
-        resource.RLIMIT_FSIZE: 0,
-        resource.RLIMIT_CORE: 0,
-    }
-    for kind, limit in limits.items():
-        hard = resource.getrlimit(kind)[1]
-        most = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-        with contextlib.suppress(ValueError):  # a kernel without such a limit
-            resource.setrlimit(kind, (most, most))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
         "/": {"inputs": "say |"},
         "/v1/completions": {"prompt": "say |"},
         "/state/merge": {"states": ["x", "y"]},
+        "/read": {"y": [1.5]},
     }
     bad: dict[str, dict[str, Any]] = {
         "/generate": {"inputs": "bad |"},
@@ -42,6 +43,7 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
         "/": {"inputs": "bad |"},
         "/v1/completions": {"prompt": "bad |"},
         "/state/merge": {"states": ["x"]},
+        "/read": {},
     }
     async with connect(
         models, api_keys=KEY, workers=1, max_running=1, max_waiting=0, max_body_bytes=5000, max_series_bytes=5000,

@@ -1,0 +1,53 @@
+"""The files of the page, read once: what a browser is given, as they are and compressed."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import PurePosixPath
+from typing import Final
+
+MEDIA_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+@dataclass(frozen=True)
+class Asset:
+    """A file; packed: the same by gzip; tag: changes with it."""
+
+    media_type: str
+    plain: bytes
+    packed: bytes
+    tag: str
+
+
+@cache
+def assets() -> dict[str, Asset]:
+    """By the path inside `pages`, such as `series.js`. What a browser does not read, such as licences, is left out."""
+    root = files("rfa.service").joinpath("pages")
+    return {
+        name: _asset(name, file) for name, file in sorted(_files(root)) if PurePosixPath(name).suffix in MEDIA_TYPES
+    }
+
+
+def _files(folder: Traversable, above: str = "") -> Iterator[tuple[str, Traversable]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _files(entry, f"{above}{entry.name}/")
+        else:
+            yield f"{above}{entry.name}", entry
+
+
+def _asset(name: str, file: Traversable) -> Asset:
+    plain = file.read_bytes()
+    tag = f'"{hashlib.sha256(plain).hexdigest()[:32]}"'
+    return Asset(MEDIA_TYPES[PurePosixPath(name).suffix], plain, gzip.compress(plain, mtime=0), tag)

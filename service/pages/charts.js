@@ -1,0 +1,347 @@
+/** Charts of a picture, one above the other on one axis of time: a lane of alarms, and one for each component. */
+
+import uPlot from "./uplot/uPlot.esm.js";
+import { make } from "./dom.js";
+import { number } from "./format.js";
+import { bandsOf, columnsOf, laneOf, seriesOf } from "./lines.js";
+import { paintLane, paintMeasured, paintPicked } from "./paint.js";
+import { reading } from "./picture.js";
+import { colour, onScheme } from "./scheme.js";
+
+/** @typedef {import("./picture.js").Picture} Picture */
+/**
+ * @typedef {object} Options
+ * @property {(row: number) => void} [onPick] a row was chosen
+ * @property {(component: number, value: number | null) => void} [onHand] somebody holds a measurement at this value;
+ *     null once it is let go
+ * @property {number} [height] of a chart, in pixels
+ */
+
+const AXIS = 66;
+const LANE = 52;
+/** Room beside the plot, in pixels of the page. */
+const MARGIN = 8;
+/** How times are written below the axis: from this step on, each, and where a year or a day begins. */
+const CLOCK = /** @type {[number, string, string | null, string | null][]} */ ([
+  [365 * 86400, "{YYYY}", null, null],
+  [28 * 86400, "{MMM}", "\n{YYYY}", null],
+  [86400, "{D} {MMM}", "\n{YYYY}", null],
+  [60, "{HH}:{mm}", "\n{D} {MMM} {YYYY}", "\n{D} {MMM}"],
+  [1, "{HH}:{mm}:{ss}", "\n{D} {MMM} {YYYY}", "\n{D} {MMM}"],
+  [0.001, "{ss}.{fff}", "\n{D} {MMM} {YYYY}", "\n{D} {MMM}"],
+]).map(([step, each, year, day]) => [step, each, year, null, day, null, null, null, 1]);
+
+export class Charts {
+  /** @type {any[]} */
+  #plots = [];
+  /** @type {Picture | null} */
+  #picture = null;
+  #form = "";
+  /** @type {[number, number] | null} what is shown of the times; null is all */
+  #range = null;
+  /** @type {[number, number]} the same in numbers */
+  #limits = [0, 1];
+  /** @type {number | null} */
+  #picked = null;
+  #row = 0;
+
+  /**
+   * @param {HTMLElement} host
+   * @param {Options} [options]
+   */
+  constructor(host, options = {}) {
+    this.host = host;
+    this.options = options;
+    new ResizeObserver(() => this.#resize()).observe(host);
+    onScheme(() => this.#plots.forEach(plot => plot.redraw(false)));
+  }
+
+  /** @param {Picture} picture */
+  show(picture) {
+    const form = JSON.stringify([
+      picture.isDated,
+      picture.components.map(one => [
+        one.name,
+        one.bands.length,
+        one.fan.length,
+        one.samples.length,
+        Boolean(one.smoothed),
+      ]),
+    ]);
+    const isSame = this.#picture && this.#picture.times[0] === picture.times[0] && this.#picture.rows === picture.rows;
+    if (!isSame) [this.#range, this.#picked] = [null, null];
+    this.#picture = picture;
+    if (form !== this.#form) this.#build();
+    else this.#plots.forEach((plot, k) => plot.setData(k ? columnsOf(picture, k - 1) : laneOf(picture), false));
+    this.#form = form;
+    this.#setRange(...this.#whole());
+    const last = picture.times.length - 1;
+    this.#say(this.options.onHand ? last : Math.min(this.#row, last));
+  }
+
+  /** Nearer or further, about the middle. @param {number} factor */
+  zoom(factor) {
+    const [from, to] = this.#limits;
+    const middle = (from + to) / 2;
+    this.#setRange(middle - ((to - from) / 2) * factor, middle + ((to - from) / 2) * factor);
+  }
+
+  /** @param {number} share of what is shown */
+  pan(share) {
+    const [from, to] = this.#limits;
+    this.#setRange(from + share * (to - from), to + share * (to - from));
+  }
+
+  all() {
+    this.#range = null;
+    this.#setRange(...this.#whole());
+  }
+
+  /** Marks a row, and shows what is around it. @param {number} row @param {number} [around] rows at either side */
+  pick(row, around = 0) {
+    if (!this.#picture) return;
+    const { times } = this.#picture;
+    this.#picked = row;
+    if (around) this.#setRange(times[Math.max(0, row - around)], times[Math.min(times.length - 1, row + around)]);
+    this.#point(row);
+    this.#plots.forEach(plot => plot.redraw(false));
+  }
+
+  #shownPicture() {
+    return /** @type {Picture} */ (this.#picture);
+  }
+
+  #whole() {
+    const { times } = this.#shownPicture();
+    return /** @type {[number, number]} */ (this.#range ?? [times[0], times[times.length - 1]]);
+  }
+
+  /** @param {number} from @param {number} to */
+  #setRange(from, to) {
+    const { times } = this.#shownPicture();
+    const first = times[0];
+    const last = times[times.length - 1];
+    const span = Math.min(to - from, last - first);
+    const min = Math.max(first, Math.min(from, last - span));
+    const max = min + (span || 1);
+    this.#range = min === first && min + span === last ? null : [min, max];
+    this.#limits = [min, max];
+    for (const plot of this.#plots) plot.setScale("x", { min, max });
+  }
+
+  #build() {
+    this.#plots.forEach(plot => plot.destroy());
+    const picture = this.#shownPicture();
+    this.host.replaceChildren();
+    this.#plots = [this.#lane(picture), ...picture.components.map((_, k) => this.#chart(picture, k))];
+  }
+
+  /** @param {Picture} picture */
+  #lane(picture) {
+    const plot = make("div", { class: "plot" });
+    this.host.append(
+      make("div", { class: "chart", role: "img", "aria-label": "Lane of alarms and of missing values" }, plot),
+    );
+    const hidden = { stroke: "transparent", points: { show: false }, paths: () => null };
+    return new uPlot(
+      {
+        ...this.#common(picture, LANE),
+        scales: { x: { time: picture.isDated }, y: { range: [0, 2] } },
+        axes: [
+          { show: false },
+          {
+            size: AXIS,
+            stroke: () => colour("soft"),
+            splits: () => [0.5, 1.5],
+            values: () => ["missing", "alarms"],
+            grid: { show: false },
+            ticks: { show: false },
+            gap: 2,
+            font: "12px system-ui",
+          },
+        ],
+        series: [{}, hidden],
+        hooks: { draw: [(/** @type {any} */ u) => paintLane(u, this.#shownPicture())], ...this.#hooks() },
+      },
+      laneOf(picture),
+      plot,
+    );
+  }
+
+  /** @param {Picture} picture @param {number} k */
+  #chart(picture, k) {
+    const component = picture.components[k];
+    const plot = make("div", {
+      class: "plot",
+      role: "slider",
+      tabindex: 0,
+      "aria-valuemin": 0,
+      "aria-valuenow": 0,
+      "aria-label": `Chart of ${component.name}: arrows move, plus and minus zoom, Enter explains, Escape shows all`,
+    });
+    const said = make("span", { class: "reading" });
+    this.host.append(make("div", { class: "chart" }, make("div", { class: "title" }, component.name), plot, said));
+    plot.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.#key(event));
+    const height = this.options.height ?? heightOf(picture.components.length);
+    const chart = new uPlot(
+      {
+        ...this.#common(picture, height),
+        scales: { x: { time: picture.isDated } },
+        axes: [
+          this.#axis(picture.isDated ? { values: CLOCK } : {}),
+          this.#axis({
+            size: AXIS,
+            values: (/** @type {any} */ _, /** @type {number[]} */ splits) => splits.map(number),
+          }),
+        ],
+        series: seriesOf(component),
+        bands: bandsOf(component),
+        hooks: {
+          drawAxes: [(/** @type {any} */ u) => paintMeasured(u, this.#shownPicture(), k)],
+          draw: [
+            (/** @type {any} */ u) => this.#picked !== null && paintPicked(u, this.#shownPicture(), k, this.#picked),
+          ],
+          ...this.#hooks(),
+        },
+      },
+      columnsOf(picture, k),
+      plot,
+    );
+    this.#listen(chart, k);
+    return chart;
+  }
+
+  /** @param {Picture} picture @param {number} height */
+  #common(picture, height) {
+    return {
+      width: this.#width(),
+      height,
+      legend: { show: false },
+      padding: /** @type {[number, number, number, number]} */ ([6, 14, 0, 0]),
+      tzDate: (/** @type {number} */ t) => uPlot.tzDate(new Date(1000 * t), "Etc/UTC"),
+      cursor: {
+        sync: { key: this.host.id },
+        points: { show: false },
+        y: false,
+        drag: { x: !this.options.onHand, y: false, setScale: !this.options.onHand },
+      },
+    };
+  }
+
+  /** @param {object} own */
+  #axis(own) {
+    const rule = () => colour("rule");
+    return {
+      stroke: () => colour("soft"),
+      grid: { stroke: rule, width: 1 },
+      ticks: { stroke: rule, width: 1 },
+      font: "12px system-ui",
+      ...own,
+    };
+  }
+
+  #hooks() {
+    return {
+      setCursor: [
+        (/** @type {any} */ u) => u.cursor.idx !== null && u.cursor.idx !== undefined && this.#say(u.cursor.idx),
+      ],
+      setScale: [
+        // Dragged over: then the others follow.
+        (/** @type {any} */ u, /** @type {string} */ name) => {
+          const { min, max } = u.scales.x;
+          const isNew = min !== this.#limits[0] || max !== this.#limits[1];
+          if (name === "x" && min !== null && isNew) this.#setRange(min, max);
+        },
+      ],
+    };
+  }
+
+  /** What a pointer does. @param {any} chart @param {number} k */
+  #listen(chart, k) {
+    const { over } = chart;
+    const { onHand, onPick } = this.options;
+    over.addEventListener(
+      "wheel",
+      (/** @type {WheelEvent} */ event) => {
+        if (event.ctrlKey || event.metaKey) {
+          this.#zoomAt(chart.posToVal(event.offsetX, "x"), event.deltaY > 0 ? 1.25 : 0.8);
+        } else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan(event.deltaX / over.clientWidth);
+        else return;
+        event.preventDefault();
+      },
+      { passive: false },
+    );
+    over.addEventListener("dblclick", () => this.all());
+    if (onPick) over.addEventListener("click", () => chart.cursor.idx !== null && onPick(chart.cursor.idx));
+    if (!onHand) return;
+    const hold = (/** @type {PointerEvent} */ event) => onHand(k, chart.posToVal(event.offsetY, "y"));
+    over.addEventListener("pointerdown", (/** @type {PointerEvent} */ event) => {
+      over.setPointerCapture(event.pointerId);
+      hold(event);
+    });
+    over.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => event.buttons && hold(event));
+    for (const name of ["pointerup", "pointercancel"]) over.addEventListener(name, () => onHand(k, null));
+  }
+
+  /** @param {number} at @param {number} factor */
+  #zoomAt(at, factor) {
+    const [from, to] = this.#limits;
+    this.#setRange(at - (at - from) * factor, at + (to - at) * factor);
+  }
+
+  /** @param {KeyboardEvent} event */
+  #key(event) {
+    const last = this.#shownPicture().times.length - 1;
+    const step = event.shiftKey ? 10 : 1;
+    /** @type {Record<string, () => void>} */
+    const does = {
+      ArrowRight: () => this.#point(Math.min(last, this.#row + step)),
+      ArrowLeft: () => this.#point(Math.max(0, this.#row - step)),
+      Home: () => this.#point(0),
+      End: () => this.#point(last),
+      "+": () => this.zoom(0.5),
+      "-": () => this.zoom(2),
+      Escape: () => this.all(),
+      Enter: () => this.options.onPick?.(this.#row),
+    };
+    if (!does[event.key]) return;
+    does[event.key]();
+    event.preventDefault();
+  }
+
+  /** Moves the cursor to a row, and what is shown along with it. @param {number} row */
+  #point(row) {
+    const at = this.#shownPicture().times[row];
+    const [from, to] = this.#limits;
+    if (at < from || at > to) this.#setRange(at - (to - from) / 2, at + (to - from) / 2);
+    const plot = this.#plots[1];
+    plot.setCursor({ left: plot.valToPos(at, "x"), top: 10 });
+    this.#say(row);
+  }
+
+  /** @param {number} row */
+  #say(row) {
+    const picture = this.#shownPicture();
+    this.#row = row;
+    picture.components.forEach((_, k) => {
+      const plot = this.#plots[k + 1].root.parentNode;
+      const text = reading(picture, k, row);
+      plot.setAttribute("aria-valuemax", String(picture.times.length - 1));
+      plot.setAttribute("aria-valuenow", String(row));
+      plot.setAttribute("aria-valuetext", text);
+      plot.nextSibling.textContent = text;
+    });
+  }
+
+  #width() {
+    return Math.max(120, this.host.clientWidth - MARGIN);
+  }
+
+  #resize() {
+    const width = this.#width();
+    for (const plot of this.#plots) if (plot.width !== width) plot.setSize({ width, height: plot.height });
+  }
+}
+
+/** Of one chart among so many, in pixels: some of a tall window. @param {number} charts */
+const heightOf = charts => Math.max(charts > 1 ? 220 : 320, (0.5 * innerHeight) / Math.sqrt(charts));

@@ -1,0 +1,162 @@
+/** The OpenAPI document for people, each operation with what it takes and answers, and a place to try it. */
+
+import { byId, make } from "./dom.js";
+import { askForKey } from "./key.js";
+import { startScheme } from "./scheme.js";
+import { get, send } from "./server_calls.js";
+
+const BOUNDS = {
+  minimum: "≥",
+  exclusiveMinimum: ">",
+  maximum: "≤",
+  exclusiveMaximum: "<",
+  maxLength: "length ≤",
+};
+/** Of an answer that is tried, so much is shown. */
+const LONGEST = 20_000;
+
+/** @param {string} reference */
+const nameOf = reference => reference.split("/").pop() ?? "";
+
+/**
+ * A type in few words, with links to the schemas that it names.
+ * @param {any} schema
+ * @returns {(Node | string)[]}
+ */
+function typeOf(schema) {
+  const options = schema.anyOf ?? schema.oneOf;
+  if (schema.$ref) return [make("a", { href: `#${nameOf(schema.$ref)}` }, nameOf(schema.$ref))];
+  if (options) {
+    return options.flatMap((/** @type {any} */ option, /** @type {number} */ k) => [
+      ...(k ? [" | "] : []),
+      ...typeOf(option),
+    ]);
+  }
+  if (schema.type === "array" && schema.items) return ["[", ...typeOf(schema.items), "]"];
+  const kind = schema.enum
+    ? schema.enum.map((/** @type {unknown} */ value) => JSON.stringify(value)).join(" | ")
+    : "const" in schema
+      ? JSON.stringify(schema.const)
+      : (schema.type ?? "any");
+  return [
+    kind,
+    ...Object.entries(BOUNDS)
+      .filter(([name]) => name in schema)
+      .map(([name, sign]) => ` ${sign} ${schema[name]}`),
+  ];
+}
+
+/** @param {any} schema */
+function fields(schema) {
+  const required = schema.required ?? [];
+  const rows = Object.entries(schema.properties ?? {}).map(([name, field]) =>
+    make(
+      "tr",
+      {},
+      make("td", { class: "code" }, name + (required.includes(name) ? "" : "?")),
+      make("td", { class: "code" }, ...typeOf(field), "default" in field ? ` = ${JSON.stringify(field.default)}` : ""),
+      make("td", {}, field.description ?? ""),
+    ),
+  );
+  return make("div", { class: "wide" }, make("table", {}, make("tbody", {}, ...rows)));
+}
+
+/** @param {any} responses */
+function answers(responses) {
+  const rows = Object.entries(responses).map(([status, reply]) => {
+    const types = Object.entries(reply.content ?? {}).map(([media, content]) => {
+      const item = content.itemSchema ?? {};
+      const schema = content.schema ?? (item.properties ? item.properties.data.contentSchema : item);
+      return make("div", {}, `${media} ${content.itemSchema ? "each " : ""}`, ...typeOf(schema));
+    });
+    return make(
+      "tr",
+      {},
+      make("td", { class: "code" }, status),
+      make("td", {}, reply.description),
+      make("td", { class: "code" }, ...types),
+    );
+  });
+  return make(
+    "details",
+    {},
+    make("summary", {}, "Answers"),
+    make("div", { class: "wide" }, make("table", {}, make("tbody", {}, ...rows))),
+  );
+}
+
+/**
+ * A place to send an example, or what somebody makes of it.
+ * @param {string} method
+ * @param {string} path
+ * @param {any[]} examples
+ */
+function trial(method, path, examples) {
+  const label = `Body for ${method} ${path}`;
+  const body = make(
+    "textarea",
+    { rows: 6, spellcheck: "false", "aria-label": label },
+    examples.length ? JSON.stringify(examples[0], null, 1) : "",
+  );
+  const said = make("pre", { role: "status", tabindex: 0, hidden: true });
+  const button = make("button", { type: "button", class: "main" }, "Send it");
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    said.hidden = false;
+    said.textContent = "…";
+    const response = await send(method, path.slice(1), examples.length ? body.value : undefined);
+    const text = await response.text();
+    const kind = response.headers.get("content-type") ?? "";
+    said.textContent = `${response.status} ${kind}\n\n${text.slice(0, LONGEST)}`;
+    button.disabled = false;
+  });
+  return make(
+    "details",
+    {},
+    make("summary", {}, "Try it"),
+    ...(examples.length ? [body] : []),
+    make("div", { class: "row" }, button),
+    said,
+  );
+}
+
+/** @param {any} document @param {string} path @param {string} method @param {any} operation */
+function operationOf(document, path, method, operation) {
+  const body = operation.requestBody?.content["application/json"]?.schema;
+  const examples = body ? (document.components.schemas[nameOf(body.$ref ?? "")]?.examples ?? []) : [];
+  const isTriable = !path.includes("{") && (examples.length || method === "get");
+  return make(
+    "section",
+    { class: "operation" },
+    make("h2", {}, `${method.toUpperCase()} ${path}`),
+    make("p", {}, operation.description ?? operation.summary),
+    ...(body ? [make("p", {}, "Body: ", ...typeOf(body))] : []),
+    ...(isTriable ? [trial(method.toUpperCase(), path, examples)] : []),
+    answers(operation.responses),
+  );
+}
+
+async function start() {
+  const document = await get("openapi.json");
+  byId("key-wanted").hidden = !document.components.securitySchemes;
+  byId("paths").append(
+    ...Object.entries(document.paths).flatMap(([path, methods]) =>
+      Object.entries(methods).map(([method, operation]) => operationOf(document, path, method, operation)),
+    ),
+  );
+  byId("schemas").append(
+    ...Object.entries(document.components.schemas).map(([name, schema]) =>
+      make(
+        "section",
+        { class: "operation" },
+        make("h3", { id: name }, name),
+        make("p", {}, schema.description ?? ""),
+        fields(schema),
+      ),
+    ),
+  );
+}
+
+startScheme();
+byId("key-open").addEventListener("click", askForKey);
+start();

@@ -1,0 +1,63 @@
+/** The text of /metrics, as Prometheus writes it. */
+
+/** @typedef {{name: string, labels: Record<string, string>, value: number}} Sample */
+
+/**
+ * @param {string} text
+ * @returns {Sample[]}
+ */
+export function samples(text) {
+  return text.split("\n").flatMap(line => {
+    const found = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)/.exec(line);
+    if (!found || line.startsWith("#")) return [];
+    const labels = Object.fromEntries(
+      [...(found[2] ?? "").matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)].map(([, name, value]) => [name, value]),
+    );
+    return [{ name: found[1], labels, value: Number(found[3].replace("Inf", "Infinity")) }];
+  });
+}
+
+/**
+ * What is of this name, over all processes.
+ * @param {Sample[]} all
+ * @param {string} name
+ * @param {Record<string, string>} [labels] that it has
+ */
+export const total = (all, name, labels = {}) =>
+  all.filter(sample => sample.name === name && has(sample, labels)).reduce((sum, { value }) => sum + value, 0);
+
+/** @param {Sample} sample @param {Record<string, string>} labels */
+const has = (sample, labels) => Object.entries(labels).every(([name, value]) => sample.labels[name] === value);
+
+/**
+ * A histogram over all processes and labels: how many lay up to each bound, and not up to the one before.
+ * @param {Sample[]} all
+ * @param {string} name
+ * @returns {{upTo: number, count: number}[]}
+ */
+export function histogram(all, name) {
+  /** @type {Map<number, number>} */
+  const upTo = new Map();
+  for (const { name: found, labels, value } of all) {
+    if (found !== `${name}_bucket`) continue;
+    const bound = Number(labels.le.replace("Inf", "Infinity"));
+    upTo.set(bound, (upTo.get(bound) ?? 0) + value);
+  }
+  const bounds = [...upTo].sort(([a], [b]) => a - b);
+  return bounds.map(([bound, count], k) => ({ upTo: bound, count: count - (k ? bounds[k - 1][1] : 0) }));
+}
+
+/**
+ * A bound under which a share of a histogram lies; NaN of an empty one.
+ * @param {{upTo: number, count: number}[]} bins
+ * @param {number} share
+ */
+export function quantile(bins, share) {
+  const all = bins.reduce((sum, { count }) => sum + count, 0);
+  let sum = 0;
+  for (const { upTo, count } of bins) {
+    sum += count;
+    if (all && sum >= share * all) return upTo;
+  }
+  return NaN;
+}

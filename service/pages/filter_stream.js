@@ -1,0 +1,107 @@
+/** A live filter behind a WebSocket: one frame for each measurement, and one answer. */
+
+import { key, askForKey } from "./key.js";
+import { openSocket } from "./server_calls.js";
+
+/** Measurements that may be on their way. */
+const MOST_UNANSWERED = 16;
+/** Frames that are kept to be copied. */
+const MOST_KEPT = 40;
+
+export class FilterStream {
+  /** @type {object[]} frames that were sent, the first and some more */
+  frames = [];
+  #unanswered = 0;
+  #isReady = false;
+  #isOver = false;
+  /** @type {WebSocket | null} */
+  #socket = null;
+  /** @type {((state: string | null) => void) | null} who waits for the state */
+  #closed = null;
+
+  /**
+   * @param {object} first frame
+   * @param {{onReady: (ready: any) => void, onStep: (step: any) => void, onFailure: (message: string) => void}} hear
+   */
+  constructor(first, hear) {
+    this.hear = hear;
+    this.first = first;
+    this.#open();
+  }
+
+  /** Whether it takes a measurement now. */
+  get isFree() {
+    return this.#isReady && !this.#isOver && this.#unanswered < MOST_UNANSWERED;
+  }
+
+  /** @param {object} frame */
+  send(frame) {
+    if (this.frames.length < MOST_KEPT) this.frames.push(frame);
+    this.#unanswered++;
+    this.#socket?.send(JSON.stringify(frame));
+  }
+
+  /**
+   * Ends the stream.
+   * @returns {Promise<string | null>} its state
+   */
+  close() {
+    return new Promise(resolve => {
+      if (!this.#isReady || this.#isOver) return resolve(null);
+      this.#closed = resolve;
+      this.#socket?.send('{"close": true}');
+    });
+  }
+
+  /** Ends it without a word. */
+  drop() {
+    this.#isOver = true;
+    this.#socket?.close();
+  }
+
+  #open() {
+    const socket = openSocket("filter/stream");
+    this.#socket = socket;
+    socket.addEventListener("open", () => {
+      this.frames = [this.first];
+      socket.send(JSON.stringify(this.first));
+    });
+    socket.addEventListener("message", event => this.#take(JSON.parse(event.data)));
+    socket.addEventListener("close", () => this.#lost());
+  }
+
+  /** @param {any} document */
+  #take(document) {
+    if (this.#isOver) return;
+    if (document.ready) {
+      this.#isReady = true;
+      this.hear.onReady(document);
+    } else if (document.error) this.#fail(document.error.message);
+    else if (document.done && this.#closed) this.#end(document.state);
+    else if (document.done) this.#fail("The server has ended the stream: begin again from the start.");
+    else {
+      this.#unanswered--;
+      this.hear.onStep(document);
+    }
+  }
+
+  /** A browser does not say why a handshake was refused: where there is no key, it may be for that. */
+  async #lost() {
+    if (this.#isOver) return;
+    if (this.frames.length) this.#fail("The connection to the server was lost: begin again from the start.");
+    else if (!key() && (await askForKey())) this.#open();
+    else this.#fail("The stream could not be opened: is the server there, and the key right?");
+  }
+
+  /** @param {string | null} state */
+  #end(state) {
+    this.#isOver = true;
+    this.#closed?.(state);
+  }
+
+  /** @param {string} message */
+  #fail(message) {
+    this.#end(null);
+    this.hear.onFailure(message);
+  }
+}

@@ -1,0 +1,167 @@
+/** A request as a program makes it: for curl, Python and JavaScript. */
+
+import { key } from "./key.js";
+
+/**
+ * @typedef {object} Call
+ * @property {string} path without a leading slash
+ * @property {object} [body] of JSON
+ * @property {string} [file] the name of a file that is sent as it is
+ * @property {any[]} [frames] that were sent over a WebSocket
+ * @property {boolean} [isRead] by GET, and its answer is text
+ */
+
+/** Longer bodies are kept in a file of their own. */
+const LONGEST = 3000;
+const BODY_FILE = "request.json";
+
+/** @type {Record<string, (call: Call, url: string) => string>} */
+export const LANGUAGES = { curl, Python: python, JavaScript: javascript };
+
+/** @param {Call} call */
+export const bodyOf = call => JSON.stringify(call.body);
+/** @param {Call} call */
+export const isLong = call => call.body !== undefined && bodyOf(call).length > LONGEST;
+/** @param {Call} call */
+const isText = call => Boolean(call.isRead || /** @type {any} */ (call.body)?.stream);
+/** @param {Call} call the file that its body is in, where it is in one */
+const fileOf = call => call.file ?? (isLong(call) ? BODY_FILE : null);
+/** @param {Call} call */
+const mediaOf = call => `application/${call.file ? "octet-stream" : "json"}`;
+/** @param {string} value */
+const quoted = value => `'${value.replaceAll("'", "'\\''")}'`;
+/** @param {string} url */
+const socketOf = url => JSON.stringify(url.replace(/^http/, "ws"));
+
+/**
+ * @param {Call} call
+ * @param {string} url
+ * @returns {string}
+ */
+function curl(call, url) {
+  if (call.frames) {
+    return [
+      "# curl speaks no WebSocket: the same observations as one request",
+      curl(asRequest(call.frames), url.replace("/stream", "")),
+    ].join("\n");
+  }
+  const file = fileOf(call);
+  const parts = [`curl -s ${quoted(url)}`];
+  if (key()) parts.push('-H "Authorization: Bearer $RFA_API_KEY"');
+  if (file || call.body) {
+    parts.push(
+      `-H 'Content-Type: ${mediaOf(call)}'`,
+      `--data-binary ${file ? `@${quoted(file)}` : quoted(bodyOf(call))}`,
+    );
+  }
+  return parts.join(" \\\n  ");
+}
+
+/**
+ * The same observations as one request.
+ * @param {any[]} frames
+ * @returns {Call}
+ */
+function asRequest([first, ...rest]) {
+  const { size, return_state, state, ...options } = first;
+  return { path: "filter", body: { ...options, times: rest.map(({ t }) => t), observations: rest.map(({ y }) => y) } };
+}
+
+/**
+ * A document as Python writes it.
+ * @param {any} value
+ * @returns {string}
+ */
+function inPython(value) {
+  if (Array.isArray(value)) return `[${value.map(inPython).join(", ")}]`;
+  if (value === null || value === undefined) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (typeof value !== "object") return JSON.stringify(value);
+  const members = Object.entries(value).filter(([, member]) => member !== undefined);
+  return `{${members.map(([name, member]) => `${JSON.stringify(name)}: ${inPython(member)}`).join(", ")}}`;
+}
+
+/**
+ * @param {Call} call
+ * @param {string} url
+ */
+function python(call, url) {
+  if (call.frames) return pythonStream(call.frames, url);
+  const file = fileOf(call);
+  const headers = call.isRead ? [] : [`"Content-Type": "${mediaOf(call)}"`];
+  if (key()) headers.push('"Authorization": "Bearer " + os.environ["RFA_API_KEY"]');
+  const body = file ? `open(${JSON.stringify(file)}, "rb").read()` : `json.dumps(${inPython(call.body)}).encode()`;
+  return [
+    "import json",
+    ...(key() ? ["import os"] : []),
+    "from urllib.request import Request, urlopen",
+    "",
+    `body = ${call.isRead ? "None" : body}`,
+    `request = Request(${JSON.stringify(url)}, body, {${headers.join(", ")}})`,
+    "with urlopen(request) as reply:",
+    `    print(${isText(call) ? "reply.read().decode()" : "json.load(reply)"})`,
+  ].join("\n");
+}
+
+/**
+ * @param {any[]} frames
+ * @param {string} url
+ */
+function pythonStream([first, ...rest], url) {
+  const secret = [
+    'key = base64.urlsafe_b64encode(os.environ["RFA_API_KEY"].encode()).decode().rstrip("=")',
+    'protocols = ["rfa.v1", f"rfa.key.{key}"]',
+  ];
+  return [
+    ...(key() ? ["import base64"] : []),
+    "import json",
+    ...(key() ? ["import os"] : []),
+    "from websockets.sync.client import connect",
+    "",
+    ...(key() ? secret : []),
+    `with connect(${socketOf(url)}${key() ? ", subprotocols=protocols" : ""}) as stream:`,
+    `    stream.send(json.dumps(${inPython(first)}))`,
+    "    print(json.loads(stream.recv()))",
+    `    for frame in ${inPython(rest)}:`,
+    "        stream.send(json.dumps(frame))",
+    "        print(json.loads(stream.recv()))",
+  ].join("\n");
+}
+
+/**
+ * @param {Call} call
+ * @param {string} url
+ */
+function javascript(call, url) {
+  if (call.frames) return javascriptStream(call.frames, url);
+  const file = fileOf(call);
+  const headers = call.isRead ? [] : [`"Content-Type": "${mediaOf(call)}"`];
+  if (key()) headers.push("Authorization: `Bearer ${process.env.RFA_API_KEY}`");
+  const body = file ? `await readFile(${JSON.stringify(file)})` : `JSON.stringify(${bodyOf(call)})`;
+  return [
+    ...(file ? ['import { readFile } from "node:fs/promises";', ""] : []),
+    `const reply = await fetch(${JSON.stringify(url)}, {`,
+    `  headers: { ${headers.join(", ")} },`,
+    ...(call.isRead ? [] : ['  method: "POST",', `  body: ${body},`]),
+    "});",
+    `console.log(await reply.${isText(call) ? "text" : "json"}());`,
+  ].join("\n");
+}
+
+/**
+ * @param {any[]} frames
+ * @param {string} url
+ */
+function javascriptStream(frames, url) {
+  const secret = [
+    'const key = Buffer.from(process.env.RFA_API_KEY).toString("base64url");',
+    'const protocols = ["rfa.v1", `rfa.key.${key}`];',
+  ];
+  return [
+    ...(key() ? secret : []),
+    `const stream = new WebSocket(${socketOf(url)}${key() ? ", protocols" : ""});`,
+    `const frames = ${JSON.stringify(frames)};`,
+    "stream.onopen = () => frames.forEach(frame => stream.send(JSON.stringify(frame)));",
+    "stream.onmessage = event => console.log(JSON.parse(event.data));",
+  ].join("\n");
+}

@@ -1,0 +1,74 @@
+/** The page: its tabs, each begun when it is first looked at. */
+
+import { byId } from "./dom.js";
+import { show, shown } from "./fragment.js";
+import { askForKey } from "./key.js";
+import { startScheme } from "./scheme.js";
+
+/** @type {Record<string, (fields: URLSearchParams) => unknown>} */
+const STARTS = {
+  series: async fields => (await import("./series.js")).startSeries(fields),
+  live: async fields => (await import("./live.js")).startLive(fields),
+  text: async fields => (await import("./text.js")).startText(fields),
+  server: async () => (await import("./server.js")).startServer(),
+};
+const NAMES = Object.keys(STARTS);
+/** The address of each tab, as it was left. @type {Record<string, string>} */
+const left = {};
+let open = "";
+
+/** @param {string} name @param {URLSearchParams} [fields] */
+async function openTab(name, fields) {
+  if (open === name) return;
+  if (open) left[open] = location.hash;
+  open = name;
+  for (const other of NAMES) {
+    const isOpen = other === name;
+    const tab = byId(`tab-${other}`);
+    tab.setAttribute("aria-selected", String(isOpen));
+    tab.tabIndex = isOpen ? 0 : -1;
+    byId(other).hidden = !isOpen;
+  }
+  if (left[name]) history.replaceState(null, "", left[name]);
+  else {
+    left[name] = `#${name}`;
+    show(name, fields);
+    await STARTS[name](fields ?? new URLSearchParams());
+  }
+  if (open === name) document.dispatchEvent(new CustomEvent("tab", { detail: name }));
+}
+
+function listen() {
+  NAMES.forEach((name, k) => {
+    const tab = byId(`tab-${name}`);
+    tab.addEventListener("click", () => openTab(name));
+    tab.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+      const to = { ArrowRight: k + 1, ArrowLeft: k - 1, Home: 0, End: NAMES.length - 1 }[event.key];
+      if (to === undefined) return;
+      event.preventDefault();
+      const next = NAMES[(to + NAMES.length) % NAMES.length];
+      openTab(next);
+      byId(`tab-${next}`).focus();
+    });
+  });
+  byId("key-open").addEventListener("click", async () => {
+    if (await askForKey()) location.reload();
+  });
+  byId("share").addEventListener("click", share);
+}
+
+async function share() {
+  const said = byId("share-said");
+  said.hidden = false;
+  try {
+    await navigator.clipboard.writeText(location.href);
+    said.textContent = "Copied: the link shows this view. It holds no key and no file.";
+  } catch {
+    said.textContent = "Copy the address of this page: it shows this view, and holds no key and no file.";
+  }
+}
+
+startScheme();
+listen();
+const { tab, fields } = shown();
+openTab(NAMES.includes(tab) ? tab : "series", fields);

@@ -1,0 +1,174 @@
+/** What is drawn of a filtered series: columns of one length, the rows that were measured and those to come. */
+
+import { number, percent, rarity, time } from "./format.js";
+
+/**
+ * @typedef {(number | null)[]} Column
+ *
+ * @typedef {object} Band
+ * @property {number} level
+ * @property {Column} low
+ * @property {Column} high
+ *
+ * @typedef {object} Component one column of the measurements, and what is told of it
+ * @property {string} name
+ * @property {Column} seen
+ * @property {Column} mean
+ * @property {Column} innovation measured less expected
+ * @property {Band[]} bands of the value behind, the widest first
+ * @property {Column} forecast
+ * @property {Band[]} fan of measurements to come, the widest first
+ * @property {Column} [smoothed]
+ * @property {Column[]} samples
+ *
+ * @typedef {object} Picture
+ * @property {boolean} isDated
+ * @property {number} rows that were measured
+ * @property {number[]} times of these, and of those to come
+ * @property {Column} weight
+ * @property {Column} anomaly
+ * @property {Column} nis
+ * @property {Column} alarm 1 where there is one
+ * @property {Component[]} components
+ */
+
+/**
+ * The picture of a reply in columns.
+ * @param {import("./demos.js").Series} series
+ * @param {any} reply of POST /filter
+ * @param {number[]} levels
+ * @returns {Picture}
+ */
+export function picture(series, reply, levels) {
+  const { columns, ahead } = reply;
+  const rows = columns.t.length;
+  const later = ahead?.t ?? [];
+  const shown = [...levels].sort((a, b) => b - a);
+  /** @param {Column | undefined} column @returns {Column} */
+  const padded = column => [...(column ?? new Array(rows).fill(null)), ...new Array(later.length).fill(null)];
+  /**
+   * From the last row on, so that the forecast begins where the estimate ends.
+   * @param {Column} past
+   * @param {Column | undefined} next
+   */
+  const onward = (past, next) => (next ? [...new Array(rows - 1).fill(null), past[rows - 1], ...next] : []);
+  const components = Object.entries(series.values).map(([name, seen]) => {
+    const mean = columns[`mean.${name}`];
+    const bands = shown.map(level => ({
+      level,
+      low: columns[`lower.${level}.${name}`],
+      high: columns[`upper.${level}.${name}`],
+    }));
+    return {
+      name,
+      seen: padded(seen),
+      mean: padded(mean),
+      innovation: columns[`innovation.${name}`],
+      bands: bands.map(band => ({ ...band, low: padded(band.low), high: padded(band.high) })),
+      forecast: onward(mean, ahead?.[`mean.${name}`]),
+      fan: !ahead
+        ? []
+        : bands.map(({ level, low, high }) => ({
+            level,
+            low: onward(low, ahead[`lower.${level}.${name}`]),
+            high: onward(high, ahead[`upper.${level}.${name}`]),
+          })),
+      smoothed: columns[`smoothed.mean.${name}`] && padded(columns[`smoothed.mean.${name}`]),
+      samples: [],
+    };
+  });
+  const { weight, anomaly, nis, alarm } = columns;
+  return {
+    isDated: series.is_dated,
+    rows,
+    times: [...columns.t, ...later],
+    weight,
+    anomaly,
+    nis,
+    alarm: alarm ?? [],
+    components,
+  };
+}
+
+/**
+ * One row of one component, in a line.
+ * @param {Picture} shown
+ * @param {number} k component
+ * @param {number} row
+ */
+export function reading(shown, k, row) {
+  const { seen, mean, bands, forecast, fan } = shown.components[k];
+  const isAhead = row >= shown.rows;
+  const band = (isAhead ? fan : bands)[0];
+  const parts = [time(shown.times[row], shown.isDated)];
+  if (isAhead) parts.push(`forecast ${number(forecast[row])}`);
+  else parts.push(seen[row] === null ? "missing" : `measured ${number(seen[row])}`, `estimate ${number(mean[row])}`);
+  if (band) parts.push(`${percent(band.level)}: ${number(band.low[row])} to ${number(band.high[row])}`);
+  const weight = shown.weight[row];
+  if (!isAhead && weight !== null && weight !== undefined) parts.push(`used ${percent(weight)}`);
+  if (shown.alarm[row]) parts.push("alarm");
+  return parts.join(" · ");
+}
+
+/**
+ * Why a row was taken as it was, in sentences.
+ * @param {Picture} shown
+ * @param {number} row
+ * @returns {string[]}
+ */
+export function explanation(shown, row) {
+  const weight = shown.weight[row];
+  const anomaly = shown.anomaly[row];
+  const nis = shown.nis[row];
+  const there = shown.components.filter(({ seen }) => seen[row] !== null);
+  if (!there.length) {
+    return ["Nothing was measured here. The filter went on by what it knows, and its band grew wider."];
+  }
+  const told = there.map(({ name, seen, innovation, mean }) => {
+    const off = innovation?.[row];
+    if (off === null || off === undefined) return `${name} was ${number(seen[row])}.`;
+    const expected = /** @type {number} */ (seen[row]) - off;
+    const side = off > 0 ? "above" : "below";
+    return (
+      `${name} was ${number(seen[row])}: ${number(Math.abs(off))} ${side} ${number(expected)}, ` +
+      `which the filter had expected. Its estimate is now ${number(mean[row])}.`
+    );
+  });
+  if (nis !== null && nis !== undefined) {
+    told.push(`That is ${number(Math.sqrt(nis / there.length))} times as far off as such forecasts usually are.`);
+  }
+  if (anomaly !== null && anomaly !== undefined) {
+    told.push(`How rare is that on this series? ${capital(rarity(anomaly))}.`);
+  }
+  if (weight !== null && weight !== undefined) told.push(`${judgement(weight)} (${percent(weight)} of it was used.)`);
+  if (shown.alarm[row]) told.push("It is an alarm, for it is rarer than the rate that you asked for.");
+  return told;
+}
+
+/** @param {string} text */
+const capital = text => text[0].toUpperCase() + text.slice(1);
+
+/** @param {number} weight */
+export function judgement(weight) {
+  if (weight < 0.1) return "The filter rejected it: it is too far off to tell anything of the value behind.";
+  if (weight < 0.6) return "The filter doubted it, and let it count for less.";
+  return "The filter took it for a plain measurement.";
+}
+
+/**
+ * The rows that were the most unusual, the rarest first.
+ * @param {Picture} shown
+ * @param {number} most
+ */
+export function unusual(shown, most) {
+  const order = shown.anomaly.map((score, row) => ({ score: score ?? 0, row }));
+  const byRarity = (/** @type {number} */ row) => [shown.alarm[row] ?? 0, shown.anomaly[row] ?? 0, shown.nis[row] ?? 0];
+  return order
+    .filter(({ score }) => score > 0.9)
+    .map(({ row }) => row)
+    .sort((a, b) => {
+      const [left, right] = [byRarity(a), byRarity(b)];
+      return right[0] - left[0] || right[1] - left[1] || right[2] - left[2];
+    })
+    .slice(0, most);
+}

@@ -1,0 +1,321 @@
+/** The tab of recorded series. */
+
+import { Charts } from "./charts.js";
+import { DEMOS } from "./demos.js";
+import { afterwards, byId, fillSelect, make, table } from "./dom.js";
+import { count, number, percent, rarity, time } from "./format.js";
+import { fieldsOf, fillForm, show } from "./fragment.js";
+import { info, offerFilters } from "./models.js";
+import { explanation, picture, unusual } from "./picture.js";
+import { post, readFile } from "./server_calls.js";
+import { offerCopies } from "./snippets.js";
+import { meaning } from "./words.js";
+
+/** @typedef {import("./demos.js").Series} Series */
+
+const UNUSUAL = 8;
+/** Rows at either side of one that is looked at. */
+const AROUND = 60;
+/** Sample paths, and rows of them: they are told row by row, and weigh more than all else. */
+const PATHS = 6;
+const MOST_SAMPLED = 5000;
+const TAB = "series";
+
+const form = /** @type {HTMLFormElement} */ (byId("series-form"));
+const charts = new Charts(byId("series-charts"), { onPick: row => explain(row) });
+
+/** @type {Series} */
+let series = DEMOS.room.make();
+/** @type {Record<string, Series>} what a file held */
+let found = {};
+/** @type {import("./picture.js").Picture} */
+let shown;
+/** @type {import("./languages.js").Call[]} */
+let calls = [];
+/** @type {import("./languages.js").Call | null} how the numbers were read */
+let read = null;
+/** @type {File | null} */
+let file = null;
+let asking = new AbortController();
+
+/** @param {URLSearchParams} fields of the address */
+export async function startSeries(fields) {
+  fillSelect(
+    byId("series-demo"),
+    Object.entries(DEMOS).map(([name, { shown }]) => [name, shown]),
+  );
+  fillForm(form, fields);
+  byId("series-words").append(
+    meaning(
+      "measured",
+      "estimate",
+      "band",
+      "forecast",
+      "weight",
+      "anomaly",
+      "alarm",
+      "missing",
+      "smoothed",
+      "samples",
+      "passes",
+    ),
+  );
+  offerCopies(byId("series-copy"), () => calls);
+  listen();
+  takeDemo();
+  await offerFilters(byId("series-model"), "the server's choice");
+  await filter(Number(fields.get("row") ?? -1));
+}
+
+/** The data of the tab, for a stream that replays it. */
+export const shownSeries = () => series;
+
+function listen() {
+  const again = afterwards(filter);
+  form.addEventListener("submit", event => event.preventDefault());
+  form.addEventListener("input", event => {
+    const { name } = /** @type {HTMLInputElement} */ (event.target);
+    if (name === "demo") takeDemo();
+    if (name === "series") series = found[byId("series-name").value];
+    if (name === "paste") pasted();
+    else if (["by", "zone", "every"].includes(name)) reread();
+    else if (name !== "file") again();
+  });
+  byId("series-file").addEventListener("change", () => takeFile(byId("series-file").files[0]));
+  const drop = byId("series-drop");
+  for (const name of ["dragover", "dragleave", "drop"]) {
+    drop.addEventListener(name, (/** @type {DragEvent} */ event) => {
+      event.preventDefault();
+      drop.classList.toggle("over", name === "dragover");
+      if (name === "drop" && event.dataTransfer?.files[0]) takeFile(event.dataTransfer.files[0]);
+    });
+  }
+  const views = {
+    nearer: () => charts.zoom(0.5),
+    further: () => charts.zoom(2),
+    left: () => charts.pan(-0.5),
+    right: () => charts.pan(0.5),
+    all: () => charts.all(),
+  };
+  for (const [name, view] of Object.entries(views)) byId(`series-${name}`).addEventListener("click", view);
+}
+
+function takeDemo() {
+  const demo = DEMOS[byId("series-demo").value];
+  if (!demo) return;
+  [read, file] = [null, null];
+  offerSeries({ "": demo.make() });
+}
+
+const pasted = afterwards(() => {
+  const text = byId("series-paste").value;
+  if (text.trim()) takeFile(new File([text], "pasted.csv"));
+}, 600);
+
+const reread = afterwards(() => file && takeFile(file), 600);
+
+/** @param {File} given */
+async function takeFile(given) {
+  file = given;
+  byId("series-error").textContent = "";
+  byId("series-told").textContent = `Reading ${file.name} …`;
+  const fields = new FormData(form);
+  const query = new URLSearchParams();
+  for (const name of ["by", "zone", "every"]) if (fields.get(name)) query.set(name, String(fields.get(name)));
+  const path = `read?${query}`;
+  try {
+    offerSeries((await readFile(path, file)).series);
+    read = { path, file: file.name };
+    fillSelect(byId("series-demo"), [
+      ["", file.name],
+      ...Object.entries(DEMOS).map(([name, { shown }]) => /** @type {[string, string]} */ ([name, shown])),
+    ]);
+    byId("series-demo").value = "";
+    await filter();
+  } catch (error) {
+    fail(error);
+  }
+}
+
+/** @param {Record<string, Series>} all */
+function offerSeries(all) {
+  found = all;
+  const names = Object.keys(all);
+  byId("series-which").hidden = names.length < 2;
+  fillSelect(
+    byId("series-name"),
+    names.map(name => [name, name]),
+  );
+  series = all[byId("series-name").value];
+}
+
+/** @param {unknown} error */
+function fail(error) {
+  if (/** @type {Error} */ (error).name === "AbortError") return;
+  byId("series-told").textContent = "";
+  byId("series-error").textContent = /** @type {Error} */ (error).message;
+}
+
+/** Levels of the bands that are wanted. */
+const levels = () =>
+  [...form.querySelectorAll("[name^=level-]:checked")].map(box =>
+    Number(/** @type {HTMLInputElement} */ (box).name.slice("level-".length)),
+  );
+
+/** The last rows, as many as the server takes. @param {Series} whole @param {number} most @returns {Series} */
+function lastRows(whole, most) {
+  const values = Object.fromEntries(Object.entries(whole.values).map(([name, column]) => [name, column.slice(-most)]));
+  return { ...whole, times: whole.times.slice(-most), values };
+}
+
+/** @param {Series} part */
+function request(part) {
+  const fields = new FormData(form);
+  const alarm = String(fields.get("alarm"));
+  const isShare = !alarm.includes("/");
+  return {
+    model: fields.get("model") || undefined,
+    times: part.times,
+    values: part.values,
+    levels: levels(),
+    ahead: part.times.length > 1 ? Number(fields.get("ahead")) : 0,
+    alarm: alarm && (isShare || part.is_dated) ? { rate: isShare ? Number(alarm) : alarm } : undefined,
+    passes: fields.get("passes") ? Number(fields.get("passes")) : undefined,
+    smooth: fields.has("smooth") || undefined,
+  };
+}
+
+/**
+ * Asks for what the form says, and shows it.
+ * @param {number} [row] to explain
+ */
+async function filter(row = -1) {
+  asking.abort();
+  asking = new AbortController();
+  const { signal } = asking;
+  byId("series-error").textContent = "";
+  byId("series-explained").hidden = true;
+  show(TAB, fieldsOf(form));
+  try {
+    const { limits } = await info();
+    const part = lastRows(series, limits.max_observations);
+    const body = request(part);
+    byId("series-told").textContent = "Filtering …";
+    const reply = await post("filter", body, signal);
+    calls = [...(read ? [read] : []), { path: "filter", body }];
+    shown = picture(part, reply, body.levels);
+    if (new FormData(form).has("samples")) await addSamples(part, body, signal);
+    charts.show(shown);
+    tell(part, reply);
+    if (row >= 0 && row < shown.rows) explain(row);
+  } catch (error) {
+    fail(error);
+  }
+}
+
+/**
+ * Whole courses of the last rows: each step's k-th sample is of one path.
+ * @param {Series} part
+ * @param {any} body
+ * @param {AbortSignal} signal
+ */
+async function addSamples(part, body, signal) {
+  const { times, values } = lastRows(part, MOST_SAMPLED);
+  const columns = Object.values(values);
+  const rows = times.map((_, i) => columns.map(column => column[i]));
+  const { steps } = await post(
+    "filter",
+    {
+      model: body.model,
+      passes: body.passes,
+      times,
+      observations: rows,
+      samples: PATHS,
+      smooth: true,
+      fields: ["samples"],
+      seed: 7,
+    },
+    signal,
+  );
+  const before = new Array(part.times.length - times.length).fill(null);
+  const after = new Array(shown.times.length - shown.rows).fill(null);
+  shown.components.forEach((component, k) => {
+    component.samples = Array.from({ length: PATHS }, (_, j) => [
+      ...before,
+      ...steps.map((/** @type {any} */ step) => step.samples[j][k]),
+      ...after,
+    ]);
+  });
+}
+
+/** @param {Series} part @param {any} reply */
+function tell(part, reply) {
+  const names = Object.keys(part.values);
+  const left = series.times.length - part.times.length;
+  const alarms = shown.alarm.reduce((/** @type {number} */ sum, one) => sum + (one ?? 0), 0);
+  const { observations, expected } = reply.calibration.alarms ?? { observations: 0, expected: 0 };
+  const told = [
+    `${count(shown.rows)} rows of ${names.join(", ")}, filtered by ${reply.model}`,
+    ...(observations
+      ? [`${alarms} ${alarms === 1 ? "alarm" : "alarms"} where ${number(expected)} would be usual`]
+      : []),
+    ...(left
+      ? [`the first ${count(left)} rows are left out: this server takes ${count(part.times.length)} at a time`]
+      : []),
+    ...series.notes,
+  ];
+  byId("series-told").textContent = told.join("; ") + ".";
+  byId("series-warnings").replaceChildren(
+    ...reply.warnings.map((/** @type {any} */ warning) => make("li", {}, warning.message)),
+  );
+  tellUnusual();
+  tellForecast();
+}
+
+function tellUnusual() {
+  const rows = unusual(shown, UNUSUAL).map(row => {
+    const button = make("button", { type: "button" }, time(shown.times[row], shown.isDated));
+    button.addEventListener("click", () => explain(row, AROUND));
+    const seen = shown.components.map(({ seen }) => number(seen[row])).join(", ");
+    return [
+      button,
+      seen,
+      rarity(/** @type {number} */ (shown.anomaly[row])),
+      percent(shown.weight[row] ?? 1),
+      shown.alarm[row] ? "alarm" : "",
+    ];
+  });
+  byId("series-unusual").replaceChildren(
+    rows.length ? table(["when", "#measured", "how rare", "#used", ""], rows) : "There is none: all is as usual.",
+  );
+}
+
+function tellForecast() {
+  const { times, rows, components } = shown;
+  const lines = times
+    .slice(rows)
+    .map((t, i) => [
+      time(t, shown.isDated),
+      ...components.flatMap(({ forecast, fan }) => [
+        number(forecast[rows + i]),
+        fan[0] ? `${number(fan[0].low[rows + i])} to ${number(fan[0].high[rows + i])}` : "–",
+      ]),
+    ]);
+  const head = components.flatMap(({ name, fan }) => [`#${name}`, fan[0] ? `${percent(fan[0].level)} inside` : ""]);
+  byId("series-forecast").replaceChildren(lines.length ? table(["when", ...head], lines) : "None was asked for.");
+}
+
+/** @param {number} row @param {number} [around] */
+function explain(row, around) {
+  if (row >= shown.rows) return;
+  charts.pick(row, around);
+  const heading = make("h2", {}, time(shown.times[row], shown.isDated));
+  byId("series-explained").replaceChildren(
+    heading,
+    ...explanation(shown, row).map(sentence => make("p", {}, sentence)),
+  );
+  byId("series-explained").hidden = false;
+  const fields = fieldsOf(form);
+  fields.set("row", String(row));
+  show(TAB, fields);
+}

@@ -1,0 +1,169 @@
+/** The tab of texts: tokens by how sure the model is, and what else it could have written. */
+
+import { byId, fillSelect, make, table } from "./dom.js";
+import { count, percent } from "./format.js";
+import { fieldsOf, fillForm, show } from "./fragment.js";
+import { languageModel } from "./models.js";
+import { post, postStream } from "./server_calls.js";
+import { offerCopies } from "./snippets.js";
+import { Tokens } from "./tokens.js";
+import { meaning } from "./words.js";
+
+const TAB = "text";
+const BOTH = "both";
+const ALTERNATIVES = 5;
+const LARGEST_SEED = 2 ** 31;
+
+const form = /** @type {HTMLFormElement} */ (byId("text-form"));
+/** @type {import("./languages.js").Call[]} */
+let calls = [];
+let asking = new AbortController();
+
+/** @param {URLSearchParams} fields of the address */
+export async function startText(fields) {
+  fillForm(form, fields);
+  byId("text-words").append(meaning("confidence", "logprob", "decoding", "latent"));
+  offerCopies(byId("text-copy"), () => calls);
+  listen();
+  try {
+    const model = await languageModel();
+    if (!model) return fail(new Error("This server has no language model."));
+    const modes = model.modes.toReversed();
+    fillSelect(byId("text-decode"), [
+      ...modes.map(mode => /** @type {[string, string]} */ ([mode, mode])),
+      ...(modes.length > 1 ? [/** @type {[string, string]} */ ([BOTH, `${modes.join(" and ")}, side by side`])] : []),
+    ]);
+  } catch (error) {
+    fail(error);
+  }
+}
+
+function listen() {
+  form.addEventListener("submit", event => {
+    event.preventDefault();
+    write();
+  });
+  form.addEventListener("input", () => show(TAB, fieldsOf(form)));
+  byId("text-stop").addEventListener("click", () => asking.abort());
+  byId("text-again").addEventListener("click", () => {
+    byId("text-seed").value = String(Math.floor(Math.random() * LARGEST_SEED));
+    show(TAB, fieldsOf(form));
+    write();
+  });
+}
+
+/** @param {unknown} error */
+function fail(error) {
+  byId("text-error").textContent = /** @type {Error} */ (error).message;
+}
+
+/** @param {string} decode */
+function request(decode) {
+  const fields = new FormData(form);
+  const seed = fields.get("seed");
+  return {
+    inputs: fields.get("prompt"),
+    parameters: {
+      max_new_tokens: Number(fields.get("tokens")),
+      temperature: Number(fields.get("temperature")),
+      top_p: Number(fields.get("top_p")),
+      ...(seed === "" ? {} : { seed: Number(seed) }),
+      top_n_tokens: ALTERNATIVES,
+      decode,
+    },
+    stream: true,
+  };
+}
+
+/** Writes what the form says, in each mode of decoding that it wants. */
+async function write() {
+  asking.abort();
+  asking = new AbortController();
+  const { signal } = asking;
+  const chosen = byId("text-decode").value;
+  const latent = Number(new FormData(form).get("latent"));
+  const modes =
+    chosen === BOTH
+      ? [...byId("text-decode").options].map(({ value }) => value).filter(value => value !== BOTH)
+      : [chosen];
+  calls = modes.map(mode => ({ path: "generate", body: request(mode) }));
+  byId("text-error").textContent = byId("text-told").textContent = "";
+  byId("text-outputs").replaceChildren();
+  byId("text-token").hidden = true;
+  byId("text-stop").disabled = false;
+  const outputs = modes.map(
+    mode => new Tokens(byId("text-outputs"), mode, String(new FormData(form).get("prompt")), tellToken),
+  );
+  try {
+    await Promise.all(outputs.map((tokens, k) => follow(tokens, calls[k], signal)));
+    if (latent && !signal.aborted) await others(modes[0], latent, signal);
+  } catch (error) {
+    if (!signal.aborted) fail(error);
+  }
+  if (signal !== asking.signal) return;
+  byId("text-stop").disabled = true;
+  tell(outputs, signal.aborted);
+}
+
+/** @param {Tokens} tokens @param {import("./languages.js").Call} call @param {AbortSignal} signal */
+async function follow(tokens, call, signal) {
+  for await (const event of postStream(call.path, /** @type {object} */ (call.body), signal)) {
+    if (event.token) tokens.add(event.token, event.top_tokens ?? []);
+    if (event.details) tokens.details = event.details;
+  }
+}
+
+/** What other latents would have written. @param {string} mode @param {number} n @param {AbortSignal} signal */
+async function others(mode, n, signal) {
+  const asked = request(mode);
+  const body = {
+    ...asked,
+    stream: false,
+    parameters: { ...asked.parameters, n: n + 1, latent_noise: 1, top_n_tokens: 0 },
+  };
+  const { continuations } = await post("generate", body, signal);
+  calls.push({ path: "generate", body });
+  const texts = continuations.slice(1).map((/** @type {any} */ one) => make("li", {}, one.generated_text));
+  byId("text-outputs").append(make("div", {}, make("h2", {}, "With other latents"), make("ol", {}, ...texts)));
+}
+
+/** @param {any} details */
+const rate = details => count(details.timings.tokens_per_second);
+
+/** @param {Tokens[]} outputs @param {boolean} isStopped */
+function tell(outputs, isStopped) {
+  const told = outputs.map(({ title, tokens, details }) =>
+    details
+      ? `${title}: ${count(tokens.length)} tokens, ${rate(details)} a second, seed ${details.seed}`
+      : `${title}: ${isStopped ? "stopped" : "ended"} after ${count(tokens.length)} tokens`,
+  );
+  if (outputs.length > 1) {
+    const [first, second] = outputs.map(({ tokens }) => tokens);
+    const parted = first.findIndex(({ id }, k) => id !== second[k]?.id);
+    told.push(parted < 0 ? "they never part" : `they part at token ${parted + 1}`);
+    if (parted >= 0) outputs.forEach(output => output.part(parted));
+  }
+  byId("text-told").textContent = `${told.join("; ")}. The darker a token, the surer the model was.`;
+}
+
+/** @param {import("./tokens.js").Token} token */
+function tellToken({ text, logprob, confidence, top }) {
+  const rows = top.map(one => {
+    const share = Math.exp(one.logprob);
+    const bar = make("span", { class: "bar" });
+    bar.style.width = `${8 * share}em`;
+    return [make("span", { class: "code" }, JSON.stringify(one.text)), percent(share, 1), bar];
+  });
+  byId("text-token").replaceChildren(
+    make("h2", {}, "Token ", make("span", { class: "code" }, JSON.stringify(text))),
+    make(
+      "p",
+      {},
+      `Its confidence is ${percent(confidence, 1)}: so often such a token is the right one. `,
+      `The model gave it ${percent(Math.exp(logprob), 1)}.`,
+    ),
+    make("p", {}, "The most probable in its place:"),
+    table(["token", "#probability", ""], rows),
+  );
+  byId("text-token").hidden = false;
+}

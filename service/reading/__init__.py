@@ -1,0 +1,1 @@
+"""Files of strangers are read apart from what serves."""

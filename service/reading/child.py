@@ -1,0 +1,98 @@
+"""Reads a file: `python -m rfa.service.reading.child OPTIONS`, started by `reading.apart` and by nobody else.
+
+The file comes on standard input, the answer goes to standard output: a letter, and JSON. Everything is imported before
+the limits are set, and the first byte of the file is read after that.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from contextlib import suppress
+from importlib import import_module
+from importlib.abc import MetaPathFinder
+from typing import Any, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from rfa.data import Series, key_name, read_frame
+from rfa.data.content import read_table
+from rfa.data.table import distinct
+from rfa.data.wide import unfolded
+from rfa.service.child_environment import confine, held_data_bytes
+
+ANSWERED: Final = b"a"
+REFUSED: Final = b"r"
+EXHAUSTED: Final = b"x"
+# What the loader imports when it is needed; the last is an extra.
+LATE: Final = ("pyarrow.compute", "pyarrow.csv", "pyarrow.parquet", "zoneinfo", "python_calamine")
+OPEN_FILES: Final = 64
+LONGEST_NAME: Final = 64
+
+
+class WithoutPandas(MetaPathFinder):
+    """pyarrow imports pandas where it is installed, for objects that no file has: seconds, and more than files take."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+def main() -> None:
+    """Answer, once."""
+    options: dict[str, Any] = json.loads(sys.argv[1])
+    sys.meta_path.insert(0, WithoutPandas())
+    for name in LATE:
+        with suppress(ModuleNotFoundError):
+            import_module(name)
+    pa.set_cpu_count(1)
+    memory = held_data_bytes() + options.pop("memory_bytes")
+    confine(seconds=options.pop("seconds"), memory_bytes=memory, open_files=OPEN_FILES)
+    kind, document = _answer(sys.stdin.buffer.read(), **options)
+    sys.stdout.buffer.write(kind + document)
+
+
+def _answer(content: bytes, *, sheet: str | None, most_numbers: int, **reading: Any) -> tuple[bytes, bytes]:
+    try:
+        table = unfolded(read_table(content, sheet), reading["by"])
+        found = read_frame(table, **reading, refused=lambda key, error: None)
+        numbers = sum(series.values.size + len(series.times) for series in found.values())
+        if numbers > most_numbers:
+            raise ValueError(f"the file has {numbers:,} numbers, {most_numbers:,} are taken: choose columns, or a part")
+        document = {key_name(key): _document(series) for key, series in found.items()}
+        return ANSWERED, orjson.dumps({"series": document}, option=orjson.OPT_SERIALIZE_NUMPY)
+    except ValueError as error:
+        if isinstance(error.__context__, MemoryError):  # which the loader takes for a fault of the file
+            return EXHAUSTED, b""
+        return REFUSED, orjson.dumps(_of_fields(str(error)))
+    except (MemoryError, pa.ArrowMemoryError):
+        return EXHAUSTED, b""
+
+
+def _document(series: Series) -> dict[str, Any]:
+    names = distinct([_plain(name) for name in series.names])
+    columns = (np.ascontiguousarray(column) for column in series.values.T)
+    return {
+        "clock": series.clock,
+        "is_dated": series.is_dated,
+        "times": series.times,
+        "values": dict(zip(names, columns, strict=True)),
+        "notes": [_of_fields(note) for note in series.notes],
+    }
+
+
+def _plain(name: str) -> str:
+    """A name as `values` of /filter takes it."""
+    return re.sub(r"[\x00-\x1f\x7f]", " ", name)[:LONGEST_NAME] or "value"
+
+
+def _of_fields(message: str) -> str:
+    """What the loader says of options, said of fields."""
+    return re.sub(r"--(\w+)", r"`\1`", message)
+
+
+if __name__ == "__main__":
+    main()

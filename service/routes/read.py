@@ -1,0 +1,56 @@
+"""POST /read: the series in a file, as `rfa filter` reads them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request, Response
+
+from rfa.service.body import StrictJSONRoute, hold, read_bytes, require_uncompressed
+from rfa.service.departure import unless_disconnected
+from rfa.service.errors import (
+    InvalidRequest,
+    MethodNotAllowed,
+    NotReady,
+    Overloaded,
+    PayloadTooLarge,
+    UnsupportedMediaType,
+)
+from rfa.service.memory import lease_of
+from rfa.service.reading.apart import BASE_BYTES, FILE_BYTES, read_apart
+from rfa.service.routes.common import EngineDep, error_responses
+from rfa.service.schemas.files import ReadReply, ReadRequest
+from rfa.service.settings import Settings
+
+# A route without a body in FastAPI's eyes: its bytes are read here.
+router = APIRouter(route_class=StrictJSONRoute)
+FILE: Final = {"schema": {"type": "string", "format": "binary"}}
+BODY: Final = {
+    "required": True,
+    "description": "The file: CSV in any dress, Excel, Parquet or Arrow, packed or not. What it is shows in its bytes, "
+    "and not in the Content-Type.",
+    "content": dict.fromkeys(("application/octet-stream", "text/csv", "application/vnd.apache.parquet"), FILE),
+}
+READ_ERRORS: Final = error_responses(
+    InvalidRequest, MethodNotAllowed, NotReady, Overloaded, PayloadTooLarge, UnsupportedMediaType
+)
+
+
+@router.post(
+    "/read",
+    response_model=ReadReply,
+    responses={200: {"model": ReadReply, "description": "The series that were found."}, **READ_ERRORS},
+    tags=["filter"],
+    openapi_extra={"requestBody": BODY},
+)
+async def read_file(asked: Annotated[ReadRequest, Query()], request: Request, engine: EngineDep) -> Response:
+    """Read a file of recorded series: `times` and `values` as /filter takes them, and what was decided on the way."""
+    require_uncompressed(request.headers.get("content-encoding"))
+    settings: Settings = request.app.state.settings
+    lease = lease_of(request)
+    content = await read_bytes(request, settings, lease, settings.max_body_bytes)
+    hold(lease, BASE_BYTES + FILE_BYTES)
+    options: dict[str, Any] = {**asked.model_dump(), "most_numbers": settings.max_body_values}
+    document = await unless_disconnected(request, read_apart(content, options))
+    lease.shrink(BASE_BYTES + FILE_BYTES - len(document))
+    return Response(document, media_type="application/json")

@@ -1,0 +1,123 @@
+"""The tab of live streams: it runs, is disturbed, and is carried elsewhere."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.service.live import Live
+from tests.service.page.visits import SCHEMES, SIZES, copied, printed, visit
+
+
+def begin(page: Any, panes: int = 1) -> None:
+    page.locator("#live-panes .told", has_text=re.compile("Ready|Goes on")).nth(panes - 1).wait_for()
+
+
+def steps(page: Any, count: int) -> None:
+    """One measurement after the other; each is answered before the next."""
+    before = frames(page)
+    for k in range(before + 1, before + count + 1):
+        page.click("#live-step")
+        page.locator("#live-panes .told", has_text=re.compile(rf"^{k} ")).first.wait_for()
+
+
+def frames(page: Any) -> int:
+    told = re.match(r"\d+", page.text_content("#live-panes .told >> nth=0") or "")
+    return int(told[0]) if told else 0
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_stream_runs_and_pauses(browser: Any, server: Live, size: str, scheme: str) -> None:
+    with visit(browser, server.url, "#live?speed=20", size=size, scheme=scheme) as page:
+        begin(page)
+        page.click("#live-play")
+        page.locator("#live-panes .told", has_text=re.compile(r"^1\d ")).wait_for()
+        page.click("#live-play")
+        assert page.text_content("#live-play") == "Play"
+        assert page.locator("#live-panes canvas").count() == 2
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_filter_doubts_goes_on_alone_and_trusts_again(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, "#live?source=still&first=auto") as page:
+        begin(page)
+        steps(page, 40)
+        page.click("#live-spike")
+        steps(page, 1)
+        assert "rejects" in page.text_content("#live-panes .told")
+        page.click("#live-cut")
+        steps(page, 1)
+        assert "Nothing is measured" in page.text_content("#live-panes .told")
+        page.click("#live-cut")
+        steps(page, 2)
+        assert "follows" in page.text_content("#live-panes .told")
+
+
+def test_a_measurement_is_where_the_pointer_holds_it(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, "#live?source=still&first=auto") as page:
+        begin(page)
+        steps(page, 30)
+        box = page.locator("#live-plots-0 .chart .u-over").nth(1).bounding_box()
+        page.mouse.move(box["x"] + 50, box["y"] + 2)
+        page.mouse.down()
+        page.keyboard.press("Tab")
+        page.locator("#live-step").press("Enter")
+        page.locator("#live-panes .told", has_text=re.compile(r"^31 ")).wait_for()
+        held = page.get_by_role("slider", name="Chart of value").get_attribute("aria-valuetext")
+        page.mouse.up()
+    assert held
+
+
+def test_two_models_see_the_same_stream(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, "#live?first=auto&second=series&source=still") as page:
+        begin(page, 2)
+        steps(page, 5)
+        page.locator("#live-panes .told", has_text=re.compile("^5 ")).nth(1).wait_for()
+        assert page.locator("#live-panes h2").all_text_contents() == ["auto", "series"]
+        first, second = re.findall(r"const frames = (\[.*\]);", copied(page, "live", "JavaScript"))
+    assert json.loads(first)[1:] == json.loads(second)[1:]
+
+
+def test_a_state_goes_on_in_another_window_as_if_nothing_had_been(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, "#live?source=still&first=auto") as page:
+        begin(page)
+        steps(page, 12)
+        page.click("#live-save")
+        page.locator("#live-elsewhere").wait_for()
+        link = page.locator("#live-elsewhere").get_attribute("href")
+        begin(page)
+        steps_after = [page.text_content("#live-panes .told")]
+        page.click("#live-step")
+        page.locator("#live-panes .told", has_text=re.compile("^13 ")).wait_for()
+        steps_after.append(page.text_content("#live-panes .told"))
+    with visit(browser, server.url, link.lstrip("/")) as page:
+        begin(page)
+        assert page.text_content("#live-panes .told") == steps_after[0] == "Goes on after 12 measurements."
+        page.click("#live-step")
+        page.locator("#live-panes .told", has_text=re.compile("^13 ")).wait_for()
+        assert page.text_content("#live-panes .told") == steps_after[1]
+
+
+def test_what_the_server_refuses_is_shown(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, "#live?first=linear&source=still") as page:
+        page.locator("#live-panes h2", has_text="linear").wait_for()
+        page.click("#live-step")
+        page.locator("#live-error", has_text="linear").wait_for()
+
+
+def test_what_it_copies_runs_and_answers_the_same(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, "#live?source=still&first=auto") as page:
+        begin(page)
+        steps(page, 3)
+        code = copied(page, "live", "Python")
+        request = copied(page, "live", "curl")
+    pytest.importorskip("websockets")
+    ready, *answers = map(ast.literal_eval, printed("Python", code).splitlines())
+    assert ready["model"] == "auto"
+    assert [answer["index"] for answer in answers] == [0, 1, 2]
+    assert [step["mean"] for step in json.loads(printed("curl", request))["steps"]] == [one["mean"] for one in answers]

@@ -1,0 +1,128 @@
+"""No violation of the rules of accessibility in any tab and scheme, behind keys and behind a proxy's prefix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rfa.service.settings import BUNDLE_ROOT
+from tests.service.live import Live, running
+from tests.service.page.visits import SCHEMES, SIZES, TABS, filtered, visit
+from tests.waiting import PATIENCE
+
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")
+KEY = "a-key-of-this-test"
+SETTLED = {
+    "series": ("#series-told", "filtered by"),
+    "live": ("#live-panes .told", "Ready"),
+    "text": ("#text-told", "The darker"),
+    "server": ("#server-now .figure", "ready"),
+}
+
+
+def violations(page: Any) -> list[str]:
+    found = axe.Axe().run(page).response["violations"]
+    return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("tab", TABS)
+def test_no_rule_of_accessibility_is_broken(browser: Any, server: Live, tab: str, size: str, scheme: str) -> None:
+    with visit(browser, server.url, f"#{tab}", size=size, scheme=scheme) as page:
+        if tab == "text":
+            page.locator("#text-decode option").first.wait_for(state="attached")
+            page.fill("[name=tokens]", "12")
+            page.click("#text-go")
+        place, text = SETTLED[tab]
+        page.locator(place, has_text=text).first.wait_for()
+        if tab == "text":
+            page.locator(".text").press("ArrowRight")
+        if tab == "series":
+            page.locator("#series-unusual button").first.click()
+        for summary in page.locator(f"#{tab} summary:visible").all():
+            summary.click()
+        assert violations(page) == []
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_interface_and_the_dialogs_break_none_either(browser: Any, server: Live, scheme: str) -> None:
+    with visit(browser, server.url, "docs", scheme=scheme) as page:
+        page.locator("#schemas h3").first.wait_for()
+        assert violations(page) == []
+    with visit(browser, server.url, scheme=scheme) as page:
+        filtered(page)
+        page.click("#key-open")
+        assert violations(page) == []
+        page.keyboard.press("Escape")
+        page.locator("#series-copy button").first.click()
+        assert violations(page) == []
+
+
+def test_tabs_are_walked_by_keyboard_and_the_scheme_is_chosen(browser: Any, server: Live) -> None:
+    with visit(browser, server.url) as page:
+        filtered(page)
+        page.focus("#tab-series")
+        for name in (*TABS[1:], TABS[0]):
+            page.keyboard.press("ArrowRight")
+            assert page.evaluate("document.activeElement.id") == f"tab-{name}"
+            assert page.locator(f"#{name}").is_visible()
+        grounds = []
+        for scheme in SCHEMES:
+            page.select_option("#scheme", scheme)
+            grounds.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        assert len(set(grounds)) == 2
+        page.reload()
+        filtered(page)
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == grounds[1]
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Live]:
+    with running(bundles=(BUNDLE_ROOT / "linear",), api_keys=KEY) as live:
+        yield live
+
+
+def test_a_key_is_asked_for_and_kept_in_the_tab(browser: Any, guarded: Live) -> None:
+    with visit(browser, guarded.url, "#server") as page:
+        page.seen.expected.append("401")
+        page.locator("#key-dialog").wait_for()
+        page.fill("#key-input", KEY)
+        page.keyboard.press("Enter")
+        page.locator("#server-now .figure", has_text="ready").wait_for()
+        assert page.evaluate("[localStorage.length, sessionStorage.getItem('rfa-key')]") == [0, KEY]
+        assert KEY not in page.url
+        page.locator("#server-copy button", has_text="curl").click()
+        assert KEY not in page.text_content("#code")
+        assert "$RFA_API_KEY" in page.text_content("#code")
+        page.click("#code-close")
+        page.click("#tab-live")
+        page.locator("#live-panes .told", has_text=re.compile("Ready")).wait_for()
+
+
+def test_it_works_behind_the_prefix_of_a_proxy(browser: Any, server: Live) -> None:
+    prefix = f"{server.url}/behind/"
+    context = browser.new_context()
+    context.set_default_timeout(1_000 * PATIENCE)
+    asked: list[str] = []
+
+    def passed_on(route: Any) -> None:
+        asked.append(route.request.url)
+        route.fulfill(response=route.fetch(url=route.request.url.replace(prefix, f"{server.url}/")))
+
+    context.route(f"{prefix}**", passed_on)
+    page = context.new_page()
+    outside: list[str] = []
+    page.on("request", lambda request: request.url.startswith(prefix) or outside.append(request.url))
+    page.goto(prefix)
+    filtered(page)
+    page.click("#tab-server")
+    page.locator("#server-now .figure", has_text="ready").wait_for()
+    page.click("header >> text=Interface")
+    page.locator("#schemas h3").first.wait_for()
+    context.close()
+    assert {f"{prefix}docs", f"{prefix}filter", f"{prefix}metrics"} <= set(asked)
+    assert outside == []

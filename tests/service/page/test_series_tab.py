@@ -1,0 +1,195 @@
+"""The tab of series: files, choices, charts that can be read without eyes, and what the server says about them."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import httpx
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from tests.service.live import Live
+from tests.service.page.visits import SCHEMES, SIZES, answer, copied, filtered, visit
+from tests.waiting import PATIENCE
+
+SPIKE = 150
+
+
+def metric() -> list[float]:
+    values = 20 + 3 * np.sin(np.arange(200) / 8) + 0.2 * np.random.default_rng(3).normal(size=200)
+    values[SPIKE] += 15
+    return [round(float(value), 3) for value in values]
+
+
+def as_csv(values: list[float]) -> bytes:
+    rows = "".join(f"2026-03-{1 + i // 24:02d} {i % 24:02d}:00,{value}\n" for i, value in enumerate(values))
+    return f"time,load\n{rows}".encode()
+
+
+def as_parquet(values: list[float]) -> bytes:
+    sink = io.BytesIO()
+    times = np.datetime64("2026-03-01", "s") + 3600 * np.arange(len(values))
+    parquet.write_table(pa.table({"time": times, "load": values}), sink)
+    return sink.getvalue()
+
+
+def given(page: Any, content: bytes, name: str = "metric.csv") -> None:
+    page.set_input_files("#series-file", {"name": name, "mimeType": "", "buffer": content})
+    page.locator("#series-told", has_text="rows of load").wait_for()
+
+
+def sent(page: Any) -> dict[str, Any]:
+    """The body of the request that the page would let one copy."""
+    page.locator("#series-copy button", has_text="JavaScript").click()
+    with page.expect_download() as download:
+        page.click("#code-body")
+    page.click("#code-close")
+    found: dict[str, Any] = json.loads(download.value.path().read_bytes())
+    return found
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_an_example_is_shown_at_once(browser: Any, server: Live, size: str, scheme: str) -> None:
+    with visit(browser, server.url, size=size, scheme=scheme) as page:
+        filtered(page)
+        assert page.locator("#series-charts canvas").count() == 2  # the lane, and the one component
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("write", [as_csv, as_parquet])
+def test_a_file_is_filtered_as_the_server_filters_it(browser: Any, server: Live, write: Any) -> None:
+    values = metric()
+    with visit(browser, server.url) as page:
+        filtered(page)
+        given(page, write(values), f"metric.{write.__name__}")
+        body = sent(page)
+        assert body["values"] == {"load": values}
+        told = page.text_content("#series-told")
+        rows = page.locator("#series-unusual tbody tr").all_text_contents()
+        ahead = page.locator("#series-forecast tbody tr").count()
+    reply = answer(server, "filter", body)
+    assert told.startswith(f"200 rows of load, filtered by {reply['model']}")
+    assert f"{sum(reply['columns']['alarm']):.0f} alarm" in told
+    assert ahead == body["ahead"] == len(reply["ahead"]["t"])
+    rarest = int(np.nanargmax(np.array(reply["columns"]["anomaly"], float)))
+    assert rarest == SPIKE
+    assert f"{values[SPIKE]:.4g}" in rows[0]
+
+
+def test_a_file_can_be_dropped_and_numbers_pasted(browser: Any, server: Live) -> None:
+    with visit(browser, server.url) as page:
+        filtered(page)
+        transfer = page.evaluate_handle(
+            "text => { const it = new DataTransfer(); it.items.add(new File([text], 'dropped.csv')); return it; }",
+            as_csv(metric()).decode(),
+        )
+        page.dispatch_event("#series-drop", "drop", {"dataTransfer": transfer})
+        page.locator("#series-told", has_text="rows of load").wait_for()
+        page.click("text=Or paste numbers")
+        page.fill("#series-paste", "when;cold\n2026-01-01;1,5\n2026-01-02;\n2026-01-03;2,5")
+        page.locator("#series-told", has_text="3 rows of cold").wait_for()
+
+
+def test_series_of_one_file_are_told_apart_and_chosen(browser: Any, server: Live) -> None:
+    lines = [
+        f"2026-01-{day:02d},{who},{day * scale}" for who, scale in (("hall", 1), ("attic", 2)) for day in range(1, 20)
+    ]
+    with visit(browser, server.url) as page:
+        page.seen.expected.append("422")
+        filtered(page)
+        page.set_input_files(
+            "#series-file",
+            {"name": "two.csv", "mimeType": "", "buffer": ("time,who,load\n" + "\n".join(lines)).encode()},
+        )
+        page.locator("#series-error", has_text="'who'").wait_for()
+        page.click("text=How to read it")
+        page.fill("#series-by", "who")
+        page.locator("#series-told", has_text="19 rows of load").wait_for()
+        page.select_option("#series-name", "attic")
+        page.locator("#series-told", has_text="19 rows of load").wait_for()
+        assert page.locator("#series-name option").all_text_contents() == ["hall", "attic"]
+
+
+def test_every_choice_reaches_the_server(browser: Any, server: Live) -> None:
+    with visit(
+        browser, server.url, "#series?demo=oscillator&model=linear&ahead=12&alarm=0.01&passes=2&level-0.99=1&smooth=1"
+    ) as page:
+        filtered(page)
+        body = sent(page)
+        assert page.locator("#series-charts .title").all_text_contents() == ["first", "second"]
+    assert {name: body[name] for name in ("model", "ahead", "alarm", "passes", "levels", "smooth")} == {
+        "model": "linear", "ahead": 12, "alarm": {"rate": 0.01}, "passes": 2, "levels": [0.5, 0.9, 0.99],
+        "smooth": True,
+    }  # fmt: skip
+
+
+def test_sample_paths_are_asked_for_row_by_row(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, "#series?demo=oscillator&samples=1") as page:
+        filtered(page)
+        assert len([address for address in page.seen.asked if address.endswith("/filter")]) == 2
+
+
+def test_what_the_server_refuses_and_warns_of_is_shown_in_its_words(browser: Any, server: Live) -> None:
+    refused = httpx.post(f"{server.url}/filter", json={"model": "linear", "values": [1.0, 2.0]}, timeout=PATIENCE)
+    warned = answer(server, "filter", {"values": {"load": [1.5, 2.5, 1.7]}, "levels": [0.5, 0.9]})["warnings"]
+    assert warned
+    with visit(browser, server.url) as page:
+        page.seen.expected.append("422")
+        filtered(page)
+        page.select_option("#series-model", "linear")
+        page.locator("#series-error", has_text="linear").wait_for()
+        assert page.text_content("#series-error").split("'")[0] == refused.json()["error"]["message"].split("'")[0]
+        page.select_option("#series-model", "")
+        filtered(page)
+        page.click("text=Or paste numbers")
+        page.fill("#series-paste", "load\n1.5\n2.5\n1.7")
+        page.locator("#series-warnings li").first.wait_for()
+        assert page.locator("#series-warnings li").all_text_contents() == [warning["message"] for warning in warned]
+
+
+def test_a_chart_is_read_and_moved_by_keyboard(browser: Any, server: Live) -> None:
+    with visit(browser, server.url) as page:
+        filtered(page)
+        chart = page.get_by_role("slider", name="Chart of temperature")
+        chart.focus()
+        page.keyboard.press("Home")
+        assert chart.get_attribute("aria-valuetext").startswith("Mon, 2 Feb 2026, 00:00 · measured")
+        for _ in range(3):
+            page.keyboard.press("Shift+ArrowRight")
+        assert chart.get_attribute("aria-valuenow") == "30"
+        page.keyboard.press("+")
+        page.keyboard.press("End")
+        assert "forecast" in chart.get_attribute("aria-valuetext")
+        page.keyboard.press("Home")
+        page.keyboard.press("Enter")
+        assert "was 1" in page.text_content("#series-explained")
+        assert page.url.endswith("row=0")
+
+
+def test_a_link_shows_the_same_again_and_holds_no_key(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, "#series?demo=requests&model=auto&ahead=24&row=100") as page:
+        filtered(page)
+        explained = page.text_content("#series-explained")
+        page.evaluate("sessionStorage.setItem('rfa-key', 'secret-of-this-test')")
+        page.click("#share")
+        link = page.evaluate("navigator.clipboard.readText()")
+    assert explained
+    assert "secret" not in link
+    with visit(browser, server.url, link.removeprefix(f"{server.url}/")) as page:
+        filtered(page)
+        assert page.text_content("#series-explained") == explained
+        assert page.input_value("#series-model") == "auto"
+
+
+@pytest.mark.parametrize("language", ["curl", "Python", "JavaScript"])
+def test_what_it_copies_names_the_file_of_a_long_request(browser: Any, server: Live, language: str) -> None:
+    with visit(browser, server.url, "#series?demo=oscillator&ahead=0") as page:
+        filtered(page)
+        code = copied(page, "series", language)
+    assert f"{server.url}/filter" in code
+    assert "request.json" in code

@@ -1,0 +1,110 @@
+"""POST /read: a file as the loader has it, read apart from what serves; and files that would cost too much."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from rfa.data import load_series
+from rfa.service.memory import MemoryBudget
+from rfa.service.reading.apart import read_apart
+from rfa.service.schemas.files import ReadReply
+from tests.service.replies import read
+
+pytestmark = pytest.mark.anyio
+CORPUS = Path(__file__).resolve().parent.parent / "data" / "corpus"
+BODY = {"content-type": "application/octet-stream"}
+OPTIONS = {"time": None, "columns": [], "by": [], "sheet": None, "zone": "UTC", "every": None, "most_numbers": 1000}
+
+
+def packed_parquet(rows: int) -> bytes:
+    sink = io.BytesIO()
+    parquet.write_table(pa.table({"y": np.zeros(rows)}), sink, compression="zstd")
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    "name", ["berlin_autumn.csv", "missing_words.csv", "packed.csv.gz", "typed.parquet", "workbook.xlsx"]
+)
+async def test_a_file_is_read_as_the_command_reads_it(connect: Any, name: str) -> None:
+    if name.endswith("xlsx"):
+        pytest.importorskip("python_calamine")
+    series = load_series(CORPUS / name)
+    async with connect() as client:
+        reply = await client.post("/read", content=(CORPUS / name).read_bytes(), headers=BODY)
+    assert reply.status_code == 200, reply.text
+    (found,) = read(ReadReply, reply.content).series.values()
+    assert found.times == series.times.tolist()
+    assert (found.clock, found.is_dated) == (series.clock, series.is_dated)
+    values = np.array([*found.values.values()], np.float64).T
+    np.testing.assert_array_equal(values, series.values)
+
+
+async def test_what_it_answers_goes_into_filter_as_it_is(connect: Any) -> None:
+    async with connect() as client:
+        text = b"time,a,b\n2026-01-01,1,2\n2026-01-02,,3\n2026-01-03,2,2\n"
+        (series,) = (await client.post("/read", content=text, headers=BODY)).json()["series"].values()
+        reply = await client.post("/filter", json={"times": series["times"], "values": series["values"]})
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["columns"]["t"] == series["times"]
+
+
+async def test_series_that_a_column_tells_apart(connect: Any) -> None:
+    text = "time,who,v\n" + "".join(f"2026-01-0{day},{who},{day}\n" for who in "xy" for day in range(1, 8))
+    async with connect() as client:
+        reply = await client.post("/read", params={"by": "who"}, content=text.encode(), headers=BODY)
+        alone = await client.post("/read", content=text.encode(), headers=BODY)
+    assert {name: series["values"] for name, series in reply.json()["series"].items()} == {
+        "x": {"v": [*range(1, 8)]},
+        "y": {"v": [*range(1, 8)]},
+    }
+    assert alone.status_code == 422
+    assert "give `by` 'who'" in alone.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "code"),
+    [
+        (b"", 422, "unreadable_file"),
+        (b"\0\1\2", 422, "unreadable_file"),
+        (b"a,b\n1,2\n1,2,3\n", 422, "unreadable_file"),
+        (gzip.compress(b"1\n" * 50_000_000), 413, "payload_too_large"),
+        (packed_parquet(20_000_000), 413, "payload_too_large"),
+        (b"x" * 2_000_001, 413, "payload_too_large"),
+    ],
+    ids=["empty", "no text", "ragged", "packed bomb", "bomb of columns", "large"],
+)
+async def test_a_dear_file_is_refused(connect: Any, content: bytes, status: int, code: str) -> None:
+    async with connect() as client:
+        reply = await client.post("/read", content=content, headers=BODY)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (status, code), reply.text
+        assert client.app.state.memory.leased_bytes == 0
+        assert (await client.post("/read", content=b"y\n1.5\n2.5\n", headers=BODY)).status_code == 200
+
+
+async def test_more_numbers_than_a_body_may_hold_are_refused() -> None:
+    text = "y\n" + "0.5\n" * 400
+    assert len(json.loads(await read_apart(text.encode(), OPTIONS))["series"][""]["times"]) == 400
+    with pytest.raises(Exception, match=r"The file has 800 numbers, 700 are taken"):
+        await read_apart(text.encode(), {**OPTIONS, "most_numbers": 700})
+
+
+async def test_a_server_without_memory_for_a_file_says_so(connect: Any) -> None:
+    async with connect() as client:
+        client.app.state.memory = MemoryBudget(1 << 20)
+        reply = await client.post("/read", content=b"y\n1\n", headers=BODY)
+    assert reply.status_code == 413
+
+
+async def test_names_of_columns_are_such_as_filter_takes() -> None:
+    answer = orjson.loads(await read_apart(f'"{"x" * 80}","a\tb"\n1.5,2\n3,5\n'.encode(), OPTIONS))
+    assert list(answer["series"][""]["values"]) == ["x" * 64, "a b"]
