@@ -133,7 +133,7 @@ class Task:
             np.flatnonzero(beyond_gate(columns["nis"], seen, self.flag)).tolist(),
             leads,
             checks,
-            doubts(runtime, checks, is_whole=True),
+            doubts(runtime, checks, step=result.state.step, ahead=distances, is_whole=True),
             ahead,
             runtime.ahead(result.state, LEVELS, distances) if distances else None,
             is_part,

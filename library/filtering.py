@@ -292,7 +292,8 @@ def _filtered(
     )  # fmt: skip
     result = FilteredSequence.collect(runtime.work(options))
     size, horizon = runtime.observation_size, options.horizon
-    if found := doubts(runtime, summarise(result.tally, runtime.levels, size, horizon, is_fresh=True)):
+    checks = summarise(result.tally, runtime.levels, size, horizon, is_fresh=True)
+    if found := doubts(runtime, checks, step=result.state.step):
         table.doubted.setdefault(key, []).extend(found)
     return result
 

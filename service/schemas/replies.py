@@ -334,7 +334,7 @@ class ForecastChecks(Reply):
     components: Annotated[list[ComponentChecks], says("of each component of the observations, in their order")]
 
 
-WarningCode = Literal["low_coverage", "high_coverage", "many_outliers", "few_rows"]
+WarningCode = Literal["low_coverage", "high_coverage", "many_outliers", "few_rows", "far_ahead"]
 
 
 @dataclass(frozen=True)
@@ -344,8 +344,9 @@ class FilterWarning(Reply):
     code: Annotated[
         WarningCode,
         says(
-            "fewer values were inside their 0.9 interval than should be, or more; many are outliers to this filter; or "
-            "a filter that learns from its series alone had few rows of it"
+            "fewer values were inside their 0.9 interval than should be, or more; many are outliers to this filter; "
+            "a filter that learns from its series alone had few rows of it; or forecasts further ahead than a network "
+            "was trained at are told as of the furthest that it was"
         ),
     ]
     horizon: Annotated[float | None, says("of the forecasts that it is about; null is one step")]

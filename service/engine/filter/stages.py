@@ -119,9 +119,11 @@ class FilterStage:
         """Count a finished request."""
         return observe_end(job, self._metrics, self.model.label)
 
-    def warn(self, checks: ForecastChecks, *, is_whole: bool = False) -> list[FilterWarning]:
+    def warn(
+        self, checks: ForecastChecks, *, step: float, ahead: Sequence[float] = (), is_whole: bool = False
+    ) -> list[FilterWarning]:
         """What a reply warns of, counted."""
-        return warn(checks, self._metrics, self.model, is_whole=is_whole)
+        return warn(checks, self._metrics, self.model, step=step, ahead=ahead, is_whole=is_whole)
 
     def _advance(self, jobs: Sequence[RecurrentJob], done: _Done) -> None:
         """One observation of each job; a job whose numbers are not finite fails alone."""
@@ -222,7 +224,10 @@ class SequenceStage:
         is_fresh = resumed is None or not resumed.count
         size, horizon = self.model.observation_size, job.options.horizon
         checks = summarise(result.tally, self.model.levels, size, horizon, is_fresh=is_fresh)
-        warnings = warn(checks, self._metrics, self.model, is_whole=is_fresh and not result.is_cut)
+        warnings = warn(
+            checks, self._metrics, self.model, step=result.state.step, ahead=job.options.ahead,
+            is_whole=is_fresh and not result.is_cut,
+        )  # fmt: skip
         reason: FilterFinishReason = "deadline" if result.is_cut else "complete"
         if not job.steps:
             job.emit(job.no_steps())
@@ -271,10 +276,16 @@ def observe_end(job: Job, metrics: Metrics, name: str) -> FilterTimings:
 
 
 def warn(
-    checks: ForecastChecks, metrics: Metrics, model: FilterRuntime, *, is_whole: bool = False
+    checks: ForecastChecks,
+    metrics: Metrics,
+    model: FilterRuntime,
+    *,
+    step: float,
+    ahead: Sequence[float],
+    is_whole: bool,
 ) -> list[FilterWarning]:
-    """What a reply of a filter warns of, counted; `is_whole` is of `doubts`."""
-    found = doubts(model, checks, is_whole=is_whole)
+    """What a reply of a filter warns of, counted; see `doubts`."""
+    found = doubts(model, checks, step=step, ahead=ahead, is_whole=is_whole)
     for code in {warning.code for warning in found}:
         metrics.filter_warnings.labels(model.name, code).inc()
     return found
