@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from rfa.service.schemas.replies import FilterWarning, ForecastChecks
 
 LEVELS = (0.5, 0.9)
-COMPILING = "Compiling this filter for this processor: up to half a minute, once."
 WIDE = "0.9"
 BEYOND = 1.5  # typical lags: from there on it is further ahead than a step
 
@@ -162,6 +161,7 @@ def run_filter(
     from tqdm import tqdm
 
     from rfa.model.compiling import telling_of_compilation
+    from rfa.service.compilation import COMPILING
     from rfa.service.engine.filter.alarms import NEVER
     from rfa.service.engine.filter.model import FilterOptions
     from rfa.service.runtime.filter_sequence import FilteredSequence

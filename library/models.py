@@ -16,6 +16,7 @@ from rfa.library.locate import find_bundle
 from rfa.model.compiling import HAS_COMPILER, telling_of_compilation
 from rfa.model.fitted import are_models, system_for
 from rfa.model.system import System
+from rfa.service.compilation import COMPILING
 from rfa.service.errors import InvalidRequest
 from rfa.service.runtime import auto
 from rfa.service.runtime.filter import FilterRuntime
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 SERIES = "series"
 # What filters a series of this key: its columns, each with those that are filtered with it.
 Filters = Callable[[Key, Series], Sequence[tuple[Series, FilterRuntime]]]
-COMPILING = "rfa: compiling this filter for this processor: up to half a minute, once.\n"
 UNCOMPILED = "numba is not installed: filters run a hundred times slower; pip install 'rfa-server[fast]'"
 
 
@@ -164,8 +164,8 @@ def plain_errors() -> Iterator[None]:
 
 @contextmanager
 def told_of_compilation() -> Iterator[None]:
-    """Say on stderr that something is compiled, before that takes half a minute; and that nothing can be."""
+    """Say on stderr that something is compiled, before that takes a while; and that nothing can be."""
     if not HAS_COMPILER:
         warnings.warn(UNCOMPILED, RuntimeWarning, stacklevel=4)
-    with telling_of_compilation(lambda: sys.stderr.write(COMPILING)):
+    with telling_of_compilation(lambda: sys.stderr.write(f"rfa: {COMPILING}\n")):
         yield

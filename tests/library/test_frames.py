@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 
 import rfa
 from rfa.library import models
+from rfa.service.compilation import COMPILING
 from tests.library.keys import API_KEY, STATE_KEY
 
 ROWS = 300
@@ -502,7 +503,7 @@ def test_what_is_compiled_is_said_on_stderr(
 
     monkeypatch.setattr(models, "telling_of_compilation", compiling)
     rfa.filter([1.0, 2.0])
-    assert capsys.readouterr() == ("", models.COMPILING)
+    assert capsys.readouterr() == ("", f"rfa: {COMPILING}\n")
 
 
 def test_without_a_compiler_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
