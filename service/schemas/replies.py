@@ -421,7 +421,7 @@ class FilterColumns(ColumnsSummary):
             "by name: index, t, precision, confidence, weight, nis, anomaly, alarm (1 or 0); for each column x of "
             "the request mean.x, std.x, innovation.x, lower.L.x and upper.L.x for each level L, smoothed.mean.x and "
             "smoothed.std.x; for each horizon h forecast.h.mean.x, forecast.h.std.x, forecast.h.lower.L.x "
-            "and forecast.h.upper.L.x"
+            "and forecast.h.upper.L.x. Where x has shown nothing yet these are null"
         ),
     ]
 
