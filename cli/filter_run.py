@@ -100,8 +100,15 @@ class Task:
         Raises:
             ValueError: it does not fit the filter, or what is asked for cannot be told of it.
         """
+        from rfa.service.engine.filter.alarms import is_most
+
         if self.alarm.per_time and series.clock is None:
             raise ValueError(f"--alarm is per time, and {file} has no column of times; give a share of the rows")
+        if is_most(self.alarm, step := usual_step(series)):
+            raise ValueError(
+                f"--alarm is more than half of the rows of {file}, which are {step:,.12g} s apart; give a rarer rate "
+                "such as 1/week, or a share of the rows such as 0.001"
+            )
         parts = self.filters(key, series)
         return [self._run(file, key, part, runtime, is_part=len(parts) > 1) for part, runtime in parts]
 

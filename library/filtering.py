@@ -16,7 +16,7 @@ from rfa.library.models import filters, plain_errors, told_of_compilation
 from rfa.library.reading import Table, read
 from rfa.library.spans import Span, as_written
 from rfa.library.wanted import LEVELS, AlarmRule, wanted
-from rfa.service.engine.filter.alarms import NEVER, count_alarms
+from rfa.service.engine.filter.alarms import NEVER, count_alarms, is_most
 from rfa.service.engine.filter.columns import Columns
 from rfa.service.engine.filter.doubts import doubts
 from rfa.service.engine.filter.forecast_checks import ALARMS, ASKED, EXPECTED, summarise
@@ -282,6 +282,11 @@ def _filtered(
     if rule.per_time and series.clock is None:
         raise ValueError(
             "the rate of alarms is per time, and the data have no column of times: give a share of the rows, 0.001"
+        )
+    if is_most(rule, step := usual_step(series)):
+        raise ValueError(
+            f"the rate of alarms is more than half of the rows, which are {step:,.12g} s apart: give a rarer one such "
+            'as "1/week", or a share of the rows, 0.001'
         )
     for row, a in np.argwhere(np.abs(series.values) > LARGEST_OBSERVATION)[:1].tolist():
         place = f"row {_rows(series)[row] + 1}, column {series.names[a]!r}"

@@ -334,7 +334,7 @@ class ForecastChecks(Reply):
     components: Annotated[list[ComponentChecks], says("of each component of the observations, in their order")]
 
 
-WarningCode = Literal["low_coverage", "high_coverage", "many_outliers", "few_rows", "far_ahead"]
+WarningCode = Literal["low_coverage", "high_coverage", "many_outliers", "few_rows", "far_ahead", "many_alarms"]
 
 
 @dataclass(frozen=True)
@@ -345,8 +345,8 @@ class FilterWarning(Reply):
         WarningCode,
         says(
             "fewer values were inside their 0.9 interval than should be, or more; many are outliers to this filter; "
-            "a filter that learns from its series alone had few rows of it; or forecasts further ahead than a network "
-            "was trained at are told as of the furthest that it was"
+            "a filter that learns from its series alone had few rows of it; forecasts further ahead than a network was "
+            "trained at are told as of the furthest that it was; or the rate asks for an alarm more often than not"
         ),
     ]
     horizon: Annotated[float | None, says("of the forecasts that it is about; null is one step")]

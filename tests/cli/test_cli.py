@@ -391,6 +391,16 @@ def test_a_rate_that_is_none_is_refused(rate: str) -> None:
     assert code == 1 and "--alarm takes a share of the rows" in err
 
 
+def test_a_rate_above_half_of_the_rows_is_refused(tmp_path: Path) -> None:
+    """Every day of daily rows would be all of them, in silence."""
+    days = "".join(f"2024-01-{day + 1:02},{day % 7}\n" for day in range(30))
+    (tmp_path / "daily.csv").write_text("date,sold\n" + days)
+    code, _, err = rfa("filter", tmp_path / "daily.csv", "--bundle", "auto", "--alarm", "1/day")
+    assert code == 1 and "--alarm is more than half of the rows of daily.csv, which are 86,400 s apart" in err
+    code, _, err = rfa("filter", tmp_path / "daily.csv", "--bundle", "auto", "--alarm", "3/week")
+    assert code == 0 and "alarms of" in err
+
+
 def test_a_flag_that_would_do_nothing_is_refused(tmp_path: Path) -> None:
     code, _, err = rfa("filter", EXAMPLE, "--quiet", 5)
     assert code == 1 and "--quiet is of alarms" in err

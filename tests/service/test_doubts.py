@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import pytest
 
 from rfa.export.bundle import open_bundle
 from rfa.library.filtering import beyond_gate
+from rfa.service.engine.filter.alarms import count_alarms
 from rfa.service.engine.filter.doubts import ENOUGH, FAR_OFF, SELDOM, doubts
 from rfa.service.engine.filter.forecast_checks import OUTLIERS, columns, summarise
 from rfa.service.runtime.auto import AutoRuntime
@@ -130,6 +132,14 @@ def test_leads_beyond_the_furthest_are_told(
     assert [(warning.code, warning.horizon) for warning in found] == ([] if told is None else [("far_ahead", told[0])])
     assert all(told is not None and told[1] in one.message and "'auto'" in one.message for one in found)
     assert doubts(AUTO, checks, step=step, ahead=rows) == []
+
+
+@pytest.mark.parametrize(("expected", "is_told"), [(450, False), (451, True), (900, True)])
+def test_a_rate_that_asks_for_most_rows_is_told(expected: float, is_told: bool) -> None:
+    checks = replace(checked(0.9, 900), alarms=count_alarms(900, expected, expected))
+    for model in (AUTO, LINEAR, NETWORK):
+        assert [one.code for one in doubts(model, checks)] == ["many_alarms"] * is_told
+    assert doubts(AUTO, replace(checked(0.9, 900), alarms=count_alarms(5, 5, 5))) == []
 
 
 def test_a_lead_that_came_true_is_as_many_steps_as_were_counted() -> None:

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from rfa.service.engine.filter.adaptive import MOST_PLACES
+from rfa.service.engine.filter.alarms import LARGEST_RATE
 from rfa.service.schemas.replies import FilterWarning, ForecastChecks, WarningCode
 
 LEVEL: Final = "0.9"
@@ -84,6 +85,10 @@ def doubts(
     if share > MANY_OUTLIERS and _is_seldom(share, MANY_OUTLIERS, observations, seldom):
         what = f"{checks.outliers:,} of {observations:,} observations are outliers to {model.name!r}"
         found.append(_warning(model, "many_outliers", what))
+    alarms = checks.alarms
+    if alarms is not None and alarms.observations >= LEAST and alarms.expected > LARGEST_RATE * alarms.observations:
+        what = f"the rate asks for {alarms.expected:,.0f} alarms in {alarms.observations:,} observations"
+        found.append(_warning(model, "many_alarms", what))
     found += _far(model, checks, step, ahead)
     next_one = _step(model, checks, observations, seldom)
     return [*found, *next_one, *_leads(model, checks, observations, seldom, has_failed=bool(next_one))]
@@ -186,6 +191,8 @@ def _warning(
         advice = f"the series changes faster than its intervals learn: send more of its past first, or {FIT}"
     elif code == "far_ahead":
         advice = "name the model 'auto', which has no such bound, or take coarser rows (`rfa filter --every`)"
+    elif code == "many_alarms":
+        advice = "give a rarer one, or a share of the observations such as 0.001; times count as seconds"
     elif code == "few_rows":
         advice = "send more of the series' past, if there is any"
     else:
