@@ -6,7 +6,8 @@ import json
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,7 +110,8 @@ class Task:
                 f"--alarm is more than half of the rows of {file}, which are {step:,.12g} s apart; give a rarer rate "
                 "such as 1/week, or a share of the rows such as 0.001"
             )
-        parts = self.filters(key, series)
+        with choosing_columns():
+            parts = self.filters(key, series)
         return [self._run(file, key, part, runtime, is_part=len(parts) > 1) for part, runtime in parts]
 
     def _run(self, file: str, key: Key, series: Series, runtime: FilterRuntime, *, is_part: bool) -> Filtered:
@@ -144,6 +146,17 @@ class Task:
             runtime.ahead(result.state, LEVELS, distances) if distances else None,
             is_part,
         )
+
+
+@contextmanager
+def choosing_columns() -> Iterator[None]:
+    """What is said of too many columns says how the command is given fewer."""
+    from rfa.service.errors import InvalidRequest
+
+    try:
+        yield
+    except InvalidRequest as error:
+        raise ValueError(error.message + (", by --column" if error.code == "too_large" else "")) from None
 
 
 def run_filter(
@@ -220,7 +233,7 @@ def filter_for(bundle: str | None) -> Filters:
     from rfa.library.locate import find_bundle
     from rfa.service.runtime.filter import FilterRuntime
 
-    opened = open_bundle(find_bundle(name))
+    opened = open_bundle(find_bundle(name, NAMES))
     if opened.kind == "series":
         model = series_runtime(opened, 1)
         return lambda key, series: [(series, model.sized(len(series.names)))]

@@ -274,6 +274,23 @@ def beyond_gate(nis: np.ndarray, seen: np.ndarray, flag: float) -> np.ndarray:
     return gate
 
 
+def check_sizes(series: Series, first_row: int = 1) -> None:
+    """Hold values to the largest that filters take.
+
+    Args:
+        first_row: what the first row of the table is called.
+
+    Raises:
+        ValueError: naming the row and the column.
+    """
+    for row, a in np.argwhere(np.abs(series.values) > LARGEST_OBSERVATION)[:1].tolist():
+        place = row if series.rows is None else series.rows[row]
+        raise ValueError(
+            f"row {first_row + place}, column {series.names[a]!r}: at most {LARGEST_OBSERVATION:g} in size is taken, "
+            f"got {series.values[row, a]:g}; take a larger unit, or leave the cell empty"
+        )
+
+
 def _filtered(
     table: Table, runtime: FilterRuntime, key: Key, series: Series, request: FilterStreamRequest, *,
     smooth: bool = False,
@@ -288,9 +305,7 @@ def _filtered(
             f"the rate of alarms is more than half of the rows, which are {step:,.12g} s apart: give a rarer one such "
             'as "1/week", or a share of the rows, 0.001'
         )
-    for row, a in np.argwhere(np.abs(series.values) > LARGEST_OBSERVATION)[:1].tolist():
-        place = f"row {_rows(series)[row] + 1}, column {series.names[a]!r}"
-        raise ValueError(f"{place}: at most {LARGEST_OBSERVATION:g} in size is taken")
+    check_sizes(series)
     options = FilterOptions(
         series.times, series.values, np.ones(len(series.times)), tuple(request.levels or ()), tuple(request.horizon),
         alarm=rule, smooth=smooth,

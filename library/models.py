@@ -80,7 +80,7 @@ def find_model(model: str | Path | None, columns: int | None, system: Mapping[st
     if name in auto.NAMES:
         with plain_errors():
             return Model(name, auto.AutoRuntime.of(size, name), auto.digest(name))
-    bundle = open_bundle(find_bundle(name))
+    bundle = open_bundle(find_bundle(name, auto.NAMES))
     if bundle.kind == "series":
         runtime = series_runtime(bundle, size)
         return Model(name, runtime, runtime.digest)
