@@ -6,7 +6,8 @@ import json
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from rfa.service.schemas.replies import FilterWarning, ForecastChecks
 
 LEVELS = (0.5, 0.9)
-COMPILING = "Compiling this filter for this processor: up to half a minute, once."
 WIDE = "0.9"
 BEYOND = 1.5  # typical lags: from there on it is further ahead than a step
 
@@ -101,9 +101,17 @@ class Task:
         Raises:
             ValueError: it does not fit the filter, or what is asked for cannot be told of it.
         """
+        from rfa.service.engine.filter.alarms import is_most
+
         if self.alarm.per_time and series.clock is None:
             raise ValueError(f"--alarm is per time, and {file} has no column of times; give a share of the rows")
-        parts = self.filters(key, series)
+        if is_most(self.alarm, step := usual_step(series)):
+            raise ValueError(
+                f"--alarm is more than half of the rows of {file}, which are {step:,.12g} s apart; give a rarer rate "
+                "such as 1/week, or a share of the rows such as 0.001"
+            )
+        with choosing_columns():
+            parts = self.filters(key, series)
         return [self._run(file, key, part, runtime, is_part=len(parts) > 1) for part, runtime in parts]
 
     def _run(self, file: str, key: Key, series: Series, runtime: FilterRuntime, *, is_part: bool) -> Filtered:
@@ -133,11 +141,22 @@ class Task:
             np.flatnonzero(beyond_gate(columns["nis"], seen, self.flag)).tolist(),
             leads,
             checks,
-            doubts(runtime, checks, is_whole=True),
+            doubts(runtime, checks, step=result.state.step, ahead=distances, is_whole=True),
             ahead,
             runtime.ahead(result.state, LEVELS, distances) if distances else None,
             is_part,
         )
+
+
+@contextmanager
+def choosing_columns() -> Iterator[None]:
+    """What is said of too many columns says how the command is given fewer."""
+    from rfa.service.errors import InvalidRequest
+
+    try:
+        yield
+    except InvalidRequest as error:
+        raise ValueError(error.message + (", by --column" if error.code == "too_large" else "")) from None
 
 
 def run_filter(
@@ -162,6 +181,7 @@ def run_filter(
     from tqdm import tqdm
 
     from rfa.model.compiling import telling_of_compilation
+    from rfa.service.compilation import COMPILING
     from rfa.service.engine.filter.alarms import NEVER
     from rfa.service.engine.filter.model import FilterOptions
     from rfa.service.runtime.filter_sequence import FilteredSequence
@@ -213,7 +233,7 @@ def filter_for(bundle: str | None) -> Filters:
     from rfa.library.locate import find_bundle
     from rfa.service.runtime.filter import FilterRuntime
 
-    opened = open_bundle(find_bundle(name))
+    opened = open_bundle(find_bundle(name, NAMES))
     if opened.kind == "series":
         model = series_runtime(opened, 1)
         return lambda key, series: [(series, model.sized(len(series.names)))]

@@ -28,9 +28,14 @@ SHORT, BEFORE, FEWEST = 10, 4, 48
 EVEN, MOSTLY, LONGER, LONGER_BY_FAR = 0.05, 0.9, 1.5, 10.0
 # Sizes of marks: smaller the more there are.
 SMALLEST, CROWD = 3.5, 60.0
+# Rows, and at most such a part of them, whose intervals rest on so few that a panel may end before they do; and the
+# part of it that is empty above and below.
+FIRST_ROWS, AT_MOST, EMPTY = 20, 0.5, 0.05
 # A column is marked that is off by such a part of what the furthest is.
 AS_FAR = 0.5
+WIDE: Final = "0.9"
 LEVELS: Final = (("0.9", 0.15), ("0.5", 0.3))
+MEASURED: Final[dict[str, Any]] = {"marker": ".", "linestyle": "none", "color": "0.35", "markersize": 3}
 # Units as names have them: `latency (ms)`, `power [kW]`, `temp_c`.
 IN_BRACKETS: Final = re.compile(r"^(.*?)[ _]*[(\[]([^()\[\]]{1,12})[)\]]$")
 UNITS: Final = {
@@ -117,7 +122,7 @@ def _panel(axes: Any, one: Filtered, k: int, begin: int, is_off: np.ndarray) -> 
         label = f"{float(level):.0%} interval"
         axes.fill_between(times[every], low, high, color="tab:blue", alpha=alpha, linewidth=0, label=label)
     axes.plot(times[every], columns[f"mean.{name}"][every], color="tab:blue", linewidth=1.2, label="estimate")
-    axes.plot(times[every], values[every], ".", color="0.35", markersize=3, label="measured")
+    axes.plot(times[every], values[every], label="measured", **MEASURED)
     _spans(axes, times[begin:], gaps(series.times[begin:], np.isnan(values[begin:])))
     is_outlier = np.zeros(rows, bool)
     is_outlier[one.outliers] = True
@@ -128,6 +133,7 @@ def _panel(axes: Any, one: Filtered, k: int, begin: int, is_off: np.ndarray) -> 
     for label, is_marked, marker, color, fill, largest in marks:
         where = begin + np.flatnonzero((is_marked & is_off)[begin:])
         if len(where):
+            axes.plot(times[where], values[where], **MEASURED)  # where there are many not all are drawn
             size = min(largest, max(SMALLEST, CROWD / len(where) ** 0.5))
             axes.plot(times[where], values[where], marker, color=color, fillstyle=fill, markersize=size, label=label)
     for number, lead in enumerate(one.leads):
@@ -139,11 +145,30 @@ def _panel(axes: Any, one: Filtered, k: int, begin: int, is_off: np.ndarray) -> 
         _fan(axes, one, k)
     axes.grid(alpha=0.3)
     axes.margins(x=0.01)
+    axes.set_ylim(reach(one, k, begin))
     if series.is_dated:
         zone = zone_of(series.zone)
         locator = AutoDateLocator(zone)
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, zone))
+
+
+def reach(one: Filtered, k: int, begin: int) -> tuple[float, float]:
+    """From where to where a panel goes that shows a column from a row on: all of its values and forecasts, and the
+    intervals but of the first rows, which are as wide as so few rows leave open."""
+    columns, name, values = one.columns, one.series.names[k], one.series.values[:, k]
+    seen = np.flatnonzero(~np.isnan(values))
+    settled = int(seen[min(FIRST_ROWS, int(AT_MOST * len(seen)))]) if len(seen) else 0
+    told = [f"{part}.{name}" for part in ("mean", f"lower.{WIDE}", f"upper.{WIDE}")]
+    told += [f"forecast.{lead!r}.mean.{name}" for lead in one.leads]
+    parts = [values[begin:], *(columns[part][max(begin, settled) :] for part in told)]
+    if len(one.ahead):
+        parts += [one.ahead_of(WIDE)[k][at] for at in (0, 2, 3)]
+    every = np.concatenate(parts)
+    every = every[np.isfinite(every)]
+    low, high = (float(every.min()), float(every.max())) if len(every) else (0.0, 0.0)
+    room = EMPTY * (high - low) or abs(low) or 1.0
+    return low - room, high + room
 
 
 def _fan(axes: Any, one: Filtered, k: int) -> None:

@@ -23,6 +23,8 @@ MOST_SERIES: Final = 100_000
 DATE: Final = "date"  # what a clock of two columns is called
 # Share of rows whose times differ, at most, where a table has several series.
 MOST_DISTINCT: Final = 0.6
+# Columns that have the hour of a date that stands in another one.
+HOURS: Final = ("hour", "hr", "hh", "hour of day", "hour_of_day", "he", "hour ending", "stunde")
 # Columns that number the rows of the table they were written from.
 COUNTERS: Final = ("column 1", "unnamed: 0", "index", "")
 
@@ -326,13 +328,25 @@ def _refuse_several(table: Table, series: Series, values: dict[str, np.ndarray])
     """
     if series.clock is None or len(np.unique(series.times)) > MOST_DISTINCT * len(series.times):
         return
+    _, counts = np.unique(series.times, return_counts=True)
     for name, column in table.columns.items():
-        if name == series.clock or name in values:
+        if name == series.clock or (name in values and not _are_labels(values[name], int(counts.max()))):
             continue
         groups, _ = _groups(table, (name,)) if column.null_count < len(column) else ({}, [])
         sizes = [len(rows) for rows in groups.values()]
         if len(sizes) > 1 and all(len(np.unique(series.times[rows])) == len(rows) for rows in groups.values()):
+            if name.strip().lower() in HOURS:
+                raise ValueError(
+                    f"times repeat, and column {name!r} tells {len(sizes)} rows of each apart: write both in one "
+                    "column, such as 2024-03-31 13:00"
+                )
             raise ValueError(
                 f"times repeat, and column {name!r} tells {len(sizes)} series apart: give --by {name!r}, or filter the "
                 "rows of one"
             )
+
+
+def _are_labels(values: np.ndarray, most: int) -> bool:
+    """Whether numbers are of series or hours: whole ones that come again, as many different ones as a time has rows."""
+    kinds, counts = np.unique(values, return_counts=True)
+    return len(kinds) == most and bool((counts > 1).all() and (kinds == np.rint(kinds)).all())

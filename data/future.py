@@ -27,7 +27,8 @@ def horizon(text: str) -> tuple[int, float]:
         return 0, found[0] * SECONDS[found[1]]
     if found is None or not found[0].is_integer():
         raise ValueError(
-            f"--horizon takes a number of rows such as 24, or a time such as 30min, 6h or 1d, got {text!r}"
+            f"--horizon takes a number of rows such as 24, of months as well, or a time such as 30min, 6h, 2 days or "
+            f"1w, got {text!r}"
         )
     if found[0] > MOST_AHEAD:
         raise ValueError(f"--horizon takes at most {MOST_AHEAD:,} rows, got {text!r}")

@@ -11,6 +11,7 @@ from rfa.data.table import MISSING
 
 # What people write for a thousand apart, other than a point or a comma.
 SPACES: Final = "[ '\u2019\u00a0\u202f_]"
+MONEY: Final = r"\p{Sc}"
 EXPONENT: Final = r"([eE][+-]?\d+)?"
 PLAIN: Final = rf"^[+-]?(\d+\.?\d*|\.\d+){EXPONENT}$"
 DECIMAL_COMMA: Final = rf"^[+-]?(\d{{1,3}}(\.\d{{3}})+(,\d+)?|\d+(,\d+)?|,\d+){EXPONENT}$"
@@ -68,11 +69,13 @@ def read_numbers(
 
 
 def _tidied(cells: Any) -> Any:
-    """Without signs of percent, true minus signs, and spaces between thousands."""
+    """Without signs of percent and of money, true minus signs, and spaces between thousands."""
     import pyarrow.compute as pc
 
     cells = pc.replace_substring_regex(cells, r"\s*%$", "")
     cells = pc.replace_substring(cells, "\N{MINUS SIGN}", "-")
+    cells = pc.replace_substring_regex(cells, rf"^([+-]?){MONEY}\s*", r"\1")
+    cells = pc.replace_substring_regex(cells, rf"\s*{MONEY}$", "")
     for _ in range(2):  # digits that two of them share
         cells = pc.replace_substring_regex(cells, rf"(\d){SPACES}(\d{{3}})", r"\1\2")
     return cells

@@ -16,7 +16,7 @@ from rfa.library.models import filters, plain_errors, told_of_compilation
 from rfa.library.reading import Table, read
 from rfa.library.spans import Span, as_written
 from rfa.library.wanted import LEVELS, AlarmRule, wanted
-from rfa.service.engine.filter.alarms import NEVER, count_alarms
+from rfa.service.engine.filter.alarms import NEVER, count_alarms, is_most
 from rfa.service.engine.filter.columns import Columns
 from rfa.service.engine.filter.doubts import doubts
 from rfa.service.engine.filter.forecast_checks import ALARMS, ASKED, EXPECTED, summarise
@@ -274,6 +274,23 @@ def beyond_gate(nis: np.ndarray, seen: np.ndarray, flag: float) -> np.ndarray:
     return gate
 
 
+def check_sizes(series: Series, first_row: int = 1) -> None:
+    """Hold values to the largest that filters take.
+
+    Args:
+        first_row: what the first row of the table is called.
+
+    Raises:
+        ValueError: naming the row and the column.
+    """
+    for row, a in np.argwhere(np.abs(series.values) > LARGEST_OBSERVATION)[:1].tolist():
+        place = row if series.rows is None else series.rows[row]
+        raise ValueError(
+            f"row {first_row + place}, column {series.names[a]!r}: at most {LARGEST_OBSERVATION:g} in size is taken, "
+            f"got {series.values[row, a]:g}; take a larger unit, or leave the cell empty"
+        )
+
+
 def _filtered(
     table: Table, runtime: FilterRuntime, key: Key, series: Series, request: FilterStreamRequest, *,
     smooth: bool = False,
@@ -285,16 +302,20 @@ def _filtered(
         )
     for row in np.flatnonzero(np.abs(series.times) > LARGEST_TIME)[:1].tolist():
         raise ValueError(f"row {_rows(series)[row] + 1}: a time of at most {LARGEST_TIME:g} in size is taken")
-    for row, a in np.argwhere(np.abs(series.values) > LARGEST_OBSERVATION)[:1].tolist():
-        place = f"row {_rows(series)[row] + 1}, column {series.names[a]!r}"
-        raise ValueError(f"{place}: at most {LARGEST_OBSERVATION:g} in size is taken")
+    if is_most(rule, step := usual_step(series)):
+        raise ValueError(
+            f"the rate of alarms is more than half of the rows, which are {step:,.12g} s apart: give a rarer one such "
+            'as "1/week", or a share of the rows, 0.001'
+        )
+    check_sizes(series)
     options = FilterOptions(
         series.times, series.values, np.ones(len(series.times)), tuple(request.levels or ()), tuple(request.horizon),
         alarm=rule, smooth=smooth,
     )  # fmt: skip
     result = FilteredSequence.collect(runtime.work(options))
     size, horizon = runtime.observation_size, options.horizon
-    if found := doubts(runtime, summarise(result.tally, runtime.levels, size, horizon, is_fresh=True)):
+    checks = summarise(result.tally, runtime.levels, size, horizon, is_fresh=True)
+    if found := doubts(runtime, checks, step=result.state.step):
         table.doubted.setdefault(key, []).extend(found)
     return result
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from rfa.export.manifest import MANIFEST_FILE
@@ -26,8 +28,11 @@ def served_bundles(given: list[Path] | None = None, *, own: frozenset[str] = fro
     return found
 
 
-def find_bundle(name: str) -> Path:
+def find_bundle(name: str, others: Sequence[str] = ()) -> Path:
     """The bundle in the folder `name`, else the default bundle of that name, else the folder, whatever is in it.
+
+    Args:
+        others: names that are of no bundle, and that the caller takes as well.
 
     Raises:
         FileNotFoundError: there is none of these; lists the names that there are.
@@ -40,5 +45,8 @@ def find_bundle(name: str) -> Path:
     if name not in known:
         if is_path and path.is_dir():
             return path
-        raise FileNotFoundError(f"no bundle {name!r}: give a folder, or one of {', '.join(sorted(known))}")
+        names = sorted({*known, *others})
+        meant = difflib.get_close_matches(name, names, n=1)
+        hint = f"; did you mean {meant[0]}?" if meant else ""
+        raise FileNotFoundError(f"no bundle {name!r}: give a folder, or one of {', '.join(names)}{hint}")
     return known[name]

@@ -19,6 +19,7 @@ from rfa.library.locate import find_bundle
 from rfa.model.compiling import HAS_COMPILER, telling_of_compilation
 from rfa.model.fitted import are_models, system_for
 from rfa.model.system import System
+from rfa.service.compilation import COMPILING
 from rfa.service.errors import InvalidRequest
 from rfa.service.runtime import auto
 from rfa.service.runtime.filter import FilterRuntime
@@ -34,7 +35,6 @@ KEPT: Final = 4
 SERIES = "series"
 # What filters a series of this key: its columns, each with those that are filtered with it.
 Filters = Callable[[Key, Series], Sequence[tuple[Series, FilterRuntime]]]
-COMPILING = "rfa: compiling this filter for this processor: up to half a minute, once.\n"
 UNCOMPILED = "numba is not installed: filters run a hundred times slower; pip install 'rfa-server[fast]'"
 
 
@@ -85,7 +85,7 @@ def find_model(model: str | Path | None, columns: int | None, system: Mapping[st
     if name in auto.NAMES:
         with plain_errors():
             return Model(name, auto.AutoRuntime.of(size, name), auto.digest(name))
-    bundle = _kept_open(find_bundle(name))
+    bundle = _kept_open(find_bundle(name, auto.NAMES))
     if bundle.kind == "series":
         runtime = series_runtime(bundle, size)
         return Model(name, runtime, runtime.digest)
@@ -192,7 +192,7 @@ def plain_errors() -> Iterator[None]:
 
 @contextmanager
 def told_of_compilation() -> Iterator[None]:
-    """Say on stderr that something is compiled, before that takes half a minute; and that nothing can be."""
+    """Say on stderr that something is compiled, before that takes a while; and that nothing can be."""
     if not HAS_COMPILER:
         warnings.warn(UNCOMPILED, RuntimeWarning, stacklevel=4)
     with telling_of_compilation(_tell):
@@ -200,4 +200,4 @@ def told_of_compilation() -> Iterator[None]:
 
 
 def _tell() -> None:
-    sys.stderr.write(COMPILING)
+    sys.stderr.write(f"rfa: {COMPILING}\n")

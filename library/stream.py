@@ -124,7 +124,8 @@ class Stream:
     @property
     def warnings(self) -> list[FilterWarning]:
         """Why not to trust it so far, by `calibration`; nothing where it is sound."""
-        return doubts(self._model.runtime, self.calibration)
+        step = self._runtime.get(self._pool, self._seat, self._seed).step
+        return doubts(self._model.runtime, self.calibration, step=step)
 
     def update(self, t: Time | None, y: Observation, *, noise: float = 1.0) -> FilterStepReply:
         """Take an observation; what is refused leaves the stream as it was.

@@ -104,6 +104,8 @@ LARGEST_ERROR, LEAST_SHARE = 8.0, 0.01
 MEAN_TO_STD = np.sqrt(np.pi / 2)
 # Of |y|: the error before a second observation, and the least one.
 FIRST_GUESS, RESOLUTION, TINY = 0.25, 1e-12, 1e-150
+# Of a column that has shown nothing yet, at 0.
+UNKNOWN_VARIANCE = 1e12
 # Errors as small as this share of the deviation are alike: profiles have seven digits.
 SAME = 1e-6
 # Deviations that an innovation counts for, at most: of a column that stood still nothing says how far it may go, and as
@@ -511,13 +513,16 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, few, a):
         trust = _weight(innovation, error)
         after = max(left, doubt, 1e-6 * spread) + trust * (1 - trust) * (kept * innovation) ** 2
         after *= widening(1.0, few[1, a]) ** 2
+    if state[COUNT] == 0:
+        after = spread = UNKNOWN_VARIANCE
     state[VARIANCE] = after
     state[ROWS] += 1
     state[REST] = rest if is_seen else mean
     out.mean[a] = state[ORIGIN] + filtered
     out.covariance[a, a], out.innovation_covariance[a, a] = after, spread * wide
-    # What a surprise adds was unknown before it, too: looking back is never less sure.
-    out.predicted_mean[a], out.predicted_covariance[a, a] = state[ORIGIN] + mean, max(prior, after)
+    # What a surprise adds was unknown before it, too: looking back is never less sure. Before the first there was none.
+    out.predicted_mean[a] = 0.0 if is_first else state[ORIGIN] + mean
+    out.predicted_covariance[a, a] = max(prior, after)
     log_det = np.log(spread * stretching(square, few[0, a]))
     return normal_square(square, few[0, a]), weight, log_det, is_seen and not is_first
 
@@ -585,7 +590,7 @@ def forecast(state, memory, horizon, unit, mean, covariance, few):
         variance = (MEAN_TO_STD * error) ** 2
         if lacking > 0:
             variance += lacking * _difference(state[a], middle, total)
-        covariance[a, a] = variance * widening(1.0, few[a]) ** 2
+        covariance[a, a] = variance * widening(1.0, few[a]) ** 2 if state[a, COUNT] > 0 else UNKNOWN_VARIANCE
 
 
 @part

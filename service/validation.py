@@ -106,6 +106,8 @@ def validation_failure(details: Sequence[Mapping[str, Any]], document: str = "Th
     expected = PLAIN_WORDS.get(code, first["msg"])
     if code == "list_type" and (names := [part for part in first["loc"] if isinstance(part, str)]):
         expected = ROW_WORDS.get(names[-1], expected)
+    if first["loc"][:1] == ("times",) and code in ("float_type", "float_parsing"):
+        expected += "; dates are seconds since 1970-01-01 UTC, or come as Arrow"
     more = f" ({len(details) - 1} more)" if len(details) > 1 else ""
     return InvalidRequest(f"{param or document}: {expected}.{more}", param=param or None, code=code)
 

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 import uvloop
 from fastapi import FastAPI
 
+from rfa.model.compiling import telling_of_compilation
 from rfa.service.access.logs import configure_logging
 from rfa.service.app import create_app
 from rfa.service.child_environment import end_with_parent
@@ -110,7 +111,7 @@ class ServerProcess:
         try:
             loaded: list[Models] = []
             app = create_app(self._settings, load=lambda given: loaded.pop() if loaded else self._load(given))
-            models = await asyncio.to_thread(self._load, self._settings)
+            models = await asyncio.to_thread(self._load_first, asyncio.get_running_loop())
             loaded.append(models)
             await asyncio.to_thread(openapi_of, app)  # takes 0.1 s: asked for later, live streams would wait for it
             # A refusal is heard of from here; not from the start of the application.
@@ -124,6 +125,15 @@ class ServerProcess:
         labels = ", ".join(map(_label, models.facts))
         await self._channel.send("loaded", models=labels[:LONGEST_LABELS], version=models.version)
         return app
+
+    def _load_first(self, loop: asyncio.AbstractEventLoop) -> Models:
+        """Load, and have it said where that takes long: nothing that comes later compiles."""
+
+        def tell() -> None:
+            asyncio.run_coroutine_threadsafe(self._channel.send("compiling"), loop)
+
+        with telling_of_compilation(tell):
+            return self._load(self._settings)
 
     async def _serve(self, app: FastAPI) -> None:
         _spare_the_collector()

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from rfa.service.child_environment import child_environment
+from rfa.service.compilation import log_compilation
 from rfa.service.process.address import Address, listen, refuse
 from rfa.service.process.board import make_board
 from rfa.service.process.channel import Channel, ChannelError, reason_of
@@ -336,6 +337,8 @@ class Supervisor:
                 if message["stalled"] < 2 * self._settings.stall_seconds:
                     child.silent_ticks = 0
                 child.stalled = message["stalled"]
+            case "compiling":
+                log_compilation()
             case "loaded":
                 child.is_loaded = True
                 await self._admit(child, str(message["models"]), message["version"], reloader)

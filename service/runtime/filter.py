@@ -22,6 +22,7 @@ import numpy as np
 
 from rfa.export.bundle import Bundle
 from rfa.model.compiling import HAS_COMPILER
+from rfa.model.series.leads import FARTHEST
 from rfa.service.engine.filter.adaptive import Leads
 from rfa.service.engine.filter.alarms import NEVER, Alarm
 from rfa.service.engine.filter.calibration import Calibration
@@ -123,6 +124,11 @@ class FilterRuntime(FilterStates):
     def suits_any(self) -> bool:
         """Whether it takes any numbers, of any size, and learns of a stream all that it goes by."""
         return False
+
+    @property
+    def farthest(self) -> float:
+        """Typical lags ahead beyond which it tells no lead apart from that one."""
+        return FARTHEST if self._family == "series" else math.inf
 
     def sized(self, size: int) -> FilterRuntime:
         """The same model for observations of so many components."""

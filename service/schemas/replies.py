@@ -335,7 +335,7 @@ class ForecastChecks(Reply):
     components: Annotated[list[ComponentChecks], says("of each component of the observations, in their order")]
 
 
-WarningCode = Literal["low_coverage", "high_coverage", "many_outliers", "few_rows"]
+WarningCode = Literal["low_coverage", "high_coverage", "many_outliers", "few_rows", "far_ahead", "many_alarms"]
 
 
 @dataclass(frozen=True)
@@ -345,8 +345,9 @@ class FilterWarning(Reply):
     code: Annotated[
         WarningCode,
         says(
-            "fewer values were inside their 0.9 interval than should be, or more; many are outliers to this filter; or "
-            "a filter that learns from its series alone had few rows of it"
+            "fewer values were inside their 0.9 interval than should be, or more; many are outliers to this filter; "
+            "a filter that learns from its series alone had few rows of it; forecasts further ahead than a network was "
+            "trained at are told as of the furthest that it was; or the rate asks for an alarm more often than not"
         ),
     ]
     horizon: Annotated[
@@ -424,7 +425,7 @@ class FilterColumns(ColumnsSummary):
             "by name: index, t, precision, confidence, weight, nis, anomaly, alarm (1 or 0); for each column x of "
             "the request mean.x, std.x, innovation.x, lower.L.x and upper.L.x for each level L, smoothed.mean.x and "
             "smoothed.std.x; for each horizon h forecast.h.mean.x, forecast.h.std.x, forecast.h.lower.L.x "
-            "and forecast.h.upper.L.x"
+            "and forecast.h.upper.L.x. Where x has shown nothing yet these are null"
         ),
     ]
 

@@ -462,9 +462,8 @@ class FilterRequest(FilterSeries):
         for name, length in counts.items():
             if length != count or not length:
                 field = f"values.{name}"
-                raise FieldError(
-                    field, f"{field} must have as many values as the other columns, and one", "length_mismatch"
-                )
+                expected = "at least one value" if not length else f"as many values as the other columns, {count}"
+                raise FieldError(field, f"{field} must have {expected}", "length_mismatch")
         if self.stream or self.samples:
             field = "stream" if self.stream else "samples"
             raise FieldError(field, f"{field} is of rows: give observations in the place of values", "rows_only")

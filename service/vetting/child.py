@@ -1,7 +1,8 @@
 """Tries bundles: `python -m rfa.service.vetting.child REQUEST`, started by `vetting.vet` and by nobody else.
 
 Everything is imported, and the kernels are compiled, before the limits are set; the first byte of a bundle is read
-after that. Answers are lines of JSON on standard output: one that it is ready, and one for each bundle.
+after that. Answers are lines of JSON on standard output: one before a kernel is compiled, if one is, one that it is
+ready, and one for each bundle.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError, check_golden, open_bundle
 from rfa.export.signing import PublicKey, parse_public_keys
+from rfa.model.compiling import telling_of_compilation
 from rfa.service.child_environment import confine
 from rfa.service.engine.text.incremental import Vocabulary
 from rfa.service.runtime.filter import FilterRuntime
@@ -29,7 +31,8 @@ def main() -> None:
     answers = _private_output()
     # Filters are quicker to try without: only a name in the folder is looked at.
     is_compiled = request["text_runtime"] != "onnx" and any(map(_has_constants, request["bundles"]))
-    compiled = _compiled() if is_compiled else None
+    with telling_of_compilation(lambda: print(json.dumps({"compiling": True}), file=answers, flush=True)):
+        compiled = _compiled() if is_compiled else None
     keys = parse_public_keys("\n".join(request["trusted_keys"])) if request["trusted_keys"] else ()
     os.chdir(request["directory"])
     # Of the processor for all bundles together; each alone is held to the clock.

@@ -23,6 +23,7 @@ from typing import Any, Literal
 from rfa.export.documents import BundleError
 from rfa.service import machine
 from rfa.service.child_environment import child_environment
+from rfa.service.compilation import log_compilation
 
 # -P: the folder that this happens to be started in must not provide modules.
 PROGRAM = (sys.executable, "-P", "-m", "rfa.service.vetting.child")
@@ -105,7 +106,11 @@ async def vet(
             start_new_session=True,
         )
         try:
-            if await _answer(process, START_SECONDS) is None:
+            answer = await _answer(process, START_SECONDS)
+            if answer is not None and "compiling" in answer:
+                log_compilation()
+                answer = await _answer(process, START_SECONDS)
+            if answer is None:
                 raise BundleError(f"no bundle can be vetted: the process for it {await _end(process)}")
             return tuple([await _vetted(process, path, seconds) for path in paths])
         finally:

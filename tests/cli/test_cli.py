@@ -350,8 +350,27 @@ def test_a_bundle_is_found_by_name_beside_the_others(linear_bundle: Path, monkey
     monkeypatch.setenv("RFA_BUNDLES", str(linear_bundle))
     assert served_bundles() == (linear_bundle,)
     assert find_bundle("linear") == linear_bundle
-    with pytest.raises(FileNotFoundError, match="one of linear"):
+    with pytest.raises(FileNotFoundError, match=r"one of linear$"):
         find_bundle("oscillator")
+    with pytest.raises(FileNotFoundError, match=r"one of auto, linear; did you mean linear\?$"):
+        find_bundle("liner", ("auto",))
+
+
+def test_a_name_that_is_misspelt_is_told_what_is_near() -> None:
+    code, _, err = rfa("filter", EXAMPLE, "--bundle", "serie")
+    assert code == 1 and "auto, auto-joint, " in err and err.rstrip().endswith("did you mean series?")
+
+
+def test_what_a_file_has_too_much_of_is_said_in_its_own_words(tmp_path: Path) -> None:
+    (tmp_path / "wide.csv").write_text("t," + ",".join(f"c{k}" for k in range(80)) + "\n" + "1" + ",2" * 80 + "\n")
+    for bundle in ("series", "auto"):
+        code, _, err = rfa("filter", tmp_path / "wide.csv", "--bundle", bundle)
+        assert code == 1 and "up to 64 columns" in err and "--column" in err
+    (tmp_path / "large.csv").write_text("t,y\n1,2\n2,1e15\n")
+    code, _, err = rfa("filter", tmp_path / "large.csv", "--bundle", "auto")
+    assert code == 1 and "row 3, column 'y': at most 1e+12 in size is taken, got 1e+15" in err
+    code, _, err = rfa("filter", EXAMPLE, "--horizon", "3mo")
+    assert code == 1 and "a number of rows such as 24, of months as well" in err
 
 
 def test_a_folder_that_is_called_like_a_model_is_in_nobodys_way(
@@ -389,6 +408,16 @@ def test_alarms_come_at_the_rate_that_is_asked_for(tmp_path: Path, rate: str) ->
 def test_a_rate_that_is_none_is_refused(rate: str) -> None:
     code, _, err = rfa("filter", EXAMPLE, "--alarm", rate)
     assert code == 1 and "--alarm takes a share of the rows" in err
+
+
+def test_a_rate_above_half_of_the_rows_is_refused(tmp_path: Path) -> None:
+    """Every day of daily rows would be all of them, in silence."""
+    days = "".join(f"2024-01-{day + 1:02},{day % 7}\n" for day in range(30))
+    (tmp_path / "daily.csv").write_text("date,sold\n" + days)
+    code, _, err = rfa("filter", tmp_path / "daily.csv", "--bundle", "auto", "--alarm", "1/day")
+    assert code == 1 and "--alarm is more than half of the rows of daily.csv, which are 86,400 s apart" in err
+    code, _, err = rfa("filter", tmp_path / "daily.csv", "--bundle", "auto", "--alarm", "3/week")
+    assert code == 0 and "alarms of" in err
 
 
 def test_a_flag_that_would_do_nothing_is_refused(tmp_path: Path) -> None:
@@ -445,7 +474,18 @@ def test_dates_stay_dates_in_table_and_picture(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("0.5", 0.5), ("30min", 1800), ("6h", 21600), ("1.5 d", 129600), ("1e-3", 1e-3)]
+    ("text", "seconds"),
+    [
+        ("0.5", 0.5),
+        ("30min", 1800),
+        ("6h", 21600),
+        ("1.5 d", 129600),
+        ("1e-3", 1e-3),
+        ("2 days", 172_800),
+        ("1 week", 604_800),
+        ("90 seconds", 90),
+        ("1 hour", 3600),
+    ],
 )
 def test_a_lead_has_units(text: str, seconds: float) -> None:
     assert lead(text, 1.0) == seconds

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from matplotlib.figure import Figure
 from pyarrow import parquet
 
+from rfa.cli import plot
 from rfa.cli.filter_run import Task, filter_for
-from rfa.cli.plot import MOST_PANELS, furthest_off, gaps, labelled
+from rfa.cli.plot import MOST_PANELS, furthest_off, gaps, labelled, reach
 from rfa.data import load_series
 from rfa.service.engine.filter.alarms import NEVER
 from tests.cli.test_cli import rfa, rfa_json
@@ -185,6 +187,37 @@ def test_outliers_are_marked_in_the_columns_that_are_off(tmp_path: Path) -> None
     assert furthest_off(found)[200].tolist() == [True, False]
     [small] = task.run("", (), load_series(path, columns=["small"]))
     assert furthest_off(small).all()
+
+
+def test_first_intervals_do_not_set_the_axis(tmp_path: Path) -> None:
+    """They rest on one row, and reach many times as far as all that was measured."""
+    values = 1850 + 400 * np.sin(np.arange(200) / 5) + np.random.default_rng(3).normal(0, 20, 200)
+    path = tmp_path / "load.csv"
+    path.write_text("t,y\n" + "".join(f"{k},{'' if k < 3 else value}\n" for k, value in enumerate(values)))
+    for bundle in ("auto", "series"):
+        [found] = Task(filter_for(bundle), ["12"], "24", NEVER, 0.999, smooth=False, lag=None).run(
+            "", (), load_series(path)
+        )
+        assert np.nanmax(found.columns["upper.0.9.y"]) > 3000
+        low, high = reach(found, 0, 0)
+        assert 0 < low < values.min() and values.max() < high < 3000, bundle
+
+
+def test_every_ring_has_its_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many rows not all are drawn, but those that are marked."""
+    values = np.random.default_rng(3).normal(size=300)
+    values[[101, 202]] = 60.0
+    path = tmp_path / "many.csv"
+    path.write_text("t,y\n" + "".join(f"{k},{value}\n" for k, value in enumerate(values)))
+    [found] = Task(filter_for("auto"), [], None, NEVER, 0.999, smooth=False, lag=None).run("", (), load_series(path))
+    drawn: list[Figure] = []
+    monkeypatch.setattr(plot, "POINTS", 30)
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    plot.draw([found], tmp_path / "many.png", title="many")
+    [axes] = drawn[0].axes
+    dots = {x for line in axes.get_lines() if line.get_marker() == "." for x in line.get_xdata()}
+    [rings] = [line for line in axes.get_lines() if line.get_label() == "outlier"]
+    assert {101.0, 202.0} <= set(rings.get_xdata()) <= dots and len(dots) < 100
 
 
 def test_what_cannot_be_drawn_is_said_before_the_file_is_filtered(

@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 
 import rfa
 from rfa.library import models
+from rfa.service.compilation import COMPILING
 from tests.library.keys import API_KEY, STATE_KEY
 
 ROWS = 300
@@ -522,6 +523,16 @@ def test_an_alarm_that_is_none_is_refused(options: dict[str, Any], told: str) ->
         rfa.detect([1.0, 2.0], **options)
 
 
+def test_an_alarm_at_more_than_half_of_the_rows_is_refused() -> None:
+    """By whichever function: of rows every 30 minutes half are 24 a day."""
+    told = "more than half of the rows, which are 1,800 s apart"
+    with pytest.raises(ValueError, match=told):
+        rfa.detect(readings(), "25/day", model="auto")
+    with pytest.raises(ValueError, match=told):
+        rfa.filter(readings(), alarm="1/minute", model="auto")
+    assert rfa.detect(readings(), "24/day", model="auto").observations
+
+
 def test_a_bundle_filters_what_it_was_made_for(server: TestClient) -> None:
     values = np.random.default_rng(0).normal(size=(50, 2))
     found: Any = rfa.filter(values, time=0.1 * np.arange(50), model="linear", columns=["y0", "y1"], smooth=True)
@@ -543,7 +554,7 @@ def test_what_is_compiled_is_said_on_stderr(
 
     monkeypatch.setattr(models, "telling_of_compilation", compiling)
     rfa.filter([1.0, 2.0], model="auto")
-    assert capsys.readouterr() == ("", models.COMPILING)
+    assert capsys.readouterr() == ("", f"rfa: {COMPILING}\n")
 
 
 def test_a_folder_is_named() -> None:

@@ -6,8 +6,9 @@
 Its bundles are folders with a file `manifest.json` of any content, which is what the model recites.
 
 In the folder FAKE_CHILD_NOTES it leaves notes: the state keys that it was given, when it loaded, and each time that it
-made the OpenAPI document. A file there named for its process id makes it misbehave when it loads bundles anew
-(`refuse-PID`, `die-PID`, `hang-PID`) or when it beats (`babble-PID` says what is no message).
+made the OpenAPI document. A file `compile` there makes it compile something before it has loaded; one named for its
+process id makes it misbehave when it loads bundles anew (`refuse-PID`, `die-PID`, `hang-PID`) or when it beats
+(`babble-PID` says what is no message).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numba
 from fastapi.openapi.utils import get_openapi
 
 import rfa.service.openapi
@@ -54,6 +56,8 @@ def load(settings: Settings) -> Models:
     contents = [(path / "manifest.json").read_bytes() for path in settings.bundles]
     if not is_first:
         misbehave()
+    if (NOTES / "compile").exists():
+        numba.njit(lambda: 1)()
     (NOTES / f"load-{PID}-{begun}").write_text(f"{begun} {time.monotonic()}")
     models = fake_models(Moody(script=contents[0].decode() * 1000))
     facts = [

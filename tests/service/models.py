@@ -164,6 +164,7 @@ class Means:
     time: float = 0.0
     count: int = 0
     seed: int = 0
+    step: float = 0.0
 
 
 @dataclass
@@ -208,6 +209,7 @@ class FakeFilter:
     own_bytes = 0
     kept_bytes = 0
     suits_any = False
+    farthest = math.inf
 
     @property
     def label(self) -> str:

@@ -7,10 +7,11 @@ import re
 import numpy as np
 import pytest
 
-from rfa.model.auto_numba import FEWEST_SLOTS, LAGS_AT_ONCE, dominant_period
+from rfa.model.auto_numba import FEWEST_SLOTS, LAGS_AT_ONCE, UNKNOWN_VARIANCE, dominant_period
 from rfa.service.engine.filter.forecast_checks import INSIDE, OUTLIERS, SCORED
 from rfa.service.errors import InvalidRequest
 from rfa.service.runtime.auto import MOST_COLUMNS, AutoRuntime
+from rfa.service.runtime.compiled_series_rows import UNKNOWN_VARIANCE as SERIES_UNKNOWN_VARIANCE
 from rfa.service.runtime.filter_sequence import FilteredSequence
 
 ROWS = 3000
@@ -50,6 +51,23 @@ def inside(found: FilteredSequence, times: np.ndarray, values: np.ndarray, colum
     after = values[target[made]]
     assert len(made) >= 500
     return float(np.mean((ends[made, 0] <= after) & (after <= ends[made, 1])))
+
+
+def test_a_column_that_has_shown_nothing_is_unknown() -> None:
+    """It is at 0 with a deviation of a million until its first value, as with the network; smoothed, as it was then."""
+    assert UNKNOWN_VARIANCE == SERIES_UNKNOWN_VARIANCE
+    values = np.stack([1e-9 * walk(60), walk(60)], axis=1)
+    late = values.copy()
+    late[:5, 1] = np.nan
+    found, alone = (run(np.arange(60.0), rows, (1.0, 4.0), smooth=True) for rows in (late, values[:, 0]))
+    assert (told(found, "mean")[:5, 1] == 0).all() and (told(found, "std")[:5, 1] == 1e6).all()
+    assert (told(found, "moments")[:5, :, 0, 1] == 0).all() and (told(found, "moments")[:5, :, 1, 1] == 1e6).all()
+    assert (told(found, "std")[5:, 1] < 100).all() and told(found, "mean")[5, 1] == late[5, 1]
+    assert found.smoothed is not None and alone.smoothed is not None
+    smoothed = np.array([step.mean for step in found.smoothed])
+    np.testing.assert_allclose(smoothed[:5, 1], smoothed[5, 1], rtol=1e-6)
+    # What is known of the other column, in whatever unit, is as if it came alone.
+    np.testing.assert_allclose(smoothed[:, 0], [step.mean[0] for step in alone.smoothed], rtol=1e-9)
 
 
 def test_a_shift_of_time_changes_nothing() -> None:

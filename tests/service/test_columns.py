@@ -248,3 +248,19 @@ async def test_a_list_of_numbers_is_one_column() -> None:
         assert plain == named
         refused = await client.post("/filter", json={"values": [1.0, "two"]})
         assert refused.status_code == 422 and refused.json()["error"]["param"] == "values.y[1]"
+
+
+async def test_a_column_has_nothing_where_it_has_shown_nothing() -> None:
+    """A step has a number for each component, and there it is as wide as can be."""
+    late, other = [None, None, 100.0, 101.0], [1.0, 2.0, 1.5, None]
+    body = {"model": "auto", "levels": [0.9], "horizon": [1.0]}
+    async with serving() as client:
+        found = await answer(client, {**body, "values": {"late": late, "other": other}})
+        steps = (await answer(client, {**body, "observations": list(zip(late, other, strict=True))}))["steps"]
+    columns = found["columns"]
+    of_late = [name for name in columns if name.endswith(".late") and not name.startswith("innovation")]
+    assert len(of_late) == 2 + 2 + 2 + 2
+    for name in of_late:
+        assert columns[name][:2] == [None, None] and None not in columns[name][2:], name
+        assert None not in columns[name.replace(".late", ".other")]
+    assert [step["std"][0] for step in steps[:2]] == [1e6, 1e6] and steps[2]["std"][0] < 100

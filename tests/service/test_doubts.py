@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import pytest
 
 from rfa.export.bundle import open_bundle
 from rfa.library.filtering import beyond_gate
+from rfa.service.engine.filter.alarms import count_alarms
 from rfa.service.engine.filter.doubts import ENOUGH, FAR_OFF, SELDOM, doubts
 from rfa.service.engine.filter.forecast_checks import OUTLIERS, columns, summarise
 from rfa.service.runtime.auto import AutoRuntime
@@ -26,9 +28,10 @@ from tests.service.test_columns import answer, arrow, send, serving
 class Model(NamedTuple):
     name: str
     suits_any: bool
+    farthest: float = math.inf
 
 
-AUTO, LINEAR = Model("auto", True), Model("linear", False)
+AUTO, LINEAR, NETWORK = Model("auto", True), Model("linear", False), Model("series", True, 768)
 BUNDLES = Path(__file__).parents[2] / "bundles"
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 
@@ -109,6 +112,39 @@ def test_a_column_that_fails_is_named() -> None:
     assert high.message.startswith("99.0 % of the values of columns 3, 4, 5, 6, 7, 8, … of 10 were inside")
     (all_,) = doubts(AUTO, checked(0.85, 900, each=[0.885] * 5 + [0.885]))
     assert (all_.code, all_.components) == ("low_coverage", None)
+
+
+@pytest.mark.parametrize(
+    ("step", "leads", "rows", "told"),
+    [
+        (60, [60 * 768], [], None),
+        (60, [60 * 769], [], (60 * 769, "up to 769,")),
+        (60, [60], [60 * 768, 60 * 1000, 60 * 2880], (60 * 1000, "up to 2,880,")),
+        (0, [60 * 2880], [60 * 2880], None),  # of a stream that has no step yet
+    ],
+)
+def test_leads_beyond_the_furthest_are_told(
+    step: float, leads: list[float], rows: list[float], told: tuple[float, str] | None
+) -> None:
+    """Before anything came true of them; of a model without a bound nothing is said."""
+    checks = checked(0.9, 900, leads=[LeadChecks(lead, None, 0, {"0.9": None}) for lead in leads])
+    found = doubts(NETWORK, checks, step=step, ahead=rows)
+    assert [(warning.code, warning.horizon) for warning in found] == ([] if told is None else [("far_ahead", told[0])])
+    assert all(told is not None and told[1] in one.message and "'auto'" in one.message for one in found)
+    assert doubts(AUTO, checks, step=step, ahead=rows) == []
+
+
+@pytest.mark.parametrize(("expected", "is_told"), [(450, False), (451, True), (900, True)])
+def test_a_rate_that_asks_for_most_rows_is_told(expected: float, is_told: bool) -> None:
+    checks = replace(checked(0.9, 900), alarms=count_alarms(900, expected, expected))
+    for model in (AUTO, LINEAR, NETWORK):
+        assert [one.code for one in doubts(model, checks)] == ["many_alarms"] * is_told
+    assert doubts(AUTO, replace(checked(0.9, 900), alarms=count_alarms(5, 5, 5))) == []
+
+
+def test_a_lead_that_came_true_is_as_many_steps_as_were_counted() -> None:
+    (warning,) = doubts(NETWORK, checked(0.9, 9000, leads=[ahead(2000, 0.9, 900)]))
+    assert (warning.code, warning.horizon) == ("far_ahead", 120_000)
 
 
 def test_a_warning_says_what_was_found_and_what_to_try() -> None:

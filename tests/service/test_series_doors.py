@@ -71,3 +71,31 @@ def test_in_python_and_by_the_command(small: Path, tmp_path: Path) -> None:
     stream = rfa.Stream(model=small)
     for t, (value, step) in enumerate(zip(VALUES, wanted.steps, strict=True)):
         assert stream.update(t, value).mean == step.mean
+
+
+@pytest.mark.anyio
+async def test_leads_further_than_it_was_trained_at_are_warned_of(small: Path, tmp_path: Path) -> None:
+    """By every door, and not those that are within."""
+    server = create_app(Settings(bundles=(small,), processes=1, workers=1))
+    async with server.router.lifespan_context(server):
+        transport = httpx.ASGITransport(server, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+
+            async def told(**asked: Any) -> list[float | None]:
+                body = {"model": "small-series", "values": {"y": VALUES}, **asked}
+                found = (await client.post("/filter", json=body)).json()["warnings"]
+                return [one["horizon"] for one in found if one["code"] == "far_ahead"]
+
+            assert await told(horizon=[768.0]) == await told(ahead=768) == []
+            assert await told(horizon=[1.0, 900.0, 800.0]) == [800.0]
+            assert await told(ahead=1000) == [769.0]
+    with pytest.warns(UserWarning, match="more than 768 steps ahead, here up to 1,000"):
+        rfa.forecast(np.array(VALUES), 1000, model=small)
+    stream = rfa.Stream(model=small, horizon=[1000.0])
+    for t, value in enumerate(VALUES[:3]):
+        stream.update(t, value)
+    assert [one.code for one in stream.warnings] == ["far_ahead"]
+    file = tmp_path / "values.csv"
+    file.write_text("y\n" + "\n".join(map(str, VALUES)) + "\n")
+    result = CliRunner().invoke(app, ["filter", str(file), "--bundle", str(small), "--horizon", "1000", "--json"])
+    assert "warning: forecasts more than 768 steps ahead, here up to 1,000" in result.stderr

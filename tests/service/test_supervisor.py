@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from rfa.service.compilation import COMPILING
 from rfa.service.process.snapshot import Snapshot
 from rfa.service.process.supervisor import Child
 from tests.service.processes import Server, engines_of, is_alive, serving
@@ -32,6 +33,14 @@ def test_all_processes_serve_and_end_with_the_signal(tmp_path: Path) -> None:
         assert server.end() == 0
         assert not any(map(is_alive, children))
         assert server.log.count(" rfa.supervisor: ") == 3 and " ERROR " not in server.log, server.log
+
+
+def test_what_is_compiled_is_said_once_before_the_server_is_there(tmp_path: Path) -> None:
+    (tmp_path / "compile").touch()
+    with serving(tmp_path, processes=2) as server:
+        assert server.log.count(COMPILING) == 1
+        assert server.log.index(COMPILING) < server.log.index("serving ")
+        assert server.end() == 0
 
 
 def test_the_document_of_the_interface_is_made_before_anybody_asks(tmp_path: Path) -> None:

@@ -65,6 +65,11 @@ def alarm(
     )  # fmt: skip
 
 
+def is_most(rule: Alarm, step: float) -> bool:
+    """Whether a rate per time asks for more of the rows, usually so far apart, than a share may."""
+    return rule.per_time * step > LARGEST_RATE
+
+
 def count_alarms(asked: float, expected: float, raised: float) -> AlarmChecks | None:
     """What became of the alarms of a request; None where it asked for none, or nothing was observed."""
     if not asked:

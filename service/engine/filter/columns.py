@@ -1,13 +1,19 @@
-"""What is told about a series, as columns by name."""
+"""What is told about a series, as columns by name.
+
+Models of any numbers tell a column that has shown nothing as 0 with a deviation of UNKNOWN, for a step has a number for
+each component. A column may have none, and there it has none.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from rfa.model.auto_numba import UNKNOWN_VARIANCE
 from rfa.service.engine.filter.model import Ahead
 from rfa.service.engine.filter.steps import Steps
 from rfa.service.schemas.replies import FilterStepReply, SmoothedStep
@@ -16,6 +22,7 @@ Array = np.ndarray
 # Names of a step's numbers, and of its numbers for each component.
 ONE = ("precision", "confidence", "weight", "nis", "anomaly", "alarm")
 EACH = ("mean", "std", "innovation")
+UNKNOWN: Final = math.sqrt(UNKNOWN_VARIANCE)
 
 
 class Columns:
@@ -66,15 +73,19 @@ class Columns:
         yield "t", steps.times
         for field in filter(self._wants, ONE):
             yield field, getattr(told, field)
+        is_unknown = (told.std == UNKNOWN) & (told.mean == 0)
         for field in filter(self._wants, EACH):
-            yield from self._each(field, getattr(told, field))
+            yield from self._each(field, _known(getattr(told, field), is_unknown))
         if self._wants("interval"):
-            yield from self._bands("", steps.readout.names, told.interval)
+            yield from self._bands("", steps.readout.names, _known(told.interval, is_unknown[:, None, :, None]))
         if self._wants("forecast"):
+            moments, bands = (
+                _known(told.moments, is_unknown[:, None, None]), _known(told.bands, is_unknown[:, None, None, :, None])
+            )  # fmt: skip
             for h, lead in enumerate(self._horizon):
-                yield from self._each(f"forecast.{lead!r}.mean", told.moments[:, h, 0])
-                yield from self._each(f"forecast.{lead!r}.std", told.moments[:, h, 1])
-                yield from self._bands(f"forecast.{lead!r}.", steps.readout.names, told.bands[:, h])
+                yield from self._each(f"forecast.{lead!r}.mean", moments[:, h, 0])
+                yield from self._each(f"forecast.{lead!r}.std", moments[:, h, 1])
+                yield from self._bands(f"forecast.{lead!r}.", steps.readout.names, bands[:, h])
 
     def _of_reply(self, step: FilterStepReply) -> Iterator[tuple[str, Array]]:
         yield "index", np.array([step.index])
@@ -106,6 +117,11 @@ class Columns:
 
     def _named_bands(self, before: str, intervals: dict[str, Any]) -> Iterator[tuple[str, Array]]:
         yield from self._bands(before, list(intervals), np.array([list(intervals.values())], np.float64))
+
+
+def _known(values: Array, is_unknown: Array) -> Array:
+    """The values where something is known; NaN is of what is not."""
+    return np.where(is_unknown, np.nan, values) if is_unknown.any() else values
 
 
 def _numbers(values: list[Any]) -> Array:

@@ -15,14 +15,19 @@ are no more than 20 that are apart: one walk in 14 fails the bar there, though n
 `auto` knows nothing but the series: where fewer than LEAST rows of it could be scored, a reply says so. Not of a live
 stream, whose first frames are always few, nor of one that goes on, nor in Python, where a warning is of what is wrong,
 and short series are common: their intervals are as wide as that makes them.
+
+A network tells leads up to the furthest that it was trained at. What is asked for beyond is told as of that one, which
+no count of what came true shows before it has come.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from rfa.service.engine.filter.adaptive import MOST_PLACES
+from rfa.service.engine.filter.alarms import LARGEST_RATE
 from rfa.service.schemas.replies import FilterWarning, ForecastChecks, WarningCode
 
 LEVEL: Final = "0.9"
@@ -50,13 +55,24 @@ class Answering(Protocol):
     @property
     def suits_any(self) -> bool: ...
 
+    @property
+    def farthest(self) -> float: ...
+
 
 def doubts(
-    model: Answering, checks: ForecastChecks, *, is_whole: bool = False, followed: int = 0
+    model: Answering,
+    checks: ForecastChecks,
+    *,
+    step: float = 0.0,
+    ahead: Sequence[float] = (),
+    is_whole: bool = False,
+    followed: int = 0,
 ) -> list[FilterWarning]:
     """What speaks against the reply of a model; nothing where it is sound.
 
     Args:
+        step: the stream's typical lag, which tells of a lead how many steps it is before one came true; 0 is unknown.
+        ahead: leads of rows that come next, which are told beside those of the checks.
         is_whole: whether the checks are of a recorded series from its first row to its last.
         followed: so many of the leads, the last ones, were followed for the rows of `ahead`, and say so.
     """
@@ -71,8 +87,27 @@ def doubts(
     if share > MANY_OUTLIERS and _is_seldom(share, MANY_OUTLIERS, observations, seldom):
         what = f"{checks.outliers:,} of {observations:,} observations are outliers to {model.name!r}"
         found.append(_warning(model, "many_outliers", what))
-    step = _step(model, checks, observations, seldom)
-    return [*found, *step, *_leads(model, checks, observations, seldom, followed, has_failed=bool(step))]
+    alarms = checks.alarms
+    if alarms is not None and alarms.observations >= LEAST and alarms.expected > LARGEST_RATE * alarms.observations:
+        what = f"the rate asks for {alarms.expected:,.0f} alarms in {alarms.observations:,} observations"
+        found.append(_warning(model, "many_alarms", what))
+    found += _far(model, checks, step, ahead)
+    next_one = _step(model, checks, observations, seldom)
+    return [*found, *next_one, *_leads(model, checks, observations, seldom, followed, has_failed=bool(next_one))]
+
+
+def _far(model: Answering, checks: ForecastChecks, step: float, ahead: Sequence[float]) -> list[FilterWarning]:
+    """What is said where leads are beyond the furthest that the model can tell."""
+    leads = [(lead.horizon, lead.steps or (lead.horizon / step if step else 0.0)) for lead in checks.leads]
+    leads += [(lead, lead / step if step else 0.0) for lead in ahead]
+    far = sorted(lead for lead in leads if round(lead[1]) > model.farthest)
+    if not far:
+        return []
+    what = (
+        f"forecasts more than {model.farthest:g} steps ahead, here up to {far[-1][1]:,.0f}, are told as if they were "
+        f"{model.farthest:g}: {model.name!r} was trained no further"
+    )
+    return [_warning(model, "far_ahead", what, horizon=far[0][0])]
 
 
 def _step(model: Answering, checks: ForecastChecks, observations: int, seldom: float) -> list[FilterWarning]:
@@ -157,6 +192,10 @@ def _warning(
         advice = f"they are too wide, as where values stand still or repeat: leave such stretches out, or {FIT}"
     elif code == "low_coverage":
         advice = f"the series changes faster than its intervals learn: send more of its past first, or {FIT}"
+    elif code == "far_ahead":
+        advice = "name the model 'auto', which has no such bound, or take coarser rows (`rfa filter --every`)"
+    elif code == "many_alarms":
+        advice = "give a rarer one, or a share of the observations such as 0.001; times count as seconds"
     elif code == "few_rows":
         advice = "send more of the series' past, if there is any"
     else:

@@ -127,6 +127,10 @@ class RecurrentJob(Job):
             return self._first_state()
         return self.filtering.model.get(self.filtering.pool, self.seat, self.seed)
 
+    def typical_lag(self) -> float:
+        """The stream's usual step so far; 0 where there was none, or no lead was asked for, of which it is needed."""
+        return float(self.state_now().step) if self.readout.horizon else 0.0
+
     def _first_state(self) -> Any:
         if self._resumed is None or not self._resumed.count:
             return self.filtering.model.start(self.seed)
@@ -231,7 +235,9 @@ class FilterJob(RecurrentJob):
             ahead = self.filtering.model.ahead(self.state_now(), self.options.levels, self.options.ahead)
         timings, checks = self.filtering.observe_end(self), self.checks()
         is_whole = self._is_fresh and reason == "complete"
-        warnings = self.filtering.warn(checks, is_whole=is_whole, followed=self.options.followed)
+        warnings = self.filtering.warn(
+            checks, step=self.typical_lag(), ahead=self.options.ahead, is_whole=is_whole, followed=self.options.followed
+        )
         self.finish(Filtered(None, self.log_likelihood, checks, warnings, timings, state, reason, ahead))
 
 

@@ -124,7 +124,11 @@ def _blocks_from_the_end(steps: int) -> Iterator[tuple[int, int]]:
 def _back(traces: Traces, first: int, last: int) -> tuple[Array, Array]:
     """G and L of the steps, `[B, n, n]`; the last step of all has none."""
     now, after = traces.part(first, min(last, traces.steps - 1)), traces.part(first + 1, last + 1)
-    # A pseudo-inverse: without process noise a long gap makes the predicted covariance singular.
-    inverse = np.linalg.pinv(after.predicted_covariance, hermitian=True)
+    # A pseudo-inverse: without process noise a long gap makes the predicted covariance singular. Of correlations, for
+    # what is small in one unit, or is known of one component alone, is none the less there.
+    variances = np.diagonal(after.predicted_covariance, axis1=1, axis2=2)
+    deviations = np.sqrt(np.where(variances > 0, variances, 1.0))
+    scale = deviations[:, :, None] * deviations[:, None, :]
+    inverse = np.linalg.pinv(after.predicted_covariance / scale, hermitian=True) / scale
     gains = now.covariance @ after.transition.swapaxes(1, 2) @ inverse
     return gains, now.covariance - gains @ after.predicted_covariance @ gains.swapaxes(1, 2)

@@ -124,9 +124,17 @@ class FilterStage:
         """Count a finished request."""
         return observe_end(job, self._metrics, self.model.label)
 
-    def warn(self, checks: ForecastChecks, *, is_whole: bool = False, followed: int = 0) -> list[FilterWarning]:
+    def warn(
+        self,
+        checks: ForecastChecks,
+        *,
+        step: float,
+        ahead: Sequence[float] = (),
+        is_whole: bool = False,
+        followed: int = 0,
+    ) -> list[FilterWarning]:
         """What a reply warns of, counted."""
-        return warn(checks, self._metrics, self.model, is_whole=is_whole, followed=followed)
+        return warn(checks, self._metrics, self.model, step=step, ahead=ahead, is_whole=is_whole, followed=followed)
 
     def _advance(self, jobs: Sequence[RecurrentJob], done: _Done) -> None:
         """One observation of each job; a job whose numbers are not finite fails alone."""
@@ -228,8 +236,9 @@ class SequenceStage:
         size, horizon = self.model.observation_size, job.options.horizon
         checks = summarise(result.tally, self.model.levels, size, horizon, is_fresh=is_fresh)
         warnings = warn(
-            checks, self._metrics, self.model, is_whole=is_fresh and not result.is_cut, followed=job.options.followed
-        )
+            checks, self._metrics, self.model, step=result.state.step, ahead=job.options.ahead,
+            is_whole=is_fresh and not result.is_cut, followed=job.options.followed,
+        )  # fmt: skip
         reason: FilterFinishReason = "deadline" if result.is_cut else "complete"
         if not job.steps:
             job.emit(job.no_steps())
@@ -278,10 +287,17 @@ def observe_end(job: Job, metrics: Metrics, name: str) -> FilterTimings:
 
 
 def warn(
-    checks: ForecastChecks, metrics: Metrics, model: FilterRuntime, *, is_whole: bool = False, followed: int = 0
+    checks: ForecastChecks,
+    metrics: Metrics,
+    model: FilterRuntime,
+    *,
+    step: float,
+    ahead: Sequence[float],
+    is_whole: bool,
+    followed: int,
 ) -> list[FilterWarning]:
-    """What a reply of a filter warns of, counted; `is_whole` and `followed` are of `doubts`."""
-    found = doubts(model, checks, is_whole=is_whole, followed=followed)
+    """What a reply of a filter warns of, counted; see `doubts`."""
+    found = doubts(model, checks, step=step, ahead=ahead, is_whole=is_whole, followed=followed)
     for code in {warning.code for warning in found}:
         metrics.filter_warnings.labels(model.name, code).inc()
     return found

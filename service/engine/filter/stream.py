@@ -198,7 +198,8 @@ class StreamJob(RecurrentJob):
         self._steps += 1
         every = self.options.state_every
         if every and self._steps % every == 0:
-            self.emit(StreamStep(stepped.step, self.pack(), doubts(self.filtering.model, self.checks())))
+            found = doubts(self.filtering.model, self.checks(), step=self.typical_lag())
+            self.emit(StreamStep(stepped.step, self.pack(), found))
         else:
             self.emit(StreamStep(stepped.step, None))
 
@@ -214,5 +215,5 @@ class StreamJob(RecurrentJob):
 
     def _end(self, reason: EndReason) -> None:
         state, checks = self.pack() if self.options.wants_state else None, self.checks()
-        warnings = self.filtering.warn(checks)
+        warnings = self.filtering.warn(checks, step=self.typical_lag())
         self.finish(StreamEnd(self._steps, self.log_likelihood, checks, warnings, reason, state))
