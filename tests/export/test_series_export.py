@@ -22,6 +22,7 @@ from rfa.library.models import find_model
 from rfa.model.checkpoint import load_run
 from rfa.model.series.decoder_numba import SeriesDecoder
 from rfa.model.series.session import NETWORK, SeriesSession
+from rfa.service.runtime.compiled_series import SeriesRuntime
 from tests.small_series import exported, saved
 
 
@@ -86,7 +87,8 @@ def test_a_bundle_that_was_replaced_is_opened_again(folder: Path, tmp_path: Path
     bundle, path = exported(folder), tmp_path / "bundle"
     shutil.copytree(bundle.path, path)
     found = find_model(path, 1)
-    assert find_model(path, 2).runtime.decoder is found.runtime.decoder
+    one, two = found.runtime, find_model(path, 2).runtime
+    assert isinstance(one, SeriesRuntime) and isinstance(two, SeriesRuntime) and one.decoder is two.decoder
     shutil.rmtree(path)
     rewritten(bundle, path, golden_json=json.dumps(bundle.golden, indent=1).encode())
     assert find_model(path, 1).digest != found.digest
