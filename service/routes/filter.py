@@ -88,10 +88,10 @@ async def _prepared(
     """What filters, its name and passes, where states come from and go to, and what there is to do."""
     size = _size(body)
     choice = await engine.choice(body.model, body.system)
+    model = _model(body, engine, choice, size)
     kind = partial(engine.filter_state, choice, size)
     exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
     resumed = None if exchange.opened is None else engine.read_filter_state(choice, exchange.opened.payload, size)
-    model = engine.filter_model(choice, size)
     passes = model.passes.checked(body.passes, model.name)
     return choice, model.name, passes, exchange, _options(body, model, exchange, resumed)
 
@@ -142,6 +142,20 @@ class Asked:
         names = [level_name(level) for level in self.job.options.levels]
         ahead = None if filtered.ahead is None else columns.ahead(filtered.ahead, names)
         return ColumnsSummary(**vars(summary), ahead=ahead)
+
+
+def _model(body: FilterRequest, engine: Engine, choice: ModelChoice, size: int) -> FilterRuntime:
+    """What filters so many columns.
+
+    Raises:
+        InvalidRequest, NotFound: if they are too many, naming the field that they came in.
+    """
+    try:
+        return engine.filter_model(choice, size)
+    except InvalidRequest as error:
+        if body.values is None or error.param != "observations":
+            raise
+        raise InvalidRequest(error.message, param="values", code=error.code) from None
 
 
 def _size(body: FilterRequest) -> int:

@@ -165,6 +165,7 @@ async def test_a_reply_has_the_fields_that_were_asked_for() -> None:
         ({"values": {"left": [], "right": []}, "times": []}, "values.left", "length_mismatch"),
         ({"values": {"left": [1.0] * 7}}, "values", "shape_mismatch"),
         ({"values": {"left": [1.0] * 7, "right": [1e13] * 7}}, "values.right[0]", "less_than_equal"),
+        ({"values": {str(k): [1.0] * 7 for k in range(65)}, "model": "auto"}, "values", "too_large"),
         ({"times": TIMES[:3]}, "times", "length_mismatch"),
         ({"samples": 2}, "samples", "rows_only"),
         ({"stream": True}, "stream", "rows_only"),
