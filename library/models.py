@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rfa.data import Key, Series, key_name
-from rfa.export.bundle import check_golden, open_bundle
+from rfa.export.bundle import open_bundle
 from rfa.export.documents import sha256
 from rfa.export.manifest import MANIFEST_FILE
 from rfa.library.locate import find_bundle
@@ -120,12 +120,11 @@ def series_runtime(bundle: Bundle, columns: int) -> SeriesRuntime:
 def _held_to_golden(bundle: Bundle) -> SeriesRuntime:
     """A model of any series, held to the golden outputs of its bundle as servers hold it: once for a bundle, for hashes
     tell that the weights came whole, and not that they are those of the network."""
-    from rfa.model.series.session import NETWORK, SeriesSession
-    from rfa.service.runtime.compiled_series import open_series
+    from rfa.service.runtime.compiled_series import hold_to_golden, open_series
 
     runtime = open_series(bundle)
     with telling_of_compilation(_tell):
-        check_golden(bundle, {NETWORK: SeriesSession(runtime.decoder)})
+        hold_to_golden(bundle, runtime)
     return runtime
 
 

@@ -43,7 +43,8 @@ COMPILED_MODELS = {
     "rfa.model.recurrence.dense_numba_learned",
     "rfa.model.recurrence.filter_numba", "rfa.model.recurrence.noise_law", "rfa.model.recurrence.observed",
     "rfa.model.calendar", "rfa.model.series", "rfa.model.series.config", "rfa.model.series.decoder_numba",
-    "rfa.model.series.session", "rfa.model.series.stream_numba", "rfa.model.student", "rfa.model.system",
+    "rfa.model.series.leads", "rfa.model.series.session", "rfa.model.series.stream_numba",
+    "rfa.model.series.tokens_numba", "rfa.model.student", "rfa.model.system",
 }  # fmt: skip
 # What is told of an observation is compiled as well; how that is done stands with the first that was. And beliefs are
 # merged, inputs answered, any numbers filtered, and systems checked, by the model's formulas, which need NumPy alone.

@@ -23,6 +23,7 @@ from rfa.model.handles import Handle
 from rfa.model.series import stream_numba
 from rfa.model.series.config import PATCH
 from rfa.model.series.decoder_numba import SeriesDecoder
+from rfa.model.series.leads import FARTHEST
 from rfa.model.series.session import NETWORK, SeriesSession
 from rfa.model.series.stream_numba import LARGEST_VALUE, keep, kept_of, kept_shapes
 from rfa.service.engine.filter import conclude
@@ -34,14 +35,14 @@ from rfa.service.engine.filter.model import Piece, reply_rows
 from rfa.service.engine.filter.steps import Readout
 from rfa.service.errors import InvalidRequest
 from rfa.service.runtime import auto
+from rfa.service.runtime.compiled_series_rooms import MOST_BYTES, Rooms
 from rfa.service.runtime.compiled_series_rows import Followed, Room, RowRoom, Streamed, Taken, Wave, take
+from rfa.service.runtime.compiled_series_work import count_cells, row_work
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.filter_state import FilterStates
 from rfa.service.runtime.filter_steps import Batch, Traced, streams_of, trace_room
 from rfa.service.runtime.passes import PassesRange
 from rfa.service.runtime.pool import StateField, StatePool
-from rfa.service.runtime.series_rooms import MOST_BYTES, Rooms
-from rfa.service.runtime.series_work import count_cells, row_work
 
 if TYPE_CHECKING:
     from rfa.service.runtime.graph_steps import GraphSteps
@@ -266,6 +267,10 @@ class SeriesRuntime(FilterRuntime):
         return True
 
     @property
+    def farthest(self) -> float:
+        return FARTHEST
+
+    @property
     def own_bytes(self) -> int:
         """See `FilterRuntime`: a seat, which many columns make large."""
         return self.state_bytes
@@ -308,13 +313,22 @@ def open_series(bundle: Bundle) -> SeriesRuntime:
     return SeriesRuntime(bundle.name, bundle.digest, SeriesDecoder.of(bundle.weights()))
 
 
+def hold_to_golden(bundle: Bundle, model: SeriesRuntime) -> int:
+    """Hold the network to the bundle's golden outputs; how many values it gave.
+
+    Raises:
+        BundleError: it gave others.
+    """
+    return check_golden(bundle, {NETWORK: SeriesSession(model.decoder)})
+
+
 def make_ready(bundle: Bundle, model: SeriesRuntime) -> int:
     """Compile the kernels, and hold the network to the bundle's golden outputs; how many values it gave.
 
     Raises:
         BundleError: it gave others.
     """
-    count = check_golden(bundle, {NETWORK: SeriesSession(model.decoder)})
+    count = hold_to_golden(bundle, model)
     model.filter([0.0, 1.0], [[0.0], [1.0]], horizon=(1.0,))
     model.steps.settle()
     return count

@@ -242,8 +242,9 @@ def _take_column(numbers, rows, row, quantiles, value, noise, out, few, a):
         out.innovation[a] = 0.0
         deviation = FIRST_GUESS * abs(value) + _least(value, 0.0) if is_seen else np.sqrt(UNKNOWN_VARIANCE)
         mean = value if is_seen else 0.0
-        out.mean[a], out.predicted_mean[a] = mean, mean
-        out.covariance[a, a] = out.predicted_covariance[a, a] = out.innovation_covariance[a, a] = deviation * deviation
+        # Before a stream's first value nothing is known, for those that look back as well.
+        out.mean[a], out.predicted_mean[a], out.predicted_covariance[a, a] = mean, 0.0, UNKNOWN_VARIANCE
+        out.covariance[a, a] = out.innovation_covariance[a, a] = deviation * deviation
         few[0, a] = few[1, a] = 1.0
         numbers[FILTERED], numbers[VARIANCE] = mean, deviation * deviation
         return 0.0, 1.0, 0.0, False
@@ -291,8 +292,9 @@ def _take_column(numbers, rows, row, quantiles, value, noise, out, few, a):
             numbers[MISSED] = KEEP * numbers[MISSED] + min(abs(innovation), CAP * deviation)
             numbers[FORESEEN] = KEEP * numbers[FORESEEN] + deviation
     out.mean[a], out.covariance[a, a] = mean, after
+    # As uncertain as the row before at least: what looks back from it takes it for a walk.
+    out.predicted_mean[a], out.predicted_covariance[a, a] = middle, max(prior, after, numbers[VARIANCE])
     numbers[FILTERED], numbers[VARIANCE] = mean, after
-    out.predicted_mean[a], out.predicted_covariance[a, a] = middle, max(prior, after)
     return (
         normal_square(square, few[0, a]),
         weight,

@@ -22,7 +22,6 @@ import numpy as np
 
 from rfa.export.bundle import Bundle
 from rfa.model.compiling import HAS_COMPILER
-from rfa.model.series.leads import FARTHEST
 from rfa.service.engine.filter.adaptive import Leads
 from rfa.service.engine.filter.alarms import NEVER, Alarm
 from rfa.service.engine.filter.calibration import Calibration
@@ -128,7 +127,7 @@ class FilterRuntime(FilterStates):
     @property
     def farthest(self) -> float:
         """Typical lags ahead beyond which it tells no lead apart from that one."""
-        return FARTHEST if self._family == "series" else math.inf
+        return math.inf
 
     def sized(self, size: int) -> FilterRuntime:
         """The same model for observations of so many components."""

@@ -1,5 +1,7 @@
 """The usual model on streams that a tester broke it with: by `rfa.filter` and `rfa.forecast`."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -38,3 +40,12 @@ def test_estimates_are_better_than_measurements_and_know_it(noise):
     inside = (found["y_low90"] <= truth) & (truth <= found["y_high90"])
     # A thousand rows whose errors hang together over a season.
     assert inside[late].mean() > 0.9 - 5 * np.sqrt(0.09 * 12 / 1_000)
+
+
+def test_what_looks_back_stays_with_the_values_from_the_first_row_on():
+    """Of rows before anything was seen it knows no more than the first value."""
+    values = 100 + np.random.default_rng(1).standard_normal(60)
+    values[:3] = np.nan
+    found: Any = rfa.filter(values, smooth=True)
+    assert np.abs(found["y_smooth_mean"] - 100).max() < 10
+    assert (found["y_smooth_std"] < 100)[3:].all()

@@ -1,5 +1,6 @@
 """What rows of the series network cost: calls are cut by cells, not rows, and a dear row has its quantum alone."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,8 +16,8 @@ from rfa.service.engine.filter.stages import FilterStage
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamJob
 from rfa.service.metrics import Metrics
 from rfa.service.runtime.compiled_series import PREFIX, SeriesRuntime
+from rfa.service.runtime.compiled_series_work import count_cells
 from rfa.service.runtime.pool import StatePool
-from rfa.service.runtime.series_work import count_cells
 from tests.service.test_series_runtime import decoder, network
 
 pytestmark = pytest.mark.anyio
@@ -42,6 +43,9 @@ def cells_in(pool, seat):
 
 class Watched(SeriesRuntime):
     """Counts the rows and the cells of each call."""
+
+    calls: list[tuple[int, int]]
+    after_call: Callable[[], None]
 
     def follow(self, pool, piece):
         before = cells_in(pool, piece.seat)
