@@ -44,6 +44,8 @@ def test_find_yesterdays_anomaly(browser: Any, server: Live) -> None:
         person.does(page.locator("#series-unusual button").first.click)
         assert "14 Feb 2026, 14:00" in page.text_content("#series-explained")  # the window of the room
         assert "It is an alarm" in page.text_content("#series-explained")
+        read = page.get_by_role("slider").get_attribute("aria-valuetext")
+    assert read.startswith("Sat, 14 Feb 2026, 14:00 · measured")
 
 
 def test_explain_a_rejected_point(browser: Any, server: Live) -> None:
