@@ -315,8 +315,11 @@ export class Charts {
     const [from, to] = this.#limits;
     if (at < from || at > to) this.#setRange(at - (to - from) / 2, at + (to - from) / 2);
     const plot = this.#plots[1];
-    plot.setCursor({ left: plot.valToPos(at, "x"), top: 10 });
-    this.#say(row);
+    // uPlot takes a new range in a microtask: until then a time lies where it lay.
+    queueMicrotask(() => {
+      plot.setCursor({ left: plot.valToPos(at, "x"), top: 10 });
+      this.#say(row);
+    });
   }
 
   /** @param {number} row */
