@@ -35,7 +35,6 @@ from rfa.service.engine.filter.model import Piece, reply_rows
 from rfa.service.engine.filter.steps import Readout
 from rfa.service.errors import InvalidRequest
 from rfa.service.runtime import auto
-from rfa.service.runtime.compiled_series_rooms import MOST_BYTES, Rooms
 from rfa.service.runtime.compiled_series_rows import Followed, Room, RowRoom, Streamed, Taken, Wave, take
 from rfa.service.runtime.compiled_series_work import count_cells, row_work
 from rfa.service.runtime.filter import FilterRuntime
@@ -43,6 +42,7 @@ from rfa.service.runtime.filter_state import FilterStates
 from rfa.service.runtime.filter_steps import Batch, Traced, streams_of, trace_room
 from rfa.service.runtime.passes import PassesRange
 from rfa.service.runtime.pool import StateField, StatePool
+from rfa.service.runtime.series_rooms import MOST_BYTES, Rooms
 
 if TYPE_CHECKING:
     from rfa.service.runtime.graph_steps import GraphSteps

@@ -12,7 +12,7 @@ from rfa.service.engine.served import MOST_SIZES, Served
 from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.metrics import Metrics
 from rfa.service.runtime.compiled_series import SeriesRuntime
-from rfa.service.runtime.compiled_series_rooms import Rooms
+from rfa.service.runtime.series_rooms import Rooms
 from rfa.service.settings import Settings
 from tests.service.test_series_runtime import decoder, network, told
 
