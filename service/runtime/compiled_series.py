@@ -138,15 +138,16 @@ class NetworkSteps:
         streams, most = 1 << (streams - 1).bit_length(), 1 << (most - 1).bit_length()
         key = self.size, streams, most, len(readout.horizon)
 
-        def make() -> Room:
-            return Room(
+        def make() -> tuple[Room, Handle]:
+            room = Room(
                 Wave.of(self.decoder, *key),
                 RowRoom.of(self.size, of.content.told, readout.calibration.tables, readout.wanted),
             )
+            return room, Handle(room)
 
-        with self._rooms.lent(key, make) as room:
-            handles = Taken(self._weights, of.handle, wanted, room.handle)
-            yield _Taken(handles, Handle(handles), of.content.kept, room.content.wave)
+        with self._rooms.lent(key, make) as (room, handle):
+            handles = Taken(self._weights, of.handle, wanted, handle)
+            yield _Taken(handles, Handle(handles), of.content.kept, room.wave)
 
     def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         """See `FilterSteps`."""

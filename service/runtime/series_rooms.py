@@ -14,18 +14,15 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from rfa.model.handles import Handle
-
 MOST_BYTES: Final = 32 << 20
 Key = tuple[int, ...]
 
 
 class Kept(NamedTuple):
-    """A room, its handle, and what it takes of memory."""
+    """A room, and what it takes of memory."""
 
     key: Key
     content: Any
-    handle: Handle
     size: int
 
 
@@ -49,11 +46,11 @@ class Rooms:
         return self._bytes
 
     @contextmanager
-    def lent(self, key: Key, make: Callable[[], Any]) -> Iterator[Kept]:
-        """A room that nobody else has, in which anything may be left of a call before."""
+    def lent(self, key: Key, make: Callable[[], Any]) -> Iterator[Any]:
+        """What was made for this key, which nobody else has, and in which anything may be left of a call before."""
         room = self._found(key) or self._made(key, make())
         try:
-            yield room
+            yield room.content
         finally:
             with self._lock:
                 self._idle.append(room)
@@ -67,7 +64,7 @@ class Rooms:
         return None
 
     def _made(self, key: Key, content: Any) -> Kept:
-        room = Kept(key, content, Handle(content), _bytes_of(content))
+        room = Kept(key, content, _bytes_of(content))
         with self._lock:
             self._bytes += room.size
             self._trim()
