@@ -1,7 +1,7 @@
 """Anybody's recorded series: files and tables as people have them, read into times and numbers, and written again."""
 
 from rfa.data.frame import Key, key_name, read_frame
-from rfa.data.future import times_ahead, usual_step
+from rfa.data.future import times_ahead, usual_lag, usual_step
 from rfa.data.load import load_series, load_table
 from rfa.data.series import Series
 from rfa.data.table import Table
@@ -16,6 +16,7 @@ __all__ = [
     "load_table",
     "read_frame",
     "times_ahead",
+    "usual_lag",
     "usual_step",
     "write_clock",
 ]

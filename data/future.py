@@ -11,6 +11,8 @@ from rfa.data.durations import SECONDS, duration
 from rfa.data.series import Series
 
 MOST_AHEAD: Final = 10_000
+# Lags by which a series goes on.
+OF_LATE: Final = 25
 DAY: Final = SECONDS["d"]
 # Rows in which no weekend was seen, from which on there will be none.
 WORKING_DAYS: Final = 10
@@ -37,8 +39,15 @@ def horizon(text: str) -> tuple[int, float]:
 
 def usual_step(series: Series) -> float:
     """The usual time between two rows; 0 where none differ in time."""
-    lags = np.diff(series.times)
-    return float(np.median(lags[lags > 0])) if (lags > 0).any() else 0.0
+    return usual_lag(series.times)
+
+
+def usual_lag(times: np.ndarray) -> float:
+    """How far apart rows at these times `[N]` usually are of late, for a clock may have changed; 0 where no two
+    differ."""
+    lags = np.diff(times)
+    lags = lags[lags > 0][-OF_LATE:]
+    return float(np.median(lags)) if len(lags) else 0.0
 
 
 def times_ahead(series: Series, text: str) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
+from rfa.data import usual_lag
 from rfa.service.access.quotas import client_of
 from rfa.service.access.record import record_of
 from rfa.service.arrow import ARROW, ARROW_BODY, BY_PARAMETER, ArrowRoute, encode_arrow, request_is_arrow
@@ -240,11 +241,9 @@ def _ahead(
 
 
 def _usual_lag(times: np.ndarray, resumed: Any) -> float:
-    """How far apart rows usually are: these, else those before them; 0 where no two differ in time."""
-    lags = np.diff(times)
-    lags = lags[lags > 0]
-    if len(lags):
-        return float(np.median(lags))
+    """How far apart rows are of late: these, else those before them; 0 where no two differ in time."""
+    if lag := usual_lag(times):
+        return lag
     if resumed is None or not resumed.count:
         return 0.0
     return float(resumed.step or times[0] - resumed.time)

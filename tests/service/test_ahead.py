@@ -67,6 +67,16 @@ async def test_they_are_those_of_the_library(client: httpx.AsyncClient, model: s
 
 
 @pytest.mark.anyio
+async def test_rows_go_on_at_the_rate_that_they_have_of_late(client: httpx.AsyncClient) -> None:
+    """Here and in Python: the clock of this series has changed."""
+    times = [*(60.0 * np.arange(50)), *(60.0 * 49 + np.arange(1, 41))]
+    told = (await asked(client, values=VALUES, times=times, ahead=2))["ahead"]
+    assert told["t"] == [times[-1] + 1, times[-1] + 2]
+    ahead: Any = rfa.forecast(np.array(VALUES), 2, time=np.array(times))
+    np.testing.assert_allclose(ahead["y_mean"], told["mean.y"])
+
+
+@pytest.mark.anyio
 async def test_a_state_goes_on_to_the_same_rows(client: httpx.AsyncClient) -> None:
     whole = await asked(client, values={"y": VALUES}, ahead=5)
     first = await asked(client, values={"y": VALUES[:60]}, ahead=5, return_state=True)
