@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTED_ADDRESS = "127.0.0.1:8000"
-START_SECONDS = 240
+START_SECONDS = 500
 BLOCK_SECONDS = 240
 # The mark of a block that takes too long for `make test`: it trains or compiles.
 SLOW = "slow: "

@@ -84,15 +84,28 @@ def observe(x, numbers, counts, ring, errors, since):
     """One more cell, in place; x is NaN where it is empty. The first cell of a stream is not."""
     if x == x:
         x = believed(x, counts[SEEN], numbers, BELIEF)
-    _observe(x, numbers, counts, ring, errors, since)
-    count = counts[SEEN]
-    if x == x and is_time_to_settle(count) and counts[CELLS] <= BEGUN and settled(count, numbers, BELIEF):
-        _begin_anew(numbers, counts, ring, errors, since)
+    # Once, or for the first values again, as they are believed by now: the loop is there twice where it is written so.
+    left, value, at, was_seen = np.int64(1), x, 0, np.int64(0)
+    while left > 0:
+        _observe(value, numbers, counts, ring, errors, since)
+        left -= 1
+        if was_seen == 0:
+            count = counts[SEEN]
+            if x == x and is_time_to_settle(count) and counts[CELLS] <= BEGUN and settled(count, numbers, BELIEF):
+                left = counts[CELLS]
+                was_seen = _forget(numbers, counts, errors, since)
+        else:
+            was_seen >>= 1
+        if left > 0:
+            value = np.nan
+            if was_seen & 1:
+                value = numbers[BELIEF + FIRST_VALUES + at]
+                at += 1
 
 
 @part
-def _begin_anew(numbers, counts, ring, errors, since):
-    """The same cells once more, with the first values as they are believed now."""
+def _forget(numbers, counts, errors, since):
+    """Begin anew but for what is believed; which of the cells there was something in, bits, the first one lowest."""
     cells, was_seen = counts[CELLS], np.int64(1)
     for k in range(cells - 1):  # the last one was
         was_seen = (was_seen << 1) | (1 if since[cells - 1 - k] > since[cells - 2 - k] else 0)
@@ -102,13 +115,7 @@ def _begin_anew(numbers, counts, ring, errors, since):
         errors[k], since[k] = 0.0, 0
     counts[CELLS] = counts[SEEN] = counts[MASK] = 0
     counts[HEAD] += cells
-    at = 0
-    for k in range(cells):
-        x = np.nan
-        if (was_seen >> k) & 1:
-            x = numbers[BELIEF + FIRST_VALUES + at]
-            at += 1
-        _observe(x, numbers, counts, ring, errors, since)
+    return was_seen
 
 
 @part

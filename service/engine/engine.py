@@ -408,8 +408,7 @@ class Engine:
             return next(iter(models.values()))
         if name not in models:
             known = ", ".join(repr(known) for known in models)
-            message = f"model {name!r} is no {kind} of this server: it has {known}."
-            raise NotFound(message, param="model", code="model_not_found")
+            raise NotFound(f"model must be a {kind} of this server: {known}.", param="model", code="model_not_found")
         return models[name]
 
     def _check_mode(self, model: Language, options: GenerateOptions) -> None:

@@ -28,7 +28,7 @@ from rfa.service.compilation import log_compilation
 # -P: the folder that this happens to be started in must not provide modules.
 PROGRAM = (sys.executable, "-P", "-m", "rfa.service.vetting.child")
 # Imports, and where no process ran before the compilation of the kernels: nothing of a bundle is read meanwhile.
-START_SECONDS = 180.0
+START_SECONDS = 600.0
 # For one bundle; the four default ones take 2 s together.
 SECONDS = 60.0
 # What the interpreter and the libraries take, and what each byte of a bundle may become: the file, its arrays, and the

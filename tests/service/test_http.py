@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -237,7 +238,9 @@ async def test_pages_need_nothing_from_outside(connect: Any, path: str) -> None:
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in response.headers["content-security-policy"]
-    for outside in ("src=", "@import", "url(", "//cdn", "<link"):
+    found = re.findall(r'(?:src|href)="([^"]*)"', response.text)
+    assert found and all(re.fullmatch(r"(page/[\w./]+|#\w+|\./|docs|openapi\.json)", one) for one in found)
+    for outside in ("@import", "url(", "//cdn", "<script>", "<style"):
         assert outside not in response.text
 
 

@@ -100,7 +100,7 @@ def _far(model: Answering, checks: ForecastChecks, step: float, ahead: Sequence[
     """What is said where leads are beyond the furthest that the model can tell."""
     leads = [(lead.horizon, lead.steps or (lead.horizon / step if step else 0.0)) for lead in checks.leads]
     leads += [(lead, lead / step if step else 0.0) for lead in ahead]
-    far = sorted(lead for lead in leads if round(lead[1]) > model.farthest)
+    far = sorted(lead for lead in leads if lead[1] >= model.farthest + 0.5)
     if not far:
         return []
     what = (
