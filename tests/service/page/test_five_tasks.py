@@ -75,12 +75,12 @@ def test_take_a_state_elsewhere(browser: Any, server: Live) -> None:
         person = Person(page)
         page.locator("#live-panes .told", has_text="Ready").wait_for()
         person.does(page.click, "#live-play")
-        page.locator("#live-panes .told", has_text=re.compile(r"^1\d ")).wait_for()
+        page.locator("#live-panes .told", has_text=re.compile(r"^\d{2,} ")).wait_for()
         person.does(page.click, "#live-save")
         page.locator("#live-elsewhere").wait_for()
         with page.context.expect_page() as opened:
             person.does(page.click, "#live-elsewhere")
         elsewhere = opened.value
-        elsewhere.locator("#live-panes .told", has_text="Goes on after 1").wait_for()
+        elsewhere.locator("#live-panes .told", has_text=re.compile(r"Goes on after \d{2,} ")).wait_for()
         person.does(elsewhere.click, "#live-step")
-        elsewhere.locator("#live-panes .told", has_text=re.compile(r"^(1|2)\d ")).wait_for()
+        elsewhere.locator("#live-panes .told", has_text=re.compile(r"^\d{2,} ")).wait_for()
