@@ -18,6 +18,11 @@ RMSE = {
 }
 LEVEL = "0.9"
 CONFORMAL_POINTS = 2.0
+# What was asked beforehand of alarms on clean prefixes of the UCR archive, times what was stated, by the rate; of
+# coverage there, in points; and of NAB's standard profile with one setting, by bundle.
+ALARM_TIMES = {"0.01": (1 / 1.5, 1.5), "0.001": (1 / 1.5, 1.5), "0.0001": (0.0, 2.0)}
+COVERAGE_POINTS = 1.0
+NAB = {"metrics": 55.0, "series": 58.0}
 
 
 def oscillator_tables(document: Document) -> list[Table]:
@@ -193,6 +198,19 @@ def alarm_tables(document: Document) -> list[Table]:
     ]
 
 
+def alarm_bars(document: Document) -> Iterator[ShownBar]:
+    for model, one in {"metrics": document, **document.get("others", {})}.items():
+        if (row := one["rows"].get("ucr")) is None:
+            continue
+        for rate, (least, most) in ALARM_TIMES.items():
+            times = row["over_nominal"][rate]
+            limit = f"{least:.2f} to {most:.2f}" if least else f"{most:g}"
+            yield ShownBar(f"{model}: alarms over nominal at {rate}", f"{times:.2f}", limit, least <= times <= most)
+        gap = max(abs(100 * (share - float(level))) for level, share in row["coverage"].items())
+        name = f"{model}: intervals of 50 to 99.9 %, largest distance from their level, points"
+        yield ShownBar(name, f"{gap:.2f}", f"{COVERAGE_POINTS:g}", gap <= COVERAGE_POINTS)
+
+
 def _plain(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
 
@@ -200,8 +218,8 @@ def _plain(value: float | None) -> str:
 def nab_tables(document: Document) -> list[Table]:
     rows = []
     own, *baselines = document["detectors"].items()
-    others = [(name, one["score"]) for name, one in document.get("others", {}).items()]
-    for name, parts in (own, *others, *baselines):
+    others = {name: one["score"] for name, one in document.get("others", {}).items()}
+    for name, parts in (own, *others.items(), *baselines):
         for key, title in (("score", f"a rate of {document['rate']}"), ("best", "at its best")):
             scores = [profile[key] for profile in parts["whole"].values()]
             if None not in scores:
@@ -209,6 +227,13 @@ def nab_tables(document: Document) -> list[Table]:
     profiles = document["detectors"]["metrics"]["whole"]
     note = f"NAB's score over {document['files']} of its 58 files, {document['quiet']} rows quiet after an alarm:"
     return [Table(("detector", *profiles), rows, note)]
+
+
+def nab_bars(document: Document) -> Iterator[ShownBar]:
+    others = {name: one["score"] for name, one in document.get("others", {}).items()}
+    for model, parts in {"metrics": document["detectors"]["metrics"], **others}.items():
+        score, bar = parts["whole"]["standard"]["score"], NAB[model]
+        yield ShownBar(f"{model}: NAB, standard profile, one setting", f"{score:.1f}", f"{bar:g}", score >= bar)
 
 
 def speed_tables(document: Document) -> list[Table]:
@@ -342,8 +367,8 @@ SHOWN = {
     "filter-adaptive": Shown(adaptive_tables),
     "filter-normal": Shown(normal_tables),
     "filter-precision": Shown(precision_tables, precision_bars),
-    "alarm-rates": Shown(alarm_tables, origins=and_others),
-    "filter-nab": Shown(nab_tables, origins=and_others),
+    "alarm-rates": Shown(alarm_tables, alarm_bars, and_others),
+    "filter-nab": Shown(nab_tables, nab_bars, and_others),
     "forecast-etth1": Shown(forecast_tables, forecast_bars),
     "filter-speed": Shown(speed_tables),
     "afa": Shown(afa_tables),

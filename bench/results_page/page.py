@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rfa.bench.results_page import filters, language, network, serving, suite
+from rfa.bench.results_page import filters, language, network, serving, suite, worst
 from rfa.bench.results_page.headlines import caption, headlines
 from rfa.bench.results_page.parts import Document, Facts, Shown, ShownBar, Table
 from rfa.measured import HOME, RESULTS
@@ -17,7 +17,9 @@ from rfa.measured import HOME, RESULTS
 PAGE = HOME / "docs" / "RESULTS.md"
 README = HOME / "README.md"
 WORDS = Path(__file__).with_name("results.toml")
-SHOWN: Mapping[str, Shown] = {**filters.SHOWN, **network.SHOWN, **language.SHOWN, **serving.SHOWN, **suite.SHOWN}
+SHOWN: Mapping[str, Shown] = {
+    **filters.SHOWN, **network.SHOWN, **worst.SHOWN, **language.SHOWN, **serving.SHOWN, **suite.SHOWN
+}  # fmt: skip
 # The table of the README stands between these lines.
 BETWEEN = ("<!-- results: made by `make results` -->", "<!-- end of results -->")
 BEGINNING = """# Results

@@ -26,7 +26,8 @@ from rfa.service.settings import BUNDLE_ROOT
 
 Array = np.ndarray
 OUT: Final = RESULTS / "series-ucr.json"
-MODELS: Final = ("series", "auto", "metrics")
+BUNDLES: Final = ("series", "metrics")
+MODELS: Final = (*BUNDLES, "auto")
 NEAR: Final = 100
 
 
@@ -79,7 +80,7 @@ def measure(archive: list[Labelled]) -> dict[str, Any]:
     """By model: the series that are found, and the row pointed at in each."""
     longest = max(len(one.values) for one in archive)
     models: dict[str, Any] = {}
-    with started([BUNDLE_ROOT / name for name in MODELS], {"max_observations": longest}) as target:
+    with started([BUNDLE_ROOT / name for name in BUNDLES], {"max_observations": longest}) as target:
         for model in MODELS:
             rows = {
                 one.name: pointed_at(target.url, model, one)
