@@ -168,7 +168,7 @@ def attention_bundle(of_all_workers: Path) -> Path:
     """A small language model without slots, trained by nobody."""
     from tests.small_language import ATTENTION_ONLY, exported
 
-    return exported(of_all_workers, "attention", ATTENTION_ONLY).path
+    return exported(of_all_workers, "attention", {**ATTENTION_ONLY, "n_layers": 1}).path
 
 
 @pytest.fixture(scope="session")
@@ -176,7 +176,7 @@ def window_bundle(of_all_workers: Path) -> Path:
     """A small language model whose slots have a window before them, trained by nobody."""
     from tests.small_language import exported
 
-    return exported(of_all_workers, "window", {"window": 4}).path
+    return exported(of_all_workers, "window", {"window": 4, "n_layers": 1}).path
 
 
 @pytest.fixture(scope="session")

@@ -6,16 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from rfa.export import filter_export
 from rfa.export.bundle import open_bundle, open_session
 from rfa.export.filter_calibration import conformal, doubt, evaluate
-from rfa.export.filter_export import (
-    build_graph,
-    build_graphs,
-    bundle_weights,
-    export_filter,
-    golden_outputs,
-    graph_sources,
-)
+from rfa.export.filter_export import build_graphs, bundle_weights, export_filter, golden_outputs
 from rfa.model.deep_blocks import DeepFilterConfig
 from rfa.model.deep_filter import DeepFilter
 from rfa.model.linear_config import LinearFilterConfig
@@ -26,7 +20,23 @@ from rfa.training.simulate import simulate_oscillator
 
 
 @pytest.fixture(scope="module")
-def linear_bundle(tmp_path_factory):
+def traced():
+    """Puts graphs that were traced once in the place of the tracer, which takes longer than all else: they hold no
+    number of a model, and are the same for all linear filters of this page."""
+    kept = {}
+
+    def build(model):
+        if not kept:
+            kept.update(build_graphs(model))
+        return kept
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(filter_export, "build_graphs", build)
+        yield
+
+
+@pytest.fixture(scope="module")
+def linear_bundle(tmp_path_factory, traced):
     folder = tmp_path_factory.mktemp("linear")
     run = FilterRun.from_dict(
         {
@@ -176,15 +186,6 @@ def test_deep_graphs_follow_the_model_for_a_thousand_steps():
         state = {name: found[f"next.{name.removeprefix('state.')}"] for name in state}
         for name, rows in cache.items():
             rows[:, i] = found[f"row.{name.removeprefix('cache.')}"]
-
-
-def test_a_deep_filter_has_nothing_to_take_apart():
-    """A step and a look back: what they ask for is translated as it stands, which training finds out minutes later."""
-    torch.manual_seed(0)
-    model = DeepFilter(DeepFilterConfig(observation_size=2, time_unit=0.1, d_model=8, n_heads=2, head_dim=2)).eval()
-    sources, weights = graph_sources(model), bundle_weights(model)
-    for name in ("step", "prefill"):
-        assert open_session(build_graph(sources[name]), weights)
 
 
 def test_an_exact_kalman_filter_exports_too():
