@@ -23,6 +23,11 @@ def test_the_committed_pictures_show_the_committed_results(name: str) -> None:
     assert is_of(FIGURES / f"{name}.png", GIFT), "run `python -m rfa.experiments.series.gift_figures`"
 
 
+def test_the_committed_picture_of_the_worst_shows_them() -> None:
+    document = json.loads((RESULTS / "series-worst.json").read_text(encoding="utf-8"))
+    assert is_of(FIGURES / "series-worst.png", document), "run `python -m rfa.experiments.series.worst --data DATA`"
+
+
 def test_a_picture_knows_what_it_was_drawn_from(tmp_path: Path) -> None:
     draw_coverage(GIFT, tmp_path / "a.png")
     draw_losses(GIFT, tmp_path / "b.png")
