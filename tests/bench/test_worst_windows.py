@@ -10,8 +10,8 @@ from rfa.bench.results_page.worst import cause, sentence
 def window(**own: float) -> dict[str, Any]:
     parts = {"level": 0.0, "growth": 0.0, "rest": 0.0, "above": 3, "below": 4, **own}
     return {
-        "own": parts, "others": {"rest": 0.5}, "rows": 48, "season": 24, "moved": 0.5, "moved_before": 0.4, "foretold": 0.1,
-        "swing": 0.9, "alike": 0.9,
+        "own": parts, "others": {"rest": 0.5}, "rows": 48, "season": 24, "swing": 0.9, "alike": 0.9,
+        "moved": 0.5, "moved_before": 0.4, "foretold": 0.1,
     }  # fmt: skip
 
 
