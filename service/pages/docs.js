@@ -46,23 +46,39 @@ function typeOf(schema) {
   ];
 }
 
-/** @param {any} schema */
-function fields(schema) {
+/**
+ * A table that is scrolled by keyboard, too, where it is wider than the screen.
+ * @param {string} label
+ * @param {HTMLElement[]} rows
+ */
+function wideTable(label, rows) {
+  const attributes = { class: "wide", tabindex: "0", role: "group", "aria-label": label };
+  return make("div", attributes, make("table", {}, make("tbody", {}, ...rows)));
+}
+
+/**
+ * @param {string} name
+ * @param {any} schema
+ */
+function fields(name, schema) {
   const required = schema.required ?? [];
-  const rows = Object.entries(schema.properties ?? {}).map(([name, field]) =>
+  const rows = Object.entries(schema.properties ?? {}).map(([key, field]) =>
     make(
       "tr",
       {},
-      make("td", { class: "code" }, name + (required.includes(name) ? "" : "?")),
+      make("td", { class: "code" }, key + (required.includes(key) ? "" : "?")),
       make("td", { class: "code" }, ...typeOf(field), "default" in field ? ` = ${JSON.stringify(field.default)}` : ""),
       make("td", {}, field.description ?? ""),
     ),
   );
-  return make("div", { class: "wide" }, make("table", {}, make("tbody", {}, ...rows)));
+  return wideTable(`Fields of ${name}`, rows);
 }
 
-/** @param {any} responses */
-function answers(responses) {
+/**
+ * @param {string} name
+ * @param {any} responses
+ */
+function answers(name, responses) {
   const rows = Object.entries(responses).map(([status, reply]) => {
     const types = Object.entries(reply.content ?? {}).map(([media, content]) => {
       const item = content.itemSchema ?? {};
@@ -81,7 +97,7 @@ function answers(responses) {
     "details",
     {},
     make("summary", {}, "Answers"),
-    make("div", { class: "wide" }, make("table", {}, make("tbody", {}, ...rows))),
+    wideTable(`Answers to ${name}`, rows),
   );
 }
 
@@ -132,7 +148,7 @@ function operationOf(document, path, method, operation) {
     make("p", {}, operation.description ?? operation.summary),
     ...(body ? [make("p", {}, "Body: ", ...typeOf(body))] : []),
     ...(isTriable ? [trial(method.toUpperCase(), path, examples)] : []),
-    answers(operation.responses),
+    answers(`${method.toUpperCase()} ${path}`, operation.responses),
   );
 }
 
@@ -151,7 +167,7 @@ async function start() {
         { class: "operation" },
         make("h3", { id: name }, name),
         make("p", {}, schema.description ?? ""),
-        fields(schema),
+        fields(name, schema),
       ),
     ),
   );

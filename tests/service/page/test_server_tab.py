@@ -5,26 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.service.live import Live
-from tests.service.page.visits import SCHEMES, SIZES, answer, visit
+from tests.service.page.visits import answer, fits, visit
 from tests.waiting import PATIENCE
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_it_tells_the_models_and_how_the_server_does(browser: Any, server: Live, size: str, scheme: str) -> None:
+def test_it_tells_the_models_and_how_the_server_does(browser: Any, server: Live) -> None:
     answer(server, "filter", {"values": [1.5, 2.0, 1.0, 2.5], "model": "auto", "alarm": {"rate": 0.01}})
     info = httpx.get(f"{server.url}/info", timeout=PATIENCE).json()
-    with visit(browser, server.url, "#server", size=size, scheme=scheme) as page:
+    with visit(browser, server.url, "#server", size="phone", scheme="dark") as page:
         page.locator("#server-now .figure", has_text="ready").wait_for()
         names = page.locator("#server-models h3").all_text_contents()
         digests = page.locator("#server-models p.code").all_text_contents()
         observed = page.locator("#server-alarms tr", has=page.get_by_role("cell", name="auto", exact=True))
         counted = int(observed.locator("td").nth(1).text_content().replace(",", ""))
         latency = page.text_content("#server-latency .card >> nth=0")
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert fits(page)
     assert names == [*(model["name"] for model in info["models"]), "This server"]
     assert digests == [f"digest {model['digest']}" for model in info["models"]]
     assert counted >= 4

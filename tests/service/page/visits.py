@@ -64,6 +64,21 @@ def visit(browser: Any, url: str, path: str = "", *, size: str = "desk", scheme:
         context.close()
 
 
+def looks(page: Any) -> Iterator[None]:
+    """The page at each size in each scheme, one after the other."""
+    for width, height in SIZES.values():
+        page.set_viewport_size({"width": width, "height": height})
+        for scheme in SCHEMES:
+            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # colours at once
+            page.wait_for_function(f"matchMedia('(prefers-color-scheme: {scheme})').matches")
+            yield
+
+
+def fits(page: Any) -> bool:
+    """Nothing stands out to the right, whatever the size and the scheme."""
+    return all(page.evaluate("document.documentElement.scrollWidth <= innerWidth") for _ in looks(page))
+
+
 def answer(server: Live, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """What the server says to a program that asks the same."""
     reply = httpx.post(f"{server.url}/{path}", json=body, timeout=PATIENCE)
