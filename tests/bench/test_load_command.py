@@ -143,6 +143,7 @@ def test_no_server_and_no_scenario_are_one_line(scenarios, linear_bundle):
     assert done.stderr == "rfa: no scenario 'long' in scenarios.toml; it has short, impossible\n"
 
 
+@pytest.mark.slow
 def test_memory_of_idle_states_is_what_they_take(linear_bundle):
     scenario = Scenario("idle", kind="idle-sessions", sessions=50_000, live=LiveLoad(model="linear"))
     measured = run_sessions(scenario, [linear_bundle])

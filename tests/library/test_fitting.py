@@ -171,7 +171,7 @@ def test_what_cannot_be_written_is_found_before_the_work(rows: pd.DataFrame, tmp
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_stopped_fit_goes_on(tmp_path: Path, number: signal.Signals) -> None:
     """Sent once a first series is kept; what was finished is not done again."""
     frame(40, tuple("abcdefgh")).to_csv(tmp_path / "rows.csv", index=False)

@@ -104,7 +104,7 @@ def test_no_bytes_get_past_the_guard(linear_bundle: Path) -> None:
         end(process)
 
 
-@pytest.mark.parametrize("log_format", ["json", "text"])
+@pytest.mark.parametrize("log_format", ["json", pytest.param("text", marks=pytest.mark.slow)])
 def test_the_log_of_a_process_holds_every_request_and_no_secret(linear_bundle: Path, log_format: str) -> None:
     settings = {"RFA_API_KEYS": KEY, "RFA_LOG_FORMAT": log_format}
     with serving(linear_bundle, subprocess.PIPE, **settings) as (process, port):
@@ -157,6 +157,7 @@ def test_a_log_that_nobody_reads_stops_nothing(linear_bundle: Path) -> None:
         assert process.wait(PATIENCE) == 0
 
 
+@pytest.mark.slow
 def test_a_log_on_a_full_disk_stops_nothing(linear_bundle: Path) -> None:
     with Path("/dev/full").open("wb") as full, serving(linear_bundle, full) as (process, port):
         assert httpx.post(f"http://127.0.0.1:{port}/filter", json=BODY, timeout=PATIENCE).status_code == 200

@@ -48,7 +48,7 @@ def series_of(name: str, share: float) -> list[Batch]:
     ]
 
 
-@pytest.mark.parametrize("kind", SHARES)
+@pytest.mark.parametrize("kind", ["clean", pytest.param("outliers", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", FILTERS)
 def test_precision_times_squared_error_is_one_on_the_mean(name: str, kind: str) -> None:
     runtime = FilterRuntime(open_bundle(BUNDLE_ROOT / name))

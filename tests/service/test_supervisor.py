@@ -95,7 +95,7 @@ def test_processes_do_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:
         wait_until(lambda: not any(map(is_alive, children)))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_stream_under_way_ends_as_it_should(tmp_path: Path, number: signal.Signals) -> None:
     with serving(tmp_path) as server, httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
         with client.stream("POST", "/generate", json=SLOW) as response:
@@ -176,7 +176,7 @@ def test_bundles_are_loaded_anew_by_one_process_after_another_and_served_by_all_
     ("misbehaviour", "outcome", "reason"),
     [
         ("refuse", "refused", "the new bundle is broken the new bundle is broken"),
-        ("die", "aborted", "ended"),
+        pytest.param("die", "aborted", "ended", marks=pytest.mark.slow),
     ],
 )
 def test_a_bundle_that_one_process_does_not_load_is_served_by_none(

@@ -236,6 +236,7 @@ def numbered() -> Iterator[dict[str, Any]]:
         yield {**LEVEL, "process_noise": k / 1024}
 
 
+@pytest.mark.slow
 async def test_thousands_of_systems_do_not_fill_a_server() -> None:
     """A live stream goes on meanwhile, as if it were alone; each system that was kept answers as it did."""
     async with serving() as client:

@@ -79,6 +79,7 @@ def test_a_fault_of_a_route_is_noticed(live: Live, monkeypatch: pytest.MonkeyPat
     assert "KeyError" not in tally.examples[0] and "/filter" in tally.examples[0]
 
 
+@pytest.mark.slow
 def test_a_fault_of_the_live_stream_is_noticed(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filter_stream, "_observation", lambda document: {}["nothing"])
     assert fuzzed(live).mistakes["close code"] > 0
@@ -116,7 +117,7 @@ def test_schemathesis_walks_every_phase(live: Live, is_broken: bool, monkeypatch
     assert any("Stateful" in line and "not applicable" not in line for line in found["summary"])
 
 
-@pytest.mark.parametrize("code", [0, 1])
+@pytest.mark.parametrize("code", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_the_command_stores_what_it_found(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

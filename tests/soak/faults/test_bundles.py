@@ -25,6 +25,7 @@ def tampered(folder: Path, name: str) -> Path:
     return bundle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [list(TAMPERINGS)[:5], list(TAMPERINGS)[5:]])
 def test_no_server_starts_with_a_bad_bundle(tmp_path: Path, names: list[str]) -> None:
     """Several at the same time, next to a good bundle: not even that is served."""

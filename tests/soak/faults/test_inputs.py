@@ -98,6 +98,7 @@ def truths(filter_truths: Truths) -> Truths:
     return Truths({"linear": filter_truths.series["linear"]}, [])
 
 
+@pytest.mark.slow
 def test_bad_inputs_are_refused_and_cost_nobody(tmp_path: Path, truths: Truths) -> None:
     findings = Findings()
     stop = asyncio.Event()

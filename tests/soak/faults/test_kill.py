@@ -7,9 +7,8 @@ import pytest
 from tests.soak.faults.kill import KillPlan, run_kill
 
 
-@pytest.mark.parametrize(
-    ("texts", "truths"), [(0, "filter_truths"), pytest.param(1, "all_truths", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("texts", "truths"), [(0, "filter_truths"), (1, "all_truths")])
 def test_nothing_acknowledged_is_lost_when_processes_are_killed(
     texts: int, truths: str, request: pytest.FixtureRequest
 ) -> None:

@@ -24,6 +24,7 @@ FEW_FILES = 200
 
 
 @pytest.mark.skipif(not FULL.is_char_device(), reason="this system has no device that is always full")
+@pytest.mark.slow
 def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path, filter_truths: Truths) -> None:
     findings = Findings()
     with Server(tmp_path, log=FULL, bundles=as_setting(BUNDLES[:2])) as server:

@@ -39,8 +39,10 @@ async def go_through(
 
 @pytest.mark.parametrize(
     ("break_it", "mend_it"),
-    [(RedisProcess.kill, RedisProcess.start), (RedisProcess.freeze, RedisProcess.thaw)],
-    ids=["gone", "frozen"],
+    [
+        pytest.param(RedisProcess.kill, RedisProcess.start, id="gone"),
+        pytest.param(RedisProcess.freeze, RedisProcess.thaw, id="frozen", marks=pytest.mark.slow),
+    ],
 )
 def test_sessions_survive_an_outage_of_redis(
     tmp_path: Path, redis_server: RedisProcess, filter_truths: Truths, break_it: Act, mend_it: Act

@@ -55,6 +55,7 @@ async def live(clients: list[StreamClient]) -> None:
             await client.is_live.wait()
 
 
+@pytest.mark.slow
 def test_bad_bundles_change_nothing_under_live_streams(server: Server, bundle: Path, filter_truths: Truths) -> None:
     findings = Findings()
     stop = asyncio.Event()

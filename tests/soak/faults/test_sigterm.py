@@ -11,6 +11,7 @@ from tests.soak.faults.findings import Findings
 from tests.soak.faults.sigterm import SigtermPlan, judge, run_sigterm
 
 
+@pytest.mark.slow
 def test_every_stream_is_handed_back_and_goes_on_with_the_next_server(all_truths: Truths) -> None:
     plan = SigtermPlan(rounds=2, streams=16, texts=2)
     verdict = run_sigterm(plan, lambda: None, all_truths)
