@@ -15,7 +15,7 @@ import argparse
 import json
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -166,28 +166,41 @@ def _step(page: Any, count: int) -> None:
             told.nth(place).filter(has_text=re.compile(rf"^{k} ")).wait_for()
 
 
-def draw_pictures() -> None:
-    """What the documentation shows of each tab."""
-    with browsing() as (browser, url):
-        page = open_page(browser, url)
-        page.locator("#series-unusual button").first.click()
-        page.screenshot(path=FIGURES / "page-series.png")
-        page.context.close()
-        page = open_page(browser, url, "#live?source=wave&first=auto&second=series", "dark")
-        page.locator("#live-panes .told", has_text="Ready").nth(1).wait_for()
-        for disturb, steps in ((None, 120), ("#live-spike", 20), ("#live-cut", 20), ("#live-cut", 20)):
-            if disturb:
-                page.click(disturb)
-            _step(page, steps)
-        page.screenshot(path=FIGURES / "page-live.png")
-        page.context.close()
-        page = open_page(browser, url, "#text?decode=both")
-        page.locator("#text-decode option").first.wait_for(state="attached")
-        page.click("#text-go")
-        page.locator("#text-told", has_text="The darker").wait_for()
-        page.locator(".text").first.press("ArrowRight")
-        page.screenshot(path=FIGURES / "page-text.png")
-        page.context.close()
+def picture_series(browser: Any, url: str, path: Path) -> None:
+    """A series with its forecast, and its most unusual row explained."""
+    page = open_page(browser, url)
+    page.locator("#series-unusual button").first.click()
+    page.screenshot(path=path)
+    page.context.close()
+
+
+def picture_live(browser: Any, url: str, path: Path) -> None:
+    """Two filters on one stream that was disturbed and cut."""
+    page = open_page(browser, url, "#live?source=wave&first=auto&second=series", "dark")
+    page.locator("#live-panes .told", has_text="Ready").nth(1).wait_for()
+    for disturb, steps in ((None, 120), ("#live-spike", 20), ("#live-cut", 20), ("#live-cut", 20)):
+        if disturb:
+            page.click(disturb)
+        _step(page, steps)
+    page.screenshot(path=path)
+    page.context.close()
+
+
+def picture_text(browser: Any, url: str, path: Path) -> None:
+    """A text by both decoders, and what else its first token could have been."""
+    page = open_page(browser, url, "#text?decode=both")
+    page.locator("#text-decode option").first.wait_for(state="attached")
+    page.click("#text-go")
+    page.locator("#text-told", has_text="The darker").wait_for()
+    page.locator(".text").first.press("ArrowRight")
+    page.screenshot(path=path)
+    page.context.close()
+
+
+# What the documentation shows of each tab, by the file.
+PICTURES: Mapping[str, Callable[[Any, str, Path], None]] = {
+    "page-series.png": picture_series, "page-live.png": picture_live, "page-text.png": picture_text,
+}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -200,7 +213,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     given = parser.parse_args(arguments)
     if given.pictures:
-        draw_pictures()
+        with browsing() as (browser, url):
+            for name, draw in PICTURES.items():
+                draw(browser, url, FIGURES / name)
         return
     document = measure(given.minutes)
     if given.out is not None:

@@ -37,16 +37,20 @@ class HandleType(types.Type):
 class Handle:
     """Content that compiled code opens; see the module.
 
+    Args:
+        content: as deep as one likes.
+        keeps: it; else whoever uses the handle does.
+
     Raises:
         TypeError: an array has gaps, or something is no array, number, handle or tuple of these.
     """
 
     __slots__ = ("_content", "_numbers", "address", "kind")
 
-    def __init__(self, content: tuple[Any, ...]) -> None:
+    def __init__(self, content: tuple[Any, ...], *, keeps: bool = True) -> None:
         numbers: list[int] = []
         form = _list(content, numbers)
-        self._content, self._numbers = content, np.array(numbers, np.int64)
+        self._content, self._numbers = content if keeps else (), np.array(numbers, np.int64)
         self.address = self._numbers.ctypes.data
         if form not in _KINDS:
             _KINDS[form] = HandleType(typeof(content))

@@ -116,9 +116,7 @@ class NetworkSteps:
         told = conclude.room(count, self.size, len(readout.names), horizon, levels)
         trace = trace_room(count if traced else 0, self.size, self.size, 0, horizon)
         call = _Call(self, pool, batch, readout, told, trace)
-        is_first = np.ones(count, np.bool_)
-        is_first[1:] = batch.seats[1:] != batch.seats[:-1]
-        begins = np.flatnonzero(is_first)
+        begins = np.flatnonzero(np.diff(batch.seats, prepend=-1)) if count > 1 else np.zeros(count, np.int64)
         ends = _first_bad(batch.values, begins, np.append(begins[1:], count))
         together = max(1, TOGETHER // self.size)
         for first in range(0, len(begins), together):
@@ -138,16 +136,16 @@ class NetworkSteps:
         streams, most = 1 << (streams - 1).bit_length(), 1 << (most - 1).bit_length()
         key = self.size, streams, most, len(readout.horizon)
 
-        def make() -> tuple[Room, Handle]:
+        def make() -> tuple[Room, _Gathered]:
             room = Room(
                 Wave.of(self.decoder, *key),
                 RowRoom.of(self.size, of.content.told, readout.calibration.tables, readout.wanted),
             )
-            return room, Handle(room)
+            return room, _Gathered(self._weights, Handle(room))
 
-        with self._rooms.lent(key, make) as (room, handle):
-            handles = Taken(self._weights, of.handle, wanted, handle)
-            yield _Taken(handles, Handle(handles), of.content.kept, room.wave)
+        with self._rooms.lent(key, make) as (room, gathered):
+            handles, handle = gathered.beside(of.handle, wanted)
+            yield _Taken(handles, handle, of.content.kept, room.wave)
 
     def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         """See `FilterSteps`."""
@@ -217,6 +215,24 @@ class _Call:
 class _Opened(NamedTuple):
     content: Streamed
     handle: Handle
+
+
+class _Gathered:
+    """Handles of a room and of those who are in it; of those who were last it keeps no more than where they lay."""
+
+    def __init__(self, weights: Handle, room: Handle) -> None:
+        self._weights, self._room = weights, room
+        self._last: tuple[int, ...] = ()
+        self._handle: Handle | None = None
+
+    def beside(self, streams: Handle, wanted: Handle) -> tuple[Taken, Handle]:
+        """All of them, which the caller keeps for as long as he has the handle, and the handle: it consists of
+        addresses, and stays right where these are the same again."""
+        handles = Taken(self._weights, streams, wanted, self._room)
+        at = streams.address, wanted.address, id(streams.kind), id(wanted.kind)
+        if self._handle is None or at != self._last:
+            self._handle, self._last = Handle(handles, keeps=False), at
+        return handles, self._handle
 
 
 class _Taken(NamedTuple):

@@ -1,6 +1,8 @@
 """The series network as it is served: laws of every filter, on a network of random weights."""
 
+import gc
 import itertools
+import weakref
 from types import ModuleType
 
 import numpy as np
@@ -362,3 +364,20 @@ def test_kernels_are_kept_by_all_files_that_they_are_made_of(runtime, made):
             for one in taken.of:
                 classes(one.kind, found)
     assert len(found) > 1 and found <= {one.__name__ for one in (*made.SOURCES, made)}
+
+
+def test_a_room_keeps_nothing_of_who_was_in_it(runtime):
+    """Its handle is that of the same stream again, and holds no memory of one that is gone."""
+    readout = runtime.readout((0.9,), (1.0,), 0)
+
+    def handle_of(pool):
+        with runtime.steps.taken(pool, readout, 1, 1) as taken:
+            return taken.handle
+
+    pool, other = (StatePool(runtime.state_fields, 1) for _ in range(2))
+    assert handle_of(pool) is handle_of(pool)
+    assert handle_of(other) is not handle_of(pool)
+    kept = [weakref.ref(array) for array in pool.arrays.values()]
+    del pool
+    gc.collect()
+    assert kept and not any(one() is not None for one in kept)

@@ -15,7 +15,7 @@ from tests.waiting import PATIENCE
 
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")
 KEY = "a-key-of-this-test"
-CLEAN: list[list[str]] = [[]] * len(SIZES) * len(SCHEMES)
+CLEAN: list[list[str]] = [[] for _ in range(len(SIZES) * len(SCHEMES))]
 SETTLED = {
     "series": ("#series-told", "filtered by"),
     "live": ("#live-panes .told", "Ready"),
