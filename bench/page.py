@@ -167,9 +167,9 @@ def _step(page: Any, count: int) -> None:
 
 
 def picture_series(browser: Any, url: str, path: Path) -> None:
-    """A series with its forecast, and its most unusual row explained."""
+    """The room's temperature when a window stood open, and why that row was doubted."""
     page = open_page(browser, url)
-    page.locator("#series-unusual button").first.click()
+    page.locator("#series-unusual").get_by_role("button", name="Sat, 14 Feb 2026, 14:00").click()
     page.screenshot(path=path)
     page.context.close()
 

@@ -3,7 +3,7 @@
 import uPlot from "./uplot/uPlot.esm.js";
 import { make } from "./dom.js";
 import { number } from "./format.js";
-import { bandsOf, columnsOf, laneOf, seriesOf } from "./lines.js";
+import { bandsOf, coarse, columnsOf, laneOf, limitsOf, seriesOf } from "./lines.js";
 import { paintLane, paintMeasured, paintPicked } from "./paint.js";
 import { reading } from "./picture.js";
 import { colour, onScheme } from "./scheme.js";
@@ -21,6 +21,10 @@ const AXIS = 66;
 const LANE = 52;
 /** Room beside the plot, in pixels of the page. */
 const MARGIN = 8;
+/** Entries of a chart's columns for each of its pixels, at most: more rows than that are drawn by their extremes. */
+const DENSE = 2;
+/** Pixels to either side that a click may mean. */
+const NEAR = 3;
 /** How times are written below the axis: from this step on, each, and where a year or a day begins. */
 const CLOCK = /** @type {[number, string, string | null, string | null][]} */ ([
   [365 * 86400, "{YYYY}", null, null],
@@ -44,6 +48,10 @@ export class Charts {
   /** @type {number | null} */
   #picked = null;
   #row = 0;
+  /** Rows for each entry of what uPlot has. */
+  #stride = 1;
+  /** @type {Map<number, any[]>} what it has at each stride, chart by chart */
+  #columns = new Map();
 
   /**
    * @param {HTMLElement} host
@@ -71,8 +79,10 @@ export class Charts {
     const isSame = this.#picture && this.#picture.times[0] === picture.times[0] && this.#picture.rows === picture.rows;
     if (!isSame) [this.#range, this.#picked] = [null, null];
     this.#picture = picture;
+    this.#columns.clear();
+    this.#stride = 1;
     if (form !== this.#form) this.#build();
-    else this.#plots.forEach((plot, k) => plot.setData(k ? columnsOf(picture, k - 1) : laneOf(picture), false));
+    else this.#fill();
     this.#form = form;
     this.#setRange(...this.#whole());
     const last = picture.times.length - 1;
@@ -126,7 +136,57 @@ export class Charts {
     const max = min + (span || 1);
     this.#range = min === first && min + span === last ? null : [min, max];
     this.#limits = [min, max];
+    this.#setStride((times.length * (max - min)) / (last - first || 1));
     for (const plot of this.#plots) plot.setScale("x", { min, max });
+  }
+
+  /** As coarse as the pixels are. @param {number} rows that are shown */
+  #setStride(rows) {
+    const stride = Math.max(1, 2 ** Math.floor(Math.log2(rows / (DENSE * this.#width()))));
+    if (stride === this.#stride) return;
+    this.#stride = stride;
+    this.#fill();
+  }
+
+  #fill() {
+    const picture = this.#shownPicture();
+    let columns = this.#columns.get(this.#stride);
+    if (!columns) {
+      columns = this.#plots.map((_, k) => (k ? columnsOf(picture, k - 1) : laneOf(picture)));
+      if (this.#stride > 1) {
+        const limits = (/** @type {number} */ k) => (k ? limitsOf(picture.components[k - 1]) : 0);
+        columns = columns.map((one, k) => coarse(one, limits(k), this.#stride));
+      }
+      this.#columns.set(this.#stride, columns);
+    }
+    this.#plots.forEach((plot, k) => plot.setData(columns[k], false));
+  }
+
+  /** The row of an entry. @param {number} entry */
+  #rowOf(entry) {
+    return Math.min(entry * this.#stride, this.#shownPicture().times.length - 1);
+  }
+
+  /**
+   * Of the rows a few pixels around an entry the one that surprised most: who clicks on a peak means it.
+   * @param {any} u @param {number} entry
+   */
+  #oddestNear(u, entry) {
+    const { nis, rows } = this.#shownPicture();
+    const [from, to] = this.#rowsOf(u);
+    const reach = Math.floor((NEAR * (to - from)) / u.over.clientWidth);
+    const middle = this.#rowOf(entry);
+    let oddest = middle;
+    for (let row = Math.max(0, middle - reach); row < Math.min(middle + reach + 1, rows); row++) {
+      if ((nis[row] ?? 0) > (nis[oddest] ?? 0)) oddest = row;
+    }
+    return oddest;
+  }
+
+  /** First and last row that a chart shows. @param {any} u @returns {[number, number]} */
+  #rowsOf(u) {
+    const [from, to] = u.series[0].idxs ?? [0, -1];
+    return [from * this.#stride, Math.min((to + 1) * this.#stride, this.#shownPicture().times.length) - 1];
   }
 
   #build() {
@@ -161,7 +221,10 @@ export class Charts {
           },
         ],
         series: [{}, hidden],
-        hooks: { draw: [(/** @type {any} */ u) => paintLane(u, this.#shownPicture())], ...this.#hooks() },
+        hooks: {
+          draw: [(/** @type {any} */ u) => paintLane(u, this.#shownPicture(), this.#rowsOf(u))],
+          ...this.#hooks(),
+        },
       },
       laneOf(picture),
       plot,
@@ -197,7 +260,7 @@ export class Charts {
         series: seriesOf(component),
         bands: bandsOf(component),
         hooks: {
-          drawAxes: [(/** @type {any} */ u) => paintMeasured(u, this.#shownPicture(), k)],
+          drawAxes: [(/** @type {any} */ u) => paintMeasured(u, this.#shownPicture(), k, this.#rowsOf(u))],
           draw: [
             (/** @type {any} */ u) => this.#picked !== null && paintPicked(u, this.#shownPicture(), k, this.#picked),
           ],
@@ -243,7 +306,8 @@ export class Charts {
   #hooks() {
     return {
       setCursor: [
-        (/** @type {any} */ u) => u.cursor.idx !== null && u.cursor.idx !== undefined && this.#say(u.cursor.idx),
+        (/** @type {any} */ { cursor: { idx } }) =>
+          idx !== null && idx !== undefined && this.#say(this.#rowOf(idx)),
       ],
       setScale: [
         // Dragged over: then the others follow.
@@ -272,7 +336,8 @@ export class Charts {
       { passive: false },
     );
     over.addEventListener("dblclick", () => this.all());
-    if (onPick) over.addEventListener("click", () => chart.cursor.idx !== null && onPick(chart.cursor.idx));
+    const pick = (/** @type {number | null} */ entry) => entry !== null && onPick?.(this.#oddestNear(chart, entry));
+    if (onPick) over.addEventListener("click", () => pick(chart.cursor.idx));
     if (!onHand) return;
     const hold = (/** @type {PointerEvent} */ event) => onHand(k, chart.posToVal(event.offsetY, "y"));
     over.addEventListener("pointerdown", (/** @type {PointerEvent} */ event) => {

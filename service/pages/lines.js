@@ -5,8 +5,54 @@ import { colour } from "./scheme.js";
 /** @typedef {import("./picture.js").Picture} Picture */
 /** @typedef {import("./picture.js").Component} Component */
 
+/** @typedef {import("./picture.js").Column} Column */
+
 /** @param {Picture} picture @returns {any} */
 export const laneOf = picture => [picture.times, new Array(picture.times.length).fill(1)];
+
+/**
+ * Columns of every so many rows, for a chart with fewer pixels than rows: nothing that stands out is left out. Two
+ * entries stand for the rows of both; of a line they are the least and the largest value, of a limit the outer one.
+ * @param {any} columns of `columnsOf` or `laneOf`
+ * @param {number} limits columns after the times that are limits, upper and lower in turns
+ * @param {number} stride rows for each entry
+ */
+export function coarse([times, ...columns], limits, stride) {
+  const last = times.length - 1;
+  const pairs = Math.ceil(times.length / (2 * stride));
+  const at = Array.from({ length: 2 * pairs }, (_, entry) => times[Math.min(entry * stride, last)]);
+  at[at.length - 1] = times[last];
+  return [
+    at,
+    ...columns.map((/** @type {Column} */ column, /** @type {number} */ place) => {
+      const isLimit = place < limits;
+      const isUpper = place % 2 === 0;
+      /** @type {Column} */
+      const thinned = new Array(2 * pairs);
+      for (let pair = 0; pair < pairs; pair++) {
+        const [low, high] = extremes(column, 2 * stride * pair, Math.min(2 * stride * (pair + 1), last + 1));
+        thinned[2 * pair] = isLimit && isUpper ? high : low;
+        thinned[2 * pair + 1] = isLimit && !isUpper ? low : high;
+      }
+      return thinned;
+    }),
+  ];
+}
+
+/** @param {Column} column @param {number} from @param {number} to before this row @returns {[number | null, number | null]} */
+function extremes(column, from, to) {
+  let [low, high] = [Infinity, -Infinity];
+  for (let row = from; row < to; row++) {
+    const value = column[row];
+    if (value === null || value === undefined) continue;
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return low > high ? [null, null] : [low, high];
+}
+
+/** Columns of a component that are limits. @param {Component} component */
+export const limitsOf = ({ bands, fan }) => 2 * (bands.length + fan.length);
 
 /**
  * The columns of a chart, in the order of `seriesOf`.

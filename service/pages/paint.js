@@ -17,9 +17,9 @@ const RADIUS = 2.3;
  * @param {any} u a chart of uPlot
  * @param {Picture} picture
  * @param {number} k component
+ * @param {[number, number]} rows first and last
  */
-export function paintMeasured(u, picture, k) {
-  const [from, to] = u.series[0].idxs ?? [0, -1];
+export function paintMeasured(u, picture, k, [from, to]) {
   if (to - from > MANY) setPixels(u, picture, k, from, to);
   else fillCircles(u, picture, k, from, to);
 }
@@ -124,10 +124,10 @@ export function paintPicked(u, { times, components }, k, row) {
  * Alarms above, missing values below.
  * @param {any} u the lane, a chart of uPlot
  * @param {Picture} picture
+ * @param {[number, number]} shown first and last row
  */
-export function paintLane(u, { times, alarm, components, rows }) {
+export function paintLane(u, { times, alarm, components, rows }, [from, to]) {
   const { bbox } = u;
-  const [from, to] = u.series[0].idxs ?? [0, -1];
   const x = toPixels(u, "x");
   const half = bbox.height / 2;
   const width = 2 * devicePixelRatio;

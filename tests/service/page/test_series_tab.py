@@ -192,3 +192,35 @@ def test_what_it_copies_names_the_file_of_a_long_request(browser: Any, server: L
         code = copied(page, "series", language)
     assert f"{server.url}/filter" in code
     assert "request.json" in code
+
+
+def test_columns_of_few_entries_leave_nothing_out_that_stands_out(browser: Any, server: Live) -> None:
+    rng = np.random.default_rng(5)
+    columns = np.where(rng.random((3, 101)) < 0.3, np.nan, rng.normal(size=(3, 101)).round(3))
+    columns[:, 16:24] = np.nan
+    given_columns = [list(range(101)), *([None if np.isnan(cell) else cell for cell in one] for one in columns)]
+    with visit(browser, server.url, "#server") as page:
+        page.locator("#server-now .figure", has_text="ready").wait_for()
+        times, upper, lower, line = page.evaluate(
+            "async columns => (await import('./page/lines.js')).coarse(columns, 2, 4)", given_columns
+        )
+    assert times == [*range(0, 101, 4), 100][: len(times)] and len(times) == 26
+    for pair in range(13):
+        parts = [one[8 * pair : 8 * (pair + 1)] for one in columns]
+        high, low, both = ([*part[~np.isnan(part)]] for part in parts)
+        assert upper[2 * pair : 2 * pair + 2] == [max(high, default=None)] * 2
+        assert lower[2 * pair : 2 * pair + 2] == [min(low, default=None)] * 2
+        assert line[2 * pair : 2 * pair + 2] == [min(both, default=None), max(both, default=None)]
+
+
+def test_a_peak_among_many_rows_is_the_row_that_is_clicked(browser: Any, server: Live) -> None:
+    values = 20 + np.random.default_rng(6).normal(size=12_000).round(3)
+    values[7_001] = 60
+    rows = "".join(f"{60 * i},{value}\n" for i, value in enumerate(values)).encode()
+    with visit(browser, server.url, "#series?model=auto&ahead=0") as page:
+        filtered(page)
+        given(page, b"time,load\n" + rows)
+        plot = page.locator("#series-charts .u-over").nth(1)
+        box = plot.bounding_box()
+        plot.click(position={"x": box["width"] * 7_001 / 11_999, "y": box["height"] / 2})
+        assert "60" in page.text_content("#series-explained")
