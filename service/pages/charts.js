@@ -22,7 +22,7 @@ const LANE = 52;
 /** Room beside the plot, in pixels of the page. */
 const MARGIN = 8;
 /** Entries of a chart's columns for each of its pixels, at most: more rows than that are drawn by their extremes. */
-const DENSE = 2;
+const DENSE = 1;
 /** Pixels to either side that a click may mean. */
 const NEAR = 3;
 /** How times are written below the axis: from this step on, each, and where a year or a day begins. */
@@ -79,10 +79,10 @@ export class Charts {
     const isSame = this.#picture && this.#picture.times[0] === picture.times[0] && this.#picture.rows === picture.rows;
     if (!isSame) [this.#range, this.#picked] = [null, null];
     this.#picture = picture;
-    this.#columns.clear();
     this.#stride = 1;
     if (form !== this.#form) this.#build();
-    else this.#fill();
+    this.#thin();
+    this.#fill();
     this.#form = form;
     this.#setRange(...this.#whole());
     const last = picture.times.length - 1;
@@ -142,23 +142,33 @@ export class Charts {
 
   /** As coarse as the pixels are. @param {number} rows that are shown */
   #setStride(rows) {
-    const stride = Math.max(1, 2 ** Math.floor(Math.log2(rows / (DENSE * this.#width()))));
+    const stride = Math.min(this.#strideOf(rows), Math.max(...this.#columns.keys()));
     if (stride === this.#stride) return;
     this.#stride = stride;
     this.#fill();
   }
 
-  #fill() {
+  /** @param {number} rows */
+  #strideOf(rows) {
+    return Math.max(1, 2 ** Math.floor(Math.log2(rows / (DENSE * this.#width()))));
+  }
+
+  /** Makes the columns of every stride beforehand: a chart that moves has no time for it. */
+  #thin() {
     const picture = this.#shownPicture();
-    let columns = this.#columns.get(this.#stride);
-    if (!columns) {
-      columns = this.#plots.map((_, k) => (k ? columnsOf(picture, k - 1) : laneOf(picture)));
-      if (this.#stride > 1) {
-        const limits = (/** @type {number} */ k) => (k ? limitsOf(picture.components[k - 1]) : 0);
-        columns = columns.map((one, k) => coarse(one, limits(k), this.#stride));
-      }
-      this.#columns.set(this.#stride, columns);
+    const whole = this.#plots.map((_, k) => (k ? columnsOf(picture, k - 1) : laneOf(picture)));
+    const limits = (/** @type {number} */ k) => (k ? limitsOf(picture.components[k - 1]) : 0);
+    this.#columns = new Map([[1, whole]]);
+    for (let stride = 2; stride <= this.#strideOf(picture.times.length); stride *= 2) {
+      this.#columns.set(
+        stride,
+        whole.map((columns, k) => coarse(columns, limits(k), stride)),
+      );
     }
+  }
+
+  #fill() {
+    const columns = /** @type {any[]} */ (this.#columns.get(this.#stride));
     this.#plots.forEach((plot, k) => plot.setData(columns[k], false));
   }
 
