@@ -221,7 +221,41 @@ def rss_bars(document: Document) -> list[ShownBar]:
     ]
 
 
+def page_tables(document: Document) -> list[Table]:
+    moved, live = document["moved"], document["live"]
+    rows = [
+        (f"{moved['measurements']:,} measurements, dragged and zoomed", moved),
+        (f"a stream of {live['a_second']} a second, {live['minutes']:g} minutes", live),
+    ]
+    return [
+        Table(
+            ("milliseconds between frames", "frames", "median", "99 %", "longest"),
+            [(name, one["frames"], one["median_ms"], one["p99_ms"], one["longest_ms"]) for name, one in rows],
+        )
+    ]
+
+
+def page_bars(document: Document) -> Iterator[ShownBar]:
+    limits, paint, packed = document["limits"], document["first_paint_s"], document["compressed_bytes"]
+    most = limits["first_paint_s"]
+    yield ShownBar("first paint, longest of ten visits", f"{paint['longest']} s", f"{most} s", paint["longest"] <= most)
+    yield ShownBar(
+        "page, compressed", f"{packed:,} B", f"{limits['compressed_bytes']:,} B", packed <= limits["compressed_bytes"]
+    )
+    for name, part in (("measurements moved", document["moved"]), ("live stream", document["live"])):
+        longest = part["longest_ms"]
+        yield ShownBar(
+            f"{name}, longest frame", f"{longest} ms", f"{limits['frame_ms']:g} ms", longest <= limits["frame_ms"]
+        )
+    grown = document["live"]["heap_bytes_second_half"] / document["live"]["heap_bytes_first_half"]
+    yield ShownBar(
+        "live stream, least heap of the second half over that of the first", f"{grown:.2f}",
+        f"{limits['heap_grown']:g}", grown <= limits["heap_grown"],
+    )  # fmt: skip
+
+
 SHOWN = {
+    "page": Shown(page_tables, page_bars),
     **{f"load-{name}": Shown(load_tables, budget_bars) for name in ("filter-live", "text-64", "mixed", "overload")},
     "series": Shown(series_tables, series_bars),
     "load-overhead": Shown(overhead_tables, budget_bars),

@@ -406,7 +406,7 @@ def _is_unlike(clock, count, typical):
 
 
 @part
-def _pass(clock, now):
+def cells_to_pass(clock, now):
     """Move a clock to a row; how many cells it is after the one before."""
     lag, typical = now - clock[TIME], clock[LAG]
     if clock[ROWS] == 0:
@@ -480,7 +480,7 @@ def wave(kept, seats, times, values, leads, cursors, ends, gone, most, work, job
             # The clock is looked at again in the next wave, if a patch ends before the row.
             for k in range(CLOCK):
                 was[k] = work.clock[stream, k]
-            count = _pass(work.clock[stream], times[at])
+            count = cells_to_pass(work.clock[stream], times[at])
             while gone[stream] < count - 1 and not is_whole:
                 gone[stream] += 1
                 for a in range(columns):

@@ -29,7 +29,7 @@ WAVE: Final = 3.0
 def count_cells(clock, times, cells):
     """Of rows at these times the cells since the row before, into `cells`; the clock moves on."""
     for row in range(len(times)):
-        cells[row] = stream_numba._pass(clock, times[row])
+        cells[row] = stream_numba.cells_to_pass(clock, times[row])
 
 
 def row_work(clock: Array, times: Array, told: int, columns: int) -> Array:
