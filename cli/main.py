@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from rfa.cli import bench, bundle, compile, evaluate, filter, fit, generate, serve, train
+from rfa.cli import bench, bundle, compile, evaluate, filter, fit, generate, gpu_check, serve, train
 from rfa.cli.console import CommandGroup
 
 app = typer.Typer(
@@ -51,3 +51,4 @@ app.command("keygen")(bundle.keygen)
 app.command("sign")(bundle.sign)
 app.add_typer(evaluate.app, name="eval")
 app.add_typer(bench.app, name="bench")
+app.command("gpu-check")(gpu_check.gpu_check)

@@ -1,0 +1,108 @@
+"""The first minutes on a GPU: what is wrong is told and costs the other parts nothing, and time runs out in words."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from rfa.bench import gpu_check
+from rfa.bench.gpu_check import LONGEST, PARTS, Part, checked, lines, problems, run_gpu_check, together, untimed
+from rfa.bench.kernel_truth import WrongResultError
+from rfa.bench.paired import Bar
+from rfa.cli.main import app
+
+ROW = {"measure": "slots", "implementation": "fused", "p50_ms": 2.0, "errors": {"out": 1e-6}}
+
+
+@pytest.fixture
+def somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU of which nothing is asked."""
+    monkeypatch.setattr(gpu_check, "require_gpu", lambda: torch.device("cpu"))
+    monkeypatch.setattr(gpu_check, "gpu_hardware", lambda device: {"device": "a GPU"})
+
+
+def raising(error: Exception) -> Callable[[], dict[str, Any]]:
+    def run() -> dict[str, Any]:
+        raise error
+
+    return run
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_is_one_line(tmp_path: Path) -> None:
+    out = tmp_path / "check.json"
+    result = CliRunner().invoke(app, ["gpu-check", "--out", str(out)], prog_name="rfa")
+    assert result.exit_code == 2 and "needs an NVIDIA GPU" in result.stderr and result.stderr.count("\n") == 1
+    assert not out.exists()
+
+
+@pytest.mark.usefixtures("somewhere")
+def test_what_is_wrong_or_fails_is_told_and_the_rest_is_run(tmp_path: Path) -> None:
+    bars = [Bar("ours / theirs", 1.25, 1.5)]
+    parts = [
+        Part("first", 1, raising(WrongResultError("fused: out has relative error 2"))),
+        Part("second", 1, raising(RuntimeError("out of luck\nand more"))),
+        Part("third", 1, lambda: together([([ROW], bars)])),
+    ]
+    out = tmp_path / "check.json"
+    document = run_gpu_check(out, parts=parts)
+    assert json.loads(out.read_text()) == document and document["hardware"] == {"device": "a GPU"}
+    assert [part["status"] for part in document["parts"].values()] == ["wrong", "failed", "done"]
+    assert document["parts"]["third"]["rows"] == [ROW]
+    assert problems(document) == (
+        "first: wrong, fused: out has relative error 2; second: failed, RuntimeError: out of luck"
+    )
+    assert "  ours / theirs: 1.5 (at most 1.25) MISSED" in lines(document)
+
+
+@pytest.mark.usefixtures("somewhere")
+def test_a_part_that_does_not_fit_in_the_time_is_left_out(tmp_path: Path) -> None:
+    """Each look at the clock is 400 seconds later; the second part would end after 25 minutes, the third would not."""
+    clock = itertools.count(0, 400)
+    parts = [Part(str(k), seconds, dict) for k, seconds in enumerate((300, 2_000, 1))]
+    document = run_gpu_check(tmp_path / "check.json", parts=parts, clock=lambda: float(next(clock)))
+    statuses = [part["status"] for part in document["parts"].values()]
+    assert statuses[:2] == ["done", "left out"]
+    assert "were left" in document["parts"]["1"]["reason"] and problems(document) == ""
+
+
+@pytest.mark.usefixtures("somewhere")
+def test_an_interrupted_run_leaves_what_it_has(tmp_path: Path) -> None:
+    out = tmp_path / "check.json"
+
+    def stop() -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_gpu_check(out, parts=[Part("done", 1, dict), Part("stopped", 1, stop)])
+    assert list(json.loads(out.read_text())["parts"]) == ["done"]
+
+
+@pytest.mark.usefixtures("somewhere")
+def test_the_command_ends_with_1_where_something_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(out: Path) -> dict[str, Any]:
+        return run_gpu_check(out, parts=[Part("kernels", 1, raising(WrongResultError("off by two")))])
+
+    monkeypatch.setattr(gpu_check, "run_gpu_check", run)
+    result = CliRunner().invoke(app, ["gpu-check", "--out", str(tmp_path / "check.json")], prog_name="rfa")
+    assert result.exit_code == 1
+    assert "kernels: wrong, off by two" in result.stderr.splitlines()[-1]
+
+
+def test_all_parts_fit_in_the_time_and_correctness_comes_first() -> None:
+    assert sum(part.seconds for part in PARTS) <= LONGEST
+    assert [part.name for part in PARTS[:2]] == ["attention is right", "slots are right"]
+
+
+def test_of_what_is_only_checked_no_time_is_told() -> None:
+    assert untimed(lambda: 1 / 0) == 1.0
+    assert checked([([ROW], [Bar("b", 1.0, 1.0)])]) == {
+        "rows": [{"measure": "slots", "implementation": "fused", "errors": {"out": 1e-6}}]
+    }
