@@ -90,7 +90,8 @@ def _(
     mutates_args=(),
     schema=(
         "(Tensor grad_out, Tensor grad_log_norm, Tensor? grad_precision, Tensor q, Tensor k, Tensor v, Tensor heads, "
-        f"Tensor out, Tensor log_norm, {_PLACES}, Tensor? horizons=None) -> (Tensor, Tensor, Tensor, Tensor)"
+        f"Tensor out, Tensor log_norm, {_PLACES}, Tensor? horizons=None, bool needs_heads=True) "
+        "-> (Tensor, Tensor, Tensor, Tensor)"
     ),
 )
 def attention_backward_op(
@@ -111,14 +112,16 @@ def attention_backward_op(
     longest_keys: int,
     is_gaussian: bool,
     horizons: Tensor | None = None,
+    needs_heads: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v in their dtypes and of heads `[H, 6]`."""
+    """Gradients of q, k, v in their dtypes and of heads `[H, 6]`, zeros where they are not needed."""
     gradients = (grad_out, grad_log_norm, grad_precision)
     places = (query_stamps, key_stamps, query_starts, key_starts)
     with torch.cuda.device_of(q):
         return backward(
-            *gradients, q, k, v, heads, out, log_norm, *places, longest, longest_keys, is_gaussian, horizons
-        )
+            *gradients, q, k, v, heads, out, log_norm, *places, longest, longest_keys, is_gaussian, horizons,
+            needs_dynamics=needs_heads,
+        )  # fmt: skip
 
 
 @attention_backward_op.register_fake
@@ -154,7 +157,8 @@ def _gradient(
         torch.zeros_like(out) if grad_out is None else grad_out,
         torch.zeros_like(log_norm) if grad_log_norm is None else grad_log_norm,
         grad_precision if ctx.with_precision else None,
-        q, k, v, heads, out, log_norm, *places, *ctx.sizes, horizons,
+        # Of the heads half of what the pass over rows issues.
+        q, k, v, heads, out, log_norm, *places, *ctx.sizes, horizons, ctx.needs_input_grad[3],
     )  # fmt: skip
     return (*gradients, *(None,) * 9)
 

@@ -13,6 +13,7 @@ from torch import nn
 from rfa import Dynamics, robust_filter_attention
 from rfa.bench.kernel_cases import assert_matches_reference, rfa_inputs
 from rfa.bench.rounding import assert_within_rounding, relative_error
+from rfa.model.attention import triton as fused_operators
 from rfa.model.attention import validation
 from rfa.model.attention.api import runs_fused
 from rfa.model.attention.triton import (
@@ -411,6 +412,28 @@ def test_the_operators_keep_their_promises(transposed, packed, stamped, with_pre
     gradients = (torch.randn_like(out), torch.randn_like(log_norm), torch.randn_like(precision))
     wanted = gradients if with_precision else (*gradients[:2], None)
     torch.library.opcheck(attention_backward_op, (*wanted, q, k, v, heads, out, log_norm, *places, is_gaussian))
+
+
+def test_gradients_of_the_heads_are_worked_out_where_they_are_wanted(monkeypatch):
+    asked = []
+
+    def noted(*arguments, needs_dynamics):
+        asked.append(needs_dynamics)
+        return honest(*arguments, needs_dynamics=needs_dynamics)
+
+    honest = fused_operators.backward
+    monkeypatch.setattr(fused_operators, "backward", noted)
+    found = []
+    for is_frozen in (False, True):
+        q, k, v, heads, *rest = operator_arguments(False, False, False, True)
+        heads.requires_grad_(not is_frozen)
+        out, log_norm, _ = attention_op(q, k, v, heads, *rest)
+        (out.square().sum() + log_norm.sum()).backward()
+        assert (heads.grad is None) == is_frozen
+        found.append((q.grad, k.grad, v.grad))
+    assert asked == [True, False]
+    for full, frozen in zip(*found, strict=True):
+        assert torch.equal(full, frozen)
 
 
 @pytest.mark.parametrize("is_transposed", [False, True])
