@@ -16,13 +16,23 @@ import rfa
 
 PR_SET_PDEATHSIG = 1
 # For what numpy and the tokenizers call: more would fight over the cores of the other processes.
+GPUS, NO_GPU = "CUDA_VISIBLE_DEVICES", "-1"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
 
 
-def child_environment(inherited: Mapping[str, str]) -> dict[str, str]:
-    """`inherited`, with one thread for each numeric library unless it says otherwise, and a path to this very `rfa`."""
+def child_environment(inherited: Mapping[str, str], gpu: int | None = None) -> dict[str, str]:
+    """`inherited`, with one thread for each numeric library unless it says otherwise, and a path to this very `rfa`.
+
+    Args:
+        gpu: of those that `inherited` lets be seen, the only one that the process sees; None leaves that as it is. One
+            that is not there is none.
+    """
     modules = [str(Path(str(rfa.__file__)).parent.parent), os.environ.get("PYTHONPATH", "")]
-    return {**ONE_THREAD, **inherited, "PYTHONPATH": os.pathsep.join(filter(None, modules))}
+    given = {**ONE_THREAD, **inherited, "PYTHONPATH": os.pathsep.join(filter(None, modules))}
+    if gpu is not None:
+        names = inherited[GPUS].split(",") if inherited.get(GPUS) else None
+        given[GPUS] = str(gpu) if names is None else names[gpu].strip() if gpu < len(names) else NO_GPU
+    return given
 
 
 def end_with_parent() -> None:

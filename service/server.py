@@ -42,7 +42,7 @@ def serve(settings: Settings, program: Sequence[str] = PROGRAM, vet: Vet | None 
     with holder:
         settings = with_trusted_keys(with_state_key(settings.model_copy(update={"port": address.port})))
         # A GPU's memory is for those that serve.
-        runtime: Runtime = "onnx" if settings.device == "cuda" else settings.text_runtime
+        runtime: Runtime = "onnx" if settings.is_on_gpu else settings.text_runtime
         keys = [str(key) for key in trusted_keys(settings)]
         vet = vet or partial(vet_bundles, text_runtime=runtime, trusted_keys=keys)
         code = asyncio.run(_supervise(settings, holder, program, vet))

@@ -50,7 +50,12 @@ class Settings(BaseSettings):
         le=65535,
         description="/health, /ready and /metrics on a port of their own, too; 0 takes a free one",
     )
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="of language models; auto is the CPU")
+    device: str = Field(
+        default="auto",
+        pattern=r"^(auto|cpu|cuda(:[0-9]{1,2})?)$",
+        description="of language models: auto, cpu, cuda or cuda:1; auto is the CPU. Of several server processes each "
+        "has a GPU of its own, from that one on",
+    )
     text_runtime: TextRuntime = Field(
         default="auto",
         description="of language models on a CPU; auto is compiled where it can run the bundle, else onnx",
@@ -70,10 +75,11 @@ class Settings(BaseSettings):
     )
     trusted_keys_file: Path | None = Field(default=None, description="the same, one key a line, as in minisign.pub")
     processes: int = Field(
-        default_factory=lambda given: 1 if given.get("device") == "cuda" else available_cores(),
+        default_factory=lambda given: 1 if str(given.get("device")).startswith("cuda") else available_cores(),
         ge=1,
         le=256,
-        description="server processes on one port; by default one per core, or one for a GPU, whose batches it shares",
+        description="server processes on one port; by default one per core, or one where a GPU is asked for: more take "
+        "a GPU each",
     )
     workers: int = Field(default=1, ge=1, le=256, description="threads that run models in each process")
 
@@ -204,6 +210,16 @@ class Settings(BaseSettings):
     max_session_bytes: int = Field(default=1_073_741_824, ge=1_000, description="memory that named sessions may take")
     log_format: Literal["text", "json"] = "text"
     tracing: bool = Field(default=False, description="OpenTelemetry traces, configured by the OTEL_* variables")
+
+    def gpu_of(self, process: int) -> int | None:
+        """Which of the GPUs that this server may see a server process computes on; None is the CPU."""
+        kind, _, first = self.device.partition(":")
+        return int(first or 0) + process if kind == "cuda" else None
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether language models are computed on one."""
+        return self.gpu_of(0) is not None
 
     @field_validator("bundles", mode="before")
     @classmethod

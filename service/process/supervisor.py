@@ -85,11 +85,13 @@ class Child:
         snapshot: Snapshot,
         hello: Mapping[str, Any],
         descriptors: Sequence[int] = (),
+        gpu: int | None = None,
     ) -> Child:
         """Start a process and tell it what it is to be.
 
         Args:
             descriptors: that it has as well, under the same numbers.
+            gpu: the only one that it sees.
 
         Raises:
             ChannelError: there is too much to tell.
@@ -101,7 +103,7 @@ class Child:
                 str(theirs.fileno()),
                 pass_fds=[theirs.fileno(), *descriptors],
                 stdin=asyncio.subprocess.DEVNULL,
-                env=child_environment(os.environ),
+                env=child_environment(os.environ, gpu),
             )
         child = cls(index, process, await Channel.open(ours), snapshot)
         try:
@@ -289,7 +291,7 @@ class Supervisor:
             "settings": write_settings(settings),
         }
         descriptors = (self._listener.fileno(), self._board.descriptor)
-        return await Child.start(self._program, index, snapshot, hello, descriptors)
+        return await Child.start(self._program, index, snapshot, hello, descriptors, settings.gpu_of(index))
 
     async def _attend(self, child: Child, reloader: Reloader) -> None:
         """Listen to a process and watch it until it is gone."""

@@ -49,7 +49,7 @@ def server_version() -> str:
 async def info(request: Request, engine: EngineDep) -> Response:
     """Bundles, versions, device, limits and calibration."""
     settings: Settings = request.app.state.settings
-    is_on_gpu = settings.device == "cuda"
+    is_on_gpu = settings.is_on_gpu
     libraries = (*LIBRARIES, "torch") if is_on_gpu else LIBRARIES
     return json_response(
         Info(

@@ -25,13 +25,13 @@ def language_loader(settings: Settings) -> LoadLanguage:
             memory of the device is too small, or a runtime was asked for that a bundle cannot run on.
     """
     streams = settings.max_running * MAX_SAMPLES
-    if settings.device != "cuda":
+    if not settings.is_on_gpu:
         seats = streams + bool(settings.drift_every)  # one is of a text that is read again
         return lambda bundle: load_on_cpu(bundle, settings.text_runtime, seats, settings.max_batch_rows)
     if settings.text_runtime != "auto":
         raise ConfigurationError(
-            f"RFA_TEXT_RUNTIME={settings.text_runtime} is a runtime of the CPU, and RFA_DEVICE=cuda asks for the GPU: "
-            "leave one of them out"
+            f"RFA_TEXT_RUNTIME={settings.text_runtime} is a runtime of the CPU, and RFA_DEVICE={settings.device} asks "
+            "for the GPU: leave one of them out"
         )
     check_gpu()
     from rfa.service.runtime.torch_golden import check_golden_on
@@ -100,6 +100,7 @@ def check_gpu() -> None:
         )
     if not torch.cuda.is_available():
         raise ConfigurationError(
-            "RFA_DEVICE=cuda: torch finds no NVIDIA GPU: see whether nvidia-smi lists one and whether the container "
-            f"was given it (docker run --gpus all), {otherwise}"
+            "RFA_DEVICE=cuda: torch finds no NVIDIA GPU, or not the one that is meant: see how many nvidia-smi lists, "
+            "whether the container was given them (docker run --gpus all), and that RFA_PROCESSES are no more of them, "
+            f"{otherwise}"
         )

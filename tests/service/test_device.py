@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import importlib.metadata
+import socket
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import torch
 
 from rfa.export.bundle import open_bundle
 from rfa.service.app import create_app
+from rfa.service.child_environment import child_environment
 from rfa.service.engine.models import load_models
 from rfa.service.machine import available_cores
 from rfa.service.process.handover import read_settings, write_settings
+from rfa.service.process.snapshot import Snapshot
+from rfa.service.process.supervisor import Supervisor
 from rfa.service.runtime import device
 from rfa.service.runtime.language import CpuLanguage
 from rfa.service.runtime.torch_language import WORKSPACE_BYTES, TorchLanguageRuntime
@@ -83,6 +88,45 @@ def test_a_gpu_has_one_process_unless_more_are_wanted(monkeypatch: pytest.Monkey
     monkeypatch.setenv("RFA_DEVICE", "cuda")
     assert Settings(bundles=()).processes == 1
     assert read_settings(write_settings(Settings(bundles=(), processes=2))).processes == 2
+
+
+def test_each_process_has_a_gpu_of_its_own() -> None:
+    one, second = (Settings(bundles=(), device=name, processes=2) for name in ("cuda", "cuda:1"))
+    assert [one.gpu_of(k) for k in range(2)] == [0, 1] and [second.gpu_of(k) for k in range(2)] == [1, 2]
+    assert one.is_on_gpu and second.is_on_gpu and Settings(bundles=(), device="cuda:1").processes == 1
+    assert Settings(bundles=()).gpu_of(1) is None
+    for name in ("cuda:", "cuda:x", "cuda:-1", "gpu", "cuda:100"):
+        with pytest.raises(ValueError, match="device"):
+            Settings(bundles=(), device=name)
+
+
+@pytest.mark.parametrize(
+    ("inherited", "gpu", "seen"),
+    [
+        ({}, 1, "1"),
+        ({"CUDA_VISIBLE_DEVICES": "4, GPU-8ac"}, 1, "GPU-8ac"),
+        ({"CUDA_VISIBLE_DEVICES": "4,6"}, 0, "4"),
+        ({"CUDA_VISIBLE_DEVICES": "4,6"}, 2, "-1"),
+        ({"CUDA_VISIBLE_DEVICES": "4,6"}, None, "4,6"),
+        ({}, None, None),
+    ],
+)
+def test_a_process_sees_the_gpu_that_is_its_own(inherited: dict[str, str], gpu: int | None, seen: str | None) -> None:
+    """torch numbers what it sees from 0 on: whatever a thread is told of devices, there is no other."""
+    assert child_environment(inherited, gpu).get("CUDA_VISIBLE_DEVICES") == seen
+
+
+@pytest.mark.anyio
+async def test_the_supervisor_starts_each_process_with_its_gpu(tmp_path: Path) -> None:
+    told = "import os, sys; open(sys.argv[1], 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])"
+    settings = Settings(bundles=(), device="cuda:1", processes=2)
+    with socket.socket() as listener:
+        program = [sys.executable, "-c", told, str(tmp_path / "seen")]
+        supervisor = Supervisor(settings, listener, program, vet=AsyncMock())
+        child = await supervisor._start(1, 0, tmp_path, Snapshot(1, Path(), (), "", 0))
+        await child.process.wait()
+        child.bury()
+    assert (tmp_path / "seen").read_text() == "2"
 
 
 @pytest.mark.anyio
