@@ -31,7 +31,7 @@ SETS, COLUMNS, ROWS, BURN_IN, SEED = 24, 4, 1_500, 500, 11
 NOISE, RIDGE, LIMIT, FORGET = 0.5, 50.0, 4.0, 0.98
 
 
-class Worth(NamedTuple):
+class Gain(NamedTuple):
     """Mean absolute error over that of `series` by itself, told the own last error and told all; with their standard
     errors."""
 
@@ -102,11 +102,11 @@ def ratios(values: Array) -> Array:
     return np.array(found).reshape(-1, 2)
 
 
-def worth(found: Array) -> Worth:
+def gain(found: Array) -> Gain:
     """Of ratios `[SETS, P, 2]`."""
     means = np.log(found).mean(axis=1)
     ratio, error = np.exp(means.mean(axis=0)), means.std(axis=0) / max(len(means) - 1, 1) ** 0.5
-    return Worth(ratio[0], error[0], ratio[1], error[1])
+    return Gain(ratio[0], error[0], ratio[1], error[1])
 
 
 def main() -> None:
@@ -124,7 +124,7 @@ def main() -> None:
         found["ETTh1"] = [ratios(values[:6_000])]
     sys.stdout.write(f"{'':26}{'own last error':>20}{'all last errors':>20}\n")
     for name, each in found.items():
-        one = worth(np.array(each))
+        one = gain(np.array(each))
         sys.stdout.write(f"{name:26}{one.own:11.3f} ± {one.own_error:.3f}{one.all:12.3f} ± {one.all_error:.3f}\n")
 
 

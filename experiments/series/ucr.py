@@ -31,7 +31,7 @@ MODELS: Final = (*BUNDLES, "auto")
 NEAR: Final = 100
 
 
-class Labelled(NamedTuple):
+class OneAnomaly(NamedTuple):
     """A series of the archive: values `[N]`, the rows that have no anomaly, and the first and last row of the one."""
 
     name: str
@@ -45,7 +45,7 @@ class Labelled(NamedTuple):
         return self.begin - NEAR <= row <= self.end + NEAR
 
 
-def load_archive(folder: Path) -> list[Labelled]:
+def load_archive(folder: Path) -> list[OneAnomaly]:
     """The series of every file, by name.
 
     Raises:
@@ -57,7 +57,8 @@ def load_archive(folder: Path) -> list[Labelled]:
     if not found:
         raise ValueError(f"{folder} has no series: it takes files *.npz of series by name")
     return [
-        Labelled(name, values.astype(float), *map(int, name.split("_")[-3:])) for name, values in sorted(found.items())
+        OneAnomaly(name, values.astype(float), *map(int, name.split("_")[-3:]))
+        for name, values in sorted(found.items())
     ]
 
 
@@ -67,7 +68,7 @@ def largest(anomaly: Array, nis: Array, first: int) -> int:
     return first + int(np.lexsort(scores)[-1])
 
 
-def pointed_at(url: str, model: str, series: Labelled) -> int | None:
+def pointed_at(url: str, model: str, series: OneAnomaly) -> int | None:
     """The row that a model points at; None of a series without values."""
     if len(series.values) <= series.train:
         return None
@@ -76,7 +77,7 @@ def pointed_at(url: str, model: str, series: Labelled) -> int | None:
     return largest(told["anomaly"], told["nis"], series.train)
 
 
-def measure(archive: list[Labelled]) -> dict[str, Any]:
+def measure(archive: list[OneAnomaly]) -> dict[str, Any]:
     """By model: the series that are found, and the row pointed at in each."""
     longest = max(len(one.values) for one in archive)
     models: dict[str, Any] = {}

@@ -36,7 +36,7 @@ def test_a_series_without_values_is_not_found(monkeypatch: pytest.MonkeyPatch) -
         return {"anomaly": np.arange(50.0), "nis": np.zeros(50)}
 
     monkeypatch.setattr(ucr, "ask", ask)
-    assert ucr.pointed_at("", "series", ucr.Labelled("empty", np.zeros(0), 40, 45, 46)) is None
+    assert ucr.pointed_at("", "series", ucr.OneAnomaly("empty", np.zeros(0), 40, 45, 46)) is None
     assert not asked
-    assert ucr.pointed_at("", "series", ucr.Labelled("some", np.zeros(50), 40, 45, 46)) == 49
+    assert ucr.pointed_at("", "series", ucr.OneAnomaly("some", np.zeros(50), 40, 45, 46)) == 49
     assert asked[0]["fields"] == ["anomaly", "nis"] and len(asked[0]["values"]["y"]) == 50

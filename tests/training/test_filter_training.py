@@ -3,6 +3,7 @@
 import json
 import signal
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -92,8 +93,10 @@ def train(source, out, **training):
 
 
 @pytest.mark.parametrize(("step", "number"), [(7, signal.SIGINT), (26, signal.SIGTERM)])
-def test_a_stopped_run_ends_as_if_it_had_not_been(series, tmp_path, monkeypatch, step, number):
+def test_a_stopped_run_ends_as_if_it_had_not_been(series, tmp_path, monkeypatch, request, step, number):
     """In either phase: of the nominal filter, and of the head."""
+    # A run in the background of a script is born deaf to SIGINT, and training leaves it so.
+    request.addfinalizer(partial(signal.signal, number, signal.signal(number, signal.SIG_DFL)))
     whole, cut, original = tmp_path / "whole", tmp_path / "cut", DeepTrainer.update
 
     def update(self, *args):
