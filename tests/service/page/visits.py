@@ -20,6 +20,11 @@ from tests.waiting import PATIENCE
 SIZES = {"phone": (360, 740), "desk": (1440, 900)}
 SCHEMES = ("light", "dark")
 TABS = ("series", "live", "text", "server")
+# Not Playwright's wait_for_function: from its second look on, the page's policy refuses what it evaluates.
+UNTIL_MATCHED = """query => new Promise(done => {
+  const look = () => (matchMedia(query).matches ? done() : requestAnimationFrame(look));
+  look();
+})"""
 
 
 @dataclass
@@ -70,7 +75,7 @@ def looks(page: Any) -> Iterator[None]:
         page.set_viewport_size({"width": width, "height": height})
         for scheme in SCHEMES:
             page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # colours at once
-            page.wait_for_function(f"matchMedia('(prefers-color-scheme: {scheme})').matches")
+            page.evaluate(UNTIL_MATCHED, f"(prefers-color-scheme: {scheme})")
             yield
 
 
