@@ -36,6 +36,8 @@ let calls = [];
 let read = null;
 /** @type {File | null} */
 let file = null;
+/** Which reading of a file, or choice of an example, is the last: what one before it finds is too late. */
+let reading = 0;
 let asking = new AbortController();
 
 /** @param {URLSearchParams} fields of the address */
@@ -104,6 +106,7 @@ function takeDemo() {
   const demo = DEMOS[byId("series-demo").value];
   if (!demo) return;
   [read, file] = [null, null];
+  reading += 1;
   offerSeries({ "": demo.make() });
 }
 
@@ -117,6 +120,8 @@ const reread = afterwards(() => file && takeFile(file), 600);
 /** @param {File} given */
 async function takeFile(given) {
   file = given;
+  reading += 1;
+  const mine = reading;
   byId("series-error").textContent = "";
   byId("series-told").textContent = `Reading ${file.name} …`;
   const fields = new FormData(form);
@@ -124,16 +129,18 @@ async function takeFile(given) {
   for (const name of ["by", "zone", "every"]) if (fields.get(name)) query.set(name, String(fields.get(name)));
   const path = `read?${query}`;
   try {
-    offerSeries((await readFile(path, file)).series);
-    read = { path, file: file.name };
+    const { series: all } = await readFile(path, given);
+    if (mine !== reading) return;
+    offerSeries(all);
+    read = { path, file: given.name };
     fillSelect(byId("series-demo"), [
-      ["", file.name],
+      ["", given.name],
       ...Object.entries(DEMOS).map(([name, { shown }]) => /** @type {[string, string]} */ ([name, shown])),
     ]);
     byId("series-demo").value = "";
     await filter();
   } catch (error) {
-    fail(error);
+    if (mine === reading) fail(error);
   }
 }
 

@@ -94,6 +94,41 @@ def test_a_file_can_be_dropped_and_numbers_pasted(browser: Any, server: Live) ->
         page.locator("#series-told", has_text="3 rows of cold").wait_for()
 
 
+# `wasRead` is kept once the page has taken the answer of a file that was read.
+NOTE_READ = """() => {
+  const json = Response.prototype.json;
+  window.wasRead = new Promise(done => {
+    Response.prototype.json = async function () {
+      const found = await json.call(this);
+      if (this.url.includes("/read?")) setTimeout(done);
+      return found;
+    };
+  });
+}"""
+
+
+def test_a_file_that_is_read_late_does_not_replace_what_was_chosen_since(browser: Any, server: Live) -> None:
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    with visit(browser, server.url) as page:
+        filtered(page)
+        page.evaluate(NOTE_READ)
+        page.route("**/read?*", hold)
+        with page.expect_request("**/read?*"):
+            page.set_input_files("#series-file", {"name": "late.csv", "mimeType": "", "buffer": as_csv(metric())})
+        page.select_option("#series-demo", "requests")
+        filtered(page)
+        told = page.text_content("#series-told")
+        held[0].continue_()
+        page.evaluate("window.wasRead")
+        assert page.text_content("#series-error") == ""
+        assert page.text_content("#series-told") == told
+        assert page.input_value("#series-demo") == "requests"
+
+
 def test_series_of_one_file_are_told_apart_and_chosen(browser: Any, server: Live) -> None:
     lines = [
         f"2026-01-{day:02d},{who},{day * scale}" for who, scale in (("hall", 1), ("attic", 2)) for day in range(1, 20)
