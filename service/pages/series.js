@@ -66,7 +66,9 @@ export async function startSeries(fields) {
   listen();
   takeDemo();
   await offerFilters(byId("series-model"), "the server's choice");
-  await filter(Number(fields.get("row") ?? -1));
+  const early = byId("series-file").files[0]; // given before anybody here listened
+  if (early && !file) await takeFile(early);
+  else await filter(Number(fields.get("row") ?? -1));
 }
 
 /** The data of the tab, for a stream that replays it. */

@@ -94,6 +94,28 @@ def test_a_file_can_be_dropped_and_numbers_pasted(browser: Any, server: Live) ->
         page.locator("#series-told", has_text="3 rows of cold").wait_for()
 
 
+def hold(page: Any, pattern: str) -> list[Any]:
+    """Such requests of the page from now on, which wait until one lets them go on."""
+    held: list[Any] = []
+
+    def keep(route: Any) -> None:
+        held.append(route)
+
+    page.route(pattern, keep)
+    return held
+
+
+def test_a_file_given_before_the_script_has_come_is_read(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, "#server") as page:
+        page.locator("#server-now .figure", has_text="ready").wait_for()
+        held = hold(page, "**/page/series.js")
+        with page.expect_request("**/page/series.js"):
+            page.click("#tab-series")
+        page.set_input_files("#series-file", {"name": "early.csv", "mimeType": "", "buffer": as_csv(metric())})
+        held[0].continue_()
+        page.locator("#series-told", has_text="200 rows of load").wait_for()
+
+
 # `wasRead` is kept once the page has taken the answer of a file that was read.
 NOTE_READ = """() => {
   const json = Response.prototype.json;
@@ -108,15 +130,10 @@ NOTE_READ = """() => {
 
 
 def test_a_file_that_is_read_late_does_not_replace_what_was_chosen_since(browser: Any, server: Live) -> None:
-    held: list[Any] = []
-
-    def hold(route: Any) -> None:
-        held.append(route)
-
     with visit(browser, server.url) as page:
         filtered(page)
         page.evaluate(NOTE_READ)
-        page.route("**/read?*", hold)
+        held = hold(page, "**/read?*")
         with page.expect_request("**/read?*"):
             page.set_input_files("#series-file", {"name": "late.csv", "mimeType": "", "buffer": as_csv(metric())})
         page.select_option("#series-demo", "requests")
