@@ -161,8 +161,10 @@ def test_series_of_one_file_are_told_apart_and_chosen(browser: Any, server: Live
         page.click("text=How to read it")
         page.fill("#series-by", "who")
         page.locator("#series-told", has_text="19 rows of load").wait_for()
-        page.select_option("#series-name", "attic")
-        page.locator("#series-told", has_text="19 rows of load").wait_for()
+        with page.expect_request("**/filter") as asked:
+            page.select_option("#series-name", "attic")
+        filtered(page)
+        assert asked.value.post_data_json["values"] == {"load": [2 * day for day in range(1, 20)]}
         assert page.locator("#series-name option").all_text_contents() == ["hall", "attic"]
 
 

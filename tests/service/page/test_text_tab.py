@@ -47,7 +47,7 @@ def test_two_decoders_and_where_they_part(browser: Any, server: Live) -> None:
         texts = [page.locator(".text").nth(k).locator(".token").all_text_contents() for k in range(2)]
         told = page.text_content("#text-told")
         marked = page.locator(".token.parted").count()
-    assert page.locator("h2") is not None
+        assert page.locator("#text-outputs h2").all_text_contents() == ["recurrent", "attention"]
     parted = next((k for k, pair in enumerate(zip(*texts, strict=True)) if pair[0] != pair[1]), None)
     if parted is None:
         assert "never part" in told
