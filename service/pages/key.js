@@ -1,11 +1,14 @@
 /** The API key: asked for once the server wants one, kept in this tab's session storage and nowhere else. */
 
 import { byId } from "./dom.js";
+import { storage } from "./storage.js";
 
 const NAME = "rfa-key";
+/** What was given since the page was opened: a browser may keep nothing. */
+let held = "";
 
 /** @returns {string} "" where there is none */
-export const key = () => sessionStorage.getItem(NAME) ?? "";
+export const key = () => storage(() => sessionStorage.getItem(NAME)) ?? held;
 
 /** @returns {Record<string, string>} */
 export const keyHeader = () => (key() ? { Authorization: `Bearer ${key()}` } : {});
@@ -33,10 +36,9 @@ export function askForKey() {
       () => {
         asked = null;
         if (dialog.returnValue !== "save") return resolve(false);
-        const given = byId("key-input").value.trim();
-        if (given) sessionStorage.setItem(NAME, given);
-        else sessionStorage.removeItem(NAME);
-        resolve(Boolean(given));
+        held = byId("key-input").value.trim();
+        storage(() => (held ? sessionStorage.setItem(NAME, held) : sessionStorage.removeItem(NAME)));
+        resolve(Boolean(held));
       },
       { once: true },
     );

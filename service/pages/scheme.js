@@ -1,6 +1,7 @@
 /** Light or dark: as the system has it, unless somebody chose; and the colours of it for what is drawn on a canvas. */
 
 import { byId } from "./dom.js";
+import { storage } from "./storage.js";
 
 const NAME = "rfa-scheme";
 const COLOURS = ["ink", "soft", "rule", "estimate", "second", "forecast", "measured", "alarm", "gap"];
@@ -50,12 +51,13 @@ function choose(/** @type {string} */ scheme) {
 /** Shows the scheme that was chosen, and lets one be chosen. */
 export function startScheme() {
   const select = byId("scheme");
-  select.value = localStorage.getItem(NAME) ?? "";
+  const kept = storage(() => localStorage.getItem(NAME));
+  if ([...select.options].some(({ value }) => value === kept)) select.value = kept;
   choose(select.value);
   select.addEventListener("change", () => {
-    localStorage.setItem(NAME, select.value);
     choose(select.value);
     changed();
+    storage(() => localStorage.setItem(NAME, select.value));
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed);
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,8 +43,19 @@ class Seen:
 
 
 @contextmanager
-def visit(browser: Any, url: str, path: str = "", *, size: str = "desk", scheme: str = "light") -> Iterator[Any]:
-    """A page of the server, which may ask nobody else and fail nowhere on the way; `page.seen` is what went on."""
+def visit(
+    browser: Any,
+    url: str,
+    path: str = "",
+    *,
+    size: str = "desk",
+    scheme: str = "light",
+    prepare: Callable[[Any], None] = lambda page: None,
+) -> Iterator[Any]:
+    """A page of the server, which may ask nobody else and fail nowhere on the way; `page.seen` is what went on.
+
+    What `prepare` does to it is done before it loads anything.
+    """
     width, height = SIZES[size]
     context = browser.new_context(
         viewport={"width": width, "height": height},
@@ -58,6 +69,7 @@ def visit(browser: Any, url: str, path: str = "", *, size: str = "desk", scheme:
     page.on("websocket", lambda socket: page_seen.asked.append(socket.url.replace("ws://", "http://")))
     page.on("pageerror", lambda error: page_seen.wrong.append(str(error)))
     page.on("console", lambda line: line.type in ("error", "warning") and page_seen.wrong.append(line.text))
+    prepare(page)
     try:
         page.goto(f"{url}/{path}")
         yield page
@@ -113,6 +125,17 @@ def printed(language: str, code: str) -> str:
     result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert result.returncode == 0, result.stderr
     return result.stdout
+
+
+def hold(page: Any, pattern: str) -> list[Any]:
+    """Such requests of the page from now on, which wait until one lets them go on."""
+    held: list[Any] = []
+
+    def keep(route: Any) -> None:
+        held.append(route)
+
+    page.route(pattern, keep)
+    return held
 
 
 def filtered(page: Any) -> None:
