@@ -91,6 +91,7 @@ export class Charts {
 
   /** Nearer or further, about the middle. @param {number} factor */
   zoom(factor) {
+    if (!this.#picture) return;
     const [from, to] = this.#limits;
     const middle = (from + to) / 2;
     this.#setRange(middle - ((to - from) / 2) * factor, middle + ((to - from) / 2) * factor);
@@ -98,11 +99,13 @@ export class Charts {
 
   /** @param {number} share of what is shown */
   pan(share) {
+    if (!this.#picture) return;
     const [from, to] = this.#limits;
     this.#setRange(from + share * (to - from), to + share * (to - from));
   }
 
   all() {
+    if (!this.#picture) return;
     this.#range = null;
     this.#setRange(...this.#whole());
   }

@@ -58,13 +58,14 @@ export function fillSelect(select, options) {
 }
 
 /**
- * Calls `work` once nothing has happened for a moment.
- * @param {() => void} work
+ * Calls `work` once nothing has happened for a moment, with what was given last.
+ * @template {any[]} Given
+ * @param {(...given: Given) => void} work
  */
 export function afterwards(work, milliseconds = 250) {
   let timer = 0;
-  return () => {
+  return (/** @type {Given} */ ...given) => {
     clearTimeout(timer);
-    timer = window.setTimeout(work, milliseconds);
+    timer = window.setTimeout(() => work(...given), milliseconds);
   };
 }

@@ -12,8 +12,16 @@ const moment = new Intl.DateTimeFormat("en-GB", {
   minute: "2-digit",
 });
 
+const power = new Intl.NumberFormat("en-GB", { maximumSignificantDigits: 4, notation: "scientific" });
+/** Outside of these a number is a row of zeros, and told by its power of ten. */
+const [SMALLEST, LARGEST] = [1e-5, 1e15];
+
 /** @param {number | null | undefined} value */
-export const number = value => (value === null || value === undefined ? "–" : plain.format(value));
+export function number(value) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  return size && (size < SMALLEST || size >= LARGEST) ? power.format(value) : plain.format(value);
+}
 /** @param {number} value */
 export const count = value => whole.format(value);
 /** @param {number} share @param {number} [digits] */

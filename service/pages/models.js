@@ -32,11 +32,12 @@ export function info() {
 const models = async () => (await info()).models;
 
 /**
- * Offers the models that filter.
+ * Offers the models that filter, unless it did.
  * @param {HTMLSelectElement} select
  * @param {string} nothing what is shown for none of them
  */
 export async function offerFilters(select, nothing) {
+  if (select.options.length > 1) return;
   const found = (await models()).filter(({ kind }) => kind !== "lm");
   fillSelect(select, [["", nothing], ...found.map(({ name }) => /** @type {[string, string]} */ ([name, name]))]);
 }

@@ -34,8 +34,10 @@ let shown;
 let calls = [];
 /** @type {import("./languages.js").Call | null} how the numbers were read */
 let read = null;
-/** @type {File | null} */
+/** @type {File | null} what was given last */
 let file = null;
+/** Whether that was chosen last, and no example. */
+let isOwn = false;
 /** Which reading of a file, or choice of an example, is the last: what one before it finds is too late. */
 let reading = 0;
 let asking = new AbortController();
@@ -65,10 +67,11 @@ export async function startSeries(fields) {
   offerCopies(byId("series-copy"), () => calls);
   listen();
   takeDemo();
-  await offerFilters(byId("series-model"), "the server's choice");
-  const early = byId("series-file").files[0]; // given before anybody here listened
-  if (early && !file) await takeFile(early);
-  else await filter(Number(fields.get("row") ?? -1));
+  const early = byId("series-file").files[0] ?? pastedFile(); // given before anybody here listened
+  if (early) return takeFile(early);
+  // A row of what cannot be shown, a file above all, is no row of what is shown instead.
+  const isMeant = [null, byId("series-demo").value].includes(fields.get("demo"));
+  await filter(Number((isMeant && fields.get("row")) || -1));
 }
 
 /** The data of the tab, for a stream that replays it. */
@@ -79,9 +82,15 @@ function listen() {
   form.addEventListener("submit", event => event.preventDefault());
   form.addEventListener("input", event => {
     const { name } = /** @type {HTMLInputElement} */ (event.target);
-    if (name === "demo") takeDemo();
+    if (name === "demo") {
+      if (file && !byId("series-demo").value) return takeFile(file);
+      takeDemo();
+    }
     if (name === "series") series = found[byId("series-name").value];
-    if (name === "paste") pasted();
+    if (name === "paste") {
+      reading += 1;
+      pasted(reading);
+    }
     else if (["by", "zone", "every"].includes(name)) reread();
     else if (name !== "file") again();
   });
@@ -106,26 +115,31 @@ function listen() {
 
 function takeDemo() {
   const demo = DEMOS[byId("series-demo").value];
-  if (!demo) return;
-  [read, file] = [null, null];
+  [read, isOwn] = [null, false];
   reading += 1;
   offerSeries({ "": demo.make() });
 }
 
-const pasted = afterwards(() => {
+/** @returns {File | null} */
+function pastedFile() {
   const text = byId("series-paste").value;
-  if (text.trim()) takeFile(new File([text], "pasted.csv"));
+  return text.trim() ? new File([text], "pasted.csv") : null;
+}
+
+const pasted = afterwards((/** @type {number} */ mine) => {
+  const text = pastedFile();
+  if (text && mine === reading) takeFile(text);
 }, 600);
 
-const reread = afterwards(() => file && takeFile(file), 600);
+const reread = afterwards(() => isOwn && file && takeFile(file), 600);
 
 /** @param {File} given */
 async function takeFile(given) {
-  file = given;
+  [file, isOwn] = [given, true];
   reading += 1;
   const mine = reading;
   byId("series-error").textContent = "";
-  byId("series-told").textContent = `Reading ${file.name} …`;
+  byId("series-told").textContent = `Reading ${given.name} …`;
   const fields = new FormData(form);
   const query = new URLSearchParams();
   for (const name of ["by", "zone", "every"]) if (fields.get(name)) query.set(name, String(fields.get(name)));
@@ -204,19 +218,22 @@ async function filter(row = -1) {
   const { signal } = asking;
   byId("series-error").textContent = "";
   byId("series-explained").hidden = true;
-  show(TAB, fieldsOf(form));
   try {
     const { limits } = await info();
+    await offerFilters(byId("series-model"), "the server's choice");
+    if (signal.aborted) return;
+    show(TAB, fieldsOf(form));
     const part = lastRows(series, limits.max_observations);
     const body = request(part);
     byId("series-told").textContent = "Filtering …";
     const reply = await post("filter", body, signal);
     calls = [...(read ? [read] : []), { path: "filter", body }];
-    shown = picture(part, reply, body.levels);
-    if (new FormData(form).has("samples")) await addSamples(part, body, signal);
+    const next = picture(part, reply, body.levels);
+    if (new FormData(form).has("samples")) await addSamples(next, part, body, signal);
+    shown = next;
     charts.show(shown);
     tell(part, reply);
-    if (row >= 0 && row < shown.rows) explain(row);
+    if (Number.isInteger(row) && row >= 0 && row < shown.rows) explain(row);
   } catch (error) {
     fail(error);
   }
@@ -224,11 +241,12 @@ async function filter(row = -1) {
 
 /**
  * Whole courses of the last rows: each step's k-th sample is of one path.
+ * @param {import("./picture.js").Picture} next that they are for
  * @param {Series} part
  * @param {any} body
  * @param {AbortSignal} signal
  */
-async function addSamples(part, body, signal) {
+async function addSamples(next, part, body, signal) {
   const { times, values } = lastRows(part, MOST_SAMPLED);
   const columns = Object.values(values);
   const rows = times.map((_, i) => columns.map(column => column[i]));
@@ -247,8 +265,8 @@ async function addSamples(part, body, signal) {
     signal,
   );
   const before = new Array(part.times.length - times.length).fill(null);
-  const after = new Array(shown.times.length - shown.rows).fill(null);
-  shown.components.forEach((component, k) => {
+  const after = new Array(next.times.length - next.rows).fill(null);
+  next.components.forEach((component, k) => {
     component.samples = Array.from({ length: PATHS }, (_, j) => [
       ...before,
       ...steps.map((/** @type {any} */ step) => step.samples[j][k]),

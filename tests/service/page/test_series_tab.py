@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from tests.service.live import Live
-from tests.service.page.visits import answer, copied, filtered, fits, looks, visit
+from tests.service.page.visits import answer, copied, filtered, fits, hold, looks, visit
 from tests.waiting import PATIENCE
 
 SPIKE = 150
@@ -94,17 +94,6 @@ def test_a_file_can_be_dropped_and_numbers_pasted(browser: Any, server: Live) ->
         page.locator("#series-told", has_text="3 rows of cold").wait_for()
 
 
-def hold(page: Any, pattern: str) -> list[Any]:
-    """Such requests of the page from now on, which wait until one lets them go on."""
-    held: list[Any] = []
-
-    def keep(route: Any) -> None:
-        held.append(route)
-
-    page.route(pattern, keep)
-    return held
-
-
 def test_a_file_given_before_the_script_has_come_is_read(browser: Any, server: Live) -> None:
     with visit(browser, server.url, "#server") as page:
         page.locator("#server-now .figure", has_text="ready").wait_for()
@@ -114,6 +103,80 @@ def test_a_file_given_before_the_script_has_come_is_read(browser: Any, server: L
         page.set_input_files("#series-file", {"name": "early.csv", "mimeType": "", "buffer": as_csv(metric())})
         held[0].continue_()
         page.locator("#series-told", has_text="200 rows of load").wait_for()
+
+
+def test_numbers_pasted_before_the_script_has_come_are_read(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, "#server") as page:
+        page.locator("#server-now .figure", has_text="ready").wait_for()
+        held = hold(page, "**/page/series.js")
+        with page.expect_request("**/page/series.js"):
+            page.click("#tab-series")
+        page.click("text=Or paste numbers")
+        page.fill("#series-paste", as_csv(metric()).decode())
+        held[0].continue_()
+        page.locator("#series-told", has_text="200 rows of load").wait_for()
+
+
+# One after the other, before any timer of the page ends.
+PASTE_AND_CHOOSE = """text => {
+  for (const [id, value] of [["series-paste", text], ["series-demo", "requests"]]) {
+    const field = document.getElementById(id);
+    field.value = value;
+    field.dispatchEvent(new Event("input", { bubbles: true }));
+  }
+}"""
+
+
+def test_numbers_that_were_pasted_do_not_replace_what_was_chosen_since(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, prepare=lambda page: page.clock.install()) as page:
+        filtered(page)
+        page.evaluate(PASTE_AND_CHOOSE, as_csv(metric()).decode())
+        page.clock.run_for(2_000)
+        page.locator("#series-told", has_text="rows of requests per minute").wait_for()
+        assert [address for address in page.seen.asked if "/read" in address] == []
+
+
+def test_a_file_can_be_chosen_again_after_an_example(browser: Any, server: Live) -> None:
+    with visit(browser, server.url) as page:
+        filtered(page)
+        given(page, as_csv(metric()))
+        page.select_option("#series-demo", "requests")
+        page.locator("#series-told", has_text="rows of requests per minute").wait_for()
+        page.select_option("#series-demo", label="metric.csv")
+        page.locator("#series-told", has_text="200 rows of load").wait_for()
+
+
+def test_a_row_is_explained_of_what_is_drawn(browser: Any, server: Live) -> None:
+    def refuse_samples(route: Any) -> None:
+        if "samples" in (route.request.post_data_json or {}):
+            route.fulfill(status=503, content_type="application/json", body='{"error": {"message": "Too much."}}')
+        else:
+            route.continue_()
+
+    with visit(browser, server.url) as page:
+        page.seen.expected.append("503")
+        filtered(page)
+        page.route("**/filter", refuse_samples)
+        page.check("[name=samples]")
+        page.select_option("#series-demo", "requests")
+        page.locator("#series-error", has_text="Too much.").wait_for()
+        page.locator("#series-unusual button").first.click()
+        assert "temperature" in page.text_content("#series-explained")
+
+
+def test_a_chart_that_is_not_there_yet_is_not_moved(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, prepare=lambda page: hold(page, "**/filter")) as page:
+        page.locator("#series-model option[value=auto]").wait_for(state="attached")
+        for button in page.locator("[aria-label=View] button").all():
+            button.click()
+
+
+@pytest.mark.parametrize("size", [1e300, 1e-300])
+def test_numbers_beyond_all_measure_are_told_in_few_digits(browser: Any, server: Live, size: float) -> None:
+    with visit(browser, server.url, "#server") as page:
+        page.locator("#server-now .figure", has_text="ready").wait_for()
+        told = page.evaluate("async size => (await import('./page/format.js')).number(size)", size)
+    assert float(told.replace("E", "e")) == size
 
 
 # `wasRead` is kept once the page has taken the answer of a file that was read.
