@@ -50,8 +50,14 @@ export function fillForm(form, fields) {
   for (const element of /** @type {any} */ (form.elements)) {
     const value = fields.get(element.name);
     if (value === null || element.type === "file") continue;
-    if (element.type === "checkbox") element.checked = value === "1";
+    if (element.tagName === "SELECT") choose(element, value);
+    else if (element.type === "checkbox") element.checked = value === "1";
     else element.value = value;
-    if (element.tagName === "SELECT") element.dataset.wanted = value;
   }
+}
+
+/** Anybody can write a link: what is no option changes nothing. @param {HTMLSelectElement} select @param {string} value */
+function choose(select, value) {
+  select.dataset.wanted = value;
+  if ([...select.options].some(option => option.value === value)) select.value = value;
 }

@@ -33,7 +33,12 @@ async function openTab(name, fields) {
   else {
     left[name] = `#${name}`;
     show(name, fields);
-    await STARTS[name](fields ?? new URLSearchParams());
+    try {
+      await STARTS[name](fields ?? new URLSearchParams());
+    } catch (error) {
+      byId(`${name}-error`).textContent = "This part of the page could not be loaded. Load the page again.";
+      throw error;
+    }
   }
   if (open === name) document.dispatchEvent(new CustomEvent("tab", { detail: name }));
 }
@@ -55,6 +60,24 @@ function listen() {
     if (await askForKey()) location.reload();
   });
   byId("share").addEventListener("click", share);
+  addEventListener("hashchange", event => {
+    if (NAMES.includes(shown().tab)) location.reload();
+    else history.replaceState(null, "", event.oldURL);
+  });
+  keepPage();
+}
+
+/** What a browser would leave the page for: a form nobody listens to yet, a file dropped beside its place. */
+function keepPage() {
+  document.addEventListener("submit", event => {
+    if (/** @type {HTMLFormElement} */ (event.target).method !== "dialog") event.preventDefault();
+  });
+  for (const name of /** @type {const} */ (["dragover", "drop"])) {
+    document.addEventListener(name, event => {
+      const isTaken = /** @type {HTMLInputElement} */ (event.target).type === "file";
+      if (event.dataTransfer?.types.includes("Files") && !isTaken) event.preventDefault();
+    });
+  }
 }
 
 async function share() {
