@@ -1,7 +1,7 @@
 /** A live filter behind a WebSocket: one frame for each measurement, and one answer. */
 
-import { key, askForKey } from "./key.js";
-import { openSocket } from "./server_calls.js";
+import { key } from "./key.js";
+import { get, openSocket } from "./server_calls.js";
 
 /** Measurements that may be on their way. */
 const MOST_UNANSWERED = 16;
@@ -31,7 +31,7 @@ export class FilterStream {
 
   /** Whether it takes a measurement now. */
   get isFree() {
-    return this.#isReady && !this.#isOver && this.#unanswered < MOST_UNANSWERED;
+    return this.#isReady && !this.#isOver && !this.#closed && this.#unanswered < MOST_UNANSWERED;
   }
 
   /** @param {object} frame */
@@ -48,8 +48,8 @@ export class FilterStream {
   close() {
     return new Promise(resolve => {
       if (!this.#isReady || this.#isOver) return resolve(null);
+      if (!this.#closed) this.#socket?.send('{"close": true}');
       this.#closed = resolve;
-      this.#socket?.send('{"close": true}');
     });
   }
 
@@ -85,12 +85,18 @@ export class FilterStream {
     }
   }
 
-  /** A browser does not say why a handshake was refused: where there is no key, it may be for that. */
+  /** A browser does not say why a handshake was refused. A request does, and asks for a key if it was for that. */
   async #lost() {
     if (this.#isOver) return;
-    if (this.frames.length) this.#fail("The connection to the server was lost: begin again from the start.");
-    else if (!key() && (await askForKey())) this.#open();
-    else this.#fail("The stream could not be opened: is the server there, and the key right?");
+    if (this.frames.length) return this.#fail("The connection to the server was lost: begin again from the start.");
+    const before = key();
+    const error = await get("info").then(
+      () => null,
+      reason => reason,
+    );
+    if (this.#isOver) return;
+    if (key() !== before) this.#open();
+    else this.#fail(error?.message ?? "The server refused to open the stream: try again from the start.");
   }
 
   /** @param {string | null} state */

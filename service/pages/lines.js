@@ -40,7 +40,7 @@ export function coarse([times, ...columns], limits, stride) {
 }
 
 /** @param {Column} column @param {number} from @param {number} to before this row @returns {[number | null, number | null]} */
-function extremes(column, from, to) {
+export function extremes(column, from, to) {
   let [low, high] = [Infinity, -Infinity];
   for (let row = from; row < to; row++) {
     const value = column[row];

@@ -36,11 +36,18 @@ export async function startLive(fields) {
     panes.map(({ stream }) => ({ path: "filter/stream", frames: stream?.frames ?? [] })),
   );
   listen();
-  await Promise.all([
-    offerFilters(byId("live-first"), "the server's choice"),
-    offerFilters(byId("live-second"), "none"),
-  ]);
-  restart(fields.get("state"));
+  await begin(fields.get("state"));
+}
+
+/** Streams, once the server has told its models. @param {string | null} state */
+async function begin(state) {
+  try {
+    await offerFilters(byId("live-first"), "the server's choice");
+    await offerFilters(byId("live-second"), "none");
+  } catch (error) {
+    return onFailure(/** @type {Error} */ (error).message);
+  }
+  restart(state);
 }
 
 function listen() {
@@ -58,11 +65,14 @@ function listen() {
   });
   byId("live-spike").addEventListener("click", () => (spike = SPIKE));
   byId("live-cut").addEventListener("click", () => byId("live-cut").setAttribute("aria-pressed", String(!isCut())));
-  byId("live-again").addEventListener("click", () => restart(null));
+  byId("live-again").addEventListener("click", () => begin(null));
   byId("live-save").addEventListener("click", save);
-  byId("live-resume").addEventListener("click", () => restart(byId("live-state").value.trim()));
+  byId("live-resume").addEventListener("click", () => begin(byId("live-state").value.trim()));
   document.addEventListener("tab", event => /** @type {CustomEvent} */ (event).detail !== TAB && pause());
 }
+
+/** Without the last digits, which sums get wrong; however small what is measured, it stays. @param {number} value */
+const plain = value => Number(value.toPrecision(12));
 
 const isCut = () => byId("live-cut").getAttribute("aria-pressed") === "true";
 
@@ -97,7 +107,7 @@ function restart(state) {
 
 /** @param {number} component @param {number | null} value */
 function onHand(component, value) {
-  hand = value === null ? null : { component, value: Number(value.toFixed(3)) };
+  hand = value === null ? null : { component, value: plain(value) };
 }
 
 /** A stream that goes on begins where its state ends. @param {number} index */
@@ -113,7 +123,7 @@ function onFailure(message) {
 
 /** The next measurement, as it was disturbed, for every stream. */
 function measure() {
-  if (!panes.every(({ stream }) => stream?.isFree)) return;
+  if (!panes.length || !panes.every(({ stream }) => stream?.isFree)) return;
   const next = source.row(row);
   if (!next) return pause();
   row++;
@@ -122,7 +132,7 @@ function measure() {
   spike = 0;
   const seen = next.y.map((value, k) => {
     if (hand?.component === k) return hand.value;
-    return value === null ? null : Number((value + disturbed * source.scales[k]).toFixed(3));
+    return value === null ? null : plain(value + disturbed * source.scales[k]);
   });
   for (const pane of panes) pane.send(next.t, isCut() || seen.every(value => value === null) ? null : seen);
 }

@@ -51,7 +51,8 @@ export class Pane {
   open(source, model, state) {
     this.stream?.drop();
     this.source = source;
-    if (!state) this.#rows = [];
+    this.#rows = [];
+    this.#rejected = 0;
     const first = {
       model: model || undefined,
       size: source.names.length,
@@ -84,7 +85,10 @@ export class Pane {
   /** The state, after which the stream goes on. @param {string} model */
   async save(model) {
     const state = (await this.stream?.close()) ?? null;
-    if (state && this.source) this.open(this.source, model, state);
+    if (!state || !this.source) return state;
+    const answered = this.#rows.filter(({ step }) => step !== null);
+    this.open(this.source, model, state);
+    this.#rows = answered;
     return state;
   }
 

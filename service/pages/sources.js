@@ -2,6 +2,7 @@
 
 import { normal } from "./chance.js";
 import { oscillation } from "./demos.js";
+import { extremes } from "./lines.js";
 import { shownSeries } from "./series.js";
 
 /**
@@ -43,8 +44,8 @@ const oscillator = () => ({
 
 /** @param {(number | null)[]} column */
 function swing(column) {
-  const seen = column.filter(value => value !== null);
-  return (Math.max(...seen) - Math.min(...seen)) / 2;
+  const [low, high] = extremes(column, 0, column.length);
+  return low === null || high === null ? 0 : high / 2 - low / 2;
 }
 
 /** @returns {Source} what the tab of series shows */

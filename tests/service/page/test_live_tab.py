@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.service.live import Live
-from tests.service.page.visits import copied, fits, printed, visit
+from tests.service.page.visits import copied, fits, hold, printed, visit
 
 
 def begin(page: Any, panes: int = 1) -> None:
@@ -99,6 +99,56 @@ def test_a_state_goes_on_in_another_window_as_if_nothing_had_been(browser: Any, 
         page.click("#live-step")
         page.locator("#live-panes .told", has_text=re.compile("^13 ")).wait_for()
         assert page.text_content("#live-panes .told") == steps_after[1]
+
+
+def test_a_stream_that_goes_back_to_a_state_draws_nothing_of_what_came_since(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, "#live?source=still&first=auto") as page:
+        begin(page)
+        steps(page, 4)
+        page.click("#live-save")
+        page.locator("#live-elsewhere").wait_for()
+        begin(page)
+        for k in range(5, 9):
+            page.click("#live-step")
+            page.locator("#live-panes .told", has_text=re.compile(f"^{k} ")).wait_for()
+        page.click("#live-resume")
+        page.locator("#live-panes .told", has_text="Goes on after 4 ").wait_for()
+        for k in range(5, 8):
+            page.click("#live-step")
+            page.locator("#live-panes .told", has_text=re.compile(f"^{k} ")).wait_for()
+        # Three were measured since, at 4, 5 and 6.
+        chart = page.get_by_role("slider", name="Chart of value")
+        page.locator("[role=slider][aria-valuemax='2']").wait_for()
+        assert chart.get_attribute("aria-valuetext").startswith("6 ")
+
+
+def test_what_is_measured_while_a_state_is_saved_is_measured_after_it(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, "#live?source=still&first=auto") as page:
+        begin(page)
+        steps(page, 3)
+        page.evaluate("for (const name of ['save', 'step']) document.getElementById(`live-${name}`).click()")
+        page.locator("#live-panes .told", has_text="Goes on after 3 ").wait_for()
+        page.click("#live-step")
+        page.locator("#live-panes .told", has_text=re.compile("^4 ")).wait_for()
+        frames_sent = json.loads(re.findall(r"const frames = (\[.*\]);", copied(page, "live", "JavaScript"))[0])
+    assert [frame["t"] for frame in frames_sent[1:]] == [3]
+
+
+def test_a_recorded_series_is_measured_as_it_is_however_small_and_long(browser: Any, server: Live) -> None:
+    values = [(1 + k % 7) * 1e-7 for k in range(124_000)]
+    file = "load\n" + "".join(f"{value}\n" for value in values)
+    with visit(browser, server.url) as page:
+        held = hold(page, "**/filter")  # so long a series takes a while, and is not looked at
+        page.set_input_files("#series-file", {"name": "small.csv", "mimeType": "", "buffer": file.encode()})
+        page.locator("#series-demo option", has_text="small.csv").wait_for(state="attached")
+        page.click("#tab-live")
+        begin(page)
+        page.select_option("#live-source", "recorded")
+        page.get_by_text("Ready").wait_for()
+        steps(page, 2)
+        frames_sent = json.loads(re.findall(r"const frames = (\[.*\]);", copied(page, "live", "JavaScript"))[0])
+        assert held
+    assert [frame["y"] for frame in frames_sent[1:]] == [[value] for value in values[:2]]
 
 
 def test_what_the_server_refuses_is_shown(browser: Any, server: Live) -> None:
