@@ -25,17 +25,20 @@ export async function startText(fields) {
   byId("text-words").append(meaning("confidence", "logprob", "decoding", "latent"));
   offerCopies(byId("text-copy"), () => calls);
   listen();
-  try {
-    const model = await languageModel();
-    if (!model) return fail(new Error("This server has no language model."));
-    const modes = model.modes.toReversed();
-    fillSelect(byId("text-decode"), [
-      ...modes.map(mode => /** @type {[string, string]} */ ([mode, mode])),
-      ...(modes.length > 1 ? [/** @type {[string, string]} */ ([BOTH, `${modes.join(" and ")}, side by side`])] : []),
-    ]);
-  } catch (error) {
-    fail(error);
-  }
+  await offerDecoders().catch(fail);
+  byId("text-go").disabled = false;
+}
+
+/** Offers the ways of decoding, unless it did. */
+async function offerDecoders() {
+  if (byId("text-decode").options.length) return;
+  const model = await languageModel();
+  if (!model) throw new Error("This server has no language model.");
+  const modes = model.modes.toReversed();
+  fillSelect(byId("text-decode"), [
+    ...modes.map(mode => /** @type {[string, string]} */ ([mode, mode])),
+    ...(modes.length > 1 ? [/** @type {[string, string]} */ ([BOTH, `${modes.join(" and ")}, side by side`])] : []),
+  ]);
 }
 
 function listen() {
@@ -78,8 +81,15 @@ function request(decode) {
 /** Writes what the form says, in each mode of decoding that it wants. */
 async function write() {
   asking.abort();
-  asking = new AbortController();
-  const { signal } = asking;
+  const mine = new AbortController();
+  asking = mine;
+  const { signal } = mine;
+  try {
+    await offerDecoders();
+  } catch (error) {
+    return fail(error);
+  }
+  if (signal.aborted) return;
   const chosen = byId("text-decode").value;
   const latent = Number(new FormData(form).get("latent"));
   const modes =
@@ -100,9 +110,11 @@ async function write() {
   } catch (error) {
     if (!signal.aborted) fail(error);
   }
-  if (signal !== asking.signal) return;
+  const isStopped = signal.aborted;
+  mine.abort(); // where one of two has failed, the other is not waited for
+  if (mine !== asking) return;
   byId("text-stop").disabled = true;
-  tell(outputs, signal.aborted);
+  tell(outputs, isStopped);
 }
 
 /** @param {Tokens} tokens @param {import("./languages.js").Call} call @param {AbortSignal} signal */
@@ -111,6 +123,7 @@ async function follow(tokens, call, signal) {
     if (event.token) tokens.add(event.token, event.top_tokens ?? []);
     if (event.details) tokens.details = event.details;
   }
+  if (!tokens.details) throw new Error("The answer broke off: the connection to the server was lost.");
 }
 
 /** What other latents would have written. @param {string} mode @param {number} n @param {AbortSignal} signal */
@@ -130,6 +143,13 @@ async function others(mode, n, signal) {
 /** @param {any} details */
 const rate = details => count(details.timings.tokens_per_second);
 
+/** The first token in which two texts differ, or -1; one that broke off says nothing of what would have followed. */
+function partingOf(/** @type {Tokens[]} */ [first, second]) {
+  const [longer, shorter] = first.tokens.length < second.tokens.length ? [second, first] : [first, second];
+  const both = shorter.details ? longer.tokens : longer.tokens.slice(0, shorter.tokens.length);
+  return both.findIndex(({ id }, k) => id !== shorter.tokens[k]?.id);
+}
+
 /** @param {Tokens[]} outputs @param {boolean} isStopped */
 function tell(outputs, isStopped) {
   const told = outputs.map(({ title, tokens, details }) =>
@@ -138,9 +158,9 @@ function tell(outputs, isStopped) {
       : `${title}: ${isStopped ? "stopped" : "ended"} after ${count(tokens.length)} tokens`,
   );
   if (outputs.length > 1) {
-    const [first, second] = outputs.map(({ tokens }) => tokens);
-    const parted = first.findIndex(({ id }, k) => id !== second[k]?.id);
-    told.push(parted < 0 ? "they never part" : `they part at token ${parted + 1}`);
+    const parted = partingOf(outputs);
+    if (parted >= 0) told.push(`they part at token ${parted + 1}`);
+    else told.push(outputs.every(({ details }) => details) ? "they never part" : "they have not parted so far");
     if (parted >= 0) outputs.forEach(output => output.part(parted));
   }
   byId("text-told").textContent = `${told.join("; ")}. The darker a token, the surer the model was.`;

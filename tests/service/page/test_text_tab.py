@@ -57,6 +57,47 @@ def test_two_decoders_and_where_they_part(browser: Any, server: Live) -> None:
         assert marked == 2
 
 
+def as_events(tokens: list[int], is_whole: bool) -> str:
+    """A streamed answer of such tokens, which ends as the server ends it or breaks off."""
+    events: list[dict[str, Any]] = [
+        {"token": {"id": token, "text": f" {token}", "logprob": -1.0, "confidence": 0.5}} for token in tokens
+    ]
+    if is_whole:
+        events.append({"details": {"seed": 7, "timings": {"tokens_per_second": 5}}})
+    return "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+
+
+def test_a_text_that_breaks_off_says_so_and_nothing_of_where_it_parts(browser: Any, server: Live) -> None:
+    def answered(route: Any) -> None:
+        is_whole = route.request.post_data_json["parameters"]["decode"] == "attention"
+        body = as_events([1, 2, 3, 4, 5] if is_whole else [1, 2, 3], is_whole)
+        route.fulfill(status=200, content_type="text/event-stream", body=body)
+
+    with visit(browser, server.url, "#text?decode=both") as page:
+        ready(page)
+        page.route("**/generate", answered)
+        page.click("#text-go")
+        page.locator("#text-error", has_text="broke off").wait_for()
+        page.locator("#text-told", has_text="have not parted").wait_for()
+        assert page.locator(".token.parted").count() == 0
+
+
+def test_where_one_of_two_texts_fails_the_other_is_not_gone_on_with(browser: Any, server: Live) -> None:
+    def refuse(route: Any) -> None:
+        if route.request.post_data_json["parameters"]["decode"] == "attention":
+            route.fulfill(status=503, content_type="application/json", body='{"error": {"message": "Too much."}}')
+        else:
+            route.continue_()
+
+    with visit(browser, server.url, "#text?decode=both&tokens=200") as page:
+        page.seen.expected.append("503")
+        ready(page)
+        page.route("**/generate", refuse)
+        with page.expect_event("requestfailed", lambda request: request.url.endswith("/generate")):
+            page.click("#text-go")
+        page.locator("#text-error", has_text="Too much.").wait_for()
+
+
 def test_a_text_is_stopped_and_another_begun(browser: Any, server: Live) -> None:
     with visit(browser, server.url, "#text?tokens=1000") as page:
         ready(page)
