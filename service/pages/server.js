@@ -4,7 +4,7 @@ import { byId, make, table } from "./dom.js";
 import { histogram, quantile, samples, total } from "./exposition.js";
 import { count, number, percent } from "./format.js";
 import { info } from "./models.js";
-import { get, getText } from "./server_calls.js";
+import { Refused, UNAUTHORIZED, get, getText } from "./server_calls.js";
 import { offerCopies } from "./snippets.js";
 import { meaning } from "./words.js";
 
@@ -19,30 +19,27 @@ const LATENCIES = {
   rfa_filter_step_seconds: "Steps of live streams",
 };
 
-let timer = 0;
+/** Which time the tab is looked at. */
+let watching = 0;
 
-export async function startServer() {
+export function startServer() {
   byId("server-words").append(meaning("digest", "ece", "coverage", "latency", "alarm"));
   offerCopies(byId("server-copy"), () => [
     { path: "info", isRead: true },
     { path: "metrics", isRead: true },
   ]);
-  document.addEventListener("tab", event =>
-    /** @type {CustomEvent} */ (event).detail === TAB ? watch() : clearInterval(timer),
-  );
-  try {
-    tellModels(await info());
-  } catch (error) {
-    byId("server-error").textContent = /** @type {Error} */ (error).message;
-  }
+  document.addEventListener("tab", event => {
+    watching += 1;
+    if (/** @type {CustomEvent} */ (event).detail === TAB) watch(watching);
+  });
 }
 
-function watch() {
-  clearInterval(timer);
-  timer = window.setInterval(look, EVERY_MS);
-  look();
+/** Looks again a while after each answer: however slow they are, the newest is shown last. @param {number} mine */
+async function watch(mine) {
+  while (mine === watching && (await look())) await new Promise(done => setTimeout(done, EVERY_MS));
 }
 
+/** @returns {Promise<boolean>} whether to look again: nobody is asked for a key time and again */
 async function look() {
   try {
     const [text, ready] = await Promise.all([
@@ -56,10 +53,13 @@ async function look() {
     tellNow(all, ready);
     tellLatency(all);
     tellAlarms(all);
+    if (!byId("server-models").children.length) tellModels(await info());
     byId("server-error").textContent = "";
   } catch (error) {
     byId("server-error").textContent = /** @type {Error} */ (error).message;
+    return !(error instanceof Refused) || error.status !== UNAUTHORIZED;
   }
+  return true;
 }
 
 /** @param {string} title @param {string} figure */

@@ -2,6 +2,17 @@
 
 import { askForKey, keyHeader, keyProtocols } from "./key.js";
 
+export const UNAUTHORIZED = 401;
+
+/** The server, or a proxy before it, has refused a request. */
+export class Refused extends Error {
+  /** @param {string} message @param {number} status */
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
 /**
  * The answer to a request; where a key is wanted it is asked for, and the request made again. What is refused is an
  * error in the server's own words.
@@ -12,27 +23,48 @@ import { askForKey, keyHeader, keyProtocols } from "./key.js";
 async function answer(path, options = {}) {
   for (;;) {
     const headers = { ...options.headers, ...keyHeader() };
-    const response = await fetch(new URL(path, document.baseURI), { ...options, headers });
+    const response = await fetch(new URL(path, document.baseURI), { ...options, headers }).catch(unreached);
     if (response.ok) return response;
-    if (response.status === 401 && (await askForKey())) continue;
-    throw new Error(await reason(response));
+    if (response.status === UNAUTHORIZED && (await askForKey())) continue;
+    throw new Refused(await reason(response), response.status);
   }
 }
 
 /** @param {Response} response */
 async function reason(response) {
-  try {
-    return (await response.json()).error.message;
-  } catch {
-    return `The server answered ${response.status}, and not in its own words: is a proxy in between?`;
-  }
+  const told = await response.json().then(
+    document => document?.error?.message,
+    () => null,
+  );
+  return typeof told === "string" && told ? told : notItsOwn(response);
 }
 
+/** @param {Response} response */
+const notItsOwn = ({ status }) =>
+  `The server answered ${status}, and not in its own words: is a proxy in between?`;
+
+/**
+ * Browsers name a connection that broke each in words of their own.
+ * @param {Error} error
+ * @returns {never}
+ */
+function unreached(error) {
+  if (error.name !== "TypeError") throw error;
+  throw new Error("The server cannot be reached, or the connection broke off: is it there?");
+}
+
+/** The document of an answer. @param {Response} response @returns {Promise<any>} */
+const documentOf = response =>
+  response.json().catch(error => {
+    if (error.name === "SyntaxError") throw new Error(notItsOwn(response));
+    return unreached(error);
+  });
+
 /** @param {string} path @returns {Promise<any>} */
-export const get = async path => (await answer(path)).json();
+export const get = async path => documentOf(await answer(path));
 
 /** @param {string} path @returns {Promise<string>} */
-export const getText = async path => (await answer(path)).text();
+export const getText = async path => (await answer(path)).text().catch(unreached);
 
 /** @param {string} path @param {object} body @param {AbortSignal} [signal] @returns {Promise<any>} */
 export async function post(path, body, signal) {
@@ -42,7 +74,7 @@ export async function post(path, body, signal) {
     body: JSON.stringify(body),
     signal,
   };
-  return (await answer(path, options)).json();
+  return documentOf(await answer(path, options));
 }
 
 /**
@@ -64,7 +96,7 @@ export const send = (method, path, body) =>
  */
 export async function readFile(path, file) {
   const options = { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: file };
-  return (await answer(path, options)).json();
+  return documentOf(await answer(path, options));
 }
 
 /**
@@ -86,16 +118,25 @@ export async function* postStream(path, body, signal) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch(unreached);
     if (done) return;
     const lines = (rest + value).split("\n");
     rest = lines.pop() ?? "";
     for (const line of lines) {
       if (!line) continue;
-      const document = JSON.parse(line.replace(/^data: /, ""));
+      const document = parsed(line.replace(/^data: /, ""), response);
       if (document.error) throw new Error(document.error.message);
       yield document;
     }
+  }
+}
+
+/** @param {string} text @param {Response} response that it is of @returns {any} */
+function parsed(text, response) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new Error(notItsOwn(response));
   }
 }
 
