@@ -9,6 +9,7 @@ import { key } from "./key.js";
  * @property {string} [file] the name of a file that is sent as it is
  * @property {any[]} [frames] that were sent over a WebSocket
  * @property {boolean} [isRead] by GET, and its answer is text
+ * @property {boolean} [isOfStream] what went over a WebSocket, as one request
  */
 
 /** Longer bodies are kept in a file of their own. */
@@ -16,7 +17,28 @@ const LONGEST = 3000;
 const BODY_FILE = "request.json";
 
 /** @type {Record<string, (call: Call, url: string) => string>} */
-export const LANGUAGES = { curl, Python: python, JavaScript: javascript };
+const CALLS = { curl, Python: python, JavaScript: javascript };
+export const LANGUAGES = Object.keys(CALLS);
+
+/**
+ * Calls one after the other as one program: it imports everything once, and names of one call are not those of another.
+ * @param {string} language of LANGUAGES
+ * @param {[Call, string][]} calls each with its address
+ */
+export function program(language, calls) {
+  const parts = calls.map(([call, url]) => CALLS[language](call, url));
+  if (language === "curl") return parts.join("\n\n");
+  const isImport = (/** @type {string} */ line) => /^(import|from) /.test(line);
+  const imports = new Set(parts.flatMap(part => part.split("\n").filter(isImport)));
+  const bodies = parts.map(part => {
+    const body = part.split("\n").filter(line => !isImport(line)).join("\n").trim();
+    return language === "JavaScript" && parts.length > 1 ? `{\n${body.replace(/^/gm, "  ")}\n}` : body;
+  });
+  return [...(imports.size ? [[...imports].sort(plainFirst).join("\n")] : []), ...bodies].join("\n\n");
+}
+
+/** Modules before what is taken from modules, as Python's own order has it. @param {string} a @param {string} b */
+const plainFirst = (a, b) => Number(a.startsWith("from ")) - Number(b.startsWith("from ")) || (a < b ? -1 : 1);
 
 /** @param {Call} call */
 export const bodyOf = call => JSON.stringify(call.body);
@@ -39,12 +61,6 @@ const socketOf = url => JSON.stringify(url.replace(/^http/, "ws"));
  * @returns {string}
  */
 function curl(call, url) {
-  if (call.frames) {
-    return [
-      "# curl speaks no WebSocket: the same observations as one request",
-      curl(asRequest(call.frames), url.replace("/stream", "")),
-    ].join("\n");
-  }
   const file = fileOf(call);
   const parts = [`curl -s ${quoted(url)}`];
   if (key()) parts.push('-H "Authorization: Bearer $RFA_API_KEY"');
@@ -54,17 +70,21 @@ function curl(call, url) {
       `--data-binary ${file ? `@${quoted(file)}` : quoted(bodyOf(call))}`,
     );
   }
-  return parts.join(" \\\n  ");
+  const told = call.isOfStream ? "# curl speaks no WebSocket: the same observations as one request\n" : "";
+  return told + parts.join(" \\\n  ");
 }
 
 /**
- * The same observations as one request.
- * @param {any[]} frames
+ * A call as a language can make it: for curl, what went over a WebSocket is one request.
+ * @param {string} language of LANGUAGES
+ * @param {Call} call
  * @returns {Call}
  */
-function asRequest([first, ...rest]) {
-  const { size, return_state, state, ...options } = first;
-  return { path: "filter", body: { ...options, times: rest.map(({ t }) => t), observations: rest.map(({ y }) => y) } };
+export function madeBy(language, call) {
+  if (language !== "curl" || !call.frames) return call;
+  const [{ size, return_state, ...options }, ...rest] = call.frames;
+  const body = { ...options, times: rest.map(({ t }) => t), observations: rest.map(({ y }) => y) };
+  return { path: "filter", body, isOfStream: true };
 }
 
 /**
@@ -92,12 +112,12 @@ function python(call, url) {
   if (key()) headers.push('"Authorization": "Bearer " + os.environ["RFA_API_KEY"]');
   const body = file ? `open(${JSON.stringify(file)}, "rb").read()` : `json.dumps(${inPython(call.body)}).encode()`;
   return [
-    "import json",
+    ...(call.isRead ? [] : ["import json"]),
     ...(key() ? ["import os"] : []),
     "from urllib.request import Request, urlopen",
     "",
-    `body = ${call.isRead ? "None" : body}`,
-    `request = Request(${JSON.stringify(url)}, body, {${headers.join(", ")}})`,
+    ...(call.isRead ? [] : [`body = ${body}`]),
+    `request = Request(${JSON.stringify(url)}, ${call.isRead ? "headers=" : "body, "}{${headers.join(", ")}})`,
     "with urlopen(request) as reply:",
     `    print(${isText(call) ? "reply.read().decode()" : "json.load(reply)"})`,
   ].join("\n");
@@ -141,7 +161,7 @@ function javascript(call, url) {
   return [
     ...(file ? ['import { readFile } from "node:fs/promises";', ""] : []),
     `const reply = await fetch(${JSON.stringify(url)}, {`,
-    `  headers: { ${headers.join(", ")} },`,
+    ...(headers.length ? [`  headers: { ${headers.join(", ")} },`] : []),
     ...(call.isRead ? [] : ['  method: "POST",', `  body: ${body},`]),
     "});",
     `console.log(await reply.${isText(call) ? "text" : "json"}());`,
@@ -158,10 +178,15 @@ function javascriptStream(frames, url) {
     'const protocols = ["rfa.v1", `rfa.key.${key}`];',
   ];
   return [
+    "// In a browser, and in Node from version 22 on.",
     ...(key() ? secret : []),
     `const stream = new WebSocket(${socketOf(url)}${key() ? ", protocols" : ""});`,
     `const frames = ${JSON.stringify(frames)};`,
+    "let unanswered = frames.length;",
     "stream.onopen = () => frames.forEach(frame => stream.send(JSON.stringify(frame)));",
-    "stream.onmessage = event => console.log(JSON.parse(event.data));",
+    "stream.onmessage = event => {",
+    "  console.log(event.data);",
+    "  if (--unanswered === 0) stream.close();",
+    "};",
   ].join("\n");
 }

@@ -1,7 +1,7 @@
 /** Buttons that copy what the page just did, as a program does it. */
 
 import { byId, make } from "./dom.js";
-import { LANGUAGES, bodyOf, isLong } from "./languages.js";
+import { LANGUAGES, bodyOf, isLong, madeBy, program } from "./languages.js";
 
 /** @typedef {import("./languages.js").Call} Call */
 
@@ -11,7 +11,7 @@ import { LANGUAGES, bodyOf, isLong } from "./languages.js";
  * @param {() => Call[]} calls what was done, in order
  */
 export function offerCopies(host, calls) {
-  const buttons = Object.keys(LANGUAGES).map(language => {
+  const buttons = LANGUAGES.map(language => {
     const button = make("button", { type: "button" }, language);
     button.addEventListener("click", () => open(language, calls()));
     return button;
@@ -19,10 +19,14 @@ export function offerCopies(host, calls) {
   host.replaceChildren("Copy what the page just did as", ...buttons);
 }
 
-/** @param {string} language @param {Call[]} calls */
-function open(language, calls) {
-  const parts = calls.map(call => LANGUAGES[language](call, new URL(call.path, document.baseURI).href));
-  byId("code").textContent = parts.join("\n\n") || "Nothing was asked for yet.";
+/** @param {string} language @param {Call[]} done */
+function open(language, done) {
+  const calls = done.map(call => madeBy(language, call));
+  const code = program(
+    language,
+    calls.map(call => [call, new URL(call.path, document.baseURI).href]),
+  );
+  byId("code").textContent = code || "Nothing was asked for yet.";
   byId("code-title").textContent = `As ${language}`;
   const long = calls.find(isLong);
   byId("code-body").hidden = !long;

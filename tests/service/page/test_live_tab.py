@@ -169,3 +169,34 @@ def test_what_it_copies_runs_and_answers_the_same(browser: Any, server: Live) ->
     assert ready["model"] == "auto"
     assert [answer["index"] for answer in answers] == [0, 1, 2]
     assert [step["mean"] for step in json.loads(printed("curl", request))["steps"]] == [one["mean"] for one in answers]
+
+
+@pytest.mark.parametrize("language", ["curl", "JavaScript"])
+def test_what_it_copies_goes_on_from_the_same_state_and_ends(browser: Any, server: Live, language: str) -> None:
+    with visit(browser, server.url, "#live?source=still&first=auto") as page:
+        begin(page)
+        steps(page, 3)
+        page.click("#live-save")
+        page.locator("#live-panes .told", has_text="Goes on after 3").wait_for()
+        page.click("#live-step")
+        page.locator("#live-panes .told", has_text=re.compile("^4 ")).wait_for()
+        code = copied(page, "live", language)
+        if language == "curl":  # a state is long
+            page.locator("#live-copy button", has_text=language).click()
+            with page.expect_download() as download:
+                page.click("#code-body")
+            code = code.replace("'request.json'", str(download.value.path()))
+        found = printed(language, code)
+    answers = json.loads(found)["steps"] if language == "curl" else list(map(json.loads, found.splitlines()))[1:]
+    assert [answer["index"] for answer in answers] == [3]
+
+
+def test_what_two_streams_did_is_one_program(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, "#live?first=auto&second=series&source=still") as page:
+        begin(page, 2)
+        steps(page, 2)
+        page.locator("#live-panes .told", has_text=re.compile("^2 ")).nth(1).wait_for()
+        code = copied(page, "live", "JavaScript")
+    answers = list(map(json.loads, printed("JavaScript", code).splitlines()))
+    assert sorted(answer["model"] for answer in answers if answer.get("ready")) == ["auto", "series"]
+    assert sorted(answer["index"] for answer in answers if not answer.get("ready")) == [0, 0, 1, 1]

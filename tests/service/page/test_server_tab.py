@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.service.live import Live
-from tests.service.page.visits import answer, fits, visit
+from tests.service.page.visits import answer, copied, fits, printed, visit
 from tests.waiting import PATIENCE
 
 
@@ -38,3 +39,13 @@ def test_it_counts_on_while_it_is_looked_at(browser: Any, server: Live) -> None:
         before = counted(page)
         answer(server, "filter", {"values": [1.5] * 7, "model": "auto"})
         page.get_by_text(f"{before + 7:,}", exact=True).wait_for()
+
+
+@pytest.mark.parametrize("language", ["curl", "Python", "JavaScript"])
+def test_what_it_copies_runs_as_one_program(browser: Any, server: Live, language: str) -> None:
+    with visit(browser, server.url, "#server") as page:
+        page.locator("#server-now .figure", has_text="ready").wait_for()
+        code = copied(page, "server", language)
+    told = printed(language, code)
+    assert '"bundle_version"' in told
+    assert "rfa_http_requests_total" in told

@@ -135,3 +135,14 @@ def test_what_it_copies_runs_and_writes_the_same(browser: Any, server: Live, lan
         code = copied(page, "text", language)
     events = [json.loads(line.removeprefix("data: ")) for line in printed(language, code).splitlines() if line]
     assert [event["token"]["text"] for event in events] == tokens
+
+
+@pytest.mark.parametrize("language", ["curl", "Python", "JavaScript"])
+def test_what_it_copies_of_two_decoders_is_one_program(browser: Any, server: Live, language: str) -> None:
+    with visit(browser, server.url, "#text?tokens=3&decode=both") as page:
+        ready(page)
+        written(page)
+        texts = [page.locator(".text").nth(k).locator(".token").all_text_contents() for k in range(2)]
+        code = copied(page, "text", language)
+    events = [json.loads(line.removeprefix("data: ")) for line in printed(language, code).splitlines() if line]
+    assert [event["token"]["text"] for event in events] == [token for text in texts for token in text]

@@ -118,7 +118,7 @@ def printed(language: str, code: str) -> str:
     command = {
         "curl": ["bash", "-c", code],
         "Python": [sys.executable, "-c", code],
-        "JavaScript": ["node", "--input-type=module", "-e", code],
+        "JavaScript": ["node", "--experimental-websocket", "--input-type=module", "-e", code],
     }[language]
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed")
