@@ -2,7 +2,7 @@
 
 import uPlot from "./uplot/uPlot.esm.js";
 import { make } from "./dom.js";
-import { number } from "./format.js";
+import { axisNumbers } from "./format.js";
 import { bandsOf, coarse, columnsOf, laneOf, limitsOf, seriesOf } from "./lines.js";
 import { paintLane, paintMeasured, paintPicked } from "./paint.js";
 import { reading } from "./picture.js";
@@ -17,7 +17,10 @@ import { colour, onScheme } from "./scheme.js";
  * @property {number} [height] of a chart, in pixels
  */
 
+/** Room for the numbers beside a chart, and for each letter of a longer one, in pixels of the page. */
 const AXIS = 66;
+const LETTER = 8;
+const AROUND_NUMBER = 18;
 const LANE = 52;
 /** Room beside the plot, in pixels of the page. */
 const MARGIN = 8;
@@ -48,6 +51,8 @@ export class Charts {
   /** @type {number | null} */
   #picked = null;
   #row = 0;
+  /** Room for the numbers beside every chart. */
+  #axisSize = AXIS;
   /** Rows for each entry of what uPlot has. */
   #stride = 1;
   /** @type {Map<number, any[]>} what it has at each stride, chart by chart */
@@ -203,6 +208,7 @@ export class Charts {
   }
 
   #build() {
+    this.#axisSize = AXIS;
     this.#plots.forEach(plot => plot.destroy());
     const picture = this.#shownPicture();
     this.host.replaceChildren();
@@ -223,7 +229,7 @@ export class Charts {
         axes: [
           { show: false },
           {
-            size: AXIS,
+            size: () => this.#axisSize,
             stroke: () => colour("soft"),
             splits: () => [0.5, 1.5],
             values: () => ["missing", "alarms"],
@@ -266,8 +272,8 @@ export class Charts {
         axes: [
           this.#axis(picture.isDated ? { values: CLOCK } : {}),
           this.#axis({
-            size: AXIS,
-            values: (/** @type {any} */ _, /** @type {number[]} */ splits) => splits.map(number),
+            size: (/** @type {any} */ u, /** @type {string[] | null} */ numbers) => this.#widen(u, numbers),
+            values: (/** @type {any} */ _, /** @type {number[]} */ splits) => axisNumbers(splits),
           }),
         ],
         series: seriesOf(component),
@@ -302,6 +308,20 @@ export class Charts {
         drag: { x: !this.options.onHand, y: false, setScale: !this.options.onHand },
       },
     };
+  }
+
+  /**
+   * Room for these numbers; the other charts take as much, so that times stay one below the other.
+   * @param {any} u @param {string[] | null} numbers
+   */
+  #widen(u, numbers) {
+    const longest = Math.max(0, ...(numbers ?? []).map(text => text.length));
+    const size = Math.max(AXIS, LETTER * longest + AROUND_NUMBER);
+    if (size > this.#axisSize) {
+      this.#axisSize = size;
+      queueMicrotask(() => this.#plots.forEach(plot => plot !== u && plot.redraw(false, true)));
+    }
+    return this.#axisSize;
   }
 
   /** @param {object} own */

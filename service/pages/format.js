@@ -1,6 +1,13 @@
 /** Numbers and times as people read them; times in UTC, as the server reads clocks that name no zone. */
 
-const plain = new Intl.NumberFormat("en-GB", { maximumSignificantDigits: 4 });
+/** Digits that a number has at least, where it has so many; and at most, as float64 has no more. */
+const DIGITS = 4;
+const MOST_DIGITS = 15;
+/** Of what a column spans, so small a part is told. */
+const FINEST = 1e-2;
+/** Below and from here on, numbers are written as powers of ten. */
+const SMALL = 1e-4;
+const LARGE = 1e9;
 const whole = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 0 });
 const moment = new Intl.DateTimeFormat("en-GB", {
   timeZone: "UTC",
@@ -12,15 +19,50 @@ const moment = new Intl.DateTimeFormat("en-GB", {
   minute: "2-digit",
 });
 
-const power = new Intl.NumberFormat("en-GB", { maximumSignificantDigits: 4, notation: "scientific" });
-/** Outside of these a number is a row of zeros, and told by its power of ten. */
-const [SMALLEST, LARGEST] = [1e-5, 1e15];
+/** @type {Map<string, Intl.NumberFormat>} */
+const formats = new Map();
 
-/** @param {number | null | undefined} value */
-export function number(value) {
+/** @param {number} digits @param {"standard" | "scientific"} notation */
+function formatOf(digits, notation) {
+  const name = `${digits} ${notation}`;
+  const format = formats.get(name) ?? new Intl.NumberFormat("en-GB", { maximumSignificantDigits: digits, notation });
+  formats.set(name, format);
+  return format;
+}
+
+/** @param {number | null | undefined} value @param {number} [digits] that count, at most */
+export function number(value, digits = DIGITS) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
-  return size && (size < SMALLEST || size >= LARGEST) ? power.format(value) : plain.format(value);
+  const isPower = size >= LARGE || (size > 0 && size < SMALL);
+  return formatOf(digits, isPower ? "scientific" : "standard").format(value);
+}
+
+/**
+ * Digits that tell numbers of this size apart when they differ by so much: a meter at a million moves by ones.
+ * @param {number} size @param {number} step
+ */
+function digitsFor(size, step) {
+  const parts = size / step; // not a number, or no end of them, where nothing differs
+  return Number.isFinite(parts) ? Math.max(DIGITS, Math.min(MOST_DIGITS, Math.ceil(Math.log10(parts)) + 1)) : DIGITS;
+}
+
+/** Digits for the numbers of a column. @param {(number | null)[]} column */
+export function digitsOf(column) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of column) {
+    if (value === null || value === undefined) continue;
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return low > high ? DIGITS : digitsFor(Math.max(Math.abs(low), Math.abs(high)), FINEST * (high - low));
+}
+
+/** Marks of an axis, as numbers that differ. @param {number[]} marks at even steps, upwards */
+export function axisNumbers(marks) {
+  const largest = Math.max(...marks.map(Math.abs), 0);
+  const digits = digitsFor(largest, marks.length > 1 ? marks[1] - marks[0] : 0);
+  return marks.map(mark => number(mark, digits));
 }
 /** @param {number} value */
 export const count = value => whole.format(value);

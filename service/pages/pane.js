@@ -2,7 +2,7 @@
 
 import { Charts } from "./charts.js";
 import { make } from "./dom.js";
-import { count, number, percent } from "./format.js";
+import { count, digitsOf, number, percent } from "./format.js";
 import { FilterStream } from "./filter_stream.js";
 
 /** Rows that are shown. */
@@ -106,6 +106,10 @@ export class Pane {
     });
   }
 
+  /** A number of the k-th component, as finely as its source moves. */
+  #told = (/** @type {number} */ value, /** @type {number} */ k) =>
+    number(value, digitsOf([value, value + 2 * (this.source?.scales[k] ?? 0)]));
+
   /** @param {(number | null)[] | null} y @param {any} step */
   #moodOf(y, step) {
     const { weight } = step;
@@ -117,7 +121,7 @@ export class Pane {
     if (weight < 0.1) return `It rejects this measurement, too far from what it expected (${percent(weight)} used).`;
     if (weight < 0.6) return `It doubts this measurement (${percent(weight)} used).`;
     if (wasRejecting > 1) return `After ${wasRejecting} rejections it trusts the measurements again.`;
-    return `It follows: ${step.mean.map(number).join(", ")} (${percent(weight)} used).`;
+    return `It follows: ${step.mean.map(this.#told).join(", ")} (${percent(weight)} used).`;
   }
 
   #draw() {
@@ -125,9 +129,11 @@ export class Pane {
     if (rows.length < 2) return;
     const column = (/** @type {(row: any) => any} */ of) => rows.map(row => of(row) ?? null);
     const names = /** @type {import("./sources.js").Source} */ (this.source).names;
+    const seen = names.map((_, k) => column(({ y }) => y?.[k]));
     const components = names.map((name, k) => ({
       name,
-      seen: column(({ y }) => y?.[k]),
+      seen: seen[k],
+      digits: digitsOf(seen[k]),
       mean: column(({ step }) => step.mean[k]),
       innovation: column(({ step }) => step.innovation?.[k]),
       bands: LEVELS.map(level => ({

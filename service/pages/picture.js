@@ -1,6 +1,6 @@
 /** What is drawn of a filtered series: columns of one length, the rows that were measured and those to come. */
 
-import { number, percent, rarity, time } from "./format.js";
+import { digitsOf, number, percent, rarity, time } from "./format.js";
 
 /**
  * @typedef {(number | null)[]} Column
@@ -13,6 +13,7 @@ import { number, percent, rarity, time } from "./format.js";
  * @typedef {object} Component one column of the measurements, and what is told of it
  * @property {string} name
  * @property {Column} seen
+ * @property {number} digits that its numbers are told by
  * @property {Column} mean
  * @property {Column} innovation measured less expected
  * @property {Band[]} bands of the value behind, the widest first
@@ -62,6 +63,7 @@ export function picture(series, reply, levels) {
     return {
       name,
       seen: padded(seen),
+      digits: digitsOf(seen),
       mean: padded(mean),
       innovation: columns[`innovation.${name}`],
       bands: bands.map(band => ({ ...band, low: padded(band.low), high: padded(band.high) })),
@@ -97,13 +99,14 @@ export function picture(series, reply, levels) {
  * @param {number} row
  */
 export function reading(shown, k, row) {
-  const { seen, mean, bands, forecast, fan } = shown.components[k];
+  const { seen, digits, mean, bands, forecast, fan } = shown.components[k];
+  const told = (/** @type {number | null} */ value) => number(value, digits);
   const isAhead = row >= shown.rows;
   const band = (isAhead ? fan : bands)[0];
   const parts = [time(shown.times[row], shown.isDated)];
-  if (isAhead) parts.push(`forecast ${number(forecast[row])}`);
-  else parts.push(seen[row] === null ? "missing" : `measured ${number(seen[row])}`, `estimate ${number(mean[row])}`);
-  if (band) parts.push(`${percent(band.level)}: ${number(band.low[row])} to ${number(band.high[row])}`);
+  if (isAhead) parts.push(`forecast ${told(forecast[row])}`);
+  else parts.push(seen[row] === null ? "missing" : `measured ${told(seen[row])}`, `estimate ${told(mean[row])}`);
+  if (band) parts.push(`${percent(band.level)}: ${told(band.low[row])} to ${told(band.high[row])}`);
   const weight = shown.weight[row];
   if (!isAhead && weight !== null && weight !== undefined) parts.push(`used ${percent(weight)}`);
   if (shown.alarm[row]) parts.push("alarm");
@@ -124,14 +127,15 @@ export function explanation(shown, row) {
   if (!there.length) {
     return ["Nothing was measured here. The filter went on by what it knows, and its band grew wider."];
   }
-  const told = there.map(({ name, seen, innovation, mean }) => {
+  const told = there.map(({ name, seen, digits, innovation, mean }) => {
+    const said = (/** @type {number | null} */ value) => number(value, digits);
     const off = innovation?.[row];
-    if (off === null || off === undefined) return `${name} was ${number(seen[row])}.`;
+    if (off === null || off === undefined) return `${name} was ${said(seen[row])}.`;
     const expected = /** @type {number} */ (seen[row]) - off;
     const side = off > 0 ? "above" : "below";
     return (
-      `${name} was ${number(seen[row])}: ${number(Math.abs(off))} ${side} ${number(expected)}, ` +
-      `which the filter had expected. Its estimate is now ${number(mean[row])}.`
+      `${name} was ${said(seen[row])}: ${number(Math.abs(off))} ${side} ${said(expected)}, ` +
+      `which the filter had expected. Its estimate is now ${said(mean[row])}.`
     );
   });
   if (nis !== null && nis !== undefined) {

@@ -303,7 +303,7 @@ function tellUnusual() {
   const rows = unusual(shown, UNUSUAL).map(row => {
     const button = make("button", { type: "button" }, time(shown.times[row], shown.isDated));
     button.addEventListener("click", () => explain(row, AROUND));
-    const seen = shown.components.map(({ seen }) => number(seen[row])).join(", ");
+    const seen = shown.components.map(({ seen, digits }) => number(seen[row], digits)).join(", ");
     return [
       button,
       seen,
@@ -323,9 +323,9 @@ function tellForecast() {
     .slice(rows)
     .map((t, i) => [
       time(t, shown.isDated),
-      ...components.flatMap(({ forecast, fan }) => [
-        number(forecast[rows + i]),
-        fan[0] ? `${number(fan[0].low[rows + i])} to ${number(fan[0].high[rows + i])}` : "–",
+      ...components.flatMap(({ digits, forecast, fan }) => [
+        number(forecast[rows + i], digits),
+        fan[0] ? `${number(fan[0].low[rows + i], digits)} to ${number(fan[0].high[rows + i], digits)}` : "–",
       ]),
     ]);
   const head = components.flatMap(({ name, fan }) => [`#${name}`, fan[0] ? `${percent(fan[0].level)} inside` : ""]);

@@ -342,3 +342,34 @@ def test_a_peak_among_many_rows_is_the_row_that_is_clicked(browser: Any, server:
         box = plot.bounding_box()
         plot.click(position={"x": box["width"] * 7_001 / 11_999, "y": box["height"] / 2})
         assert "60" in page.text_content("#series-explained")
+
+
+def axis(page: Any) -> list[str]:
+    """What uPlot writes beside the chart, on its canvas, from the next time on that it is drawn."""
+    page.evaluate(
+        """() => {
+          const paint = CanvasRenderingContext2D.prototype.fillText;
+          window.written = [];
+          CanvasRenderingContext2D.prototype.fillText = function (text, left, ...rest) {
+            if (this.textAlign === "right") window.written.push([text, left - this.measureText(text).width]);
+            return paint.call(this, text, left, ...rest);
+          };
+        }"""
+    )
+    page.click("#series-nearer")
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    texts = [text for text, left in page.evaluate("window.written") if text not in ("alarms", "missing")]
+    assert min(left for _, left in page.evaluate("window.written")) >= 0
+    return texts
+
+
+@pytest.mark.parametrize(("base", "scale"), [(1_234_567, 1), (0, 1e-8), (3e11, 1e6)])
+def test_numbers_are_told_as_finely_as_they_differ(browser: Any, server: Live, base: float, scale: float) -> None:
+    values = [base + scale * value for value in metric()]
+    with visit(browser, server.url, "#series?model=auto&ahead=0") as page:
+        filtered(page)
+        given(page, as_csv(values), "meter.csv")
+        marks = axis(page)
+        seen = page.locator("#series-unusual tbody tr td.number >> nth=0").text_content()
+    assert len(set(marks)) == len(marks) > 3
+    assert abs(float(seen.replace(",", "")) - values[SPIKE]) < scale
