@@ -83,8 +83,13 @@ function tellNow(all, ready) {
 /** @param {number} seconds */
 const duration = seconds => (seconds < 1 ? `${number(1000 * seconds)} ms` : `${number(seconds)} s`);
 
+/** @param {string} id @param {boolean} open @param {HTMLElement} bins */
+const histogramOf = (id, open, bins) => make("details", { id, open }, make("summary", {}, "Histogram"), bins);
+
 /** @param {import("./exposition.js").Sample[]} all */
 function tellLatency(all) {
+  const open = new Set([...byId("server-latency").querySelectorAll("details[open]")].map(({ id }) => id));
+  const focused = document.activeElement?.closest("#server-latency details")?.id;
   byId("server-latency").replaceChildren(
     ...Object.entries(LATENCIES).map(([name, title]) => {
       const bins = histogram(all, name);
@@ -105,10 +110,12 @@ function tellLatency(all) {
         { class: "card" },
         make("h3", {}, title),
         make("p", {}, told),
-        ...(sum ? [make("details", {}, make("summary", {}, "Histogram"), table(["", "#how many", ""], rows))] : []),
+        ...(sum ? [histogramOf(name, open.has(name), table(["", "#how many", ""], rows))] : []),
       );
     }),
   );
+  // What was looked at is looked at still.
+  if (focused) /** @type {HTMLElement | null} */ (document.querySelector(`#${focused} summary`))?.focus();
 }
 
 /** @param {import("./exposition.js").Sample[]} all */

@@ -41,6 +41,16 @@ def test_it_counts_on_while_it_is_looked_at(browser: Any, server: Live) -> None:
         page.get_by_text(f"{before + 7:,}", exact=True).wait_for()
 
 
+def test_a_histogram_that_was_opened_stays_open(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, "#server") as page:
+        page.locator("#server-latency summary").first.press("Enter")
+        page.locator("#server-latency details[open] table").wait_for()
+        before = page.locator("#server-now .figure >> nth=4").text_content()
+        page.wait_for_selector(f"#server-now .card:nth-child(5) .figure:not(:text-is('{before}'))")
+        assert page.locator("#server-latency details[open]").count() == 1
+        assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+
+
 @pytest.mark.parametrize("language", ["curl", "Python", "JavaScript"])
 def test_what_it_copies_runs_as_one_program(browser: Any, server: Live, language: str) -> None:
     with visit(browser, server.url, "#server") as page:
