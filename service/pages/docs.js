@@ -18,6 +18,9 @@ const LONGEST = 20_000;
 /** @param {string} reference */
 const nameOf = reference => reference.split("/").pop() ?? "";
 
+/** A description, in which code stands between backticks. @param {string} text @returns {(Node | string)[]} */
+const described = text => text.split("`").map((part, k) => (k % 2 ? make("code", {}, part) : part));
+
 /**
  * A type in few words, with links to the schemas that it names.
  * @param {any} schema
@@ -68,7 +71,7 @@ function fields(name, schema) {
       {},
       make("td", { class: "code" }, key + (required.includes(key) ? "" : "?")),
       make("td", { class: "code" }, ...typeOf(field), "default" in field ? ` = ${JSON.stringify(field.default)}` : ""),
-      make("td", {}, field.description ?? ""),
+      make("td", {}, ...described(field.description ?? "")),
     ),
   );
   return wideTable(`Fields of ${name}`, rows);
@@ -89,7 +92,7 @@ function answers(name, responses) {
       "tr",
       {},
       make("td", { class: "code" }, status),
-      make("td", {}, reply.description),
+      make("td", {}, ...described(reply.description)),
       make("td", { class: "code" }, ...types),
     );
   });
@@ -145,7 +148,7 @@ function operationOf(document, path, method, operation) {
     "section",
     { class: "operation" },
     make("h2", {}, `${method.toUpperCase()} ${path}`),
-    make("p", {}, operation.description ?? operation.summary),
+    make("p", {}, ...described(operation.description ?? operation.summary)),
     ...(body ? [make("p", {}, "Body: ", ...typeOf(body))] : []),
     ...(isTriable ? [trial(method.toUpperCase(), path, examples)] : []),
     answers(`${method.toUpperCase()} ${path}`, operation.responses),
@@ -166,7 +169,7 @@ async function start() {
         "section",
         { class: "operation" },
         make("h3", { id: name }, name),
-        make("p", {}, schema.description ?? ""),
+        make("p", {}, ...described(schema.description ?? "")),
         fields(name, schema),
       ),
     ),

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from tests.service.live import Live
-from tests.service.page.visits import visit
+from tests.service.page.visits import fits, visit
 from tests.waiting import PATIENCE
 
 
@@ -31,3 +31,12 @@ def test_an_example_can_be_tried(browser: Any, server: Live) -> None:
         section.locator("pre", has_text="200 application/json").wait_for()
         said = section.locator("pre").text_content()
     assert len(json.loads(said.partition("\n\n")[2])["steps"]) == 3
+
+
+def test_it_fits_a_phone_and_sets_code_as_code(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, "docs", size="phone") as page:
+        page.locator("#schemas h3").first.wait_for()
+        assert fits(page)
+        assert page.locator("#paths code").count() > 0
+        assert "`" not in page.text_content("#paths") + page.text_content("#schemas")
+        assert "openapi.json ." not in page.locator(".lead").inner_text()
