@@ -200,3 +200,29 @@ def test_what_two_streams_did_is_one_program(browser: Any, server: Live) -> None
     answers = list(map(json.loads, printed("JavaScript", code).splitlines()))
     assert sorted(answer["model"] for answer in answers if answer.get("ready")) == ["auto", "series"]
     assert sorted(answer["index"] for answer in answers if not answer.get("ready")) == [0, 0, 1, 1]
+
+
+def test_a_finger_that_holds_a_measurement_does_not_move_the_page(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, "#live?source=still&first=auto", size="phone") as page:
+        begin(page)
+        steps(page, 5)
+        touch = page.context.new_cdp_session(page)
+        touch.send("Emulation.setTouchEmulationEnabled", {"enabled": True})
+        plot = page.locator("#live-plots-0 .u-over").nth(1)
+        plot.scroll_into_view_if_needed()
+        plot.evaluate(
+            """plot => {
+              window.heard = [];
+              for (const name of ["pointerup", "pointercancel"]) {
+                plot.addEventListener(name, () => window.heard.push(name));
+              }
+            }"""
+        )
+        box = plot.bounding_box()
+        points = [{"x": box["x"] + 60, "y": box["y"] + 20 + 10 * k} for k in range(10)]
+        touch.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": points[:1]})
+        for point in points[1:]:
+            touch.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [point]})
+        touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+        assert page.evaluate("window.heard") == ["pointerup"]
+        assert plot.bounding_box() == box
