@@ -13,6 +13,13 @@ const STARTS = {
   server: async () => (await import("./server.js")).startServer(),
 };
 const NAMES = Object.keys(STARTS);
+/** What the link to a tab leaves out; null where that is nothing but a key. @type {Record<string, () => string | null>} */
+const WITHOUT = {
+  series: () =>
+    byId("series-demo").value ? null : "It holds what you chose, but neither key nor file: who opens it gives the file.",
+  live: () => "It holds what you chose, but neither key nor state: for that, save the state.",
+  text: () => "It holds the beginning and what you chose, but no key; Go on writes the same text again.",
+};
 /** The address of each tab, as it was left. @type {Record<string, string>} */
 const left = {};
 let open = "";
@@ -82,12 +89,13 @@ function keepPage() {
 
 async function share() {
   const said = byId("share-said");
+  const holds = WITHOUT[open]?.() ?? "It shows this view, and holds no key.";
   said.hidden = false;
   try {
     await navigator.clipboard.writeText(location.href);
-    said.textContent = "Copied: the link shows this view. It holds no key and no file.";
+    said.textContent = `The link is copied. ${holds}`;
   } catch {
-    said.textContent = "Copy the address of this page: it shows this view, and holds no key and no file.";
+    said.textContent = `The link is the address of this page: copy it there. ${holds}`;
   }
 }
 

@@ -48,6 +48,8 @@ export async function startSeries(fields) {
     byId("series-demo"),
     Object.entries(DEMOS).map(([name, { shown }]) => [name, shown]),
   );
+  const isOfFile = fields.get("demo") === ""; // which its link does not hold
+  if (isOfFile) fields.delete("demo");
   fillForm(form, fields);
   byId("series-words").append(
     meaning(
@@ -70,9 +72,13 @@ export async function startSeries(fields) {
   const early = byId("series-file").files[0] ?? pastedFile(); // given before anybody here listened
   if (early) return takeFile(early);
   // A row of what cannot be shown, a file above all, is no row of what is shown instead.
-  const isMeant = [null, byId("series-demo").value].includes(fields.get("demo"));
+  const isMeant = !isOfFile && [null, byId("series-demo").value].includes(fields.get("demo"));
   await filter(Number((isMeant && fields.get("row")) || -1));
+  if (isOfFile && !file) addTold("This link was made with a file, which it does not hold: this is an example.");
 }
+
+/** One more sentence on what is shown. @param {string} sentence */
+const addTold = sentence => byId("series-told").append(` ${sentence}`);
 
 /** The data of the tab, for a stream that replays it. */
 export const shownSeries = () => series;

@@ -373,3 +373,17 @@ def test_numbers_are_told_as_finely_as_they_differ(browser: Any, server: Live, b
         seen = page.locator("#series-unusual tbody tr td.number >> nth=0").text_content()
     assert len(set(marks)) == len(marks) > 3
     assert abs(float(seen.replace(",", "")) - values[SPIKE]) < scale
+
+
+def test_a_link_made_with_a_file_says_that_it_does_not_hold_it(browser: Any, server: Live) -> None:
+    with visit(browser, server.url) as page:
+        filtered(page)
+        page.click("#share")
+        page.locator("#share-said", has_text="It shows this view").wait_for()
+        given(page, as_csv(metric()))
+        page.click("#share")
+        page.locator("#share-said", has_text="neither key nor file").wait_for()
+        link = page.evaluate("navigator.clipboard.readText()")
+    with visit(browser, server.url, link.removeprefix(f"{server.url}/")) as page:
+        page.locator("#series-told", has_text="made with a file").wait_for()
+        assert page.input_value("#series-demo") == "room"
