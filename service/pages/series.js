@@ -162,7 +162,9 @@ async function takeFile(given) {
     byId("series-demo").value = "";
     await filter();
   } catch (error) {
-    if (mine === reading) fail(error);
+    if (mine !== reading) return;
+    fail(error);
+    byId("series-how").open = true;
   }
 }
 
@@ -181,7 +183,8 @@ function offerSeries(all) {
 /** @param {unknown} error */
 function fail(error) {
   if (/** @type {Error} */ (error).name === "AbortError") return;
-  byId("series-told").textContent = "";
+  byId("series-told").textContent = shown ? "What is shown below is from before." : "";
+  byId("series-warnings").replaceChildren();
   byId("series-error").textContent = /** @type {Error} */ (error).message;
 }
 

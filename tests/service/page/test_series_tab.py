@@ -222,8 +222,8 @@ def test_series_of_one_file_are_told_apart_and_chosen(browser: Any, server: Live
             {"name": "two.csv", "mimeType": "", "buffer": ("time,who,load\n" + "\n".join(lines)).encode()},
         )
         page.locator("#series-error", has_text="'who'").wait_for()
-        page.click("text=How to read it")
-        page.fill("#series-by", "who")
+        assert page.text_content("#series-told") == "What is shown below is from before."
+        page.fill("#series-by", "who")  # which is in sight now
         page.locator("#series-told", has_text="19 rows of load").wait_for()
         with page.expect_request("**/filter") as asked:
             page.select_option("#series-name", "attic")
@@ -387,3 +387,15 @@ def test_a_link_made_with_a_file_says_that_it_does_not_hold_it(browser: Any, ser
     with visit(browser, server.url, link.removeprefix(f"{server.url}/")) as page:
         page.locator("#series-told", has_text="made with a file").wait_for()
         assert page.input_value("#series-demo") == "room"
+
+
+def test_warnings_go_with_what_they_warned_of(browser: Any, server: Live) -> None:
+    with visit(browser, server.url) as page:
+        page.seen.expected.append("422")
+        filtered(page)
+        page.click("text=Or paste numbers")
+        page.fill("#series-paste", "load\n1.5\n2.5\n1.7")
+        page.locator("#series-warnings li").first.wait_for()
+        page.fill("#series-paste", "words\nwithout\nnumbers")
+        page.locator("#series-error:not(:empty)").wait_for()
+        assert page.locator("#series-warnings li").count() == 0
