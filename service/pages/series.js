@@ -295,6 +295,9 @@ function tell(part, reply) {
     ...(observations
       ? [`${alarms} ${alarms === 1 ? "alarm" : "alarms"} where ${number(expected)} would be usual`]
       : []),
+    ...(String(new FormData(form).get("alarm")).includes("/") && !part.is_dated
+      ? ["no alarms: so many a day or week are of times with dates"]
+      : []),
     ...(left
       ? [`the first ${count(left)} rows are left out: this server takes ${count(part.times.length)} at a time`]
       : []),

@@ -399,3 +399,12 @@ def test_warnings_go_with_what_they_warned_of(browser: Any, server: Live) -> Non
         page.fill("#series-paste", "words\nwithout\nnumbers")
         page.locator("#series-error:not(:empty)").wait_for()
         assert page.locator("#series-warnings li").count() == 0
+
+
+def test_alarms_by_the_day_without_dates_are_told_to_be_none(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, "#series?demo=oscillator&alarm=1/day") as page:
+        filtered(page)
+        assert "no alarms" in page.text_content("#series-told")
+        page.select_option("#series-demo", "room")
+        page.locator("#series-told", has_text="temperature").wait_for()
+        assert "no alarms" not in page.text_content("#series-told")
