@@ -354,6 +354,7 @@ function explain(row, around) {
     ...explanation(shown, row).map(sentence => make("p", {}, sentence)),
   );
   byId("series-explained").hidden = false;
+  byId("series-explained").scrollIntoView({ block: "nearest" });
   const fields = fieldsOf(form);
   fields.set("row", String(row));
   show(TAB, fields);

@@ -408,3 +408,27 @@ def test_alarms_by_the_day_without_dates_are_told_to_be_none(browser: Any, serve
         page.select_option("#series-demo", "room")
         page.locator("#series-told", has_text="temperature").wait_for()
         assert "no alarms" not in page.text_content("#series-told")
+
+
+def test_what_explains_a_row_is_brought_into_sight(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, size="phone") as page:
+        filtered(page)
+        page.locator("#series-unusual button").last.click()
+        box = page.locator("#series-explained").bounding_box()
+        assert 0 <= box["y"] < box["y"] + box["height"] <= page.viewport_size["height"]
+
+
+def test_a_placeholder_is_shown_whole(browser: Any, server: Live) -> None:
+    with visit(browser, server.url) as page:
+        room, text = page.evaluate(
+            """() => {
+              const field = document.querySelector("#series-passes");
+              const style = getComputedStyle(field);
+              const pen = document.createElement("canvas").getContext("2d");
+              pen.font = style.font;
+              const spinner = 18;
+              const room = field.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) - spinner;
+              return [room, pen.measureText(field.placeholder).width];
+            }"""
+        )
+    assert text <= room
