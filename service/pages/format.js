@@ -61,7 +61,7 @@ export function digitsOf(column) {
 /** Marks of an axis, as numbers that differ. @param {number[]} marks at even steps, upwards */
 export function axisNumbers(marks) {
   const largest = Math.max(...marks.map(Math.abs), 0);
-  const digits = digitsFor(largest, marks.length > 1 ? marks[1] - marks[0] : 0);
+  const digits = digitsFor(largest, marks.length > 1 ? (marks[1] - marks[0]) / 10 : 0); // a step may be 2.5
   return marks.map(mark => number(mark, digits));
 }
 /** @param {number} value */

@@ -371,6 +371,11 @@ def test_numbers_are_told_as_finely_as_they_differ(browser: Any, server: Live, b
         given(page, as_csv(values), "meter.csv")
         marks = axis(page)
         seen = page.locator("#series-unusual tbody tr td.number >> nth=0").text_content()
+        halves = page.evaluate(
+            "async marks => (await import('./page/format.js')).axisNumbers(marks)",
+            [1_234_582.5, 1_234_585, 1_234_587.5],
+        )
+    assert halves == ["1,234,582.5", "1,234,585", "1,234,587.5"]
     assert len(set(marks)) == len(marks) > 3
     assert abs(float(seen.replace(",", "")) - values[SPIKE]) < scale
 
