@@ -163,7 +163,7 @@ function tell(outputs, isStopped) {
     else told.push(outputs.every(({ details }) => details) ? "they never part" : "they have not parted so far");
     if (parted >= 0) outputs.forEach(output => output.part(parted));
   }
-  byId("text-told").textContent = `${told.join("; ")}. The darker a token, the surer the model was.`;
+  byId("text-told").textContent = `${told.join("; ")}. The stronger a token's colour, the surer the model was.`;
 }
 
 /** @param {import("./tokens.js").Token} token */

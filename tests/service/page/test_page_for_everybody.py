@@ -19,7 +19,7 @@ CLEAN: list[list[str]] = [[] for _ in range(len(SIZES) * len(SCHEMES))]
 SETTLED = {
     "series": ("#series-told", "filtered by"),
     "live": ("#live-panes .told", "Ready"),
-    "text": ("#text-told", "The darker"),
+    "text": ("#text-told", "The stronger"),
     "server": ("#server-now .figure", "ready"),
 }
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.service.live import Live
-from tests.service.page.visits import answer, copied, fits, printed, visit
+from tests.service.page.visits import SCHEMES, answer, copied, fits, printed, visit
 
 
 def written(page: Any) -> list[str]:
     page.click("#text-go")
-    page.locator("#text-told", has_text="The darker").wait_for()
+    page.locator("#text-told", has_text="The stronger").wait_for()
     found: list[str] = page.locator("#text-outputs .text").first.locator(".token").all_text_contents()
     return found
 
@@ -57,10 +57,40 @@ def test_two_decoders_and_where_they_part(browser: Any, server: Live) -> None:
         assert marked == 2
 
 
-def as_events(tokens: list[int], is_whole: bool) -> str:
+# Red, green and blue of the ground of a text, and of each token on it.
+GROUNDS = """() => {
+  const painted = colour => {
+    const pen = new OffscreenCanvas(1, 1).getContext("2d");
+    pen.fillStyle = getComputedStyle(document.querySelector(".text")).backgroundColor;
+    pen.fillRect(0, 0, 1, 1);
+    pen.fillStyle = colour;
+    pen.fillRect(0, 0, 1, 1);
+    return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  };
+  const tokens = [...document.querySelectorAll(".token")].map(token => getComputedStyle(token).backgroundColor);
+  return ["transparent", ...tokens].map(painted);
+}"""
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_token_stands_out_the_more_the_surer_the_model_was(browser: Any, server: Live, scheme: str) -> None:
+    confidences = [0.1, 0.9, 0.5]
+    body = as_events([1, 2, 3], True, confidences)
+    with visit(browser, server.url, "#text", scheme=scheme) as page:
+        ready(page)
+        page.route("**/generate", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+        page.click("#text-go")
+        page.locator("#text-told", has_text="The stronger a token's colour, the surer").wait_for()
+        ground, *tokens = page.evaluate(GROUNDS)
+    strength = [sum(abs(a - b) for a, b in zip(token, ground, strict=True)) for token in tokens]
+    assert sorted(range(3), key=strength.__getitem__) == sorted(range(3), key=confidences.__getitem__)
+
+
+def as_events(tokens: list[int], is_whole: bool, confidences: list[float] | None = None) -> str:
     """A streamed answer of such tokens, which ends as the server ends it or breaks off."""
     events: list[dict[str, Any]] = [
-        {"token": {"id": token, "text": f" {token}", "logprob": -1.0, "confidence": 0.5}} for token in tokens
+        {"token": {"id": token, "text": f" {token}", "logprob": -1.0, "confidence": confidence}}
+        for token, confidence in zip(tokens, confidences or [0.5] * len(tokens), strict=True)
     ]
     if is_whole:
         events.append({"details": {"seed": 7, "timings": {"tokens_per_second": 5}}})
