@@ -50,7 +50,7 @@ def visit(
     *,
     size: str = "desk",
     scheme: str = "light",
-    prepare: Callable[[Any], None] = lambda page: None,
+    prepare: Callable[[Any], object] = lambda page: None,
 ) -> Iterator[Any]:
     """A page of the server, which may ask nobody else and fail nowhere on the way; `page.seen` is what went on.
 
