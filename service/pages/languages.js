@@ -6,7 +6,8 @@ import { key } from "./key.js";
  * @typedef {object} Call
  * @property {string} path without a leading slash
  * @property {object} [body] of JSON
- * @property {string} [file] the name of a file that is sent as it is
+ * @property {string} [file] the name of a file that is sent
+ * @property {boolean} [isPacked] by gzip, as it is sent
  * @property {any[]} [frames] that were sent over a WebSocket
  * @property {boolean} [isRead] by GET, and its answer is text
  * @property {boolean} [isOfStream] what went over a WebSocket, as one request
@@ -62,12 +63,12 @@ const socketOf = url => JSON.stringify(url.replace(/^http/, "ws"));
  */
 function curl(call, url) {
   const file = fileOf(call);
-  const parts = [`curl -s ${quoted(url)}`];
+  const parts = [`${call.isPacked ? `gzip -c ${quoted(file ?? "")} | ` : ""}curl -s ${quoted(url)}`];
   if (key()) parts.push('-H "Authorization: Bearer $RFA_API_KEY"');
   if (file || call.body) {
     parts.push(
       `-H 'Content-Type: ${mediaOf(call)}'`,
-      `--data-binary ${file ? `@${quoted(file)}` : quoted(bodyOf(call))}`,
+      `--data-binary ${call.isPacked ? "@-" : file ? `@${quoted(file)}` : quoted(bodyOf(call))}`,
     );
   }
   const told = call.isOfStream ? "# curl speaks no WebSocket: the same observations as one request\n" : "";
@@ -110,8 +111,11 @@ function python(call, url) {
   const file = fileOf(call);
   const headers = call.isRead ? [] : [`"Content-Type": "${mediaOf(call)}"`];
   if (key()) headers.push('"Authorization": "Bearer " + os.environ["RFA_API_KEY"]');
-  const body = file ? `open(${JSON.stringify(file)}, "rb").read()` : `json.dumps(${inPython(call.body)}).encode()`;
+  const content = `open(${JSON.stringify(file)}, "rb").read()`;
+  const given = call.isPacked ? `gzip.compress(${content})` : content;
+  const body = file ? given : `json.dumps(${inPython(call.body)}).encode()`;
   return [
+    ...(call.isPacked ? ["import gzip"] : []),
     ...(call.isRead ? [] : ["import json"]),
     ...(key() ? ["import os"] : []),
     "from urllib.request import Request, urlopen",
@@ -157,9 +161,12 @@ function javascript(call, url) {
   const file = fileOf(call);
   const headers = call.isRead ? [] : [`"Content-Type": "${mediaOf(call)}"`];
   if (key()) headers.push("Authorization: `Bearer ${process.env.RFA_API_KEY}`");
-  const body = file ? `await readFile(${JSON.stringify(file)})` : `JSON.stringify(${bodyOf(call)})`;
+  const content = `await readFile(${JSON.stringify(file)})`;
+  const body = file ? (call.isPacked ? `gzipSync(${content})` : content) : `JSON.stringify(${bodyOf(call)})`;
   return [
-    ...(file ? ['import { readFile } from "node:fs/promises";', ""] : []),
+    ...(file ? ['import { readFile } from "node:fs/promises";'] : []),
+    ...(call.isPacked ? ['import { gzipSync } from "node:zlib";'] : []),
+    ...(file ? [""] : []),
     `const reply = await fetch(${JSON.stringify(url)}, {`,
     ...(headers.length ? [`  headers: { ${headers.join(", ")} },`] : []),
     ...(call.isRead ? [] : ['  method: "POST",', `  body: ${body},`]),

@@ -9,6 +9,7 @@ import { info, offerFilters } from "./models.js";
 import { explanation, picture, unusual } from "./picture.js";
 import { post, readFile } from "./server_calls.js";
 import { offerCopies } from "./snippets.js";
+import { checkSize, contentOf } from "./upload.js";
 import { meaning } from "./words.js";
 
 /** @typedef {import("./demos.js").Series} Series */
@@ -151,10 +152,12 @@ async function takeFile(given) {
   for (const name of ["by", "zone", "every"]) if (fields.get(name)) query.set(name, String(fields.get(name)));
   const path = `read?${query}`;
   try {
-    const { series: all } = await readFile(path, given);
+    const { limits } = await info();
+    const { content, isPacked } = await contentOf(given, limits.max_body_bytes);
+    const { series: all } = await readFile(path, content);
     if (mine !== reading) return;
     offerSeries(all);
-    read = { path, file: given.name };
+    read = { path, file: given.name, isPacked };
     fillSelect(byId("series-demo"), [
       ["", given.name],
       ...Object.entries(DEMOS).map(([name, { shown }]) => /** @type {[string, string]} */ ([name, shown])),
@@ -234,6 +237,7 @@ async function filter(row = -1) {
     show(TAB, fieldsOf(form));
     const part = lastRows(series, limits.max_observations);
     const body = request(part);
+    checkSize(body, limits.max_series_bytes);
     byId("series-told").textContent = "Filtering …";
     const reply = await post("filter", body, signal);
     calls = [...(read ? [read] : []), { path: "filter", body }];

@@ -91,11 +91,11 @@ export const send = (method, path, body) =>
 /**
  * The series in a file, as the server's own loader reads it.
  * @param {string} path with how to read it
- * @param {Blob} file
+ * @param {Blob} content of the file, packed or not
  * @returns {Promise<any>}
  */
-export async function readFile(path, file) {
-  const options = { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: file };
+export async function readFile(path, content) {
+  const options = { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: content };
   return documentOf(await answer(path, options));
 }
 
