@@ -70,7 +70,7 @@ export async function startSeries(fields) {
   offerCopies(byId("series-copy"), () => calls);
   listen();
   takeDemo();
-  const early = byId("series-file").files[0] ?? pastedFile(); // given before anybody here listened
+  const early = chosenFile() ?? pastedFile(); // given before anybody here listened
   if (early) return takeFile(early);
   // A row of what cannot be shown, a file above all, is no row of what is shown instead.
   const isMeant = !isOfFile && [null, byId("series-demo").value].includes(fields.get("demo"));
@@ -101,7 +101,10 @@ function listen() {
     else if (["by", "zone", "every"].includes(name)) reread();
     else if (name !== "file") again();
   });
-  byId("series-file").addEventListener("change", () => takeFile(byId("series-file").files[0]));
+  byId("series-file").addEventListener("change", () => {
+    const given = chosenFile();
+    if (given) takeFile(given);
+  });
   const drop = byId("series-drop");
   for (const name of ["dragover", "dragleave", "drop"]) {
     drop.addEventListener(name, (/** @type {DragEvent} */ event) => {
@@ -125,6 +128,13 @@ function takeDemo() {
   [read, isOwn] = [null, false];
   reading += 1;
   offerSeries({ "": demo.make() });
+}
+
+/** Taken out of its field: who chooses the same file again has changed it. @returns {File | undefined} */
+function chosenFile() {
+  const given = byId("series-file").files[0];
+  byId("series-file").value = "";
+  return given;
 }
 
 /** @returns {File | null} */

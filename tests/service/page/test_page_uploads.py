@@ -109,3 +109,33 @@ def test_a_series_too_large_for_a_request_is_not_sent(browser: Any, narrow: Live
         page.set_input_files("#series-file", {"name": "ones.csv", "mimeType": "", "buffer": ones})
         page.locator("#series-error", has_text="Give fewer columns or rows").wait_for()
         assert sum(address.endswith("/filter") for address in page.seen.asked) == before
+
+
+def test_a_file_that_was_changed_is_read_again_when_it_is_chosen_again(
+    browser: Any, narrow: Live, tmp_path: Path
+) -> None:
+    path = tmp_path / "metric.csv"
+    with visit(browser, narrow.url) as page:
+        filtered(page)
+        for rows in (5, 6):
+            path.write_text("load\n" + "".join(f"{k}\n" for k in range(rows)))
+            choose(page, path)
+            page.locator("#series-told", has_text=f"{rows} rows of load").wait_for()
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_text("load\n7\n8\n9\n")], ids=["gone", "new"])
+def test_a_file_that_can_no_longer_be_read_is_asked_for_again(
+    browser: Any, narrow: Live, tmp_path: Path, change: Any
+) -> None:
+    path = tmp_path / "metric.csv"
+    path.write_text("load\n1\n2\n")
+    with visit(browser, narrow.url) as page:
+        filtered(page)
+        choose(page, path)
+        page.locator("#series-told", has_text="2 rows of load").wait_for()
+        change(path)
+        page.select_option("#series-demo", "requests")
+        page.locator("#series-told", has_text="requests per minute").wait_for()
+        page.select_option("#series-demo", label="metric.csv")
+        page.locator("#series-error", has_text="Choose the file again").wait_for()
+        assert reads(page) == 1
