@@ -1,5 +1,7 @@
 /** Numbers and times as people read them; times in UTC, as the server reads clocks that name no zone. */
 
+import { extremes } from "./lines.js";
+
 /** Digits that a number has at least, where it has so many; and at most, as float64 has no more. */
 const DIGITS = 4;
 const MOST_DIGITS = 15;
@@ -22,20 +24,22 @@ const moment = new Intl.DateTimeFormat("en-GB", {
 /** @type {Map<string, Intl.NumberFormat>} */
 const formats = new Map();
 
-/** @param {number} digits @param {"standard" | "scientific"} notation */
-function formatOf(digits, notation) {
-  const name = `${digits} ${notation}`;
-  const format = formats.get(name) ?? new Intl.NumberFormat("en-GB", { maximumSignificantDigits: digits, notation });
+/** @param {Intl.NumberFormatOptions} options */
+function formatOf(options) {
+  const name = JSON.stringify(options);
+  const format = formats.get(name) ?? new Intl.NumberFormat("en-GB", options);
   formats.set(name, format);
   return format;
 }
 
+/** @param {number} size */
+const isPower = size => size >= LARGE || (size > 0 && size < SMALL);
+
 /** @param {number | null | undefined} value @param {number} [digits] that count, at most */
 export function number(value, digits = DIGITS) {
   if (value === null || value === undefined) return "–";
-  const size = Math.abs(value);
-  const isPower = size >= LARGE || (size > 0 && size < SMALL);
-  return formatOf(digits, isPower ? "scientific" : "standard").format(value);
+  const notation = isPower(Math.abs(value)) ? "scientific" : "standard";
+  return formatOf({ maximumSignificantDigits: digits, notation }).format(value);
 }
 
 /**
@@ -47,15 +51,23 @@ function digitsFor(size, step) {
   return Number.isFinite(parts) ? Math.max(DIGITS, Math.min(MOST_DIGITS, Math.ceil(Math.log10(parts)) + 1)) : DIGITS;
 }
 
-/** Digits for the numbers of a column. @param {(number | null)[]} column */
-export function digitsOf(column) {
-  let [low, high] = [Infinity, -Infinity];
-  for (const value of column) {
-    if (value === null || value === undefined) continue;
-    if (value < low) low = value;
-    if (value > high) high = value;
-  }
-  return low > high ? DIGITS : digitsFor(Math.max(Math.abs(low), Math.abs(high)), FINEST * (high - low));
+/**
+ * How the numbers of a column are told, and those that belong to it: all with as many decimals, or as powers of ten.
+ * @param {(number | null)[]} column
+ * @returns {(value: number | null | undefined) => string}
+ */
+export function tellerOf(column) {
+  const [low, high] = extremes(column, 0, column.length);
+  if (low === null || high === null) return value => number(value);
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  const digits = digitsFor(size, FINEST * (high - low));
+  const notation = isPower(size) ? "scientific" : "standard";
+  const decimals = notation === "standard" && size ? Math.max(0, digits - 1 - Math.floor(Math.log10(size))) : digits - 1;
+  const fixed = { minimumFractionDigits: decimals, maximumFractionDigits: decimals, signDisplay: "negative", notation };
+  const format = formatOf(/** @type {Intl.NumberFormatOptions} */ (fixed));
+  // Where a series begins all is possible: of such a size decimals are a row of figures that mean nothing.
+  const isBeyond = (/** @type {number} */ value) => notation === "standard" && Math.abs(value) >= LARGE;
+  return value => (value === null || value === undefined || isBeyond(value) ? number(value) : format.format(value));
 }
 
 /** Marks of an axis, as numbers that differ. @param {number[]} marks at even steps, upwards */

@@ -2,7 +2,7 @@
 
 import { Charts } from "./charts.js";
 import { make } from "./dom.js";
-import { count, digitsOf, number, percent } from "./format.js";
+import { count, percent, tellerOf } from "./format.js";
 import { FilterStream } from "./filter_stream.js";
 
 /** Rows that are shown. */
@@ -108,7 +108,7 @@ export class Pane {
 
   /** A number of the k-th component, as finely as its source moves. */
   #told = (/** @type {number} */ value, /** @type {number} */ k) =>
-    number(value, digitsOf([value, value + 2 * (this.source?.scales[k] ?? 0)]));
+    tellerOf([value, value + 2 * (this.source?.scales[k] ?? 0)])(value);
 
   /** @param {(number | null)[] | null} y @param {any} step */
   #moodOf(y, step) {
@@ -133,7 +133,7 @@ export class Pane {
     const components = names.map((name, k) => ({
       name,
       seen: seen[k],
-      digits: digitsOf(seen[k]),
+      told: tellerOf(seen[k]),
       mean: column(({ step }) => step.mean[k]),
       innovation: column(({ step }) => step.innovation?.[k]),
       bands: LEVELS.map(level => ({

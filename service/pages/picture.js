@@ -1,6 +1,6 @@
 /** What is drawn of a filtered series: columns of one length, the rows that were measured and those to come. */
 
-import { digitsOf, number, percent, rarity, time } from "./format.js";
+import { number, percent, rarity, tellerOf, time } from "./format.js";
 
 /**
  * @typedef {(number | null)[]} Column
@@ -13,7 +13,7 @@ import { digitsOf, number, percent, rarity, time } from "./format.js";
  * @typedef {object} Component one column of the measurements, and what is told of it
  * @property {string} name
  * @property {Column} seen
- * @property {number} digits that its numbers are told by
+ * @property {(value: number | null | undefined) => string} told how its numbers are told
  * @property {Column} mean
  * @property {Column} innovation measured less expected
  * @property {Band[]} bands of the value behind, the widest first
@@ -63,7 +63,7 @@ export function picture(series, reply, levels) {
     return {
       name,
       seen: padded(seen),
-      digits: digitsOf(seen),
+      told: tellerOf(seen),
       mean: padded(mean),
       innovation: columns[`innovation.${name}`],
       bands: bands.map(band => ({ ...band, low: padded(band.low), high: padded(band.high) })),
@@ -99,8 +99,7 @@ export function picture(series, reply, levels) {
  * @param {number} row
  */
 export function reading(shown, k, row) {
-  const { seen, digits, mean, bands, forecast, fan } = shown.components[k];
-  const told = (/** @type {number | null} */ value) => number(value, digits);
+  const { seen, told, mean, bands, forecast, fan } = shown.components[k];
   const isAhead = row >= shown.rows;
   const band = (isAhead ? fan : bands)[0];
   const parts = [time(shown.times[row], shown.isDated)];
@@ -127,26 +126,25 @@ export function explanation(shown, row) {
   if (!there.length) {
     return ["Nothing was measured here. The filter went on by what it knows, and its band grew wider."];
   }
-  const told = there.map(({ name, seen, digits, innovation, mean }) => {
-    const said = (/** @type {number | null} */ value) => number(value, digits);
+  const sentences = there.map(({ name, seen, told, innovation, mean }) => {
     const off = innovation?.[row];
-    if (off === null || off === undefined) return `${name} was ${said(seen[row])}.`;
+    if (off === null || off === undefined) return `${name} was ${told(seen[row])}.`;
     const expected = /** @type {number} */ (seen[row]) - off;
     const side = off > 0 ? "above" : "below";
     return (
-      `${name} was ${said(seen[row])}: ${number(Math.abs(off))} ${side} ${said(expected)}, ` +
-      `which the filter had expected. Its estimate is now ${said(mean[row])}.`
+      `${name} was ${told(seen[row])}: ${told(Math.abs(off))} ${side} ${told(expected)}, ` +
+      `which the filter had expected. Its estimate is now ${told(mean[row])}.`
     );
   });
   if (nis !== null && nis !== undefined) {
-    told.push(`That is ${number(Math.sqrt(nis / there.length))} times as far off as such forecasts usually are.`);
+    sentences.push(`That is ${number(Math.sqrt(nis / there.length))} times as far off as such forecasts usually are.`);
   }
   if (anomaly !== null && anomaly !== undefined) {
-    told.push(`How rare is that on this series? ${capital(rarity(anomaly))}.`);
+    sentences.push(`How rare is that on this series? ${capital(rarity(anomaly))}.`);
   }
-  if (weight !== null && weight !== undefined) told.push(`${judgement(weight)} (${percent(weight)} of it was used.)`);
-  if (shown.alarm[row]) told.push("It is an alarm, for it is rarer than the rate that you asked for.");
-  return told;
+  if (weight !== null && weight !== undefined) sentences.push(`${judgement(weight)} (${percent(weight)} of it was used.)`);
+  if (shown.alarm[row]) sentences.push("It is an alarm, for it is rarer than the rate that you asked for.");
+  return sentences;
 }
 
 /** @param {string} text */

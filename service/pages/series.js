@@ -329,7 +329,7 @@ function tellUnusual() {
   const rows = unusual(shown, UNUSUAL).map(row => {
     const button = make("button", { type: "button" }, time(shown.times[row], shown.isDated));
     button.addEventListener("click", () => explain(row, AROUND));
-    const seen = shown.components.map(({ seen, digits }) => number(seen[row], digits)).join(", ");
+    const seen = shown.components.map(({ seen, told }) => told(seen[row])).join(", ");
     return [
       button,
       seen,
@@ -349,9 +349,9 @@ function tellForecast() {
     .slice(rows)
     .map((t, i) => [
       time(t, shown.isDated),
-      ...components.flatMap(({ digits, forecast, fan }) => [
-        number(forecast[rows + i], digits),
-        fan[0] ? `${number(fan[0].low[rows + i], digits)} to ${number(fan[0].high[rows + i], digits)}` : "–",
+      ...components.flatMap(({ told, forecast, fan }) => [
+        told(forecast[rows + i]),
+        fan[0] ? `${told(fan[0].low[rows + i])} to ${told(fan[0].high[rows + i])}` : "–",
       ]),
     ]);
   const head = components.flatMap(({ name, fan }) => [`#${name}`, fan[0] ? `${percent(fan[0].level)} inside` : ""]);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from typing import Any
 
 import httpx
@@ -378,6 +379,43 @@ def test_numbers_are_told_as_finely_as_they_differ(browser: Any, server: Live, b
     assert halves == ["1,234,582.5", "1,234,585", "1,234,587.5"]
     assert len(set(marks)) == len(marks) > 3
     assert abs(float(seen.replace(",", "")) - values[SPIKE]) < scale
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "told"),
+    [
+        ([1_234_567.25, 1_234_571.5], [-7265.6222, 2_476_439.8, 0], ["-7,265.62", "2,476,439.80", "0.00"]),
+        ([20.4, 35], [0.00001, -0.00001, 21], ["0.00", "0.00", "21.00"]),
+        ([1e-8, 3e-8], [2e-8, 0.5e-8], ["2.000E-8", "5.000E-9"]),
+        ([20.4, 35], [-2e12, 21, None], ["-2E12", "21.00", "–"]),
+        ([5_000, 7_000], [6_123.4, 5_000], ["6,123", "5,000"]),
+    ],
+)
+def test_numbers_of_one_column_have_as_many_decimals(
+    browser: Any, server: Live, column: list[float], values: list[float | None], told: list[str]
+) -> None:
+    with visit(browser, server.url, "#server") as page:
+        page.locator("#server-now .figure", has_text="ready").wait_for()
+        found = page.evaluate(
+            "async ([column, values]) => values.map((await import('./page/format.js')).tellerOf(column))",
+            [column, values],
+        )
+    assert found == told
+
+
+def test_what_a_row_is_told_in_has_one_number_of_decimals(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, "#series?model=auto&ahead=0") as page:
+        filtered(page)
+        given(page, as_csv([1_234_567 + value for value in metric()]))
+        chart = page.get_by_role("slider", name="Chart of load")
+        chart.focus()
+        page.keyboard.press("Home")
+        first = chart.get_attribute("aria-valuetext")
+        page.locator("#series-unusual button").first.click()
+        sentence = page.text_content("#series-explained p >> nth=0")
+    for text in (first.split("·", 1)[1].split("used")[0], sentence):
+        decimals = {len(part) for part in re.findall(r"\d\.(\d+)", text)}
+        assert len(decimals) == 1, text
 
 
 def test_a_link_made_with_a_file_says_that_it_does_not_hold_it(browser: Any, server: Live) -> None:
