@@ -5,12 +5,14 @@ import { get, openSocket } from "./server_calls.js";
 
 /** Measurements that may be on their way. */
 const MOST_UNANSWERED = 16;
-/** Frames that are kept to be copied. */
+/** Measurements that are kept to be copied. */
 const MOST_KEPT = 40;
 
 export class FilterStream {
-  /** @type {object[]} frames that were sent, the first and some more */
+  /** @type {object[]} frames that were sent, the first and those of some measurements */
   frames = [];
+  /** Measurements that were sent. */
+  measured = 0;
   #unanswered = 0;
   #isReady = false;
   #isOver = false;
@@ -36,7 +38,8 @@ export class FilterStream {
 
   /** @param {object} frame */
   send(frame) {
-    if (this.frames.length < MOST_KEPT) this.frames.push(frame);
+    if (this.measured < MOST_KEPT) this.frames.push(frame);
+    this.measured++;
     this.#unanswered++;
     this.#socket?.send(JSON.stringify(frame));
   }

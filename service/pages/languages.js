@@ -8,7 +8,8 @@ import { key } from "./key.js";
  * @property {object} [body] of JSON
  * @property {string} [file] the name of a file that is sent
  * @property {boolean} [isPacked] by gzip, as it is sent
- * @property {any[]} [frames] that were sent over a WebSocket
+ * @property {any[]} [frames] that were sent over a WebSocket, the first and those of some measurements
+ * @property {number} [measured] how many measurements were sent
  * @property {boolean} [isRead] by GET, and its answer is text
  * @property {boolean} [isOfStream] what went over a WebSocket, as one request
  */
@@ -71,8 +72,8 @@ function curl(call, url) {
       `--data-binary ${call.isPacked ? "@-" : file ? `@${quoted(file)}` : quoted(bodyOf(call))}`,
     );
   }
-  const told = call.isOfStream ? "# curl speaks no WebSocket: the same observations as one request\n" : "";
-  return told + parts.join(" \\\n  ");
+  const told = call.isOfStream ? ["# curl speaks no WebSocket: the same observations as one request"] : [];
+  return [...told, ...leftOut(call, "#"), parts.join(" \\\n  ")].join("\n");
 }
 
 /**
@@ -85,7 +86,13 @@ export function madeBy(language, call) {
   if (language !== "curl" || !call.frames) return call;
   const [{ size, return_state, ...options }, ...rest] = call.frames;
   const body = { ...options, times: rest.map(({ t }) => t), observations: rest.map(({ y }) => y) };
-  return { path: "filter", body, isOfStream: true };
+  return { ...call, path: "filter", body, isOfStream: true };
+}
+
+/** A comment, where not all measurements are in the program. @param {Call} call @param {string} sign of comments */
+function leftOut({ frames = [null], measured = 0 }, sign) {
+  const kept = frames.length - 1;
+  return measured > kept ? [`${sign} The first ${kept} of the ${measured} measurements so far.`] : [];
 }
 
 /**
@@ -107,7 +114,7 @@ function inPython(value) {
  * @param {string} url
  */
 function python(call, url) {
-  if (call.frames) return pythonStream(call.frames, url);
+  if (call.frames) return pythonStream(call, url);
   const file = fileOf(call);
   const headers = call.isRead ? [] : [`"Content-Type": "${mediaOf(call)}"`];
   if (key()) headers.push('"Authorization": "Bearer " + os.environ["RFA_API_KEY"]');
@@ -128,10 +135,11 @@ function python(call, url) {
 }
 
 /**
- * @param {any[]} frames
+ * @param {Call} call
  * @param {string} url
  */
-function pythonStream([first, ...rest], url) {
+function pythonStream(call, url) {
+  const [first, ...rest] = call.frames ?? [];
   const secret = [
     'key = base64.urlsafe_b64encode(os.environ["RFA_API_KEY"].encode()).decode().rstrip("=")',
     'protocols = ["rfa.v1", f"rfa.key.{key}"]',
@@ -143,6 +151,7 @@ function pythonStream([first, ...rest], url) {
     "from websockets.sync.client import connect",
     "",
     ...(key() ? secret : []),
+    ...leftOut(call, "#"),
     `with connect(${socketOf(url)}${key() ? ", subprotocols=protocols" : ""}) as stream:`,
     `    stream.send(json.dumps(${inPython(first)}))`,
     "    print(json.loads(stream.recv()))",
@@ -157,7 +166,7 @@ function pythonStream([first, ...rest], url) {
  * @param {string} url
  */
 function javascript(call, url) {
-  if (call.frames) return javascriptStream(call.frames, url);
+  if (call.frames) return javascriptStream(call, url);
   const file = fileOf(call);
   const headers = call.isRead ? [] : [`"Content-Type": "${mediaOf(call)}"`];
   if (key()) headers.push("Authorization: `Bearer ${process.env.RFA_API_KEY}`");
@@ -176,10 +185,10 @@ function javascript(call, url) {
 }
 
 /**
- * @param {any[]} frames
+ * @param {Call} call
  * @param {string} url
  */
-function javascriptStream(frames, url) {
+function javascriptStream(call, url) {
   const secret = [
     'const key = Buffer.from(process.env.RFA_API_KEY).toString("base64url");',
     'const protocols = ["rfa.v1", `rfa.key.${key}`];',
@@ -188,7 +197,8 @@ function javascriptStream(frames, url) {
     "// In a browser, and in Node from version 22 on.",
     ...(key() ? secret : []),
     `const stream = new WebSocket(${socketOf(url)}${key() ? ", protocols" : ""});`,
-    `const frames = ${JSON.stringify(frames)};`,
+    ...leftOut(call, "//"),
+    `const frames = ${JSON.stringify(call.frames)};`,
     "let unanswered = frames.length;",
     "stream.onopen = () => frames.forEach(frame => stream.send(JSON.stringify(frame)));",
     "stream.onmessage = event => {",

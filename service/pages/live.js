@@ -33,7 +33,11 @@ export async function startLive(fields) {
   fillForm(form, fields);
   byId("live-words").append(meaning("measured", "estimate", "band", "weight", "alarm", "state"));
   offerCopies(byId("live-copy"), () =>
-    panes.map(({ stream }) => ({ path: "filter/stream", frames: stream?.frames ?? [] })),
+    panes.map(({ stream }) => ({
+      path: "filter/stream",
+      frames: stream?.frames ?? [],
+      measured: stream?.measured ?? 0,
+    })),
   );
   listen();
   await begin(fields.get("state"));

@@ -226,3 +226,19 @@ def test_a_finger_that_holds_a_measurement_does_not_move_the_page(browser: Any, 
         touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
         assert page.evaluate("window.heard") == ["pointerup"]
         assert plot.bounding_box() == box
+
+
+@pytest.mark.parametrize(("language", "sign"), [("curl", "#"), ("Python", "#"), ("JavaScript", "//")])
+def test_what_it_copies_of_a_long_stream_says_what_it_leaves_out(
+    browser: Any, server: Live, language: str, sign: str
+) -> None:
+    with visit(browser, server.url, "#live?source=still&first=auto") as page:
+        begin(page)
+        steps(page, 40)
+        assert "so far" not in copied(page, "live", language)
+        steps(page, 2)
+        code = copied(page, "live", language)
+    assert f"{sign} The first 40 of the 42 measurements so far." in code.splitlines()
+    if language == "JavaScript":
+        frames_sent = json.loads(re.findall(r"const frames = (\[.*\]);", code)[0])
+        assert [frame["t"] for frame in frames_sent[1:]] == [*range(40)]
