@@ -66,7 +66,7 @@ export class Pane {
     this.stream = new FilterStream(first, {
       onReady: ready => {
         this.#ready = ready;
-        this.title.textContent = ready.model;
+        this.title.textContent = `By the model ${ready.model}`;
         this.mood.textContent = ready.index ? `Goes on after ${count(ready.index)} measurements.` : "Ready.";
         this.hear.onReady(ready.index);
       },

@@ -305,7 +305,7 @@ function tell(part, reply) {
   const alarms = shown.alarm.reduce((/** @type {number} */ sum, one) => sum + (one ?? 0), 0);
   const { observations, expected } = reply.calibration.alarms ?? { observations: 0, expected: 0 };
   const told = [
-    `${count(shown.rows)} rows of ${names.join(", ")}, filtered by ${reply.model}`,
+    `${count(shown.rows)} rows of ${names.join(", ")}, filtered by the model ${reply.model}`,
     ...(observations
       ? [`${alarms} ${alarms === 1 ? "alarm" : "alarms"} where ${number(expected)} would be usual`]
       : []),

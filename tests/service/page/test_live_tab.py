@@ -76,7 +76,7 @@ def test_two_models_see_the_same_stream(browser: Any, server: Live) -> None:
         begin(page, 2)
         steps(page, 5)
         page.locator("#live-panes .told", has_text=re.compile("^5 ")).nth(1).wait_for()
-        assert page.locator("#live-panes h2").all_text_contents() == ["auto", "series"]
+        assert page.locator("#live-panes h2").all_text_contents() == ["By the model auto", "By the model series"]
         first, second = re.findall(r"const frames = (\[.*\]);", copied(page, "live", "JavaScript"))
     assert json.loads(first)[1:] == json.loads(second)[1:]
 

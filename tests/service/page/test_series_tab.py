@@ -73,7 +73,7 @@ def test_a_file_is_filtered_as_the_server_filters_it(browser: Any, server: Live,
         rows = page.locator("#series-unusual tbody tr").all_text_contents()
         ahead = page.locator("#series-forecast tbody tr").count()
     reply = answer(server, "filter", body)
-    assert told.startswith(f"200 rows of load, filtered by {reply['model']}")
+    assert told.startswith(f"200 rows of load, filtered by the model {reply['model']}")
     assert f"{sum(reply['columns']['alarm']):.0f} alarm" in told
     assert ahead == body["ahead"] == len(reply["ahead"]["t"])
     rarest = int(np.nanargmax(np.array(reply["columns"]["anomaly"], float)))
