@@ -20,6 +20,20 @@ export function keyProtocols() {
   return ["rfa.v1", `rfa.key.${text.replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "")}`];
 }
 
+/** What a server takes as a key, as it travels in a header. */
+const SENDABLE = /^[!-~]*$/;
+
+/** @param {string} given */
+const faultOf = given => (SENDABLE.test(given) ? "" : "A key has letters of English, digits and signs, and no spaces.");
+
+function check() {
+  const fault = faultOf(byId("key-input").value.trim());
+  byId("key-said").textContent = fault;
+  byId("key-input").setCustomValidity(fault); // with which it is not used
+}
+
+byId("key-input").addEventListener("input", check);
+
 /** @type {Promise<boolean> | null} */
 let asked = null;
 
@@ -31,6 +45,7 @@ export function askForKey() {
   asked ??= new Promise(resolve => {
     const dialog = byId("key-dialog");
     byId("key-input").value = key();
+    check();
     dialog.addEventListener(
       "close",
       () => {

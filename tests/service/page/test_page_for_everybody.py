@@ -108,6 +108,21 @@ def test_a_key_is_asked_for_and_kept_in_the_tab(browser: Any, guarded: Live) -> 
         page.locator("#live-panes .told", has_text=re.compile("Ready")).wait_for()
 
 
+@pytest.mark.parametrize("key", ["ключ-of-this-test", "schlüssel", "two words"])
+def test_a_key_that_no_header_holds_is_refused_in_words(browser: Any, guarded: Live, key: str) -> None:
+    with visit(browser, guarded.url, "#server") as page:
+        page.seen.expected.append("401")
+        page.locator("#key-dialog").wait_for()
+        page.fill("#key-input", key)
+        page.keyboard.press("Enter")
+        page.locator("#key-said", has_text="A key has").wait_for()
+        assert page.locator("#key-dialog").is_visible()
+        page.fill("#key-input", f" {KEY} ")
+        assert page.text_content("#key-said") == ""
+        page.keyboard.press("Enter")
+        page.locator("#server-now .figure", has_text="ready").wait_for()
+
+
 def test_it_works_behind_the_prefix_of_a_proxy(browser: Any, server: Live) -> None:
     prefix = f"{server.url}/behind/"
     context = browser.new_context()
