@@ -29,6 +29,7 @@ export function onScheme(work) {
 
 function resolve() {
   const probe = document.body.appendChild(document.createElement("i"));
+  probe.style.forcedColorAdjust = "none"; // or all are one
   resolved = Object.fromEntries(
     COLOURS.map(name => {
       probe.style.color = `var(--${name})`;

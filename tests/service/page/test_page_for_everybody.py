@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -83,6 +84,55 @@ def test_tabs_are_walked_by_keyboard_and_the_scheme_is_chosen(browser: Any, serv
         page.reload()
         filtered(page)
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == grounds[1]
+
+
+# Grounds of elements, as they are seen.
+GROUNDS = """where => [...document.querySelectorAll(where)].map(it => {
+  const { backgroundColor, opacity } = getComputedStyle(it);
+  return `${backgroundColor} ${opacity}`;
+})"""
+CANVAS = "getComputedStyle(document.body).backgroundColor"
+TOKENS = [
+    {"id": k, "text": f" {k}", "logprob": -1.0, "confidence": confidence} for k, confidence in enumerate((0.1, 0.9))
+]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_forced_colours_leave_apart_what_colours_tell_apart(browser: Any, server: Live, scheme: str) -> None:
+    def grounds(where: str) -> list[str]:
+        found: list[str] = page.evaluate(GROUNDS, where)
+        return found
+
+    def write(route: Any) -> None:
+        events = [{"token": token, "top_tokens": [token]} for token in TOKENS]
+        body = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+        route.fulfill(content_type="text/event-stream", body=body)
+
+    with visit(
+        browser, server.url, scheme=scheme, prepare=lambda page: page.emulate_media(forced_colors="active")
+    ) as page:
+        filtered(page)
+        canvas = f"{page.evaluate(CANVAS)} 1"
+        swatches = grounds(".key i")
+        assert len(swatches) == 7
+        assert len({canvas, *grounds(".key"), *swatches}) == 8 + (grounds(".key") != [canvas])
+        lines = page.evaluate(
+            """async () => {
+              const { colour } = await import("./page/scheme.js");
+              return ["estimate", "second", "forecast", "measured", "alarm", "gap"].map(name => colour(name));
+            }"""
+        )
+        assert len({*lines, *grounds(".chart")}) == 7
+        chosen, *others = grounds("[role=tab]")
+        assert chosen not in others
+        page.route("**/generate", write)
+        page.click("#tab-text")
+        page.locator("#text-decode option").first.wait_for(state="attached")
+        page.click("#text-go")
+        page.locator("#text-error", has_text="broke off").wait_for()
+        page.locator(".text").press("ArrowRight")
+        assert len({*grounds(".text .token"), *grounds(".text")}) == 3
+        assert grounds(".bar") != [canvas]
 
 
 @pytest.fixture(scope="module")
