@@ -69,6 +69,10 @@ export class Charts {
     onScheme(() => this.#plots.forEach(plot => plot.redraw(false)));
   }
 
+  get isEmpty() {
+    return !this.#picture;
+  }
+
   /** @param {Picture} picture */
   show(picture) {
     const form = JSON.stringify([

@@ -71,7 +71,10 @@ export class Pane {
         this.hear.onReady(ready.index);
       },
       onStep: step => this.#take(step),
-      onFailure: this.hear.onFailure,
+      onFailure: message => {
+        this.mood.textContent = this.charts.isEmpty ? "" : "What is shown below is from before.";
+        this.hear.onFailure(message);
+      },
     });
   }
 

@@ -156,6 +156,19 @@ def test_what_the_server_refuses_is_shown(browser: Any, server: Live) -> None:
         page.locator("#live-panes h2", has_text="linear").wait_for()
         page.click("#live-step")
         page.locator("#live-error", has_text="linear").wait_for()
+        assert page.text_content("#live-panes .told") == ""  # for nothing was drawn
+
+
+def test_what_is_drawn_of_a_stream_is_told_to_be_from_before_once_another_fails(browser: Any, server: Live) -> None:
+    with visit(browser, server.url, "#live?first=auto&source=still") as page:
+        begin(page)
+        steps(page, 3)
+        page.get_by_role("slider", name="Chart of value").wait_for()
+        page.select_option("#live-first", "linear")
+        page.locator("#live-panes h2", has_text="linear").wait_for()
+        page.click("#live-step")
+        page.locator("#live-error", has_text="linear").wait_for()
+        assert page.text_content("#live-panes .told") == "What is shown below is from before."
 
 
 def test_what_it_copies_runs_and_answers_the_same(browser: Any, server: Live) -> None:

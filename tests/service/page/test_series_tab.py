@@ -261,6 +261,7 @@ def test_what_the_server_refuses_and_warns_of_is_shown_in_its_words(browser: Any
         filtered(page)
         page.select_option("#series-model", "linear")
         page.locator("#series-error", has_text="linear").wait_for()
+        assert page.text_content("#series-told") == "What is shown below is from before."
         assert page.text_content("#series-error").split("'")[0] == refused.json()["error"]["message"].split("'")[0]
         page.select_option("#series-model", "")
         filtered(page)
