@@ -1,12 +1,15 @@
-# rfa-server as an image. Two targets:
+# rfa-server as an image. Three targets:
 #
-#   docker build -t rfa-server .                      serving on CPUs, without torch (the default: the last stage)
-#   docker build -t rfa-server:cuda --target cuda .   training, kernels and serving on a machine with an NVIDIA GPU
+#   docker build -t rfa-server:cpu .                          serving on CPUs, without torch (the default: the last stage)
+#   docker build -t rfa-server:cuda-jit --target cuda-jit .   a machine with an NVIDIA GPU: serves, trains, measures; has a
+#                                                             C compiler, for kernels are compiled where they run
+#   docker build -t rfa-server:cuda --target cuda .           the same without compiler, training and benches: serves
+#                                                             bundles that bring their GPU kernels
 #
 # A package index of your own, or a proxy's certificate, comes in as a secret that no layer keeps:
 #   docker build --secret id=pip,src=pip.conf .
 #
-# Both images run as user 10001 on a read-only root, log to stderr and end well on SIGTERM. They listen on every
+# All images run as user 10001 on a read-only root, log to stderr and end well on SIGTERM. They listen on every
 # interface of the container, so the server refuses to start without API keys (RFA_API_KEYS_FILE) unless RFA_INSECURE=true.
 
 # The digest is the pin, the tag is for readers. Another base needs Python 3.11 or newer as python3.
@@ -28,51 +31,76 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
 COPY . .
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     /opt/pip/bin/pip --python /opt/rfa/bin/python install --no-deps .
-# A tenth of it serves nobody: the packages' own tests, what the tokenizers would download models with, and Arrow's
-# protocol and headers.
-RUN find /opt/rfa/lib -depth -type d -name tests -exec rm -r {} + && \
-    rm -r /opt/rfa/lib/python3*/site-packages/hf_xet* /opt/rfa/lib/python3*/site-packages/huggingface_hub* \
-    /opt/rfa/lib/python3*/site-packages/pyarrow/*flight* \
-    /opt/rfa/lib/python3*/site-packages/pyarrow/include
-# A kernel is found again by its source file's time, of which a layer keeps whole seconds.
 ENV NUMBA_CACHE_DIR=/opt/rfa/kernels
-RUN find /opt/rfa/lib -path '*/site-packages/rfa/*.py' -exec sh -c \
-    'for file do touch -d "@$(stat -c %Y "$file")" "$file"; done' sh {} +
-WORKDIR /
-RUN . /src/docs/deploy/processor.sh && mkdir -p "$NUMBA_CACHE_DIR" && \
-    if [ "$KERNELS_FIT" = yes ]; then PYTHONDONTWRITEBYTECODE=1 /opt/rfa/bin/rfa compile; fi
+RUN docs/deploy/finish.sh /opt/rfa
 
 
-FROM ${CUDA_BASE} AS cuda
-# Triton compiles a small launcher when a kernel first runs, hence the compiler and Python's headers.
+FROM ${CUDA_BASE} AS cuda-build
 # hadolint ignore=DL3008
 RUN apt-get update && \
-    apt-get install --yes --no-install-recommends gcc libc6-dev python3 python3-dev python3-venv && \
+    apt-get install --yes --no-install-recommends python3 python3-venv && \
     rm -rf /var/lib/apt/lists/*
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/rfa
 WORKDIR /src
-COPY . .
+COPY pyproject.toml constraints.txt ./
+COPY docs/deploy/requirements.py docs/deploy/
 # torch's wheel on PyPI for Linux is the CUDA build.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
-    /opt/pip/bin/pip --python /opt/rfa/bin/python install --constraint constraints.txt ".[train,gpu,fast,redis,tracing]" && \
-    rm -rf /src
+    python3 docs/deploy/requirements.py gpu,fast,redis,tracing > requirements.txt && \
+    /opt/pip/bin/pip --python /opt/rfa/bin/python install --only-binary :all: --constraint constraints.txt \
+    --requirement requirements.txt
+COPY . .
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    /opt/pip/bin/pip --python /opt/rfa/bin/python install --no-deps .
+ENV NUMBA_CACHE_DIR=/opt/rfa/kernels
+RUN docs/deploy/finish.sh /opt/rfa
+
+
+FROM ${CUDA_BASE} AS cuda
+# hadolint ignore=DL3008
+RUN apt-get update && \
+    apt-get install --yes --no-install-recommends python3 && \
+    rm -rf /var/lib/apt/lists/*
+COPY --from=cuda-build /opt/rfa /opt/rfa
 ENV PATH=/opt/rfa/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
-# Triton, numba and matplotlib keep what they compile at home: where a read-only root has its writable mount.
+# Where a read-only root has its writable mount: the image's kernels go there before the server starts, and what Triton
+# and matplotlib keep is there, too.
 ENV HOME=/tmp
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 WORKDIR /srv/rfa
-COPY LICENSE docs/deploy/healthcheck.py ./
+COPY LICENSE docs/deploy/healthcheck.py docs/deploy/processor.sh docs/deploy/start.sh ./
 USER 10001:10001
 # Requests; and /health, /ready and /metrics where no crowd of clients reaches: publish the first alone.
 EXPOSE 8000 8001
 ENV RFA_HEALTH_PORT=8001
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["python", "/srv/rfa/healthcheck.py"]
-ENTRYPOINT ["rfa", "serve", "--host", "0.0.0.0"]
+ENTRYPOINT ["/srv/rfa/start.sh"]
 LABEL org.opencontainers.image.title="rfa-server (CUDA)" \
-      org.opencontainers.image.description="Robust Filter Attention: train, measure and serve on an NVIDIA GPU's machine" \
+      org.opencontainers.image.description="Robust Filter Attention on an NVIDIA GPU, by kernels that bundles bring" \
       org.opencontainers.image.licenses="Apache-2.0"
+
+
+FROM cuda AS cuda-jit
+USER 0:0
+# Triton compiles a small launcher when a kernel first runs, hence the compiler and Python's headers.
+# hadolint ignore=DL3008
+RUN apt-get update && \
+    apt-get install --yes --no-install-recommends gcc libc6-dev python3-dev && \
+    rm -rf /var/lib/apt/lists/*
+# What trains, and what measures: `rfa gpu-check` runs from the image. pip stays where it is.
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=bind,from=cuda-build,source=/opt/pip,target=/opt/pip \
+    --mount=type=bind,from=cuda-build,source=/src,target=/src \
+    python3 /src/docs/deploy/requirements.py train > /tmp/requirements.txt && \
+    /opt/pip/bin/pip --python /opt/rfa/bin/python install --no-cache-dir --only-binary :all: \
+    --constraint /src/constraints.txt --requirement /tmp/requirements.txt && \
+    rm /tmp/requirements.txt && \
+    cp -R /src/bench /opt/rfa/lib/python3*/site-packages/rfa/
+USER 10001:10001
+LABEL org.opencontainers.image.title="rfa-server (CUDA, with a compiler)" \
+      org.opencontainers.image.description="Robust Filter Attention: train, measure and serve on an NVIDIA GPU's machine"
 
 
 FROM ${BASE} AS cpu

@@ -93,9 +93,9 @@ dist: $(VENV)/.supply
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet docs build/docs
 
-# The CPU image, really built and run: needs root and buildah; IMAGE_BASE names a base image that exists here.
+# The images, really built and run: needs root and buildah; IMAGE_BASE names a base image that exists here.
 image-test: $(VENV)/.develop
-	IMAGE_TEST=$(or $(IMAGE_BASE),1) $(BIN)/python -m pytest tests/deploy/test_image.py
+	IMAGE_TEST=$(or $(IMAGE_BASE),1) $(BIN)/python -m pytest tests/deploy/test_image.py tests/deploy/test_cuda_image.py
 
 # Of what the CPU image installs: its lock with hashes, its bill of materials, known weaknesses. These ask the package index.
 lock: $(VENV)/.supply

