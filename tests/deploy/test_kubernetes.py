@@ -1,123 +1,289 @@
-"""The Kubernetes manifests: valid, least privilege, and in agreement with the server's settings."""
+"""The Kubernetes manifests, for CPUs and GPUs: valid, least privilege, and in agreement with the server's settings."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.testing
 import yaml
 
+from rfa.cli.main import app
 from rfa.service.settings import Settings
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "deploy" / "kubernetes"
-KUSTOMIZATION: dict[str, Any] = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
-MANIFESTS: dict[str, dict[str, Any]] = {
-    path.stem: yaml.safe_load(path.read_text()) for path in FOLDER.glob("*.yaml") if path.stem != "kustomization"
+DOCKERFILE = (FOLDER.parents[2] / "Dockerfile").read_text()
+# What asks for a GPU, by NVIDIA's device plugin.
+GPU = "nvidia.com/gpu"
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A folder that `kubectl apply --kustomize` takes, and what the server in it reads."""
+
+    folder: Path
+
+    @cached_property
+    def kustomization(self) -> dict[str, Any]:
+        return yaml.safe_load((self.folder / "kustomization.yaml").read_text())
+
+    @cached_property
+    def manifests(self) -> dict[str, dict[str, Any]]:
+        """By the names of their files."""
+        files = [path for path in self.folder.glob("*.yaml") if path.stem != "kustomization"]
+        return {path.stem: yaml.safe_load(path.read_text()) for path in files}
+
+    @property
+    def deployment(self) -> dict[str, Any]:
+        return self.manifests["deployment"]["spec"]
+
+    @property
+    def pod(self) -> dict[str, Any]:
+        return self.deployment["template"]["spec"]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self.deployment["template"]["metadata"]["labels"]
+
+    @property
+    def server(self) -> dict[str, Any]:
+        (server,) = self.pod["containers"]
+        return server
+
+    def settings(self, monkeypatch: pytest.MonkeyPatch) -> Settings:
+        """What the server reads from the environment of its container."""
+        for name in [name for name in os.environ if name.startswith("RFA_")]:
+            monkeypatch.delenv(name)
+        for variable in self.server["env"]:
+            monkeypatch.setenv(variable["name"], variable["value"])
+        return Settings()
+
+
+ON_CPU, ON_GPU = Deployed(FOLDER), Deployed(FOLDER / "gpu")
+JOB: dict[str, Any] = yaml.safe_load((FOLDER / "gpu" / "check" / "job.yaml").read_text())
+JOB_POD = JOB["spec"]["template"]["spec"]
+(CHECK,) = JOB_POD["containers"]
+BOTH = pytest.mark.parametrize("deployed", [ON_CPU, ON_GPU], ids=["cpu", "gpu"])
+ALL_MANIFESTS = {
+    **ON_CPU.manifests,
+    **{f"gpu/{name}": manifest for name, manifest in ON_GPU.manifests.items()},
+    "gpu/check/job": JOB,
 }
-DEPLOYMENT = MANIFESTS["deployment"]["spec"]
-POD = DEPLOYMENT["template"]["spec"]
-LABELS = DEPLOYMENT["template"]["metadata"]["labels"]
-(SERVER,) = POD["containers"]
 
 
-@pytest.fixture
-def settings(monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """What the server reads from the environment of its container."""
-    for variable in SERVER["env"]:
-        monkeypatch.setenv(variable["name"], variable["value"])
-    return Settings()
-
-
-@pytest.mark.parametrize("name", MANIFESTS)
+@pytest.mark.parametrize("name", ALL_MANIFESTS)
 def test_the_api_accepts_the_manifest(name: str) -> None:
     validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
-    validator.validate(json.loads(json.dumps(MANIFESTS[name])), validator.latest_version(), strict=True)
+    validator.validate(json.loads(json.dumps(ALL_MANIFESTS[name])), validator.latest_version(), strict=True)
 
 
-def test_the_kustomization_lists_every_manifest() -> None:
-    assert {Path(file).stem for file in KUSTOMIZATION["resources"]} == set(MANIFESTS)
+@BOTH
+def test_the_kustomization_lists_every_manifest(deployed: Deployed) -> None:
+    assert {Path(file).stem for file in deployed.kustomization["resources"]} == set(deployed.manifests)
+    (label,) = deployed.kustomization["labels"]
+    assert label["pairs"] == deployed.labels
 
 
-def test_every_selector_means_the_pods_of_the_deployment() -> None:
-    assert DEPLOYMENT["selector"]["matchLabels"] == LABELS
-    assert MANIFESTS["service"]["spec"]["selector"] == LABELS
-    assert MANIFESTS["poddisruptionbudget"]["spec"]["selector"]["matchLabels"] == LABELS
-    assert MANIFESTS["networkpolicy"]["spec"]["podSelector"]["matchLabels"] == LABELS
-    target = MANIFESTS["horizontalpodautoscaler"]["spec"]["scaleTargetRef"]
-    assert (target["kind"], target["name"]) == ("Deployment", MANIFESTS["deployment"]["metadata"]["name"])
+@BOTH
+def test_every_selector_means_the_pods_of_the_deployment(deployed: Deployed) -> None:
+    manifests, labels = deployed.manifests, deployed.labels
+    assert deployed.deployment["selector"]["matchLabels"] == labels
+    assert manifests["service"]["spec"]["selector"] == labels
+    assert manifests["poddisruptionbudget"]["spec"]["selector"]["matchLabels"] == labels
+    assert manifests["networkpolicy"]["spec"]["podSelector"]["matchLabels"] == labels
+    (spread,) = deployed.pod["topologySpreadConstraints"]
+    assert spread["labelSelector"]["matchLabels"] == labels
+    target = manifests["horizontalpodautoscaler"]["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == ("Deployment", manifests["deployment"]["metadata"]["name"])
+    assert deployed.pod["serviceAccountName"] == manifests["serviceaccount"]["metadata"]["name"]
 
 
-def test_ports_agree_with_the_server(settings: Settings) -> None:
-    port, health = SERVER["ports"]
+def test_servers_on_both_stand_in_one_namespace_and_are_told_apart() -> None:
+    assert ON_CPU.kustomization["namespace"] == ON_GPU.kustomization["namespace"]
+    assert ON_CPU.labels != ON_GPU.labels
+    names = [
+        (manifest["kind"], manifest["metadata"]["name"])
+        for deployed in (ON_CPU, ON_GPU)
+        for manifest in deployed.manifests.values()
+    ]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("name", ["service", "serviceaccount", "networkpolicy", "poddisruptionbudget"])
+def test_what_no_gpu_changes_is_the_same_under_another_name(name: str) -> None:
+    on_cpu, on_gpu = ((deployed.folder / f"{name}.yaml").read_text() for deployed in (ON_CPU, ON_GPU))
+    assert on_gpu == re.sub(r"\brfa-server\b", "rfa-server-gpu", on_cpu)
+
+
+@BOTH
+def test_ports_agree_with_the_server(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, server = deployed.settings(monkeypatch), deployed.server
+    port, health = server["ports"]
     assert (port["containerPort"], health["containerPort"]) == (settings.port, settings.health_port)
-    assert [entry["targetPort"] for entry in MANIFESTS["service"]["spec"]["ports"]] == [port["name"]]
-    clients, monitoring = MANIFESTS["networkpolicy"]["spec"]["ingress"]
+    assert [entry["targetPort"] for entry in deployed.manifests["service"]["spec"]["ports"]] == [port["name"]]
+    clients, monitoring = deployed.manifests["networkpolicy"]["spec"]["ingress"]
     assert [rule["ports"][0]["port"] for rule in (clients, monitoring)] == [port["name"], health["name"]]
     for name in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert SERVER[name]["httpGet"]["port"] == health["name"]
+        assert server[name]["httpGet"]["port"] == health["name"]
 
 
-def test_prometheus_finds_the_pods_and_has_a_key() -> None:
+@BOTH
+def test_prometheus_finds_the_pods_and_has_a_key(deployed: Deployed) -> None:
     monitor = yaml.safe_load((FOLDER / "monitoring" / "podmonitor.yaml").read_text())
-    assert monitor["spec"]["selector"]["matchLabels"] == LABELS
-    assert monitor["metadata"]["namespace"] == KUSTOMIZATION["namespace"]
+    (choice,) = monitor["spec"]["selector"]["matchExpressions"]
+    assert choice["operator"] == "In" and deployed.labels[choice["key"]] in choice["values"]
+    assert monitor["metadata"]["namespace"] == deployed.kustomization["namespace"]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-    assert endpoint["port"] == SERVER["ports"][1]["name"]
-    assert endpoint["authorization"]["credentials"]["name"] == POD["volumes"][0]["secret"]["secretName"]
+    assert endpoint["port"] == deployed.server["ports"][1]["name"]
+    assert endpoint["authorization"]["credentials"]["name"] == deployed.pod["volumes"][0]["secret"]["secretName"]
     (relabeling,) = endpoint["relabelings"]
     rules = (FOLDER.parent / "prometheus" / "rules.yml").read_text()
     assert f'job="{relabeling["replacement"]}"' in rules
 
 
-def test_the_environment_is_one_that_the_server_reads(settings: Settings) -> None:
-    ours = {variable["name"] for variable in SERVER["env"] if variable["name"].startswith("RFA_")}
+@BOTH
+def test_the_environment_is_one_that_the_server_reads(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = {variable["name"] for variable in deployed.server["env"] if variable["name"].startswith("RFA_")}
     assert ours <= {f"RFA_{name.upper()}" for name in Settings.model_fields}
-    assert settings.processes == int(SERVER["resources"]["requests"]["cpu"])
-    assert not settings.insecure
+    assert not deployed.settings(monkeypatch).insecure
 
 
-def test_a_pod_is_killed_only_after_it_has_drained(settings: Settings) -> None:
-    pause = SERVER["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert POD["terminationGracePeriodSeconds"] > pause + settings.shutdown_grace_seconds
+def test_a_process_has_a_core_or_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_cpu, on_gpu = (deployed.settings(monkeypatch) for deployed in (ON_CPU, ON_GPU))
+    assert on_cpu.device != "cuda" and on_gpu.device == "cuda"
+    assert on_cpu.processes == int(ON_CPU.server["resources"]["requests"]["cpu"])
+    assert on_gpu.processes == int(ON_GPU.server["resources"]["limits"][GPU])
 
 
-def test_probes_ask_the_right_question() -> None:
-    paths = {name: SERVER[name]["httpGet"]["path"] for name in ("startupProbe", "readinessProbe", "livenessProbe")}
+@BOTH
+def test_a_pod_is_killed_only_after_it_has_drained(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
+    pause = deployed.server["lifecycle"]["preStop"]["sleep"]["seconds"]
+    grace = deployed.settings(monkeypatch).shutdown_grace_seconds
+    assert deployed.pod["terminationGracePeriodSeconds"] > pause + grace
+
+
+def seconds_of(probe: dict[str, Any]) -> int:
+    """How long a container may fail it before it is killed."""
+    return probe["periodSeconds"] * probe["failureThreshold"]
+
+
+@BOTH
+def test_probes_ask_the_right_question(deployed: Deployed) -> None:
+    server = deployed.server
+    paths = {name: server[name]["httpGet"]["path"] for name in ("startupProbe", "readinessProbe", "livenessProbe")}
     assert paths == {"startupProbe": "/ready", "readinessProbe": "/ready", "livenessProbe": "/health"}
     # A busy server that misses some probes is not killed for it.
-    liveness = SERVER["livenessProbe"]
-    assert liveness["periodSeconds"] * liveness["failureThreshold"] >= 60
+    assert seconds_of(server["livenessProbe"]) >= 60
 
 
-def test_the_pod_has_least_privilege() -> None:
-    assert POD["securityContext"]["runAsNonRoot"] is True
-    assert POD["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert POD["automountServiceAccountToken"] is False
-    assert SERVER["securityContext"] == {
+def test_a_start_that_compiles_kernels_for_the_gpu_is_waited_for() -> None:
+    waited = seconds_of(ON_GPU.server["startupProbe"])
+    assert waited >= 5 * seconds_of(ON_CPU.server["startupProbe"])
+    assert ON_GPU.deployment["progressDeadlineSeconds"] > waited
+
+
+PODS = pytest.mark.parametrize(
+    ("pod", "container"),
+    [(ON_CPU.pod, ON_CPU.server), (ON_GPU.pod, ON_GPU.server), (JOB_POD, CHECK)],
+    ids=["cpu", "gpu", "check"],
+)
+
+
+@PODS
+def test_the_pod_has_least_privilege(pod: dict[str, Any], container: dict[str, Any]) -> None:
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
+    user = pod["securityContext"]
+    assert f"\nUSER {user['runAsUser']}:{user['runAsGroup']}\n" in DOCKERFILE
 
 
-def test_keys_come_from_a_mounted_secret(settings: Settings) -> None:
-    volumes = {volume["name"]: volume for volume in POD["volumes"]}
-    mounts = {Path(mount["mountPath"]): volumes[mount["name"]] for mount in SERVER["volumeMounts"]}
+def written(pod: dict[str, Any], container: dict[str, Any]) -> dict[Path, dict[str, Any]]:
+    """Volumes by the places where they are mounted."""
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    return {Path(mount["mountPath"]): volumes[mount["name"]] for mount in container["volumeMounts"]}
+
+
+@PODS
+def test_what_can_be_written_is_bounded(pod: dict[str, Any], container: dict[str, Any]) -> None:
+    unit = {"Mi": 2**20, "Gi": 2**30}
+    sizes = [volume["emptyDir"]["sizeLimit"] for volume in written(pod, container).values() if "emptyDir" in volume]
+    storage = container["resources"]["limits"]["ephemeral-storage"]
+    bytes_of = [int(size[:-2]) * unit[size[-2:]] for size in (storage, *sizes)]
+    assert "emptyDir" in written(pod, container)[Path("/tmp")]
+    assert bytes_of[0] > sum(bytes_of[1:])
+
+
+@BOTH
+def test_keys_come_from_a_mounted_secret(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, mounts = deployed.settings(monkeypatch), written(deployed.pod, deployed.server)
     for path in (settings.api_keys_file, settings.state_keys_file):
         assert path is not None
         assert "secret" in mounts[path.parent]
-    assert "emptyDir" in mounts[Path("/tmp")]
 
 
-def test_the_pods_user_is_the_images_user() -> None:
-    dockerfile = (FOLDER.parents[2] / "Dockerfile").read_text()
-    security = POD["securityContext"]
-    assert f"\nUSER {security['runAsUser']}:{security['runAsGroup']}\n" in dockerfile
+def test_compiled_kernels_outlive_the_container() -> None:
+    (cache,) = [Path(entry["value"]) for entry in ON_GPU.server["env"] if entry["name"] == "TRITON_CACHE_DIR"]
+    volume = written(ON_GPU.pod, ON_GPU.server)[cache]
+    assert "medium" not in volume["emptyDir"]  # which would be memory, and go with it
 
 
-def test_nothing_leaves_the_pod() -> None:
-    policy = MANIFESTS["networkpolicy"]["spec"]
+@BOTH
+def test_nothing_leaves_the_pod(deployed: Deployed) -> None:
+    policy = deployed.manifests["networkpolicy"]["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     assert policy["egress"] == []
+
+
+@pytest.mark.parametrize(("pod", "container"), [(ON_GPU.pod, ON_GPU.server), (JOB_POD, CHECK)], ids=["gpu", "check"])
+def test_what_needs_a_gpu_is_let_in_where_one_is(pod: dict[str, Any], container: dict[str, Any]) -> None:
+    assert container["resources"]["limits"][GPU] == "1"
+    assert {"key": GPU, "operator": "Exists", "effect": "NoSchedule"} in pod["tolerations"]
+    assert pod["nodeSelector"] == {f"{GPU}.present": "true"}
+    # Kernels that a bundle brings need no compiler; until all do, this image has one.
+    assert container["image"] == "rfa-server:cuda-jit" and " AS cuda-jit\n" in DOCKERFILE
+
+
+def test_a_rollout_needs_no_gpu_that_is_to_spare() -> None:
+    assert ON_GPU.deployment["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    scaler = ON_GPU.manifests["horizontalpodautoscaler"]["spec"]
+    assert scaler["minReplicas"] > 1  # one that leaves is not the last
+
+
+def test_the_autoscaler_adds_a_pod_before_places_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = ON_GPU.settings(monkeypatch)
+    metrics = [entry["pods"] for entry in ON_GPU.manifests["horizontalpodautoscaler"]["spec"]["metrics"]]
+    wanted = {entry["metric"]["name"]: float(entry["target"]["averageValue"]) for entry in metrics}
+    assert set(wanted) == {"rfa_num_requests_running", "rfa_num_requests_waiting"}
+    assert wanted["rfa_num_requests_running"] == 0.75 * settings.max_running
+    assert wanted["rfa_num_requests_waiting"] < settings.max_waiting
+
+
+def test_the_check_is_given_the_time_and_the_arguments_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rfa.bench import gpu_check
+
+    asked: list[Path] = []
+
+    def run(out: Path) -> dict[str, Any]:
+        asked.append(out)
+        return {"parts": {"slots": {"status": "done", "seconds": 1.0}}}
+
+    monkeypatch.setattr(gpu_check, "run_gpu_check", run)
+    assert CHECK["command"][0] == "rfa"
+    said = typer.testing.CliRunner().invoke(app, CHECK["command"][1:])
+    assert said.exit_code == 0, said.output
+    assert json.loads(said.output.splitlines()[-1])["parts"]  # what `kubectl logs` gives
+    assert "emptyDir" in written(JOB_POD, CHECK)[asked[0].parent]
+    assert JOB["spec"]["activeDeadlineSeconds"] > gpu_check.LONGEST
+    assert (JOB["spec"]["backoffLimit"], JOB_POD["restartPolicy"]) == (0, "Never")

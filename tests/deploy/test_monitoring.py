@@ -29,9 +29,10 @@ from tests.waiting import PATIENCE, wait_until
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "dashboards" / "rfa-server.json").read_text())
+KUBERNETES = DEPLOY / "kubernetes"
 RULES: list[dict[str, Any]] = yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text())["groups"][0]["rules"]
-# What Prometheus adds to every series, and the series that it makes itself.
-ADDED_LABELS = {"job", "instance"}
+# What Prometheus adds to every series, in Kubernetes the last two as well, and the series that it makes itself.
+ADDED_LABELS = {"job", "instance", "namespace", "pod"}
 MADE_BY_PROMETHEUS = {"up": {"job", "instance"}, "ALERTS": {"alertname", "alertstate", "severity"}}
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
 
@@ -43,8 +44,21 @@ def expressions() -> list[tuple[str, str]]:
     alerts = [(rule["alert"], rule["expr"]) for rule in RULES]
     return [
         (where, text.replace("$__rate_interval", "5m").replace("$model", ".*"))
-        for where, text in (*panels, *annotations, *alerts)
+        for where, text in (*panels, *annotations, *alerts, *asked_by_the_autoscaler())
     ]
+
+
+def scaled_by() -> list[str]:
+    """The metrics that the autoscaler of the servers on GPUs asks the cluster for."""
+    scaler = yaml.safe_load((KUBERNETES / "gpu" / "horizontalpodautoscaler.yaml").read_text())
+    return [entry["pods"]["metric"]["name"] for entry in scaler["spec"]["metrics"]]
+
+
+def asked_by_the_autoscaler() -> list[tuple[str, str]]:
+    """What the adapter asks Prometheus then, for each metric."""
+    (rule,) = yaml.safe_load((KUBERNETES / "monitoring" / "adapter-rules.yaml").read_text())["rules"]["custom"]
+    filled = rule["metricsQuery"].replace("<<.GroupBy>>", "pod").replace("<<.LabelMatchers>>", 'namespace="rfa"')
+    return [(name, filled.replace("<<.Series>>", name)) for name in scaled_by()]
 
 
 def selectors(text: str) -> list[promql_parser.VectorSelector]:
@@ -142,6 +156,15 @@ def test_a_sum_keeps_labels_that_its_series_have(where: str, text: str, exported
     kept = {label.strip() for group in re.findall(r"\bby ?\(([^)]*)\)", text) for label in group.split(",")}
     for selector in selectors(text):
         assert kept <= known[selector.name], f"{where}: {selector.name} has labels {sorted(known[selector.name])}"
+
+
+def test_the_adapter_finds_the_series_that_the_autoscaler_asks_for() -> None:
+    (rule,) = yaml.safe_load((KUBERNETES / "monitoring" / "adapter-rules.yaml").read_text())["rules"]["custom"]
+    (selector,) = selectors(rule["seriesQuery"])
+    (name,) = [matcher.value for matcher in selector.matchers.matchers if matcher.name == "__name__"]
+    assert len(scaled_by()) == 2
+    assert all(re.fullmatch(name, metric) for metric in scaled_by())
+    assert set(rule["resources"]["overrides"]) <= ADDED_LABELS
 
 
 def test_a_metric_that_nobody_exports_is_noticed(exported: dict[str, set[str]]) -> None:
