@@ -20,6 +20,6 @@ def requirements(project: dict, extras: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    declared = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    declared = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
     wanted = [extra for extra in sys.argv[1].split(",") if extra]
     sys.stdout.write("\n".join(requirements(declared, wanted)) + "\n")

@@ -91,7 +91,7 @@ def asked_for() -> list[Requirement]:
     """What the CPU image is to serve with, by pyproject.toml."""
     extras = re.search(r"^IMAGE_EXTRAS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE).group(1)
     command = [sys.executable, str(DEPLOY / "requirements.py"), extras]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    run = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=PATIENCE, check=True)
     return [Requirement(line) for line in run.stdout.splitlines()]
 
 
