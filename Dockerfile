@@ -93,10 +93,10 @@ RUN apt-get update && \
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=bind,from=cuda-build,source=/opt/pip,target=/opt/pip \
     --mount=type=bind,from=cuda-build,source=/src,target=/src \
-    python3 /src/docs/deploy/requirements.py train > /tmp/requirements.txt && \
+    python3 /src/docs/deploy/requirements.py train > /requirements.txt && \
     /opt/pip/bin/pip --python /opt/rfa/bin/python install --no-cache-dir --only-binary :all: \
-    --constraint /src/constraints.txt --requirement /tmp/requirements.txt && \
-    rm /tmp/requirements.txt && \
+    --constraint /src/constraints.txt --requirement /requirements.txt && \
+    rm /requirements.txt && \
     cp -R /src/bench /opt/rfa/lib/python3*/site-packages/rfa/
 USER 10001:10001
 LABEL org.opencontainers.image.title="rfa-server (CUDA, with a compiler)" \

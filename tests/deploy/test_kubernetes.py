@@ -284,6 +284,6 @@ def test_the_check_is_given_the_time_and_the_arguments_that_it_takes(monkeypatch
     said = typer.testing.CliRunner().invoke(app, CHECK["command"][1:])
     assert said.exit_code == 0, said.output
     assert json.loads(said.output.splitlines()[-1])["parts"]  # what `kubectl logs` gives
-    assert "emptyDir" in written(JOB_POD, CHECK)[asked[0].parent]
+    assert "emptyDir" in written(JOB_POD, CHECK)[(Path(CHECK["workingDir"]) / asked[0]).parent]
     assert JOB["spec"]["activeDeadlineSeconds"] > gpu_check.LONGEST
     assert (JOB["spec"]["backoffLimit"], JOB_POD["restartPolicy"]) == (0, "Never")
