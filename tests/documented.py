@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from tests.readme_blocks import Block, differences, parse_blocks, shown_as
@@ -25,11 +26,8 @@ BLOCK_SECONDS = 240
 SLOW = "slow: "
 # The mark of a Python block that goes on where the ones before it ended, as a cell of a notebook does.
 GOES_ON = "goes on"
-SESSION = """\
-import contextlib as _contextlib, io as _io
-with _contextlib.redirect_stdout(_io.StringIO()):
-    exec({before!r}, globals())
-"""
+# A line that no block prints.
+BETWEEN = "-- the next cell --"
 
 
 def environment() -> dict[str, str]:
@@ -88,22 +86,25 @@ class Outcome:
     replies: list[str]
 
 
-def run_block(block: Block, address: str, folder: Path, session: str = "") -> str:
-    """Its output.
-
-    Args:
-        session: what runs before it.
+def run_block(block: Block, address: str, folder: Path, cells: Sequence[Block] = ()) -> list[str]:
+    """Its output, and then those of the cells that go on where it ended.
 
     Raises:
         AssertionError: it failed.
     """
-    body = (session + block.body).replace(DOCUMENTED_ADDRESS, address)
+    body = f"print({BETWEEN!r}, flush=True)\n".join(part.body for part in (block, *cells))
     command = [sys.executable, "-"] if block.language == "python" else ["bash", "-euo", "pipefail"]
     result = subprocess.run(
-        command, input=body, env=environment(), cwd=folder, capture_output=True, text=True, timeout=BLOCK_SECONDS
-    )
+        command, input=body.replace(DOCUMENTED_ADDRESS, address), env=environment(), cwd=folder, capture_output=True,
+        text=True, timeout=BLOCK_SECONDS,
+    )  # fmt: skip
     assert result.returncode == 0, f"line {block.line}: {result.stderr or result.stdout}"
-    return result.stdout
+    return result.stdout.split(f"{BETWEEN}\n")
+
+
+def cells_after(blocks: Iterable[Block]) -> list[Block]:
+    """The cells that go on before anything else runs: one interpreter for them all, as a notebook has."""
+    return list(takewhile(lambda block: block.mark == GOES_ON, (block for block in blocks if block.is_run)))
 
 
 def run_document(text: str, address: str, folder: Path, *, with_slow: bool) -> Outcome:
@@ -113,18 +114,19 @@ def run_document(text: str, address: str, folder: Path, *, with_slow: bool) -> O
     """
     output, outcome = None, Outcome([], [])
     blocks = parse_blocks(text)
-    is_left_out, before = False, ""
-    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+    is_left_out = False
+    outputs: list[str] = []
+    for place, block in enumerate(blocks):
         if block.is_run:
             is_left_out = block.mark.startswith(SLOW) and not with_slow
         if block.is_reply and is_left_out:
             outcome.replies.append(block.body)
         elif block.is_run and not is_left_out:
-            is_cell = block.mark == GOES_ON
-            output = run_block(block, address, folder, SESSION.format(before=before) if is_cell else "")
-            if block.language == "python":
-                before = (before if is_cell else "") + block.body
-            is_shown = following is not None and following.is_reply
+            if block.mark != GOES_ON:
+                outputs = run_block(block, address, folder, cells_after(blocks[place + 1 :]))
+            assert outputs, f"line {block.line}: a cell that goes on where nothing ended"
+            output = outputs.pop(0)
+            is_shown = blocks[place + 1 : place + 2] and blocks[place + 1].is_reply
             assert is_shown or '"error":' not in output, f"line {block.line}: {output}"
         elif block.is_reply:
             assert output is not None, f"line {block.line}: a reply without a block that ran before it"

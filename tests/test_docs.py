@@ -63,6 +63,35 @@ def test_every_example_runs_and_every_reply_is_the_one_shown(
     assert not outcome.wrong, "\n".join(outcome.wrong)
 
 
+CELLS = """
+```python
+with open("ran", "a") as file:
+    print("once", file=file)
+print("a cell", end="")
+```
+<!-- reply -->
+```text
+a cell
+```
+<!-- goes on -->
+```python
+print(file.name)
+```
+<!-- reply -->
+```text
+ran
+```
+"""
+
+
+def test_a_cell_goes_on_where_the_one_before_it_ended_and_each_runs_once(tmp_path: Path) -> None:
+    outcome = run_document(CELLS, "127.0.0.1:1", tmp_path, with_slow=False)
+    assert (outcome.wrong, outcome.replies) == ([], ["a cell\n", "ran\n"])
+    assert (tmp_path / "ran").read_text() == "once\n"
+    with pytest.raises(AssertionError, match="where nothing ended"):
+        run_document(CELLS[CELLS.index("<!-- goes on") :], "127.0.0.1:1", tmp_path, with_slow=False)
+
+
 def test_the_notebook_has_the_cells_and_outputs_of_the_page_that_was_run() -> None:
     made = notebook.notebook(notebook.PAGE.read_text(encoding="utf-8"))
     if os.environ.get("RFA_UPDATE_DOCS"):
