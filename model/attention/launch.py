@@ -1,7 +1,7 @@
 """Launch parameters of the fused kernels of attention: one frozen table, nothing is tuned while requests wait.
 
-Chosen by compilation ahead of time: no 16-bit entry of 64 or 128 reals spills. An architecture that is not listed takes
-the nearest lower one, a width the next larger one.
+Chosen by compilation ahead of time: no 16-bit entry of 64 or 128 reals spills in its main loop. An architecture that is
+not listed takes the nearest lower one, a width the next larger one.
 """
 
 from __future__ import annotations

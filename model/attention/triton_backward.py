@@ -38,6 +38,7 @@ from torch import Tensor
 
 from rfa.model.attention.launch import Launch, PassName, launch
 from rfa.model.attention.triton_blocks import (
+    LENGTHS,
     all_blocks,
     batch_stride,
     elapsed,
@@ -137,7 +138,7 @@ def _time(p_time, i_row, HAS_STAMPS: tl.constexpr):
         return tl.cast(i_row, tl.float32), 0.0
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def _describe_keys(
     p_k, p_heads, p_stamps, p_starts, p_keys,
     stride_kb, stride_kt, stride_kh, stride_stamps, n_keys, n_blocks,
@@ -176,7 +177,7 @@ def _describe_keys(
     tl.store(p_key + 6 * BN, b_lag)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def _describe_queries(
     p_q, p_out, p_grad_out, p_log_norm, p_grad_log_norm, p_grad_precision, p_heads, p_stamps, p_starts, p_queries,
     stride_qb, stride_qt, stride_qh, stride_stamps, n_heads, n_queries, n_blocks,
@@ -371,7 +372,7 @@ def _described(p_query, STRIDE: tl.constexpr, HAS_PRECISION: tl.constexpr, FAST:
     return tl.load(p_query), tl.load(p_query + STRIDE), b_norm, b_norm_low, b_h
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def _settle_rows(
     p_q, p_k, p_v, p_grad_out, p_grad_log_norm, p_heads, p_queries, p_keys,
     p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_horizons,
@@ -440,7 +441,7 @@ def _settle_rows(
     tl.store(p_query + 3 * BM, b_norm_low + tl.log2(b_sum))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def _rows_kernel(
     p_q, p_k, p_v, p_grad_out, p_heads, p_queries, p_keys,
     p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_horizons, p_dq, p_sums,
@@ -624,7 +625,7 @@ def _rows_kernel(
     tl.store(p_row, b_dq.to(p_dq.dtype.element_ty), mask=m_query[:, None] & (o_w < WIDTH)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def _columns_kernel(
     p_q, p_k, p_v, p_grad_out, p_heads, p_queries,
     p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_horizons, p_dk, p_dv,

@@ -13,6 +13,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+# Those numbers of the kernels that follow from the lengths of a batch. Of others Triton makes a variant each where they
+# are 1, divisible by 16 or neither: seconds of compiling for which the first prompt of such a length would wait.
+LENGTHS = [
+    "n_queries", "n_keys", "n_blocks", "n_query_blocks", "n_key_blocks", "n_distances",
+    "stride_stamps", "stride_query_stamps", "stride_key_stamps", "stride_pages",
+]  # fmt: skip
+
 
 @triton.jit
 def sequence(p_starts, i_sequence, length, IS_PACKED: tl.constexpr):
@@ -31,6 +38,19 @@ def first_block(first, i_sequence, length, BLOCK: tl.constexpr, IS_PACKED: tl.co
         return first // BLOCK + i_sequence
     else:
         return i_sequence.to(tl.int64) * tl.cdiv(length, BLOCK)
+
+
+@triton.jit
+def block_place(p_pages, i_block, BLOCK: tl.constexpr, PAGE: tl.constexpr):
+    """Where the first key of a block lies: behind the blocks before it, or, of a paged cache, in the block's page.
+
+    p_pages: the pages of the sequence, in order; PAGE, a multiple of BLOCK, is how many keys one holds, 0 for none.
+    """
+    first = tl.cast(i_block, tl.int64) * BLOCK
+    if PAGE == 0:
+        return first
+    else:
+        return tl.load(p_pages + first // PAGE).to(tl.int64) * PAGE + first % PAGE
 
 
 @triton.jit

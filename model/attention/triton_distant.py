@@ -22,6 +22,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from rfa.model.attention.triton_blocks import LENGTHS
 from rfa.model.attention.triton_score import LOG2E, accumulated, exponential, log2, spread
 
 PI = tl.constexpr(3.141592653589793)
@@ -85,7 +86,7 @@ def shifted_row_terms(p_rows, b_shift, BM: tl.constexpr):
     return tl.where(o_term == SHIFT_TERM + 1, -_low(b_shift)[:, None].to(tl.float16), b_terms)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def table_kernel(
     p_heads, p_rows, p_table, p_marks, p_horizons, n_distances,
     WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HAS_FAR_FIELD: tl.constexpr, FAST: tl.constexpr,

@@ -36,9 +36,12 @@ import triton.language as tl
 from torch import Tensor
 
 from rfa.model.attention.launch import Launch, PassName, launch
+from rfa.model.attention.pages import PAGE_KEYS, KeyPages
 from rfa.model.attention.triton_blocks import (
+    LENGTHS,
     all_blocks,
     batch_stride,
+    block_place,
     elapsed,
     first_block,
     is_interpreted,
@@ -75,11 +78,12 @@ LANES = tl.constexpr(8)
 ROUNDING = tl.constexpr(2.0**-18)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def _columns_kernel(
-    p_k, p_heads, p_stamps, p_starts, p_columns,
-    stride_kb, stride_kt, stride_kh, stride_stamps, n_keys, n_blocks,
+    p_k, p_heads, p_stamps, p_starts, p_columns, p_pages,
+    stride_kb, stride_kt, stride_kh, stride_stamps, stride_pages, n_keys, n_blocks,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_PACKED: tl.constexpr,
+    PAGE: tl.constexpr,
 ):  # fmt: skip
     """What a block of keys brings to every query behind it, [H, blocks, COLUMNS, BN]."""
     i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -96,7 +100,10 @@ def _columns_kernel(
     token = first + o_key
     p_row = p_k + i_batch * stride_kb + i_head.to(tl.int64) * stride_kh
     m_k = m_key[:, None] & (o_w < WIDTH)[None, :]
-    b_k = tl.load(p_row + token[:, None] * stride_kt + o_w[None, :], mask=m_k, other=0.0).to(tl.float32)  # [BN, W]
+    place = token
+    if PAGE > 0:
+        place = block_place(p_pages + i_sequence * stride_pages, i_block, BN, PAGE) + tl.arange(0, BN)
+    b_k = tl.load(p_row + place[:, None] * stride_kt + o_w[None, :], mask=m_k, other=0.0).to(tl.float32)  # [BN, W]
     if HAS_STAMPS:
         p_time = p_stamps + i_batch * stride_stamps
         # Only whole blocks are used; for the last one of a sequence any key will do.
@@ -175,9 +182,10 @@ def _similarity(b_q, b_k, INTERPRETED: tl.constexpr):
 
 @triton.jit
 def _masked_block(
-    state, b_q, b_q2, o_row, b_hi, b_lo, p_k, p_v, p_time, p_columns, stride_kt, stride_vt, i_block, length, head,
-    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_GAUSSIAN: tl.constexpr,
-    WITH_PRECISION: tl.constexpr, HEADROOM: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
+    state, b_q, b_q2, o_row, b_hi, b_lo, p_k, p_v, p_time, p_columns, p_pages, stride_kt, stride_vt, i_block, length,
+    head, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr, PAGE: tl.constexpr,
+    IS_GAUSSIAN: tl.constexpr, WITH_PRECISION: tl.constexpr, HEADROOM: tl.constexpr, FAST: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Any block of keys: the causal mask, each pair with its own lag, a running maximum. Returns the new state."""
     b_out, b_sum, b_shift, b_evidence = state  # [BM, W], [BM], [BM], [BM]
@@ -188,8 +196,9 @@ def _masked_block(
     m_kv = m_key[:, None] & (o_w < WIDTH)[None, :]  # [BN, W]
     first = tl.cast(i_block, tl.int64) * BN
     o_within = tl.arange(0, BN)  # [BN]
-    b_k = tl.load(p_k + first * stride_kt + (o_within[:, None] * stride_kt + o_w[None, :]), mask=m_kv, other=0.0)
-    b_v = tl.load(p_v + first * stride_vt + (o_within[:, None] * stride_vt + o_w[None, :]), mask=m_kv, other=0.0)
+    place = block_place(p_pages, i_block, BN, PAGE)
+    b_k = tl.load(p_k + place * stride_kt + (o_within[:, None] * stride_kt + o_w[None, :]), mask=m_kv, other=0.0)
+    b_v = tl.load(p_v + place * stride_vt + (o_within[:, None] * stride_vt + o_w[None, :]), mask=m_kv, other=0.0)
     b_k2 = tl.load(p_columns + first * COLUMNS + 2 * BN + o_within)  # [BN]
     if HAS_STAMPS:
         b_key_hi = tl.load(p_time + first * 2 + o_within * 2, mask=m_key, other=0.0)  # [BN]
@@ -245,17 +254,15 @@ def _whole_block(
 
 @triton.jit
 def _earlier_block(
-    state, b_q, b_q2, b_row_decay, b_row_process, p_k, p_v, p_columns, stride_kt, stride_vt, i_block, gap, head,
-    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, IS_GAUSSIAN: tl.constexpr,
+    state, b_q, b_q2, b_row_decay, b_row_process, p_k, p_v, p_columns, p_pages, stride_kt, stride_vt, i_block, gap,
+    head, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, PAGE: tl.constexpr, IS_GAUSSIAN: tl.constexpr,
     WITH_PRECISION: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """A whole block of keys before all queries, its anchor `gap` before the first of them. Returns the new state."""
     b_out, b_sum, b_shift, b_evidence = state  # [BM, W], [BM], [BM], [BM]
     mu, sigma2, _, gamma2, nu, tau, kappa = head
-    b_k, b_v = _whole_block(
-        p_k + tl.cast(i_block, tl.int64) * BN * stride_kt, p_v + tl.cast(i_block, tl.int64) * BN * stride_vt,
-        stride_kt, stride_vt, WIDTH, BLOCK_W, BN,
-    )  # fmt: skip
+    place = block_place(p_pages, i_block, BN, PAGE)
+    b_k, b_v = _whole_block(p_k + place * stride_kt, p_v + place * stride_vt, stride_kt, stride_vt, WIDTH, BLOCK_W, BN)
     o_column = tl.cast(i_block, tl.int64) * (COLUMNS * BN) + tl.arange(0, BN)  # [BN]
     b_key_decay = tl.load(p_columns + o_column)  # [BN]
     b_key_variance = tl.load(p_columns + o_column + BN)  # [BN]
@@ -383,16 +390,16 @@ def _with_far_keys(
     return b_out * b_rescale[:, None], b_sum, b_top, b_evidence
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def _forward_kernel(
     p_q, p_k, p_v, p_heads, p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_columns,
-    p_rows, p_table, p_marks, p_horizons, p_out, p_log_norm, p_precision,
+    p_rows, p_table, p_marks, p_horizons, p_pages, p_out, p_log_norm, p_precision,
     stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
-    stride_query_stamps, stride_key_stamps, n_heads, n_queries, n_keys, n_blocks, n_distances,
+    stride_query_stamps, stride_key_stamps, stride_pages, n_heads, n_queries, n_keys, n_blocks, n_distances,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr,
     IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, WITH_PRECISION: tl.constexpr,
-    HAS_TABLE: tl.constexpr, HAS_FAR_FIELD: tl.constexpr, HEADROOM: tl.constexpr, LIMIT: tl.constexpr,
-    FAST: tl.constexpr, INTERPRETED: tl.constexpr,
+    HAS_TABLE: tl.constexpr, HAS_FAR_FIELD: tl.constexpr, PAGE: tl.constexpr, HEADROOM: tl.constexpr,
+    LIMIT: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """The queries at the positions of one block, one head, one sequence."""
     i_head, i_sequence = tl.program_id(1), tl.program_id(2)
@@ -415,8 +422,13 @@ def _forward_kernel(
     m_q = m_row[:, None] & (o_w < WIDTH)[None, :]  # [BM, W]
     b_q = tl.load(p_own_q + (o_query[:, None] * stride_qt + o_w[None, :]), mask=m_q, other=0.0)  # [BM, W]
     b_q2 = tl.sum(b_q.to(tl.float32) * b_q.to(tl.float32), 1)  # [BM]
-    p_own_k = p_k + i_batch * stride_kb + first_key * stride_kt + i_head.to(tl.int64) * stride_kh
-    p_own_v = p_v + i_batch * stride_vb + first_key * stride_vt + i_head.to(tl.int64) * stride_vh
+    p_own_k = p_k + i_batch * stride_kb + i_head.to(tl.int64) * stride_kh
+    p_own_v = p_v + i_batch * stride_vb + i_head.to(tl.int64) * stride_vh
+    if PAGE == 0:
+        p_own_k += first_key * stride_kt
+        p_own_v += first_key * stride_vt
+    else:
+        p_pages += i_sequence * stride_pages
     i_column = i_head.to(tl.int64) * n_blocks + first_block(first_key, i_sequence, n_keys, BN, IS_PACKED)
     p_own_columns = p_columns + i_column * (COLUMNS * BN)
     p_time = p_key_stamps
@@ -436,9 +448,9 @@ def _forward_kernel(
     state = _nothing(BM, BLOCK_W)
     for i_block in range(n_earlier, n_visible):
         state = _masked_block(
-            state, b_q, b_q2, o_row, b_hi, b_lo, p_own_k, p_own_v, p_time, p_own_columns, stride_kt, stride_vt,
-            i_block, length, head, WIDTH, BLOCK_W, BN, HAS_STAMPS, IS_GAUSSIAN, WITH_PRECISION, HEADROOM, FAST,
-            INTERPRETED
+            state, b_q, b_q2, o_row, b_hi, b_lo, p_own_k, p_own_v, p_time, p_own_columns, p_pages, stride_kt,
+            stride_vt, i_block, length, head, WIDTH, BLOCK_W, BN, HAS_STAMPS, PAGE, IS_GAUSSIAN, WITH_PRECISION,
+            HEADROOM, FAST, INTERPRETED
         )  # fmt: skip
 
     head = _head(p_heads, i_head, WIDTH)
@@ -463,8 +475,8 @@ def _forward_kernel(
         else:
             gap = tl.cast((n_earlier - i_block) * BN - (BN - 1), tl.float32)
         state = _earlier_block(
-            state, b_q, b_q2, b_row_decay, b_row_process, p_own_k, p_own_v, p_own_columns, stride_kt, stride_vt,
-            i_block, gap, head, WIDTH, BLOCK_W, BN, IS_GAUSSIAN, WITH_PRECISION, FAST, INTERPRETED
+            state, b_q, b_q2, b_row_decay, b_row_process, p_own_k, p_own_v, p_own_columns, p_pages, stride_kt,
+            stride_vt, i_block, gap, head, WIDTH, BLOCK_W, BN, PAGE, IS_GAUSSIAN, WITH_PRECISION, FAST, INTERPRETED
         )  # fmt: skip
 
     if HAS_TABLE:
@@ -505,7 +517,10 @@ def _forward_kernel(
         p_block_v = p_own_v + i_nearest * BN * stride_vt
         p_totals = p_own_columns + i_nearest * (COLUMNS * BN) + 3 * BN
         p_terms = p_table + (i_head.to(tl.int64) * n_distances + n_nearer) * (TERMS * BN)
-        for _ in range(n_light):
+        for i_farther in range(n_light):
+            if PAGE > 0:
+                place = block_place(p_pages, n_distant - 1 - i_farther, BN, PAGE)
+                p_block_k, p_block_v = p_own_k + place * stride_kt, p_own_v + place * stride_vt
             gap_decay2 = gap_decay * gap_decay
             b_query_total = b_row_total + (gap_process + gap_decay2 * b_far_process)  # [BM]
             b_out, b_sums, b_evidences = _distant_block(
@@ -513,8 +528,9 @@ def _forward_kernel(
                 b_key_factor, factor, p_block_k, p_block_v, p_totals, p_terms, stride_kt, stride_vt, tau * kappa,
                 WIDTH, BLOCK_W, BM, BN, True, WITH_PRECISION, FAST, INTERPRETED,
             )  # fmt: skip
-            p_block_k -= step_k
-            p_block_v -= step_v
+            if PAGE == 0:
+                p_block_k -= step_k
+                p_block_v -= step_v
             p_totals -= COLUMNS * BN
             p_terms += TERMS * BN
             gap_process += gap_decay2 * block_process
@@ -529,7 +545,10 @@ def _forward_kernel(
         p_block_v = p_own_v + i_nearest * BN * stride_vt
         p_totals = p_own_columns + i_nearest * (COLUMNS * BN) + 3 * BN
         p_terms = p_table + (i_head.to(tl.int64) * n_distances + n_nearer + n_light) * (TERMS * BN)
-        for _ in range(n_distant - n_far - n_light):
+        for i_farther in range(n_distant - n_far - n_light):
+            if PAGE > 0:
+                place = block_place(p_pages, n_distant - n_light - 1 - i_farther, BN, PAGE)
+                p_block_k, p_block_v = p_own_k + place * stride_kt, p_own_v + place * stride_vt
             gap_decay2 = gap_decay * gap_decay
             b_query_total = b_row_total + (gap_process + gap_decay2 * b_far_process)  # [BM]
             b_minus_out, b_sums, b_evidences = _distant_block(
@@ -537,8 +556,9 @@ def _forward_kernel(
                 b_key_decay, b_key_decay, 1.0, p_block_k, p_block_v, p_totals, p_terms, stride_kt, stride_vt,
                 tau * kappa, WIDTH, BLOCK_W, BM, BN, False, WITH_PRECISION, FAST, INTERPRETED,
             )  # fmt: skip
-            p_block_k -= step_k
-            p_block_v -= step_v
+            if PAGE == 0:
+                p_block_k -= step_k
+                p_block_v -= step_v
             p_totals -= COLUMNS * BN
             p_terms += TERMS * BN
             gap_process += gap_decay2 * block_process
@@ -552,9 +572,9 @@ def _forward_kernel(
             n_far = n_far_blocks(p_horizons, i_head, i_rows * BM, BN)
         for i_block in range(n_far, n_visible):
             state = _masked_block(
-                state, b_q, b_q2, o_row, b_hi, b_lo, p_own_k, p_own_v, p_time, p_own_columns, stride_kt, stride_vt,
-                i_block, length, head, WIDTH, BLOCK_W, BN, HAS_STAMPS, IS_GAUSSIAN, WITH_PRECISION, HEADROOM, FAST,
-                INTERPRETED
+                state, b_q, b_q2, o_row, b_hi, b_lo, p_own_k, p_own_v, p_time, p_own_columns, p_pages,
+                stride_kt, stride_vt, i_block, length, head, WIDTH, BLOCK_W, BN, HAS_STAMPS, PAGE, IS_GAUSSIAN,
+                WITH_PRECISION, HEADROOM, FAST, INTERPRETED
             )  # fmt: skip
 
     if HAS_FAR_FIELD:
@@ -597,6 +617,8 @@ def forward(
     with_precision: bool,
     horizons: Tensor | None = None,
     *,
+    pages: KeyPages | None = None,
+    out_dtype: torch.dtype | None = None,
     blocks: Launch | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Out, log_norm and precision of rotated inputs; the caller has checked them.
@@ -608,10 +630,13 @@ def forward(
         query_starts, key_starts: `[S + 1]` int32, sequences packed into B = 1; None = one sequence a row.
         longest: most queries of a sequence.
         horizons: first far lag of each head (`far_horizons`), without stamps; None leaves no key out.
+        pages: where the keys and values of the sequences, then packed and without stamps, lie in k and v; None where
+            `key_starts` tell.
+        out_dtype: None = that of q.
         blocks: in place of the table's entry, `block_n` dividing `block_m`.
 
     Returns:
-        out `[B, n, H, W]` in the dtype of q, log_norm and precision `[B, n, H]` float32; precision `[0]` if not wanted.
+        out `[B, n, H, W]`, log_norm and precision `[B, n, H]` float32; precision `[0]` if not wanted.
     """
     batch, n_queries, n_heads, width = q.shape
     n_keys = k.shape[1]
@@ -623,9 +648,13 @@ def forward(
     has_stamps = query_stamps is not None
     sequences = batch if query_starts is None else query_starts.numel() - 1
     longest_keys = n_keys - n_queries + longest
+    if pages is not None:
+        if PAGE_KEYS % shape.block_n:
+            raise ValueError(f"block_n must divide {PAGE_KEYS}, the keys of a page, got {shape.block_n}")
+        n_keys, longest_keys = pages.n_keys, pages.longest
     n_blocks = all_blocks(n_keys, sequences, shape.block_n, is_packed)
     columns = q.new_empty((n_heads, n_blocks, COLUMNS.value, shape.block_n), dtype=torch.float32)
-    out = q.new_empty((batch, n_queries, n_heads, width))
+    out = q.new_empty((batch, n_queries, n_heads, width), dtype=out_dtype or q.dtype)
     log_norm = q.new_empty((batch, n_queries, n_heads), dtype=torch.float32)
     precision = torch.empty_like(log_norm) if with_precision else log_norm.new_empty(0)
     interpreted = is_interpreted()
@@ -636,10 +665,12 @@ def forward(
         "BN": shape.block_n,
         "HAS_STAMPS": has_stamps,
         "IS_PACKED": is_packed,
+        "PAGE": PAGE_KEYS if pages else 0,
     }
+    table_of_pages, stride_pages = (pages.table, pages.table.stride(0)) if pages else (None, 0)
     _columns_kernel[(triton.cdiv(longest_keys, shape.block_n), n_heads, sequences)](
-        k, heads, key_stamps, key_starts, columns,
-        *k.stride()[:3], batch_stride(key_stamps), n_keys, n_blocks,
+        k, heads, key_stamps, key_starts, columns, table_of_pages,
+        *k.stride()[:3], batch_stride(key_stamps), stride_pages, n_keys, n_blocks,
         **common, num_warps=4,
     )  # fmt: skip
     # The table is made for rounded inputs: float32 asks for more than its rounding.
@@ -655,9 +686,9 @@ def forward(
         )  # fmt: skip
     _forward_kernel[(triton.cdiv(longest - 1, shape.block_m) + 1, n_heads, sequences)](
         q, k, v, heads, query_stamps, key_stamps, query_starts, key_starts, columns,
-        rows, table, marks, horizons, out, log_norm, precision,
+        rows, table, marks, horizons, table_of_pages, out, log_norm, precision,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], batch_stride(query_stamps), batch_stride(key_stamps),
-        n_heads, n_queries, n_keys, n_blocks, n_distances,
+        stride_pages, n_heads, n_queries, n_keys, n_blocks, n_distances,
         **common, BM=shape.block_m, IS_GAUSSIAN=is_gaussian, WITH_PRECISION=with_precision, HAS_TABLE=has_table,
         HAS_FAR_FIELD=horizons is not None,
         HEADROOM=5.0 if q.dtype == torch.float16 else 0.0, LIMIT=2.0**15 if q.dtype == torch.float16 else 2.0**100,

@@ -25,7 +25,8 @@ BLOCK = 2048
 WARPS = 4
 
 
-@triton.jit
+# One variant for all lengths, as in `triton_blocks.py`.
+@triton.jit(do_not_specialize=["n_rows", "n_phases"])
 def _rotation_kernel(
     p_x, p_cos, p_sin, p_out, n_rows, n_phases,
     DIMS: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, IS_INVERSE: tl.constexpr,

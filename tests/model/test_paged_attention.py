@@ -1,0 +1,91 @@
+"""Attention over pages: the numbers of attention over a cache in one piece, bit for bit by the fused kernel."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton")
+
+from rfa.bench.kernel_cases import rfa_inputs
+from rfa.model.attention.launch import Launch
+from rfa.model.attention.pages import PAGE_KEYS, KeyPages, Pieces, paged_attention
+from rfa.model.attention.reference import AttentionResult
+from rfa.model.attention.triton import stack_heads
+from rfa.model.attention.triton_forward import forward
+from rfa.model.config import Kernel
+from rfa.model.dynamics import Dynamics
+
+# Keys before the piece, and tokens of it: a prompt from nothing, one token behind many, pages filled to the last key.
+SEQUENCES = ((0, 37), (300, 1), (PAGE_KEYS, PAGE_KEYS), (5, 130), (0, 1), (3 * PAGE_KEYS - 1, 1))
+
+
+Paged = tuple[Tensor, Tensor, Tensor, Dynamics, Pieces, list[tuple[Tensor, Tensor, Tensor]]]
+
+
+def paged(dtype: torch.dtype, width: int = 32) -> Paged:
+    """Queries, pool of keys and of values, and each sequence by itself; free rows of the pool are NaN."""
+    draw = torch.Generator().manual_seed(5)
+    totals = [past + own for past, own in SEQUENCES]
+    counts = [-(-total // PAGE_KEYS) for total in totals]
+    order = torch.randperm(sum(counts) + 3, generator=draw)
+    dynamics: Dynamics
+    alone, queries = [], []
+    keys, values = (torch.full((len(order) * PAGE_KEYS, 2, width), torch.nan, dtype=dtype) for _ in range(2))
+    table = torch.full((len(SEQUENCES), max(counts)), 2**30, dtype=torch.int32)
+    for index, ((_, own), total, count) in enumerate(zip(SEQUENCES, totals, counts, strict=True)):
+        inputs = rfa_inputs(1, total, 2, width // 2, dtype=dtype, seed=index)
+        dynamics = inputs.dynamics
+        pages, order = order[:count], order[count:]
+        table[index, :count] = pages
+        places = (pages[:, None] * PAGE_KEYS + torch.arange(PAGE_KEYS)).flatten()[:total]
+        keys[places], values[places] = inputs.k[0], inputs.v[0]
+        queries.append(inputs.q[0, total - own :])
+        alone.append((inputs.q[0, total - own :], inputs.k[0], inputs.v[0]))
+    starts = [
+        torch.tensor([0, *counts], dtype=torch.int64).cumsum(0).to(torch.int32)
+        for counts in ([own for _, own in SEQUENCES], totals)
+    ]
+    pieces = Pieces(*starts, KeyPages(table, sum(totals), max(totals)), max(own for _, own in SEQUENCES))
+    return torch.cat(queries), keys, values, dynamics.to(torch.float32), pieces, alone
+
+
+def of(result: AttentionResult, pieces: Pieces, index: int) -> AttentionResult:
+    """What a sequence gets; nothing, of a part that was left out."""
+    first, end = pieces.query_starts[index : index + 2].tolist()
+    return AttentionResult(*(part[first:end] for part in result))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kernel", "with_precision"),
+    [(torch.float32, "student_t", True), (torch.float16, "student_t", False), (torch.float16, "gaussian", True)],
+    ids=str,
+)
+@pytest.mark.usefixtures("on_the_gpu")
+def test_pages_are_read_where_they_lie(dtype: torch.dtype, kernel: Kernel, with_precision: bool) -> None:
+    """Each sequence as it is alone in one piece, bit for bit: whatever the order of its pages and its company."""
+    assert_pages_are_read_where_they_lie(dtype, kernel, with_precision=with_precision)
+
+
+def assert_pages_are_read_where_they_lie(dtype: torch.dtype, kernel: Kernel, *, with_precision: bool) -> None:
+    q, keys, values, dynamics, pieces, alone = paged(dtype, width=16)
+    found = paged_attention(q, keys, values, stack_heads(dynamics), pieces, kernel, with_precision=with_precision)
+    for index, (own, k, v) in enumerate(alone):
+        out, log_norm, precision = forward(
+            own[None], k[None], v[None], stack_heads(dynamics), None, None, None, None, len(own), kernel == "gaussian",
+            with_precision, out_dtype=torch.float32,
+        )  # fmt: skip
+        ours = of(found, pieces, index)
+        assert torch.equal(ours.out, out[0]) and torch.equal(ours.log_norm, log_norm[0])
+        assert torch.equal(ours.precision, precision[0] if with_precision else precision)
+
+
+@pytest.mark.usefixtures("on_the_gpu")
+def test_a_block_longer_than_a_page_is_refused() -> None:
+    q, keys, values, dynamics, pieces, _ = paged(torch.float32)
+    with pytest.raises(ValueError, match="block_n must divide 64, the keys of a page, got 128"):
+        forward(
+            q[None], keys[None], values[None], stack_heads(dynamics), None, None, *pieces[:2], pieces.longest, False,
+            False, pages=pieces.pages, blocks=Launch(128, 128, 4, 1),
+        )  # fmt: skip
