@@ -16,10 +16,12 @@ from rfa.model.recurrence.slots_reference import (
     SlotParameters,
     SlotReadout,
     slot_scan_reference,
+    wants_gradients,
 )
 
 SlotImpl = Literal["auto", "reference", "numba", "triton"]
 IMPLS = ("auto", "reference", "numba", "triton")
+LENGTH_DTYPES = (torch.int32, torch.int64)
 
 
 def _numba_refusal(tokens: SlotInputs) -> str | None:
@@ -55,19 +57,20 @@ def triton_refusal(
     innovation: Innovation,
     lag: SlotLag | None = None,
     decay: Tensor | None = None,
+    lengths: Tensor | None = None,
+    *,
+    with_gradients: bool = True,
 ) -> str | None:
-    """Why the GPU's kernels cannot run these inputs, or None."""
+    """Why the GPU's kernels cannot run these inputs, or None. with_gradients: somebody may ask for them."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if decay is not None and decay.dim() > 2:
         return "its tokens are one apart, and these have lags of their own"
-    if innovation != "key":
-        return f"it weighs tokens by the innovation of the key, got {innovation!r}"
     if lag is not None:
         return "it reads the slots at lag 0, not behind a window"
     from rfa.model.recurrence.triton import refusal
 
-    return refusal(tokens, means, precisions, inner)
+    return refusal(tokens, means, precisions, inner, innovation, lengths, with_gradients)
 
 
 def _check(
@@ -77,6 +80,7 @@ def _check(
     parameters: SlotParameters,
     inner: int,
     innovation: Innovation,
+    lengths: Tensor | None,
 ) -> None:
     batch, length, heads, width = tokens.k.shape
     slots = parameters.decay.shape[-1]
@@ -90,6 +94,8 @@ def _check(
     }
     if parameters.decay.dim() > 2:
         expected["decay"] = (parameters.decay, (batch, length, heads, slots))
+    if lengths is not None:
+        expected["lengths"] = (lengths, (batch,))
     for name, (tensor, shape) in expected.items():
         if tuple(tensor.shape) != shape:
             raise ValueError(f"{name} must have shape {list(shape)}, got {list(tensor.shape)}")
@@ -99,6 +105,12 @@ def _check(
         raise ValueError(f"inner must be >= 1, got {inner}")
     if innovation not in INNOVATIONS:
         raise ValueError(f"innovation must be one of {INNOVATIONS}, got {innovation!r}")
+    if lengths is None:
+        return
+    if lengths.dtype not in LENGTH_DTYPES:
+        raise ValueError(f"lengths must be int32 or int64, got {lengths.dtype}")
+    if lengths.device.type == "cpu" and not bool(((lengths >= 0) & (lengths <= length)).all()):
+        raise ValueError(f"lengths must be between 0 and {length}, the tokens given, got {lengths.tolist()}")
 
 
 def slot_scan(
@@ -110,6 +122,7 @@ def slot_scan(
     inner: int = 1,
     innovation: Innovation = "key",
     lag: SlotLag | None = None,
+    lengths: Tensor | None = None,
     impl: SlotImpl = "auto",
 ) -> tuple[SlotReadout, Tensor, Tensor]:
     """Run the slots over a sequence.
@@ -121,26 +134,35 @@ def slot_scan(
         inner: IRLS passes K.
         innovation: which part of it drives the weight, that of the "key" or of the "value".
         lag: of the slots behind the queries; none by default.
-        impl: "reference" (eager), "numba" (compiled, float32 on a CPU), "triton" (one kernel on a GPU, K = 1, the key's
-            innovation, no lag, one decay for all tokens; tokens may have 16 bits, the state and the read-out are
-            float32) or "auto". An explicit choice never falls back; "auto" warns where a GPU has to go without the
-            kernel.
+        lengths: `[B]` int32 or int64, tokens that each row has, 0 to N; all have N by default. What is behind them
+            changes nothing. On a GPU, which a check would wait for, a length that is none of these makes the precisions
+            after it NaN.
+        impl: "reference" (eager), "numba" (compiled, float32 on a CPU), "triton" (one kernel on a GPU, K = 1 to 3, no
+            lag, one decay for all tokens, gradients of K = 1 with the key's innovation and without lengths alone;
+            tokens may have 16 bits, the state and the read-out are float32) or "auto". An explicit choice never falls
+            back; "auto" warns where a GPU has to go without the kernel.
 
     Returns:
-        read-out of every token and the state after the last.
+        read-out of every token, 0 behind a row's length, and the state after its last token: that of the row by
+        itself, bit for bit.
 
     Raises:
-        ValueError: shapes that do not fit, or an explicit impl that cannot run the inputs.
+        ValueError: shapes or lengths that do not fit, or an explicit impl that cannot run the inputs.
     """
-    _check(tokens, means, precisions, parameters, inner, innovation)
+    _check(tokens, means, precisions, parameters, inner, innovation, lengths)
     if impl not in IMPLS:
         raise ValueError(f"impl must be one of {IMPLS}, got {impl!r}")
     if impl == "triton" or (impl == "auto" and is_on_gpu(tokens.k)):
-        refusal = triton_refusal(tokens, means, precisions, inner, innovation, lag, parameters.decay)
+        with_gradients = wants_gradients(*tokens, means, precisions, *parameters)
+        refusal = triton_refusal(
+            tokens, means, precisions, inner, innovation, lag, parameters.decay, lengths, with_gradients=with_gradients
+        )
         if refusal is None:
             from rfa.model.recurrence.triton import slot_scan_triton
 
-            return slot_scan_triton(tokens, means, precisions, parameters)
+            return slot_scan_triton(
+                tokens, means, precisions, parameters, inner=inner, innovation=innovation, lengths=lengths
+            )
         if impl == "triton":
             raise ValueError(f"impl='triton' cannot run this: {refusal}")
         say_eager(refusal)
@@ -149,7 +171,11 @@ def slot_scan(
         if refusal is None:
             from rfa.model.recurrence.slots_numba import slot_scan_numba
 
-            return slot_scan_numba(tokens, means, precisions, parameters, inner=inner, innovation=innovation, lag=lag)
+            return slot_scan_numba(
+                tokens, means, precisions, parameters, inner=inner, innovation=innovation, lag=lag, lengths=lengths
+            )
         if impl == "numba":
             raise ValueError(f"impl='numba' cannot run this: {refusal}")
-    return slot_scan_reference(tokens, means, precisions, parameters, inner=inner, innovation=innovation, lag=lag)
+    return slot_scan_reference(
+        tokens, means, precisions, parameters, inner=inner, innovation=innovation, lag=lag, lengths=lengths
+    )

@@ -28,7 +28,7 @@ NU, KAPPA, WEIGHT_EXPONENT, RESIDUAL_NOISE, GAMMA2, TAU, DELTA = range(7)
 
 @numba.njit(parallel=True, fastmath={"reassoc", "contract", "arcp", "nsz"}, cache=True)
 def _forward(  # type: ignore[no-untyped-def]
-    q, k, v, pi, qn, decay, table, transport, delay, m_start, p_start, inner, is_value, keep_history
+    q, k, v, pi, qn, decay, table, transport, delay, m_start, p_start, lengths, inner, is_value, keep_history
 ):
     n_batch, n_tokens, n_heads, width = q.shape
     n_slots = pi.shape[3]
@@ -48,7 +48,7 @@ def _forward(  # type: ignore[no-untyped-def]
         nu, kappa, exponent = table[h, NU], table[h, KAPPA], table[h, WEIGHT_EXPONENT]
         noise, gamma2, tau, delta = table[h, RESIDUAL_NOISE], table[h, GAMMA2], table[h, TAU], table[h, DELTA]
         own = b if decay.shape[0] > 1 else 0
-        for t in range(n_tokens):
+        for t in range(lengths[b]):
             moves = decay[own, t if decay.shape[1] > 1 else 0, h]
             qt, kt, vt = q[b, t, h], k[b, t, h], v[b, t, h]
             driving, first = (vt, width) if is_value else (kt, 0)
@@ -101,6 +101,10 @@ def _forward(  # type: ignore[no-untyped-def]
             if keep_history:
                 history_m[b, h, t] = m
                 history_p[b, h, t] = p
+        for t in range(lengths[b], n_tokens):
+            out[b, t, h] = 0.0
+            log_norm[b, t, h] = 0.0
+            evidence[b, t, h] = 0.0
         final_m[b, h] = m
         final_p[b, h] = p
     return out, log_norm, evidence, history_m, history_p, final_m, final_p
@@ -108,13 +112,13 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @numba.njit(parallel=True, fastmath={"reassoc", "contract", "arcp", "nsz"}, cache=True)
 def _backward(  # type: ignore[no-untyped-def]
-    grad_out, grad_norm, q, k, v, pi, qn, decay, table, transport, delay, m_start, p_start, inner, is_value,
+    grad_out, grad_norm, q, k, v, pi, qn, decay, table, transport, delay, m_start, p_start, lengths, inner, is_value,
     history_m, history_p,
 ):  # fmt: skip
-    n_batch, n_tokens, n_heads, width = q.shape
+    n_batch, _, n_heads, width = q.shape
     n_slots = pi.shape[3]
     gq, gk, gv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
-    gpi, gqn = np.empty_like(pi), np.empty_like(qn)
+    gpi, gqn = np.zeros_like(pi), np.zeros_like(qn)
     # Every stream has its own sum, tokens only where they have their own decay.
     gdecay = np.zeros((n_batch, decay.shape[1], n_heads, n_slots), np.float64)
     gtransport = np.zeros((n_batch, n_heads, n_slots), np.float64)
@@ -135,8 +139,8 @@ def _backward(  # type: ignore[no-untyped-def]
         noise, gamma2, tau, delta = table[h, RESIDUAL_NOISE], table[h, GAMMA2], table[h, TAU], table[h, DELTA]
         table_grad = gtable[b, h]
         own = b if decay.shape[0] > 1 else 0
-        for step in range(n_tokens):
-            t = n_tokens - 1 - step
+        for step in range(lengths[b]):
+            t = lengths[b] - 1 - step
             own_token = t if decay.shape[1] > 1 else 0
             qt, kt, vt, go = q[b, t, h], k[b, t, h], v[b, t, h], grad_out[b, t, h]
             gqt, gkt, gvt = gq[b, t, h], gk[b, t, h], gv[b, t, h]
@@ -281,7 +285,7 @@ class _SlotScan(torch.autograd.Function):
             decay = decay.sum(0, keepdims=True)
         summed = (array.sum(0).astype(np.float32) for array in sums)
         arrays = (*tokens, decay.astype(np.float32), *summed, *state)
-        return None, None, *(torch.from_numpy(array) for array in arrays)
+        return None, None, *(torch.from_numpy(array) for array in arrays), None
 
 
 def slot_scan_numba(
@@ -293,6 +297,7 @@ def slot_scan_numba(
     inner: int,
     innovation: Innovation,
     lag: SlotLag | None,
+    lengths: Tensor | None,
 ) -> tuple[SlotReadout, Tensor, Tensor]:
     """`slot_scan_reference` for float32 tensors on a CPU. Only `out` and `log_norm` carry gradients."""
     n_threads = min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
@@ -320,5 +325,6 @@ def slot_scan_numba(
         *(here if lag is None else lag),
         means.contiguous(),
         precisions.contiguous(),
+        torch.full(means.shape[:1], tokens.k.shape[1]) if lengths is None else lengths.long(),
     )
     return SlotReadout(out, log_norm, precision), means, precisions

@@ -73,6 +73,11 @@ class SlotReadout(NamedTuple):
     precision: Tensor
 
 
+def wants_gradients(*tensors: Tensor) -> bool:
+    """Whether what is computed from them may be asked for gradients."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
 def _gain(
     innovation: Tensor, variance: Tensor, token: SlotInputs, parameters: SlotParameters, inner: int
 ) -> tuple[Tensor, Tensor]:
@@ -147,15 +152,25 @@ def slot_scan_reference(
     inner: int = 1,
     innovation: Innovation = "key",
     lag: SlotLag | None = None,
+    lengths: Tensor | None = None,
 ) -> tuple[SlotReadout, Tensor, Tensor]:
-    """A loop of `slot_step` over dim 1. tokens: leading dims `[B, N]`; returns `[B, N, …]` and the final state."""
+    """A loop of `slot_step` over dim 1. tokens: leading dims `[B, N]`; returns `[B, N, …]` and the final state.
+
+    lengths: `[B]`, tokens that a row has: those behind leave its state as it is, and their read-outs are 0.
+    """
     readouts = []
     for i in range(tokens.k.shape[1]):
         token = SlotInputs(*(tensor[:, i] for tensor in tokens))
         own = parameters._replace(decay=parameters.decay[:, i]) if parameters.decay.dim() > 2 else parameters
-        readout, means, precisions = slot_step(
-            token, means, precisions, own, inner=inner, innovation=innovation, lag=lag
-        )
+        readout, *after = slot_step(token, means, precisions, own, inner=inner, innovation=innovation, lag=lag)
+        if lengths is None:
+            means, precisions = after
+        else:
+            is_there = (i < lengths)[:, None, None]  # [B, 1, 1]
+            means = torch.where(is_there[..., None], after[0], means)
+            precisions = torch.where(is_there, after[1], precisions)
+            out = torch.where(is_there, readout.out, 0)
+            readout = SlotReadout(out, *(torch.where(is_there[..., 0], part, 0) for part in readout[1:]))
         readouts.append(readout)
     stacked = SlotReadout(*(torch.stack(parts, dim=1) for parts in zip(*readouts, strict=True)))
     return stacked, means, precisions

@@ -58,7 +58,7 @@ def repeat_segment(
             p_k, p_v, p_measurement, p_process, i_row, o_s, o_d, m_s, m_d, S, D
         )
         b_mk, b_mv, b_p = advance(
-            b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta
+            b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, 1, False
         )
         b_k, b_v, b_pi, b_process = b_next_k, b_next_v, b_next_pi, b_next_process
     # The threads that read the scratch need not be those that wrote it.
@@ -149,7 +149,7 @@ def scan_gradient_kernel(
             )  # fmt: skip
 
             b_yk, b_yv, b_variance, b_x, b_log, b_weight, b_posterior, b_gain = measure(
-                b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta
+                b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, 1
             )
             b_gq, b_rk, b_rv, b_rp, b_gnu, b_gkappa, b_ggamma2, b_gtau = read_gradient(
                 b_q, moved(b_mk, b_yk, b_decay, b_gain), moved(b_mv, b_yv, b_decay, b_gain), b_posterior,

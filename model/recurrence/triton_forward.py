@@ -1,8 +1,9 @@
-"""Gated filter slots on a GPU, forward: the scan of a sequence, and one token of many streams; without autograd.
+"""Gated filter slots on a GPU, forward: the scan of a sequence, without autograd.
 
 One program holds the state of one head of one sequence in registers, from its first token to its last. Programs share
-nothing: a row does not depend on the rest of its batch, and every run gives the same bits. Scan and step call the same
-functions with the same layout, so that a sequence at once and its tokens one by one agree bit for bit.
+nothing: a row does not depend on the rest of its batch, and every run gives the same bits. The scan and the step of a
+decoder (`rfa.model.decoder_triton`) call the same functions with the same layout, so that from the same inputs a
+sequence at once and its tokens one by one agree bit for bit.
 
 Layout: contiguous tokens `[B, N, H, …]` in float32, bfloat16 or float16; the state `[B, H, S, 4D]`, `[B, H, S]`, and
 everything handed out in float32.
@@ -21,7 +22,6 @@ from torch import Tensor
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters
 from rfa.model.recurrence.triton_token import (
     advance,
-    load_gates,
     load_head,
     load_measurement,
     load_state,
@@ -37,11 +37,14 @@ def scan_kernel(
     p_q, p_k, p_v, p_measurement, p_process, p_means, p_precisions,
     p_decay, p_nu, p_kappa, p_exponent, p_residual_noise, p_gamma2, p_tau, p_delta,
     p_out, p_log_norm, p_evidence, p_final_means, p_final_precisions, p_kept_means, p_kept_precisions,
-    n_tokens, n_heads, interval, n_checkpoints,
-    S: tl.constexpr, D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr, KEEP: tl.constexpr,
+    p_lengths, n_tokens, n_heads, interval, n_checkpoints,
+    S: tl.constexpr, D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr, INNER: tl.constexpr,
+    BY_VALUE: tl.constexpr, KEEP: tl.constexpr, HAS_LENGTHS: tl.constexpr,
 ):  # fmt: skip
     """Program i runs head i mod H of sequence i div H. KEEP: store the states before tokens 0, interval, ….
 
+    HAS_LENGTHS: of a sequence only so many tokens are read; its other read-outs are 0. A length that is none, below 0
+    or above n_tokens, is a mistake of the caller: its precisions after it are NaN.
     A turn of the loop advances the state by a token and reads what the token before it left: two chains that do not
     depend on each other. The token of the next turn is on its way meanwhile.
     """
@@ -61,15 +64,22 @@ def scan_kernel(
     if KEEP:
         store_state(p_kept_means, p_kept_precisions, b_mk, b_mv, b_p, o_s, o_d, m_s, m_d, D)
 
+    length = n_tokens
+    n_read = n_tokens  # at least one, whose number is not used if there is none
+    if HAS_LENGTHS:
+        length = tl.load(p_lengths + i_bh // n_heads)
+        n_read = tl.minimum(tl.maximum(length, 1), n_tokens).to(tl.int32)
     i_row = (i_bh // n_heads) * n_tokens * n_heads + i_h  # of the token in [B, N, H]
-    i_last_row = i_row + (n_tokens - 1) * n_heads
+    i_last_row = i_row + (n_read - 1) * n_heads
     b_k, b_v, b_pi, b_process = load_measurement(p_k, p_v, p_measurement, p_process, i_row, o_s, o_d, m_s, m_d, S, D)
-    b_mk, b_mv, b_p = advance(b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta)
+    b_mk, b_mv, b_p = advance(
+        b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, INNER, BY_VALUE
+    )
     b_q = load_vector(p_q + i_row * 2 * D, o_d, m_d, D)  # [2, D]
     b_k, b_v, b_pi, b_process = load_measurement(
         p_k, p_v, p_measurement, p_process, tl.minimum(i_row + n_heads, i_last_row), o_s, o_d, m_s, m_d, S, D
     )
-    for i_t in range(1, n_tokens):
+    for i_t in range(1, n_read):
         if KEEP and i_t % interval == 0:
             i_kept = tl.cast(i_t // interval, tl.int64) * S
             store_state(
@@ -81,7 +91,7 @@ def scan_kernel(
             p_k, p_v, p_measurement, p_process, i_ahead, o_s, o_d, m_s, m_d, S, D
         )
         b_next_mk, b_next_mv, b_next_p = advance(
-            b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta
+            b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, INNER, BY_VALUE
         )
         b_out, log_norm, evidence = read(b_q, b_mk, b_mv, b_p, m_s, nu, kappa, gamma2, tau)
         store_vector(p_out + i_row * 2 * D, b_out, o_d, m_d, D)
@@ -92,60 +102,22 @@ def scan_kernel(
         b_q, b_k, b_v, b_pi, b_process = b_next_q, b_next_k, b_next_v, b_next_pi, b_next_process
         b_mk, b_mv, b_p = b_next_mk, b_next_mv, b_next_p
     b_out, log_norm, evidence = read(b_q, b_mk, b_mv, b_p, m_s, nu, kappa, gamma2, tau)
+    if HAS_LENGTHS:
+        if length < 1:
+            b_mk, b_mv, b_p = load_state(p_means + i_bh * S * 4 * D, p_precisions + i_bh * S, o_s, o_d, m_s, m_d, D)
+        b_out = tl.where(length < 1, 0.0, b_out)
+        log_norm, evidence = tl.where(length < 1, 0.0, log_norm), tl.where(length < 1, 0.0, evidence)
+        b_p = tl.where((length < 0) | (length > n_tokens), float("nan"), b_p)
     store_vector(p_out + i_row * 2 * D, b_out, o_d, m_d, D)
     tl.store(p_log_norm + i_row, log_norm)
     tl.store(p_evidence + i_row, evidence)
+    if HAS_LENGTHS:
+        for _ in range(n_read, n_tokens):
+            i_row += n_heads
+            store_vector(p_out + i_row * 2 * D, tl.zeros([2, BD], tl.float32), o_d, m_d, D)
+            tl.store(p_log_norm + i_row, 0.0)
+            tl.store(p_evidence + i_row, 0.0)
     store_state(p_final_means + i_bh * S * 4 * D, p_final_precisions + i_bh * S, b_mk, b_mv, b_p, o_s, o_d, m_s, m_d, D)
-
-
-@triton.jit
-def step_kernel(
-    p_q, p_k, p_v, p_measurement, p_process, p_pool_means, p_pool_precisions, p_rows,
-    p_decay, p_nu, p_kappa, p_exponent, p_residual_noise, p_gamma2, p_tau, p_delta,
-    p_out, p_log_norm, p_evidence,
-    q_b, q_h, k_b, k_h, v_b, v_h, measurement_b, measurement_h, process_b, process_h,
-    means_p, means_h, precisions_p, precisions_h, n_rows, n_heads,
-    S: tl.constexpr, D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr,
-):  # fmt: skip
-    """Program i runs head i mod H of stream i div H. x_b, x_h: strides of x over streams and heads; x_p: over rows.
-
-    A negative row is padding: zeros go out. A row beyond the pool is a mistake of the caller: NaN goes out.
-    """
-    i_bh = tl.program_id(0).to(tl.int64)
-    i_b = i_bh // n_heads
-    i_h = i_bh % n_heads
-    i_row = tl.load(p_rows + i_b).to(tl.int64)
-    is_held = (i_row >= 0) & (i_row < n_rows)
-    o_s = tl.arange(0, BS)  # [S]
-    o_d = tl.arange(0, BD)  # [D]
-    m_s = o_s < S  # [S]
-    m_d = o_d < D  # [D]
-    m_held_s = m_s & is_held  # [S]
-    m_held_d = m_d & is_held  # [D]
-    nu, kappa, exponent, residual_noise, gamma2, tau, delta = load_head(
-        p_nu, p_kappa, p_exponent, p_residual_noise, p_gamma2, p_tau, p_delta, i_h
-    )
-    b_decay = tl.load(p_decay + i_h * S + o_s, mask=m_s, other=1.0)  # [S]
-    p_means = p_pool_means + i_row * means_p + i_h * means_h
-    p_precisions = p_pool_precisions + i_row * precisions_p + i_h * precisions_h
-    b_mk, b_mv, b_p = load_state(p_means, p_precisions, o_s, o_d, m_held_s, m_d, D)
-    b_q = load_vector(p_q + i_b * q_b + i_h * q_h, o_d, m_held_d, D)  # [2, D]
-    b_k = load_vector(p_k + i_b * k_b + i_h * k_h, o_d, m_held_d, D)  # [2, D]
-    b_v = load_vector(p_v + i_b * v_b + i_h * v_h, o_d, m_held_d, D)  # [2, D]
-    b_pi, b_process = load_gates(
-        p_measurement + i_b * measurement_b + i_h * measurement_h,
-        p_process + i_b * process_b + i_h * process_h,
-        o_s,
-        m_held_s,
-    )  # [S]
-
-    b_mk, b_mv, b_p = advance(b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta)
-    store_state(p_means, p_precisions, b_mk, b_mv, b_p, o_s, o_d, m_held_s, m_d, D)
-    b_out, log_norm, evidence = read(b_q, b_mk, b_mv, b_p, m_s, nu, kappa, gamma2, tau)
-    empty = tl.where(i_row < 0, 0.0, float("nan"))
-    store_vector(p_out + i_bh * 2 * D, tl.where(is_held, b_out, empty), o_d, m_d, D)
-    tl.store(p_log_norm + i_bh, tl.where(is_held, log_norm, empty))
-    tl.store(p_evidence + i_bh, tl.where(is_held, evidence, empty))
 
 
 def blocks(slots: int, width: int) -> tuple[int, int]:
@@ -178,9 +150,16 @@ def scan_outputs(
 
 
 def scan(
-    tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, interval: int
+    tokens: SlotInputs,
+    means: Tensor,
+    precisions: Tensor,
+    parameters: SlotParameters,
+    inner: int,
+    by_value: bool,
+    interval: int,
+    lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Everything contiguous; interval 0: keep no checkpoints.
+    """Everything contiguous; interval 0: keep no checkpoints. lengths `[B]` int64: without checkpoints only.
 
     Returns:
         out `[B, N, H, W]`, log_norm, precision `[B, N, H]`, the final state, and the states before every `interval`-th
@@ -193,40 +172,8 @@ def scan(
     with torch.cuda.device_of(means):
         scan_kernel[(batch * heads,)](
             *tokens, means, precisions, *parameters, *outputs,
-            n_tokens, heads, interval, outputs[5].shape[2],
-            S=slots, D=width // 2, BS=block_s, BD=block_d, KEEP=interval > 0, num_warps=warps(slots, width),
-        )  # fmt: skip
-    return outputs
-
-
-def step_outputs(q: Tensor, pool_means: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Unwritten tensors for what `step` returns."""
-    return (
-        pool_means.new_empty(q.shape),
-        pool_means.new_empty(q.shape[:2]),
-        pool_means.new_empty(q.shape[:2]),
-    )
-
-
-def step(
-    token: SlotInputs, pool_means: Tensor, pool_precisions: Tensor, rows: Tensor, parameters: SlotParameters
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One token `[B, H, …]` of every stream; its state is row `rows[b]` of the pool, which is updated in place.
-
-    The last dim of every tensor is contiguous, and so are the last two of pool_means.
-
-    Returns:
-        out `[B, H, W]`, log_norm and precision `[B, H]`.
-    """
-    batch, heads, width = token.k.shape
-    slots = pool_precisions.shape[2]
-    outputs = step_outputs(token.q, pool_means)
-    token_strides = [stride for tensor in token for stride in tensor.stride()[:2]]
-    block_s, block_d = blocks(slots, width)
-    with torch.cuda.device_of(pool_means):
-        step_kernel[(batch * heads,)](
-            *token, pool_means, pool_precisions, rows, *parameters, *outputs,
-            *token_strides, *pool_means.stride()[:2], *pool_precisions.stride()[:2], pool_means.shape[0], heads,
-            S=slots, D=width // 2, BS=block_s, BD=block_d, num_warps=warps(slots, width),
+            lengths, n_tokens, heads, interval, outputs[5].shape[2],
+            S=slots, D=width // 2, BS=block_s, BD=block_d, INNER=inner, BY_VALUE=by_value,
+            KEEP=interval > 0, HAS_LENGTHS=lengths is not None, num_warps=warps(slots, width),
         )  # fmt: skip
     return outputs

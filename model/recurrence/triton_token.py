@@ -1,8 +1,7 @@
 """What one token does to the slots of one head, and its gradient: on the device, shared by the scan and by the step.
 
-Equations: `slots_reference.py` with K = 1. More passes would need the gradient of a fixed number of nested weights: the
-scalars of every pass kept per slot, and their chain run backwards. No model uses them, so these functions do not
-know them.
+Equations: `slots_reference.py`. The gradient knows K = 1 and the innovation of the key alone: more passes would need
+that of a fixed number of nested weights, the scalars of every pass kept per slot and their chain run backwards.
 
 A head is a tile of its key means and one of its value means, real and imaginary parts [2, S, D], and its precisions
 [S], all float32. Laid out so, a thread works on one slot and sums its share of the dims before it asks its neighbours.
@@ -128,12 +127,14 @@ def over_dims(b_x):
 
 
 @triton.jit
-def measure(b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta):
-    """Predict and weigh.
+def measure(
+    b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, INNER: tl.constexpr
+):  # fmt: skip
+    """Predict and weigh, in INNER passes.
 
     Returns:
-        innovations of key and value [2, S, D]; prior variance 1/p⁻, x = r² / (nu (1/p⁻ + R)), ln(1 + x), weight,
-        posterior precision and gain, [S] each.
+        innovations of key and value [2, S, D]; prior variance 1/p⁻; of the first pass x = r² / (nu (1/p⁻ + R)),
+        ln(1 + x) and weight; of the last posterior precision and gain, [S] each.
     """
     b_yk = b_k[:, None, :] - b_decay[None, :, None] * b_mk  # [2, S, D]
     b_yv = b_v[:, None, :] - b_decay[None, :, None] * b_mv  # [2, S, D]
@@ -143,6 +144,12 @@ def measure(b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, r
     b_weighted = b_weight * b_pi  # [S]
     b_posterior = 1.0 / b_variance + b_weighted  # [S]
     b_gain = delta * b_weighted / b_posterior  # [S]
+    for _ in tl.static_range(INNER - 1):
+        b_left = 1.0 - b_gain  # [S], of the innovation; again the fused product is written out
+        b_again, _ = negative_power(tl.fma(b_left * b_left, b_x, 1.0), exponent)  # [S]
+        b_weighted = b_again * b_pi  # [S]
+        b_posterior = 1.0 / b_variance + b_weighted  # [S]
+        b_gain = delta * b_weighted / b_posterior  # [S]
     return b_yk, b_yv, b_variance, b_x, b_log, b_weight, b_posterior, b_gain
 
 
@@ -153,11 +160,19 @@ def moved(b_m, b_y, b_decay, b_gain):
 
 
 @triton.jit
-def advance(b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta):
-    """The state after one token."""
-    b_yk, b_yv, _, _, _, _, b_posterior, b_gain = measure(
-        b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta
-    )
+def advance(
+    b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta,
+    INNER: tl.constexpr, BY_VALUE: tl.constexpr,
+):  # fmt: skip
+    """The state after one token, reweighted INNER times. BY_VALUE: the innovation of the value drives the weight."""
+    if BY_VALUE:  # to the update, the part that drives the weight is the key
+        b_yv, b_yk, _, _, _, _, b_posterior, b_gain = measure(
+            b_mv, b_mk, b_p, b_v, b_k, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, INNER
+        )
+    else:
+        b_yk, b_yv, _, _, _, _, b_posterior, b_gain = measure(
+            b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, INNER
+        )
     return moved(b_mk, b_yk, b_decay, b_gain), moved(b_mv, b_yv, b_decay, b_gain), b_posterior
 
 

@@ -171,7 +171,7 @@ def test_config_refuses_what_has_no_meaning(given: dict[str, Any], reason: str) 
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("inner", "innovation"), [(2, "key"), (1, "value")])
+@pytest.mark.parametrize(("inner", "innovation"), [(4, "key"), (4, "value")])
 def test_a_gpu_without_its_kernel_says_so(monkeypatch: pytest.MonkeyPatch, inner: int, innovation: Any) -> None:
     """What no kernel runs goes through Python token by token: to the same numbers, and never in silence."""
     model = LanguageModel(LanguageModelConfig(11, 16, 2, 2, 4, n_slots=3, inner=inner, innovation=innovation))
@@ -182,14 +182,30 @@ def test_a_gpu_without_its_kernel_says_so(monkeypatch: pytest.MonkeyPatch, inner
     with pytest.warns(RuntimeWarning, match="the slots run eagerly on the GPU, token by token"):
         found, reached = model.prefill(tokens, state)
     assert torch.equal(found.logits, expected.logits) and torch.equal(reached.means, after.means)
-    monkeypatch.setattr(decoder, "is_on_gpu", lambda tensor: True)
-    pool = decoder.SlotPool(*(part.transpose(0, 1).clone() for part in state[:2]))
-    with pytest.warns(RuntimeWarning, match="the slots run eagerly on the GPU, token by token"):
-        decoder.Decoder(model, torch.float32).step(
-            tokens[:, 0], state.position, torch.zeros(1, 2, 8), pool, state.position
-        )
     with pytest.raises(ValueError, match="impl='triton' cannot run this"):
         model.prefill(tokens, state, impl="triton")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("given", [{"n_slots": 33}, {"head_dim": 66}, {"inner": 4}], ids=str)
+def test_a_step_without_its_kernels_says_so(monkeypatch: pytest.MonkeyPatch, given: dict[str, int]) -> None:
+    """And is what it is on a CPU."""
+    sizes = {"vocab_size": 11, "d_model": 16, "n_layers": 2, "n_heads": 2, "head_dim": 4, "n_slots": 3}
+    model = LanguageModel(LanguageModelConfig(**{**sizes, **given}))
+    decoding, state, token = (
+        decoder.Decoder(model, torch.float32),
+        model.init_state(1),
+        torch.ones(1, dtype=torch.int64),
+    )
+    noise, pools = torch.zeros(1, 2, 2 * model.config.head_dim), []
+    for _ in range(2):
+        pools.append(decoder.SlotPool(*(part.transpose(0, 1).clone() for part in state[:2])))
+    expected = decoding.step(token, state.position, noise, pools[0], state.position)
+    monkeypatch.setattr(decoder, "is_on_gpu", lambda tensor: True)
+    with pytest.warns(RuntimeWarning, match="the slots run eagerly on the GPU, token by token: it "):
+        found = decoding.step(token, state.position, noise, pools[1], state.position)
+    for part, wanted in zip((*found, *pools[1]), (*expected, *pools[0]), strict=True):
+        assert torch.equal(part, wanted)
 
 
 @pytest.mark.parametrize("given", [{"prior": "constant"}, {"rotate_values": False}, {"unit_norm": True}], ids=str)

@@ -240,6 +240,32 @@ def test_batch_composition_changes_nothing():
         assert torch.equal(readout.out, whole.out[rows]) and torch.equal(m_part, m[rows])
 
 
+@pytest.mark.parametrize("impl", ["reference", "numba"])
+@pytest.mark.parametrize("lengths", [[5, 0, 9, 1, 8], [0, 0, 0, 0, 0]], ids=str)
+def test_rows_of_different_lengths_are_each_row_alone(impl, lengths):
+    """Bit for bit, and whatever is behind them; there the read-outs are 0."""
+    tokens, means, precisions, parameters = make(5, 9, 2, 4, 4, dtype=torch.float32)
+    counts = torch.tensor(lengths)
+    is_behind = (torch.arange(9) >= counts[:, None])[..., None, None]
+    poisoned = SlotInputs(*(x.masked_fill(is_behind, torch.nan) for x in tokens))
+    readout, m, p = slot_scan(poisoned, means, precisions, parameters, inner=2, lengths=counts.int(), impl=impl)
+    for b, length in enumerate(lengths):
+        row = slice(b, b + 1)
+        expected = means[row], precisions[row]
+        if length:
+            own = SlotInputs(*(x[row, :length] for x in tokens))
+            alone, *expected = slot_scan(own, *expected, parameters, inner=2, impl=impl)
+            assert all(torch.equal(x[row, :length], y) for x, y in zip(readout, alone, strict=True))
+        assert torch.equal(m[row], expected[0]) and torch.equal(p[row], expected[1])
+        assert not any(part[row, length:].any() for part in readout)
+
+
+@pytest.mark.parametrize("are_apart", [False, True], ids=["one", "own"])
+def test_compiled_gradients_of_rows_of_different_lengths(are_apart):
+    rule = {"inner": 2, "lengths": torch.tensor([4, 7])}
+    assert_as_exact_as_eager((2, 7, 3, 5, 4), "numba", rule, are_apart=are_apart)
+
+
 def test_outlier_moves_a_robust_slot_less():
     tokens, means, precisions, parameters = make(1, 1, 1, 1, 4)
     far = tokens._replace(k=tokens.k + 50, v=tokens.v + 50)
@@ -267,5 +293,13 @@ def test_refusals_name_what_was_expected():
         slot_scan(*make(2, 4, 2, 3, 2), impl="numba")
     with pytest.raises(ValueError, match="impl must be"):
         slot_scan(tokens, means, precisions, parameters, impl="cuda")
+    for lengths, reason in {
+        (4,): r"lengths must have shape \[2\], got \[1\]",
+        (4.0, 1.0): "lengths must be int32 or int64, got torch.float32",
+        (4, 5): r"lengths must be between 0 and 4, the tokens given, got \[4, 5\]",
+        (-1, 4): r"lengths must be between 0 and 4, the tokens given, got \[-1, 4\]",
+    }.items():
+        with pytest.raises(ValueError, match=reason):
+            slot_scan(tokens, means, precisions, parameters, lengths=torch.tensor(lengths))
     with pytest.raises(ValueError, match="at least one token"):
         slot_scan(SlotInputs(*(x[:, :0] for x in tokens)), means, precisions, parameters)

@@ -18,7 +18,7 @@ from tests.model.test_slots import make
 pytest.importorskip("triton")
 
 from rfa.model.recurrence import triton_backward, triton_forward
-from rfa.model.recurrence.triton import slot_scan_triton, slot_step_pooled
+from rfa.model.recurrence.triton import slot_scan_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Batch, tokens, heads, slots, complex dims: one token; tokens that no checkpoint interval divides; one slot; slots and
@@ -134,7 +134,7 @@ def test_the_checkpoint_interval_changes_no_bits():
 
         def scan(tokens, means, precisions, parameters, interval=interval):
             out, log_norm, precision, m, p, *_ = torch.ops.rfa.slot_scan(
-                *tokens, means, precisions, *parameters, interval
+                *tokens, means, precisions, *parameters, None, 1, False, interval
             )
             return (out, log_norm, precision), m, p
 
@@ -159,50 +159,84 @@ def test_segments_continue_the_scan():
     assert torch.equal(state[0], m) and torch.equal(state[1], p)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("shape", [(2, 4, 2, 5, 12), (1, 3, 1, 16, 32)], ids=str)
-def test_steps_are_the_scan(shape, dtype):
-    """A batch at once equals the stream token by token, whatever rows of the pool its streams lie in."""
-    tokens, means, precisions, parameters = inputs(*shape, dtype=dtype)
-    whole, m, p = slot_scan_triton(tokens, means, precisions, parameters)
-    rows = torch.tensor([4, 1][: shape[0]], device=DEVICE)
-    pool_m, pool_p = means.new_zeros(6, *means.shape[1:]), precisions.new_ones(6, *precisions.shape[1:])
-    pool_m[rows], pool_p[rows] = means, precisions
-    for i in range(shape[1]):
-        readout = slot_step_pooled(SlotInputs(*(x[:, i] for x in tokens)), pool_m, pool_p, rows, parameters)
-        for actual, expected in zip(readout, whole, strict=True):
-            assert torch.equal(actual, expected[:, i])
-    assert torch.equal(pool_m[rows], m) and torch.equal(pool_p[rows], p)
+def assert_passes_match_reference(tokens, means, precisions, parameters, inner, innovation="key"):
+    """K passes, held to what rounding explains (`rfa.bench.rounding`). Arguments in float64."""
+    rule = {"inner": inner, "innovation": innovation}
+    exact = slot_scan_reference(tokens, means, precisions, parameters, **rule)
+    single = (
+        SlotInputs(*(x.float() for x in tokens)),
+        means.float(),
+        precisions.float(),
+        SlotParameters(*(x.float() for x in parameters)),
+    )
+
+    def errors(found):
+        pairs = zip(NAMES, (*found[0], *found[1:]), (*exact[0], *exact[1:]), strict=True)
+        return {name: relative_error(x, expected) for name, x, expected in pairs}
+
+    fused = errors(slot_scan(*single, **rule, impl="triton"))
+    assert_within_rounding(fused, lambda: errors(slot_scan_reference(*single, **rule)), torch.float32)
 
 
-def pool(rows, shape=(6, 2, 5, 12)):
-    """A pool of states, and one token for every one of `rows`."""
-    n_rows, heads, slots, complex_dims = shape
-    tokens, means, precisions, parameters = inputs(n_rows, 1, heads, slots, complex_dims)
-    token = SlotInputs(*(x[: len(rows), 0] for x in tokens))
-    return token, means, precisions, torch.tensor(rows, device=DEVICE), parameters
+RULES = [(2, "key"), (3, "key"), (1, "value"), (3, "value")]
 
 
-def test_a_step_writes_its_rows_only():
-    token, means, precisions, rows, parameters = pool([3, -1, 0, 6])
-    after_m, after_p = means.clone(), precisions.clone()
-    readout = slot_step_pooled(token, after_m, after_p, rows, parameters)
-    for row in range(6):
-        is_same = torch.equal(after_m[row], means[row]), torch.equal(after_p[row], precisions[row])
-        assert is_same == ((False, False) if row in (3, 0) else (True, True))
-    for part in readout:
-        assert not part[1].any()  # padding
-        assert part[3].isnan().all()  # beyond the pool
-        assert part[[0, 2]].isfinite().all() and part[[0, 2]].all()
+@pytest.mark.parametrize(("inner", "innovation"), RULES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_rule_of_the_weight_matches_the_reference(shape, inner, innovation):
+    assert_passes_match_reference(*on_device(*make(*shape)), inner, innovation)
 
 
-def test_padding_is_not_read():
-    token, means, precisions, rows, parameters = pool([-1, 2])
-    poisoned = SlotInputs(*(torch.where(rows[:, None, None] < 0, float("nan"), x) for x in token))
-    means[:2], precisions[:2] = float("nan"), float("nan")
-    readout = slot_step_pooled(poisoned, means, precisions, rows, parameters)
-    for part in readout:
-        assert not part[0].any() and part[1].isfinite().all()
+@pytest.mark.parametrize("inner", [2, 3])
+def test_more_passes_match_the_reference_far_away(inner):
+    """Keys 30 times as large: it is there that a pass more moves the weight most."""
+    tokens, *rest = make(1, 8, 4, 4, 8)
+    assert_passes_match_reference(*on_device(tokens._replace(k=30 * tokens.k), *rest), inner)
+
+
+def assert_rows_are_read_alone(tokens, means, precisions, parameters, lengths):
+    """Every row of one launch is the scan of its own tokens, bit for bit; what is behind them is not looked at.
+
+    But a row without tokens computes its first, whose numbers are dropped: NaN is one that the interpreter warns of.
+    """
+    is_behind = torch.arange(tokens.k.shape[1], device=DEVICE) >= lengths.clamp(min=1)[:, None]
+    poisoned = SlotInputs(*(x.masked_fill(is_behind[..., None, None], torch.nan) for x in tokens))
+    readout, m, p = slot_scan(poisoned, means, precisions, parameters, lengths=lengths, impl="triton")
+    for b, length in enumerate(lengths.tolist()):
+        row = slice(b, b + 1)
+        expected = means[row], precisions[row]
+        if length:
+            own = SlotInputs(*(x[row, :length] for x in tokens))
+            alone, *expected = slot_scan(own, *expected, parameters, impl="triton")
+            for actual, part in zip(readout, alone, strict=True):
+                assert torch.equal(actual[row, :length], part), length
+        assert torch.equal(m[row], expected[0]) and torch.equal(p[row], expected[1]), length
+        assert not any(part[row, length:].any() for part in readout), length
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("shape", [(6, 7, 3, 5, 12), (6, 7, 1, 1, 8)], ids=str)
+def test_rows_may_have_different_lengths(shape, dtype):
+    lengths = torch.tensor([4, 7, 1, 0, 2, 6], dtype=dtype, device=DEVICE)
+    assert_rows_are_read_alone(*inputs(*shape), lengths)
+    assert_rows_are_read_alone(*inputs(*shape, dtype=torch.bfloat16), lengths)
+
+
+def test_rows_of_different_lengths_match_the_reference():
+    arguments, lengths = inputs(3, 6, 2, 5, 4), torch.tensor([6, 2, 3], device=DEVICE)
+    by_impl = [slot_scan(*arguments, lengths=lengths, impl=impl) for impl in ("triton", "reference")]
+    (fused, *fused_state), (eager, *eager_state) = by_impl
+    for actual, expected in zip((*fused, *fused_state), (*eager, *eager_state), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_length_that_is_none_is_seen_after_it():
+    """Its precisions are NaN: a server looks at them before it keeps a state. Its neighbours are as they were."""
+    tokens, means, precisions, parameters = inputs(4, 3, 2, 5, 12)
+    _, m, p = slot_scan_triton(
+        tokens, means, precisions, parameters, lengths=torch.tensor([3, -1, 4, 2**33], device=DEVICE)
+    )
+    assert p[1:].isnan().all() and p[0].isfinite().all() and m.isfinite().all()
 
 
 def test_neighbours_do_not_matter():
@@ -214,16 +248,6 @@ def test_neighbours_do_not_matter():
         readout, m, p = slot_scan_triton(part, means[rows], precisions[rows], parameters)
         for name, actual in zip(NAMES, (*readout, m, p), strict=True):
             assert torch.equal(actual, whole[name][rows]), name
-
-    token, pool_m, pool_p, rows, parameters = pool([3, -1, 0, 5])
-    together = pool_m.clone(), pool_p.clone()
-    readout = slot_step_pooled(token, *together, rows, parameters)
-    for i in (0, 2, 3):
-        alone = pool_m.clone(), pool_p.clone()
-        single = slot_step_pooled(SlotInputs(*(x[i : i + 1] for x in token)), *alone, rows[i : i + 1], parameters)
-        for actual, expected in zip(single, readout, strict=True):
-            assert torch.equal(actual[0], expected[i])
-        assert torch.equal(alone[0][rows[i]], together[0][rows[i]])
 
 
 def test_runs_are_identical():
@@ -238,35 +262,19 @@ def test_strides_do_not_matter():
     assert_same_bits(differentiate(slot_scan_triton, *strided), plain)
 
 
-def test_a_step_takes_a_layer_of_a_larger_pool():
-    token, means, precisions, rows, parameters = pool([1, 4])
-    layers_m, layers_p = torch.stack([means, means + 1], 1), torch.stack([precisions, precisions + 1], 1)
-    strided = SlotInputs(*(transposed(x) for x in token))
-    actual = slot_step_pooled(strided, layers_m[:, 0], layers_p[:, 0], rows, parameters)
-    expected = slot_step_pooled(token, after_m := means.clone(), after_p := precisions.clone(), rows, parameters)
-    for a, e in zip(actual, expected, strict=True):
-        assert torch.equal(a, e)
-    assert torch.equal(layers_m[:, 0], after_m) and torch.equal(layers_p[:, 0], after_p)
-    assert torch.equal(layers_m[:, 1], means + 1) and torch.equal(layers_p[:, 1], precisions + 1)
-
-
 @pytest.mark.parametrize("layout", [lambda x: x, transposed], ids=["contiguous", "transposed"])
 def test_operators_are_registered_rightly(layout):
     tokens, means, precisions, parameters = inputs(1, 3, 1, 2, 2)
     leaves = [layout(x).requires_grad_() for x in (*tokens, means, precisions)] + [
         x.requires_grad_() for x in parameters
     ]
-    torch.library.opcheck(torch.ops.rfa.slot_scan, (*leaves, 2))
+    torch.library.opcheck(torch.ops.rfa.slot_scan, (*leaves, None, 1, False, 2))
 
     detached = [x.detach() for x in leaves]
-    out, log_norm, precision, m, p, *kept = torch.ops.rfa.slot_scan(*detached, 2)
+    torch.library.opcheck(torch.ops.rfa.slot_scan, (*detached, torch.tensor([2], device=DEVICE), 2, True, 0))
+    out, log_norm, precision, m, p, *kept = torch.ops.rfa.slot_scan(*detached, None, 1, False, 2)
     upstream = [layout(torch.randn_like(x)) for x in (out, log_norm, precision, m, p)]
     torch.library.opcheck(torch.ops.rfa.slot_scan_backward, (*upstream, *detached[:5], *detached[7:], *kept, 2))
-
-    token, pool_m, pool_p, rows, parameters = pool([1, -1], (3, 2, 2, 2))
-    torch.library.opcheck(
-        torch.ops.rfa.slot_step_pooled, (*(layout(x) for x in token), pool_m, pool_p, rows, *parameters)
-    )
 
 
 def test_exports_with_any_number_of_tokens():
@@ -346,16 +354,30 @@ def test_refusals_name_the_reason(monkeypatch):
             slot_scan(*arguments, impl="triton", **options)
 
     refuses(
-        "impl='triton' cannot run this: it runs inner=1, got inner=2", tokens, means, precisions, parameters, inner=2
+        "impl='triton' cannot run this: it runs inner=1 to 3, got inner=4",
+        tokens,
+        means,
+        precisions,
+        parameters,
+        inner=4,
     )
     lag = SlotLag(parameters.decay, 1 - parameters.decay)
-    refuses("by the innovation of the key, got 'value'", tokens, means, precisions, parameters, innovation="value")
     refuses("at lag 0, not behind a window", tokens, means, precisions, parameters, lag=lag)
     refuses("it keeps its state in float32, got torch.float64", tokens, means.double(), precisions, parameters)
     refuses(
         "it takes float32, bfloat16 and float16, got .*float64",
         tokens._replace(process=tokens.process.double()), means, precisions, parameters,
     )  # fmt: skip
+    learned = parameters._replace(nu=parameters.nu.clone().requires_grad_())
+    lengths = torch.tensor([1], device=DEVICE)
+    refuses("rows of different lengths have no gradients", tokens, means, precisions, learned, lengths=lengths)
+    refuses("it has gradients of inner=1 alone, got inner=2", tokens, means, precisions, learned, inner=2)
+    refuses(
+        "where the key's innovation weighs tokens, got 'value'", tokens, means, precisions, learned, innovation="value"
+    )
+    for options in ({"lengths": lengths}, {"inner": 2}, {"innovation": "value"}):
+        with pytest.raises(ValueError, match=r"slot_scan_triton cannot run this: .* gradients"):
+            slot_scan_triton(tokens, means, precisions, learned, **options)
     refuses("up to 32 slots, got 33", *inputs(1, 2, 1, 33, 2))
     refuses("up to 128 reals, got 130", *inputs(1, 2, 1, 2, 65))
     monkeypatch.setattr("rfa.model.recurrence.triton.IS_INTERPRETED", False)
@@ -363,17 +385,3 @@ def test_refusals_name_the_reason(monkeypatch):
     refuses("it runs on cuda, got cpu", *on_cpu)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     refuses("triton is not installed", tokens, means, precisions, parameters)
-
-
-def test_refusals_of_a_step():
-    token, means, precisions, rows, parameters = pool([1, 2])
-    with pytest.raises(ValueError, match=r"rows must have shape \[2\], got \[1\]"):
-        slot_step_pooled(token, means, precisions, rows[:1], parameters)
-    with pytest.raises(ValueError, match=r"rows must be int64, got torch.int32"):
-        slot_step_pooled(token, means, precisions, rows.int(), parameters)
-    with pytest.raises(ValueError, match=r"pool_means must have shape \[6, 2, 5, 48\], got \[6, 2, 5, 47\]"):
-        slot_step_pooled(token, means[..., 1:], precisions, rows, parameters)
-    with pytest.raises(ValueError, match="must be contiguous"):
-        slot_step_pooled(token, transposed(means), precisions, rows, parameters)
-    with pytest.raises(ValueError, match="slot_step_pooled cannot run this: it keeps its state in float32"):
-        slot_step_pooled(token, means.double(), precisions, rows, parameters)

@@ -22,9 +22,8 @@ pytest.importorskip("triton")
 
 from rfa.bench.kernel_cases import AttentionInputs, rfa_inputs
 from rfa.model.attention.triton import fused_rotation
+from rfa.model.config import Innovation
 from rfa.model.dynamics import rotate
-from rfa.model.recurrence.slots_reference import SlotInputs
-from rfa.model.recurrence.triton import slot_scan_triton, slot_step_pooled
 from tests.model import test_slots_triton as slots
 from tests.model import test_triton_backward as backward
 from tests.model import test_triton_forward as forward
@@ -78,21 +77,21 @@ def test_slots(emulator: Emulator) -> None:
 
 
 @pytest.mark.parametrize("emulator", [80], indirect=True)
-def test_a_scan_is_its_steps(emulator: Emulator, request: pytest.FixtureRequest) -> None:
-    """Bit for bit."""
-    if emulator.compiler.triton is not None:
-        reason = "Triton 3.6 makes one instruction of other products and sums in the scan than in the step"
-        request.applymarker(pytest.mark.xfail(reason=reason, raises=AssertionError))
-    tokens, means, precisions, parameters = slots.inputs(2, 3, 3, 16, 32)
+@pytest.mark.parametrize(("inner", "innovation"), [slow(2, "key"), (3, "key"), slow(3, "value")])
+def test_slots_of_more_passes(emulator: Emulator, inner: int, innovation: Innovation) -> None:
+    tokens, means, precisions, parameters = slots.make(2, 7, 3, 16, 32)
     with emulated(emulator):
-        readout, final_means, final_precisions = slot_scan_triton(tokens, means, precisions, parameters)
-        for i in range(3):
-            token = SlotInputs(*(x[:, i] for x in tokens))
-            step = slot_step_pooled(token, means, precisions, torch.arange(2), parameters)
-            for actual, expected in zip(step, readout, strict=True):
-                assert torch.equal(actual, expected[:, i])
-    assert torch.equal(means, final_means) and torch.equal(precisions, final_precisions)
-    assert {"scan_kernel", "step_kernel"} == set(emulator.played)
+        slots.assert_passes_match_reference(tokens, means, precisions, parameters, inner, innovation)
+    assert emulator.played == {"scan_kernel": 1}
+
+
+@pytest.mark.parametrize("emulator", [80], indirect=True)
+def test_rows_of_different_lengths_are_scanned_alone(emulator: Emulator) -> None:
+    """Bit for bit, though the kernel that knows lengths is another one."""
+    tokens, means, precisions, parameters = slots.inputs(4, 5, 3, 16, 32)
+    with emulated(emulator):
+        slots.assert_rows_are_read_alone(tokens, means, precisions, parameters, torch.tensor([5, 1, 0, 3]))
+    assert emulator.played == {"scan_kernel": 4}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
